@@ -1,0 +1,189 @@
+"""The YAML of a cluster: its nodes, their devices, switches and links, and what joins the nodes.
+
+Start with `ClusterConfig`; `configs/clusters/hgx_h100.yaml` is an example. How `between` names
+vertices is in `simrank.config.topology`.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Annotated
+
+from pydantic import BeforeValidator, Field
+
+from simrank.config.model import Model
+from simrank.config.names import DtypeName
+from simrank.config.quantity import (
+    Bandwidth,
+    BandwidthPerDirection,
+    Count,
+    Flops,
+    LatencyPerDirection,
+    Name,
+    Size,
+    Text,
+    Time,
+    reject,
+)
+
+MAX_RANGE = 65_536  # Assumed: vertices that one entry such as `nic0..7` may name.
+
+
+def expand_range(text: str) -> list[str] | None:
+    """Return the names behind `nic0..7` (or the one name), or None if it is neither."""
+    if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_-]*", text, re.ASCII):
+        return [text]
+    match = re.fullmatch(r"([A-Za-z_][A-Za-z0-9_-]*?)(\d{1,9})\.\.(\d{1,9})", text, re.ASCII)
+    if match is None:
+        return None
+    first, last = int(match[2]), int(match[3])
+    if not first <= last < first + MAX_RANGE:
+        return None
+    return [f"{match[1]}{index}" for index in range(first, last + 1)]
+
+
+def _vertices(value: object) -> tuple[str, ...]:
+    """Validate a list of vertex names and expand its ranges."""
+    if not isinstance(value, list | tuple):
+        raise reject("a list of names such as [nvswitch] or [nic0..7]")
+    names: list[str] = []
+    for index, item in enumerate(value):
+        expanded = expand_range(item) if isinstance(item, str) else None
+        if expanded is None:
+            raise reject("a name such as nvswitch, or a range such as nic0..7", sub=(index,))
+        names.extend(expanded)
+    return tuple(names)
+
+
+def _between(value: object) -> tuple[str, str]:
+    """Validate the two ends of a link; which vertices they name is resolved later."""
+    expected = "two ends such as [each gpu, nvswitch]"
+    if not isinstance(value, list | tuple) or len(value) != 2:
+        raise reject(expected)
+    for index, item in enumerate(value):
+        if not isinstance(item, str) or not item.strip():
+            raise reject("a vertex, a range, `each GROUP` or `same GROUP`", sub=(index,))
+    return (" ".join(value[0].split()), " ".join(value[1].split()))
+
+
+def _sources(value: object) -> Mapping[str, str]:
+    """Validate a source: a text for the whole block, or a mapping from key to text."""
+    if isinstance(value, str) and value.strip():
+        return {"others": value}
+    if not isinstance(value, Mapping):
+        raise reject("a text that says where the numbers come from, or `assumed`")
+    for key, text in value.items():
+        if not isinstance(text, str) or not text.strip():
+            raise reject("a text that says where the number comes from", sub=(key,))
+    return dict(value)
+
+
+VertexList = Annotated[tuple[str, ...], BeforeValidator(_vertices)]
+Between = Annotated[tuple[str, str], BeforeValidator(_between)]
+Sources = Annotated[Mapping[str, str], BeforeValidator(_sources)]
+
+
+class Sourced(Model):
+    """A block of numbers that says where they come from.
+
+    Attributes:
+        source: For each key its source; `others` stands for the keys that are not named.
+    """
+
+    source: Sources = Field(default_factory=dict)
+
+
+class DeviceConfig(Sourced):
+    """The accelerators of one node; their vertices are gpu0, gpu1, ...
+
+    Attributes:
+        name: What the device is called, for reports.
+        count: Devices in one node.
+        memory_bytes: Memory of one device, in bytes.
+        memory_bandwidth_bytes_per_s: Rate at which kernels read and write it.
+        num_sms: Streaming multiprocessors (compute units) of one device.
+        peak_flops: Dense operations per second for each dtype.
+        kernel_floor_ps: Time of the smallest kernel in a stream.
+        launch_overhead_ps: Host time to launch one operation.
+    """
+
+    name: Text
+    count: Count
+    memory_bytes: Size = Field(alias="memory")
+    memory_bandwidth_bytes_per_s: Bandwidth = Field(alias="memory_bandwidth")
+    num_sms: Count
+    peak_flops: Mapping[DtypeName, Flops]
+    kernel_floor_ps: Time = Field(alias="kernel_floor")
+    launch_overhead_ps: Time = Field(alias="launch_overhead")
+
+
+class LinkConfig(Sourced):
+    """One or several equal links, each with one direction there and one back.
+
+    Attributes:
+        between: The two ends as written.
+        bandwidth: Bytes per second, per direction.
+        latency: Picoseconds that the first byte takes, per direction.
+    """
+
+    between: Between
+    bandwidth: BandwidthPerDirection
+    latency: LatencyPerDirection
+
+
+class FabricConfig(Model):
+    """What joins the nodes: switches that exist once, and links from every node to them.
+
+    Attributes:
+        switches: Vertices shared by all nodes.
+        links: Links with at least one end among these switches.
+    """
+
+    switches: VertexList
+    links: tuple[LinkConfig, ...]
+
+
+class CollectivesConfig(Sourced):
+    """What the collective library costs and occupies on these devices.
+
+    Attributes:
+        launch_latency_ps: Paid once by each collective, before its first step.
+        num_channels: SMs that a collective occupies; its chunks travel on as many lanes.
+        buffer_bytes: Buffer of one channel towards one peer; larger messages are pipelined.
+    """
+
+    launch_latency_ps: Time = Field(alias="launch_latency")
+    num_channels: Count
+    buffer_bytes: Size = Field(alias="buffer")
+
+
+class ClusterConfig(Model):
+    """A cluster of equal nodes.
+
+    Attributes:
+        name: Its name in reports.
+        description: One line for `simrank clusters`.
+        source: Where numbers come from in blocks that name no source of their own.
+        nodes: Number of nodes, a parameter of every use.
+        device: The accelerators of one node.
+        switches: Further vertices of one node that pass data on.
+        nics: Network cards of one node; like switches, named apart for the reader.
+        links: Links inside one node.
+        fabric: What joins the nodes, or None.
+        collectives: Costs of the collective library.
+    """
+
+    name: Name
+    description: Text = ""
+    source: Sources = Field(default_factory=dict)
+    nodes: Count = 1
+    device: DeviceConfig
+    switches: VertexList = ()
+    nics: VertexList = ()
+    links: tuple[LinkConfig, ...]
+    fabric: FabricConfig | None = None
+    collectives: CollectivesConfig
+
+    @property
+    def num_devices(self) -> int:
+        """Return the number of devices in all nodes."""
+        return self.nodes * self.device.count

@@ -1,0 +1,132 @@
+"""From a name, a path or a mapping to a checked configuration; start with `load_cluster_config`."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from simrank.config.cluster import ClusterConfig
+from simrank.config.locate import locate
+from simrank.config.model import Model, in_file_order, validate
+from simrank.config.quantity import Count, Text
+from simrank.config.topology import check_cluster
+from simrank.config.yaml_source import KeyPath, Source, read_yaml
+from simrank.errors import ConfigError
+
+ClusterRef = str | Path | Mapping[str, object] | ClusterConfig
+
+
+class _NamedCluster(Model):
+    """A cluster by name or path, with its number of nodes."""
+
+    name: Text
+    nodes: Count | None = None
+
+
+def load_cluster_config(cluster: ClusterRef, nodes: int | None = None) -> ClusterConfig:
+    """Read and check a cluster.
+
+    Args:
+        cluster: A built-in name, the path of a YAML file, `{name: h100_ib, nodes: 4}`, a whole
+            cluster as a mapping, or a cluster that was read before.
+        nodes: Number of nodes instead of the one that the cluster states.
+
+    Raises:
+        ConfigError: With every problem of the file, in file order.
+    """
+    source = Source("cluster", cluster)
+    config = cluster_from_source(source, ())
+    return config if nodes is None else with_nodes(config, nodes, source, ("nodes",))
+
+
+def cluster_from_source(source: Source, key_path: KeyPath) -> ClusterConfig:
+    """Return the cluster that a part of another configuration names or contains.
+
+    Args:
+        source: The configuration around it.
+        key_path: Where in it the cluster stands.
+
+    Raises:
+        ConfigError: The name is unknown, or the cluster is wrong.
+    """
+    data = source.data
+    for part in key_path:
+        data = data[part]  # type: ignore[index]
+    if isinstance(data, ClusterConfig):
+        return data
+    if isinstance(data, str | Path):
+        return _by_name(str(data), source, key_path)
+    if not isinstance(data, Mapping):
+        expected = "the name of a cluster, a path, or a mapping with `name` and `nodes`"
+        raise ConfigError(source.problem(key_path, expected, source.describe(key_path, data)))
+    if "device" in data or "links" in data:
+        return _checked(source, key_path)
+    named = validate(_NamedCluster, source, key_path)
+    config = _by_name(named.name, source, (*key_path, "name"))
+    if named.nodes is None:
+        return config
+    return with_nodes(config, named.nodes, source, (*key_path, "nodes"))
+
+
+def with_nodes(
+    config: ClusterConfig, nodes: int, source: Source, key_path: KeyPath
+) -> ClusterConfig:
+    """Return a cluster with another number of nodes.
+
+    Args:
+        config: The cluster.
+        nodes: How many nodes it shall have.
+        source: Where the number was written.
+        key_path: Where in it.
+
+    Raises:
+        ConfigError: There is no such number, or no fabric joins the nodes.
+    """
+    try:
+        data = {"name": config.name, "nodes": nodes}
+        validate(_NamedCluster, replace(source, data=data), ())
+    except ConfigError as error:
+        first = error.problems[0]
+        raise ConfigError(source.problem(key_path, first.expected, first.got)) from None
+    if nodes > 1 and config.fabric is None:
+        expected = f"1, because no fabric joins nodes of {config.name}"
+        raise ConfigError(source.problem(key_path, expected, str(nodes)))
+    return config.model_copy(update={"nodes": nodes})
+
+
+def read_cluster(path: Path) -> ClusterConfig:
+    """Read and check the cluster in one file."""
+    return _checked(read_yaml(path), ())
+
+
+def cluster_from_yaml(source: Source) -> ClusterConfig:
+    """Check the cluster that is the whole of a source."""
+    return _checked(source, ())
+
+
+def _by_name(word: str, source: Source, key_path: KeyPath) -> ClusterConfig:
+    base = source.path.parent if source.path is not None else None
+    try:
+        path = locate("clusters", word, base)
+    except ConfigError as error:
+        first = error.problems[0]
+        got = f"the unknown name {first.got}"
+        raise ConfigError(source.problem(key_path, first.expected, got, first.to_fix)) from None
+    return read_cluster(path)
+
+
+def _checked(source: Source, key_path: KeyPath) -> ClusterConfig:
+    """Return the cluster at a place of a source, or raise with all that is wrong with it."""
+    config = validate(ClusterConfig, source, key_path)
+    problems = check_cluster(config, _below(source, key_path))
+    if problems:
+        raise ConfigError(*in_file_order(problems))
+    return config
+
+
+def _below(source: Source, key_path: KeyPath) -> Source:
+    """Return a source whose key paths start at a part of another."""
+    if not key_path:
+        return source
+    depth = len(key_path)
+    lines = {path[depth:]: line for path, line in source.lines.items() if path[:depth] == key_path}
+    return replace(source, lines=lines)

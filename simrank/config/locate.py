@@ -1,0 +1,62 @@
+"""Where configurations lie: built-in ones by name, the user's own by path.
+
+A word that names a built-in file wins over a file of the same name in the current folder; write
+`./name` for the latter.
+"""
+
+from pathlib import Path
+
+from simrank.config.quantity import closest
+from simrank.errors import ConfigError, ConfigProblem
+
+_SUFFIXES = {"clusters": ".yaml", "bench": ".yaml", "measured": ".csv"}
+
+
+def configs_dir() -> Path:
+    """Return the folder of the built-in configurations.
+
+    It is `configs` inside an installed package, else `configs` beside it in a checkout.
+    """
+    package = Path(__file__).resolve().parent.parent
+    inside = package / "configs"
+    return inside if inside.is_dir() else package.parent / "configs"
+
+
+def builtin_names(kind: str) -> list[str]:
+    """Return the names of the built-in files of a kind.
+
+    Args:
+        kind: "clusters", "bench" or "measured".
+    """
+    suffix = _SUFFIXES[kind]
+    return sorted(path.stem for path in (configs_dir() / kind).glob(f"*{suffix}"))
+
+
+def builtin_clusters() -> list[str]:
+    """Return the names of the built-in clusters."""
+    return builtin_names("clusters")
+
+
+def locate(kind: str, word: str, base: Path | None = None) -> Path:
+    """Return the file that a name or path stands for.
+
+    Args:
+        kind: "clusters", "bench" or "measured".
+        word: A built-in name, or the path of a file.
+        base: Folder that relative paths start from, or None for the current one.
+
+    Raises:
+        ConfigError: The word is neither; the built-in names are listed.
+    """
+    suffix = _SUFFIXES[kind]
+    names = builtin_names(kind)
+    if word in names:
+        return configs_dir() / kind / f"{word}{suffix}"
+    path = Path(word) if base is None else base / word
+    looks_like_path = "/" in word or "\\" in word or Path(word).suffix in (".yaml", ".yml", ".csv")
+    if looks_like_path or path.is_file():
+        return path
+    near = closest(word, names)
+    expected = f"a file or one of {', '.join(names)}"
+    to_fix = near and f"write `{near}`"
+    raise ConfigError(ConfigProblem(word or "''", None, "", expected, f"`{word}`", to_fix))

@@ -1,0 +1,230 @@
+"""Leaf types of the configuration models: quantities with units, counts, names, choices.
+
+Each is an `Annotated` type whose validator takes what YAML gave and says `expected X` itself, so
+that no message of the models depends on pydantic's wording.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, WithJsonSchema
+from pydantic_core import PydanticCustomError
+
+from simrank import units
+
+MAX_COUNT = 2**24  # Assumed: more of anything in one cluster is a typing error.
+
+
+def reject(
+    expected: str, *, got: str | None = None, to_fix: str | None = None, sub: tuple[Any, ...] = ()
+) -> PydanticCustomError:
+    """Return the error for a value that is not as expected.
+
+    Args:
+        expected: What would have been accepted.
+        got: What was found, or None for the value itself.
+        to_fix: What to write, where that is certain.
+        sub: Path of the bad part below the key that is being validated.
+    """
+    facts = {"expected": expected, "got": got, "to_fix": to_fix, "sub": sub}
+    return PydanticCustomError("simrank", "expected {expected}", facts)
+
+
+def closest(word: str, choices: Iterable[str]) -> str | None:
+    """Return the choice that the word was most likely meant to be, or None."""
+    matches = get_close_matches(word.lower(), list(choices), n=1, cutoff=0.7)
+    return matches[0] if matches else None
+
+
+def choice_text(choices: Iterable[str]) -> str:
+    """Return choices as text, for example `one of a, b, c`."""
+    return "one of " + ", ".join(choices)
+
+
+def _quantity(
+    parse: Callable[[str], int], expected: str, example: str, unit: str
+) -> Callable[[object], int]:
+    """Return a validator of one kind of quantity."""
+
+    def validate(value: object) -> int:
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            raise reject(expected, to_fix=_unit_hint(str(value), unit, example, parse))
+        if not isinstance(value, str):
+            raise reject(expected)
+        try:
+            return parse(value)
+        except ValueError as error:
+            hint = _unit_hint(value, unit, example, parse)
+            text = str(error).removeprefix("expected ").split(": write the unit")[0]
+            raise reject(text.split(", for example")[0], to_fix=hint) from None
+
+    return validate
+
+
+def _unit_hint(text: str, unit: str, example: str, parse: Callable[[str], int]) -> str | None:
+    """Return what to write where a bare number lacks its unit, else None."""
+    if not re.fullmatch(r"\s*[\d_.]+([eE][+-]?\d+)?\s*", text, re.ASCII):
+        return None
+    candidate = f"{text.strip()} {unit}"
+    try:
+        parse(candidate)
+    except ValueError:
+        candidate = example
+    return f"write the unit, for example `{candidate}`"
+
+
+def _quantity_schema(example: str) -> WithJsonSchema:
+    return WithJsonSchema({"type": "string", "examples": [example]}, mode="validation")
+
+
+Size = Annotated[
+    int,
+    BeforeValidator(_quantity(units.parse_size, "a size with a unit", "8 MiB", "B")),
+    _quantity_schema("8 MiB"),
+]
+Bandwidth = Annotated[
+    int,
+    BeforeValidator(_quantity(units.parse_bandwidth, "a rate with a unit", "450 GB/s", "GB/s")),
+    _quantity_schema("450 GB/s"),
+]
+Time = Annotated[
+    int,
+    BeforeValidator(_quantity(units.parse_time, "a time with a unit", "1 us", "us")),
+    _quantity_schema("1 us"),
+]
+Flops = Annotated[
+    int,
+    BeforeValidator(
+        _quantity(units.parse_flops, "a rate of arithmetic with a unit", "989 TFLOPS", "TFLOPS")
+    ),
+    _quantity_schema("989 TFLOPS"),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class PerDirection:
+    """One number for each direction of a link.
+
+    Attributes:
+        forward: From the first vertex of `between` to the second.
+        backward: From the second to the first.
+    """
+
+    forward: int
+    backward: int
+
+
+def _per_direction(validate_one: Callable[[object], int]) -> Callable[[object], PerDirection]:
+    """Return a validator that takes one quantity for both directions, or a mapping."""
+
+    def validate(value: object) -> PerDirection:
+        if isinstance(value, PerDirection):
+            return value
+        if not isinstance(value, Mapping):
+            both = validate_one(value)
+            return PerDirection(both, both)
+        for key in value:
+            if key not in ("forward", "backward"):
+                raise reject("forward and backward", got=f"the key {key}", sub=(key,))
+        found = {}
+        for key in ("forward", "backward"):
+            if key not in value:
+                raise reject(f"both forward and backward, without {key}", got="nothing")
+            try:
+                found[key] = validate_one(value[key])
+            except PydanticCustomError as error:
+                facts = error.context or {}
+                raise reject(facts["expected"], to_fix=facts["to_fix"], sub=(key,)) from None
+        return PerDirection(**found)
+
+    return validate
+
+
+BandwidthPerDirection = Annotated[
+    PerDirection,
+    BeforeValidator(
+        _per_direction(_quantity(units.parse_bandwidth, "a rate with a unit", "450 GB/s", "GB/s"))
+    ),
+    _quantity_schema("450 GB/s"),
+]
+LatencyPerDirection = Annotated[
+    PerDirection,
+    BeforeValidator(
+        _per_direction(_quantity(units.parse_time, "a time with a unit", "1 us", "us"))
+    ),
+    _quantity_schema("1 us"),
+]
+
+
+def _whole(minimum: int, maximum: int) -> Callable[[object], int]:
+    """Return a validator of whole numbers in a range."""
+    expected = f"a whole number from {minimum}"
+    if maximum not in (MAX_COUNT, units.MAX_QUANTITY):
+        expected += f" to {maximum}"
+
+    def validate(value: object) -> int:
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise reject(expected)
+        if value > maximum:
+            raise reject(f"a whole number up to {maximum}")
+        if value < minimum:
+            raise reject(expected)
+        return value
+
+    return validate
+
+
+Count = Annotated[int, BeforeValidator(_whole(1, MAX_COUNT))]
+CountOrZero = Annotated[int, BeforeValidator(_whole(0, MAX_COUNT))]
+Seed = Annotated[int, BeforeValidator(_whole(0, units.MAX_QUANTITY))]
+Factor = Annotated[int, BeforeValidator(_whole(2, MAX_COUNT))]
+
+
+def _text(value: object) -> str:
+    if isinstance(value, bool):
+        raise reject("text", to_fix="write the word in quotes: YAML reads it as true or false")
+    if not isinstance(value, str) or not value.strip():
+        raise reject("text")
+    return value
+
+
+def _name(value: object) -> str:
+    text = _text(value)
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_.-]*", text, re.ASCII):
+        raise reject("a name of letters, digits and _ . - that starts with a letter")
+    return text
+
+
+def _bool(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise reject("true or false")
+    return value
+
+
+Text = Annotated[str, BeforeValidator(_text)]
+Name = Annotated[str, BeforeValidator(_name)]
+Flag = Annotated[bool, BeforeValidator(_bool)]
+
+
+def one_of(choices: Iterable[str], aliases: Mapping[str, str] | None = None) -> BeforeValidator:
+    """Return a validator of one word out of several, for `Annotated`.
+
+    Args:
+        choices: The words.
+        aliases: Other spellings that are accepted, each with its word.
+    """
+    words = tuple(choices)
+    spellings = dict(aliases or {})
+
+    def validate(value: object) -> str:
+        if isinstance(value, str) and value in words:
+            return value
+        if isinstance(value, str) and value in spellings:
+            return spellings[value]
+        near = closest(value, [*words, *spellings]) if isinstance(value, str) else None
+        raise reject(choice_text(words), to_fix=near and f"write `{spellings.get(near, near)}`")
+
+    return BeforeValidator(validate)

@@ -1,0 +1,243 @@
+"""From the links of a cluster's YAML to single wires between numbered vertices.
+
+An end of `between` is a vertex (`nvswitch`, `gpu3`), a range (`gpu0..3`), `each GROUP` (all
+vertices called GROUP and a number) or `same GROUP` (the one with the other end's position).
+Start with `expand`.
+"""
+
+import re
+from dataclasses import dataclass
+
+from simrank.config.cluster import ClusterConfig, LinkConfig, Sourced, expand_range
+from simrank.config.quantity import PerDirection, closest
+from simrank.config.yaml_source import KeyPath, Source
+from simrank.errors import ConfigProblem
+
+
+@dataclass(frozen=True, slots=True)
+class Wire:
+    """One link between two vertices of the template: one direction there, one back.
+
+    Attributes:
+        first: Index of the first vertex in `Topology.vertices`.
+        second: Index of the second vertex.
+        bandwidth: Bytes per second in each direction.
+        latency: Picoseconds in each direction.
+    """
+
+    first: int
+    second: int
+    bandwidth: PerDirection
+    latency: PerDirection
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """One node, and the fabric that all nodes share.
+
+    Attributes:
+        vertices: Names: the devices of a node, its switches and NICs, then the fabric's switches.
+        num_devices: Devices of a node.
+        num_node_vertices: Vertices of a node; those after them belong to the fabric.
+        node_wires: Wires that every node has, those that lead to the fabric included.
+        fabric_wires: Wires between two vertices of the fabric; they exist once.
+    """
+
+    vertices: tuple[str, ...]
+    num_devices: int
+    num_node_vertices: int
+    node_wires: tuple[Wire, ...]
+    fabric_wires: tuple[Wire, ...]
+
+
+def expand(config: ClusterConfig) -> Topology:
+    """Return the wires of a checked cluster."""
+    return _Expansion(config, Source(config.name, {})).topology()
+
+
+def check_cluster(config: ClusterConfig, source: Source) -> list[ConfigProblem]:
+    """Return what is wrong with a cluster beyond single keys.
+
+    Args:
+        config: The cluster, valid key by key.
+        source: Where it was read, for lines.
+
+    Returns:
+        Duplicate names, links to unknown vertices, missing sources; only if there are none of
+        these, devices that no route reaches.
+    """
+    expansion = _Expansion(config, source)
+    topology = expansion.topology()
+    problems = expansion.problems + _unsourced(config, source)
+    return problems or _unreachable(config, topology, source)
+
+
+class _Expansion:
+    """Resolves the ends of all links and collects what is wrong with them."""
+
+    def __init__(self, config: ClusterConfig, source: Source) -> None:
+        self._config = config
+        self._source = source
+        self._index: dict[str, int] = {}
+        self._wires: dict[tuple[int, int], Wire] = {}
+        self.problems: list[ConfigProblem] = []
+
+    def topology(self) -> Topology:
+        """Return all vertices and wires."""
+        config = self._config
+        self._declare([f"gpu{index}" for index in range(config.device.count)], ("device",))
+        self._declare(config.switches, ("switches",))
+        self._declare(config.nics, ("nics",))
+        num_node = len(self._index)
+        for number, link in enumerate(config.links):
+            self._link(link, ("links", number))
+        if config.fabric is not None:
+            self._declare(config.fabric.switches, ("fabric", "switches"))
+            for number, link in enumerate(config.fabric.links):
+                self._link(link, ("fabric", "links", number), at_least_one_from=num_node)
+        wires = tuple(self._wires.values())
+        return Topology(
+            tuple(self._index),
+            config.device.count,
+            num_node,
+            tuple(wire for wire in wires if min(wire.first, wire.second) < num_node),
+            tuple(wire for wire in wires if min(wire.first, wire.second) >= num_node),
+        )
+
+    def _declare(self, names: list[str] | tuple[str, ...], key_path: KeyPath) -> None:
+        for name in names:
+            if name in self._index:
+                got = f"a second {name}"
+                self.problems.append(self._source.problem(key_path, "each name once", got))
+            self._index.setdefault(name, len(self._index))
+
+    def _link(self, link: LinkConfig, key_path: KeyPath, at_least_one_from: int = 0) -> None:
+        between = (*key_path, "between")
+        for first, second in self._pairs(link.between, between):
+            names = f"{first} and {second}"
+            ends = (self._index[first], self._index[second])
+            if first == second:
+                self._problem(between, "two different vertices", f"{first} twice")
+            elif max(ends) < at_least_one_from:
+                self._problem(between, "at least one switch of the fabric", names)
+            elif (min(ends), max(ends)) in self._wires:
+                self._problem(between, "one link per pair of vertices", f"a second for {names}")
+            else:
+                wire = Wire(*ends, link.bandwidth, link.latency)
+                self._wires[min(ends), max(ends)] = wire
+
+    def _pairs(self, between: tuple[str, str], key_path: KeyPath) -> list[tuple[str, str]]:
+        """Return the pairs of vertices that the two ends of a link name."""
+        left, right = between
+        first = self._resolve(left, (*key_path, 0))
+        second = self._resolve(right, (*key_path, 1))
+        if not first or not second:
+            return []
+        if left.startswith("same ") or right.startswith("same "):
+            if len(first) != len(second):
+                got = f"{len(first)} and {len(second)}"
+                self._problem(key_path, "as many vertices on both sides of `same`", got)
+                return []
+            return list(zip(first, second, strict=True))
+        if left == right:
+            return [(a, b) for number, a in enumerate(first) for b in first[number + 1 :]] or [
+                (left, left)
+            ]
+        return [(a, b) for a in first for b in second]
+
+    def _resolve(self, end: str, key_path: KeyPath) -> list[str]:
+        """Return the vertices that one end of a link names, or note why there are none."""
+        match = re.fullmatch(r"(?:each|same) (\S+)", end)
+        if match is not None:
+            pattern = re.compile(re.escape(match[1]) + r"\d+")
+            members = [name for name in self._index if pattern.fullmatch(name)]
+            if not members:
+                groups = sorted({name.rstrip("0123456789") for name in self._index})
+                self._unknown(key_path, match[1], groups, end.split(maxsplit=1)[0] + " ")
+            return members
+        names = expand_range(end)
+        if names is None:
+            expected = "a vertex, a range, `each GROUP` or `same GROUP`"
+            self._problem(key_path, expected, end)
+            return []
+        missing = [name for name in names if name not in self._index]
+        if missing:
+            self._unknown(key_path, missing[0], list(self._index), "")
+            return []
+        return names
+
+    def _unknown(self, key_path: KeyPath, word: str, choices: list[str], lead: str) -> None:
+        near = closest(word, choices)
+        shown = ", ".join(choices[:12]) + (", ..." if len(choices) > 12 else "")
+        to_fix = near and f"write `{lead}{near}`"
+        self._problem(key_path, f"a vertex out of {shown}", word, to_fix)
+
+    def _problem(
+        self, key_path: KeyPath, expected: str, got: str, to_fix: str | None = None
+    ) -> None:
+        self.problems.append(self._source.problem(key_path, expected, got, to_fix))
+
+
+def _unsourced(config: ClusterConfig, source: Source) -> list[ConfigProblem]:
+    """Return the numbers that no `source` covers."""
+    blocks: list[tuple[KeyPath, Sourced]] = [(("device",), config.device)]
+    blocks += [(("links", number), link) for number, link in enumerate(config.links)]
+    if config.fabric is not None:
+        links = enumerate(config.fabric.links)
+        blocks += [(("fabric", "links", number), link) for number, link in links]
+    blocks.append((("collectives",), config.collectives))
+    problems = []
+    for key_path, block in blocks:
+        keys = set(type(block).keys()) - {"source", "name", "count", "between"}
+        for key in sorted(set(block.source) - keys - {"others"}):
+            expected = "a key of this block, or others"
+            problems.append(source.problem((*key_path, "source", key), expected, key))
+        if {"others"} & {*block.source, *config.source}:
+            continue
+        missing = sorted(keys - set(block.source))
+        if missing:
+            expected = "a source for " + ", ".join(missing)
+            to_fix = "write `source: assumed` where there is no better one"
+            problems.append(source.problem((*key_path, "source"), expected, "nothing", to_fix))
+    return problems
+
+
+def _unreachable(config: ClusterConfig, topology: Topology, source: Source) -> list[ConfigProblem]:
+    """Return a problem if some device has no route to the first one."""
+    if config.nodes > 1 and config.fabric is None:
+        expected = "1, because no fabric joins the nodes"
+        return [source.problem(("nodes",), expected, str(config.nodes))]
+    num_nodes = 1 if config.fabric is None else 2
+    reached = _reached(topology, num_nodes)
+    lost = [
+        topology.vertices[device] + (f" of node {node}" if num_nodes > 1 else "")
+        for node in range(num_nodes)
+        for device in range(topology.num_devices)
+        if (node, device) not in reached
+    ]
+    if not lost:
+        return []
+    shown = ", ".join(lost[:8]) + (", ..." if len(lost) > 8 else "")
+    got = f"no route from gpu0 to {shown}"
+    return [source.problem(("links",), "links that connect all devices", got)]
+
+
+def _reached(topology: Topology, num_nodes: int) -> set[tuple[int, int]]:
+    """Return the (node, vertex) pairs with a route from the first device of node 0."""
+    neighbours: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    for node in range(num_nodes):
+        for wire in (*topology.node_wires, *topology.fabric_wires):
+            ends = [
+                (node if vertex < topology.num_node_vertices else -1, vertex)
+                for vertex in (wire.first, wire.second)
+            ]
+            neighbours.setdefault(ends[0], []).append(ends[1])
+            neighbours.setdefault(ends[1], []).append(ends[0])
+    start = (0, 0)
+    reached, waiting = {start}, [start]
+    while waiting:
+        for vertex in neighbours.get(waiting.pop(), []):
+            if vertex not in reached:
+                reached.add(vertex)
+                waiting.append(vertex)
+    return reached

@@ -1,0 +1,203 @@
+"""YAML with the line of every key, so that every later complaint can say where.
+
+Start with `read_yaml`. Keys are always text as written (`on:` is "on"), scalars are read by
+PyYAML's safe rules, and the text behind each scalar is kept for messages.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import yaml
+
+from simrank.errors import ConfigError, ConfigProblem
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+KeyPath = tuple[str | int, ...]
+
+_MAX_NODES = 200_000  # Assumed: far above any real file, far below what aliases can blow up to.
+
+
+@dataclass(frozen=True)
+class Source:
+    """A configuration as plain data, and where each part of it stands.
+
+    Attributes:
+        file: The file as the user named it, or a word such as "command line".
+        data: Mappings, lists and scalars.
+        path: Where the file lies, or None for data that is in no file.
+        lines: 1-based line of each key path; empty for data that is in no file.
+        texts: The text of each scalar as written.
+    """
+
+    file: str
+    data: object
+    path: Path | None = None
+    lines: Mapping[KeyPath, int] = field(default_factory=dict)
+    texts: Mapping[KeyPath, str] = field(default_factory=dict)
+
+    def line(self, key_path: KeyPath) -> int | None:
+        """Return the line of a key, or of the nearest key around it."""
+        for length in range(len(key_path), -1, -1):
+            if key_path[:length] in self.lines:
+                return self.lines[key_path[:length]]
+        return None
+
+    def describe(self, key_path: KeyPath, value: object) -> str:
+        """Return what stands at a key in words that fit after "got"."""
+        if value is None:
+            return "nothing"
+        if isinstance(value, dict):
+            return "a mapping"
+        if isinstance(value, list | tuple):
+            return "a list"
+        text = self.texts.get(key_path, str(value))
+        return text if text.strip() else repr(text)
+
+    def problem(
+        self, key_path: KeyPath, expected: str, got: str, to_fix: str | None = None
+    ) -> ConfigProblem:
+        """Return a problem at a key, with its line."""
+        return ConfigProblem(
+            self.file, self.line(key_path), format_key_path(key_path), expected, got, to_fix
+        )
+
+
+def format_key_path(key_path: KeyPath) -> str:
+    """Return a key path as the user would write it, for example `links[0].bandwidth`."""
+    text = ""
+    for part in key_path:
+        if isinstance(part, int):
+            text += f"[{part}]"
+        else:
+            text += f".{part}" if text else part
+    return text
+
+
+def read_yaml(path: str | Path) -> Source:
+    """Read one YAML file.
+
+    Args:
+        path: The file.
+
+    Returns:
+        Its data, whose top level is a mapping, with lines.
+
+    Raises:
+        ConfigError: The file cannot be read, is no YAML, has a duplicate key or no mapping at
+            its top level.
+    """
+    return parse_yaml(_read_text(Path(path)), str(path), Path(path))
+
+
+def parse_yaml(text: str, file: str, path: Path | None = None) -> Source:
+    """Read YAML text; see `read_yaml`."""
+    reader = _Reader(file)
+    try:
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = mark.line + 1 if mark else None
+        got = error.problem or error.context or "something else"
+        raise ConfigError(ConfigProblem(file, line, "", "valid YAML", got)) from None
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        got = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ConfigError(ConfigProblem(file, None, "", "valid YAML", got)) from None
+    if node is None:
+        raise ConfigError(ConfigProblem(file, 1, "", "a mapping", "an empty file"))
+    data = reader.read(node, ())
+    if not isinstance(data, dict):
+        got = "a list" if isinstance(data, list) else f"the text {str(data)!r}"
+        reader.problems.append(ConfigProblem(file, 1, "", "a mapping at the top level", got))
+    if reader.problems:
+        raise ConfigError(*reader.problems)
+    return Source(file, data, path, reader.lines, reader.texts)
+
+
+def _read_text(path: Path) -> str:
+    """Return the text of a file, or raise with the reason why it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        got = "no such file"
+    except IsADirectoryError:
+        got = "a directory"
+    except UnicodeDecodeError as error:
+        got = f"bytes that are no UTF-8 at offset {error.start}"
+    except (OSError, ValueError) as error:
+        got = getattr(error, "strerror", None) or str(error)
+    raise ConfigError(ConfigProblem(str(path), None, "", "a readable file", got))
+
+
+class _Reader:
+    """Turns composed nodes into plain data and notes the lines on the way."""
+
+    def __init__(self, file: str) -> None:
+        self.file = file
+        self.problems: list[ConfigProblem] = []
+        self.lines: dict[KeyPath, int] = {}
+        self.texts: dict[KeyPath, str] = {}
+        self._scalars = yaml.SafeLoader("")
+        self._open: set[int] = set()
+        self._num_nodes = 0
+
+    def read(self, node: yaml.Node, key_path: KeyPath) -> object:
+        """Return the data of a node; problems are collected, not raised."""
+        self._num_nodes += 1
+        self.lines.setdefault(key_path, node.start_mark.line + 1)
+        if id(node) in self._open or self._num_nodes > _MAX_NODES:
+            if self._num_nodes <= _MAX_NODES + 1:
+                self._problem(node, key_path, "plain data", "an alias that repeats without end")
+            return None
+        if isinstance(node, yaml.ScalarNode):
+            return self._scalar(node, key_path)
+        self._open.add(id(node))
+        try:
+            if isinstance(node, yaml.SequenceNode):
+                children = enumerate(node.value)
+                return [self.read(child, (*key_path, index)) for index, child in children]
+            assert isinstance(node, yaml.MappingNode)
+            return self._mapping(node, key_path)
+        finally:
+            self._open.discard(id(node))
+
+    def _mapping(self, node: yaml.MappingNode, key_path: KeyPath) -> dict[str, object]:
+        data: dict[str, object] = {}
+        first_lines: dict[str, int] = {}
+        for key_node, value_node in node.value:
+            if not isinstance(key_node, yaml.ScalarNode):
+                self._problem(key_node, key_path, "a plain word as key", "a list or a mapping")
+                continue
+            key = str(key_node.value)
+            line = key_node.start_mark.line + 1
+            if key in data:
+                child = (*key_path, key)
+                got = f"a second one; the first is on line {first_lines[key]}"
+                self._problem(key_node, child, "each key once", got)
+                continue
+            first_lines[key] = line
+            self.lines.setdefault((*key_path, key), line)
+            data[key] = self.read(value_node, (*key_path, key))
+        return data
+
+    def _scalar(self, node: yaml.ScalarNode, key_path: KeyPath) -> object:
+        self.texts[key_path] = str(node.value)
+        if not node.tag.startswith("tag:yaml.org,2002:"):
+            self._problem(node, key_path, "plain data", f"the tag {node.tag}")
+            return None
+        try:
+            data: object = self._scalars.construct_object(node)
+        except (yaml.YAMLError, ValueError, OverflowError):
+            return str(node.value)  # For example the date 2026-99-99: leave it to the model.
+        if data is None or isinstance(data, bool | int | float | str):
+            return data
+        return str(node.value)  # Dates and bytes are text here.
+
+    def _problem(self, node: yaml.Node, key_path: KeyPath, expected: str, got: str) -> None:
+        line = node.start_mark.line + 1
+        where = format_key_path(key_path)
+        self.problems.append(ConfigProblem(self.file, line, where, expected, got))
