@@ -1,1 +1,17 @@
-"""Placeholder."""
+"""The one place where time moves.
+
+Read `loop.Engine.step`, then `task`, `handle`, `activity` and `report`.
+"""
+
+from simrank.engine.activity import Activity, ActivityPool, Resource
+from simrank.engine.callsite import CallSite, SourceLine, user_site
+from simrank.engine.handle import Handle
+from simrank.engine.loop import Engine
+from simrank.engine.observer import Observer
+from simrank.engine.queue import Wakeup
+from simrank.engine.task import Task, TaskGroup
+
+__all__ = [
+    "Activity", "ActivityPool", "CallSite", "Engine", "Handle", "Observer", "Resource",
+    "SourceLine", "Task", "TaskGroup", "Wakeup", "user_site",
+]  # fmt: skip

@@ -1,0 +1,172 @@
+"""Things in flight that take time while they share resources: work left, a rate, demands (E11)."""
+
+from __future__ import annotations
+
+from math import ceil
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from simrank.engine.loop import Engine
+    from simrank.engine.queue import Wakeup
+
+_ROUNDING = 1e-9  # A float's error in work left; without it an end could slip by a picosecond.
+
+
+class Resource:
+    """Something that activities share: SMs, memory bandwidth, one direction of a link.
+
+    Attributes:
+        name: For reports.
+        capacity: Units per picosecond that all activities together may use.
+        held: Capacity that is taken away for now (a collective that spins on its SMs).
+    """
+
+    __slots__ = ("capacity", "held", "name", "num_users")
+
+    def __init__(self, name: str, capacity: float) -> None:
+        self.name = name
+        self.capacity = capacity
+        self.held = 0.0
+        self.num_users = 0
+
+    @property
+    def free(self) -> float:
+        """Capacity that activities may share now."""
+        return max(self.capacity - self.held, 0.0)
+
+
+class Activity:
+    """Work in flight.
+
+    Attributes:
+        work_left: In units of its own (bytes; or picoseconds of the time it takes alone).
+        rate: Work done per picosecond now.
+        demands: Per resource, how much of it one unit of work per picosecond uses.
+        max_rate: The rate when nothing is shared; infinity if only resources limit it.
+    """
+
+    __slots__ = (
+        "_settled_ps", "_wakeup", "demands", "done", "max_rate", "rate", "work_left",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        work: float,
+        demands: Sequence[tuple[Resource, float]],
+        done: Callable[[], None],
+        *,
+        max_rate: float = float("inf"),
+    ) -> None:
+        self.work_left = work
+        self.demands = tuple(demands)
+        self.done = done
+        self.max_rate = max_rate
+        self.rate = 0.0
+        self._settled_ps = 0
+        self._wakeup: Wakeup | None = None
+
+
+class Solver(Protocol):
+    """Shares resources; `hardware.sharing` has the one that simrank uses."""
+
+    def __call__(self, activities: Sequence[Activity]) -> Sequence[float]:
+        """Return the rate of each activity, in work per picosecond."""
+
+
+class ActivityPool:
+    """The activities that may share resources with one another, and their rates.
+
+    A start, an end or a change of capacity settles the work done so far and re-queues the
+    projected ends. Changes of one simulated time are solved once.
+    """
+
+    def __init__(self, engine: Engine, solve: Solver) -> None:
+        self._engine = engine
+        self._solve = solve
+        self._active: dict[Activity, None] = {}
+        self._dirty = False
+
+    def __len__(self) -> int:
+        """Return how many activities are in flight."""
+        return len(self._active)
+
+    def start(self, activity: Activity) -> None:
+        """Put an activity in flight now; `activity.done()` is called from the hub at its end."""
+        activity._settled_ps = self._engine.now_ps  # noqa: SLF001 - one mechanism
+        self._active[activity] = None
+        shared = False
+        for resource, _ in activity.demands:
+            resource.num_users += 1
+            shared = shared or resource.num_users > 1 or resource.held > 0
+        if shared or self._dirty:
+            self._touch()
+        else:  # Nobody to share with: the rate is known without a solve.
+            self._set_rate(activity, rate_alone(activity))
+
+    def change(self, resource: Resource, *, capacity: float | None = None, held: float = 0) -> None:
+        """Change a resource now: set its capacity, and add `held` to what is taken away."""
+        if capacity is not None:
+            resource.capacity = capacity
+        resource.held += held
+        if resource.num_users:
+            self._touch()
+
+    def drop(self, activity: Activity) -> None:
+        """Take an activity out of flight without its end (its rank was aborted)."""
+        if activity in self._active:
+            self._remove(activity)
+            if activity._wakeup is not None:  # noqa: SLF001
+                self._engine.cancel(activity._wakeup)  # noqa: SLF001
+
+    def _touch(self) -> None:
+        if not self._dirty:
+            self._dirty = True
+            self._engine.call_at(self._engine.now_ps, self._rebalance)
+
+    def _rebalance(self) -> None:
+        self._dirty = False
+        now_ps = self._engine.now_ps
+        activities = list(self._active)
+        for activity in activities:
+            done = activity.rate * (now_ps - activity._settled_ps)  # noqa: SLF001
+            activity.work_left = max(activity.work_left - done, 0.0)
+            activity._settled_ps = now_ps  # noqa: SLF001
+        for activity, rate in zip(activities, self._solve(activities), strict=True):
+            self._set_rate(activity, float(rate))
+
+    def _set_rate(self, activity: Activity, rate: float) -> None:
+        wakeup = activity._wakeup  # noqa: SLF001
+        if wakeup is not None:
+            if rate == activity.rate:
+                return
+            self._engine.cancel(wakeup)
+        activity.rate = rate
+        activity._wakeup = None  # noqa: SLF001
+        if activity.work_left == 0:
+            left_ps = 0
+        elif rate <= 0:  # Stalled until something is freed; if nothing ever is, a deadlock.
+            return
+        else:
+            left_ps = max(ceil(activity.work_left / rate - _ROUNDING), 0)
+        end_ps = self._engine.now_ps + left_ps
+        activity._wakeup = self._engine.call_at(end_ps, lambda: self._end(activity))  # noqa: SLF001
+
+    def _end(self, activity: Activity) -> None:
+        self._remove(activity)
+        activity.work_left = 0.0
+        activity.done()
+
+    def _remove(self, activity: Activity) -> None:
+        del self._active[activity]
+        for resource, _ in activity.demands:
+            resource.num_users -= 1
+            if resource.num_users:
+                self._touch()
+
+
+def rate_alone(activity: Activity) -> float:
+    """Return the rate of an activity that shares nothing."""
+    limits = [resource.free / demand for resource, demand in activity.demands if demand > 0]
+    return min(activity.max_rate, *limits)

@@ -1,0 +1,54 @@
+"""Where the user's program was, cheap to take and read only when a report is built."""
+
+from __future__ import annotations
+
+import sys
+from functools import lru_cache
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import NamedTuple
+
+_PACKAGE = str(Path(__file__).resolve().parent.parent) + "/"
+
+
+class SourceLine(NamedTuple):
+    """A file and line of the user's program."""
+
+    file: str
+    line: int
+
+    def __str__(self) -> str:
+        """Return `name.py:41`: the file's name is enough to find it in one's own program."""
+        return f"{Path(self.file).name}:{self.line}"
+
+
+@lru_cache(maxsize=4096)
+def _is_library(filename: str) -> bool:
+    """Whether a frame of this file is simrank's own, or Python's start-up machinery."""
+    return filename.startswith((_PACKAGE, "<frozen ")) or filename.endswith("/greenlet/__init__.py")
+
+
+class CallSite(NamedTuple):
+    """A place in the user's program, as code and instruction: the line is resolved on demand."""
+
+    code: CodeType
+    instruction: int
+
+    def line(self) -> SourceLine:
+        """Resolve to file and line."""
+        for start, stop, line in self.code.co_lines():
+            if start <= self.instruction < stop and line is not None:
+                return SourceLine(self.code.co_filename, line)
+        return SourceLine(self.code.co_filename, self.code.co_firstlineno)
+
+
+def site_of_frame(frame: FrameType | None) -> CallSite | None:
+    """Return the innermost place of `frame`'s stack that is the user's, or None."""
+    while frame is not None and _is_library(frame.f_code.co_filename):
+        frame = frame.f_back
+    return None if frame is None else CallSite(frame.f_code, frame.f_lasti)
+
+
+def user_site() -> CallSite | None:
+    """Return where the user's program called into simrank."""
+    return site_of_frame(sys._getframe(1))  # noqa: SLF001 - the documented way to a frame

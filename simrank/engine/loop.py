@@ -1,0 +1,382 @@
+"""The engine: a queue of wakeups, and tasks that wait. Read `Engine.step` first.
+
+Only the hub (the main greenlet) runs it. A task that waits says what for, goes back to the hub,
+and is resumed at the simulated time when *that* is complete.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from heapq import heapify, heappop, heappush
+from typing import TYPE_CHECKING, Any
+
+from greenlet import getcurrent, greenlet
+
+from simrank.engine import limits
+from simrank.engine.handle import Handle
+from simrank.engine.queue import Wakeup, tie_keys
+from simrank.engine.report import deadlock_error
+from simrank.engine.task import AdoptedTask, Task
+from simrank.errors import HubError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from simrank.engine.observer import Observer
+    from simrank.engine.report import PendingOperation
+
+_NEVER = Handle()
+
+
+class Engine:
+    """Runs tasks in simulated time; a run is a pure function of programs, configs and seed.
+
+    Args:
+        seed: Permutes wakeups that are due at the same time; 0 keeps queueing order.
+
+    Attributes:
+        now_ps: Simulated time in picoseconds.
+        hub: The greenlet that drives; parent of every task.
+        observers: See `Observer`; an empty list costs nothing.
+        progress: Grows whenever something happens that a poll could see.
+        pending: Operations in flight that wait for ranks, for the deadlock report.
+        tasks: Tasks that have not ended.
+    """
+
+    def __init__(self, *, seed: int = 0) -> None:
+        self.now_ps = 0
+        self.seed = seed
+        self.observers: list[Observer] = []
+        self.progress = 0
+        self.pending: dict[PendingOperation, None] = {}
+        self.tasks: dict[Task, None] = {}
+        self.hub = getcurrent()
+        while self.hub.parent is not None:
+            self.hub = self.hub.parent
+        self.livelock = limits.LivelockDetector(self)
+        self._queue: list[tuple[int, int, Task | Wakeup]] = []
+        self._next_key = tie_keys(seed)
+        self._shuffle_seed = seed
+        self._num_weak = 0
+        self._num_cancelled = 0
+        self._current: Task | None = None
+        self._adopted: dict[greenlet, AdoptedTask] = {}
+        self._parked: list[Task] = []
+
+    # ---- the loop ----
+
+    def step(self) -> None:
+        """Move the clock to the earliest wakeup and run it: resume its task, or make its call.
+
+        Wakeups due at the same time run in the order they were queued (or as the seed permutes
+        them). Nothing else moves the clock.
+
+        Raises:
+            HubError: Called from a task.
+            DeadlockError: Nothing strong is queued, so what is unfinished can never complete.
+        """
+        if getcurrent() is not self.hub:
+            raise HubError
+        if self._queue:
+            time_ps, _, entry = heappop(self._queue)
+            self._fire(time_ps, entry)
+        elif self.unfinished:
+            raise deadlock_error(self, None)
+
+    def run(self, until: Handle | None = None) -> None:
+        """Drive until `until` completes, or until nothing is queued.
+
+        Raises:
+            HubError: Called from a task.
+            DeadlockError: Something unfinished can never complete.
+        """
+        self._drive(_NEVER if until is None else until)
+        if (until is not None and not until.complete) or (until is None and self.unfinished):
+            raise deadlock_error(self, until)
+
+    def _drive(self, until: Handle) -> None:
+        """Run wakeups until `until` completes or the queue is empty; every line here counts."""
+        if getcurrent() is not self.hub:
+            raise HubError
+        queue = self._queue
+        observers = self.observers
+        while queue and not until.complete:
+            time_ps, _, entry = heappop(queue)
+            if type(entry) is Task:
+                self.now_ps = time_ps
+                self._current = entry
+                if observers:
+                    self._observe_switch(entry)
+                entry.switch()
+                self._current = None
+            else:
+                self._fire(time_ps, entry)
+
+    def _fire(self, time_ps: int, entry: Task | Wakeup) -> None:
+        if isinstance(entry, Task):
+            self.now_ps = time_ps
+            self.resume(entry)
+        elif entry.cancelled:  # The clock does not move to it.
+            self._num_cancelled -= 1
+        else:
+            self.now_ps = time_ps
+            if entry.weak:
+                self._num_weak -= 1
+                self.livelock.check()
+            entry.fire()
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing strong is queued."""
+        return len(self._queue) == self._num_weak + self._num_cancelled
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether a task, or an operation that waits for ranks, has not ended."""
+        return bool(self.tasks or self.pending)
+
+    # ---- waiting ----
+
+    def current_task(self) -> Task | None:
+        """Return the task that runs now; None on the hub. A bare greenlet is adopted."""
+        task = self._current
+        me = getcurrent()
+        if task is not None and task.greenlet is me:
+            return task
+        return None if me is self.hub else self._adopt(me)
+
+    def wait(self, handle: Handle, timeout_ps: int | None = None) -> None:
+        """Return when `handle` is complete: at once if it is, else a task goes to the hub.
+
+        On the hub it drives the engine. A task's host clock never runs behind: it resumes at the
+        later of completion and its own clock.
+
+        Raises:
+            WaitTimeoutError: `timeout_ps` passed first.
+            DeadlockError: On the hub only: nothing can complete it.
+        """
+        if not handle.complete:
+            task = self._current
+            if task is None or task.greenlet is not getcurrent():
+                task = self.current_task()
+            if task is None:
+                self.run(handle)
+            elif timeout_ps is None:
+                self._park_on(handle, task)
+            else:
+                limits.wait_with_limit(self, task, handle, timeout_ps)
+        if handle.error is not None:
+            raise handle.error
+
+    def _park_on(self, handle: Handle, task: Task) -> None:
+        if handle._waiters is None:  # noqa: SLF001 - the two halves of one mechanism
+            handle._waiters = [task]  # noqa: SLF001
+        else:
+            handle._waiters.append(task)  # noqa: SLF001
+        task.waiting = handle
+        start_ps = self.now_ps
+        task.leave()
+        # A hand-driven greenlet may be switched into early; only completion ends the wait.
+        while not handle.complete and task.thrown is None:
+            task.leave()
+        task.num_polls = 0
+        if task.thrown is not None:
+            self._raise_thrown(task)
+        if self.observers:
+            self._observe_wait(task, handle.describe(), start_ps)
+
+    def sleep(self, delay_ps: int) -> None:
+        """Let `delay_ps` of simulated time pass on the current task's host clock."""
+        task = self._current
+        if task is None or task.greenlet is not getcurrent():
+            task = self.current_task()
+            if task is None:
+                raise HubError
+        now_ps = self.now_ps
+        due_ps = (max(now_ps, task.host_ps)) + delay_ps
+        heappush(self._queue, (due_ps, self._next_key(), task))
+        task.waiting = SLEEPING
+        task.leave()
+        if task.thrown is not None:
+            self._raise_thrown(task)
+
+    def sleep_weakly(self, task: Task, due_ps: int, reason: limits.PollReason) -> None:
+        """Let a task poll or sleep until `due_ps` without keeping the simulation alive (E8)."""
+        wakeup = self.call_at(due_ps, partial(self.resume, task), weak=True)
+        task.waiting = reason
+        start_ps = self.now_ps
+        task.leave()
+        if task.thrown is not None:
+            self.cancel(wakeup)
+            self._raise_thrown(task)
+        if self.observers:
+            self._observe_wait(task, reason.describe(), start_ps)
+
+    def _observe_wait(self, task: Task, what: str, start_ps: int) -> None:
+        for observer in self.observers:
+            observer.on_host(task, f"wait: {what}", start_ps, self.now_ps)
+
+    @staticmethod
+    def _raise_thrown(task: Task) -> None:
+        error, task.thrown = task.thrown, None
+        assert error is not None
+        raise error
+
+    # ---- charging ----
+
+    def charge(self, cost_ps: int, name: str) -> int:
+        """Add `cost_ps` to the current task's host clock, without a switch.
+
+        Returns:
+            The host clock after it, which stamps what is issued now. On the hub: now.
+        """
+        task = self._current
+        if task is None:
+            return self.now_ps
+        now_ps = self.now_ps
+        start_ps = max(now_ps, task.host_ps)
+        task.host_ps = start_ps + cost_ps
+        task.num_polls = 0
+        if self.observers:
+            for observer in self.observers:
+                observer.on_host(task, name, start_ps, task.host_ps)
+        return task.host_ps
+
+    # ---- queueing ----
+
+    def call_at(self, time_ps: int, fire: Callable[[], None], *, weak: bool = False) -> Wakeup:
+        """Queue `fire()` at a simulated time; it runs on the hub."""
+        assert time_ps >= self.now_ps, "simulated time must not run backwards"
+        wakeup = Wakeup(fire, weak=weak)
+        self._num_weak += weak
+        heappush(self._queue, (time_ps, self._next_key(), wakeup))
+        return wakeup
+
+    def cancel(self, wakeup: Wakeup) -> None:
+        """Make a queued wakeup void."""
+        if not wakeup.cancelled:
+            wakeup.cancelled = True
+            self._num_weak -= wakeup.weak
+            self._num_cancelled += 1
+
+    def wake(self, tasks: Sequence[Task]) -> None:
+        """Queue tasks at this time, or at their own host clock where that is ahead.
+
+        Those due now are one entry of the queue, however many they are.
+        """
+        now_ps = self.now_ps
+        due = []
+        for task in tasks:
+            if task.host_ps > now_ps:
+                heappush(self._queue, (task.host_ps, self._next_key(), task))
+            else:
+                due.append(task)
+        if len(due) == 1:
+            heappush(self._queue, (now_ps, self._next_key(), due[0]))
+        elif due and self.seed:
+            for task in due:  # One key each, so that the seed permutes them.
+                heappush(self._queue, (now_ps, self._next_key(), task))
+        elif due:
+            self.call_at(now_ps, partial(self._resume_all, due))
+
+    def _resume_all(self, tasks: list[Task]) -> None:
+        observers = self.observers
+        for task in tasks:
+            if task.finished:  # Aborted since by one of the tasks before it.
+                continue
+            self._current = task
+            if observers:
+                self._observe_switch(task)
+            task.switch()
+            self._current = None
+            if type(task) is AdoptedTask:
+                self._retire_adopted(task)
+
+    def resume(self, task: Task) -> None:
+        """Enter a task now; only from the hub."""
+        self._resume_all([task])
+
+    def _observe_switch(self, task: Task) -> None:
+        for observer in self.observers:
+            observer.on_task_switch(task, self.now_ps)
+
+    # ---- tasks ----
+
+    def start_task(self, body: Callable[[], Any], name: str, rank: int | None = None) -> Task:
+        """Start a task at this time; its parent is the hub, whichever task asks for it."""
+        task = Task(self, name, rank)
+        task.carry(body)
+        self.enrol(task)
+        self.wake([task])
+        return task
+
+    def enrol(self, task: Task) -> None:
+        """Count a task among the unfinished."""
+        self.tasks[task] = None
+
+    def retire(self, task: Task) -> None:
+        """Forget a task that ended, and tell its group."""
+        self.tasks.pop(task, None)
+        self.progress += 1
+        if task.group is not None:
+            task.group.task_ended(task)
+        elif task.error is not None:
+            error = task.error
+            self.call_at(self.now_ps, lambda: _raise(error))
+
+    def park(self, task: Task) -> None:
+        """Set aside for good a task that refuses to end; it is never resumed."""
+        # Dropping the last reference would throw GreenletExit into a program that swallows it.
+        _REFUSED_TO_END.append(task)
+        task.finished = True
+        self.tasks.pop(task, None)
+        if task.group is not None:
+            task.group.task_ended(task)
+
+    def _adopt(self, bare: greenlet) -> AdoptedTask:
+        task = self._adopted.get(bare)
+        if task is not None:
+            return task
+        switched_from = bare.parent
+        task = AdoptedTask(self, bare)
+        self._adopted[bare] = task
+        self.enrol(task)
+        # Whoever switched into it sits in that call: let it go on, at this same time.
+        if self._current is not None:
+            self.call_at(self.now_ps, partial(self.resume, self._current))
+        elif switched_from is not None and switched_from is not self.hub:
+            self.call_at(self.now_ps, partial(self.resume, self._adopt(switched_from)))
+        return task
+
+    def forget_finished(self) -> None:
+        """Drop queue entries of tasks that have ended (they slept when they were aborted)."""
+        kept = [e for e in self._queue if type(e[2]) is not Task or not e[2].finished]
+        if len(kept) < len(self._queue):
+            self._queue[:] = kept  # In place: the loop holds a reference.
+            heapify(self._queue)
+
+    def _retire_adopted(self, task: AdoptedTask) -> None:
+        if task.greenlet.dead and not task.finished:
+            task.finished = True
+            del self._adopted[task.greenlet]
+            self.retire(task)
+
+
+class _Sleeping:
+    """The reason of a plain sleep; one object serves every task."""
+
+    __slots__ = ()
+
+    def describe(self) -> str:
+        return "a sleep"
+
+    def site(self) -> None:
+        return None
+
+
+SLEEPING = _Sleeping()
+_REFUSED_TO_END: list[Task] = []
+
+
+def _raise(error: BaseException) -> None:
+    raise error

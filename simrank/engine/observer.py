@@ -1,0 +1,24 @@
+"""What an observer of the engine may see; without observers nothing of it is computed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from simrank.engine.task import Task
+
+
+class Observer(Protocol):
+    """Sees a run and never changes it; all times are simulated picoseconds."""
+
+    def on_task_switch(self, task: Task, time_ps: int) -> None:
+        """A task is about to be resumed."""
+
+    def on_host(self, task: Task, name: str, start_ps: int, end_ps: int) -> None:
+        """A task's host was charged, or waited, from `start_ps` to `end_ps`."""
+
+    def on_operation(self, operation: Any) -> None:  # noqa: ANN401 - operations live a layer above
+        """An operation of a stream has ended."""
+
+    def on_transfer(self, name: str, links: tuple[int, ...], start_ps: int, end_ps: int) -> None:
+        """Bytes have crossed `links`."""

@@ -1,0 +1,48 @@
+"""Entries of the engine's queue other than tasks, and the keys that order equal times."""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+_KEYS_PER_DRAW = 4096
+
+
+class Wakeup:
+    """A call that the engine makes at a simulated time, from the hub.
+
+    Attributes:
+        fire: What is called.
+        cancelled: Skipped when due; the clock does not move to it.
+        weak: Does not keep the simulation alive (a time limit, a poll, a sleep).
+    """
+
+    __slots__ = ("cancelled", "fire", "weak")
+
+    def __init__(self, fire: Callable[[], None], *, weak: bool = False) -> None:
+        self.fire = fire
+        self.weak = weak
+        self.cancelled = False
+
+
+def tie_keys(seed: int) -> Callable[[], int]:
+    """Return what draws one key per queue entry; equal times run in key order.
+
+    Seed 0 is queueing order. Any other seed permutes ties: a random key, made unique by the
+    running number in its low bits.
+    """
+    return count().__next__ if seed == 0 else _random_keys(seed).__next__
+
+
+def _random_keys(seed: int) -> Iterator[int]:
+    generator = np.random.Generator(np.random.PCG64(seed))
+    number = 0
+    while True:
+        for draw in generator.integers(0, 1 << 20, _KEYS_PER_DRAW).tolist():
+            number += 1
+            yield (draw << 48) | number

@@ -1,0 +1,111 @@
+"""Who waits for whom: the facts of a deadlock or livelock, read when it is found, never before."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from simrank.errors import DeadlockError, LivelockError, RankState, states_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from simrank.engine.callsite import CallSite
+    from simrank.engine.handle import Handle
+    from simrank.engine.loop import Engine
+    from simrank.engine.task import Task
+
+_LOST_CALL = "make every rank of a group issue the same collectives in order"
+_LOST_PEER = "give every send a recv on its peer, and every recv a send"
+
+
+class PendingOperation(Protocol):
+    """An operation in flight that cannot complete by itself: it waits for other ranks."""
+
+    is_collective: bool
+
+    def pending_ranks(self) -> Iterable[tuple[int, str, CallSite | None]]:
+        """Yield, per rank that has issued it: the rank, what it is, and where it was issued."""
+
+
+def deadlock_error(engine: Engine, until: Handle | None) -> DeadlockError:
+    """Build the error of a simulation in which nothing can ever happen again."""
+    states = _states(engine)
+    return DeadlockError(
+        engine.now_ps,
+        states,
+        hub_waits_for=None if until is None else until.describe(),
+        to_fix=_hint(engine),
+        seed=engine.seed,
+    )
+
+
+def livelock_error(engine: Engine) -> LivelockError:
+    """Build the error of a simulation in which ranks only poll, and nothing changes."""
+    return LivelockError(engine.now_ps, _states(engine), seed=engine.seed)
+
+
+def waiting_report(engine: Engine) -> str:
+    """Return the lines of a report for everything that waits now."""
+    return "\n".join(["simrank: when the time limit passed:", *states_text(_states(engine))])
+
+
+def _hint(engine: Engine) -> str | None:
+    kinds = {operation.is_collective for operation in engine.pending}
+    if kinds == {True}:
+        return _LOST_CALL
+    return _LOST_PEER if kinds == {False} else None
+
+
+def _states(engine: Engine) -> list[RankState]:
+    """Return every set of ranks in the same state, those that wait first."""
+    found: dict[tuple[str, str | None, int | None, bool], list[int]] = {}
+    lines: dict[CallSite, tuple[str, int]] = {}
+    waiting = set()
+    for rank, text, site, waits in _facts(engine):
+        file = line = None
+        if site is not None:
+            if site not in lines:
+                lines[site] = site.line()
+            file, line = lines[site]
+        if waits:
+            waiting.add(rank)
+        found.setdefault((text, file, line, waits), []).append(rank)
+    states = [
+        RankState(tuple(sorted(set(ranks))), text, file, line, waits)
+        for (text, file, line, waits), ranks in found.items()
+    ]
+    # A rank that waits on the host is told once, by its wait.
+    return sorted(states, key=lambda state: (not state.waits, state.ranks))
+
+
+def _facts(engine: Engine) -> Iterator[tuple[int, str, CallSite | None, bool]]:
+    groups = {task.group: None for task in engine.tasks if task.group is not None}
+    told: set[int] = set()
+    for task in engine.tasks:
+        told.add(_rank(task))
+        yield (_rank(task), *_waiting_fact(task), True)
+    for operation in engine.pending:
+        for rank, text, site in operation.pending_ranks():
+            if rank not in told:
+                yield rank, f"returned, but {text} is incomplete", site, True
+    for group in groups:
+        for task in group.tasks:
+            if task.finished and _rank(task) not in told:
+                yield _rank(task), _ended_fact(task), None, False
+
+
+def _rank(task: Task) -> int:
+    return -1 if task.rank is None else task.rank
+
+
+def _waiting_fact(task: Task) -> tuple[str, CallSite | None]:
+    if task.waiting is None:
+        return ("not started" if not task.started else "running"), None
+    site = task.waiting.site()
+    return task.waiting.describe(), task.site() if site is None else site
+
+
+def _ended_fact(task: Task) -> str:
+    if task.error is None:
+        return "returned"
+    return f"raised {type(task.error).__name__}: {task.error}"

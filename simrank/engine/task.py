@@ -1,0 +1,197 @@
+"""Tasks and their groups: what the engine runs, resumes and aborts."""
+
+from __future__ import annotations
+
+from contextvars import copy_context
+from typing import TYPE_CHECKING, Any
+
+from greenlet import greenlet
+
+from simrank.engine.callsite import CallSite, site_of_frame
+from simrank.engine.handle import Handle
+from simrank.errors import RankAborted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from simrank.engine.handle import Reason
+    from simrank.engine.loop import Engine
+
+MAX_ABORTS = 16  # assumed: a program that swallows this many aborts will swallow the next too
+
+
+class Task:
+    """A program with a stack of its own that the engine resumes: a rank, or a program instance.
+
+    The stack is reached only through `switch` (enter it, from the hub) and `leave` (back to the
+    hub, from inside), so that it may as well be an OS thread driven in lockstep.
+
+    Attributes:
+        name: For reports, for example `rank 3`.
+        rank: The rank it runs for, or None.
+        host_ps: Where charges have moved its host clock; the clock is the later of this and now.
+        waiting: What it waits for, as data; None while it runs.
+        finished: Whether its program has returned or raised.
+        error: What its program raised, or None.
+        thrown: What its wait point raises when it is resumed next, or None.
+        group: The group it belongs to, or None.
+    """
+
+    __slots__ = (
+        "__weakref__", "_body", "children", "engine", "error", "finished", "greenlet",
+        "group", "host_ps", "leave", "name", "num_polls", "parked", "rank", "started", "switch",
+        "thrown", "waiting",
+    )  # fmt: skip
+
+    def __init__(self, engine: Engine, name: str, rank: int | None = None) -> None:
+        self.engine = engine
+        self.name = name
+        self.rank = rank
+        self.host_ps = engine.now_ps
+        self.waiting: Reason | None = None
+        self.started = False
+        self.finished = False
+        self.parked = False
+        self.error: BaseException | None = None
+        self.thrown: BaseException | None = None
+        self.group: TaskGroup | None = None
+        self.children: list[TaskGroup] | None = None
+        self.num_polls = 0
+
+    def carry(self, body: Callable[[], Any]) -> None:
+        """Give this task a greenlet that runs `body`; its parent is the hub, whoever asks."""
+        self._body = body
+        self.greenlet = greenlet(self._run, parent=self.engine.hub)
+        self.greenlet.gr_context = copy_context()
+        self.switch = self.greenlet.switch
+        self.leave = self.engine.hub.switch
+
+    def _run(self) -> None:
+        self.started = True
+        try:
+            self._body()
+        except BaseException as error:  # noqa: BLE001 - kept for the group, which raises it
+            self.error = error
+        finally:
+            del self._body
+            self.finished = True
+            self.engine.retire(self)
+
+    def site(self) -> CallSite | None:
+        """Return where the user's program is suspended, or None."""
+        return site_of_frame(self.greenlet.gr_frame)
+
+    @property
+    def clock_ps(self) -> int:
+        """The task's host clock in picoseconds."""
+        return max(self.host_ps, self.engine.now_ps)
+
+
+class AdoptedTask(Task):
+    """A bare greenlet that somebody else made and that waits; from now on its parent is the hub.
+
+    It ends without telling anybody, so the engine looks after each resume.
+    """
+
+    __slots__ = ()
+
+    def __init__(self, engine: Engine, bare: greenlet) -> None:
+        super().__init__(engine, "a bare greenlet")
+        bare.parent = engine.hub
+        self.started = True
+        self.greenlet = bare
+        self.switch = bare.switch
+        self.leave = engine.hub.switch
+
+
+class TaskGroup(Handle):
+    """Tasks that live and fail together: one of them raises, all of them end.
+
+    Attributes:
+        tasks: In rank order.
+        failed: The tasks whose own exception ended the group (root causes), in order of failure.
+        stubborn: Tasks that swallowed every abort and were parked.
+        on_abort: Drops what the tasks left behind (streams, calls); called once they have ended.
+    """
+
+    __slots__ = (
+        "_num_live",
+        "aborting",
+        "engine",
+        "failed",
+        "name",
+        "on_abort",
+        "stubborn",
+        "tasks",
+    )
+
+    def __init__(self, engine: Engine, name: str, tasks: Iterable[Task]) -> None:
+        super().__init__()
+        self.engine = engine
+        self.name = name
+        self.tasks = list(tasks)
+        self.failed: list[Task] = []
+        self.stubborn: list[Task] = []
+        self.aborting = False
+        self.on_abort: Callable[[], None] | None = None
+        self._num_live = len(self.tasks)
+        for task in self.tasks:
+            task.group = self
+
+    def describe(self) -> str:
+        """Return what completes, in the user's words."""
+        return f"the end of {self.name}"
+
+    def start(self) -> None:
+        """Queue every task at this time, in rank order, as one wakeup."""
+        if not self.tasks:
+            self.finish(self.engine)
+            return
+        parent = self.engine.current_task()
+        if parent is not None:
+            parent.children = [*(parent.children or ()), self]
+            for task in self.tasks:
+                task.host_ps = parent.clock_ps
+        for task in self.tasks:
+            self.engine.enrol(task)
+        self.engine.wake(self.tasks)
+
+    def task_ended(self, task: Task) -> None:
+        """Count a task that returned, raised or was parked; a first failure aborts the rest."""
+        self._num_live -= 1
+        if task.error is not None and not self.aborting:
+            # Ranks due at this same time still run: several root causes are all reported.
+            if not self.failed:
+                self.engine.call_at(self.engine.now_ps, self.abort)
+            self.failed.append(task)
+        if self._num_live == 0 and not self.complete and not self.aborting:
+            self.finish(self.engine)
+
+    def abort(self) -> None:
+        """End every task that still runs with `RankAborted`, in rank order; only from the hub."""
+        if self.complete or self.aborting:
+            return
+        self.aborting = True
+        for task in self.tasks:
+            if not task.finished:
+                self._abort_task(task)
+        self.engine.forget_finished()
+        if self.on_abort is not None:
+            self.on_abort()
+        self.finish(self.engine)
+
+    def _abort_task(self, task: Task) -> None:
+        for group in task.children or ():
+            group.abort()
+        if not task.started:
+            task.finished = True
+            self.engine.retire(task)
+            return
+        for _ in range(MAX_ABORTS):
+            task.thrown = RankAborted(task.rank)
+            self.engine.resume(task)
+            if task.finished:
+                return
+        task.parked = True
+        self.stubborn.append(task)
+        self.engine.park(task)
