@@ -1,0 +1,47 @@
+"""Frozen facts about one device and about the collective library on it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceSpec:
+    """One accelerator.
+
+    Attributes:
+        name: What it is called, for reports.
+        memory_bytes: Its memory, in bytes.
+        memory_bandwidth_bytes_per_s: Rate at which kernels read and write that memory.
+        num_sms: Streaming multiprocessors (compute units).
+        peak_flops: Dense operations per second for each dtype name.
+        kernel_floor_ps: Time of the smallest kernel in a stream, in picoseconds.
+        launch_overhead_ps: Host time to launch one operation, in picoseconds.
+    """
+
+    name: str
+    memory_bytes: int
+    memory_bandwidth_bytes_per_s: int
+    num_sms: int
+    peak_flops: Mapping[str, int]
+    kernel_floor_ps: int
+    launch_overhead_ps: int
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveSpec:
+    """What the collective library costs and occupies on these devices.
+
+    Attributes:
+        launch_latency_ps: Paid once by each collective, before its first step, in picoseconds.
+        num_channels: SMs that a collective occupies; its chunks travel on as many lanes.
+        buffer_bytes: Buffer of one channel towards one peer, in bytes.
+    """
+
+    launch_latency_ps: int
+    num_channels: int
+    buffer_bytes: int
