@@ -1,1 +1,130 @@
-"""Placeholder."""
+"""The table of algorithms: pure functions from a `Problem` to a `Schedule`.
+
+To add one, write a file beside `ring.py` and add a line to `_TABLE`; code above this package (a
+collective that is a kernel, say) calls `register_algorithm` instead.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from types import MappingProxyType
+from typing import TypeAlias
+
+from simrank.collectives.algorithms import ring
+from simrank.collectives.problem import COLLECTIVES, Problem
+from simrank.collectives.schedule import Schedule
+
+Builder: TypeAlias = Callable[[Problem, Mapping[str, int]], Schedule]
+
+
+def _any_world_size(_: int) -> bool:
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class Algorithm:
+    """A line of the table.
+
+    Attributes:
+        collective: What it computes.
+        name: How users ask for it.
+        build: Pure function from a problem and complete options to a schedule.
+        options: Option names and their defaults; 0 means that the algorithm chooses.
+        admits: Whether it can run on a number of ranks.
+        admits_text: Which numbers of ranks it admits, for messages.
+    """
+
+    collective: str
+    name: str
+    build: Builder
+    options: Mapping[str, int]
+    admits: Callable[[int], bool] = _any_world_size
+    admits_text: str = "any number of ranks"
+
+
+_TABLE: dict[tuple[str, str], Algorithm] = {}
+
+
+def register_algorithm(algorithm: Algorithm) -> None:
+    """Add a line to the table.
+
+    Raises:
+        ValueError: The collective is unknown, or it already has an algorithm of that name.
+    """
+    key = (algorithm.collective, algorithm.name)
+    if algorithm.collective not in COLLECTIVES:
+        raise ValueError(
+            f"unknown collective {algorithm.collective!r}; choices: {', '.join(COLLECTIVES)}"
+        )
+    if key in _TABLE:
+        raise ValueError(f"{algorithm.collective} already has an algorithm {algorithm.name!r}")
+    _TABLE[key] = algorithm
+
+
+def algorithms_for(collective: str, world_size: int) -> list[str]:
+    """Return the names of the algorithms that can run, in the order of the table."""
+    return [
+        line.name
+        for line in _TABLE.values()
+        if line.collective == collective and line.admits(world_size)
+    ]
+
+
+def build(
+    problem: Problem, algorithm: str, *, options: Mapping[str, int] | None = None
+) -> Schedule:
+    """Return the schedule with which an algorithm solves a problem.
+
+    Equal arguments give the same object: a schedule is frozen, and players keep what they worked
+    out about one under its identity.
+
+    Args:
+        problem: The collective and its sizes.
+        algorithm: A name that `algorithms_for` returns.
+        options: Options that differ from the algorithm's defaults.
+
+    Raises:
+        ValueError: The algorithm or an option is unknown, or the world size is not admitted.
+    """
+    return _build(problem, algorithm, tuple(sorted((options or {}).items())))
+
+
+@lru_cache(maxsize=256)
+def _build(problem: Problem, algorithm: str, options: tuple[tuple[str, int], ...]) -> Schedule:
+    line = _TABLE.get((problem.collective, algorithm))
+    if line is None:
+        names = [name for collective, name in _TABLE if collective == problem.collective]
+        raise ValueError(
+            f"{problem.collective} has no algorithm {algorithm!r}; choices: {', '.join(names)}"
+        )
+    if not line.admits(problem.world_size):
+        raise ValueError(
+            f"{problem.collective} {algorithm} runs on {line.admits_text}, "
+            f"not on {problem.world_size}"
+        )
+    return line.build(problem, _complete_options(line, dict(options)))
+
+
+def _complete_options(line: Algorithm, given: dict[str, int]) -> Mapping[str, int]:
+    """Return the options with defaults filled in, or raise ValueError naming the choices."""
+    for name, value in given.items():
+        if name not in line.options:
+            choices = ", ".join(line.options) or "none"
+            raise ValueError(
+                f"{line.collective} {line.name} has no option {name!r}; choices: {choices}"
+            )
+        lowest = min(1, line.options[name])
+        if isinstance(value, bool) or not isinstance(value, int) or value < lowest:
+            raise ValueError(
+                f"{line.collective} {line.name}: option {name} must be an integer of at least "
+                f"{lowest}, got {value!r}"
+            )
+    return MappingProxyType({**line.options, **given})
+
+
+for _line in (
+    Algorithm("all_reduce", "ring", ring.all_reduce, ring.OPTIONS),
+    Algorithm("all_gather", "ring", ring.all_gather, ring.OPTIONS),
+    Algorithm("reduce_scatter", "ring", ring.reduce_scatter, ring.OPTIONS),
+):
+    register_algorithm(_line)

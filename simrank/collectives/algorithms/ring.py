@@ -1,0 +1,190 @@
+"""Ring algorithms: every rank sends to the next one, once per round.
+
+Source:
+    Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations",
+    JPDC 69(2), 2009; order of hops as in NCCL 2.30 `src/device/all_reduce.h`, `all_gather.h` and
+    `reduce_scatter.h`.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+
+import numpy as np
+
+from simrank.collectives.algorithms.layout import gathered_tables, local_only
+from simrank.collectives.problem import Problem
+from simrank.collectives.schedule import (
+    NO_CHUNKS,
+    Buffer,
+    ChunkTable,
+    IntArray,
+    Op,
+    Round,
+    Schedule,
+    Tables,
+)
+
+OPTIONS = {"num_channels": 1, "num_loops": 1}
+
+
+class _Lanes:
+    """Arrays that all rounds of a ring share: one entry per (rank, channel), ranks fastest."""
+
+    def __init__(self, world_size: int, num_channels: int) -> None:
+        ranks = np.arange(world_size, dtype=np.int64)
+        self.world_size, self.num_channels = world_size, num_channels
+        self.src = np.tile(ranks, num_channels)
+        self.dst = np.tile(np.roll(ranks, -1), num_channels)
+        self.channel = np.repeat(np.arange(num_channels, dtype=np.int64), world_size)
+        self._constants = [np.full(len(self.src), value, dtype=np.int64) for value in range(3)]
+        self._twice = np.concatenate((ranks, ranks))
+
+    def const(self, value: int) -> IntArray:
+        """Return `value` for each lane: the same array each time, which players recognise."""
+        return self._constants[value]
+
+    def chunks(self, shift: int) -> IntArray:
+        """Return the chunk that belongs to rank `r - shift`, for the lanes of each rank r."""
+        first = -shift % self.world_size
+        blocks = self._twice[first : first + self.world_size]
+        if self.num_channels == 1:
+            return blocks
+        return np.tile(blocks, self.num_channels) * self.num_channels + self.channel
+
+
+def all_reduce(problem: Problem, options: Mapping[str, int]) -> Schedule:
+    """Reduce-scatter around the ring, then all-gather around it.
+
+    Rounds: 2 * (n - 1), each moving one chunk of count / n elements per rank.
+    Buffers: partial sums travel through two SCRATCH slots per channel (NCCL's connection buffer)
+        and are rounded to the storage dtype at each hop; OUTPUT is written once per chunk.
+    """
+    num_ranks, num_channels = problem.world_size, options["num_channels"]
+    table = ChunkTable.split(problem.count, num_ranks * num_channels)
+    if num_ranks == 1:
+        return local_only(problem, "ring", options, table=table)
+    lanes = _Lanes(num_ranks, num_channels)
+
+    def rounds() -> Iterator[Round]:
+        yield from _reduce_rounds(lanes, first_shift=0, last=lambda chunk: chunk)
+        yield from _gather_rounds(lanes, first_shift=-1)
+
+    slots = ChunkTable.from_sizes([table.max_size] * (2 * num_channels))
+    return _schedule(problem, options, passes=2, rounds=rounds, tables=(table, table, slots))
+
+
+def reduce_scatter(problem: Problem, options: Mapping[str, int]) -> Schedule:
+    """Send partial sums around the ring; the sum of chunk r ends on rank r.
+
+    Rounds: n - 1, each moving one chunk of count elements per rank.
+    Buffers: as in `all_reduce`; OUTPUT is written in the last round.
+    """
+    num_ranks, num_channels = problem.world_size, options["num_channels"]
+    whole, own = gathered_tables(problem, num_channels)
+    if num_ranks == 1:
+        return local_only(problem, "ring", options, table=whole)
+    lanes = _Lanes(num_ranks, num_channels)
+
+    def rounds() -> Iterator[Round]:
+        yield from _reduce_rounds(lanes, first_shift=1, last=lambda _: lanes.channel)
+
+    slots = ChunkTable.from_sizes([whole.max_size] * (2 * num_channels))
+    return _schedule(problem, options, passes=1, rounds=rounds, tables=(whole, own, slots))
+
+
+def all_gather(problem: Problem, options: Mapping[str, int]) -> Schedule:
+    """Pass each rank's input around the ring.
+
+    Rounds: n - 1, each moving one chunk of count elements per rank; own chunks are copied locally.
+    Buffers: no SCRATCH.
+    """
+    num_ranks, num_channels = problem.world_size, options["num_channels"]
+    whole, own = gathered_tables(problem, num_channels)
+    if num_ranks == 1:
+        return local_only(problem, "ring", options, table=whole)
+    lanes = _Lanes(num_ranks, num_channels)
+
+    def rounds() -> Iterator[Round]:
+        yield _own_chunks(lanes)
+        yield from _gather_rounds(lanes, first_shift=0)
+
+    return _schedule(problem, options, passes=1, rounds=rounds, tables=(own, whole, NO_CHUNKS))
+
+
+def _reduce_rounds(
+    lanes: _Lanes, *, first_shift: int, last: Callable[[IntArray], IntArray]
+) -> Iterator[Round]:
+    """Yield n - 1 hops of partial sums; `last` maps a chunk to where its sum is stored."""
+    num_hops = lanes.world_size - 1
+    slots = [lanes.channel * 2 + parity for parity in (0, 1)]
+    for hop in range(num_hops):
+        chunk = lanes.chunks(first_shift + hop)
+        is_last = hop == num_hops - 1
+        yield Round(
+            src=lanes.src,
+            dst=lanes.dst,
+            src_buffer=lanes.const(Buffer.SCRATCH if hop else Buffer.INPUT),
+            src_chunk=slots[(hop - 1) % 2] if hop else chunk,
+            dst_buffer=lanes.const(Buffer.OUTPUT if is_last else Buffer.SCRATCH),
+            dst_chunk=last(chunk) if is_last else slots[hop % 2],
+            count=lanes.const(1),
+            op=lanes.const(Op.REDUCE),
+            channel=lanes.channel,
+            operand_buffer=lanes.const(Buffer.INPUT),
+            operand_chunk=chunk,
+        )
+
+
+def _gather_rounds(lanes: _Lanes, *, first_shift: int) -> Iterator[Round]:
+    """Yield n - 1 hops that copy finished chunks from OUTPUT to OUTPUT."""
+    for hop in range(lanes.world_size - 1):
+        chunk = lanes.chunks(first_shift + hop)
+        yield Round(
+            src=lanes.src,
+            dst=lanes.dst,
+            src_buffer=lanes.const(Buffer.OUTPUT),
+            src_chunk=chunk,
+            dst_buffer=lanes.const(Buffer.OUTPUT),
+            dst_chunk=chunk,
+            count=lanes.const(1),
+            op=lanes.const(Op.COPY),
+            channel=lanes.channel,
+        )
+
+
+def _own_chunks(lanes: _Lanes) -> Round:
+    """Return the local round that puts each rank's input into its place in OUTPUT."""
+    return Round(
+        src=lanes.src,
+        dst=lanes.src,
+        src_buffer=lanes.const(Buffer.INPUT),
+        src_chunk=lanes.channel,
+        dst_buffer=lanes.const(Buffer.OUTPUT),
+        dst_chunk=lanes.chunks(0),
+        count=lanes.const(1),
+        op=lanes.const(Op.COPY),
+        channel=lanes.channel,
+    )
+
+
+def _schedule(
+    problem: Problem,
+    options: Mapping[str, int],
+    *,
+    passes: int,
+    rounds: Callable[[], Iterator[Round]],
+    tables: Tables,
+) -> Schedule:
+    return Schedule(
+        collective=problem.collective,
+        algorithm="ring",
+        world_size=problem.world_size,
+        rounds=rounds,
+        num_rounds=passes * (problem.world_size - 1),
+        input=tables[0],
+        output=tables[1],
+        scratch=tables[2],
+        num_loops=options["num_loops"],
+        num_channels=options["num_channels"],
+        uniform=problem.splits is None,
+        options=options,
+    )

@@ -1,0 +1,175 @@
+"""Moves data step by step through slices: for few ranks, or large chunks.
+
+A schedule is elementwise, so a slice of every chunk can travel through all rounds before the next
+slice starts. Slices are sized to stay in the cache: inputs are read from memory once and outputs
+written once, however many rounds there are.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from simrank.collectives.reduction import AnyArray, Reduction
+from simrank.collectives.schedule import Buffer, Op, Round, Schedule
+
+BLOCK_BYTES = 32 * 1024  # Measured: 16 KiB to 128 KiB are equal within noise on 8 ranks.
+
+
+class _Place(NamedTuple):
+    """A chunk in memory.
+
+    Attributes:
+        array: The rank's buffer.
+        start: First element of the chunk.
+        moves: 1 if slice `first` of the chunk begins at `start + first`, 0 for packed scratch.
+        is_input: Whether elements read here are scaled.
+    """
+
+    array: AnyArray
+    start: int
+    moves: int
+    is_input: bool
+
+
+class _Step(NamedTuple):
+    """One destination of one round, and all that goes into it.
+
+    Attributes:
+        dst: Where the result is written.
+        size: Elements of the chunk.
+        first: What the accumulator starts from.
+        rest: What is reduced into it, in order.
+    """
+
+    dst: _Place
+    size: int
+    first: _Place
+    rest: tuple[_Place, ...]
+
+
+class DirectPlayer:
+    """Plays one schedule on one list of arrays per rank.
+
+    Args:
+        schedule: What to play.
+        inputs: One array per rank.
+        outputs: One array per rank.
+        how: The reduction.
+    """
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        inputs: list[AnyArray],
+        *,
+        outputs: list[AnyArray],
+        how: Reduction,
+    ) -> None:
+        dtype = inputs[0].dtype
+        self._schedule, self._how, self._dtype = schedule, how, dtype
+        self._max_chunk = max(table.max_size for table in schedule.tables)
+        self._block = max(1, min(self._max_chunk, BLOCK_BYTES // dtype.itemsize))
+        slots = schedule.scratch.num_chunks * self._block
+        scratch = [np.empty(slots, dtype) for _ in range(schedule.world_size if slots else 0)]
+        self._buffers = (inputs, outputs, scratch)
+        self._scaled = np.empty(self._block, dtype)
+        self._rounds = [self._compile(steps) for steps in schedule.rounds()]
+
+    def play(self) -> None:
+        """Run every round on every slice."""
+        for first in range(0, self._max_chunk, self._block):
+            for steps in self._rounds:
+                results: dict[tuple[int, ...], AnyArray] = {}
+                for step in steps:
+                    self._play_step(step, first, results)
+
+    def _compile(self, steps: Round) -> list[_Step]:
+        """Return a round as destinations, each with everything that goes into it, in order."""
+        found: dict[tuple[int, int, int], list[tuple[int, int, int]]] = {}
+        sizes: dict[tuple[int, int, int], int] = {}
+        columns = [column.tolist() for column in steps[:8]]
+        operands = None
+        if steps.operand_buffer is not None and steps.operand_chunk is not None:
+            operands = (steps.operand_buffer.tolist(), steps.operand_chunk.tolist())
+        for index, row in enumerate(zip(*columns, strict=True)):
+            src, dst, src_buffer, src_chunk, dst_buffer, dst_chunk, count, op = row
+            for part in range(count):
+                key = (dst, dst_buffer, dst_chunk + part)
+                sources = found.setdefault(key, [])
+                if op == Op.COPY:
+                    sources.clear()
+                elif not sources:
+                    operand = key
+                    if operands is not None:
+                        operand = (dst, operands[0][index], operands[1][index] + part)
+                    sources.append(operand)
+                sources.append((src, src_buffer, src_chunk + part))
+                places = [*sources, key]
+                sizes[key] = min(self._size(*place) for place in places)
+        return [self._step(key, found[key], sizes[key]) for key in found if sizes[key]]
+
+    def _size(self, rank: int, buffer: int, chunk: int) -> int:
+        size = self._schedule.tables[buffer].size
+        return int(size[chunk] if size.ndim == 1 else size[rank, chunk])
+
+    def _place(self, rank: int, buffer: int, chunk: int) -> _Place:
+        array = self._buffers[buffer][rank]
+        if buffer == Buffer.SCRATCH:
+            return _Place(array, chunk * self._block, 0, is_input=False)
+        start = self._schedule.tables[buffer].start
+        first = int(start[chunk] if start.ndim == 1 else start[rank, chunk])
+        return _Place(array, first, 1, is_input=buffer == Buffer.INPUT)
+
+    def _step(
+        self, key: tuple[int, int, int], sources: list[tuple[int, int, int]], size: int
+    ) -> _Step:
+        first, *rest = (self._place(*source) for source in sources)
+        return _Step(self._place(*key), size, first, tuple(rest))
+
+    def _play_step(self, step: _Step, first: int, results: dict[tuple[int, ...], AnyArray]) -> None:
+        num_elements = min(self._block, step.size - first)
+        if num_elements <= 0:
+            return
+        out = _slice(step.dst, first, num_elements)
+        if not step.rest:
+            out[...] = self._read(step.first, first, num_elements)
+        elif len(step.rest) == 1 and self._how.scale is None:
+            operand = _slice(step.first, first, num_elements)
+            self._how.combine(operand, _slice(step.rest[0], first, num_elements), out=out)
+        else:
+            # Every rank of a one-shot all_reduce gathers the same chunks: combine them once.
+            key = tuple(number for place in (step.first, *step.rest) for number in _key(place))
+            if key not in results:
+                results[key] = self._accumulate(step, first, num_elements)
+            out[...] = results[key]
+
+    def _accumulate(self, step: _Step, first: int, num_elements: int) -> AnyArray:
+        dtype = self._how.wide if self._schedule.wide else self._dtype
+        total = self._read(step.first, first, num_elements).astype(dtype)
+        for place in step.rest:
+            values = self._read(place, first, num_elements).astype(dtype, copy=False)
+            self._how.combine(total, values, out=total)
+        result: AnyArray = total.astype(self._dtype, copy=False)
+        return result
+
+    def _read(self, place: _Place, first: int, num_elements: int) -> AnyArray:
+        values = _slice(place, first, num_elements)
+        if place.is_input and self._how.scale is not None:
+            values = np.multiply(values, self._how.scale, out=self._scaled[:num_elements])
+        return values
+
+
+def _slice(place: _Place, first: int, num_elements: int) -> AnyArray:
+    start = place.start + first * place.moves
+    return place.array[start : start + num_elements]
+
+
+def _key(place: _Place) -> tuple[int, int]:
+    return (id(place.array), place.start)
+
+
+def play_direct(
+    schedule: Schedule, inputs: list[AnyArray], *, outputs: list[AnyArray], how: Reduction
+) -> None:
+    """Move the data of one collective through slices of the ranks' own arrays."""
+    DirectPlayer(schedule, inputs, outputs=outputs, how=how).play()

@@ -1,0 +1,74 @@
+"""Play a schedule: move the data of all ranks, or compute when each of them is done."""
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from simrank.collectives.data_direct import play_direct
+from simrank.collectives.reduction import AnyArray, divide_towards_zero, reduction
+from simrank.collectives.schedule import Schedule
+from simrank.collectives.time_network import NOT_ARRIVED, NOT_KNOWN, Network
+from simrank.collectives.time_rounds import play_time
+
+RankArrays: TypeAlias = Sequence[AnyArray] | AnyArray
+
+__all__ = ["NOT_ARRIVED", "NOT_KNOWN", "Network", "play_data", "play_time"]
+
+
+def play_data(
+    schedule: Schedule, inputs: RankArrays, *, outputs: RankArrays, reduce_op: str = "sum"
+) -> None:
+    """Move the data of one collective between the buffers of all ranks.
+
+    Each output may be its rank's input, as torch allows: all_reduce, broadcast and reduce on one
+    array; all_gather with input r = output r[r * m : (r + 1) * m]; reduce_scatter with the output
+    inside the input in the same way.
+
+    Shapes:
+        inputs: one 1-D array of `schedule.input.num_elements` per rank, or 2-D [rank, element]
+        outputs: the same with `schedule.output`; ranks that receive nothing keep theirs unchanged
+
+    Args:
+        schedule: What to play.
+        inputs: What every rank contributes, all of one dtype.
+        outputs: Where the results go.
+        reduce_op: One of `REDUCE_OPS`; not used by collectives that only copy.
+
+    Raises:
+        ValueError: The reduce op is not defined on the dtype, or an array is too short.
+    """
+    sources, results = list(inputs), list(outputs)
+    _check(schedule, sources, results)
+    how = reduction(reduce_op, sources[0].dtype, schedule.world_size)
+    if not schedule.in_place_safe and _overlap(sources, results):
+        sources = [array.copy() for array in sources]
+    play_direct(schedule, sources, outputs=results, how=how)
+    if how.divisor is not None:
+        for rank, array in enumerate(results):
+            if schedule.root is None or schedule.root == rank:
+                divide_towards_zero(array[: schedule.output.num_elements], how.divisor)
+
+
+def _check(schedule: Schedule, sources: list[AnyArray], results: list[AnyArray]) -> None:
+    """Raise ValueError unless there is one long enough 1-D array per rank."""
+    for name, arrays, table in (
+        ("inputs", sources, schedule.input),
+        ("outputs", results, schedule.output),
+    ):
+        if len(arrays) != schedule.world_size:
+            raise ValueError(
+                f"{schedule.collective}: {len(arrays)} {name} for {schedule.world_size} ranks"
+            )
+        ends = (table.start + table.size).max(axis=-1, initial=0)
+        needs: Any = np.broadcast_to(ends, len(arrays))
+        for rank, array in enumerate(arrays):
+            if array.ndim != 1 or len(array) < needs[rank] or array.dtype != sources[0].dtype:
+                raise ValueError(
+                    f"{schedule.collective}: {name}[{rank}] must be 1-D {sources[0].dtype.name} "
+                    f"with at least {needs[rank]} elements, got {array.dtype.name} {array.shape}"
+                )
+
+
+def _overlap(sources: list[AnyArray], results: list[AnyArray]) -> bool:
+    return any(map(np.may_share_memory, sources, results))
