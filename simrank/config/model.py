@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_core import PydanticCustomError
 
 from simrank.config.quantity import choice_text, closest
 from simrank.config.yaml_source import KeyPath, Source
@@ -48,6 +49,20 @@ def validate(model: type[ModelT], source: Source, prefix: KeyPath = ()) -> Model
         raise ConfigError(*in_file_order(problems)) from None
 
 
+def custom_problem(source: Source, key_path: KeyPath, error: PydanticCustomError) -> ConfigProblem:
+    """Return the problem behind an error of `simrank.config.quantity.reject`.
+
+    Args:
+        source: Where the value was read.
+        key_path: The key whose value was rejected.
+        error: The error.
+    """
+    context = error.context or {}
+    path = (*key_path, *context["sub"])
+    got = context["got"] or source.describe(path, _at(source.data, path))
+    return source.problem(path, context["expected"], got, context["to_fix"])
+
+
 def in_file_order(problems: list[ConfigProblem]) -> list[ConfigProblem]:
     """Return problems sorted by line; those of one line keep their order."""
     return sorted(problems, key=lambda problem: problem.line or 0)
@@ -70,8 +85,9 @@ def _problem(
         to_fix = near and f"write `{near}`"
         return source.problem(path, choice_text(keys), f"the unknown key `{loc[-1]}`", to_fix)
     if kind == "simrank":
-        got = context.get("got") or source.describe(path, _at(facts["input"], context["sub"]))
-        return source.problem(path, context["expected"], got, context.get("to_fix"))
+        value = _at(facts["input"], context["sub"])
+        got = context["got"] or source.describe(path, value)
+        return source.problem(path, context["expected"], got, context["to_fix"])
     expected = _KINDS.get(kind, str(facts["msg"]))
     return source.problem(path, expected, source.describe(path, facts["input"]))
 
@@ -88,6 +104,8 @@ _KINDS = {
 def _at(data: object, sub: KeyPath) -> object:
     """Return the part of some data at a key path."""
     for part in sub:
+        if not (isinstance(data, list | tuple) or (isinstance(data, dict) and part in data)):
+            return None
         data = data[part]  # type: ignore[index]
     return data
 

@@ -5,7 +5,7 @@ that no message of the models depends on pydantic's wording.
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Annotated, Any
@@ -209,22 +209,34 @@ Name = Annotated[str, BeforeValidator(_name)]
 Flag = Annotated[bool, BeforeValidator(_bool)]
 
 
-def one_of(choices: Iterable[str], aliases: Mapping[str, str] | None = None) -> BeforeValidator:
-    """Return a validator of one word out of several, for `Annotated`.
+def check_word(value: object, choices: Sequence[str], aliases: Mapping[str, str]) -> str:
+    """Return the one of several words that a value spells.
 
     Args:
+        value: What was written.
         choices: The words.
         aliases: Other spellings that are accepted, each with its word.
     """
-    words = tuple(choices)
-    spellings = dict(aliases or {})
+    if isinstance(value, str) and value in choices:
+        return value
+    if isinstance(value, str) and value in aliases:
+        return aliases[value]
+    near = closest(value, [*choices, *aliases]) if isinstance(value, str) else None
+    raise reject(choice_text(choices), to_fix=near and f"write `{aliases.get(near, near)}`")
 
-    def validate(value: object) -> str:
-        if isinstance(value, str) and value in words:
-            return value
-        if isinstance(value, str) and value in spellings:
-            return spellings[value]
-        near = closest(value, [*words, *spellings]) if isinstance(value, str) else None
-        raise reject(choice_text(words), to_fix=near and f"write `{spellings.get(near, near)}`")
 
-    return BeforeValidator(validate)
+def one_of(choices: Sequence[str], aliases: Mapping[str, str]) -> BeforeValidator:
+    """Return a validator that is `check_word`, for `Annotated`."""
+    return BeforeValidator(lambda value: check_word(value, choices, aliases))
+
+
+_read_size = _quantity(units.parse_size, "a size with a unit", "8 MiB", "B")
+
+
+def read_size(value: object, sub: tuple[Any, ...]) -> int:
+    """Return a size in bytes; a complaint points to `sub` below the key that is validated."""
+    try:
+        return _read_size(value)
+    except PydanticCustomError as error:
+        facts = error.context or {}
+        raise reject(facts["expected"], to_fix=facts["to_fix"], sub=sub) from None

@@ -91,7 +91,7 @@ def read_yaml(path: str | Path) -> Source:
         ConfigError: The file cannot be read, is no YAML, has a duplicate key or no mapping at
             its top level.
     """
-    return parse_yaml(_read_text(Path(path)), str(path), Path(path))
+    return parse_yaml(read_text(Path(path)), str(path), Path(path))
 
 
 def parse_yaml(text: str, file: str, path: Path | None = None) -> Source:
@@ -118,7 +118,7 @@ def parse_yaml(text: str, file: str, path: Path | None = None) -> Source:
     return Source(file, data, path, reader.lines, reader.texts)
 
 
-def _read_text(path: Path) -> str:
+def read_text(path: Path) -> str:
     """Return the text of a file, or raise with the reason why it cannot be read."""
     try:
         return path.read_text(encoding="utf-8")

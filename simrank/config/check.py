@@ -1,0 +1,57 @@
+"""What `simrank check` does: recognise a file and say all that is wrong with it."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from simrank.config.bench import bench_from_source
+from simrank.config.load import cluster_from_yaml
+from simrank.config.locate import builtin_names, locate
+from simrank.config.measured import load_measured
+from simrank.config.yaml_source import Source, read_yaml
+from simrank.errors import ConfigError
+
+
+def check_file(path: str | Path) -> str:
+    """Check any configuration file, with everything that it refers to.
+
+    Args:
+        path: A YAML file of a cluster or a benchmark, a measured CSV table, or the name of a
+            built-in cluster.
+
+    Returns:
+        What the file is, in a few words.
+
+    Raises:
+        ConfigError: With every problem of the file, in file order.
+    """
+    path = Path(path)
+    if str(path) in builtin_names("clusters"):
+        path = locate("clusters", str(path))
+    if path.suffix == ".csv":
+        return f"measured table with {len(load_measured(path))} rows"
+    source = read_yaml(path)
+    if kind_of(source) == "cluster":
+        cluster = cluster_from_yaml(source)
+        return f"cluster {cluster.name}: {cluster.nodes} node(s) of {cluster.device.count} devices"
+    bench = bench_from_source(source)
+    for table in bench.measured:
+        load_measured(table)
+    clusters = ", ".join(cluster.name for cluster in bench.clusters)
+    return f"benchmark of {', '.join(bench.collectives)} on {clusters}"
+
+
+def kind_of(source: Source) -> str:
+    """Return "cluster" or "bench", by the keys at the top level.
+
+    Raises:
+        ConfigError: The keys are of neither.
+    """
+    assert isinstance(source.data, Mapping)
+    keys = set(source.data)
+    if keys & {"cluster", "clusters", "collectives"} and not keys & {"device", "links"}:
+        return "bench"
+    if keys & {"device", "links", "switches", "fabric", "name"}:
+        return "cluster"
+    expected = "a cluster (with device and links) or a benchmark (with cluster and collectives)"
+    got = "the keys " + ", ".join(sorted(keys)) if keys else "an empty mapping"
+    raise ConfigError(source.problem((), expected, got))

@@ -1,0 +1,131 @@
+"""Published tables of measured collectives, as CSV; start with `load_measured`."""
+
+import csv
+import io
+from dataclasses import dataclass
+from pathlib import Path
+
+from simrank.config.names import COLLECTIVE_ALIASES, COLLECTIVES, DTYPE_ALIASES, DTYPES
+from simrank.config.yaml_source import read_text
+from simrank.errors import ConfigError, ConfigProblem
+
+COLUMNS = (
+    "system",
+    "op",
+    "nranks",
+    "bytes",
+    "dtype",
+    "time_us",
+    "algbw_GBps",
+    "busbw_GBps",
+    "source",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredRow:
+    """One measured size of one collective.
+
+    Attributes:
+        system: The machine, as its publisher describes it.
+        collective: For example all_reduce.
+        num_ranks: Ranks that took part.
+        size_bytes: nccl-tests size, in bytes: for all_gather and reduce_scatter the total.
+        dtype: torch's name of the dtype.
+        time_us: Mean time of one call, in microseconds.
+        algbw_GBps: size / time, in 10^9 bytes per second.
+        busbw_GBps: algbw times nccl-tests' factor for the collective.
+        source: Where it was published.
+    """
+
+    system: str
+    collective: str
+    num_ranks: int
+    size_bytes: int
+    dtype: str
+    time_us: float
+    algbw_GBps: float  # noqa: N815 - the column's name, as everywhere in nccl-tests
+    busbw_GBps: float  # noqa: N815
+    source: str
+
+
+def load_measured(path: str | Path) -> list[MeasuredRow]:
+    """Read a measured table.
+
+    Args:
+        path: A CSV file with the columns `COLUMNS`, in any order.
+
+    Returns:
+        Its rows in file order.
+
+    Raises:
+        ConfigError: The file cannot be read, lacks a column or has a bad number; with lines.
+    """
+    text = read_text(Path(path))
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    rows: list[MeasuredRow] = []
+    problems: list[ConfigProblem] = []
+    try:
+        header = next(reader, [])
+        missing = [name for name in COLUMNS if name not in header]
+        if missing:
+            expected = "the columns " + ", ".join(COLUMNS)
+            got = "no " + ", ".join(missing) if header else "an empty file"
+            raise ConfigError(ConfigProblem(str(path), 1, "", expected, got))
+        for cells in reader:
+            if not cells:
+                continue
+            if len(cells) != len(header):
+                expected, got = f"{len(header)} cells", f"{len(cells)}"
+                problems.append(ConfigProblem(str(path), reader.line_num, "", expected, got))
+                continue
+            row = dict(zip(header, cells, strict=True))
+            _append_row(rows, problems, row, (str(path), reader.line_num))
+    except csv.Error as error:
+        place = ConfigProblem(str(path), reader.line_num, "", "valid CSV", str(error))
+        problems.append(place)
+    if problems:
+        raise ConfigError(*problems)
+    return rows
+
+
+def _append_row(
+    rows: list[MeasuredRow],
+    problems: list[ConfigProblem],
+    row: dict[str, str],
+    place: tuple[str, int],
+) -> None:
+    """Append one row, or the problems of its cells."""
+    num_problems = len(problems)
+
+    def number(column: str, *, whole: bool) -> float:
+        try:
+            value = int(row[column]) if whole else float(row[column])
+            if 0 < value < float("inf"):
+                return value
+        except ValueError:
+            pass
+        expected = "a whole number above 0" if whole else "a number above 0"
+        problems.append(ConfigProblem(*place, column, expected, row[column] or "nothing"))
+        return 1
+
+    def word(column: str, choices: tuple[str, ...], aliases: dict[str, str]) -> str:
+        spelled = aliases.get(row[column], row[column])
+        if spelled not in choices:
+            expected = "one of " + ", ".join(choices)
+            problems.append(ConfigProblem(*place, column, expected, row[column] or "nothing"))
+        return spelled
+
+    found = MeasuredRow(
+        system=row["system"],
+        collective=word("op", COLLECTIVES, COLLECTIVE_ALIASES),
+        num_ranks=int(number("nranks", whole=True)),
+        size_bytes=int(number("bytes", whole=True)),
+        dtype=word("dtype", DTYPES, DTYPE_ALIASES),
+        time_us=number("time_us", whole=False),
+        algbw_GBps=number("algbw_GBps", whole=False),
+        busbw_GBps=number("busbw_GBps", whole=False),
+        source=row["source"],
+    )
+    if len(problems) == num_problems:
+        rows.append(found)
