@@ -1,0 +1,121 @@
+"""Max-min fair sharing of resources among activities: links, SMs and memory bandwidth alike.
+
+Each activity runs at one rate and loads a few resources in proportion to it. `max_min_rates`
+raises all rates together; where a resource is full, the activities that use it stay at the rate
+they have. Flows of equal demand that cross the same full link so get equal rates.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+FloatArray = npt.NDArray[np.float64]
+
+# Assumed: resources fill up in groups; fills that agree to this are one, whatever the rounding.
+_TOLERANCE = 1e-12
+
+
+def max_min_rates(
+    demands: Sequence[Sequence[tuple[int, float]]],
+    capacities: npt.ArrayLike,
+    caps: npt.ArrayLike | None = None,
+    weights: npt.ArrayLike | None = None,
+) -> FloatArray:
+    """Return the weighted max-min fair rate of each activity, by progressive filling.
+
+    Args:
+        demands: For each activity its (resource, demand) pairs: units of the resource per unit
+            of rate, above zero. A link is (link, 1.0) for a rate in bytes per second.
+        capacities: [R] units that each resource has per second; `inf` is no limit.
+        caps: [N] rate that each activity does not exceed, or None for no limit.
+        weights: [N] an activity of weight 2 gets twice the rate of one of weight 1, or None for
+            equal weights.
+
+    Returns:
+        [N] rates; `inf` for an activity that nothing limits.
+
+    Raises:
+        ValueError: A demand, capacity, cap or weight is out of range.
+
+    Source: Bertsekas and Gallager, "Data Networks", 1992, section 6.5.2.
+    """
+    num_activities = len(demands)
+    capacity = np.asarray(capacities, dtype=np.float64)
+    cap = _per_activity(caps, num_activities, np.inf, "caps")
+    weight = _per_activity(weights, num_activities, 1.0, "weights")
+    counts = np.array([len(pairs) for pairs in demands], dtype=np.int64)
+    activity = np.repeat(np.arange(num_activities), counts)
+    pairs = [pair for pairs in demands for pair in pairs]
+    resource = np.array([pair[0] for pair in pairs], dtype=np.int64)
+    demand = np.array([pair[1] for pair in pairs], dtype=np.float64)
+    _check_range(resource, demand, capacity, cap, weight)
+    return _fill(activity, resource, demand, capacity, (cap, weight))
+
+
+def _fill(
+    activity: npt.NDArray[np.int64],
+    resource: npt.NDArray[np.int64],
+    demand: FloatArray,
+    capacity: FloatArray,
+    limits: tuple[FloatArray, FloatArray],
+) -> FloatArray:
+    """Raise a common level, freezing what it meets; entries are (activity, resource, demand)."""
+    cap, weight = limits
+    rates = np.zeros(len(cap))
+    active = np.ones(len(cap), dtype=bool)
+    load = demand * weight[activity]  # Units of the resource per unit of the level.
+    left = capacity.copy()
+    while active.any():
+        running = np.bincount(resource, load * active[activity], len(capacity))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            full_at = np.where(running > 0, np.maximum(left, 0.0) / running, np.inf)
+        cap_at = np.where(active, cap / weight, np.inf)
+        level = min(full_at.min(initial=np.inf), cap_at.min())
+        if level == np.inf:
+            rates[active] = np.inf
+            break
+        frozen = active & (cap_at <= level * (1 + _TOLERANCE))
+        is_full = full_at <= level * (1 + _TOLERANCE)
+        frozen[activity[is_full[resource]]] = True
+        frozen &= active
+        rates[frozen] = np.minimum(level * weight, cap)[frozen]
+        active &= ~frozen
+        spent = np.where(frozen[activity], demand * rates[activity], 0.0)
+        left -= np.bincount(resource, spent, len(capacity))
+    return rates
+
+
+def _per_activity(
+    values: npt.ArrayLike | None, num_activities: int, default: float, name: str
+) -> FloatArray:
+    """Return one number per activity."""
+    if values is None:
+        return np.full(num_activities, default)
+    array = np.asarray(values, dtype=np.float64)
+    if array.shape != (num_activities,):
+        raise ValueError(f"{name} must hold {num_activities} numbers, got shape {array.shape}")
+    return array
+
+
+def _check_range(
+    resource: npt.NDArray[np.int64],
+    demand: FloatArray,
+    capacity: FloatArray,
+    cap: FloatArray,
+    weight: FloatArray,
+) -> None:
+    """Raise if a number is out of range."""
+    if resource.size and not (resource.min() >= 0 and resource.max() < len(capacity)):
+        raise ValueError(f"resources are 0 to {len(capacity) - 1}")
+    if not ((demand > 0) & np.isfinite(demand)).all():
+        raise ValueError("a demand must be above zero and finite")
+    if not (capacity >= 0).all() or not (cap >= 0).all():
+        raise ValueError("capacities and caps must not be negative")
+    if not ((weight > 0) & np.isfinite(weight)).all():
+        raise ValueError("a weight must be above zero and finite")
