@@ -59,7 +59,7 @@ class Network(Protocol):
     def link_bandwidth_bytes_per_s(self) -> FloatArray:
         """Bandwidth of each link, and inf for the padding link at the end."""
 
-    def paths(self, src_devices: IntArray, dst_devices: IntArray) -> Paths:
+    def paths(self, src: IntArray, dst: IntArray, /) -> Paths:
         """Return the routes from each source to the destination at the same position."""
 
 

@@ -10,7 +10,7 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import TypeAlias
 
-from simrank.collectives.algorithms import ring
+from simrank.collectives.algorithms import direct, halving_doubling, pairwise, ring, rooted
 from simrank.collectives.problem import COLLECTIVES, Problem
 from simrank.collectives.schedule import Schedule
 
@@ -122,9 +122,41 @@ def _complete_options(line: Algorithm, given: dict[str, int]) -> Mapping[str, in
     return MappingProxyType({**line.options, **given})
 
 
+_POWERS: tuple[Callable[[int], bool], str] = (halving_doubling.is_power_of_two, "powers of two")
+_FEW: tuple[Callable[[int], bool], str] = (
+    direct.admits,
+    f"at most {direct.MAX_WORLD_SIZE} ranks",
+)
+
 for _line in (
     Algorithm("all_reduce", "ring", ring.all_reduce, ring.OPTIONS),
+    Algorithm("all_reduce", "one_shot", direct.one_shot_all_reduce, direct.OPTIONS, *_FEW),
+    Algorithm("all_reduce", "two_shot", direct.two_shot_all_reduce, direct.OPTIONS, *_FEW),
+    Algorithm(
+        "all_reduce", "halving_doubling", halving_doubling.all_reduce, halving_doubling.OPTIONS
+    ),
     Algorithm("all_gather", "ring", ring.all_gather, ring.OPTIONS),
+    Algorithm("all_gather", "direct", direct.all_gather, direct.OPTIONS, *_FEW),
+    Algorithm(
+        "all_gather",
+        "halving_doubling",
+        halving_doubling.all_gather,
+        halving_doubling.OPTIONS,
+        *_POWERS,
+    ),
     Algorithm("reduce_scatter", "ring", ring.reduce_scatter, ring.OPTIONS),
+    Algorithm("reduce_scatter", "direct", direct.reduce_scatter, direct.OPTIONS, *_FEW),
+    Algorithm(
+        "reduce_scatter",
+        "halving_doubling",
+        halving_doubling.reduce_scatter,
+        halving_doubling.OPTIONS,
+        *_POWERS,
+    ),
+    Algorithm("all_to_all", "pairwise", pairwise.all_to_all, pairwise.OPTIONS),
+    Algorithm("broadcast", "binomial", rooted.binomial_broadcast, rooted.TREE_OPTIONS),
+    Algorithm("broadcast", "chain", rooted.chain_broadcast, rooted.CHAIN_OPTIONS),
+    Algorithm("reduce", "binomial", rooted.binomial_reduce, rooted.TREE_OPTIONS),
+    Algorithm("reduce", "chain", rooted.chain_reduce, rooted.CHAIN_OPTIONS),
 ):
     register_algorithm(_line)
