@@ -2,12 +2,12 @@
 
 Each activity runs at one rate and loads a few resources in proportion to it. `max_min_rates`
 raises all rates together; where a resource is full, the activities that use it stay at the rate
-they have. Flows of equal demand that cross the same full link so get equal rates.
+they have. So flows of equal demand that cross the same full link get equal rates.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,8 +17,16 @@ if TYPE_CHECKING:
 
 FloatArray = npt.NDArray[np.float64]
 
-# Assumed: resources fill up in groups; fills that agree to this are one, whatever the rounding.
+# Assumed: levels that agree to this are equal, whatever the rounding.
 _TOLERANCE = 1e-12
+
+
+class _Entries(NamedTuple):
+    """The demands as parallel arrays, one entry per (activity, resource) pair."""
+
+    activity: npt.NDArray[np.int64]
+    resource: npt.NDArray[np.int64]
+    demand: FloatArray
 
 
 def max_min_rates(
@@ -55,39 +63,42 @@ def max_min_rates(
     resource = np.array([pair[0] for pair in pairs], dtype=np.int64)
     demand = np.array([pair[1] for pair in pairs], dtype=np.float64)
     _check_range(resource, demand, capacity, cap, weight)
-    return _fill(activity, resource, demand, capacity, (cap, weight))
+    return _fill(_Entries(activity, resource, demand), capacity, cap, weight)
 
 
 def _fill(
-    activity: npt.NDArray[np.int64],
-    resource: npt.NDArray[np.int64],
-    demand: FloatArray,
-    capacity: FloatArray,
-    limits: tuple[FloatArray, FloatArray],
+    entries: _Entries, capacity: FloatArray, cap: FloatArray, weight: FloatArray
 ) -> FloatArray:
-    """Raise a common level, freezing what it meets; entries are (activity, resource, demand)."""
-    cap, weight = limits
-    rates = np.zeros(len(cap))
+    """Freeze bottlenecks until every activity has its rate.
+
+    A resource that would be full before every other resource of its activities is a bottleneck
+    whatever happens elsewhere, because the level at which a resource is full only rises when
+    others freeze. So all of them are frozen at once instead of the lowest one alone.
+    """
+    rates = np.full(len(cap), np.inf)
     active = np.ones(len(cap), dtype=bool)
-    load = demand * weight[activity]  # Units of the resource per unit of the level.
     left = capacity.copy()
     while active.any():
-        running = np.bincount(resource, load * active[activity], len(capacity))
+        activity, resource, demand = entries
+        running = np.bincount(resource, demand * weight[activity], len(capacity))
         with np.errstate(divide="ignore", invalid="ignore"):
             full_at = np.where(running > 0, np.maximum(left, 0.0) / running, np.inf)
-        cap_at = np.where(active, cap / weight, np.inf)
-        level = min(full_at.min(initial=np.inf), cap_at.min())
-        if level == np.inf:
-            rates[active] = np.inf
+        level = np.where(active, cap / weight, np.inf)
+        np.minimum.at(level, activity, full_at[resource])
+        is_later = level[activity] < full_at[resource] * (1 - _TOLERANCE)
+        is_bottleneck = np.bincount(resource, is_later, len(capacity)) == 0
+        frozen = active & (cap / weight <= level)
+        frozen[activity[is_bottleneck[resource]]] = True
+        frozen &= level < np.inf
+        if not frozen.any():
             break
-        frozen = active & (cap_at <= level * (1 + _TOLERANCE))
-        is_full = full_at <= level * (1 + _TOLERANCE)
-        frozen[activity[is_full[resource]]] = True
-        frozen &= active
         rates[frozen] = np.minimum(level * weight, cap)[frozen]
         active &= ~frozen
-        spent = np.where(frozen[activity], demand * rates[activity], 0.0)
-        left -= np.bincount(resource, spent, len(capacity))
+        is_spent = frozen[activity]
+        spent = demand[is_spent] * rates[activity[is_spent]]
+        left -= np.bincount(resource[is_spent], spent, len(capacity))
+        stays = ~is_spent
+        entries = _Entries(activity[stays], resource[stays], demand[stays])
     return rates
 
 
