@@ -6,7 +6,8 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from simrank.collectives.data_direct import play_direct
-from simrank.collectives.reduction import AnyArray, divide_towards_zero, reduction
+from simrank.collectives.data_stacked import play_stacked
+from simrank.collectives.reduction import AnyArray, Reduction, divide_towards_zero, reduction
 from simrank.collectives.schedule import Schedule
 from simrank.collectives.time_network import NOT_ARRIVED, NOT_KNOWN, Network
 from simrank.collectives.time_rounds import play_time
@@ -14,6 +15,10 @@ from simrank.collectives.time_rounds import play_time
 RankArrays: TypeAlias = Sequence[AnyArray] | AnyArray
 
 __all__ = ["NOT_ARRIVED", "NOT_KNOWN", "Network", "play_data", "play_time"]
+
+# Measured on rings: single steps are faster up to this many ranks, or from chunks this large.
+MAX_DIRECT_RANKS = 16
+DIRECT_BYTES = 32 * 1024
 
 
 def play_data(
@@ -41,13 +46,46 @@ def play_data(
     sources, results = list(inputs), list(outputs)
     _check(schedule, sources, results)
     how = reduction(reduce_op, sources[0].dtype, schedule.world_size)
-    if not schedule.in_place_safe and _overlap(sources, results):
-        sources = [array.copy() for array in sources]
-    play_direct(schedule, sources, outputs=results, how=how)
+    if _is_stacked(schedule, sources[0].dtype.itemsize):
+        _play_stacked(schedule, inputs, outputs=outputs, how=how)
+    else:
+        if not schedule.in_place_safe and _overlap(sources, results):
+            sources = [array.copy() for array in sources]
+        play_direct(schedule, sources, outputs=results, how=how)
     if how.divisor is not None:
         for rank, array in enumerate(results):
             if schedule.root is None or schedule.root == rank:
                 divide_towards_zero(array[: schedule.output.num_elements], how.divisor)
+
+
+def _is_stacked(schedule: Schedule, itemsize: int) -> bool:
+    """Return whether whole rounds are cheaper than single steps."""
+    if schedule.world_size <= MAX_DIRECT_RANKS:
+        return False
+    return schedule.max_chunk * itemsize < DIRECT_BYTES
+
+
+def _play_stacked(
+    schedule: Schedule, inputs: RankArrays, *, outputs: RankArrays, how: Reduction
+) -> None:
+    sources = _stack(inputs, schedule.input.num_elements)
+    results = _stack(outputs, schedule.output.num_elements)
+    if not schedule.in_place_safe and np.may_share_memory(sources, results):
+        sources = sources.copy()
+    play_stacked(schedule, sources, outputs=results, how=how)
+    if results is not outputs:
+        for array, row in zip(outputs, results, strict=True):
+            array[: len(row)] = row[: len(array)]
+
+
+def _stack(arrays: RankArrays, num_elements: int) -> AnyArray:
+    """Return the ranks' arrays as contiguous rows: the same memory if they are that already."""
+    if isinstance(arrays, np.ndarray) and arrays.flags.c_contiguous:
+        return arrays
+    stack = np.zeros((len(arrays), num_elements), arrays[0].dtype)
+    for row, array in zip(stack, arrays, strict=True):
+        row[: len(array)] = array[:num_elements]
+    return stack
 
 
 def _check(schedule: Schedule, sources: list[AnyArray], results: list[AnyArray]) -> None:

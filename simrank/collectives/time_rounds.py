@@ -1,10 +1,18 @@
 """Times of all ranks, round by round: max-plus over arrivals, link costs and loads."""
 
+from collections import Counter
+
 import numpy as np
 import numpy.typing as npt
 
 from simrank.collectives.schedule import IntArray, Round, Schedule, Tables, step_elements
 from simrank.collectives.time_network import Lane, Network, known_or_marked
+from simrank.collectives.time_ring import (
+    has_closed_form,
+    is_equal_ring,
+    ring_rounds,
+    ring_times,
+)
 
 
 def play_time(
@@ -58,23 +66,48 @@ class TimePlayer:
     ) -> None:
         self._schedule, self._network, self._itemsize = schedule, network, itemsize
         self._devices = np.asarray(devices, dtype=np.int64)
+        # The round is kept beside its lane so that no other array can get its identity.
         self._lanes: dict[tuple[int, int, bytes], tuple[Lane, Round]] = {}
 
     def completions(self, arrivals_ps: npt.ArrayLike) -> IntArray:
         """Return when each rank is done, in picoseconds; see `play_time`."""
-        start = np.asarray(arrivals_ps, dtype=np.int64)
-        start = start + self._network.collectives.launch_latency_ps
+        if self._schedule.uniform and self._schedule.num_rounds:
+            return known_or_marked(self._ring_completions(self._start(arrivals_ps)))
+        return self.round_completions(arrivals_ps)
+
+    def round_completions(self, arrivals_ps: npt.ArrayLike) -> IntArray:
+        """Return what `completions` does, without closed forms: every round is played."""
         num_channels = self._schedule.num_channels
-        clocks = np.tile(start, num_channels)
+        clocks = np.tile(self._start(arrivals_ps), num_channels)
         for loop in range(self._schedule.num_loops):
             tables = self._schedule.loop_tables(loop)
             for steps in self._schedule.rounds():
-                self._play_round(clocks, steps, tables)
+                if steps.src is not steps.dst:
+                    self._play_round(clocks, steps, tables)
         return known_or_marked(clocks.reshape(num_channels, -1).max(axis=0))
 
+    def _start(self, arrivals_ps: npt.ArrayLike) -> IntArray:
+        launched: IntArray = np.asarray(arrivals_ps, dtype=np.int64)
+        return launched + self._network.collectives.launch_latency_ps
+
+    def _ring_completions(self, clocks: IntArray) -> IntArray:
+        schedule = self._schedule
+        steps = next(steps for steps in schedule.rounds() if steps.src is not steps.dst)
+        loops = (self._longest(schedule.loop_tables(loop)) for loop in range(schedule.num_loops))
+        for longest, repeats in Counter(loops).items():
+            step_bytes = longest * self._itemsize
+            lane = self._lane(steps, np.full(steps.num_steps, step_bytes, dtype=np.int64))
+            # All channels of a uniform schedule take the same route, so one stands for all.
+            cost = lane.cost_ps(step_bytes)[: schedule.world_size]
+            num_rounds = schedule.num_rounds * repeats
+            is_eager = step_bytes <= self._network.collectives.buffer_bytes
+            if is_equal_ring(cost, num_rounds) or (is_eager and has_closed_form(cost, num_rounds)):
+                clocks = ring_times(clocks, cost, num_rounds)
+            else:
+                clocks = ring_rounds(clocks, cost, num_rounds, is_eager=is_eager)
+        return clocks
+
     def _play_round(self, clocks: IntArray, steps: Round, tables: Tables) -> None:
-        if steps.src is steps.dst:
-            return
         step_bytes = self._step_bytes(steps, tables)
         remote = steps.src != steps.dst
         cost = self._lane(steps, step_bytes).cost_ps(step_bytes)
@@ -89,13 +122,15 @@ class TimePlayer:
 
     def _step_bytes(self, steps: Round, tables: Tables) -> IntArray:
         if self._schedule.uniform:
-            longest = max(tables[0].max_size, tables[1].max_size)
+            longest = self._longest(tables)
             return np.full(steps.num_steps, longest * self._itemsize, dtype=np.int64)
         return step_elements(tables, steps) * self._itemsize
 
+    def _longest(self, tables: Tables) -> int:
+        return max(tables[0].max_size, tables[1].max_size)
+
     def _lane(self, steps: Round, step_bytes: IntArray) -> Lane:
         loaded = (step_bytes > 0) & (steps.src != steps.dst)
-        # The round is kept beside its lane so that no other array can get its identity.
         key = (id(steps.src), id(steps.dst), loaded.tobytes())
         if key not in self._lanes:
             lane = Lane(self._network, self._devices, steps=steps, loaded=loaded)
