@@ -73,7 +73,7 @@ def _problem(
 ) -> ConfigProblem:
     """Return one of pydantic's errors as a problem with file, line and key path."""
     context = facts.get("ctx", {})
-    loc: KeyPath = tuple(facts["loc"])
+    loc: KeyPath = tuple(part for part in facts["loc"] if part != "[key]")
     path = (*prefix, *loc, *context.get("sub", ()))
     kind = facts["type"]
     if kind == "missing":

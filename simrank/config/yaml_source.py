@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 KeyPath = tuple[str | int, ...]
 
 _MAX_NODES = 200_000  # Assumed: far above any real file, far below what aliases can blow up to.
+_TAGS = ("map", "seq", "str", "int", "float", "bool", "null", "timestamp", "merge", "value")
 
 
 @dataclass(frozen=True)
@@ -153,6 +154,9 @@ class _Reader:
             if self._num_nodes <= _MAX_NODES + 1:
                 self._problem(node, key_path, "plain data", "an alias that repeats without end")
             return None
+        if node.tag.removeprefix("tag:yaml.org,2002:") not in _TAGS:
+            self._problem(node, key_path, "plain data", f"the tag {node.tag}")
+            return None
         if isinstance(node, yaml.ScalarNode):
             return self._scalar(node, key_path)
         self._open.add(id(node))
@@ -186,9 +190,6 @@ class _Reader:
 
     def _scalar(self, node: yaml.ScalarNode, key_path: KeyPath) -> object:
         self.texts[key_path] = str(node.value)
-        if not node.tag.startswith("tag:yaml.org,2002:"):
-            self._problem(node, key_path, "plain data", f"the tag {node.tag}")
-            return None
         try:
             data: object = self._scalars.construct_object(node)
         except (yaml.YAMLError, ValueError, OverflowError):

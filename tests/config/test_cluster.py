@@ -1,0 +1,213 @@
+"""The YAML of a cluster: what is accepted, and what each mistake says."""
+
+import pytest
+
+from simrank.config import builtin_clusters, load_cluster_config
+from simrank.config.cluster import expand_range
+from simrank.errors import ConfigError
+
+GOOD = """\
+name: own4
+source: assumed
+device:
+  name: toy
+  count: 4
+  memory: 1 GB
+  memory_bandwidth: 1 TB/s
+  num_sms: 10
+  peak_flops: {float32: 1 TFLOPS}
+  kernel_floor: 1 us
+  launch_overhead: 0 us
+switches: [switch0]
+links:
+  - between: [each gpu, switch0]
+    bandwidth: 450 GB/s
+    latency: 1 us
+collectives:
+  launch_latency: 1 us
+  num_channels: 1
+  buffer: 4 MiB
+"""
+
+
+def complaint(tmp_path, old, new):
+    """Return the message for a good cluster in which a piece of text is another."""
+    assert old in GOOD
+    path = tmp_path / "own.yaml"
+    path.write_text(GOOD.replace(old, new))
+    with pytest.raises(ConfigError) as caught:
+        load_cluster_config(path)
+    return str(caught.value).replace(f"{tmp_path}/", "")
+
+
+def test_a_good_cluster_is_read(tmp_path):
+    """Quantities become integers in base units."""
+    path = tmp_path / "own.yaml"
+    path.write_text(GOOD)
+    config = load_cluster_config(path)
+
+    assert config.links[0].bandwidth.forward == 450 * 10**9
+    assert config.links[0].latency.backward == 10**6
+    assert config.num_devices == 4
+
+
+@pytest.mark.parametrize("name", builtin_clusters())
+def test_every_built_in_cluster_is_valid_and_named_as_its_file(name):
+    """The shipped files pass their own checks, sources included."""
+    config = load_cluster_config(name)
+
+    assert config.name == name
+    assert config.description
+
+
+def test_a_bare_number_is_told_its_unit(tmp_path):
+    """The example of the style guide, word for word."""
+    assert complaint(tmp_path, "450 GB/s", "450") == (
+        "own.yaml:15: links[0].bandwidth: expected a rate with a unit, got 450\n"
+        "  to fix: write the unit, for example `450 GB/s`"
+    )
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (
+            "450 GB/s",
+            "450e9",
+            "own.yaml:15: links[0].bandwidth: expected a rate with a unit, got 450e9\n"
+            "  to fix: write the unit, for example `450 GB/s`",
+        ),
+        (
+            "450 GB/s",
+            "-1 GB/s",
+            "own.yaml:15: links[0].bandwidth: expected a rate with a unit that is not negative, "
+            "got -1 GB/s",
+        ),
+        (
+            "450 GB/s",
+            "0 GB/s",
+            "own.yaml:15: links[0].bandwidth: expected a rate of at least 1 B/s, got 0 GB/s",
+        ),
+        (
+            "450 GB/s",
+            "1 us",
+            "own.yaml:15: links[0].bandwidth: expected a rate with a unit, got 1 us",
+        ),
+        (
+            "450 GB/s",
+            "{forward: 1 GB/s, backward: 2}",
+            "own.yaml:15: links[0].bandwidth.backward: expected a rate with a unit, got 2\n"
+            "  to fix: write the unit, for example `2 GB/s`",
+        ),
+        (
+            "bandwidth: 450",
+            "bandwith: 450",
+            "own.yaml:14: links[0].bandwidth: expected this key to be given, got nothing\n"
+            "  to fix: add `bandwidth: ...`\n"
+            "own.yaml:15: links[0].bandwith: expected one of source, between, bandwidth, latency, "
+            "got the unknown key `bandwith`\n"
+            "  to fix: write `bandwidth`",
+        ),
+        (
+            "count: 4",
+            "count: yes",
+            "own.yaml:5: device.count: expected a whole number from 1, got yes",
+        ),
+        (
+            "name: toy",
+            "name: no",
+            "own.yaml:4: device.name: expected text, got no\n"
+            "  to fix: write the word in quotes: YAML reads it as true or false",
+        ),
+        (
+            "[switch0]",
+            "[switch0, switch0]",
+            "own.yaml:12: switches: expected each name once, got a second switch0",
+        ),
+        (
+            "[each gpu, switch0]",
+            "[each gpu, swich0]",
+            "own.yaml:14: links[0].between[1]: expected a vertex out of gpu0, gpu1, gpu2, gpu3, "
+            "switch0, got swich0\n  to fix: write `switch0`",
+        ),
+        (
+            "[each gpu, switch0]",
+            "[gpu0..2, switch0]",
+            "own.yaml:13: links: expected links that connect all devices, "
+            "got no route from gpu0 to gpu3",
+        ),
+        (
+            "[each gpu, switch0]",
+            "[gpu0, gpu0]",
+            "own.yaml:14: links[0].between: expected two different vertices, got gpu0 twice",
+        ),
+        (
+            "[each gpu, switch0]",
+            "[same gpu, switch0]",
+            "own.yaml:14: links[0].between: expected as many vertices on both sides of `same`, "
+            "got 4 and 1",
+        ),
+        (
+            "name: own4",
+            "name: own4\nnodes: 2",
+            "own.yaml:2: nodes: expected 1, because no fabric joins the nodes, got 2",
+        ),
+        (
+            "source: assumed\n",
+            "",
+            "own.yaml:2: device.source: expected a source for kernel_floor, launch_overhead, "
+            "memory, memory_bandwidth, num_sms, peak_flops, got nothing\n"
+            "  to fix: write `source: assumed` where there is no better one",
+        ),
+        (
+            "{float32: 1 TFLOPS}",
+            "{floaty: 1 TFLOPS}",
+            "own.yaml:9: device.peak_flops.floaty: expected one of",
+        ),
+    ],
+)
+def test_a_mistake_is_named_with_its_place(tmp_path, old, new, message):
+    """File, line, key path, what was expected, what was found."""
+    assert complaint(tmp_path, old, new).startswith(message)
+
+
+def test_all_problems_of_a_file_come_in_file_order(tmp_path):
+    """One run names them all."""
+    path = tmp_path / "own.yaml"
+    path.write_text(GOOD.replace("450 GB/s", "450").replace("count: 4", "count: 0"))
+    with pytest.raises(ConfigError) as caught:
+        load_cluster_config(path)
+
+    assert [problem.line for problem in caught.value.problems] == [5, 15]
+
+
+def test_a_source_may_name_single_numbers(tmp_path):
+    """A mapping from key to source, with others for the rest."""
+    path = tmp_path / "own.yaml"
+    path.write_text(GOOD.replace("    latency: 1 us", "    latency: 1 us\n    source: {x: y}"))
+    with pytest.raises(ConfigError, match=r"links\[0\].source.x: expected a key of this block"):
+        load_cluster_config(path)
+
+
+def test_a_second_link_between_two_vertices_is_refused(tmp_path):
+    """Also when one of them comes from a group."""
+    second = "  - {between: [switch0, gpu1], bandwidth: 1 GB/s, latency: 1 us}\ncollectives:"
+    message = complaint(tmp_path, "collectives:", second)
+
+    assert "links[1].between: expected one link per pair of vertices" in message
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("nic0..2", ["nic0", "nic1", "nic2"]),
+        ("gpu3", ["gpu3"]),
+        ("gpu10..11", ["gpu10", "gpu11"]),
+        ("nic2..0", None),
+        ("nic0..999999", None),
+        ("a b", None),
+    ],
+)
+def test_ranges_name_vertices(text, names):
+    """Both ends count; nonsense names nothing."""
+    assert expand_range(text) == names

@@ -1,0 +1,47 @@
+"""Names and paths."""
+
+import pytest
+
+from simrank.config import builtin_clusters, configs_dir
+from simrank.config.locate import locate
+from simrank.errors import ConfigError
+
+
+def test_the_promised_clusters_are_built_in():
+    """The names that documentation and benchmarks rely on."""
+    assert builtin_clusters() == [
+        "gb200_nvl72",
+        "h100_ib",
+        "hgx_a100",
+        "hgx_b200",
+        "hgx_h100",
+        "hgx_h200",
+        "l40s_pcie",
+        "mi300x",
+    ]
+
+
+def test_a_built_in_name_needs_no_path(monkeypatch, tmp_path):
+    """From any folder."""
+    monkeypatch.chdir(tmp_path)
+
+    assert locate("clusters", "hgx_h100") == configs_dir() / "clusters" / "hgx_h100.yaml"
+
+
+def test_a_word_that_is_a_file_is_that_file(monkeypatch, tmp_path):
+    """With or without a suffix; `./` insists on the file."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine").write_text("")
+
+    assert locate("clusters", "mine").name == "mine"
+    assert locate("clusters", "./hgx_h100").parent == (tmp_path / ".").relative_to(tmp_path)
+
+
+def test_an_unknown_name_lists_the_known_ones():
+    """And suggests the closest."""
+    with pytest.raises(ConfigError) as caught:
+        locate("clusters", "hgx_h10")
+    (problem,) = caught.value.problems
+
+    assert "gb200_nvl72, h100_ib, hgx_a100" in problem.expected
+    assert problem.to_fix == "write `hgx_h100`"
