@@ -87,12 +87,13 @@ def _fill(
         np.minimum.at(level, activity, full_at[resource])
         is_later = level[activity] < full_at[resource] * (1 - _TOLERANCE)
         is_bottleneck = np.bincount(resource, is_later, len(capacity)) == 0
-        frozen = active & (cap / weight <= level)
+        is_capped = cap / weight <= level
+        frozen = active & is_capped
         frozen[activity[is_bottleneck[resource]]] = True
         frozen &= level < np.inf
         if not frozen.any():
             break
-        rates[frozen] = np.minimum(level * weight, cap)[frozen]
+        rates[frozen] = np.where(is_capped, cap, np.minimum(level * weight, cap))[frozen]
         active &= ~frozen
         is_spent = frozen[activity]
         spent = demand[is_spent] * rates[activity[is_spent]]
