@@ -1,20 +1,25 @@
 """Collective algorithms as data, and what they do: the numbers they leave and the time they take.
 
 Reading order: `schedule` (the data), `algorithms/ring.py` (one pure function), `play` (data and
-time of all ranks), then `cost` and `choice`. Ranks are plain positions here: this package works on
+time of all ranks), then `cost` and `choice`. Beside them: `bounds` (theory),
+`reference` (what results must be). Ranks are plain positions here: this package works on
 numpy arrays and knows no tensors, tasks or groups.
 """
 
 from simrank.collectives.algorithms import algorithms_for, build, register_algorithm
-from simrank.collectives.play import NOT_ARRIVED, NOT_KNOWN, play_data, play_time
+from simrank.collectives.choice import Choice, Chooser
+from simrank.collectives.cost import CostModel, ScheduleCost
+from simrank.collectives.play import play_data, play_time
 from simrank.collectives.problem import Problem
 from simrank.collectives.schedule import Schedule
 
 __all__ = [
-    "NOT_ARRIVED",
-    "NOT_KNOWN",
+    "Choice",
+    "Chooser",
+    "CostModel",
     "Problem",
     "Schedule",
+    "ScheduleCost",
     "algorithms_for",
     "build",
     "play_data",

@@ -14,6 +14,8 @@ from simrank.collectives.time_ring import (
     ring_times,
 )
 
+MAX_LANES = 16  # Rounds that share their arrays are few; others never come back.
+
 
 def play_time(
     schedule: Schedule,
@@ -133,6 +135,8 @@ class TimePlayer:
         loaded = (step_bytes > 0) & (steps.src != steps.dst)
         key = (id(steps.src), id(steps.dst), loaded.tobytes())
         if key not in self._lanes:
+            if len(self._lanes) >= MAX_LANES:
+                self._lanes.clear()
             lane = Lane(self._network, self._devices, steps=steps, loaded=loaded)
             self._lanes[key] = (lane, steps)
         return self._lanes[key][0]

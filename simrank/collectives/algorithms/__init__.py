@@ -32,6 +32,7 @@ class Algorithm:
         options: Option names and their defaults; 0 means that the algorithm chooses.
         admits: Whether it can run on a number of ranks.
         admits_text: Which numbers of ranks it admits, for messages.
+        max_auto_ranks: `auto` does not try it on more ranks; None is no limit.
     """
 
     collective: str
@@ -40,6 +41,7 @@ class Algorithm:
     options: Mapping[str, int]
     admits: Callable[[int], bool] = _any_world_size
     admits_text: str = "any number of ranks"
+    max_auto_ranks: int | None = None
 
 
 _TABLE: dict[tuple[str, str], Algorithm] = {}
@@ -68,6 +70,14 @@ def algorithms_for(collective: str, world_size: int) -> list[str]:
         for line in _TABLE.values()
         if line.collective == collective and line.admits(world_size)
     ]
+
+
+def auto_algorithms(collective: str, world_size: int) -> list[str]:
+    """Return the names among which `auto` chooses: those that are not too slow to estimate."""
+    names = algorithms_for(collective, world_size)
+    limits = {name: _TABLE[collective, name].max_auto_ranks for name in names}
+    chosen = [name for name, limit in limits.items() if limit is None or world_size <= limit]
+    return chosen or names
 
 
 def build(
@@ -122,10 +132,16 @@ def _complete_options(line: Algorithm, given: dict[str, int]) -> Mapping[str, in
     return MappingProxyType({**line.options, **given})
 
 
+# Assumed: one NVLink domain; direct kernels do not exist beyond it.
+MAX_AUTO_DIRECT_RANKS = 72
+# Assumed: a chain of more ranks takes as many rounds to estimate, for what nobody would run.
+MAX_AUTO_CHAIN_RANKS = 2048
+
 _POWERS: tuple[Callable[[int], bool], str] = (halving_doubling.is_power_of_two, "powers of two")
-_FEW: tuple[Callable[[int], bool], str] = (
+_FEW: tuple[Callable[[int], bool], str, int] = (
     direct.admits,
     f"at most {direct.MAX_WORLD_SIZE} ranks",
+    MAX_AUTO_DIRECT_RANKS,
 )
 
 for _line in (
@@ -155,8 +171,20 @@ for _line in (
     ),
     Algorithm("all_to_all", "pairwise", pairwise.all_to_all, pairwise.OPTIONS),
     Algorithm("broadcast", "binomial", rooted.binomial_broadcast, rooted.TREE_OPTIONS),
-    Algorithm("broadcast", "chain", rooted.chain_broadcast, rooted.CHAIN_OPTIONS),
+    Algorithm(
+        "broadcast",
+        "chain",
+        rooted.chain_broadcast,
+        rooted.CHAIN_OPTIONS,
+        max_auto_ranks=MAX_AUTO_CHAIN_RANKS,
+    ),
     Algorithm("reduce", "binomial", rooted.binomial_reduce, rooted.TREE_OPTIONS),
-    Algorithm("reduce", "chain", rooted.chain_reduce, rooted.CHAIN_OPTIONS),
+    Algorithm(
+        "reduce",
+        "chain",
+        rooted.chain_reduce,
+        rooted.CHAIN_OPTIONS,
+        max_auto_ranks=MAX_AUTO_CHAIN_RANKS,
+    ),
 ):
     register_algorithm(_line)

@@ -1,0 +1,129 @@
+"""Which algorithm a collective runs, apart from what it costs: forced by name, or `auto`.
+
+`auto` is the fastest of our own algorithms for this problem on these devices when all ranks arrive
+together. A tuner table or a library's own rules would be further ways to fill a `Choice`.
+"""
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from simrank.collectives.algorithms import auto_algorithms, build
+from simrank.collectives.cost import CostModel
+from simrank.collectives.problem import Problem
+from simrank.collectives.schedule import IntArray, Schedule
+
+AUTO = "auto"
+MAX_CHOICES = 1024  # Assumed: distinct calls of one program.
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """What an algorithm would take.
+
+    Attributes:
+        algorithm: Its name.
+        duration_ps: From the common arrival to the last rank's completion.
+    """
+
+    algorithm: str
+    duration_ps: int
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What runs, and why.
+
+    Attributes:
+        algorithm: Name of what was chosen.
+        schedule: Its steps.
+        is_forced: The caller named it.
+        estimates: The alternatives that were compared, fastest first; empty if there was no
+            choice.
+        level: Cost level of the estimates.
+    """
+
+    algorithm: str
+    schedule: Schedule
+    is_forced: bool
+    estimates: tuple[Estimate, ...]
+    level: str
+
+    @property
+    def reason(self) -> str:
+        """One line that says why this algorithm runs."""
+        if self.is_forced:
+            return f"{self.algorithm}: named by the caller"
+        if not self.estimates:
+            return f"{self.algorithm}: the only algorithm of {self.schedule.collective} here"
+        others = ", ".join(
+            f"{estimate.algorithm} {estimate.duration_ps / 1e6:.3f} us"
+            for estimate in self.estimates
+        )
+        return f"{self.algorithm}: fastest at {self.level} level of {others}"
+
+
+class Chooser:
+    """Chooses algorithms, and remembers its choices.
+
+    Args:
+        cost: Estimates durations.
+    """
+
+    def __init__(self, cost: CostModel) -> None:
+        self._cost = cost
+        self._memo: OrderedDict[object, Choice] = OrderedDict()
+
+    def choose(
+        self,
+        problem: Problem,
+        *,
+        devices: IntArray,
+        algorithm: str = AUTO,
+        options: Mapping[str, int] | None = None,
+    ) -> Choice:
+        """Return what a collective runs.
+
+        Args:
+            problem: The collective and its sizes.
+            devices: Device of each rank.
+            algorithm: A name in the table of algorithms, or "auto".
+            options: Options of a named algorithm.
+
+        Raises:
+            ValueError: The algorithm or an option is unknown, or the world size is not admitted.
+        """
+        given = tuple(sorted((options or {}).items()))
+        key = (problem, devices.tobytes(), algorithm, given)
+        if key not in self._memo:
+            if len(self._memo) >= MAX_CHOICES:
+                self._memo.popitem(last=False)
+            self._memo[key] = self._choose(problem, devices, algorithm, dict(given))
+        return self._memo[key]
+
+    def _choose(
+        self, problem: Problem, devices: IntArray, algorithm: str, options: Mapping[str, int]
+    ) -> Choice:
+        if algorithm != AUTO:
+            schedule = build(problem, algorithm, options=options)
+            return Choice(algorithm, schedule, True, (), self._cost.level)
+        if options:
+            raise ValueError(f"options {', '.join(options)} need a named algorithm, not {AUTO!r}")
+        names = auto_algorithms(problem.collective, problem.world_size)
+        if len(names) == 1:
+            return Choice(names[0], build(problem, names[0]), False, (), self._cost.level)
+        estimates = [self._estimate(problem, devices, name) for name in names]
+        # Ties go to the earlier line of the table: sorting is stable.
+        estimates.sort(key=lambda estimate: estimate.duration_ps)
+        best = estimates[0].algorithm
+        return Choice(best, build(problem, best), False, tuple(estimates), self._cost.level)
+
+    def _estimate(self, problem: Problem, devices: IntArray, name: str) -> Estimate:
+        schedule = build(problem, name)
+        together = np.zeros(problem.world_size, dtype=np.int64)
+        done = self._cost.completions(
+            schedule, together, devices=devices, itemsize=problem.itemsize
+        )
+        return Estimate(name, int(done.max()))

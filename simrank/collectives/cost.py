@@ -1,0 +1,102 @@
+"""Cost levels: how long a collective takes, behind one interface.
+
+`ScheduleCost` plays the schedule on the cluster's links. Further levels (closed forms of a library,
+flows that share links with other groups) satisfy `CostModel` and can wrap one another.
+"""
+
+from collections import OrderedDict
+from typing import Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from simrank.collectives.schedule import IntArray, Schedule
+from simrank.collectives.time_network import NOT_ARRIVED, NOT_KNOWN, Network
+from simrank.collectives.time_rounds import TimePlayer
+
+_Key: TypeAlias = tuple[Schedule, bytes, int, bytes]
+
+# Assumed: 32 MiB of remembered completions, and routes of as many recent calls as a step has.
+MAX_MEMO_ELEMENTS = 4 << 20
+MAX_PLAYERS = 64
+
+
+class CostModel(Protocol):
+    """Says when the ranks of a collective are done."""
+
+    @property
+    def level(self) -> str:
+        """Name of the level, for reports: "schedule", and others when they exist."""
+
+    def completions(
+        self, schedule: Schedule, arrivals_ps: npt.ArrayLike, *, devices: IntArray, itemsize: int
+    ) -> IntArray:
+        """Return when each rank is done, in picoseconds.
+
+        Shapes: (n ranks)
+            arrivals_ps, devices, returns: [n]
+
+        Args:
+            schedule: What the ranks run.
+            arrivals_ps: When each rank calls, or `NOT_ARRIVED`.
+            devices: Device of each rank.
+            itemsize: Bytes of an element.
+
+        Returns:
+            Final times, and `NOT_KNOWN` where they depend on a rank that has not arrived.
+        """
+
+
+class ScheduleCost:
+    """The schedule level: round by round on the cluster's links.
+
+    Completions depend on arrivals only through their differences, so a collective that repeats
+    with the same skew is looked up.
+
+    Args:
+        network: The hardware; frozen, as long as this object lives.
+    """
+
+    level = "schedule"
+
+    def __init__(self, network: Network) -> None:
+        self._network = network
+        self._players: OrderedDict[tuple[Schedule, bytes, int], TimePlayer] = OrderedDict()
+        self._memo: OrderedDict[_Key, IntArray] = OrderedDict()
+        self._memo_elements = 0
+
+    def completions(
+        self, schedule: Schedule, arrivals_ps: npt.ArrayLike, *, devices: IntArray, itemsize: int
+    ) -> IntArray:
+        """Return when each rank is done, in picoseconds; see `CostModel`."""
+        arrivals = np.asarray(arrivals_ps, dtype=np.int64)
+        known = arrivals < NOT_ARRIVED
+        if not known.any():
+            return np.full_like(arrivals, NOT_KNOWN)
+        begin = int(arrivals.min())
+        skew = np.where(known, arrivals - begin, NOT_ARRIVED)
+        key = (schedule, devices.tobytes(), itemsize, skew.tobytes() if skew.any() else b"")
+        found = self._memo.get(key)
+        if found is None:
+            found = self._player(schedule, devices, itemsize).completions(skew)
+            self._remember(key, found)
+        else:
+            self._memo.move_to_end(key)
+        return np.where(found < NOT_KNOWN, found + begin, NOT_KNOWN)
+
+    def _player(self, schedule: Schedule, devices: IntArray, itemsize: int) -> TimePlayer:
+        key = (schedule, devices.tobytes(), itemsize)
+        if key not in self._players:
+            if len(self._players) >= MAX_PLAYERS:
+                self._players.popitem(last=False)
+            self._players[key] = TimePlayer(
+                schedule, network=self._network, devices=devices, itemsize=itemsize
+            )
+        return self._players[key]
+
+    def _remember(self, key: _Key, found: IntArray) -> None:
+        self._memo[key] = found
+        self._memo_elements += len(found)
+        while self._memo_elements > MAX_MEMO_ELEMENTS and len(self._memo) > 1:
+            _, dropped = self._memo.popitem(last=False)
+            self._memo_elements -= len(dropped)
