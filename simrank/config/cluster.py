@@ -16,6 +16,7 @@ from simrank.config.quantity import (
     Bandwidth,
     BandwidthPerDirection,
     Count,
+    DeviceCount,
     Flops,
     LatencyPerDirection,
     Name,
@@ -107,7 +108,7 @@ class DeviceConfig(Sourced):
     """
 
     name: Text
-    count: Count
+    count: DeviceCount
     memory_bytes: Size = Field(alias="memory")
     memory_bandwidth_bytes_per_s: Bandwidth = Field(alias="memory_bandwidth")
     num_sms: Count

@@ -8,7 +8,7 @@ from simrank.config.cluster import ClusterConfig
 from simrank.config.locate import locate
 from simrank.config.model import Model, in_file_order, validate
 from simrank.config.quantity import Count, Text
-from simrank.config.topology import check_cluster
+from simrank.config.topology import check_cluster, nodes_problem
 from simrank.config.yaml_source import KeyPath, Source, read_yaml
 from simrank.errors import ConfigError
 
@@ -87,9 +87,9 @@ def with_nodes(
     except ConfigError as error:
         first = error.problems[0]
         raise ConfigError(source.problem(key_path, first.expected, first.got)) from None
-    if nodes > 1 and config.fabric is None:
-        expected = f"1, because no fabric joins nodes of {config.name}"
-        raise ConfigError(source.problem(key_path, expected, str(nodes)))
+    wrong = nodes_problem(config, nodes)
+    if wrong is not None:
+        raise ConfigError(source.problem(key_path, *wrong))
     return config.model_copy(update={"nodes": nodes})
 
 
@@ -117,16 +117,7 @@ def _by_name(word: str, source: Source, key_path: KeyPath) -> ClusterConfig:
 def _checked(source: Source, key_path: KeyPath) -> ClusterConfig:
     """Return the cluster at a place of a source, or raise with all that is wrong with it."""
     config = validate(ClusterConfig, source, key_path)
-    problems = check_cluster(config, _below(source, key_path))
+    problems = check_cluster(config, replace(source, prefix=key_path))
     if problems:
         raise ConfigError(*in_file_order(problems))
     return config
-
-
-def _below(source: Source, key_path: KeyPath) -> Source:
-    """Return a source whose key paths start at a part of another."""
-    if not key_path:
-        return source
-    depth = len(key_path)
-    lines = {path[depth:]: line for path, line in source.lines.items() if path[:depth] == key_path}
-    return replace(source, lines=lines)

@@ -16,6 +16,7 @@ from pydantic_core import PydanticCustomError
 from simrank import units
 
 MAX_COUNT = 2**24  # Assumed: more of anything in one cluster is a typing error.
+MAX_DEVICES_PER_NODE = 4096  # Assumed: routes inside a node are a table of this number squared.
 
 
 def reject(
@@ -169,7 +170,7 @@ def _whole(minimum: int, maximum: int) -> Callable[[object], int]:
         if isinstance(value, bool) or not isinstance(value, int):
             raise reject(expected)
         if value > maximum:
-            raise reject(f"a whole number up to {maximum}")
+            raise reject(f"a whole number from {minimum} to {maximum}")
         if value < minimum:
             raise reject(expected)
         return value
@@ -178,6 +179,7 @@ def _whole(minimum: int, maximum: int) -> Callable[[object], int]:
 
 
 Count = Annotated[int, BeforeValidator(_whole(1, MAX_COUNT))]
+DeviceCount = Annotated[int, BeforeValidator(_whole(1, MAX_DEVICES_PER_NODE))]
 CountOrZero = Annotated[int, BeforeValidator(_whole(0, MAX_COUNT))]
 Seed = Annotated[int, BeforeValidator(_whole(0, units.MAX_QUANTITY))]
 Factor = Annotated[int, BeforeValidator(_whole(2, MAX_COUNT))]

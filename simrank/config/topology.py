@@ -13,6 +13,9 @@ from simrank.config.quantity import PerDirection, closest
 from simrank.config.yaml_source import KeyPath, Source
 from simrank.errors import ConfigProblem
 
+MAX_DEVICES = 2**22  # Assumed: above this the arrays of links outgrow a laptop.
+MAX_WIRES = 2**20  # Assumed: a full mesh of 1,024 devices.
+
 
 @dataclass(frozen=True, slots=True)
 class Wire:
@@ -70,6 +73,15 @@ def check_cluster(config: ClusterConfig, source: Source) -> list[ConfigProblem]:
     topology = expansion.topology()
     problems = expansion.problems + _unsourced(config, source)
     return problems or _unreachable(config, topology, source)
+
+
+def nodes_problem(config: ClusterConfig, nodes: int) -> tuple[str, str] | None:
+    """Return what is expected and found if a cluster cannot have so many nodes, else None."""
+    if nodes > 1 and config.fabric is None:
+        return f"1, because no fabric joins nodes of {config.name}", str(nodes)
+    if nodes * config.device.count > MAX_DEVICES:
+        return f"at most {MAX_DEVICES} devices in all", f"{nodes} x {config.device.count}"
+    return None
 
 
 class _Expansion:
@@ -132,6 +144,10 @@ class _Expansion:
         first = self._resolve(left, (*key_path, 0))
         second = self._resolve(right, (*key_path, 1))
         if not first or not second:
+            return []
+        if len(first) * len(second) > MAX_WIRES and "same " not in left + right:
+            got = f"{len(first)} x {len(second)} links"
+            self._problem(key_path, f"at most {MAX_WIRES} links", got)
             return []
         if left.startswith("same ") or right.startswith("same "):
             if len(first) != len(second):
@@ -204,9 +220,9 @@ def _unsourced(config: ClusterConfig, source: Source) -> list[ConfigProblem]:
 
 def _unreachable(config: ClusterConfig, topology: Topology, source: Source) -> list[ConfigProblem]:
     """Return a problem if some device has no route to the first one."""
-    if config.nodes > 1 and config.fabric is None:
-        expected = "1, because no fabric joins the nodes"
-        return [source.problem(("nodes",), expected, str(config.nodes))]
+    wrong_nodes = nodes_problem(config, config.nodes)
+    if wrong_nodes is not None:
+        return [source.problem(("nodes",), *wrong_nodes)]
     num_nodes = 1 if config.fabric is None else 2
     reached = _reached(topology, num_nodes)
     lost = [

@@ -33,6 +33,7 @@ class Source:
         path: Where the file lies, or None for data that is in no file.
         lines: 1-based line of each key path; empty for data that is in no file.
         texts: The text of each scalar as written.
+        prefix: Key path that problems are relative to, where a part is checked by itself.
     """
 
     file: str
@@ -40,6 +41,7 @@ class Source:
     path: Path | None = None
     lines: Mapping[KeyPath, int] = field(default_factory=dict)
     texts: Mapping[KeyPath, str] = field(default_factory=dict)
+    prefix: KeyPath = ()
 
     def line(self, key_path: KeyPath) -> int | None:
         """Return the line of a key, or of the nearest key around it."""
@@ -63,8 +65,9 @@ class Source:
         self, key_path: KeyPath, expected: str, got: str, to_fix: str | None = None
     ) -> ConfigProblem:
         """Return a problem at a key, with its line."""
+        path = (*self.prefix, *key_path)
         return ConfigProblem(
-            self.file, self.line(key_path), format_key_path(key_path), expected, got, to_fix
+            self.file, self.line(path), format_key_path(path), expected, got, to_fix
         )
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from simrank.config import builtin_clusters, load_cluster_config
+from simrank.config import builtin_clusters, load_bench_config, load_cluster_config
 from simrank.config.cluster import expand_range
 from simrank.errors import ConfigError
 
@@ -111,7 +111,17 @@ def test_a_bare_number_is_told_its_unit(tmp_path):
         (
             "count: 4",
             "count: yes",
-            "own.yaml:5: device.count: expected a whole number from 1, got yes",
+            "own.yaml:5: device.count: expected a whole number from 1 to 4096, got yes",
+        ),
+        (
+            "count: 4",
+            "count: 5000",
+            "own.yaml:5: device.count: expected a whole number from 1 to 4096, got 5000",
+        ),
+        (
+            "[each gpu, switch0]",
+            "[nvswitch0..9, a b]",
+            "own.yaml:14: links[0].between[0]: expected a vertex out of",
         ),
         (
             "name: toy",
@@ -150,7 +160,7 @@ def test_a_bare_number_is_told_its_unit(tmp_path):
         (
             "name: own4",
             "name: own4\nnodes: 2",
-            "own.yaml:2: nodes: expected 1, because no fabric joins the nodes, got 2",
+            "own.yaml:2: nodes: expected 1, because no fabric joins nodes of own4, got 2",
         ),
         (
             "source: assumed\n",
@@ -211,3 +221,22 @@ def test_a_second_link_between_two_vertices_is_refused(tmp_path):
 def test_ranges_name_vertices(text, names):
     """Both ends count; nonsense names nothing."""
     assert expand_range(text) == names
+
+
+def test_a_cluster_inside_a_benchmark_names_its_whole_key_path(tmp_path):
+    """An own cluster may stand in place of a name."""
+    path = tmp_path / "bench.yaml"
+    indented = GOOD.replace("gpu, switch0", "gpu, switch").replace("\n", "\n  ")
+    path.write_text(f"collectives: [all_reduce]\ncluster:\n  {indented}\n")
+    with pytest.raises(ConfigError) as caught:
+        load_bench_config(path)
+    (problem,) = caught.value.problems
+
+    assert (problem.line, problem.key_path) == (16, "cluster.links[0].between[1]")
+
+
+def test_a_cluster_cannot_be_larger_than_a_laptop():
+    """131,072 devices are fine; a hundred times as many are a typing error."""
+    assert load_cluster_config("h100_ib", nodes=16_384).num_devices == 131_072
+    with pytest.raises(ConfigError, match="at most 4194304 devices in all"):
+        load_cluster_config("h100_ib", nodes=10**6)
