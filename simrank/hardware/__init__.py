@@ -1,9 +1,13 @@
 """The simulated cluster: devices, links, routes and what they cost; start with `cluster.py`."""
 
-from simrank.hardware.cluster import Cluster, Paths, build_cluster, load_cluster
+from typing import TYPE_CHECKING, Any
+
 from simrank.hardware.roofline import kernel_ps
 from simrank.hardware.sharing import max_min_rates
 from simrank.hardware.spec import CollectiveSpec, DeviceSpec
+
+if TYPE_CHECKING:
+    from simrank.hardware.cluster import Cluster, Paths, build_cluster, load_cluster
 
 __all__ = [
     "Cluster",
@@ -15,3 +19,12 @@ __all__ = [
     "load_cluster",
     "max_min_rates",
 ]
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401 - whatever the name stands for
+    """Import `cluster` on demand: it reads YAML, and `import simrank` must not."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from simrank.hardware import cluster  # noqa: PLC0415 - that is the point
+
+    return getattr(cluster, name)
