@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 
-from simrank.collectives.algorithms.layout import gathered_tables, local_only
+from simrank.collectives.algorithms.layout import gathered_tables, local_copy, local_only
 from simrank.collectives.problem import Problem
 from simrank.collectives.schedule import Buffer, ChunkTable, IntArray, Op, Round, Schedule
 
@@ -74,10 +74,14 @@ def all_gather(problem: Problem, options: Mapping[str, int]) -> Schedule:
     Buffers: no SCRATCH.
     """
     whole, own = gathered_tables(problem)
+    ranks = np.arange(problem.world_size, dtype=np.int64)
     src, dst = _pairs(problem.world_size)
+    src, dst = src[src != dst], dst[src != dst]
 
     def rounds() -> Iterator[Round]:
-        yield _copy_round(src, dst, Buffer.INPUT, src_chunk=np.zeros_like(src))
+        yield local_copy(ranks, ranks)
+        if problem.world_size > 1:
+            yield _copy_round(src, dst, Buffer.INPUT, src_chunk=np.zeros_like(src))
 
     return _schedule(problem, "direct", options, rounds=rounds, tables=(own, whole))
 

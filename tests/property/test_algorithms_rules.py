@@ -1,0 +1,87 @@
+"""Every algorithm keeps the rules that `collectives/schedule.py` states."""
+
+import numpy as np
+import pytest
+
+from simrank.collectives import algorithms_for, build
+from simrank.collectives.problem import COLLECTIVES, Problem
+from simrank.collectives.schedule import Buffer, Op, step_elements
+
+CASES = [
+    (collective, name, world_size)
+    for collective in COLLECTIVES
+    for world_size in (1, 2, 3, 6, 8)
+    for name in algorithms_for(collective, world_size)
+]
+
+
+def _where(schedule, place, in_place):
+    """Return the buffer and the elements of one chunk; an aliased INPUT has OUTPUT's elements."""
+    rank, buffer, chunk = place
+    table = schedule.tables[buffer]
+    start, size = (
+        int(part[chunk] if part.ndim == 1 else part[rank, chunk])
+        for part in (table.start, table.size)
+    )
+    if in_place and schedule.collective == "all_gather" and buffer == Buffer.INPUT:
+        start += int(schedule.output.start[rank * schedule.num_channels])
+    if in_place and schedule.collective == "reduce_scatter" and buffer == Buffer.OUTPUT:
+        start += int(schedule.input.start[rank * schedule.num_channels])
+    if in_place and buffer == Buffer.INPUT:
+        buffer = Buffer.OUTPUT
+    return {(rank, int(buffer), element) for element in range(start, start + size)}
+
+
+def _accesses(schedule, steps, in_place):
+    """Return what each destination of a round reads and writes, by destination."""
+    found = {}
+    for index in range(steps.num_steps):
+        for part in range(int(steps.count[index])):
+            dst = int(steps.dst[index])
+            target = (dst, int(steps.dst_buffer[index]), int(steps.dst_chunk[index]) + part)
+            source = (int(steps.src[index]), int(steps.src_buffer[index]))
+            reads = _where(schedule, (*source, int(steps.src_chunk[index]) + part), in_place)
+            if steps.op[index] == Op.REDUCE and steps.operand_buffer is not None:
+                operand = (dst, int(steps.operand_buffer[index]))
+                chunk = int(steps.operand_chunk[index]) + part
+                reads = reads | _where(schedule, (*operand, chunk), in_place)
+            entry = found.setdefault(target, (set(), _where(schedule, target, in_place)))
+            entry[0].update(reads)
+    return found
+
+
+@pytest.mark.parametrize(("collective", "algorithm", "world_size"), CASES)
+@pytest.mark.parametrize("in_place", [False, True])
+def test_no_step_reads_what_its_round_writes(collective, algorithm, world_size, in_place):
+    """Rounds have no order inside: also with OUTPUT over INPUT where that is said to be safe."""
+    schedule = build(Problem(collective, world_size, 5), algorithm)
+    if in_place and not schedule.in_place_safe:
+        return
+    for steps in schedule.rounds():
+        accesses = _accesses(schedule, steps, in_place)
+        for target, (reads, _) in accesses.items():
+            for other, (_, writes) in accesses.items():
+                assert other == target or not reads & writes
+
+
+@pytest.mark.parametrize(("collective", "algorithm", "world_size"), CASES)
+def test_rounds_are_counted_and_move_what_their_tables_hold(collective, algorithm, world_size):
+    """`num_rounds` is the number of rounds between ranks; rounds can be generated again."""
+    schedule = build(Problem(collective, world_size, 5), algorithm)
+    rounds = schedule.materialise()
+
+    assert sum(bool((steps.src != steps.dst).any()) for steps in rounds) == schedule.num_rounds
+    assert len(rounds) == len(schedule.materialise())
+    for steps in rounds:
+        assert step_elements(schedule.tables, steps).min(initial=0) >= 0
+        assert steps.channel.max(initial=0) < schedule.num_channels
+
+
+@pytest.mark.parametrize(("collective", "algorithm", "world_size"), CASES)
+def test_uniform_schedules_are_rings(collective, algorithm, world_size):
+    """The mark promises that in every round each rank sends to the next one."""
+    schedule = build(Problem(collective, world_size, 5), algorithm)
+    for steps in schedule.rounds() if schedule.uniform else ():
+        if (steps.src != steps.dst).any():
+            assert np.array_equal(steps.src, np.arange(world_size))
+            assert np.array_equal(steps.dst, (steps.src + 1) % world_size)
