@@ -97,6 +97,7 @@ class DeviceConfig(Sourced):
     """The accelerators of one node; their vertices are gpu0, gpu1, ...
 
     Attributes:
+        like: A built-in cluster that gives the keys which are not given here.
         name: What the device is called, for reports.
         count: Devices in one node.
         memory_bytes: Memory of one device, in bytes.
@@ -107,6 +108,7 @@ class DeviceConfig(Sourced):
         launch_overhead_ps: Host time to launch one operation.
     """
 
+    like: Text | None = None
     name: Text
     count: DeviceCount
     memory_bytes: Size = Field(alias="memory")

@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from simrank.config.cluster import ClusterConfig
+from simrank.config.like import fill_like
 from simrank.config.locate import locate
 from simrank.config.model import Model, in_file_order, validate
 from simrank.config.quantity import Count, Text
@@ -116,6 +117,7 @@ def _by_name(word: str, source: Source, key_path: KeyPath) -> ClusterConfig:
 
 def _checked(source: Source, key_path: KeyPath) -> ClusterConfig:
     """Return the cluster at a place of a source, or raise with all that is wrong with it."""
+    source = fill_like(source, key_path)
     config = validate(ClusterConfig, source, key_path)
     problems = check_cluster(config, replace(source, prefix=key_path))
     if problems:

@@ -204,7 +204,7 @@ def _unsourced(config: ClusterConfig, source: Source) -> list[ConfigProblem]:
     blocks.append((("collectives",), config.collectives))
     problems = []
     for key_path, block in blocks:
-        keys = set(type(block).keys()) - {"source", "name", "count", "between"}
+        keys = set(type(block).keys()) - {"source", "like", "name", "count", "between"}
         for key in sorted(set(block.source) - keys - {"others"}):
             expected = "a key of this block, or others"
             problems.append(source.problem((*key_path, "source", key), expected, key))

@@ -1,1 +1,28 @@
-"""Placeholder."""
+"""One accelerator: memory, streams, operations and tensors.
+
+Read `stream` (operations in order), then `memory` and `tensor`.
+"""
+
+from simrank.device.current import current_device, current_stream, use_stream
+from simrank.device.device import Device
+from simrank.device.dtypes import DTYPES, DType, as_dtype
+from simrank.device.memory import AddressSpace
+from simrank.device.stream import Event, Operation, Stream
+from simrank.device.tensor import Tensor
+from simrank.device.transfer import Network
+
+__all__ = [
+    "DTYPES",
+    "AddressSpace",
+    "DType",
+    "Device",
+    "Event",
+    "Network",
+    "Operation",
+    "Stream",
+    "Tensor",
+    "as_dtype",
+    "current_device",
+    "current_stream",
+    "use_stream",
+]

@@ -6,6 +6,7 @@ and is resumed at the simulated time when *that* is complete.
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from functools import partial
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,7 @@ from simrank.engine.task import AdoptedTask, Task
 from simrank.errors import HubError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from simrank.engine.observer import Observer
     from simrank.engine.report import PendingOperation
@@ -56,12 +57,11 @@ class Engine:
         self.livelock = limits.LivelockDetector(self)
         self._queue: list[tuple[int, int, Task | Wakeup]] = []
         self._next_key = tie_keys(seed)
-        self._shuffle_seed = seed
         self._num_weak = 0
         self._num_cancelled = 0
         self._current: Task | None = None
         self._adopted: dict[greenlet, AdoptedTask] = {}
-        self._parked: list[Task] = []
+        self._held_wakes: list[Task] | None = None
 
     # ---- the loop ----
 
@@ -168,6 +168,30 @@ class Engine:
         if handle.error is not None:
             raise handle.error
 
+    def wait_at_most(self, handle: Handle, timeout_ps: int) -> bool:
+        """Wait until `handle` completes or `timeout_ps` have passed; return whether it has.
+
+        For waits whose caller goes on either way (a join): nothing is raised.
+        """
+        if handle.complete:
+            return True
+        either = Handle()
+
+        def decide() -> None:
+            if not either.complete:
+                either.finish(self)
+
+        handle.on_complete(decide)
+        limit = self.call_at(self.now_ps + timeout_ps, decide, weak=True)
+        self.livelock.num_limits += 1
+        try:
+            self.wait(either)
+        finally:
+            self.livelock.num_limits -= 1
+        if handle.complete:
+            self.cancel(limit)
+        return handle.complete
+
     def _park_on(self, handle: Handle, task: Task) -> None:
         if handle._waiters is None:  # noqa: SLF001 - the two halves of one mechanism
             handle._waiters = [task]  # noqa: SLF001
@@ -264,6 +288,9 @@ class Engine:
 
         Those due now are one entry of the queue, however many they are.
         """
+        if self._held_wakes is not None:
+            self._held_wakes.extend(tasks)
+            return
         now_ps = self.now_ps
         due = []
         for task in tasks:
@@ -278,6 +305,17 @@ class Engine:
                 heappush(self._queue, (now_ps, self._next_key(), task))
         elif due:
             self.call_at(now_ps, partial(self._resume_all, due))
+
+    @contextmanager
+    def one_wakeup(self) -> Iterator[None]:
+        """Queue everything that is woken within the block as one entry."""
+        self._held_wakes = []
+        try:
+            yield
+        finally:
+            tasks, self._held_wakes = self._held_wakes, None
+            if tasks:
+                self.wake(tasks)
 
     def _resume_all(self, tasks: list[Task]) -> None:
         observers = self.observers

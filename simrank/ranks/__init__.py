@@ -1,1 +1,21 @@
-"""Placeholder."""
+"""Who is running: the current Context and rank, and state that belongs to one rank."""
+
+from simrank.ranks.current import (
+    Program,
+    current_program,
+    default_context,
+    register_default_context,
+    require_program,
+    require_rank,
+    set_program,
+)
+
+__all__ = [
+    "Program",
+    "current_program",
+    "default_context",
+    "register_default_context",
+    "require_program",
+    "require_rank",
+    "set_program",
+]

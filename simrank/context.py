@@ -1,0 +1,315 @@
+"""Context: one cluster, one engine, its devices and ranks. Two Contexts never see each other."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from simrank import distributed as distributed_module
+from simrank.collectives.choice import Chooser
+from simrank.collectives.cost import ScheduleCost
+from simrank.device import (
+    DTYPES,
+    AddressSpace,
+    Device,
+    Event,
+    Network,
+    Stream,
+    current_device,
+    current_stream,
+    factories,
+    use_stream,
+)
+from simrank.distributed import Work
+from simrank.distributed.planner import CollectiveLibrary
+from simrank.engine import Engine, Handle, Task
+from simrank.errors import SimrankError
+from simrank.multiprocessing.spawn import ProcessContext, spawn_in
+from simrank.ranks import Program, current_program, register_default_context, set_program
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
+    from types import TracebackType
+
+    from simrank.engine import Observer
+    from simrank.hardware.cluster import Cluster
+
+_DEVICES_PER_NODE = 8
+
+
+class Devices:
+    """The devices of a cluster, each made when it is first used."""
+
+    def __init__(self, make: Callable[[int], Device], num_devices: int) -> None:
+        self._make = make
+        self._made: dict[int, Device] = {}
+        self._num_devices = num_devices
+
+    def __len__(self) -> int:
+        """Return how many devices the cluster has."""
+        return self._num_devices
+
+    def __getitem__(self, index: int) -> Device:
+        """Return a device."""
+        device = self._made.get(index)
+        if device is None:
+            if not 0 <= index < self._num_devices:
+                raise IndexError(f"device {index} of {self._num_devices}")
+            device = self._made[index] = self._make(index)
+        return device
+
+    def __iter__(self) -> Iterator[Device]:
+        """Yield the devices that have been used, by index."""
+        return (self._made[index] for index in sorted(self._made))
+
+    def drop(self, index: int) -> None:
+        """Forget what is in flight on a device, if it was ever used."""
+        if index in self._made:
+            self._made[index].drop()
+
+
+class Context:
+    """A simulated cluster and everything that runs on it.
+
+    It also has torch's names (`zeros`, `tensor`, `float32`, `Stream`, ...), so that a program that
+    takes `torch` as a parameter can be handed a Context.
+
+    Args:
+        cluster: Name of a built-in cluster, path of a YAML file, mapping such as
+            `{"name": "h100_ib", "nodes": 4}`, or a Cluster.
+        seed: Decides everything random; other seeds than 0 also permute what happens at the same
+            simulated time.
+        data: False runs shape-only: device tensors above 64 KiB have no values.
+        algorithms: Per collective a forced algorithm: `{"all_reduce": "ring"}`, or with options
+            `{"all_reduce": ("ring", {"num_channels": 2})}`; default: chosen.
+
+    Attributes:
+        cluster: The hardware.
+        engine: What runs it.
+        devices: Its devices.
+        network: Its links in this run.
+        program: The main program, on the hub.
+        multiprocessing: `spawn` on this Context.
+        distributed: The functions of torch.distributed.
+
+    Raises:
+        ConfigError: The cluster is unknown or described wrongly.
+    """
+
+    def __init__(
+        self,
+        cluster: str | Mapping[str, Any] | Cluster = "hgx_h100",
+        *,
+        seed: int = 0,
+        data: bool = True,
+        algorithms: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.cluster = _load(cluster)
+        self.engine = Engine(seed=seed)
+        self.network = Network(self.engine, self.cluster)
+        self.library = _library(self.cluster, algorithms or {})
+        self._space = AddressSpace()
+        self._has_values = data
+        self.devices = Devices(self._make_device, self.cluster.num_devices)
+        self.program = Program(self, self.engine)
+        self.multiprocessing = SimpleNamespace(spawn=self._spawn)
+        self.distributed = distributed_module
+        self._outer: list[Program | None] = []
+
+    def _make_device(self, index: int) -> Device:
+        return Device(
+            index,
+            self.engine,
+            self.cluster.device,
+            self._space,
+            self.network,
+            has_values=self._has_values,
+        )
+
+    # ---- running ----
+
+    def __enter__(self) -> Context:
+        """Make this the current Context of the main program."""
+        self._outer.append(current_program())
+        set_program(self.program)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Run what is left to its end; after an error, drop it."""
+        try:
+            if error is None:
+                self.drain()
+        finally:
+            set_program(self._outer.pop())
+
+    @property
+    def now_ps(self) -> int:
+        """Simulated time in picoseconds."""
+        return self.engine.now_ps
+
+    @property
+    def seed(self) -> int:
+        """The seed that replays this run."""
+        return self.engine.seed
+
+    @property
+    def pending_waits(self) -> list[Task]:
+        """Tasks that wait for something now, in the order they were started."""
+        return [task for task in self.engine.tasks if task.waiting is not None]
+
+    def wait(self, handle: Handle | Work | Event | Stream) -> None:
+        """Return when `handle` is complete.
+
+        In a rank (or any greenlet) it goes back to the hub and is resumed at that simulated time;
+        on the hub it drives the engine. On something complete it returns at once.
+
+        Raises:
+            DeadlockError: On the hub: nothing can complete it.
+        """
+        if isinstance(handle, Work):
+            self.engine.wait(handle.handle)
+        elif isinstance(handle, Handle):
+            self.engine.wait(handle)
+        else:
+            handle.synchronize()
+
+    def drain(self) -> None:
+        """Run until nothing is left to happen.
+
+        Raises:
+            DeadlockError: Something unfinished can never complete.
+        """
+        self.engine.run()
+
+    def start(self, body: Callable[[], Any], name: str = "task") -> Task:
+        """Start a task of its own at this time, under the program that asks for it."""
+        program = current_program() or self.program
+
+        def run() -> None:
+            set_program(program)
+            body()
+
+        return self.engine.start_task(run, name, program.rank)
+
+    def timer(self, delay_ps: int) -> Handle:
+        """Return a handle that completes `delay_ps` of simulated time from now."""
+        handle = Handle()
+        self.engine.call_at(self.engine.now_ps + delay_ps, lambda: handle.finish(self.engine))
+        return handle
+
+    def observe(self, observer: Observer) -> None:
+        """Show an observer everything that happens from now on."""
+        self.engine.observers.append(observer)
+
+    def _spawn(  # noqa: PLR0913 - torch's signature
+        self,
+        fn: Callable[..., Any],
+        args: Sequence[Any] = (),
+        nprocs: int = 1,
+        join: bool = True,
+        daemon: bool = False,
+        start_method: str = "spawn",
+    ) -> ProcessContext | None:
+        """Run `fn(rank, *args)` on ranks of this Context; see `simrank.multiprocessing.spawn`."""
+        del daemon, start_method
+        program = current_program()
+        parent = program if program is not None and program.context is self else self.program
+        return spawn_in(parent, fn, args, nprocs, join=join)
+
+    # ---- torch's names ----
+
+    def stream(self, stream: Stream) -> AbstractContextManager[Stream]:
+        """Make `stream` the current stream within a block, as torch.cuda.stream."""
+        return use_stream(stream)
+
+    def Stream(self, device: Any = None) -> Stream:  # noqa: N802, ANN401 - torch's name
+        """Return a new stream of a device (default: the current one)."""
+        return self._device(device).new_stream()
+
+    def Event(self, enable_timing: bool = False) -> Event:  # noqa: N802 - torch's name
+        """Return a new event."""
+        return Event(enable_timing=enable_timing)
+
+    def current_stream(self) -> Stream:
+        """Return the running program's current stream."""
+        return current_stream(self._program())
+
+    def synchronize(self, device: Any = None) -> None:  # noqa: ANN401 - torch's spellings
+        """Block the host until everything issued to a device so far has ended."""
+        self._device(device).synchronize()
+
+    def _program(self) -> Program:
+        program = current_program()
+        return program if program is not None and program.context is self else self.program
+
+    def _device(self, device: Any) -> Device:  # noqa: ANN401 - torch's spellings
+        if device is None:
+            return current_device(self._program())
+        found = factories.parse_device(device)
+        if found is None:
+            raise SimrankError("the host has no streams; name a device")
+        return found
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - dtypes and factories
+        """Return torch's dtypes and factories under their names."""
+        if name in DTYPES:
+            return DTYPES[name]
+        if name in FACTORIES:
+            return self._bind(FACTORIES[name])
+        raise AttributeError(f"'Context' object has no attribute {name!r}")
+
+    def _bind(self, factory: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a factory that also works where no program of this Context is current."""
+
+        def bound(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - the factory's
+            program = current_program()
+            if program is not None and program.context is self:
+                return factory(*args, **kwargs)
+            set_program(self.program)
+            try:
+                return factory(*args, **kwargs)
+            finally:
+                set_program(program)
+
+        bound.__doc__ = factory.__doc__
+        return bound
+
+
+FACTORIES: dict[str, Callable[..., Any]] = {
+    name: getattr(factories, name)
+    for name in (
+        "empty", "zeros", "ones", "full", "tensor", "arange", "from_numpy", "rand", "randn",
+        "manual_seed",
+    )
+}  # fmt: skip
+
+
+def _load(cluster: str | Mapping[str, Any] | Cluster) -> Cluster:
+    from simrank.hardware.cluster import Cluster, load_cluster  # noqa: PLC0415 - it reads YAML
+
+    return cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
+
+
+def _library(cluster: Cluster, algorithms: Mapping[str, Any]) -> CollectiveLibrary:
+    cost = ScheduleCost(cluster)
+    forced = {
+        collective: (named, {}) if isinstance(named, str) else (named[0], named[1])
+        for collective, named in algorithms.items()
+    }
+    num_sms = min(cluster.collectives.num_channels, cluster.device.num_sms)
+    return CollectiveLibrary(cost, Chooser(cost), forced, num_sms)
+
+
+def _default_context(num_ranks: int) -> Context:
+    """Return a Context of HGX H100 nodes, as many as `num_ranks` needs."""
+    nodes = max(-(-num_ranks // _DEVICES_PER_NODE), 1)
+    return Context("hgx_h100") if nodes == 1 else Context({"name": "h100_ib", "nodes": nodes})
+
+
+register_default_context(_default_context)

@@ -1,0 +1,115 @@
+"""One accelerator: its memory, its streams, and the resources that its operations share."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from simrank.device.memory import DeviceMemory
+from simrank.device.stream import KernelOperation, Stream
+from simrank.engine import ActivityPool, Resource
+from simrank.hardware.roofline import kernel_ps
+from simrank.hardware.activity_rates import solve_rates
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from simrank.device.memory import AddressSpace
+    from simrank.device.transfer import Network
+    from simrank.engine import Engine
+    from simrank.hardware.spec import DeviceSpec
+
+_ELEMENTS_PER_SM = 8 * 1024  # assumed: an elementwise kernel gives an SM about 8 blocks of 1,024
+# assumed: what NCCL expects of PCIe gen5 x16 (NVIDIA/nccl 2.30 src/graph/topo.h), each way.
+_HOST_LINK_BYTES_PER_S = 48e9
+_PS_PER_S = 1_000_000_000_000
+
+
+class Device:
+    """A simulated device.
+
+    Attributes:
+        index: Its number in the cluster.
+        engine: The engine that runs it.
+        spec: What it is.
+        has_values: False in a shape-only run.
+        network: The cluster's links.
+        host_link: Between this device and its host.
+        memory: Its memory.
+        pool: The activities on it.
+        sms: Its SMs, as a shared resource; collectives hold some of them.
+        default_stream: As in CUDA.
+    """
+
+    def __init__(  # noqa: PLR0913 - what a device is made of
+        self,
+        index: int,
+        engine: Engine,
+        spec: DeviceSpec,
+        space: AddressSpace,
+        network: Network,
+        *,
+        has_values: bool = True,
+    ) -> None:
+        self.index = index
+        self.engine = engine
+        self.spec = spec
+        self.has_values = has_values
+        self.network = network
+        self.memory = DeviceMemory(index, spec.memory_bytes, space)
+        self.pool = ActivityPool(engine, solve_rates)
+        self.sms = Resource("SMs", float(spec.num_sms))
+        self.hbm = Resource("memory bandwidth", spec.memory_bandwidth_bytes_per_s / _PS_PER_S)
+        self.host_link = Resource("host link", _HOST_LINK_BYTES_PER_S / _PS_PER_S)
+        self.streams: list[Stream] = []
+        self.default_stream = self.new_stream("default")
+
+    def __repr__(self) -> str:
+        """Return torch's name of the device."""
+        return f"device(type='cuda', index={self.index})"
+
+    def new_stream(self, name: str | None = None) -> Stream:
+        """Return a new stream of this device."""
+        stream = Stream(self, name or f"stream {len(self.streams)}")
+        self.streams.append(stream)
+        return stream
+
+    def launch(  # noqa: PLR0913 - a kernel's facts
+        self,
+        stream: Stream,
+        name: str,
+        effect: Callable[[], None] | None,
+        keeps: object = None,
+        *,
+        num_elements: int,
+        bytes_moved: int,
+        flops: int = 0,
+        dtype: str = "float32",
+    ) -> KernelOperation:
+        """Issue a kernel that takes roofline time and shares SMs and memory bandwidth.
+
+        Returns:
+            The operation; `effect` runs at its end.
+        """
+        duration_ps = kernel_ps(self.spec, flops, dtype, bytes_moved)
+        num_sms = min(max(-(-num_elements // _ELEMENTS_PER_SM), 1), self.spec.num_sms)
+        demands = ((self.sms, float(num_sms)), (self.hbm, bytes_moved / duration_ps))
+        operation = KernelOperation(
+            stream, name, effect, keeps, duration_ps=duration_ps, demands=demands
+        )
+        stream.submit(operation)
+        return operation
+
+    def hold_sms(self, num_sms: int) -> None:
+        """Take SMs away from kernels (negative: give them back): a collective spins on them."""
+        self.pool.change(self.sms, held=num_sms)
+
+    def synchronize(self) -> None:
+        """Block the host until everything issued to this device so far has ended."""
+        for stream in self.streams:
+            stream.synchronize()
+
+    def drop(self) -> None:
+        """Forget everything in flight: the rank that used this device was aborted."""
+        for stream in self.streams:
+            stream.drop()
+        self.pool.change(self.sms, held=-self.sms.held)

@@ -1,0 +1,110 @@
+"""Element types, with torch's names, on numpy and ml_dtypes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from simrank.errors import UnsupportedError
+
+
+class DType:
+    """An element type.
+
+    Attributes:
+        name: torch's name, for example `bfloat16`.
+        numpy: The numpy dtype that stores it.
+        itemsize: Bytes per element.
+        kind: "bool", "int" or "float"; promotion goes in this order.
+    """
+
+    __slots__ = ("is_floating_point", "itemsize", "kind", "name", "numpy")
+
+    def __init__(self, name: str, numpy: Any, kind: str) -> None:  # noqa: ANN401 - numpy's own
+        self.name = name
+        self.numpy: np.dtype[Any] = np.dtype(numpy)
+        self.itemsize = self.numpy.itemsize
+        self.kind = kind
+        self.is_floating_point = kind == "float"
+
+    def __repr__(self) -> str:
+        """Return `simrank.float32`."""
+        return f"simrank.{self.name}"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle by name: there is one object per type."""
+        return (as_dtype, (self.name,))
+
+
+float64 = DType("float64", np.float64, "float")
+float32 = DType("float32", np.float32, "float")
+float16 = DType("float16", np.float16, "float")
+bfloat16 = DType("bfloat16", ml_dtypes.bfloat16, "float")
+float8_e4m3fn = DType("float8_e4m3fn", ml_dtypes.float8_e4m3fn, "float")
+float8_e5m2 = DType("float8_e5m2", ml_dtypes.float8_e5m2, "float")
+int8 = DType("int8", np.int8, "int")
+int16 = DType("int16", np.int16, "int")
+int32 = DType("int32", np.int32, "int")
+int64 = DType("int64", np.int64, "int")
+uint8 = DType("uint8", np.uint8, "int")
+bool_ = DType("bool", np.bool_, "bool")
+
+DTYPES: dict[str, DType] = {
+    d.name: d
+    for d in (
+        float64, float32, float16, bfloat16, float8_e4m3fn, float8_e5m2,
+        int8, int16, int32, int64, uint8, bool_,
+    )
+}  # fmt: skip
+_ALIASES = {"float": float32, "double": float64, "half": float16, "int": int32, "long": int64}
+_BY_NUMPY = {d.numpy: d for d in DTYPES.values()}
+_PYTHON: dict[type, DType] = {float: float32, int: int64, bool: bool_}
+_KINDS = ("bool", "int", "float")
+
+
+def as_dtype(dtype: Any) -> DType:  # noqa: ANN401 - whatever the user names it with
+    """Return the element type named by a DType, a name (torch's, or numpy's) or a numpy dtype.
+
+    Raises:
+        UnsupportedError: simrank has no such type.
+    """
+    if isinstance(dtype, DType):
+        return dtype
+    if isinstance(dtype, str) and dtype in DTYPES:
+        return DTYPES[dtype]
+    if isinstance(dtype, str) and dtype in _ALIASES:
+        return _ALIASES[dtype]
+    if isinstance(dtype, type) and dtype in _PYTHON:
+        return _PYTHON[dtype]
+    try:
+        return _BY_NUMPY[np.dtype(dtype)]
+    except (KeyError, TypeError):
+        text = f"dtype {dtype!r} is not supported; simrank has {', '.join(DTYPES)}"
+        raise UnsupportedError(text) from None
+
+
+def promote(first: DType, second: DType) -> DType:
+    """Return the type of a result of two tensors, as torch promotes."""
+    if first is second:
+        return first
+    rank_first, rank_second = _KINDS.index(first.kind), _KINDS.index(second.kind)
+    if rank_first != rank_second:
+        return first if rank_first > rank_second else second
+    if first.kind == "int":
+        return as_dtype(np.promote_types(first.numpy, second.numpy))
+    if first.itemsize == second.itemsize:  # float16 with bfloat16, or two kinds of fp8.
+        return float32
+    return first if first.itemsize > second.itemsize else second
+
+
+def promote_scalar(dtype: DType, value: complex) -> DType:
+    """Return the type of a result of a tensor and a Python number, as torch promotes."""
+    if isinstance(value, complex):
+        raise UnsupportedError("complex numbers are not supported")
+    if isinstance(value, bool):
+        return dtype
+    if isinstance(value, int):
+        return int64 if dtype.kind == "bool" else dtype
+    return dtype if dtype.kind == "float" else float32

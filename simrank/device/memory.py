@@ -1,0 +1,211 @@
+"""Memory: one simulated address space, storages in it, and what in flight still writes them."""
+
+from __future__ import annotations
+
+import mmap
+from bisect import bisect_right, insort
+from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
+
+import numpy as np
+from numpy.lib.array_utils import byte_bounds
+
+from simrank.engine import user_site
+from simrank.errors import OutOfMemoryError, UninitializedValueError
+
+if TYPE_CHECKING:
+    from simrank.device.device import Device
+    from simrank.device.stream import Operation
+    from simrank.engine import CallSite
+
+GRANULE_BYTES = 512  # As CUDA's caching allocator rounds (PyTorch c10/cuda, kMinBlockSize).
+DEVICE_SPAN_BYTES = 1 << 40  # Addresses of device d start at (d + 1) * DEVICE_SPAN_BYTES.
+VALUES_UP_TO_BYTES = 64 * 1024  # Shape-only device tensors above this size have no values.
+_PATTERN = 0xFF  # A NaN in every floating type, -1 in signed integers: garbage that shows.
+_NUM_LARGEST = 5
+
+_void = mmap.mmap(-1, mmap.PAGESIZE)
+
+
+def _void_bytes(size_bytes: int) -> np.ndarray[Any, Any]:
+    """Return bytes that are only measured, never touched: shape-only tensors share them."""
+    global _void  # noqa: PLW0603 - one reservation for the process, grown on demand
+    if size_bytes > len(_void):
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)
+        _void = mmap.mmap(-1, size_bytes, flags=flags, prot=mmap.PROT_READ)
+    return np.frombuffer(_void, dtype=np.uint8, count=size_bytes)
+
+
+class AddressSpace:
+    """Which storage a simulated address belongs to; one table for all devices of a Context."""
+
+    def __init__(self) -> None:
+        self._starts: list[int] = []
+        self._segments: WeakValueDictionary[int, Storage] = WeakValueDictionary()
+
+    def add(self, storage: Storage) -> None:
+        """Enter a storage under its address."""
+        if not self._starts or storage.address > self._starts[-1]:
+            self._starts.append(storage.address)
+        else:
+            insort(self._starts, storage.address)
+        self._segments[storage.address] = storage
+
+    def remove(self, address: int) -> None:
+        """Forget the storage at an address."""
+        index = bisect_right(self._starts, address) - 1
+        assert self._starts[index] == address, "only what was allocated is freed"
+        del self._starts[index]
+
+    def find(self, address: int) -> Storage | None:
+        """Return the storage that contains `address`, or None: no such segment exists."""
+        index = bisect_right(self._starts, address) - 1
+        if index < 0:
+            return None
+        storage = self._segments.get(self._starts[index])
+        if storage is None or address >= storage.address + max(storage.size_bytes, 1):
+            return None
+        return storage
+
+
+class DeviceMemory:
+    """The memory of one device: first fit in address order, so addresses repeat run for run.
+
+    Attributes:
+        total_bytes: Its size.
+        used_bytes: Allocated now.
+        peak_bytes: The most that was ever allocated.
+    """
+
+    def __init__(self, device_index: int, total_bytes: int, space: AddressSpace) -> None:
+        self.device_index = device_index
+        self.total_bytes = total_bytes
+        self.used_bytes = 0
+        self.peak_bytes = 0
+        self.space = space
+        self._top = (device_index + 1) * DEVICE_SPAN_BYTES
+        self._free: dict[int, list[int]] = {}
+        self._live: dict[int, tuple[int, CallSite | None]] = {}
+
+    def allocate(self, size_bytes: int) -> int:
+        """Return the address of a new block.
+
+        Raises:
+            OutOfMemoryError: It does not fit; names the largest allocations and their lines.
+        """
+        block_bytes = max(-(-size_bytes // GRANULE_BYTES) * GRANULE_BYTES, GRANULE_BYTES)
+        if self.used_bytes + block_bytes > self.total_bytes:
+            raise self._out_of_memory(size_bytes)
+        freed = self._free.get(block_bytes)
+        if freed:
+            address = freed.pop()
+        else:
+            address = self._top
+            self._top += block_bytes
+        self.used_bytes += block_bytes
+        self.peak_bytes = max(self.peak_bytes, self.used_bytes)
+        self._live[address] = (block_bytes, user_site())
+        return address
+
+    def free(self, address: int) -> None:
+        """Give a block back."""
+        block_bytes, _ = self._live.pop(address)
+        self._free.setdefault(block_bytes, []).append(address)
+        self.used_bytes -= block_bytes
+        self.space.remove(address)
+
+    def site(self, address: int) -> CallSite | None:
+        """Return where a block was allocated."""
+        return self._live[address][1]
+
+    def _out_of_memory(self, size_bytes: int) -> OutOfMemoryError:
+        largest = sorted(self._live.values(), key=lambda block: -block[0])[:_NUM_LARGEST]
+        lines = [(size, "?" if site is None else str(site.line())) for size, site in largest]
+        sizes = (size_bytes, self.total_bytes - self.used_bytes, self.total_bytes)
+        return OutOfMemoryError(self.device_index, sizes, lines)
+
+
+class Storage:
+    """Bytes of one device, or of the host, that tensors view.
+
+    Attributes:
+        device: Whose memory; None is the host's.
+        size_bytes: Its size.
+        address: Its simulated address; 0 on the host.
+        has_values: False in a shape-only run: the bytes are measured, never touched.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_bytes",
+        "_writes",
+        "address",
+        "device",
+        "has_values",
+        "size_bytes",
+    )
+
+    def __init__(self, device: Device | None, size_bytes: int, *, fresh: bool = True) -> None:
+        self.device = device
+        self.size_bytes = size_bytes
+        self.address = 0
+        self._writes: list[tuple[Operation, int, int]] | None = None
+        self.has_values = device is None or device.has_values or size_bytes <= VALUES_UP_TO_BYTES
+        if device is not None:
+            self.address = device.memory.allocate(size_bytes)
+            device.memory.space.add(self)
+        if self.has_values:
+            self._bytes = np.empty(size_bytes, np.uint8)
+            if fresh:
+                self._bytes.fill(_PATTERN)
+        else:
+            self._bytes = _void_bytes(size_bytes)
+
+    def __del__(self) -> None:
+        """Give the block back to the device."""
+        if self.address and self.device is not None:
+            self.device.memory.free(self.address)
+
+    def array(self, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+        """Return the bytes as a flat array."""
+        return self._bytes.view(dtype)
+
+    def site(self) -> CallSite | None:
+        """Return where it was allocated."""
+        if self.device is None or not self.address:
+            return None
+        return self.device.memory.site(self.address)
+
+    def note_write(self, operation: Operation, view: np.ndarray[Any, Any]) -> None:
+        """Remember that an operation in flight will write `view`."""
+        low, high = byte_bounds(view)
+        writes = self._writes
+        if writes is None:
+            self._writes = [(operation, low, high)]
+            return
+        writes[:] = [entry for entry in writes if not entry[0].complete]
+        writes.append((operation, low, high))
+
+    def pending_writes(self, view: np.ndarray[Any, Any]) -> list[Operation]:
+        """Return the operations in flight that write what `view` covers."""
+        if self._writes is None:
+            return []
+        low, high = byte_bounds(view)
+        found = [w[0] for w in self._writes if w[1] < high and low < w[2] and not w[0].complete]
+        if not found and all(w[0].complete for w in self._writes):
+            self._writes = None
+        return found
+
+    def lose_values(self) -> None:
+        """Mark the bytes as unknown: an operation without values has written them."""
+        self.has_values = False
+
+    def check_values(self, what: str) -> None:
+        """Raise if a shape-only run does not have these values.
+
+        Raises:
+            UninitializedValueError: It does not; names where the tensor was made.
+        """
+        if not self.has_values:
+            site = self.site()
+            raise UninitializedValueError(what, None if site is None else str(site.line()))

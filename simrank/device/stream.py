@@ -1,0 +1,343 @@
+"""Streams run their operations in order; an operation takes effect at its end (rules D1, D6)."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from simrank.engine import Activity, Handle, user_site
+from simrank.engine import limits
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from simrank.device.device import Device
+    from simrank.engine import CallSite, Resource
+
+PS_PER_MS = 1_000_000_000
+
+
+class Operation(Handle):
+    """What a stream runs; it is its own completion.
+
+    Subclasses say in `begin` how it takes time, and call `end` at its end.
+
+    Attributes:
+        kind: "kernel", "copy", "collective", "event" or "wait", for timelines.
+        name: In the user's words.
+        stream: The stream it was issued on.
+        rank: The rank that issued it, or None.
+        issue_ps: The host clock when it was issued; it does not begin before.
+        start_ps: When it began, in picoseconds; -1 before.
+        details: Facts for timelines (bytes, algorithm); empty unless somebody filled it.
+    """
+
+    __slots__ = (
+        "_site", "_task", "details", "effect", "issue_ps", "keeps", "name", "rank", "start_ps",
+        "stream",
+    )  # fmt: skip
+    kind = "operation"
+
+    def __init__(
+        self,
+        stream: Stream,
+        name: str,
+        effect: Callable[[], None] | None = None,
+        keeps: object = None,
+    ) -> None:
+        super().__init__()
+        self.stream = stream
+        self.name = name
+        self.effect = effect
+        self.keeps = keeps  # Tensors stay alive until the operation has ended.
+        self.start_ps = -1
+        self.issue_ps = 0
+        self.rank: int | None = None
+        self.details: dict[str, Any] | None = None
+        self._task = stream.device.engine.current_task()
+        self._site = user_site()
+
+    def describe(self) -> str:
+        """Return what blocks it: itself once it has begun, else the head of its stream."""
+        blocker = self.blocker()
+        return self.name if blocker is self else blocker.describe()
+
+    def site(self) -> CallSite | None:
+        """Return where the user's program issued what blocks it."""
+        blocker = self.blocker()
+        return self._site if blocker is self else blocker.site()
+
+    def blocker(self) -> Handle:
+        """Return what this operation really waits for."""
+        head = self.stream.head
+        if self.start_ps >= 0 or head is None or head is self:
+            return self
+        return head.blocker()
+
+    def begin(self) -> None:
+        """Start to take time; called by the stream at the simulated start."""
+        raise NotImplementedError
+
+    def end(self) -> None:
+        """Take effect, complete, and let the stream go on. Called from the hub at the end."""
+        engine = self.stream.device.engine
+        if self.effect is not None:
+            try:
+                self.effect()
+            except Exception as error:  # noqa: BLE001 - raised in the rank that issued it
+                self._fail(error)
+            self.effect = None
+        self.keeps = None
+        self.finish(engine)
+        if engine.observers:
+            for observer in engine.observers:
+                observer.on_operation(self)
+        self.stream.ended(self)
+
+    def _fail(self, error: BaseException) -> None:
+        task = self._task
+        error.add_note(f"simrank: raised by {self.name}, when it ran on the stream")
+        if task is None or task.finished:
+            self.error = error
+        else:
+            task.thrown = error
+            self.stream.device.engine.call_at(
+                self.stream.device.engine.now_ps, lambda: _resume_to_raise(task)
+            )
+
+    def drop(self) -> None:
+        """Let go of what it holds, without an end: its rank was aborted."""
+
+
+def _resume_to_raise(task: Any) -> None:  # noqa: ANN401 - a Task
+    if task.thrown is not None and not task.finished:
+        task.engine.resume(task)
+
+
+class KernelOperation(Operation):
+    """Work on the device's SMs and memory, shared with whatever else runs there (E11)."""
+
+    __slots__ = ("_activity", "demands", "duration_ps")
+    kind = "kernel"
+
+    def __init__(  # noqa: PLR0913 - an operation's facts
+        self,
+        stream: Stream,
+        name: str,
+        effect: Callable[[], None] | None = None,
+        keeps: object = None,
+        *,
+        duration_ps: int,
+        demands: Sequence[tuple[Resource, float]],
+    ) -> None:
+        super().__init__(stream, name, effect, keeps)
+        self.duration_ps = duration_ps
+        self.demands = demands
+        self._activity: Activity | None = None
+
+    def begin(self) -> None:
+        """Share the device from now on."""
+        activity = Activity(self.duration_ps, self.demands, self.end, max_rate=1.0)
+        self._activity = activity
+        self.stream.device.pool.start(activity)
+
+    def drop(self) -> None:
+        """Stop using the device."""
+        if self._activity is not None:
+            self.stream.device.pool.drop(self._activity)
+
+
+class MarkOperation(Operation):
+    """Takes no time: it completes when its turn in the stream comes (an event's record)."""
+
+    __slots__ = ()
+    kind = "event"
+
+    def begin(self) -> None:
+        """End at once."""
+        self.end()
+
+
+class WaitOperation(Operation):
+    """Holds its stream until something else is complete."""
+
+    __slots__ = ("_target",)
+    kind = "wait"
+
+    def __init__(self, stream: Stream, target: Handle) -> None:
+        super().__init__(stream, "wait")
+        self._target = target
+
+    def begin(self) -> None:
+        """End when the target is complete."""
+        self._target.on_complete(self._ended)
+
+    def _ended(self) -> None:
+        if self.stream.head is self:  # Else its stream was dropped meanwhile.
+            self.end()
+
+    def blocker(self) -> Handle:
+        """Return what the target really waits for."""
+        target = self._target
+        return target.blocker() if isinstance(target, Operation) else target
+
+
+class Stream:
+    """Operations in order, beside the other streams of a device.
+
+    Attributes:
+        device: Where it runs.
+        name: For timelines.
+        head: The operation that runs, or waits at its turn; None when idle.
+        tail: The operation issued last, or None if everything has ended.
+    """
+
+    def __init__(self, device: Device, name: str) -> None:
+        self.device = device
+        self.name = name
+        self.head: Operation | None = None
+        self._queue: deque[Operation] = deque()
+
+    def submit(self, operation: Operation, cost_ps: int | None = None) -> None:
+        """Issue an operation: stamp it with the host clock after the launch was charged.
+
+        Args:
+            operation: Made for this stream.
+            cost_ps: Host time of the launch in picoseconds; default: the device's.
+        """
+        engine = self.device.engine
+        if cost_ps is None:
+            cost_ps = self.device.spec.launch_overhead_ps
+        operation.issue_ps = engine.charge(cost_ps, operation.name)
+        engine.progress += 1
+        if self.head is None:
+            self.head = operation
+            self._start(operation)
+        else:
+            self._queue.append(operation)
+
+    def _start(self, operation: Operation) -> None:
+        engine = self.device.engine
+        if operation.issue_ps > engine.now_ps:
+            engine.call_at(operation.issue_ps, lambda: self._begin(operation))
+        else:
+            self._begin(operation)
+
+    def _begin(self, operation: Operation) -> None:
+        if self.head is operation:
+            operation.start_ps = self.device.engine.now_ps
+            operation.begin()
+
+    def ended(self, operation: Operation) -> None:
+        """Go on with the next operation."""
+        assert self.head is operation, "a stream runs its operations in order"
+        if self._queue:
+            self.head = self._queue.popleft()
+            self._start(self.head)
+        else:
+            self.head = None
+
+    @property
+    def tail(self) -> Operation | None:
+        """Return the operation issued last that has not ended, or None."""
+        return self._queue[-1] if self._queue else self.head
+
+    def drop(self) -> None:
+        """Forget everything issued: the ranks that use this stream were aborted."""
+        if self.head is not None:
+            self.head.drop()
+        self.head = None
+        self._queue.clear()
+
+    def wait_for(self, handle: Handle) -> None:
+        """Hold later operations of this stream until `handle` is complete; costs the host nothing."""
+        if not handle.complete and handle is not self.tail:
+            self.submit(WaitOperation(self, handle), cost_ps=0)
+
+    def wait_event(self, event: Event) -> None:
+        """Hold later operations until `event`, as last recorded, has happened."""
+        event.wait(self)
+
+    def wait_stream(self, stream: Stream) -> None:
+        """Hold later operations until everything issued to `stream` so far has ended."""
+        if stream.tail is not None:
+            self.wait_for(stream.tail)
+
+    def record_event(self, event: Event | None = None) -> Event:
+        """Record an event here and return it."""
+        event = Event() if event is None else event
+        event.record(self)
+        return event
+
+    def query(self) -> bool:
+        """Return whether everything issued has ended; a negative answer is a charged poll (E8)."""
+        if self.head is None:
+            return True
+        limits.poll(self.device.engine, f"query of stream '{self.name}'")
+        return self.head is None
+
+    def synchronize(self) -> None:
+        """Block the host until everything issued so far has ended."""
+        tail = self.tail
+        if tail is not None:
+            self.device.engine.wait(tail)
+
+
+class Event:
+    """A point in a stream's order, as torch.cuda.Event.
+
+    Args:
+        enable_timing: Kept for torch's signature; every simulated event has its time.
+    """
+
+    def __init__(self, *, enable_timing: bool = False) -> None:
+        self.enable_timing = enable_timing
+        self._mark: MarkOperation | None = None
+
+    def record(self, stream: Stream | None = None) -> None:
+        """Record it on a stream (default: the current one)."""
+        if stream is None:
+            from simrank.device.current import current_stream  # noqa: PLC0415 - it imports this
+
+            stream = current_stream()
+        self._mark = MarkOperation(stream, "event")
+        stream.submit(self._mark, cost_ps=0)
+
+    def wait(self, stream: Stream | None = None) -> None:
+        """Hold later operations of a stream (default: the current one) until it has happened."""
+        if self._mark is None:
+            return  # As in CUDA: an event never recorded holds nobody.
+        if stream is None:
+            from simrank.device.current import current_stream  # noqa: PLC0415 - it imports this
+
+            stream = current_stream()
+        stream.wait_for(self._mark)
+
+    def query(self) -> bool:
+        """Return whether it has happened; a negative answer is a charged poll (E8)."""
+        mark = self._mark
+        if mark is None or mark.complete:
+            return True
+        limits.poll(mark.stream.device.engine, "query of an event")
+        return mark.complete
+
+    def synchronize(self) -> None:
+        """Block the host until it has happened."""
+        if self._mark is not None:
+            self._mark.stream.device.engine.wait(self._mark)
+
+    def elapsed_time(self, end_event: Event) -> float:
+        """Return the simulated milliseconds from this event to `end_event`.
+
+        Raises:
+            RuntimeError: One of them was not recorded, or has not happened yet.
+        """
+        first, last = self._mark, end_event._mark
+        if first is None or last is None:
+            raise RuntimeError("Both events must be recorded before calculating elapsed time.")
+        if not (first.complete and last.complete):
+            raise RuntimeError(
+                "Both events must be completed before calculating elapsed time.\n"
+                "  to fix: call end_event.synchronize() first"
+            )
+        return (last.complete_ps - first.complete_ps) / PS_PER_MS

@@ -1,0 +1,143 @@
+"""Copies between devices and the host: bytes that share the links they cross (E11)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from simrank.device.stream import Operation
+from simrank.engine import Activity, ActivityPool, Resource
+from simrank.hardware.activity_rates import solve_rates
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from simrank.device.stream import Stream
+    from simrank.device.tensor import Tensor
+    from simrank.engine import Engine
+    from simrank.hardware.cluster import Cluster
+
+_PS_PER_S = 1_000_000_000_000
+
+
+class Network:
+    """The links of a cluster in one run: what crosses them shares them.
+
+    Attributes:
+        cluster: The frozen cluster.
+        pool: Transfers in flight.
+    """
+
+    def __init__(self, engine: Engine, cluster: Cluster) -> None:
+        self.engine = engine
+        self.cluster = cluster
+        self.pool = ActivityPool(engine, solve_rates)
+        self._links: dict[int, Resource] = {}
+
+    def link(self, index: int) -> Resource:
+        """Return one direction of a link, as a shared resource in bytes per picosecond."""
+        if index not in self._links:
+            rate = float(self.cluster.link_bandwidth_bytes_per_s[index]) / _PS_PER_S
+            self._links[index] = Resource(self.cluster.link_name(index), rate)
+        return self._links[index]
+
+    def set_bandwidth(self, index: int, bandwidth_bytes_per_s: float) -> None:
+        """Change a link now; transfers in flight slow down or speed up from here on.
+
+        Collectives that have started keep the time they were given; later ones see the cluster
+        as it was described.
+        """
+        self.pool.change(self.link(index), capacity=bandwidth_bytes_per_s / _PS_PER_S)
+
+    def transfer(
+        self, src: int, dst: int, size_bytes: int, done: Callable[[], None]
+    ) -> Callable[[], None]:
+        """Move bytes from device to device: the route's latency, then its shared bandwidth.
+
+        Returns:
+            What takes it out of flight, for a rank that was aborted.
+        """
+        paths = self.cluster.paths([src], [dst])
+        links = [int(i) for i in paths.links[0] if i != self.cluster.num_links]
+        demands = [(self.link(index), 1.0) for index in links]
+        start_ps = self.engine.now_ps
+
+        def arrived() -> None:
+            for observer in self.engine.observers:
+                name = f"{size_bytes} B from device {src} to {dst}"
+                observer.on_transfer(name, tuple(links), start_ps, self.engine.now_ps)
+            done()
+
+        activity = Activity(float(size_bytes) if links else 0.0, demands, arrived)
+        wakeup = self.engine.call_at(
+            start_ps + int(paths.latency_ps[0]), lambda: self.pool.start(activity)
+        )
+
+        def drop() -> None:
+            self.engine.cancel(wakeup)
+            self.pool.drop(activity)
+
+        return drop
+
+
+class TransferOperation(Operation):
+    """A copy between two devices, or between a device and its host."""
+
+    __slots__ = ("_drop", "_route")
+    kind = "copy"
+
+    def __init__(self, stream: Stream, target: Tensor, src: Tensor) -> None:
+        into, source = target.storage.device, src.storage.device
+        name = "copy host to device" if source is None else "copy device to host"
+        if into is not None and source is not None:
+            name = f"copy device {source.index} to {into.index}"
+        super().__init__(stream, name, _effect(target, src), (target, src))
+        self._route = (
+            None if source is None or into is None else (source.index, into.index),
+            src.nbytes,
+        )
+        self._drop: Callable[[], None] | None = None
+        self.details = {"bytes": src.nbytes}
+
+    def begin(self) -> None:
+        """Cross the route, or the host link at the bandwidth of the device's host link."""
+        device = self.stream.device
+        route, size_bytes = self._route
+        if route is not None:
+            self._drop = device.network.transfer(*route, size_bytes, self.end)
+        else:
+            activity = Activity(float(size_bytes), [(device.host_link, 1.0)], self.end)
+            device.pool.start(activity)
+            self._drop = lambda: device.pool.drop(activity)
+
+    def drop(self) -> None:
+        """Take it out of flight."""
+        if self._drop is not None:
+            self._drop()
+
+
+def copy_between(target: Tensor, src: Tensor) -> TransferOperation:
+    """Issue a copy between two places on the current stream of the device side."""
+    from simrank.device.arithmetic import stream_of  # noqa: PLC0415 - it imports this module
+
+    device = src.storage.device or target.storage.device
+    assert device is not None, "copies within the host are no transfers"
+    if src.storage.device is None:
+        src.wait_values()
+    operation = TransferOperation(stream_of(device), target, src)
+    device_stream = operation.stream
+    device_stream.submit(operation)
+    return operation
+
+
+def _effect(target: Tensor, src: Tensor) -> Callable[[], None] | None:
+    if not (src.storage.has_values and target.storage.has_values):
+        target.storage.lose_values()
+        return None
+    view = target.array
+    # Host memory is read at once, as a copy from pageable memory does.
+    values: Any = src.array.copy() if src.storage.device is None else src.array
+
+    def assign() -> None:
+        view[...] = values.astype(view.dtype) if values.dtype != view.dtype else values
+
+    return assign

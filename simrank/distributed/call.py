@@ -1,0 +1,318 @@
+"""One collective of one group: calls of all ranks matched, then data and times of all at once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from simrank.collectives.time_network import NOT_ARRIVED
+from simrank.device import Operation
+from simrank.errors import CallVariant, CollectiveMismatchError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from simrank.device import Stream, Tensor
+    from simrank.distributed.group import ProcessGroup
+    from simrank.distributed.planner import Plan
+    from simrank.engine import CallSite
+
+Array = np.ndarray[Any, Any]
+
+# What must agree between ranks, in the order of `Signature`; the words of reports.
+COLUMNS = ("op", "reduce_op", "root", "dtype", "count")
+Signature = tuple[str, str | None, int | None, str, int | None]
+
+
+class CollectiveOperation(Operation):
+    """One rank's part of a collective, on a stream of its device."""
+
+    __slots__ = ("call", "group_rank", "inputs", "outputs")
+    kind = "collective"
+
+    def __init__(
+        self, stream: Stream, call: Call, group_rank: int, tensors: tuple[Tensor, Tensor]
+    ) -> None:
+        super().__init__(stream, call.name, None, tensors)
+        self.call = call
+        self.group_rank = group_rank
+        self.rank = call.group.ranks[group_rank]
+        self.inputs, self.outputs = tensors
+
+    def begin(self) -> None:
+        """Arrive: spin on some SMs until the collective lets this rank go."""
+        self.stream.device.hold_sms(self.call.group.world.library.num_sms)
+        self.call.arrive(self)
+
+    def end(self) -> None:
+        """Give the SMs back and complete."""
+        self.stream.device.hold_sms(-self.call.group.world.library.num_sms)
+        self.details = self.call.details
+        super().end()
+
+
+class Splits:
+    """Elements that rank i sends to rank j and expects from rank j, for the ranks that called."""
+
+    __slots__ = ("known", "receives", "sends")
+
+    def __init__(self, size: int) -> None:
+        self.sends = np.zeros((size, size), dtype=np.int64)
+        self.receives = np.zeros((size, size), dtype=np.int64)
+        self.known = np.zeros(size, dtype=bool)
+
+
+class Call:
+    """The calls of all ranks of a group under one sequence number.
+
+    Attributes:
+        group: The group.
+        seq: The sequence number.
+        signature: What the first caller asked for; all must agree.
+        name: For reports, for example `all_reduce #7 on group 'tp0'`.
+        splits: What each rank sends and expects, where the collective has split sizes.
+        details: Facts for timelines, once they are known.
+    """
+
+    is_collective = True
+
+    def __init__(self, group: ProcessGroup, seq: int, signature: Signature) -> None:
+        self.group = group
+        self.seq = seq
+        self.signature = signature
+        self.name = f"{signature[0]} #{seq} on group '{group.name}'"
+        self.splits: Splits | None = None
+        self.details: dict[str, Any] | None = None
+        size = group.size()
+        self._operations: list[CollectiveOperation | None] = [None] * size
+        self._arrivals = np.full(size, NOT_ARRIVED, dtype=np.int64)
+        self._num_called = 0
+        self._num_arrived = 0
+        self._num_ended = 0
+        self._plan: Plan | None = None
+        self._snapshots: dict[int, Array] = {}
+        self._timed = np.zeros(size, dtype=bool)
+        self._evaluation_queued = False
+        self._all_played = False
+        group.engine.pending[self] = None
+
+    # ---- the host's side: matching ----
+
+    def check(self, group_rank: int, signature: Signature, site: CallSite | None) -> None:
+        """Compare a rank's call with those made before.
+
+        Raises:
+            CollectiveMismatchError: They differ; it shows every distinct call.
+        """
+        if signature != self.signature:
+            raise self._mismatch(group_rank, signature, site)
+
+    def join(self, operation: CollectiveOperation) -> None:
+        """Count a rank's matching call."""
+        self._operations[operation.group_rank] = operation
+        self._num_called += 1
+
+    def _mismatch(
+        self, group_rank: int, signature: Signature, site: CallSite | None
+    ) -> CollectiveMismatchError:
+        ranks_by_site: dict[CallSite | None, list[int]] = {}
+        for operation in self._operations:
+            if operation is not None:
+                ranks_by_site.setdefault(operation._site, []).append(operation.rank or 0)  # noqa: SLF001
+        variants = [
+            _variant(ranks, self.signature, where) for where, ranks in ranks_by_site.items()
+        ]
+        own_rank = self.group.ranks[group_rank]
+        variants.append(_variant([own_rank], signature, site))
+        absent = [
+            rank
+            for rank, operation in zip(self.group.ranks, self._operations, strict=True)
+            if operation is None and rank != own_rank
+        ]
+        return CollectiveMismatchError(
+            self.group.engine.now_ps, self.group.name, self.seq, variants, absent
+        )
+
+    def pending_ranks(self) -> Iterator[tuple[int, str, CallSite | None]]:
+        """Yield the ranks that have called and not ended, for the deadlock report."""
+        for operation in self._operations:
+            if operation is not None and not operation.complete and operation.rank is not None:
+                yield operation.rank, self.name, operation._site  # noqa: SLF001
+
+    def join_splits(
+        self, group_rank: int, send: Sequence[int], receive: Sequence[int], site: CallSite | None
+    ) -> None:
+        """Note a rank's split sizes and compare them with those of the ranks before it.
+
+        Raises:
+            CollectiveMismatchError: What one sends is not what the other expects.
+        """
+        size = self.group.size()
+        if self.splits is None:
+            self.splits = Splits(size)
+        sends, receives, known = self.splits.sends, self.splits.receives, self.splits.known
+        # What the ranks before send to this one, and what they expect from it.
+        for ours, theirs, we_send in (
+            (np.asarray(receive), sends[:, group_rank], False),
+            (np.asarray(send), receives[:, group_rank], True),
+        ):
+            wrong = np.flatnonzero(known & (ours != theirs))
+            if len(wrong):
+                other = int(wrong[0])
+                own, peer = (group_rank, int(ours[other])), (other, int(theirs[other]))
+                raise self._split_mismatch(*((own, peer) if we_send else (peer, own)), site)
+        sends[group_rank], receives[group_rank], known[group_rank] = send, receive, True
+
+    def _split_mismatch(
+        self, sender: tuple[int, int], receiver: tuple[int, int], site: CallSite | None
+    ) -> CollectiveMismatchError:
+        """Build the error for a pair given as (group rank, elements), one of which calls now."""
+        ranks = self.group.ranks
+        variants = []
+        for (rank, count), verb, peer in (
+            (sender, "sends {} elements to rank {}", receiver[0]),
+            (receiver, "expects {} elements from rank {}", sender[0]),
+        ):
+            operation = self._operations[rank]
+            where = site if operation is None else operation._site  # noqa: SLF001
+            variant = _variant([ranks[rank]], self.signature, where)
+            columns = {**variant.columns, "splits": verb.format(count, ranks[peer])}
+            variants.append(CallVariant(variant.ranks, columns, variant.file, variant.line))
+        calling = {sender[0], receiver[0]}
+        absent = [
+            ranks[rank]
+            for rank, operation in enumerate(self._operations)
+            if operation is None and rank not in calling
+        ]
+        return CollectiveMismatchError(
+            self.group.engine.now_ps, self.group.name, self.seq, variants, absent
+        )
+
+    @property
+    def count(self) -> int:
+        """Return the number of elements, with the meaning that the collective gives it."""
+        if self.splits is not None:  # Even after all: what goes to each peer.
+            return int(self.splits.sends[0, 0])
+        return self.signature[4] or 0
+
+    def split_matrix(self) -> Array | None:
+        """Return the elements that rank i sends to rank j, or None where they are even."""
+        if self.splits is None:
+            return None
+        sends = self.splits.sends
+        return None if (sends == sends[0, 0]).all() else sends
+
+    # ---- the device's side: arrival, evaluation, completion ----
+
+    def arrive(self, operation: CollectiveOperation) -> None:
+        """Note that a rank's stream has reached the call; evaluate what that decides."""
+        engine = self.group.engine
+        self._arrivals[operation.group_rank] = engine.now_ps
+        self._num_arrived += 1
+        if self._num_arrived == self.group.size():
+            self._evaluate()
+        elif self.signature[2] is not None:  # Rooted: some ranks may end before others arrive.
+            self._evaluate_early()
+
+    def _evaluate_early(self) -> None:
+        """Queue an evaluation after the other arrivals of this time, if some rank may end early."""
+        if self._plan is None:
+            self._plan = self.group.planner.plan(self)
+        if not self._plan.synchronizing and not self._evaluation_queued:
+            self._evaluation_queued = True
+            self.group.engine.call_at(self.group.engine.now_ps, self._evaluate_queued)
+
+    def _evaluate_queued(self) -> None:
+        self._evaluation_queued = False
+        if self._num_arrived < self.group.size():
+            self._evaluate()
+
+    def _evaluate(self) -> None:
+        """Compute when ranks end, from the arrivals so far, and queue those that are decided."""
+        if self._plan is None:
+            self._plan = self.group.planner.plan(self)
+        self.details = self._plan.details
+        ends_ps = self._plan.completions(self._arrivals)
+        decided = np.flatnonzero((ends_ps < NOT_ARRIVED) & ~self._timed)
+        if not len(decided):
+            return
+        self._timed[decided] = True
+        decided = decided[np.argsort(ends_ps[decided], kind="stable")]
+        _Ends(self, ends_ps[decided].tolist(), decided.tolist())
+
+    def end(self, group_ranks: Sequence[int]) -> None:
+        """End these ranks now: their data first, then all wake-ups as one."""
+        operations = [self._operations[rank] for rank in group_ranks]
+        live = [o for o in operations if o is not None and o.stream.head is o]
+        if not live:
+            return  # Aborted meanwhile.
+        self._play(live)
+        with self.group.engine.one_wakeup():
+            for operation in live:
+                operation.end()
+        self._num_ended += len(live)
+        if self._num_ended == self.group.size():
+            self.group.engine.pending.pop(self, None)
+            self.group.calls.pop(self.seq, None)
+            self._operations = []
+
+    def _play(self, ending: Sequence[CollectiveOperation]) -> None:
+        """Move data: of all ranks at the first end once all have arrived, else of those ending."""
+        if self._all_played or self._plan is None:
+            return
+        if self._num_arrived == self.group.size():
+            self._all_played = True
+            ending = [o for o in self._operations if o is not None and not o.complete]
+        self._plan.move(self._operations, ending, self._snapshots)
+
+
+class _Ends:
+    """The ends of a call's ranks: one entry of the engine's queue at a time, sorted."""
+
+    __slots__ = ("_call", "_cursor", "_ends_ps", "_group_ranks")
+
+    def __init__(self, call: Call, ends_ps: list[int], group_ranks: list[int]) -> None:
+        self._call = call
+        self._ends_ps = ends_ps
+        self._group_ranks = group_ranks
+        self._cursor = 0
+        call.group.engine.call_at(ends_ps[0], self._fire)
+
+    def _fire(self) -> None:
+        first = last = self._cursor
+        ends_ps = self._ends_ps
+        now_ps = ends_ps[first]
+        while last < len(ends_ps) and ends_ps[last] == now_ps:
+            last += 1
+        self._cursor = last
+        if last < len(ends_ps):
+            self._call.group.engine.call_at(ends_ps[last], self._fire)
+        self._call.end(self._group_ranks[first:last])
+
+
+def _variant(ranks: Sequence[int], signature: Signature, site: CallSite | None) -> CallVariant:
+    columns = {
+        name: str(value)
+        for name, value in zip(COLUMNS, signature, strict=True)
+        if value is not None
+    }
+    file, line = (None, None) if site is None else site.line()
+    return CallVariant(tuple(ranks), columns, file, line)
+
+
+def enter(
+    group: ProcessGroup, group_rank: int, signature: Signature, site: Callable[[], CallSite | None]
+) -> Call:
+    """Return the call that a member's next collective belongs to, matched with the others.
+
+    Raises:
+        CollectiveMismatchError: Another member called something else.
+    """
+    seq = group.next_seq(group_rank)
+    call = group.calls.get(seq)
+    if call is None:
+        call = group.calls[seq] = Call(group, seq, signature)
+    elif signature != call.signature:
+        call.check(group_rank, signature, site())
+    return call

@@ -1,0 +1,210 @@
+"""`spawn` as torch.multiprocessing has it, with ranks instead of processes."""
+
+from __future__ import annotations
+
+import traceback
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from simrank.distributed.group import World
+from simrank.engine import Task, TaskGroup
+from simrank.errors import (
+    ProcessException,
+    ProcessExitedException,
+    RankAborted,
+    SimrankError,
+    SpawnException,
+)
+from simrank.ranks import Program, current_program, default_context, set_program
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from types import TracebackType
+
+_FIRST_PID = 1000  # assumed: any number that looks like a process id
+
+
+def spawn(  # noqa: PLR0913 - torch's signature
+    fn: Callable[..., Any],
+    args: Sequence[Any] = (),
+    nprocs: int = 1,
+    join: bool = True,
+    daemon: bool = False,
+    start_method: str = "spawn",
+) -> ProcessContext | None:
+    """Run `fn(rank, *args)` on `nprocs` simulated ranks; rank r uses device r.
+
+    Without a Context the cluster is as many HGX H100 nodes as `nprocs` needs. The arguments are
+    shared, not copied.
+
+    Args:
+        fn: The program of every rank; what it returns is dropped.
+        args: Its arguments after the rank.
+        nprocs: Number of ranks.
+        join: Whether to wait for the ranks to end.
+        daemon: Kept for torch's signature.
+        start_method: Kept for torch's signature.
+
+    Returns:
+        None, or with `join=False` a context whose `join()` is called until it returns True.
+
+    Raises:
+        SpawnException: A rank raised; `.errors` has every root cause.
+        ProcessExitedException: A rank called `sys.exit` with a non-zero code.
+        DeadlockError: The ranks wait for what can never happen.
+        SimrankError: The cluster has fewer devices than `nprocs`.
+    """
+    del daemon, start_method
+    program = current_program()
+    if program is not None:
+        return spawn_in(program, fn, args, nprocs, join=join)
+    with default_context(nprocs) as context:
+        started = spawn_in(context.program, fn, args, nprocs, join=True)
+    return started if not join else None
+
+
+def spawn_in(
+    parent: Program,
+    fn: Callable[..., Any],
+    args: Sequence[Any],
+    nprocs: int,
+    *,
+    join: bool = True,
+) -> ProcessContext | None:
+    """Run `fn(rank, *args)` on ranks of the parent's Context; see `spawn`."""
+    context, engine = parent.context, parent.engine
+    num_devices = context.cluster.num_devices
+    if nprocs > num_devices:
+        raise SimrankError(
+            f"spawn of {nprocs} ranks on cluster '{context.cluster.name}', which has "
+            f"{num_devices} devices\n  to fix: raise its number of nodes, or lower nprocs"
+        )
+    world = World(context.network, np.arange(nprocs), context.library)
+    tasks = []
+    for rank in range(nprocs):
+        task = Task(engine, f"rank {rank}", rank)
+        program = Program(
+            context, engine, rank=rank, world_size=nprocs, device_index=rank, parent=parent
+        )
+        program.task = task
+        program.local["world"] = world
+        task.carry(_body(program, fn, args))
+        tasks.append(task)
+    group = TaskGroup(engine, f"spawn of {getattr(fn, '__name__', fn)}", tasks)
+    group.on_abort = lambda: _drop(context, world, nprocs)
+    group.start()
+    processes = ProcessContext(group, context)
+    if not join:
+        return processes
+    while not processes.join():
+        pass
+    return None
+
+
+def _body(program: Program, fn: Callable[..., Any], args: Sequence[Any]) -> Callable[[], None]:
+    def body() -> None:
+        set_program(program)
+        try:
+            fn(program.rank, *args)
+        except SystemExit as error:
+            # As in a child process: exit code 0 or None is success.
+            if isinstance(error, RankAborted) or error.code not in (None, 0):
+                raise
+
+    return body
+
+
+def _drop(context: Any, world: World, nprocs: int) -> None:  # noqa: ANN401 - the Context is above
+    """Drop what aborted ranks left in flight, so that later runs start clean."""
+    world.drop()
+    for index in range(nprocs):
+        context.devices.drop(index)
+
+
+class ProcessContext:
+    """The ranks of one spawn, as torch's ProcessContext.
+
+    Attributes:
+        group: Their tasks.
+    """
+
+    def __init__(self, group: TaskGroup, context: Any) -> None:  # noqa: ANN401
+        self.group = group
+        self._context = context
+
+    def pids(self) -> list[int]:
+        """Return a simulated process id per rank."""
+        return [_FIRST_PID + index for index in range(len(self.group.tasks))]
+
+    def join(self, timeout: float | None = None, grace_period: float | None = None) -> bool:
+        """Wait for the ranks; True once all have ended.
+
+        Args:
+            timeout: Simulated seconds; None waits for the end.
+            grace_period: Kept for torch's signature: siblings of a failed rank end at once.
+
+        Raises:
+            SpawnException: A rank raised.
+            ProcessExitedException: A rank exited with a non-zero code.
+        """
+        del grace_period
+        group, engine = self.group, self.group.engine
+        try:
+            if timeout is None:
+                engine.wait(group)
+            elif not engine.wait_at_most(group, round(timeout * 1e12)):
+                return False
+            if not group.failed and engine.current_task() is None and not engine.tasks:
+                engine.run()  # What the ranks left on their streams ends too, or is a deadlock.
+        except SimrankError:
+            group.abort()
+            raise
+        except BaseException:  # KeyboardInterrupt in the hub, say: leave nothing behind.
+            group.abort()
+            raise
+        if group.failed:
+            raise _failure(group)
+        return True
+
+
+def _failure(group: TaskGroup) -> BaseException:
+    """Build what spawn raises from the root causes; the lowest rank is described first."""
+    failed = sorted(group.failed, key=lambda task: task.rank or 0)
+    errors: dict[int, BaseException] = {}
+    for task in failed:
+        assert task.error is not None
+        errors[task.rank or 0] = task.error
+        note = f"simrank: raised by rank {task.rank} at t={group.complete_ps / 1e6:.3f} us"
+        if note not in getattr(task.error, "__notes__", ()):
+            task.error.add_note(note)
+    rank, error = next(iter(errors.items()))
+    if isinstance(error, KeyboardInterrupt):
+        return error
+    if isinstance(error, SystemExit):
+        return _exited(rank, error)
+    text = f"\n\n-- Process {rank} terminated with the following error:\n{_traceback_text(error)}"
+    if len(errors) > 1:
+        others = ", ".join(f"{r} ({type(e).__name__})" for r, e in list(errors.items())[1:9])
+        text += f"\nalso raised on rank {others}" + (", ..." if len(errors) > 9 else "")
+    failure = SpawnException(text, rank, _FIRST_PID + rank, errors=errors)
+    failure.stubborn = tuple(task.rank or 0 for task in group.stubborn)
+    failure.time_ps = group.complete_ps
+    failure.__cause__ = error if isinstance(error, Exception) else None
+    return failure
+
+
+def _exited(rank: int, error: SystemExit) -> ProcessException:
+    code = error.code if isinstance(error.code, int) else 1
+    text = f"process {rank} terminated with exit code {code}"
+    if isinstance(error.code, str):
+        text += f": {error.code}"
+    return ProcessExitedException(text, rank, _FIRST_PID + rank, code)
+
+
+def _traceback_text(error: BaseException) -> str:
+    """Return the traceback from the user's function on, without simrank's own first frames."""
+    start: TracebackType | None = error.__traceback__
+    while start is not None and start.tb_frame.f_globals.get("__name__", "").startswith("simrank."):
+        start = start.tb_next
+    return "".join(traceback.format_exception(type(error), error, start))

@@ -1,0 +1,107 @@
+"""Who is running: the current program, whatever carries its stack."""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+
+from simrank.errors import NoRankError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from simrank.engine import Engine, Task
+
+
+class Program:
+    """One running program of a Context: a rank, or the main program on the hub.
+
+    Attributes:
+        context: The Context it belongs to.
+        engine: That Context's engine.
+        rank: Its rank in the spawn that made it; None on the hub.
+        world_size: How many ranks that spawn has; 1 on the hub.
+        device_index: The device it uses by default.
+        task: What the engine resumes; None on the hub.
+        local: Rank-local state of the layers above, made at first use.
+        parent: The program that spawned it, or None.
+    """
+
+    __slots__ = (
+        "context", "device_index", "engine", "local", "parent", "rank", "task", "world_size",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        context: Any,  # noqa: ANN401 - the Context lives above; nothing here looks into it
+        engine: Engine,
+        *,
+        rank: int | None = None,
+        world_size: int = 1,
+        device_index: int = 0,
+        parent: Program | None = None,
+    ) -> None:
+        self.context = context
+        self.engine = engine
+        self.rank = rank
+        self.world_size = world_size
+        self.device_index = device_index
+        self.parent = parent
+        self.task: Task | None = None
+        self.local: dict[str, Any] = {}
+
+
+_current: ContextVar[Program | None] = ContextVar("simrank_program", default=None)
+
+
+def current_program() -> Program | None:
+    """Return the program that runs now, or None outside every Context."""
+    return _current.get()
+
+
+def require_program(call: str) -> Program:
+    """Return the program that runs now.
+
+    Raises:
+        NoRankError: There is none; the text names `call`.
+    """
+    program = _current.get()
+    if program is None:
+        text = f"{call} was called outside a Context and outside a rank"
+        raise NoRankError(
+            f"{text}\n  to fix: call it in a function given to spawn, or in `with Context()`"
+        )
+    return program
+
+
+def require_rank(call: str) -> Program:
+    """Return the rank that runs now.
+
+    Raises:
+        NoRankError: The caller is no rank; the text names `call`.
+    """
+    program = _current.get()
+    if program is None or program.rank is None:
+        text = f"{call} was called outside a rank"
+        raise NoRankError(f"{text}\n  to fix: call it in the function given to spawn")
+    return program
+
+
+def set_program(program: Program | None) -> None:
+    """Say who runs in the current contextvars context (each task has its own)."""
+    _current.set(program)
+
+
+_make_context: Callable[[int], Any] | None = None
+
+
+def register_default_context(make: Callable[[int], Any]) -> None:
+    """Say how to make the Context of a spawn that has none; the layer above knows."""
+    global _make_context  # noqa: PLW0603 - set once, on import
+    _make_context = make
+
+
+def default_context(num_ranks: int) -> Any:  # noqa: ANN401 - the Context lives above
+    """Return a new Context with a device for each of `num_ranks`."""
+    assert _make_context is not None, "importing simrank registers it"
+    return _make_context(num_ranks)
