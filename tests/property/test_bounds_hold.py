@@ -95,7 +95,7 @@ def test_ring_takes_its_textbook_time(collective, world_size, count):
 @pytest.mark.parametrize("collective", ["broadcast", "reduce"])
 @pytest.mark.parametrize("num_chunks", [1, 4, 25])
 def test_chain_takes_its_textbook_time(collective, num_chunks):
-    """It takes n - 2 + m steps of alpha + S / m B: the reduce pays in the same rounds, backwards."""
+    """Both take n - 2 + m steps of alpha + S / m B; the reduce runs the rounds backwards."""
     problem = Problem(collective, 8, 100_000, root=3)
     schedule = build(problem, "chain", options={"num_chunks": num_chunks})
     expected = chain_ps(
