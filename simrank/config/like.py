@@ -72,4 +72,4 @@ def _with_part(data: object, key_path: KeyPath, part: object) -> object:
         return part
     changed = dict(data) if isinstance(data, Mapping) else list(data)  # type: ignore[call-overload]
     changed[key_path[0]] = _with_part(changed[key_path[0]], key_path[1:], part)
-    return changed  # type: ignore[no-any-return]
+    return changed

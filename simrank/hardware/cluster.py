@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
@@ -249,7 +248,7 @@ def build_cluster(config: ClusterConfig) -> Cluster:
             memory_bytes=device.memory_bytes,
             memory_bandwidth_bytes_per_s=device.memory_bandwidth_bytes_per_s,
             num_sms=device.num_sms,
-            peak_flops=MappingProxyType(dict(device.peak_flops)),
+            peak_flops=dict(device.peak_flops),
             kernel_floor_ps=device.kernel_floor_ps,
             launch_overhead_ps=device.launch_overhead_ps,
         ),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ class DeviceSpec:
     memory_bytes: int
     memory_bandwidth_bytes_per_s: int
     num_sms: int
-    peak_flops: Mapping[str, int]
+    peak_flops: Mapping[str, int] = field(hash=False)
     kernel_floor_ps: int
     launch_overhead_ps: int
 

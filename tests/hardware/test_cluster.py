@@ -1,5 +1,7 @@
 """Clusters as numbers: links, routes, changed copies."""
 
+import pickle
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -187,6 +189,16 @@ def test_arrays_are_read_only():
     """A cluster is data that many runs share."""
     with pytest.raises(ValueError, match="read-only"):
         load_cluster("hgx_h100").link_bandwidth_bytes_per_s[0] = 1
+
+
+def test_a_cluster_travels_to_another_process():
+    """Sweeps send clusters to workers; routes are found there again."""
+    cluster = load_cluster("h100_ib")
+    copy = pickle.loads(pickle.dumps(cluster))
+
+    assert route(copy, 0, 13) == route(cluster, 0, 13)
+    assert copy.device == cluster.device
+    assert hash(copy.device) == hash(cluster.device)
 
 
 def test_the_largest_cluster_stays_small():
