@@ -1,10 +1,21 @@
 """The YAML of a cluster: what is accepted, and what each mistake says."""
 
-import pytest
+import re
 
-from simrank.config import builtin_clusters, load_bench_config, load_cluster_config
-from simrank.config.cluster import expand_range
+import pytest
+import yaml
+
+from simrank.config import builtin_clusters, configs_dir, load_bench_config, load_cluster_config
+from simrank.config.cluster import (
+    ClusterConfig,
+    DeviceConfig,
+    FabricConfig,
+    LinkConfig,
+    expand_range,
+)
 from simrank.errors import ConfigError
+
+README = (configs_dir() / "clusters" / "README.md").read_text()
 
 GOOD = """\
 name: own4
@@ -240,3 +251,17 @@ def test_a_cluster_cannot_be_larger_than_a_laptop():
     assert load_cluster_config("h100_ib", nodes=16_384).num_devices == 131_072
     with pytest.raises(ConfigError, match="at most 4194304 devices in all"):
         load_cluster_config("h100_ib", nodes=10**6)
+
+
+def test_the_example_cluster_is_read():
+    """It can be copied as it stands."""
+    (text,) = re.findall(r"```yaml\n(.*?)```", README, re.DOTALL)
+
+    assert load_cluster_config(yaml.safe_load(text)).num_devices == 4
+
+
+@pytest.mark.parametrize("model", [ClusterConfig, DeviceConfig, FabricConfig, LinkConfig])
+def test_every_key_is_explained(model):
+    """A new key does not stay a secret."""
+    for key in set(model.keys()) - {"description"}:
+        assert key in README
