@@ -72,7 +72,6 @@ class DirectPlayer:
         slots = schedule.scratch.num_chunks * self._block
         scratch = [np.empty(slots, dtype) for _ in range(schedule.world_size if slots else 0)]
         self._buffers = (inputs, outputs, scratch)
-        self._scaled = np.empty(self._block, dtype)
         self._rounds = [self._compile(steps) for steps in schedule.rounds()]
 
     def play(self) -> None:
@@ -144,18 +143,20 @@ class DirectPlayer:
             out[...] = results[key]
 
     def _accumulate(self, step: _Step, first: int, num_elements: int) -> AnyArray:
-        dtype = self._how.wide if self._schedule.wide else self._dtype
+        is_wide = self._schedule.wide and self._how.wide != self._dtype
+        dtype = self._how.wide if is_wide else self._dtype
+        combine = self._how.combine_wide if is_wide else self._how.combine
         total = self._read(step.first, first, num_elements).astype(dtype)
         for place in step.rest:
             values = self._read(place, first, num_elements).astype(dtype, copy=False)
-            self._how.combine(total, values, out=total)
+            combine(total, values, out=total)
         result: AnyArray = total.astype(self._dtype, copy=False)
         return result
 
     def _read(self, place: _Place, first: int, num_elements: int) -> AnyArray:
         values = _slice(place, first, num_elements)
         if place.is_input and self._how.scale is not None:
-            values = np.multiply(values, self._how.scale, out=self._scaled[:num_elements])
+            return self._how.scale(values)
         return values
 
 

@@ -141,7 +141,7 @@ class StackedPlayer:
 
     def _scaled(self, buffer: int, values: AnyArray) -> AnyArray:
         if buffer == Buffer.INPUT and self._how.scale is not None:
-            return np.asarray(values * self._how.scale)
+            return self._how.scale(values)
         return values
 
     def _take(self, buffer: int, rows: IntArray) -> AnyArray:
@@ -230,7 +230,9 @@ class StackedPlayer:
         values = self._take(common.src_buffer, _spread(src, sizes)).astype(total.dtype, copy=False)
         if common.op == Op.REDUCE:
             operand = total[held] if not is_first else self._operand(steps, common, sizes)
-            values = self._how.combine(operand.astype(total.dtype, copy=False), values)
+            is_wide = total.dtype != self._stacks[0].dtype
+            combine = self._how.combine_wide if is_wide else self._how.combine
+            values = combine(operand.astype(total.dtype, copy=False), values, out=values)
         total[held] = values
 
     def _operand(self, steps: Round, common: _Class, sizes: IntArray) -> AnyArray:

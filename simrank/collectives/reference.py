@@ -188,7 +188,7 @@ def _expected(
         if how.divisor is not None:
             divide_towards_zero(total, how.divisor)
         return total, 0, False
-    return _float_reference(parts, dtype, reduce_op, combine=how.combine)
+    return _float_reference(parts, dtype, reduce_op, combine=how.combine_wide)
 
 
 def _float_reference(

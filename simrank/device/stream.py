@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from simrank.engine import Activity, Handle, user_site
 from simrank.engine import limits
 
@@ -83,7 +85,8 @@ class Operation(Handle):
         engine = self.stream.device.engine
         if self.effect is not None:
             try:
-                self.effect()
+                with np.errstate(all="ignore"):  # As on a device: inf and NaN.
+                    self.effect()
             except Exception as error:  # noqa: BLE001 - raised in the rank that issued it
                 self._fail(error)
             self.effect = None

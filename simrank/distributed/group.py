@@ -120,7 +120,7 @@ class World:
         group = self._groups.get(key)
         if group is None:
             group = self._groups[key] = ProcessGroup(name, ranks, self)
-        elif len(group.ranks) != len(ranks) or tuple(group.ranks) != tuple(ranks):
+        elif group.ranks != ranks and tuple(group.ranks) != tuple(ranks):
             raise SimrankError(
                 f"new_group #{key[1]} was called with ranks {list(ranks)}, but another rank called "
                 f"it with {list(group.ranks)}\n"

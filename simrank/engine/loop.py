@@ -6,6 +6,7 @@ and is resumed at the simulated time when *that* is complete.
 
 from __future__ import annotations
 
+import gc
 from contextlib import contextmanager
 from functools import partial
 from heapq import heapify, heappop, heappush
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from simrank.engine.report import PendingOperation
 
 _NEVER = Handle()
+_GC_THRESHOLD = 100_000  # objects; assumed: some 10 MB of garbage in cycles does not hurt
 
 
 class Engine:
@@ -90,7 +92,8 @@ class Engine:
             HubError: Called from a task.
             DeadlockError: Something unfinished can never complete.
         """
-        self._drive(_NEVER if until is None else until)
+        with calm_collector():
+            self._drive(_NEVER if until is None else until)
         if (until is not None and not until.complete) or (until is None and self.unfinished):
             raise deadlock_error(self, until)
 
@@ -414,6 +417,21 @@ class _Sleeping:
 
 SLEEPING = _Sleeping()
 _REFUSED_TO_END: list[Task] = []
+
+
+@contextmanager
+def calm_collector() -> Iterator[None]:
+    """Let Python look for garbage in cycles less often within the block.
+
+    With thousands of live ranks its default pace costs more than the simulation (measured: 1.6 s
+    against 0.7 s for 10,000 ranks that deadlock).
+    """
+    threshold, *older = gc.get_threshold()
+    gc.set_threshold(max(threshold, _GC_THRESHOLD) if threshold else 0, *older)
+    try:
+        yield
+    finally:
+        gc.set_threshold(threshold, *older)
 
 
 def _raise(error: BaseException) -> None:

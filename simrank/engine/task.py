@@ -70,6 +70,8 @@ class Task:
         self.started = True
         try:
             self._body()
+        except RankAborted as error:
+            self.error = error.with_traceback(None)  # Nobody reads it, and it holds every frame.
         except BaseException as error:  # noqa: BLE001 - kept for the group, which raises it
             self.error = error
         finally:

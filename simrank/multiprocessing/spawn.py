@@ -9,6 +9,7 @@ import numpy as np
 
 from simrank.distributed.group import World
 from simrank.engine import Task, TaskGroup
+from simrank.engine.loop import calm_collector
 from simrank.errors import (
     ProcessException,
     ProcessExitedException,
@@ -73,13 +74,27 @@ def spawn_in(
     join: bool = True,
 ) -> ProcessContext | None:
     """Run `fn(rank, *args)` on ranks of the parent's Context; see `spawn`."""
-    context, engine = parent.context, parent.engine
+    context = parent.context
     num_devices = context.cluster.num_devices
     if nprocs > num_devices:
         raise SimrankError(
             f"spawn of {nprocs} ranks on cluster '{context.cluster.name}', which has "
             f"{num_devices} devices\n  to fix: raise its number of nodes, or lower nprocs"
         )
+    with calm_collector():
+        processes = _start(parent, fn, args, nprocs)
+        if not join:
+            return processes
+        while not processes.join():
+            pass
+    return None
+
+
+def _start(
+    parent: Program, fn: Callable[..., Any], args: Sequence[Any], nprocs: int
+) -> ProcessContext:
+    """Make the ranks and queue them at this time."""
+    context, engine = parent.context, parent.engine
     world = World(context.network, np.arange(nprocs), context.library)
     tasks = []
     for rank in range(nprocs):
@@ -94,12 +109,7 @@ def spawn_in(
     group = TaskGroup(engine, f"spawn of {getattr(fn, '__name__', fn)}", tasks)
     group.on_abort = lambda: _drop(context, world, nprocs)
     group.start()
-    processes = ProcessContext(group, context)
-    if not join:
-        return processes
-    while not processes.join():
-        pass
-    return None
+    return ProcessContext(group)
 
 
 def _body(program: Program, fn: Callable[..., Any], args: Sequence[Any]) -> Callable[[], None]:
@@ -129,9 +139,8 @@ class ProcessContext:
         group: Their tasks.
     """
 
-    def __init__(self, group: TaskGroup, context: Any) -> None:  # noqa: ANN401
+    def __init__(self, group: TaskGroup) -> None:
         self.group = group
-        self._context = context
 
     def pids(self) -> list[int]:
         """Return a simulated process id per rank."""
