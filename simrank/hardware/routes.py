@@ -201,24 +201,41 @@ def shortest_next_edges(
     result = np.full((num_vertices, len(targets)), -1, dtype=np.int32)
     if not edges:
         return result
-    tails, starts = np.unique(tail, return_index=True)
-    block = max(1, 4_000_000 // len(edges))
+    edge_of = np.array([*order, -1], dtype=np.int32)
+    block = max(1, 4_000_000 // len(edges))  # Bounds the memory to some 100 MB.
     for begin in range(0, len(targets), block):
-        part = slice(begin, min(begin + block, len(targets)))
-        columns = np.arange(len(targets[part]))
-        distance = np.full((num_vertices, len(columns)), _FAR, dtype=np.int64)
-        distance[targets[part], columns] = 0
-        while True:
-            through = np.minimum(cost[:, None] + distance[head], _FAR)
-            best = np.minimum.reduceat(through, starts, axis=0)
-            improved = np.minimum(distance[tails], best)
-            if np.array_equal(improved, distance[tails]):
-                break
-            distance[tails] = improved
-        tight = (through == distance[tail]) & (distance[tail] < _FAR)
-        position = np.where(tight, np.arange(len(order))[:, None], len(order))
-        first = np.minimum.reduceat(position, starts, axis=0)
-        first[tails[:, None] == targets[part][None, :]] = len(order)
-        edge_of = np.array([*order, -1], dtype=np.int32)
-        result[tails, part] = edge_of[first]
+        part = slice(begin, begin + block)
+        result[:, part] = edge_of[_next_positions(tail, head, cost, num_vertices, targets[part])]
+    return result
+
+
+def _next_positions(
+    tail: Int64Array,
+    head: Int64Array,
+    cost: Int64Array,
+    num_vertices: int,
+    targets: Int64Array,
+) -> Int64Array:
+    """Return the position of the next edge at each vertex, -1 where there is none.
+
+    Edges are sorted by tail and head. Distances are relaxed until none improves (Bellman-Ford);
+    then the first edge on a shortest route is taken.
+    """
+    tails, starts = np.unique(tail, return_index=True)
+    columns = np.arange(len(targets))
+    distance = np.full((num_vertices, len(targets)), _FAR, dtype=np.int64)
+    distance[targets, columns] = 0
+    while True:
+        through = np.minimum(cost[:, None] + distance[head], _FAR)
+        improved = np.minimum(distance[tails], np.minimum.reduceat(through, starts, axis=0))
+        if np.array_equal(improved, distance[tails]):
+            break
+        distance[tails] = improved
+    num_edges = len(tail)
+    is_shortest = (through == distance[tail]) & (distance[tail] < _FAR)
+    positions = np.where(is_shortest, np.arange(num_edges)[:, None], num_edges)
+    first = np.minimum.reduceat(positions, starts, axis=0)
+    first[(tails[:, None] == targets) | (first == num_edges)] = -1
+    result = np.full((num_vertices, len(targets)), -1, dtype=np.int64)
+    result[tails] = first
     return result
