@@ -124,14 +124,13 @@ def divide_towards_zero(values: AnyArray, divisor: int) -> None:
         values: Integers of any width.
         divisor: At least 1; may exceed the range of the dtype.
     """
-    if values.dtype.itemsize == 1:
-        codes = np.arange(256, dtype=np.uint8).view(values.dtype).astype(np.int64)
-        table = (np.sign(codes) * (np.abs(codes) // divisor)).astype(values.dtype)
+    if values.dtype.itemsize <= 2:
+        bits = np.dtype(f"u{values.dtype.itemsize}")
+        codes = np.arange(1 << (8 * bits.itemsize)).astype(bits).view(values.dtype)
+        numbers = codes.astype(np.int64)
+        table = (np.sign(numbers) * (np.abs(numbers) // divisor)).astype(values.dtype)
         for block in np.array_split(values, 1 + len(values) // TABLE_BLOCK):
-            block[...] = table[block.view(np.uint8)]
-        return
-    if divisor > np.iinfo(values.dtype).max:
-        values[...] = 0
+            block[...] = table[block.view(bits)]
         return
     quotient, rest = np.divmod(values, values.dtype.type(divisor))
     np.add(quotient, (values < 0) & (rest != 0), out=values)
