@@ -46,12 +46,14 @@ def play_data(
     sources, results = list(inputs), list(outputs)
     _check(schedule, sources, results)
     how = reduction(reduce_op, sources[0].dtype, schedule.world_size)
-    if _is_stacked(schedule, sources[0].dtype.itemsize):
-        _play_stacked(schedule, inputs, outputs=outputs, how=how)
-    else:
-        if not schedule.in_place_safe and _overlap(sources, results):
-            sources = [array.copy() for array in sources]
-        play_direct(schedule, sources, outputs=results, how=how)
+    # Overflow and NaN are results like others here: a device does not warn about them either.
+    with np.errstate(all="ignore"):
+        if _is_stacked(schedule, sources[0].dtype.itemsize):
+            _play_stacked(schedule, inputs, outputs=outputs, how=how)
+        else:
+            if not schedule.in_place_safe and _overlap(sources, results):
+                sources = [array.copy() for array in sources]
+            play_direct(schedule, sources, outputs=results, how=how)
     if how.divisor is not None:
         for rank, array in enumerate(results):
             if schedule.root is None or schedule.root == rank:

@@ -1,0 +1,42 @@
+"""Broadcast and reduce: who sends when."""
+
+import pytest
+
+from simrank.collectives import Problem, build
+
+
+def sends(problem, algorithm, **options):
+    """Return (source, destination) pairs of each round between ranks."""
+    rounds = build(problem, algorithm, options=options).rounds()
+    pairs = [sorted(zip(steps.src.tolist(), steps.dst.tolist(), strict=True)) for steps in rounds]
+    return [found for found in pairs if any(src != dst for src, dst in found)]
+
+
+def test_binomial_broadcast_doubles_from_the_root():
+    """Five ranks, root 3: places are counted from the root."""
+    assert sends(Problem("broadcast", 5, 4, root=3), "binomial") == [
+        [(3, 4)],
+        [(3, 0), (4, 1)],
+        [(3, 2)],
+    ]
+
+
+def test_binomial_reduce_folds_into_the_root():
+    """The same tree with the smallest distance first."""
+    assert sends(Problem("reduce", 5, 4), "binomial") == [[(1, 0), (3, 2)], [(2, 0)], [(4, 0)]]
+
+
+def test_chain_pipelines_its_chunks():
+    """Three ranks and two chunks: the second follows one round behind."""
+    problem = Problem("broadcast", 3, 4)
+    assert sends(problem, "chain", num_chunks=2) == [[(0, 1)], [(0, 1), (1, 2)], [(1, 2)]]
+    problem = Problem("reduce", 3, 4)
+    assert sends(problem, "chain", num_chunks=2) == [[(2, 1)], [(1, 0), (2, 1)], [(1, 0)]]
+
+
+@pytest.mark.parametrize(("count", "chunks"), [(1, 1), (1 << 17, 1), (1 << 19, 4), (1 << 30, 256)])
+def test_chain_chunks_are_512_kib_by_default(count, chunks):
+    """As NCCL's, within limits; the schedule records what was used."""
+    schedule = build(Problem("broadcast", 4, count), "chain")
+    assert schedule.options == {"num_chunks": chunks}
+    assert schedule.num_rounds == 4 - 2 + chunks

@@ -1,0 +1,58 @@
+"""The choice of algorithms, and what it says about itself."""
+
+import numpy as np
+import pytest
+
+from simrank.collectives import Chooser, Problem, ScheduleCost
+from simrank.hardware import load_cluster
+
+CLUSTER = load_cluster("hgx_h100")
+
+
+@pytest.fixture
+def chooser():
+    """Return a chooser at schedule level on one node."""
+    return Chooser(ScheduleCost(CLUSTER))
+
+
+def test_auto_is_the_fastest_and_says_why(chooser):
+    """Small messages go in one shot, large ones do not; alternatives come with estimates."""
+    small = chooser.choose(Problem("all_reduce", 8, 1), devices=np.arange(8))
+    large = chooser.choose(Problem("all_reduce", 8, 1 << 24), devices=np.arange(8))
+    assert small.algorithm == small.schedule.algorithm == "one_shot"
+    assert large.algorithm == "two_shot"
+    assert not large.is_forced
+    durations = [estimate.duration_ps for estimate in large.estimates]
+    assert durations == sorted(durations)
+    assert len(durations) == 4
+    assert large.reason.startswith("two_shot: fastest at schedule level of two_shot ")
+    assert "ring" in large.reason
+
+
+def test_choices_are_remembered(chooser):
+    """The same call gives the same object."""
+    problem = Problem("broadcast", 4, 1000, root=2)
+    first = chooser.choose(problem, devices=np.arange(4))
+    assert chooser.choose(problem, devices=np.arange(4)) is first
+    assert chooser.choose(problem, devices=np.arange(4) + 1) is not first
+
+
+def test_forced_algorithm_runs_with_its_options(chooser):
+    """No estimates are made."""
+    choice = chooser.choose(
+        Problem("all_reduce", 8, 100),
+        devices=np.arange(8),
+        algorithm="ring",
+        options={"num_channels": 2},
+    )
+    assert (choice.is_forced, choice.estimates) == (True, ())
+    assert choice.schedule.num_channels == 2
+    assert choice.reason == "ring: named by the caller"
+
+
+def test_auto_takes_no_options_and_names_a_lonely_algorithm(chooser):
+    """Options belong to an algorithm; where there is one, it needs no estimate."""
+    problem = Problem("all_to_all", 8, 100)
+    assert "only algorithm" in chooser.choose(problem, devices=np.arange(8)).reason
+    with pytest.raises(ValueError, match="num_channels need a named algorithm"):
+        chooser.choose(problem, devices=np.arange(8), options={"num_channels": 2})

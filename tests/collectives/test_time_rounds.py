@@ -1,0 +1,63 @@
+"""Clocks of ranks: eager and rendezvous messages, and who waits for whom."""
+
+import numpy as np
+
+from simrank.collectives import Problem, build, play_time
+from simrank.collectives.play import NOT_ARRIVED, NOT_KNOWN
+from simrank.hardware import load_cluster
+
+CLUSTER = load_cluster("hgx_h100")
+LAUNCH_PS = 6_600_000
+SMALL, LARGE = 94, 4 << 20  # Elements of 4 bytes: below and above the buffer of 4 MiB.
+
+
+def completions(problem, algorithm, arrivals, **options):
+    """Return completions after the launch."""
+    schedule = build(problem, algorithm, options=options)
+    devices = np.arange(problem.world_size)
+    done = play_time(schedule, np.array(arrivals), network=CLUSTER, devices=devices, itemsize=4)
+    return np.where(done == NOT_KNOWN, -1, done - LAUNCH_PS).tolist()
+
+
+def test_eager_broadcast_root_does_not_wait():
+    """The message fits the buffer: the root ends before its receiver comes."""
+    problem = Problem("broadcast", 2, SMALL)
+    assert completions(problem, "binomial", [0, 50_000_000]) == [601_000, 50_000_000]
+    assert completions(problem, "binomial", [0, NOT_ARRIVED]) == [601_000, -1]
+
+
+def test_rendezvous_broadcast_root_waits():
+    """The message exceeds the buffer: it starts when both are there."""
+    problem = Problem("broadcast", 2, LARGE)
+    root, other = completions(problem, "binomial", [0, 50_000_000])
+    assert root == other > 50_000_000
+    assert completions(problem, "binomial", [0, NOT_ARRIVED]) == [-1, -1]
+
+
+def test_binomial_leaf_depends_on_its_parents_only():
+    """Of 8 ranks, 7 hears from 3, which hears from 1, which hears from 0."""
+    arrivals = [NOT_ARRIVED] * 8
+    for rank in (0, 1, 3, 7):
+        arrivals[rank] = 0
+    done = completions(Problem("broadcast", 8, SMALL), "binomial", arrivals)
+    assert [rank for rank in range(8) if done[rank] >= 0] == [0, 1, 3, 7]
+
+
+def test_late_rank_delays_everyone_in_an_all_reduce():
+    """All end together, a whole ring after the last arrival."""
+    done = completions(Problem("all_reduce", 4, 400), "ring", [0, 7, 90_000, 3])
+    step_ps = 600_000 + -(-400 * 1000 // 376)
+    assert done == [90_000 + 6 * step_ps] * 4
+
+
+def test_loops_pay_latency_again():
+    """Three loops are three rings on a third of the data each."""
+    problem = Problem("all_gather", 4, 3 * 376)
+    done = completions(problem, "ring", [0] * 4, num_loops=3)
+    assert done == [3 * 3 * (600_000 + 4_000)] * 4
+
+
+def test_one_rank_costs_its_launch():
+    """Nothing is sent."""
+    for collective, algorithm in (("all_reduce", "ring"), ("reduce", "chain")):
+        assert completions(Problem(collective, 1, 8), algorithm, [5]) == [5]
