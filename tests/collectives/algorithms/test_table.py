@@ -46,6 +46,7 @@ def test_a_new_algorithm_is_one_line(monkeypatch):
     monkeypatch.setattr(module, "_TABLE", dict(module._TABLE))
 
     def nothing(problem, options):
+        assert not options
         table = ChunkTable.split(problem.count, 1)
         return Schedule(problem.collective, "nothing", 1, lambda: iter(()), 0, table, table)
 
