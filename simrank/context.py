@@ -207,7 +207,7 @@ class Context:
         """Show an observer everything that happens from now on."""
         self.engine.observers.append(observer)
 
-    def _spawn(  # noqa: PLR0913 - torch's signature
+    def _spawn(
         self,
         fn: Callable[..., Any],
         args: Sequence[Any] = (),

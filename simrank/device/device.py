@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from simrank.device.memory import DeviceMemory
 from simrank.device.stream import KernelOperation, Stream
 from simrank.engine import ActivityPool, Resource
-from simrank.hardware.roofline import kernel_ps
 from simrank.hardware.activity_rates import solve_rates
+from simrank.hardware.roofline import kernel_ps
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,7 +40,7 @@ class Device:
         default_stream: As in CUDA.
     """
 
-    def __init__(  # noqa: PLR0913 - what a device is made of
+    def __init__(
         self,
         index: int,
         engine: Engine,

@@ -14,7 +14,6 @@ from simrank.ranks import require_program
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from simrank.device.device import Device
     from simrank.device.tensor import Tensor
 
 
@@ -31,7 +30,7 @@ def empty(*size: Any, dtype: Any = float32, device: Any = None) -> Tensor:  # no
 
 def full(
     size: Sequence[int], fill_value: float, *, dtype: Any = None, device: Any = None
-) -> Tensor:  # noqa: ANN401
+) -> Tensor:
     """Return a tensor with every element `fill_value`; see `empty` for the rest."""
     dtype = _type_of(fill_value) if dtype is None else as_dtype(dtype)
     result = tensors.empty(tensors._shape((size,)), dtype, parse_device(device), fresh=False)  # noqa: SLF001

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from simrank.engine import Activity, Handle, user_site
-from simrank.engine import limits
+from simrank.engine import Activity, Handle, limits, user_site
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -123,7 +122,7 @@ class KernelOperation(Operation):
     __slots__ = ("_activity", "demands", "duration_ps")
     kind = "kernel"
 
-    def __init__(  # noqa: PLR0913 - an operation's facts
+    def __init__(
         self,
         stream: Stream,
         name: str,

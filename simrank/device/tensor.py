@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from simrank.device.device import Device
-    from simrank.device.stream import Stream
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -248,7 +247,7 @@ class Tensor:
         """Set every element to zero."""
         return self.fill_(0)
 
-    def copy_(self, src: Tensor, non_blocking: bool = False) -> Tensor:  # noqa: FBT001, FBT002
+    def copy_(self, src: Tensor, non_blocking: bool = False) -> Tensor:
         """Copy `src` into this tensor, converting its dtype; see `arithmetic.copy`.
 
         The target is never waited for: a barrier there would drain work of other ranks.
@@ -347,7 +346,7 @@ class Tensor:
         return self._view.tolist()
 
     @host_read
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:  # noqa: ANN401, FBT001
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:  # noqa: ANN401
         """Return the values for numpy."""
         values = self._view if copy is False else self._view.copy()
         return values if dtype is None else values.astype(dtype)

@@ -364,7 +364,7 @@ def _run(  # noqa: PLR0913 - a call's facts
     signature: Signature,
     source: Tensor,
     target: Tensor,
-    async_op: bool,  # noqa: FBT001
+    async_op: bool,
     splits: tuple[Sequence[int], Sequence[int]] | None = None,
 ) -> Work | None:
     work = _collective(program, group, signature, source, target, async_op, splits)
@@ -377,7 +377,7 @@ def _collective(  # noqa: PLR0913 - a call's facts
     signature: Signature,
     source: Tensor,
     target: Tensor,
-    async_op: bool,  # noqa: FBT001
+    async_op: bool,
     splits: tuple[Sequence[int], Sequence[int]] | None = None,
 ) -> Work | None:
     """Match a rank's call and issue its part of the collective on the right stream."""
@@ -458,7 +458,7 @@ def _peer(
             raise ValueError(f"group_{name}={group_rank} is not part of {chosen!r}")
         return group_rank
     found = chosen.group_rank(global_rank)
-    if found < 0 or not 0 <= (global_rank or 0):
+    if found < 0 or not (global_rank or 0) >= 0:
         raise ValueError(f"Global rank {global_rank} is not part of group {chosen!r}")
     return found
 

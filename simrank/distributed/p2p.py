@@ -11,7 +11,7 @@ from simrank.device import Operation
 from simrank.errors import CallVariant, CollectiveMismatchError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from simrank.device import Stream, Tensor
     from simrank.distributed.group import ProcessGroup

@@ -43,6 +43,11 @@ class CollectiveLibrary:
         self.algorithms = algorithms
         self.num_sms = num_sms
 
+    def choose(self, problem: Problem, devices: IntArray) -> Choice:
+        """Return what a collective runs on these devices, and why."""
+        name, options = self.algorithms.get(problem.collective, ("auto", {}))
+        return self.chooser.choose(problem, devices=devices, algorithm=name, options=options)
+
 
 class Planner:
     """Chooses and times the collectives of one group; equal calls share one plan."""
@@ -73,10 +78,7 @@ class Planner:
             splits=None if splits is None else tuple(splits.ravel().tolist()),
             itemsize=as_dtype(dtype).itemsize,
         )
-        name, options = self.library.algorithms.get(problem.collective, ("auto", {}))
-        choice = self.library.chooser.choose(
-            problem, devices=self._devices, algorithm=name, options=options
-        )
+        choice = self.library.choose(problem, self._devices)
         return Plan(choice, problem, self, None if op == "barrier" else reduce_op or "sum")
 
     def completions(self, plan: Plan, arrivals_ps: IntArray) -> IntArray:

@@ -1,0 +1,312 @@
+"""Run a benchmark: every combination of its lists is one row; start with `run`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from simrank.bench.program import (
+    Case,
+    TestData,
+    checked_program,
+    counts,
+    redop_of,
+    root_of,
+    timed_program,
+)
+from simrank.collectives import Problem, algorithms_for, build
+from simrank.collectives.bounds import busbw_factor
+from simrank.collectives.problem import COLLECTIVES
+from simrank.collectives.reference import count_wrong
+from simrank.config import BenchConfig, bench_config_from_mapping, load_bench_config, load_measured
+from simrank.context import Context
+from simrank.errors import ConfigError, ConfigProblem
+from simrank.hardware.cluster import Cluster, build_cluster
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
+
+    from simrank.trace import Timeline
+
+CHECK_UP_TO_BYTES = 64 * 1024 * 1024  # Larger sizes are timed shape-only.
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One result, with the columns of the JSON file; None where one does not apply.
+
+    Attributes:
+        collective: Its name.
+        algorithm: What ran ("auto" is resolved).
+        protocol: None at the schedule cost level.
+        num_ranks: Ranks that took part.
+        num_nodes: Nodes that they span.
+        in_place: Whether output and input shared memory.
+        redop: Reduce operation, or "none".
+        root: Root rank, or -1.
+        dtype: Element type.
+        size_bytes: nccl-tests size.
+        time_us: Mean time of one iteration over all ranks.
+        algbw_GBps: size / time.
+        busbw_GBps: algbw times the collective's factor.
+        num_wrong: Elements that rounding does not explain; None if not checked.
+        cost_level: Where the time comes from.
+        calibration: None at the schedule cost level.
+        interval_us: None at the schedule cost level.
+        channels: Lanes of the schedule.
+        measured_us: Published time of the same call, if there is one.
+        error_pct: (time_us - measured_us) / measured_us in percent.
+    """
+
+    collective: str
+    algorithm: str
+    protocol: str | None
+    num_ranks: int
+    num_nodes: int
+    in_place: bool
+    redop: str
+    root: int
+    dtype: str
+    size_bytes: int
+    time_us: float
+    algbw_GBps: float  # noqa: N815 - nccl-tests' name
+    busbw_GBps: float  # noqa: N815 - nccl-tests' name
+    num_wrong: int | None
+    cost_level: str
+    calibration: str | None
+    interval_us: tuple[float, float] | None
+    channels: int
+    measured_us: float | None
+    error_pct: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """The rows that share everything but size and place.
+
+    Attributes:
+        cluster: The hardware.
+        num_ranks: Ranks that take part.
+        collective: Its name.
+        algorithm: As asked for.
+        options: Of the algorithm.
+        dtype: Element type.
+        redop: Reduce operation, or "none".
+        root: Root rank, or -1.
+    """
+
+    cluster: Cluster
+    num_ranks: int
+    collective: str
+    algorithm: str
+    options: Mapping[str, int]
+    dtype: str
+    redop: str
+    root: int
+
+    @property
+    def title(self) -> str:
+        """What it is, for progress and timelines."""
+        redop = "" if self.redop == "none" else f" {self.redop}"
+        where = f"{self.num_ranks} ranks of {self.cluster.name}"
+        return f"{self.collective} {self.algorithm} {self.dtype}{redop} on {where}"
+
+    def cases(self, config: BenchConfig) -> list[Case]:
+        """Return its sizes, each out of place and in place as configured."""
+        # As in nccl-tests, all_to_all has no in-place form.
+        places = (False,) if self.collective == "all_to_all" else config.in_place
+        found = counts(self.collective, self.num_ranks, self.dtype, config.sizes_bytes)
+        facts = (self.collective, self.num_ranks, self.dtype, self.redop, self.root)
+        return [Case(*facts, count, in_place) for count in found for in_place in places]
+
+
+def run(
+    config: str | Path | Mapping[str, Any] | BenchConfig,
+    *,
+    timeline: Timeline | None = None,
+    on_rows: Callable[[Series, list[Row]], None] | None = None,
+    on_progress: Callable[[str, int, int], None] | None = None,
+) -> list[dict[str, Any]]:
+    """Run a benchmark and return its rows, as in the JSON file.
+
+    Args:
+        config: A YAML file, the name of a built-in benchmark, a mapping with the same keys, or a
+            checked configuration.
+        timeline: Records the timed iterations.
+        on_rows: Called with each series when its rows are complete.
+        on_progress: Called with (what runs, steps done, steps in all).
+
+    Raises:
+        ConfigError: Something in it is wrong.
+    """
+    if not isinstance(config, BenchConfig):
+        is_mapping = not isinstance(config, str) and hasattr(config, "keys")
+        config = bench_config_from_mapping(config) if is_mapping else load_bench_config(config)  # type: ignore[arg-type]
+    measured = _measured(config)
+    all_series = list(series_of(config))
+    rows: list[Row] = []
+    for number, series in enumerate(all_series):
+        if on_progress is not None:
+            on_progress(series.title, number, len(all_series))
+        found = [_with_measured(row, measured) for row in _run_series(series, config, timeline)]
+        rows += found
+        if on_rows is not None:
+            on_rows(series, found)
+    return [asdict(row) for row in rows]
+
+
+def series_of(config: BenchConfig) -> Iterator[Series]:
+    """Yield every combination of a benchmark's lists but size and place.
+
+    Raises:
+        ConfigError: No collective has an algorithm of a name, or it does not take an option.
+    """
+    combinations = [
+        (cluster, num_ranks, collective)
+        for cluster in map(build_cluster, config.clusters)
+        for num_ranks in config.num_ranks or (cluster.num_devices,)
+        for collective in config.collectives
+    ]
+    _check(config, {(collective, num_ranks) for _, num_ranks, collective in combinations})
+    for cluster, num_ranks, collective in combinations:
+        redops = dict.fromkeys(redop_of(collective, redop) for redop in config.redops)
+        root = root_of(collective, config.root)
+        for (name, options), dtype, redop in product(
+            config.algorithms.items(), config.dtypes, redops
+        ):
+            if name == "auto" or name in algorithms_for(collective, num_ranks):
+                yield Series(
+                    cluster, num_ranks, collective, name, _integers(options), dtype, redop, root
+                )
+
+
+def _integers(options: Mapping[str, object]) -> Mapping[str, int]:
+    return {name: value for name, value in options.items() if isinstance(value, int)}
+
+
+def _check(config: BenchConfig, calls: set[tuple[str, int]]) -> None:
+    """Raise ConfigError for a collective, algorithm or option that does not exist."""
+    problems = []
+    for index, collective in enumerate(config.collectives):
+        if collective not in COLLECTIVES:
+            expected = f"one of {', '.join(COLLECTIVES)}"
+            place = f"collectives[{index}]"
+            problems.append(ConfigProblem(config.source_file, None, place, expected, collective))
+    for name, options in config.algorithms.items():
+        expected = None if problems else _wrong_with(name, options, calls)
+        if expected is not None:
+            place = f"algorithms.{name}"
+            got = f"{name}{f' with {dict(options)}' if options else ''}"
+            problems.append(ConfigProblem(config.source_file, None, place, expected, got))
+    if problems:
+        raise ConfigError(*problems)
+
+
+def _wrong_with(
+    name: str, options: Mapping[str, object], calls: set[tuple[str, int]]
+) -> str | None:
+    """Return what would have been accepted in place of an algorithm, or None if it is."""
+    if name == "auto":
+        return "auto without options" if options else None
+    having = [call for call in sorted(calls) if name in algorithms_for(*call)]
+    if not having:
+        names = dict.fromkeys(known for call in sorted(calls) for known in algorithms_for(*call))
+        return f"one of {', '.join(['auto', *names])}"
+    try:
+        for collective, num_ranks in having:
+            build(Problem(collective, num_ranks, 1), name, options=dict(options))  # type: ignore[arg-type]
+    except ValueError as error:
+        return f"options that it takes ({error})"
+    return None
+
+
+def _run_series(series: Series, config: BenchConfig, timeline: Timeline | None) -> list[Row]:
+    cases = series.cases(config)
+    wrong = [_num_wrong(series, case, config) for case in cases]
+    context = _context(series, config, data=False)
+    if timeline is not None:
+        timeline.begin_section(series.title)
+        context.observe(timeline)
+    times_us = [0.0] * len(cases)
+
+    def report(_: int, index: int, time_us: float) -> None:
+        times_us[index] += time_us / series.num_ranks
+
+    iterations = (config.iterations.warmup, config.iterations.timed)
+    with context:
+        args = (context, cases, iterations, report)
+        context.multiprocessing.spawn(timed_program, args, nprocs=series.num_ranks)
+    return [
+        _row(series, case, time_us, num_wrong, context)
+        for case, time_us, num_wrong in zip(cases, times_us, wrong, strict=True)
+    ]
+
+
+def _context(series: Series, config: BenchConfig, *, data: bool) -> Context:
+    forced = {series.collective: (series.algorithm, series.options)}
+    return Context(series.cluster, seed=config.seed, data=data, algorithms=forced)
+
+
+def _num_wrong(series: Series, case: Case, config: BenchConfig) -> int | None:
+    """Run a case once on real numbers; return how many elements are wrong."""
+    if not config.check or case.size_bytes > CHECK_UP_TO_BYTES:
+        return None
+    data = TestData(case.num_inputs, case.num_ranks, case.dtype, case.redop, config.seed)
+    outputs: list[Any] = [None] * case.num_ranks
+    with _context(series, config, data=True) as context:
+        args = (context, case, data, outputs)
+        context.multiprocessing.spawn(checked_program, args, nprocs=case.num_ranks)
+    inputs = [data.of(rank, case.num_inputs) for rank in range(case.num_ranks)]
+    redop = "sum" if case.redop == "none" else case.redop
+    return count_wrong(case.problem, inputs, outputs, reduce_op=redop)
+
+
+def _row(
+    series: Series, case: Case, time_us: float, num_wrong: int | None, context: Context
+) -> Row:
+    choice = context.library.choose(case.problem, np.arange(case.num_ranks))
+    algbw = case.size_bytes / time_us / 1e3 if time_us else 0.0
+    factor = busbw_factor(case.collective, case.num_ranks)
+    nodes = series.cluster.node_of(np.arange(case.num_ranks))
+    return Row(
+        collective=case.collective,
+        algorithm=choice.algorithm,
+        protocol=None,
+        num_ranks=case.num_ranks,
+        num_nodes=int(nodes.max()) + 1,
+        in_place=case.in_place,
+        redop=case.redop,
+        root=case.root,
+        dtype=case.dtype,
+        size_bytes=case.size_bytes,
+        time_us=time_us,
+        algbw_GBps=algbw,
+        busbw_GBps=algbw * factor,
+        num_wrong=num_wrong,
+        cost_level=choice.level,
+        calibration=None,
+        interval_us=None,
+        channels=choice.schedule.num_channels,
+        measured_us=None,
+        error_pct=None,
+    )
+
+
+_MeasuredKey = tuple[str, int, int]
+
+
+def _measured(config: BenchConfig) -> dict[_MeasuredKey, float]:
+    """Return published times by (collective, ranks, bytes)."""
+    rows = [row for path in config.measured for row in load_measured(path)]
+    return {(row.collective, row.num_ranks, row.size_bytes): row.time_us for row in rows}
+
+
+def _with_measured(row: Row, measured: Mapping[_MeasuredKey, float]) -> Row:
+    found = measured.get((row.collective, row.num_ranks, row.size_bytes))
+    if found is None:
+        return row
+    return replace(row, measured_us=found, error_pct=100 * (row.time_us - found) / found)

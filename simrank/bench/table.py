@@ -1,0 +1,88 @@
+"""The benchmark's text output: nccl-tests' columns, then algorithm, measured time and error."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from simrank.bench.program import BLOCKS
+from simrank.device import as_dtype
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from simrank.bench.run import Row, Series
+
+_WHOLE_FROM_US = 1e5  # Longer times keep their column's width without decimals.
+_PLACES = (("out-of-place", False), ("in-place", True))
+
+
+def header(series: Series, *, with_measured: bool) -> str:
+    """Return the comment lines above a series."""
+    measured = f" {'measured':>9} {'error':>7}" if with_measured else ""
+    units = f" {'(us)':>9} {'(%)':>7}" if with_measured else ""
+    place = f" {'time':>9} {'algbw':>8} {'busbw':>8} {'#wrong':>7}"
+    place_units = f" {'(us)':>9} {'(GB/s)':>8} {'(GB/s)':>8} {'':>7}"
+    left = f"{'size':>12} {'count':>12} {'type':>13} {'redop':>7} {'root':>5}"
+    left_units = f"{'(B)':>12} {'(elements)':>12} {'':>13} {'':>7} {'':>5}"
+    names = "".join(f"{name:>{len(place)}}" for name, _ in _PLACES)
+    return "\n".join(
+        [
+            f"# {series.title}",
+            f"# {'':>{len(left)}}{names}",
+            f"# {left}{place * 2}  {'algorithm':<16}{measured}",
+            f"# {left_units}{place_units * 2}  {'':<16}{units}",
+        ]
+    )
+
+
+def lines(rows: Sequence[Row], *, with_measured: bool) -> Iterator[str]:
+    """Yield one line per size, both places beside each other."""
+    by_size: dict[int, dict[bool, Row]] = {}
+    for row in rows:
+        by_size.setdefault(row.size_bytes, {})[row.in_place] = row
+    for places in by_size.values():
+        any_row = next(iter(places.values()))
+        columns = "".join(_columns(places.get(in_place)) for _, in_place in _PLACES)
+        measured = _measured(any_row) if with_measured else ""
+        text = f"  {_left(any_row)}{columns}  {any_row.algorithm:<16}{measured}"
+        yield text.rstrip()
+
+
+def _left(row: Row) -> str:
+    count = row.size_bytes // as_dtype(row.dtype).itemsize
+    if row.collective in BLOCKS:
+        count //= row.num_ranks
+    return f"{row.size_bytes:>12} {count:>12} {row.dtype:>13} {row.redop:>7} {row.root:>5}"
+
+
+def _columns(row: Row | None) -> str:
+    if row is None:
+        return f" {'N/A':>9} {'N/A':>8} {'N/A':>8} {'N/A':>7}"
+    wrong = "N/A" if row.num_wrong is None else str(row.num_wrong)
+    return f" {_time(row.time_us):>9} {row.algbw_GBps:>8.2f} {row.busbw_GBps:>8.2f} {wrong:>7}"
+
+
+def _measured(row: Row) -> str:
+    if row.measured_us is None or row.error_pct is None:
+        return f" {'-':>9} {'-':>7}"
+    return f" {_time(row.measured_us):>9} {row.error_pct:>+7.1f}"
+
+
+def _time(time_us: float) -> str:
+    return f"{time_us:.2f}" if time_us < _WHOLE_FROM_US else f"{time_us:.0f}"
+
+
+def footer(rows: Sequence[Row]) -> str:
+    """Return nccl-tests' closing lines, and the mean error where there are measured times."""
+    wrong = sum(row.num_wrong or 0 for row in rows)
+    checked = sum(row.num_wrong is not None for row in rows)
+    verdict = "OK" if not wrong else "FAILED"
+    text = [f"# Out of bounds values : {wrong} {verdict} ({checked} of {len(rows)} rows checked)"]
+    if rows:
+        mean = sum(row.busbw_GBps for row in rows) / len(rows)
+        text.append(f"# Avg bus bandwidth    : {mean:.4g} GB/s")
+    errors = [abs(row.error_pct) for row in rows if row.error_pct is not None]
+    if errors:
+        mean = sum(errors) / len(errors)
+        text.append(f"# Mean absolute error  : {mean:.1f} % of {len(errors)} measured rows")
+    return "\n".join(text)

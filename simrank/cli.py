@@ -1,0 +1,248 @@
+"""The command line: `simrank bench`, `simrank check`, `simrank clusters`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+import simrank
+from simrank import units
+from simrank.bench import table
+from simrank.bench.run import Row, Series, run
+from simrank.config import (
+    BenchConfig,
+    bench_config_from_mapping,
+    builtin_clusters,
+    check_file,
+    load_bench_config,
+    load_cluster_config,
+)
+from simrank.config.names import COLLECTIVE_ALIASES, COLLECTIVES
+from simrank.errors import ConfigError, ConfigProblem, SimrankError
+from simrank.trace import Timeline
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+
+EXIT_STATUS = "exit status: 0 finished; 1 program failed; 2 bad usage or config; 3 bug in simrank"
+_FAILED, _BAD_CONFIG, _BUG = 1, 2, 3
+
+app = typer.Typer(
+    name="simrank",
+    help="Run multi-GPU programs on simulated clusters, with real numbers and simulated time.",
+    epilog=EXIT_STATUS,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"simrank {simrank.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Run multi-GPU programs on simulated clusters, with real numbers and simulated time."""
+
+
+@app.command(epilog=EXIT_STATUS)
+def bench(  # noqa: PLR0913 - nccl-tests' options
+    target: Annotated[
+        str, typer.Argument(help="A YAML file, a built-in benchmark, or a collective.")
+    ],
+    cluster: Annotated[str, typer.Option(help="Cluster, with a collective.")] = "hgx_h100",
+    nodes: Annotated[int | None, typer.Option(help="Nodes of the cluster.")] = None,
+    num_ranks: Annotated[int | None, typer.Option("-g", help="Ranks [all devices].")] = None,
+    begin: Annotated[str, typer.Option("-b", help="Smallest size; K, M, G are 1024-based.")] = "8",
+    end: Annotated[str, typer.Option("-e", help="Largest size.")] = "128M",
+    factor: Annotated[int, typer.Option("-f", help="Factor between sizes.")] = 2,
+    iters: Annotated[int, typer.Option("-n", help="Timed iterations.")] = 20,
+    warmup: Annotated[int, typer.Option("-w", help="Warm-up iterations.")] = 1,
+    dtype: Annotated[str, typer.Option("-d", help="Element type.")] = "float32",
+    redop: Annotated[str, typer.Option("-o", help="Reduce operation.")] = "sum",
+    root: Annotated[int, typer.Option("-r", help="Root rank.")] = 0,
+    check: Annotated[int, typer.Option("-c", help="1 to check the data, 0 not to.")] = 1,
+    algorithm: Annotated[str, typer.Option("-a", "--algorithm", help="Algorithm.")] = "auto",
+    measured: Annotated[str | None, typer.Option(help="CSV of measured times.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of everything random [0].")] = None,
+    json_file: Annotated[str | None, typer.Option("--json", help="Write the rows.")] = None,
+    csv_file: Annotated[str | None, typer.Option("--csv", help="Write the rows.")] = None,
+    trace: Annotated[str | None, typer.Option(help="Write a timeline for Perfetto.")] = None,
+    trace_ranks: Annotated[str | None, typer.Option(help="Only these ranks: 0,8.")] = None,
+) -> None:
+    """Benchmark collectives: from a YAML file, or one collective with nccl-tests' options."""
+    collective = COLLECTIVE_ALIASES.get(target, target)
+    if collective in COLLECTIVES:
+        mapping: dict[str, Any] = {
+            "cluster": cluster if nodes is None else {"name": cluster, "nodes": nodes},
+            "collectives": [collective],
+            "algorithms": algorithm.split(","),
+            "dtypes": dtype.split(","),
+            "redops": redop.split(","),
+            "root": root,
+            "sizes": {"from": _size(begin), "to": _size(end), "factor": factor},
+            "iterations": {"warmup": warmup, "timed": iters},
+            "check": bool(check),
+        }
+        optional = {"num_ranks": num_ranks, "measured": measured, "seed": seed}
+        mapping |= {name: value for name, value in optional.items() if value is not None}
+        config = bench_config_from_mapping(mapping)
+    else:
+        config = load_bench_config(target)
+        if seed is not None:
+            config = config.model_copy(update={"seed": seed})
+    timeline = None if trace is None else Timeline(_ranks(trace_ranks))
+    rows = _run_shown(config, timeline)
+    if json_file is not None:
+        _write_json(json_file, rows, config)
+    if csv_file is not None:
+        _write_csv(csv_file, rows)
+    if timeline is not None and trace is not None:
+        timeline.write(trace)
+    if any(row["num_wrong"] for row in rows):
+        raise typer.Exit(_FAILED)
+
+
+def _size(text: str) -> str:
+    """Return an nccl-tests size as the YAML form writes it."""
+    try:
+        return f"{units.parse_size_nccl(text)} B"
+    except ValueError as error:
+        raise ConfigError(ConfigProblem("command line", None, "size", str(error), text)) from None
+
+
+def _ranks(text: str | None) -> list[int] | None:
+    """Return ranks given as `0,8`."""
+    if text is None:
+        return None
+    parts = text.split(",")
+    if not all(part.strip().isdigit() for part in parts):
+        problem = ConfigProblem("command line", None, "--trace-ranks", "ranks such as 0,8", text)
+        raise ConfigError(problem)
+    return [int(part) for part in parts]
+
+
+def _run_shown(config: BenchConfig, timeline: Timeline | None) -> list[dict[str, Any]]:
+    """Run a benchmark and print its table as it grows, with a progress bar on a terminal."""
+    with_measured = bool(config.measured)
+    typed: list[Row] = []
+    typer.echo(f"# simrank {simrank.__version__}, simulated time, seed {config.seed}")
+    with _progress() as progress:
+        task = progress.add_task("", total=None)
+
+        def show_progress(title: str, done: int, total: int) -> None:
+            progress.update(task, description=title, completed=done, total=total)
+
+        def show_rows(series: Series, rows: list[Row]) -> None:
+            typed.extend(rows)
+            typer.echo(table.header(series, with_measured=with_measured))
+            for line in table.lines(rows, with_measured=with_measured):
+                typer.echo(line)
+
+        found = run(config, timeline=timeline, on_rows=show_rows, on_progress=show_progress)
+    typer.echo(table.footer(typed))
+    return found
+
+
+def _progress() -> AbstractContextManager[Progress]:
+    console = Console(stderr=True)
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
+
+
+def _write_json(path: str, rows: list[dict[str, Any]], config: BenchConfig) -> None:
+    names = [cluster.name for cluster in config.clusters]
+    document = {
+        "simrank": simrank.__version__,
+        "seed": config.seed,
+        "cluster": names[0] if len(names) == 1 else names,
+        "rows": rows,
+    }
+    _write(path, json.dumps(document, indent=1) + "\n")
+
+
+def _write_csv(path: str, rows: list[dict[str, Any]]) -> None:
+    lines = [",".join(rows[0])] if rows else []
+    for row in rows:
+        lines.append(",".join("" if value is None else str(value) for value in row.values()))
+    _write(path, "\n".join(lines) + "\n")
+
+
+def _write(path: str, text: str) -> None:
+    """Write a result file.
+
+    Raises:
+        ConfigError: The file cannot be written.
+    """
+    try:
+        with open(path, "w", encoding="utf-8", newline="") as file:
+            file.write(text)
+    except OSError as error:
+        problem = ConfigProblem(path, None, "", "a file that can be written", str(error.strerror))
+        raise ConfigError(problem) from None
+
+
+@app.command(epilog=EXIT_STATUS)
+def check(file: Annotated[str, typer.Argument(help="A YAML file of any kind.")]) -> None:
+    """Validate a YAML file: a cluster or a benchmark."""
+    typer.echo(f"{file}: {check_file(file)}")
+
+
+@app.command(epilog=EXIT_STATUS)
+def clusters() -> None:
+    """List the built-in clusters."""
+    shown = Table(box=None, pad_edge=False)
+    for column in ("cluster", "nodes", "devices", "device", "description"):
+        shown.add_column(column, no_wrap=column != "description")
+    for name in builtin_clusters():
+        config = load_cluster_config(name)
+        shown.add_row(
+            name, str(config.nodes), str(config.num_devices), config.device.name, config.description
+        )
+    Console(width=None if sys.stdout.isatty() else 160).print(shown)
+
+
+def main(args: list[str] | None = None) -> None:
+    """Run the command line and exit with its status; see `EXIT_STATUS`."""
+    sys.exit(_guarded(lambda: app(args=args, prog_name="simrank", standalone_mode=True)))
+
+
+def _guarded(command: Callable[[], Any]) -> int:
+    """Run a command; errors of the user's become one message and a status, never a traceback."""
+    try:
+        command()
+    except ConfigError as error:
+        typer.echo(str(error), err=True)
+        return _BAD_CONFIG
+    except SimrankError as error:
+        typer.echo(str(error), err=True)
+        return _FAILED
+    except SystemExit as error:
+        return error.code if isinstance(error.code, int) else 0
+    return 0
+
+
+if __name__ == "__main__":
+    main()
