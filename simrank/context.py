@@ -12,14 +12,15 @@ from simrank.device import (
     DTYPES,
     AddressSpace,
     Device,
-    Event,
     Network,
-    Stream,
     current_device,
     current_stream,
     factories,
     use_stream,
 )
+from simrank.device import Event as EventType  # The plain names are torch's, on the Context.
+from simrank.device import Stream as StreamType
+from simrank.device.arithmetic import parse_device
 from simrank.distributed import Work
 from simrank.distributed.planner import CollectiveLibrary
 from simrank.engine import Engine, Handle, Task
@@ -163,7 +164,7 @@ class Context:
         """Tasks that wait for something now, in the order they were started."""
         return [task for task in self.engine.tasks if task.waiting is not None]
 
-    def wait(self, handle: Handle | Work | Event | Stream) -> None:
+    def wait(self, handle: Handle | Work | EventType | StreamType) -> None:
         """Return when `handle` is complete.
 
         In a rank (or any greenlet) it goes back to the hub and is resumed at that simulated time;
@@ -224,19 +225,19 @@ class Context:
 
     # ---- torch's names ----
 
-    def stream(self, stream: Stream) -> AbstractContextManager[Stream]:
+    def stream(self, stream: StreamType) -> AbstractContextManager[StreamType]:
         """Make `stream` the current stream within a block, as torch.cuda.stream."""
         return use_stream(stream)
 
-    def Stream(self, device: Any = None) -> Stream:  # noqa: N802, ANN401 - torch's name
+    def Stream(self, device: Any = None) -> StreamType:  # noqa: N802, ANN401 - torch's name
         """Return a new stream of a device (default: the current one)."""
         return self._device(device).new_stream()
 
-    def Event(self, enable_timing: bool = False) -> Event:  # noqa: N802 - torch's name
+    def Event(self, enable_timing: bool = False) -> EventType:  # noqa: N802 - torch's name
         """Return a new event."""
-        return Event(enable_timing=enable_timing)
+        return EventType(enable_timing=enable_timing)
 
-    def current_stream(self) -> Stream:
+    def current_stream(self) -> StreamType:
         """Return the running program's current stream."""
         return current_stream(self._program())
 
@@ -251,7 +252,7 @@ class Context:
     def _device(self, device: Any) -> Device:  # noqa: ANN401 - torch's spellings
         if device is None:
             return current_device(self._program())
-        found = factories.parse_device(device)
+        found = parse_device(device)
         if found is None:
             raise SimrankError("the host has no streams; name a device")
         return found

@@ -1,4 +1,4 @@
-"""What a rank of the benchmark runs: an ordinary program on `simrank.distributed`, as nccl-tests."""
+"""What a rank of the benchmark runs: a `simrank.distributed` program that loops as nccl-tests."""
 
 from __future__ import annotations
 
@@ -49,7 +49,8 @@ class Case:
     def size_bytes(self) -> int:
         """The size nccl-tests prints, in bytes."""
         blocks = self.num_ranks if self.collective in BLOCKS else 1
-        return self.count * blocks * as_dtype(self.dtype).itemsize
+        itemsize: int = as_dtype(self.dtype).itemsize
+        return self.count * blocks * itemsize
 
     @property
     def problem(self) -> Problem:
@@ -147,13 +148,12 @@ class TestData:
         kind = as_dtype(dtype)
         total = num_elements + _SHIFT * num_ranks
         if kind.kind == "float":
-            values = generator.random(total, dtype=np.float32)
+            values: Array = generator.random(total, dtype=np.float32)
             if redop == "prod":
                 values += 0.5
-        elif redop == "prod":
-            values = generator.integers(1, 3, total, dtype=np.int8)
         else:
-            values = generator.integers(0, 2 if kind.kind == "bool" else 8, total, dtype=np.int8)
+            low, high = (1, 3) if redop == "prod" else (0, 2 if kind.kind == "bool" else 8)
+            values = generator.integers(low, high, total, dtype=np.int8)
         self._values = values.astype(kind.numpy)
 
     def of(self, rank: int, num_elements: int) -> Array:

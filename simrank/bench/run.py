@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import asdict, dataclass, replace
-from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from simrank.bench.program import (
+    BLOCKS,
     Case,
     TestData,
     checked_program,
@@ -25,6 +26,7 @@ from simrank.config import BenchConfig, bench_config_from_mapping, load_bench_co
 from simrank.context import Context
 from simrank.errors import ConfigError, ConfigProblem
 from simrank.hardware.cluster import Cluster, build_cluster
+from simrank.units import format_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -148,11 +150,18 @@ def run(
         config = bench_config_from_mapping(config) if is_mapping else load_bench_config(config)  # type: ignore[arg-type]
     measured = _measured(config)
     all_series = list(series_of(config))
+    num_cases = sum(len(series.cases(config)) for series in all_series)
     rows: list[Row] = []
-    for number, series in enumerate(all_series):
-        if on_progress is not None:
-            on_progress(series.title, number, len(all_series))
-        found = [_with_measured(row, measured) for row in _run_series(series, config, timeline)]
+    for series in all_series:
+        done = itertools.count(len(rows))
+
+        def on_case(case: Case, series: Series = series, done: Iterator[int] = done) -> None:
+            if on_progress is not None:
+                what = f"{series.title}, {format_size(case.size_bytes)}"
+                on_progress(what, next(done), num_cases)
+
+        found = _run_series(series, config, timeline, on_case)
+        found = [_with_measured(row, measured) for row in found]
         rows += found
         if on_rows is not None:
             on_rows(series, found)
@@ -175,7 +184,7 @@ def series_of(config: BenchConfig) -> Iterator[Series]:
     for cluster, num_ranks, collective in combinations:
         redops = dict.fromkeys(redop_of(collective, redop) for redop in config.redops)
         root = root_of(collective, config.root)
-        for (name, options), dtype, redop in product(
+        for (name, options), dtype, redop in itertools.product(
             config.algorithms.items(), config.dtypes, redops
         ):
             if name == "auto" or name in algorithms_for(collective, num_ranks):
@@ -197,11 +206,11 @@ def _check(config: BenchConfig, calls: set[tuple[str, int]]) -> None:
             place = f"collectives[{index}]"
             problems.append(ConfigProblem(config.source_file, None, place, expected, collective))
     for name, options in config.algorithms.items():
-        expected = None if problems else _wrong_with(name, options, calls)
-        if expected is not None:
+        accepted = None if problems else _wrong_with(name, options, calls)
+        if accepted is not None:
             place = f"algorithms.{name}"
             got = f"{name}{f' with {dict(options)}' if options else ''}"
-            problems.append(ConfigProblem(config.source_file, None, place, expected, got))
+            problems.append(ConfigProblem(config.source_file, None, place, accepted, got))
     if problems:
         raise ConfigError(*problems)
 
@@ -224,9 +233,21 @@ def _wrong_with(
     return None
 
 
-def _run_series(series: Series, config: BenchConfig, timeline: Timeline | None) -> list[Row]:
+def _run_series(
+    series: Series,
+    config: BenchConfig,
+    timeline: Timeline | None,
+    on_case: Callable[[Case], None],
+) -> list[Row]:
     cases = series.cases(config)
-    wrong = [_num_wrong(series, case, config) for case in cases]
+    wrong: dict[Case, int | None] = {}
+    for case in cases:
+        on_case(case)
+        # torch's all_reduce, broadcast and reduce are in place either way: one run tells both.
+        same = case if case.collective in BLOCKS else replace(case, in_place=False)
+        if same not in wrong:
+            wrong[same] = _num_wrong(series, same, config)
+        wrong[case] = wrong[same]
     context = _context(series, config, data=False)
     if timeline is not None:
         timeline.begin_section(series.title)
@@ -241,8 +262,8 @@ def _run_series(series: Series, config: BenchConfig, timeline: Timeline | None) 
         args = (context, cases, iterations, report)
         context.multiprocessing.spawn(timed_program, args, nprocs=series.num_ranks)
     return [
-        _row(series, case, time_us, num_wrong, context)
-        for case, time_us, num_wrong in zip(cases, times_us, wrong, strict=True)
+        _row(series, case, time_us, wrong[case], context)
+        for case, time_us in zip(cases, times_us, strict=True)
     ]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import operator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from simrank.errors import SimrankError, UnsupportedError
 from simrank.ranks import require_program
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from simrank.device.device import Device
     from simrank.device.stream import Stream
@@ -35,9 +35,6 @@ UNARY: dict[str, Callable[..., Any]] = {
     "tanh": np.tanh, "relu": lambda x: np.maximum(x, np.zeros((), x.dtype)),
 }  # fmt: skip
 _FLOAT_ONLY = {"exp", "log", "sqrt", "tanh"}
-_OPERATORS = {
-    "add": "add", "sub": "sub", "mul": "mul", "truediv": "div", "pow": "pow",
-}  # fmt: skip
 
 
 def common_device(tensors: Sequence[Tensor]) -> Device | None:
@@ -291,26 +288,12 @@ def matmul(first: Tensor, second: Tensor) -> Tensor:
     return result
 
 
-def attach(cls: type[Tensor]) -> None:
-    """Give the tensor class its methods and operators from the tables above."""
-    for name in (*BINARY, *COMPARE):
-        setattr(cls, name, _binary_method(name))
-    for name in BINARY:
-        setattr(cls, f"{name}_", _inplace_method(name))
-    for name in UNARY:
-        setattr(cls, name, _unary_method(name))
-    for symbol, name in _OPERATORS.items():
-        setattr(cls, f"__{symbol}__", _binary_method(name))
-        setattr(cls, f"__r{symbol}__", _binary_method(name, swap=True))
-        setattr(cls, f"__i{symbol}__", _inplace_method(name))
-    for name in COMPARE:
-        assert hasattr(operator, name), "comparisons are named as Python's operators"
-        setattr(cls, f"__{name}__", _binary_method(name))
-    cls.__neg__ = _unary_method("neg")  # type: ignore[attr-defined]
-    cls.__matmul__ = lambda self, other: matmul(self, other)  # type: ignore[attr-defined]
+BinaryMethod = Callable[["Tensor", Any], "Tensor"]
 
 
-def _binary_method(name: str, *, swap: bool = False) -> Callable[[Tensor, Any], Tensor]:
+def binary_method(name: str, *, swap: bool = False) -> BinaryMethod:
+    """Return a method of the tensor class from the tables above."""
+
     def method(self: Tensor, other: Any) -> Tensor:  # noqa: ANN401 - a tensor or a number
         return binary(name, self, other, swap=swap)
 
@@ -319,7 +302,9 @@ def _binary_method(name: str, *, swap: bool = False) -> Callable[[Tensor, Any], 
     return method
 
 
-def _inplace_method(name: str) -> Callable[..., Tensor]:
+def inplace_method(name: str) -> Callable[..., Tensor]:
+    """Return a method that computes into its tensor; `alpha` scales the operand, as in torch."""
+
     def method(self: Tensor, other: Any, *, alpha: float = 1) -> Tensor:  # noqa: ANN401
         return binary_(name, self, other, alpha)
 
@@ -328,7 +313,9 @@ def _inplace_method(name: str) -> Callable[..., Tensor]:
     return method
 
 
-def _unary_method(name: str) -> Callable[[Tensor], Tensor]:
+def unary_method(name: str) -> Callable[[Tensor], Tensor]:
+    """Return a method of the tensor class from the tables above."""
+
     def method(self: Tensor) -> Tensor:
         return unary(name, self)
 

@@ -99,7 +99,7 @@ def promote(first: DType, second: DType) -> DType:
     return first if first.itemsize > second.itemsize else second
 
 
-def promote_scalar(dtype: DType, value: complex) -> DType:
+def promote_scalar(dtype: DType, value: object) -> DType:
     """Return the type of a result of a tensor and a Python number, as torch promotes."""
     if isinstance(value, complex):
         raise UnsupportedError("complex numbers are not supported")

@@ -9,6 +9,7 @@ import numpy as np
 from simrank.device import tensor as tensors
 from simrank.device.arithmetic import parse_device
 from simrank.device.dtypes import DType, as_dtype, float32, int64
+from simrank.device.transfer import upload
 from simrank.ranks import require_program
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from simrank.device.tensor import Tensor
 
 
-def empty(*size: Any, dtype: Any = float32, device: Any = None) -> Tensor:  # noqa: ANN401
+def empty(*size: Any, dtype: Any = float32, device: Any = None) -> Tensor:
     """Return a tensor of garbage (NaN in floating types).
 
     Args:
@@ -37,17 +38,17 @@ def full(
     return result.fill_(fill_value)
 
 
-def zeros(*size: Any, dtype: Any = float32, device: Any = None) -> Tensor:  # noqa: ANN401
+def zeros(*size: Any, dtype: Any = float32, device: Any = None) -> Tensor:
     """Return a tensor of zeros; see `empty` for the arguments."""
     return full(tensors._shape(size), 0, dtype=dtype, device=device)  # noqa: SLF001
 
 
-def ones(*size: Any, dtype: Any = float32, device: Any = None) -> Tensor:  # noqa: ANN401
+def ones(*size: Any, dtype: Any = float32, device: Any = None) -> Tensor:
     """Return a tensor of ones; see `empty` for the arguments."""
     return full(tensors._shape(size), 1, dtype=dtype, device=device)  # noqa: SLF001
 
 
-def tensor(data: Any, *, dtype: Any = None, device: Any = None) -> Tensor:  # noqa: ANN401
+def tensor(data: Any, *, dtype: Any = None, device: Any = None) -> Tensor:
     """Return a tensor with these values (numbers, nested lists or an array)."""
     values = np.asarray(data)
     if dtype is None:
@@ -57,25 +58,25 @@ def tensor(data: Any, *, dtype: Any = None, device: Any = None) -> Tensor:  # no
     return _upload(values.astype(as_dtype(dtype).numpy), device)
 
 
-def from_numpy(values: np.ndarray[Any, Any], *, device: Any = None) -> Tensor:  # noqa: ANN401
+def from_numpy(values: np.ndarray[Any, Any], *, device: Any = None) -> Tensor:
     """Return a tensor with a copy of the array."""
     return _upload(values, device)
 
 
-def arange(*bounds: float, dtype: Any = None, device: Any = None) -> Tensor:  # noqa: ANN401
+def arange(*bounds: float, dtype: Any = None, device: Any = None) -> Tensor:
     """Return start, start + step, ... below end, given as in Python's range."""
     if dtype is None:
         dtype = float32 if any(isinstance(bound, float) for bound in bounds) else int64
     return _upload(np.arange(*bounds).astype(as_dtype(dtype).numpy), device)
 
 
-def rand(*size: Any, dtype: Any = float32, device: Any = None) -> Tensor:  # noqa: ANN401
+def rand(*size: Any, dtype: Any = float32, device: Any = None) -> Tensor:
     """Return uniform numbers in [0, 1) from the rank's generator."""
     values = _generator().random(tensors._shape(size))  # noqa: SLF001
     return _upload(values.astype(as_dtype(dtype).numpy), device)
 
 
-def randn(*size: Any, dtype: Any = float32, device: Any = None) -> Tensor:  # noqa: ANN401
+def randn(*size: Any, dtype: Any = float32, device: Any = None) -> Tensor:
     """Return normal numbers from the rank's generator."""
     values = _generator().standard_normal(tensors._shape(size))  # noqa: SLF001
     return _upload(values.astype(as_dtype(dtype).numpy), device)
@@ -103,8 +104,7 @@ def _type_of(value: complex) -> DType:
     return int64 if isinstance(value, int) else float32
 
 
-def _upload(values: np.ndarray[Any, Any], device: Any) -> Tensor:  # noqa: ANN401
+def _upload(values: np.ndarray[Any, Any], device: Any) -> Tensor:
     """Return the values as a tensor; onto a device they are copied in stream order."""
-    host = tensors.from_numpy(values)
     place = parse_device(device)
-    return host if place is None else host.to(place, non_blocking=True)
+    return tensors.from_numpy(values) if place is None else upload(values, place)

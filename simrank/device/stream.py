@@ -252,7 +252,7 @@ class Stream:
         self._queue.clear()
 
     def wait_for(self, handle: Handle) -> None:
-        """Hold later operations of this stream until `handle` is complete; costs the host nothing."""
+        """Hold later operations of this stream until `handle` is complete; free for the host."""
         if not handle.complete and handle is not self.tail:
             self.submit(WaitOperation(self, handle), cost_ps=0)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from functools import wraps
 from math import prod
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 
@@ -21,26 +21,23 @@ if TYPE_CHECKING:
 
     from simrank.device.device import Device
 
-_P = ParamSpec("_P")
-_R = TypeVar("_R")
+_M = TypeVar("_M", bound="Callable[..., Any]")
 _registered: list[str] = []
 
 Array = np.ndarray[Any, Any]
 Scalar = bool | int | float
 
 
-def host_read(
-    method: Callable[Concatenate[Tensor, _P], _R],
-) -> Callable[Concatenate[Tensor, _P], _R]:
+def host_read(method: _M) -> _M:
     """Register a method whose result depends on values: it waits for what still writes them."""
     _registered.append(method.__name__)
 
     @wraps(method)
-    def barrier(self: Tensor, *args: _P.args, **kwargs: _P.kwargs) -> _R:
+    def barrier(self: Tensor, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - the method's
         self.wait_values()
         return method(self, *args, **kwargs)
 
-    return barrier
+    return cast("_M", barrier)
 
 
 class Tensor:
@@ -65,12 +62,13 @@ class Tensor:
     @property
     def shape(self) -> tuple[int, ...]:
         """Return the size of each dim."""
-        return self._view.shape
+        shape: tuple[int, ...] = self._view.shape
+        return shape
 
     @property
     def ndim(self) -> int:
         """Return the number of dims."""
-        return self._view.ndim
+        return int(self._view.ndim)
 
     @property
     def device(self) -> Device | str:
@@ -85,7 +83,7 @@ class Tensor:
     @property
     def nbytes(self) -> int:
         """Return the bytes of its elements."""
-        return self._view.nbytes
+        return int(self._view.nbytes)
 
     @property
     def array(self) -> Array:
@@ -94,7 +92,7 @@ class Tensor:
 
     def size(self, dim: int | None = None) -> tuple[int, ...] | int:
         """Return the shape, or the size of one dim."""
-        return self.shape if dim is None else self.shape[dim]
+        return self.shape if dim is None else int(self.shape[dim])
 
     def dim(self) -> int:
         """Return the number of dims."""
@@ -102,7 +100,7 @@ class Tensor:
 
     def numel(self) -> int:
         """Return the number of elements."""
-        return self._view.size
+        return int(self._view.size)
 
     def element_size(self) -> int:
         """Return bytes per element."""
@@ -312,6 +310,34 @@ class Tensor:
         """Return the matrix product; 16-bit types accumulate in float32."""
         return arithmetic.matmul(self, other)
 
+    add = __add__ = __radd__ = arithmetic.binary_method("add")
+    sub = __sub__ = arithmetic.binary_method("sub")
+    __rsub__ = arithmetic.binary_method("sub", swap=True)
+    mul = __mul__ = __rmul__ = arithmetic.binary_method("mul")
+    div = __truediv__ = arithmetic.binary_method("div")
+    __rtruediv__ = arithmetic.binary_method("div", swap=True)
+    pow = __pow__ = arithmetic.binary_method("pow")
+    maximum = arithmetic.binary_method("maximum")
+    minimum = arithmetic.binary_method("minimum")
+    eq = __eq__ = arithmetic.binary_method("eq")  # type: ignore[assignment]  # torch's, per element
+    ne = __ne__ = arithmetic.binary_method("ne")  # type: ignore[assignment]
+    lt = __lt__ = arithmetic.binary_method("lt")
+    le = __le__ = arithmetic.binary_method("le")
+    gt = __gt__ = arithmetic.binary_method("gt")
+    ge = __ge__ = arithmetic.binary_method("ge")
+    add_ = __iadd__ = arithmetic.inplace_method("add")
+    sub_ = __isub__ = arithmetic.inplace_method("sub")
+    mul_ = __imul__ = arithmetic.inplace_method("mul")
+    div_ = __itruediv__ = arithmetic.inplace_method("div")
+    neg = __neg__ = arithmetic.unary_method("neg")
+    abs = __abs__ = arithmetic.unary_method("abs")
+    exp = arithmetic.unary_method("exp")
+    log = arithmetic.unary_method("log")
+    sqrt = arithmetic.unary_method("sqrt")
+    tanh = arithmetic.unary_method("tanh")
+    relu = arithmetic.unary_method("relu")
+    __matmul__ = matmul
+
     # ---- host reads: barriers ----
 
     def wait_values(self) -> None:
@@ -462,6 +488,3 @@ def from_numpy(values: Array) -> Tensor:
     tensor = empty(values.shape, as_dtype(values.dtype), None, fresh=False)
     tensor.array[...] = values
     return tensor
-
-
-arithmetic.attach(Tensor)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from simrank.device.dtypes import as_dtype
 from simrank.device.stream import Operation
 from simrank.engine import Activity, ActivityPool, Resource
 from simrank.hardware.activity_rates import solve_rates
@@ -11,6 +12,9 @@ from simrank.hardware.activity_rates import solve_rates
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    import numpy as np
+
+    from simrank.device.device import Device
     from simrank.device.stream import Stream
     from simrank.device.tensor import Tensor
     from simrank.engine import Engine
@@ -80,30 +84,40 @@ class Network:
 
 
 class TransferOperation(Operation):
-    """A copy between two devices, or between a device and its host."""
+    """A copy between two devices, or between a device and its host.
+
+    Args:
+        stream: A stream of the device that drives the copy.
+        route: (source, target) device indices; None stands for the host.
+        size_bytes: What crosses.
+        effect: Moves the values, at the end.
+        keeps: Tensors that stay alive until then.
+    """
 
     __slots__ = ("_drop", "_route")
     kind = "copy"
 
-    def __init__(self, stream: Stream, target: Tensor, src: Tensor) -> None:
-        into, source = target.storage.device, src.storage.device
-        name = "copy host to device" if source is None else "copy device to host"
-        if into is not None and source is not None:
-            name = f"copy device {source.index} to {into.index}"
-        super().__init__(stream, name, _effect(target, src), (target, src))
-        self._route = (
-            None if source is None or into is None else (source.index, into.index),
-            src.nbytes,
-        )
+    def __init__(
+        self,
+        stream: Stream,
+        route: tuple[int | None, int | None],
+        size_bytes: int,
+        effect: Callable[[], None] | None = None,
+        keeps: object = None,
+    ) -> None:
+        source, into = ("host" if end is None else f"device {end}" for end in route)
+        super().__init__(stream, f"copy {source} to {into}", effect, keeps)
+        self._route = route
         self._drop: Callable[[], None] | None = None
-        self.details = {"bytes": src.nbytes}
+        self.details = {"bytes": size_bytes}
 
     def begin(self) -> None:
         """Cross the route, or the host link at the bandwidth of the device's host link."""
-        device = self.stream.device
-        route, size_bytes = self._route
-        if route is not None:
-            self._drop = device.network.transfer(*route, size_bytes, self.end)
+        assert self.details is not None, "set when made"
+        device, size_bytes = self.stream.device, self.details["bytes"]
+        source, into = self._route
+        if source is not None and into is not None:
+            self._drop = device.network.transfer(source, into, size_bytes, self.end)
         else:
             activity = Activity(float(size_bytes), [(device.host_link, 1.0)], self.end)
             device.pool.start(activity)
@@ -123,10 +137,36 @@ def copy_between(target: Tensor, src: Tensor) -> TransferOperation:
     assert device is not None, "copies within the host are no transfers"
     if src.storage.device is None:
         src.wait_values()
-    operation = TransferOperation(stream_of(device), target, src)
-    device_stream = operation.stream
-    device_stream.submit(operation)
+    route = (_index(src), _index(target))
+    operation = TransferOperation(
+        stream_of(device), route, src.nbytes, _effect(target, src), (target, src)
+    )
+    operation.stream.submit(operation)
     return operation
+
+
+def _index(tensor: Tensor) -> int | None:
+    return None if tensor.storage.device is None else tensor.storage.device.index
+
+
+def upload(values: np.ndarray[Any, Any], device: Device) -> Tensor:
+    """Return a new tensor of `device` with a copy of an array, copied in stream order.
+
+    The values are in place at once: nobody can look at a tensor that is new without waiting for
+    the copy, and the caller may change its array as soon as this returns.
+    """
+    from simrank.device.arithmetic import stream_of  # noqa: PLC0415 - it imports this module
+    from simrank.device.tensor import empty  # noqa: PLC0415 - likewise
+
+    tensor = empty(values.shape, as_dtype(values.dtype), device, fresh=False)
+    if tensor.storage.has_values:
+        tensor.array[...] = values
+    operation = TransferOperation(
+        stream_of(device), (None, device.index), tensor.nbytes, keeps=tensor
+    )
+    tensor.storage.note_write(operation, tensor.array)
+    operation.stream.submit(operation)
+    return tensor
 
 
 def _effect(target: Tensor, src: Tensor) -> Callable[[], None] | None:

@@ -358,7 +358,7 @@ def _check_tensors(call: str, *tensors: Tensor) -> Program:
     return program
 
 
-def _run(  # noqa: PLR0913 - a call's facts
+def _run(
     program: Program,
     group: ProcessGroup | None,
     signature: Signature,
@@ -371,7 +371,7 @@ def _run(  # noqa: PLR0913 - a call's facts
     return work if async_op else None
 
 
-def _collective(  # noqa: PLR0913 - a call's facts
+def _collective(
     program: Program,
     group: ProcessGroup | None,
     signature: Signature,
@@ -421,7 +421,8 @@ def _point_to_point(
     if other == own:
         role = "destination" if kind == "send" else "source"
         raise ValueError(
-            f"Invalid {role} rank: {role} rank should not be the same as the rank of the current process."
+            f"Invalid {role} rank: {role} rank should not be the same as the rank of the "
+            "current process."
         )
     is_send = kind == "send"
     box = mailbox(chosen, *((own, other) if is_send else (other, own)))
@@ -473,7 +474,8 @@ def _elements(name: str, tensor: Tensor, splits: Sequence[int] | None, size: int
     if splits is None or not len(splits):
         if rows % size:
             raise ValueError(
-                f"Tensor's dim 0 does not divide equally across group size: {rows} rows, {size} ranks"
+                "Tensor's dim 0 does not divide equally across group size: "
+                f"{rows} rows, {size} ranks"
             )
         return [tensor.numel() // size] * size
     if len(splits) != size:
@@ -482,7 +484,8 @@ def _elements(name: str, tensor: Tensor, splits: Sequence[int] | None, size: int
         )
     if sum(splits) != rows or min(splits) < 0:
         raise ValueError(
-            f"Split sizes doesn't match total dim 0 size: {name} adds up to {sum(splits)}, not {rows}"
+            f"Split sizes doesn't match total dim 0 size: "
+            f"{name} adds up to {sum(splits)}, not {rows}"
         )
     row_elements = tensor.numel() // rows if rows else 0
     return [split * row_elements for split in splits]

@@ -92,10 +92,11 @@ class Message:
         group, engine = self._mailbox.group, self._mailbox.group.engine
         launch_ps = group.world.cluster.collectives.launch_latency_ps
         route = int(group.devices[self._mailbox.src]), int(group.devices[self._mailbox.dst])
-        engine.call_at(
-            engine.now_ps + launch_ps,
-            lambda: group.world.network.transfer(*route, send.tensor.nbytes, self._sent),
-        )
+
+        def leave() -> None:
+            group.world.network.transfer(*route, send.tensor.nbytes, self._sent)
+
+        engine.call_at(engine.now_ps + launch_ps, leave)
 
     def _sent(self) -> None:
         send = self.ends[True]

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from simrank.device import Operation
-
 if TYPE_CHECKING:
     from collections.abc import Collection
     from pathlib import Path
 
+    from simrank.device import Operation
     from simrank.engine import Task
 
 _PS_PER_US = 1_000_000
@@ -104,20 +103,21 @@ class Timeline:
 
     def events(self) -> list[dict[str, Any]]:
         """Return the trace events: names, slices in order of their end, then flows."""
-        names: list[dict[str, Any]] = []
-        for rank in sorted({rank for rank, _ in self._tracks}):
-            names.append(_name("process_name", rank, 0, f"rank {rank}"))
-        for (rank, track), number in sorted(self._tracks.items()):
-            names.append(_name("thread_name", rank, number, track))
-        return [*names, *self._slices, *self._flow_events()]
+        ranks = sorted({rank for rank, _ in self._tracks})
+        tracks = sorted(self._tracks.items())
+        return [
+            *(_name("process_name", rank, 0, f"rank {rank}") for rank in ranks),
+            *(_name("process_sort_index", rank, 0, rank) for rank in ranks),
+            *(_name("thread_name", rank, number, track) for (rank, track), number in tracks),
+            *self._slices,
+            *self._flow_events(),
+        ]
 
     def _flow_events(self) -> list[dict[str, Any]]:
         flows = []
-        for number, (key, ends) in enumerate(self._flows.items()):
-            ends = sorted(ends)
-            for index, (start_ps, rank, track) in enumerate(ends):
-                if len(ends) < 2:
-                    continue
+        shared = [(key, ends) for key, ends in self._flows.items() if len(ends) > 1]
+        for number, (key, ends) in enumerate(shared):
+            for index, (start_ps, rank, track) in enumerate(sorted(ends)):
                 phase = "s" if index == 0 else "f" if index + 1 == len(ends) else "t"
                 flow = {
                     "ph": phase,
@@ -142,5 +142,6 @@ class Timeline:
             file.write("\n]}\n")
 
 
-def _name(kind: str, rank: int, track: int, name: str) -> dict[str, Any]:
-    return {"ph": "M", "pid": rank, "tid": track, "name": kind, "args": {"name": name}}
+def _name(kind: str, rank: int, track: int, value: str | int) -> dict[str, Any]:
+    key = "sort_index" if kind.endswith("sort_index") else "name"
+    return {"ph": "M", "pid": rank, "tid": track, "name": kind, "args": {key: value}}
