@@ -61,7 +61,7 @@ def _main(
 
 
 @app.command(epilog=EXIT_STATUS)
-def bench(  # noqa: PLR0913 - nccl-tests' options
+def bench(
     target: Annotated[
         str, typer.Argument(help="A YAML file, a built-in benchmark, or a collective.")
     ],
@@ -185,8 +185,9 @@ def _write_json(path: str, rows: list[dict[str, Any]], config: BenchConfig) -> N
 
 def _write_csv(path: str, rows: list[dict[str, Any]]) -> None:
     lines = [",".join(rows[0])] if rows else []
-    for row in rows:
-        lines.append(",".join("" if value is None else str(value) for value in row.values()))
+    lines += [
+        ",".join("" if value is None else str(value) for value in row.values()) for row in rows
+    ]
     _write(path, "\n".join(lines) + "\n")
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _FIRST_PID = 1000  # assumed: any number that looks like a process id
 
 
-def spawn(  # noqa: PLR0913 - torch's signature
+def spawn(
     fn: Callable[..., Any],
     args: Sequence[Any] = (),
     nprocs: int = 1,
