@@ -1,11 +1,48 @@
 """simrank: a multi-GPU program in one Python process, with real numbers and simulated time.
 
-Start with `Context` and `multiprocessing.spawn`.
+Start with `Context` and `multiprocessing.spawn`. Names are imported when they are first used, so
+`import simrank` costs next to nothing.
 """
 
-from simrank import distributed, errors, multiprocessing
-from simrank.context import Context
-from simrank.device import Event, Stream, Tensor
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from simrank.ranks.current import register_default_context
+
+if TYPE_CHECKING:
+    from simrank import bench, distributed, errors, multiprocessing
+    from simrank.context import Context
+    from simrank.device import Event, Stream, Tensor
 
 __version__ = "0.1.0"
-__all__ = ["Context", "Event", "Stream", "Tensor", "distributed", "errors", "multiprocessing"]
+__all__ = [
+    "Context",
+    "Event",
+    "Stream",
+    "Tensor",
+    "bench",
+    "distributed",
+    "errors",
+    "multiprocessing",
+]
+_PLACES = {
+    "Context": "simrank.context",
+    "Event": "simrank.device",
+    "Stream": "simrank.device",
+    "Tensor": "simrank.device",
+}
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401 - whatever the name stands for
+    if name in _PLACES:
+        return getattr(import_module(_PLACES[name]), name)
+    if name in __all__:
+        return import_module(f"simrank.{name}")
+    raise AttributeError(f"module 'simrank' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])
+
+
+register_default_context(lambda num_ranks: __getattr__("Context").for_ranks(num_ranks))

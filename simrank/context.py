@@ -26,7 +26,7 @@ from simrank.distributed.planner import CollectiveLibrary
 from simrank.engine import Engine, Handle, Task
 from simrank.errors import SimrankError
 from simrank.multiprocessing.spawn import ProcessContext, spawn_in
-from simrank.ranks import Program, current_program, register_default_context, set_program
+from simrank.ranks import Program, current_program, set_program
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -127,6 +127,12 @@ class Context:
             self.network,
             has_values=self._has_values,
         )
+
+    @classmethod
+    def for_ranks(cls, num_ranks: int) -> Context:
+        """Return a Context of HGX H100 nodes, as many as `num_ranks` needs."""
+        nodes = max(-(-num_ranks // _DEVICES_PER_NODE), 1)
+        return cls("hgx_h100") if nodes == 1 else cls({"name": "h100_ib", "nodes": nodes})
 
     # ---- running ----
 
@@ -305,12 +311,3 @@ def _library(cluster: Cluster, algorithms: Mapping[str, Any]) -> CollectiveLibra
     }
     num_sms = min(cluster.collectives.num_channels, cluster.device.num_sms)
     return CollectiveLibrary(cost, Chooser(cost), forced, num_sms)
-
-
-def _default_context(num_ranks: int) -> Context:
-    """Return a Context of HGX H100 nodes, as many as `num_ranks` needs."""
-    nodes = max(-(-num_ranks // _DEVICES_PER_NODE), 1)
-    return Context("hgx_h100") if nodes == 1 else Context({"name": "h100_ib", "nodes": nodes})
-
-
-register_default_context(_default_context)

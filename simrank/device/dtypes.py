@@ -25,7 +25,7 @@ class DType:
     def __init__(self, name: str, numpy: Any, kind: str) -> None:  # noqa: ANN401 - numpy's own
         self.name = name
         self.numpy: np.dtype[Any] = np.dtype(numpy)
-        self.itemsize = self.numpy.itemsize
+        self.itemsize = int(self.numpy.itemsize)
         self.kind = kind
         self.is_floating_point = kind == "float"
 

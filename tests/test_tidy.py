@@ -1,0 +1,116 @@
+"""Rules of style that no linter knows: sizes, docstrings, the mirror of the package, the README."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "simrank"
+MAX_FUNCTION_LINES = 70
+MAX_FILE_LINES = 500
+MAX_MEDIAN_LINES = 12
+SOURCES = sorted(PACKAGE.rglob("*.py"))
+TESTS = sorted((ROOT / "tests").rglob("test_*.py"))
+TOUR = (
+    "engine/loop.py",
+    "collectives/schedule.py",
+    "collectives/algorithms/ring.py",
+    "collectives/play.py",
+    "distributed/work.py",
+    "context.py",
+)
+
+
+def functions(path: Path) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
+    tree = ast.parse(path.read_text())
+    return [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_files_and_functions_stay_short(path):
+    """A file has at most 500 lines, a function at most 70."""
+    assert len(path.read_text().splitlines()) <= MAX_FILE_LINES
+    for node in functions(path):
+        length = (node.end_lineno or node.lineno) - node.lineno + 1
+        assert length <= MAX_FUNCTION_LINES, f"{node.name} has {length} lines"
+
+
+def test_the_median_function_is_short():
+    """Half of all functions, without docstrings, have at most 12 lines."""
+    lengths = []
+    for path in SOURCES:
+        for node in functions(path):
+            body = node.body[1:] if ast.get_docstring(node) else node.body
+            if body:
+                lengths.append((body[-1].end_lineno or 0) - body[0].lineno + 2)
+    assert sorted(lengths)[len(lengths) // 2] <= MAX_MEDIAN_LINES
+
+
+@pytest.mark.parametrize("path", TESTS, ids=lambda path: str(path.relative_to(ROOT / "tests")))
+def test_every_test_says_in_one_line_what_it_claims(path):
+    """Test functions have a docstring."""
+    for node in functions(path):
+        if node.name.startswith("test_"):
+            assert ast.get_docstring(node), f"{path.name}:{node.lineno} {node.name}"
+
+
+def test_sources_are_ascii_and_have_no_bare_todo():
+    """Sources are ASCII, and a TODO names a person and an issue."""
+    for path in [*SOURCES, *TESTS]:
+        text = path.read_text()
+        assert text.isascii(), path
+        if path.name != "test_tidy.py":
+            assert not re.search(r"\b(FIXME|XXX)\b|TODO(?!\()", text), path
+
+
+def test_the_readme_tour_exists():
+    """The reading order of the README names files that exist, and all of the tour."""
+    readme = (ROOT / "README.md").read_text()
+    for place in TOUR:
+        assert f"simrank/{place}" in readme, place
+        assert (PACKAGE / place).is_file(), place
+
+
+def test_every_adr_is_in_the_index():
+    """adr/README.md lists every decision."""
+    index = (ROOT / "adr" / "README.md").read_text()
+    decisions = sorted((ROOT / "adr").glob("[0-9]*.md"))
+    assert decisions
+    for path in decisions:
+        assert path.name in index, path.name
+
+
+def test_import_simrank_imports_no_heavy_library():
+    """`import simrank` imports no pydantic, yaml, typer, rich, torch or triton."""
+    program = (
+        "import sys, simrank\n"
+        "heavy = {'pydantic', 'yaml', 'typer', 'rich', 'torch', 'triton'} & set(sys.modules)\n"
+        "print(sorted(heavy))"
+    )
+    output = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT
+    )
+    assert output.stdout.strip() == "[]"
+
+
+@pytest.mark.slow
+def test_import_simrank_takes_less_than_twice_import_numpy():
+    """Start-up costs less than twice that of numpy alone, best of five interleaved runs."""
+    program = (
+        "import sys, time; start = time.perf_counter(); import {name}; "
+        "print(time.perf_counter() - start)"
+    )
+
+    def seconds(name):
+        command = [sys.executable, "-c", program.format(name=name)]
+        output = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
+        return float(output.stdout)
+
+    pairs = [(seconds("simrank"), seconds("numpy")) for _ in range(6)][1:]
+    assert min(pair[0] for pair in pairs) < 2 * min(pair[1] for pair in pairs)
