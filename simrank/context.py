@@ -21,6 +21,7 @@ from simrank.device import (
 from simrank.device import Event as EventType  # The plain names are torch's, on the Context.
 from simrank.device import Stream as StreamType
 from simrank.device.arithmetic import parse_device
+from simrank.device.current import new_stream, synchronize
 from simrank.distributed import Work
 from simrank.distributed.planner import CollectiveLibrary
 from simrank.engine import Engine, Handle, Task
@@ -63,11 +64,6 @@ class Devices:
     def __iter__(self) -> Iterator[Device]:
         """Yield the devices that have been used, by index."""
         return (self._made[index] for index in sorted(self._made))
-
-    def drop(self, index: int) -> None:
-        """Forget what is in flight on a device, if it was ever used."""
-        if index in self._made:
-            self._made[index].drop()
 
 
 class Context:
@@ -237,7 +233,7 @@ class Context:
 
     def Stream(self, device: Any = None) -> StreamType:  # noqa: N802, ANN401 - torch's name
         """Return a new stream of a device (default: the current one)."""
-        return self._device(device).new_stream()
+        return self._bind(new_stream)(self._device(device))
 
     def Event(self, enable_timing: bool = False) -> EventType:  # noqa: N802 - torch's name
         """Return a new event."""
@@ -249,7 +245,7 @@ class Context:
 
     def synchronize(self, device: Any = None) -> None:  # noqa: ANN401 - torch's spellings
         """Block the host until everything issued to a device so far has ended."""
-        self._device(device).synchronize()
+        self._bind(synchronize)(self._device(device))
 
     def _program(self) -> Program:
         program = current_program()

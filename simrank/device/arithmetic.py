@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from simrank.device.device import Device
-    from simrank.device.stream import Stream
     from simrank.device.tensor import Tensor
 
 Array = np.ndarray[Any, Any]
@@ -59,12 +58,6 @@ def _name(device: Device | None) -> str:
     return "cpu" if device is None else f"cuda:{device.index}"
 
 
-def stream_of(device: Device) -> Stream:
-    """Return the stream that the running program's operations on `device` go to."""
-    stream = current.current_stream()
-    return stream if stream.device is device else device.default_stream
-
-
 def run(
     name: str,
     compute: Callable[[], None],
@@ -91,7 +84,7 @@ def run(
             if not (tensor.storage.has_values and not reads):
                 tensor.storage.lose_values()
     operation = device.launch(
-        stream_of(device),
+        current.stream_on(device),
         name,
         compute if has_values else None,
         tensors,

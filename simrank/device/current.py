@@ -5,13 +5,13 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from simrank.device.stream import Stream
 from simrank.ranks import Program, require_program
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from simrank.device.device import Device
-    from simrank.device.stream import Stream
 
 _KEY = "current_stream"
 
@@ -23,11 +23,51 @@ def current_device(program: Program | None = None) -> Device:
     return device
 
 
+def streams_of(device: Device, program: Program) -> list[Stream]:
+    """Return a program's streams on a device, its default stream first.
+
+    Each program has its own, as each process has: one of them that ends takes only its own along.
+    """
+    by_device: dict[int, list[Stream]] = program.local.setdefault("streams", {})
+    streams = by_device.get(device.index)
+    if streams is None:
+        streams = by_device[device.index] = [Stream(device, "default")]
+    return streams
+
+
+def new_stream(device: Device, name: str | None = None) -> Stream:
+    """Return a new stream of the running program on a device."""
+    streams = streams_of(device, require_program("Stream"))
+    stream = Stream(device, name or f"stream {len(streams)}")
+    streams.append(stream)
+    return stream
+
+
 def current_stream(program: Program | None = None) -> Stream:
     """Return the running program's current stream: its device's default stream, unless set."""
     program = program or require_program("current_stream")
     chosen: Stream | None = program.local.get(_KEY)
-    return current_device(program).default_stream if chosen is None else chosen
+    return streams_of(current_device(program), program)[0] if chosen is None else chosen
+
+
+def stream_on(device: Device) -> Stream:
+    """Return the stream that the running program's operations on `device` go to."""
+    program = require_program("an operation on a device")
+    stream = current_stream(program)
+    return stream if stream.device is device else streams_of(device, program)[0]
+
+
+def synchronize(device: Device) -> None:
+    """Block the host until everything the running program issued to a device has ended."""
+    for stream in streams_of(device, require_program("synchronize")):
+        stream.synchronize()
+
+
+def drop_streams(program: Program) -> None:
+    """Forget everything that a program has in flight: it was aborted."""
+    for streams in program.local.get("streams", {}).values():
+        for stream in streams:
+            stream.drop()
 
 
 @contextmanager

@@ -1,11 +1,11 @@
-"""One accelerator: its memory, its streams, and the resources that its operations share."""
+"""One accelerator: its memory, and the resources that its operations share."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from simrank.device.memory import DeviceMemory
-from simrank.device.stream import KernelOperation, Stream
+from simrank.device.stream import KernelOperation
 from simrank.engine import ActivityPool, Resource
 from simrank.hardware.activity_rates import solve_rates
 from simrank.hardware.roofline import kernel_ps
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from simrank.device.memory import AddressSpace
+    from simrank.device.stream import Stream
     from simrank.device.transfer import Network
     from simrank.engine import Engine
     from simrank.hardware.spec import DeviceSpec
@@ -37,7 +38,6 @@ class Device:
         memory: Its memory.
         pool: The activities on it.
         sms: Its SMs, as a shared resource; collectives hold some of them.
-        default_stream: As in CUDA.
     """
 
     def __init__(
@@ -60,18 +60,10 @@ class Device:
         self.sms = Resource("SMs", float(spec.num_sms))
         self.hbm = Resource("memory bandwidth", spec.memory_bandwidth_bytes_per_s / _PS_PER_S)
         self.host_link = Resource("host link", _HOST_LINK_BYTES_PER_S / _PS_PER_S)
-        self.streams: list[Stream] = []
-        self.default_stream = self.new_stream("default")
 
     def __repr__(self) -> str:
         """Return torch's name of the device."""
         return f"device(type='cuda', index={self.index})"
-
-    def new_stream(self, name: str | None = None) -> Stream:
-        """Return a new stream of this device."""
-        stream = Stream(self, name or f"stream {len(self.streams)}")
-        self.streams.append(stream)
-        return stream
 
     def launch(  # noqa: PLR0913 - a kernel's facts
         self,
@@ -102,14 +94,3 @@ class Device:
     def hold_sms(self, num_sms: int) -> None:
         """Take SMs away from kernels (negative: give them back): a collective spins on them."""
         self.pool.change(self.sms, held=num_sms)
-
-    def synchronize(self) -> None:
-        """Block the host until everything issued to this device so far has ended."""
-        for stream in self.streams:
-            stream.synchronize()
-
-    def drop(self) -> None:
-        """Forget everything in flight: the rank that used this device was aborted."""
-        for stream in self.streams:
-            stream.drop()
-        self.pool.change(self.sms, held=-self.sms.held)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from simrank.device.current import stream_on
 from simrank.device.dtypes import as_dtype
 from simrank.device.stream import Operation
 from simrank.engine import Activity, ActivityPool, Resource
@@ -131,15 +132,13 @@ class TransferOperation(Operation):
 
 def copy_between(target: Tensor, src: Tensor) -> TransferOperation:
     """Issue a copy between two places on the current stream of the device side."""
-    from simrank.device.arithmetic import stream_of  # noqa: PLC0415 - it imports this module
-
     device = src.storage.device or target.storage.device
     assert device is not None, "copies within the host are no transfers"
     if src.storage.device is None:
         src.wait_values()
     route = (_index(src), _index(target))
     operation = TransferOperation(
-        stream_of(device), route, src.nbytes, _effect(target, src), (target, src)
+        stream_on(device), route, src.nbytes, _effect(target, src), (target, src)
     )
     operation.stream.submit(operation)
     return operation
@@ -155,14 +154,13 @@ def upload(values: np.ndarray[Any, Any], device: Device) -> Tensor:
     The values are in place at once: nobody can look at a tensor that is new without waiting for
     the copy, and the caller may change its array as soon as this returns.
     """
-    from simrank.device.arithmetic import stream_of  # noqa: PLC0415 - it imports this module
-    from simrank.device.tensor import empty  # noqa: PLC0415 - likewise
+    from simrank.device.tensor import empty  # noqa: PLC0415 - it imports this module
 
     tensor = empty(values.shape, as_dtype(values.dtype), device, fresh=False)
     if tensor.storage.has_values:
         tensor.array[...] = values
     operation = TransferOperation(
-        stream_of(device), (None, device.index), tensor.nbytes, keeps=tensor
+        stream_on(device), (None, device.index), tensor.nbytes, keeps=tensor
     )
     tensor.storage.note_write(operation, tensor.array)
     operation.stream.submit(operation)

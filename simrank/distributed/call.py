@@ -51,6 +51,11 @@ class CollectiveOperation(Operation):
         self.details = self.call.details
         super().end()
 
+    def drop(self) -> None:
+        """Give the SMs back: the rank was aborted."""
+        if self.start_ps >= 0 and not self.complete:
+            self.stream.device.hold_sms(-self.call.group.world.library.num_sms)
+
 
 class Splits:
     """Elements that rank i sends to rank j and expects from rank j, for the ranks that called."""

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from simrank.device.current import new_stream
 from simrank.distributed.planner import Planner
 from simrank.errors import SimrankError
 
@@ -76,7 +77,7 @@ class ProcessGroup:
         """Return this group's own stream on a device (for asynchronous calls, or for a pair)."""
         key = (device.index, name)
         if key not in self._streams:
-            self._streams[key] = device.new_stream(name)
+            self._streams[key] = new_stream(device, name)
         return self._streams[key]
 
 

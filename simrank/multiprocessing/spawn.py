@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from simrank.device.current import drop_streams
 from simrank.distributed.group import World
 from simrank.engine import Task, TaskGroup
 from simrank.engine.loop import calm_collector
@@ -96,7 +97,7 @@ def _start(
     """Make the ranks and queue them at this time."""
     context, engine = parent.context, parent.engine
     world = World(context.network, np.arange(nprocs), context.library)
-    tasks = []
+    tasks, programs = [], []
     for rank in range(nprocs):
         task = Task(engine, f"rank {rank}", rank)
         program = Program(
@@ -106,8 +107,9 @@ def _start(
         program.local["world"] = world
         task.carry(_body(program, fn, args))
         tasks.append(task)
+        programs.append(program)
     group = TaskGroup(engine, f"spawn of {getattr(fn, '__name__', fn)}", tasks)
-    group.on_abort = lambda: _drop(context, world, nprocs)
+    group.on_abort = lambda: _drop(world, programs)
     group.start()
     return ProcessContext(group)
 
@@ -125,11 +127,11 @@ def _body(program: Program, fn: Callable[..., Any], args: Sequence[Any]) -> Call
     return body
 
 
-def _drop(context: Any, world: World, nprocs: int) -> None:  # noqa: ANN401 - the Context is above
+def _drop(world: World, programs: Sequence[Program]) -> None:
     """Drop what aborted ranks left in flight, so that later runs start clean."""
     world.drop()
-    for index in range(nprocs):
-        context.devices.drop(index)
+    for program in programs:
+        drop_streams(program)
 
 
 class ProcessContext:
