@@ -157,7 +157,8 @@ class RankState:
     """A set of ranks in the same state.
 
     Attributes:
-        ranks: Global ranks, ascending; -1 stands for a greenlet that is no rank.
+        ranks: Global ranks, ascending; -1 stands for a greenlet that is no rank. None at all:
+            work in flight.
         state: What they do, for example `all_reduce #7 on group 'tp0'`.
         file: The user's file, or None.
         line: The line in it, or None.
@@ -172,7 +173,9 @@ class RankState:
 
     def __str__(self) -> str:
         """Return `ranks 0-2, 5: state at file.py:41`."""
-        if self.ranks == (-1,):
+        if not self.ranks:
+            who = "in flight"
+        elif self.ranks == (-1,):
             who = "a greenlet"
         else:
             who = f"{'rank' if len(self.ranks) == 1 else 'ranks'} {ranks_text(self.ranks)}"
@@ -239,10 +242,10 @@ class DeadlockError(SimulationError):
         self.to_fix = to_fix
         self.seed = seed
         num_waiting = len({rank for state in waits if state.waits for rank in state.ranks})
-        lines = [f"deadlock (proved) at t={_us(time_ps)}: {num_waiting} rank(s) wait forever"]
-        if not num_waiting and hub_waits_for is not None:
-            lines = [f"deadlock (proved) at t={_us(time_ps)}: nothing can complete {hub_waits_for}"]
-        lines += states_text(self.waits)
+        what = f"{num_waiting} rank(s) wait forever"
+        if not num_waiting:
+            what = f"nothing can complete {hub_waits_for or 'what is in flight'}"
+        lines = [f"deadlock (proved) at t={_us(time_ps)}: {what}", *states_text(self.waits)]
         if to_fix is not None:
             lines.append(f"  to fix: {to_fix}")
         super().__init__("\n".join(lines))
@@ -288,7 +291,7 @@ class WaitTimeoutError(SimulationError, TimeoutError):
 
     Attributes:
         time_ps: Simulated time in picoseconds.
-        rank: Who waited.
+        rank: Who waited; None is the main program, or a greenlet that is no rank.
         what: What for.
         timeout_ps: The limit, in picoseconds.
     """
@@ -298,9 +301,9 @@ class WaitTimeoutError(SimulationError, TimeoutError):
         self.rank = rank
         self.what = what
         self.timeout_ps = timeout_ps
+        who = "the main program" if rank is None else f"rank {rank}"
         super().__init__(
-            f"rank {rank} waited {_us(timeout_ps)} for {what}: "
-            f"the time limit passed at t={_us(time_ps)}"
+            f"{who} waited {_us(timeout_ps)} for {what}: the time limit passed at t={_us(time_ps)}"
         )
 
 

@@ -6,12 +6,14 @@ from math import ceil
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from simrank.engine.loop import Engine
     from simrank.engine.queue import Wakeup
 
-_ROUNDING = 1e-9  # A float's error in work left; without it an end could slip by a picosecond.
+# A float's error in work left, as a part of all the work: without it an end that should fall on a
+# picosecond could slip to the next. Assumed: some 50 changes of rate, each off by half a last bit.
+_ROUNDING = 1e-14
 
 
 class Resource:
@@ -41,15 +43,17 @@ class Activity:
     """Work in flight.
 
     Attributes:
-        work_left: In units of its own (bytes; or picoseconds of the time it takes alone).
+        work: All of it, in units of its own (bytes; or picoseconds of the time it takes alone).
+        work_left: What is left of it.
         rate: Work done per picosecond now.
         demands: Per resource, how much of it one unit of work per picosecond uses.
         max_rate: The rate when nothing is shared; infinity if only resources limit it.
     """
 
     __slots__ = (
-        "_settled_ps", "_wakeup", "demands", "done", "max_rate", "rate", "work_left",
+        "_settled_ps", "_wakeup", "demands", "done", "max_rate", "rate", "work", "work_left",
     )  # fmt: skip
+    is_collective = None  # For the deadlock report, if it stalls for ever.
 
     def __init__(
         self,
@@ -59,13 +63,18 @@ class Activity:
         *,
         max_rate: float = float("inf"),
     ) -> None:
-        self.work_left = work
+        self.work = self.work_left = work
         self.demands = tuple(demands)
         self.done = done
         self.max_rate = max_rate
         self.rate = 0.0
         self._settled_ps = 0
         self._wakeup: Wakeup | None = None
+
+    def pending_ranks(self) -> Iterator[tuple[None, str, None]]:
+        """Yield what holds it up, for the deadlock report: it is nobody's call."""
+        empty = [resource.name for resource, demand in self.demands if demand and not resource.free]
+        yield None, f"work stalled, nothing left of {', '.join(empty) or 'what it needs'}", None
 
 
 class Solver(Protocol):
@@ -130,9 +139,10 @@ class ActivityPool:
         now_ps = self._engine.now_ps
         activities = list(self._active)
         for activity in activities:
-            done = activity.rate * (now_ps - activity._settled_ps)  # noqa: SLF001
-            activity.work_left = max(activity.work_left - done, 0.0)
-            activity._settled_ps = now_ps  # noqa: SLF001
+            elapsed_ps = now_ps - activity._settled_ps  # noqa: SLF001
+            if elapsed_ps:  # An infinite rate times no time is not a number.
+                activity.work_left = max(activity.work_left - activity.rate * elapsed_ps, 0.0)
+                activity._settled_ps = now_ps  # noqa: SLF001
         for activity, rate in zip(activities, self._solve(activities), strict=True):
             self._set_rate(activity, float(rate))
 
@@ -144,12 +154,12 @@ class ActivityPool:
             self._engine.cancel(wakeup)
         activity.rate = rate
         activity._wakeup = None  # noqa: SLF001
-        if activity.work_left == 0:
-            left_ps = 0
-        elif rate <= 0:  # Stalled until something is freed; if nothing ever is, a deadlock.
+        work_left = activity.work_left - activity.work * _ROUNDING
+        if work_left > 0 and rate <= 0:  # Until something is freed; if nothing is, a deadlock.
+            self._engine.pending[activity] = None
             return
-        else:
-            left_ps = max(ceil(activity.work_left / rate - _ROUNDING), 0)
+        self._engine.pending.pop(activity, None)
+        left_ps = ceil(work_left / rate) if work_left > 0 else 0
         end_ps = self._engine.now_ps + left_ps
         activity._wakeup = self._engine.call_at(end_ps, lambda: self._end(activity))  # noqa: SLF001
 
@@ -160,6 +170,7 @@ class ActivityPool:
 
     def _remove(self, activity: Activity) -> None:
         del self._active[activity]
+        self._engine.pending.pop(activity, None)
         for resource, _ in activity.demands:
             resource.num_users -= 1
             if resource.num_users:
@@ -169,4 +180,4 @@ class ActivityPool:
 def rate_alone(activity: Activity) -> float:
     """Return the rate of an activity that shares nothing."""
     limits = [resource.free / demand for resource, demand in activity.demands if demand > 0]
-    return min(activity.max_rate, *limits)
+    return min([activity.max_rate, *limits])

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from functools import lru_cache
 from pathlib import Path
-from types import CodeType, FrameType
+from types import CodeType, FrameType  # noqa: TC003 - a NamedTuple's fields are looked up
 from typing import NamedTuple
 
 _PACKAGE = str(Path(__file__).resolve().parent.parent) + "/"
+_STANDARD_LIBRARY = str(Path(contextlib.__file__).parent) + "/"
 
 
 class SourceLine(NamedTuple):
@@ -24,8 +26,10 @@ class SourceLine(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def _is_library(filename: str) -> bool:
-    """Whether a frame of this file is simrank's own, or Python's start-up machinery."""
-    return filename.startswith((_PACKAGE, "<frozen ")) or filename.endswith("/greenlet/__init__.py")
+    """Whether a frame of this file is simrank's own or the standard library's, nobody's program."""
+    if filename.startswith(_STANDARD_LIBRARY):
+        return "/site-packages/" not in filename
+    return filename.startswith((_PACKAGE, "<frozen "))
 
 
 class CallSite(NamedTuple):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,6 +56,13 @@ class Handle:
             self._callbacks = [callback]
         else:
             self._callbacks.append(callback)
+
+    def forget(self, waiter: Task | Callable[[], None]) -> None:
+        """Take back a wait or a callback, if this is not complete: its time limit passed, say."""
+        lists: tuple[list[Any] | None, ...] = (self._waiters, self._callbacks)
+        for listed in lists:
+            if listed is not None and waiter in listed:
+                listed.remove(waiter)
 
     def finish(self, engine: Engine, error: BaseException | None = None) -> None:
         """Complete now: callbacks run first, then the waiters are queued at this time."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from simrank.engine.report import livelock_error, waiting_report
+from simrank.engine.handle import Handle
+from simrank.engine.report import deadlock_error, livelock_error, waiting_report
 from simrank.errors import WaitTimeoutError
 
 if TYPE_CHECKING:
-    from simrank.engine.handle import Handle
     from simrank.engine.loop import Engine
     from simrank.engine.task import Task
 
@@ -16,10 +16,12 @@ POLL_PS = 100_000  # assumed: a negative query costs a host about 100 ns
 MAX_POLL_PS = 1_000_000_000  # assumed: doubling ends at 1 ms, so that long polls stay cheap to run
 
 # How often every polling task may come back without any change before it is called a livelock.
-# Assumed: a program that counts its polls stops well before 1,000; one that sleeps towards a
-# deadline of its own may take many more rounds, and must not be accused.
+# Assumed: a program that counts its polls stops well before 1,000; one that counts its sleeps
+# before 50,000. One that reads the clock may well have a deadline of its own: it is accused only
+# after an hour of simulated time, twice the longest default timeout of torch.distributed.
 POLL_ROUNDS = 1_000
 SLEEP_ROUNDS = 50_000
+CLOCK_PS = 3600 * 10**12
 
 
 class PollReason:
@@ -45,46 +47,81 @@ class PollReason:
         return
 
 
-def wait_with_limit(engine: Engine, task: Task, handle: Handle, timeout_ps: int) -> None:
+def wait_with_limit(engine: Engine, task: Task | None, handle: Handle, timeout_ps: int) -> None:
     """Wait for `handle`, or raise `WaitTimeoutError` once `timeout_ps` have passed.
 
     The error carries the report of who waits for whom as a note if by then nothing else could
     have completed the wait.
     """
-    start_ps = task.clock_ps
+    if task is None:
+        if not engine.wait_at_most(handle, timeout_ps):
+            raise _timeout_error(engine, None, handle, timeout_ps)
+        return
 
     def expire() -> None:
-        if handle.complete or task.finished:
-            return
-        error = WaitTimeoutError(engine.now_ps, task.rank, handle.describe(), timeout_ps)
-        if engine.idle:
-            error.add_note(waiting_report(engine))
-        if handle._waiters is not None:  # noqa: SLF001 - the two halves of one mechanism
-            handle._waiters.remove(task)  # noqa: SLF001
-        task.thrown = error
-        engine.resume(task)
+        if not handle.complete and not task.finished:
+            task.thrown = _timeout_error(engine, task.rank, handle, timeout_ps)
+            engine.resume(task)
 
-    limit = engine.call_at(start_ps + timeout_ps, expire, weak=True)
+    limit = engine.call_at(task.clock_ps + timeout_ps, expire, weak=True)
     engine.livelock.num_limits += 1
     try:
-        engine._park_on(handle, task)  # noqa: SLF001
+        engine.park_on(handle, task)
     finally:
         engine.livelock.num_limits -= 1
-        if engine.now_ps < start_ps + timeout_ps:
-            engine.cancel(limit)
+        engine.cancel(limit)
 
 
-def poll(engine: Engine, what: str) -> None:
+def _timeout_error(
+    engine: Engine, rank: int | None, handle: Handle, timeout_ps: int
+) -> WaitTimeoutError:
+    error = WaitTimeoutError(engine.now_ps, rank, handle.describe(), timeout_ps)
+    if engine.idle:
+        error.add_note(waiting_report(engine))
+    return error
+
+
+def wait_at_most(engine: Engine, handle: Handle, timeout_ps: int) -> None:
+    """Wait until `handle` completes or `timeout_ps` have passed, whichever is first."""
+    either = Handle()
+    task = engine.current_task()
+    clock_ps = engine.now_ps if task is None else task.clock_ps
+
+    def decide() -> None:
+        if not either.complete:
+            either.finish(engine)
+
+    handle.on_complete(decide)
+    limit = engine.call_at(clock_ps + timeout_ps, decide, weak=True)
+    engine.livelock.num_limits += 1
+    try:
+        engine.wait(either)
+    finally:
+        engine.livelock.num_limits -= 1
+        engine.cancel(limit)
+        handle.forget(decide)
+
+
+def poll(engine: Engine, what: str, *, reads_clock: bool = False) -> None:
     """Charge a negative poll of the current task and yield (E8).
 
     The first costs 100 ns; each further one twice the last, to 1 ms, while the task does nothing
     else. On the hub it runs the engine's next wakeup.
+
+    Args:
+        engine: The engine.
+        what: In the user's words, for reports.
+        reads_clock: Whether time itself may be what the program watches.
+
+    Raises:
+        DeadlockError: The hub polls again and again, and nothing can ever happen.
     """
     task = engine.current_task()
     if task is None:
-        if not engine.idle:
-            engine.step()
+        engine.livelock.poll_on_hub(what)
         return
+    if reads_clock:
+        engine.livelock.reads_clock = True
     num_polls = task.num_polls
     cost_ps = min(POLL_PS << min(num_polls, 20), MAX_POLL_PS)
     engine.sleep_weakly(task, task.clock_ps + cost_ps, PollReason(what))
@@ -101,13 +138,17 @@ class LivelockDetector:
 
     Attributes:
         num_limits: Explicit time limits that are pending; while there is one, time may help.
+        reads_clock: Whether a task has read the clock since something changed.
     """
 
     def __init__(self, engine: Engine) -> None:
         self.num_limits = 0
+        self.reads_clock = False
         self._engine = engine
         self._progress = -1
+        self._since_ps = 0
         self._num_resumed = 0
+        self._num_vain = 0
 
     def check(self) -> None:
         """Look at a poll or sleep that is due.
@@ -117,14 +158,37 @@ class LivelockDetector:
         """
         engine = self._engine
         if not engine.idle or engine.progress != self._progress:
-            self._progress = engine.progress
-            self._num_resumed = 0
+            self._start_over()
             return
         self._num_resumed += 1
         if self._num_resumed < POLL_ROUNDS or self.num_limits:
             return
+        if self.reads_clock and engine.now_ps < self._since_ps + CLOCK_PS:
+            return
         polling = [t.waiting for t in engine.tasks if isinstance(t.waiting, PollReason)]
-        rounds = SLEEP_ROUNDS if any(reason.is_sleep for reason in polling) else POLL_ROUNDS
+        is_patient = self.reads_clock or any(reason.is_sleep for reason in polling)
+        rounds = SLEEP_ROUNDS if is_patient else POLL_ROUNDS
         if self._num_resumed > rounds * max(1, len(polling)):
-            self._num_resumed = 0
+            self._start_over()
             raise livelock_error(engine)
+
+    def poll_on_hub(self, what: str) -> None:
+        """Let the engine make its next step, if there is one, for a poll of the main program.
+
+        Raises:
+            DeadlockError: There is none, and the main program has asked many times.
+        """
+        engine = self._engine
+        self._num_vain += 1
+        if not engine.is_empty:
+            self._num_vain = 0
+            engine.step()
+        elif self._num_vain > POLL_ROUNDS:
+            self._num_vain = 0
+            raise deadlock_error(engine, what)
+
+    def _start_over(self) -> None:
+        self._progress = self._engine.progress
+        self._since_ps = self._engine.now_ps
+        self._num_resumed = 0
+        self.reads_clock = False

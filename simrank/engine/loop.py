@@ -12,22 +12,25 @@ from functools import partial
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Any
 
-from greenlet import getcurrent, greenlet
+from greenlet import getcurrent
 
-from simrank.engine import limits
+from simrank.engine import adopt, limits
 from simrank.engine.handle import Handle
 from simrank.engine.queue import Wakeup, tie_keys
 from simrank.engine.report import deadlock_error
-from simrank.engine.task import AdoptedTask, Task
+from simrank.engine.task import Task
 from simrank.errors import HubError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from greenlet import greenlet
+
     from simrank.engine.observer import Observer
     from simrank.engine.report import PendingOperation
 
 _NEVER = Handle()
+_MAX_CANCELLED = 256  # assumed: below it void entries cost less than removing them
 _GC_THRESHOLD = 100_000  # objects; assumed: some 10 MB of garbage in cycles does not hurt
 
 
@@ -62,8 +65,9 @@ class Engine:
         self._num_weak = 0
         self._num_cancelled = 0
         self._current: Task | None = None
-        self._adopted: dict[greenlet, AdoptedTask] = {}
+        self._by_greenlet: dict[greenlet, Task] = {}
         self._held_wakes: list[Task] | None = None
+        self._let_go_on = False  # See `adopt`.
 
     # ---- the loop ----
 
@@ -79,10 +83,13 @@ class Engine:
         """
         if getcurrent() is not self.hub:
             raise HubError
-        if self._queue:
+        while self._queue:
             time_ps, _, entry = heappop(self._queue)
+            is_void = type(entry) is Wakeup and entry.cancelled
             self._fire(time_ps, entry)
-        elif self.unfinished:
+            if not is_void:
+                return
+        if self.unfinished:
             raise deadlock_error(self, None)
 
     def run(self, until: Handle | None = None) -> None:
@@ -95,7 +102,7 @@ class Engine:
         with calm_collector():
             self._drive(_NEVER if until is None else until)
         if (until is not None and not until.complete) or (until is None and self.unfinished):
-            raise deadlock_error(self, until)
+            raise deadlock_error(self, None if until is None else until.describe())
 
     def _drive(self, until: Handle) -> None:
         """Run wakeups until `until` completes or the queue is empty; every line here counts."""
@@ -103,17 +110,22 @@ class Engine:
             raise HubError
         queue = self._queue
         observers = self.observers
-        while queue and not until.complete:
-            time_ps, _, entry = heappop(queue)
-            if type(entry) is Task:
-                self.now_ps = time_ps
-                self._current = entry
-                if observers:
-                    self._observe_switch(entry)
-                entry.switch()
-                self._current = None
-            else:
-                self._fire(time_ps, entry)
+        try:
+            while queue and not until.complete:
+                time_ps, _, entry = heappop(queue)
+                if type(entry) is Task:
+                    self.now_ps = time_ps
+                    self._current = entry
+                    if observers:
+                        self._observe_switch(entry)
+                    entry.switch()
+                    if entry.waiting is None and not entry.finished:
+                        adopt.take_back(self, entry)
+                else:
+                    self._current = None
+                    self._fire(time_ps, entry)
+        finally:
+            self._current = None
 
     def _fire(self, time_ps: int, entry: Task | Wakeup) -> None:
         if isinstance(entry, Task):
@@ -123,6 +135,7 @@ class Engine:
             self._num_cancelled -= 1
         else:
             self.now_ps = time_ps
+            entry.queued = False
             if entry.weak:
                 self._num_weak -= 1
                 self.livelock.check()
@@ -134,8 +147,14 @@ class Engine:
         return len(self._queue) == self._num_weak + self._num_cancelled
 
     @property
+    def is_empty(self) -> bool:
+        """Whether nothing at all is queued."""
+        return len(self._queue) == self._num_cancelled
+
+    @property
     def unfinished(self) -> bool:
-        """Whether a task, or an operation that waits for ranks, has not ended."""
+        """Whether a task, an operation that waits for ranks, or work in flight has not ended."""
+        adopt.retire_dead(self)
         return bool(self.tasks or self.pending)
 
     # ---- waiting ----
@@ -146,7 +165,9 @@ class Engine:
         me = getcurrent()
         if task is not None and task.greenlet is me:
             return task
-        return None if me is self.hub else self._adopt(me)
+        if me is self.hub:
+            return None
+        return self._by_greenlet.get(me) or adopt.adopt(self, me)
 
     def wait(self, handle: Handle, timeout_ps: int | None = None) -> None:
         """Return when `handle` is complete: at once if it is, else a task goes to the hub.
@@ -162,12 +183,12 @@ class Engine:
             task = self._current
             if task is None or task.greenlet is not getcurrent():
                 task = self.current_task()
-            if task is None:
-                self.run(handle)
-            elif timeout_ps is None:
-                self._park_on(handle, task)
-            else:
+            if timeout_ps is not None:
                 limits.wait_with_limit(self, task, handle, timeout_ps)
+            elif task is None:
+                self.run(handle)
+            else:
+                self.park_on(handle, task)
         if handle.error is not None:
             raise handle.error
 
@@ -176,78 +197,77 @@ class Engine:
 
         For waits whose caller goes on either way (a join): nothing is raised.
         """
-        if handle.complete:
-            return True
-        either = Handle()
-
-        def decide() -> None:
-            if not either.complete:
-                either.finish(self)
-
-        handle.on_complete(decide)
-        limit = self.call_at(self.now_ps + timeout_ps, decide, weak=True)
-        self.livelock.num_limits += 1
-        try:
-            self.wait(either)
-        finally:
-            self.livelock.num_limits -= 1
-        if handle.complete:
-            self.cancel(limit)
+        if not handle.complete:
+            limits.wait_at_most(self, handle, timeout_ps)
         return handle.complete
 
-    def _park_on(self, handle: Handle, task: Task) -> None:
-        if handle._waiters is None:  # noqa: SLF001 - the two halves of one mechanism
+    def park_on(self, handle: Handle, task: Task) -> None:
+        """Leave the current task for the hub until `handle` completes, or an error is thrown."""
+        waiters = handle._waiters  # noqa: SLF001 - the two halves of one mechanism
+        if waiters is None:
             handle._waiters = [task]  # noqa: SLF001
         else:
-            handle._waiters.append(task)  # noqa: SLF001
+            waiters.append(task)
         task.waiting = handle
         start_ps = self.now_ps
-        task.leave()
-        # A hand-driven greenlet may be switched into early; only completion ends the wait.
+        # A greenlet that somebody switches into by hand comes back early: only completion ends it.
         while not handle.complete and task.thrown is None:
             task.leave()
+        task.waiting = None
         task.num_polls = 0
         if task.thrown is not None:
-            self._raise_thrown(task)
+            handle.forget(task)
+            task.raise_thrown()
         if self.observers:
             self._observe_wait(task, handle.describe(), start_ps)
 
     def sleep(self, delay_ps: int) -> None:
-        """Let `delay_ps` of simulated time pass on the current task's host clock."""
+        """Let `delay_ps` of simulated time pass on the current task's host clock.
+
+        On the hub it drives the engine.
+        """
         task = self._current
         if task is None or task.greenlet is not getcurrent():
             task = self.current_task()
             if task is None:
-                raise HubError
+                self.run(self.timer(delay_ps))
+                return
         now_ps = self.now_ps
         due_ps = (max(now_ps, task.host_ps)) + delay_ps
         heappush(self._queue, (due_ps, self._next_key(), task))
         task.waiting = SLEEPING
-        task.leave()
+        while True:
+            task.leave()
+            if self.now_ps >= due_ps or task.thrown is not None:
+                break
+        task.waiting = None
         if task.thrown is not None:
-            self._raise_thrown(task)
+            self.unqueue(task)
+            task.raise_thrown()
+
+    def timer(self, delay_ps: int) -> Handle:
+        """Return a handle that completes `delay_ps` of simulated time from now."""
+        handle = Handle()
+        self.call_at(self.now_ps + delay_ps, lambda: handle.finish(self))
+        return handle
 
     def sleep_weakly(self, task: Task, due_ps: int, reason: limits.PollReason) -> None:
         """Let a task poll or sleep until `due_ps` without keeping the simulation alive (E8)."""
         wakeup = self.call_at(due_ps, partial(self.resume, task), weak=True)
         task.waiting = reason
         start_ps = self.now_ps
-        task.leave()
+        while wakeup.queued and task.thrown is None:
+            task.leave()
+        task.waiting = None
         if task.thrown is not None:
             self.cancel(wakeup)
-            self._raise_thrown(task)
+            task.raise_thrown()
         if self.observers:
             self._observe_wait(task, reason.describe(), start_ps)
 
     def _observe_wait(self, task: Task, what: str, start_ps: int) -> None:
         for observer in self.observers:
             observer.on_host(task, f"wait: {what}", start_ps, self.now_ps)
-
-    @staticmethod
-    def _raise_thrown(task: Task) -> None:
-        error, task.thrown = task.thrown, None
-        assert error is not None
-        raise error
 
     # ---- charging ----
 
@@ -280,11 +300,16 @@ class Engine:
         return wakeup
 
     def cancel(self, wakeup: Wakeup) -> None:
-        """Make a queued wakeup void."""
-        if not wakeup.cancelled:
-            wakeup.cancelled = True
-            self._num_weak -= wakeup.weak
-            self._num_cancelled += 1
+        """Make a queued wakeup void; one that has been made already is left alone."""
+        if not wakeup.queued:
+            return
+        wakeup.queued = False
+        wakeup.cancelled = True
+        self._num_weak -= wakeup.weak
+        self._num_cancelled += 1
+        if self._num_cancelled > _MAX_CANCELLED and self._num_cancelled * 2 > len(self._queue):
+            self._keep(lambda entry: type(entry) is not Wakeup or not entry.cancelled)
+            self._num_cancelled = 0
 
     def wake(self, tasks: Sequence[Task]) -> None:
         """Queue tasks at this time, or at their own host clock where that is ahead.
@@ -312,15 +337,19 @@ class Engine:
     @contextmanager
     def one_wakeup(self) -> Iterator[None]:
         """Queue everything that is woken within the block as one entry."""
-        self._held_wakes = []
+        if self._held_wakes is not None:  # Within another such block, which ends later.
+            yield
+            return
+        held: list[Task] = []
+        self._held_wakes = held
         try:
             yield
         finally:
-            tasks, self._held_wakes = self._held_wakes, None
-            if tasks:
-                self.wake(tasks)
+            self._held_wakes = None
+            if held:
+                self.wake(held)
 
-    def _resume_all(self, tasks: list[Task]) -> None:
+    def _resume_all(self, tasks: Sequence[Task]) -> None:
         observers = self.observers
         for task in tasks:
             if task.finished:  # Aborted since by one of the tasks before it.
@@ -329,9 +358,9 @@ class Engine:
             if observers:
                 self._observe_switch(task)
             task.switch()
-            self._current = None
-            if type(task) is AdoptedTask:
-                self._retire_adopted(task)
+            if task.waiting is None and not task.finished:
+                adopt.take_back(self, task)
+        self._current = None
 
     def resume(self, task: Task) -> None:
         """Enter a task now; only from the hub."""
@@ -347,6 +376,8 @@ class Engine:
         """Start a task at this time; its parent is the hub, whichever task asks for it."""
         task = Task(self, name, rank)
         task.carry(body)
+        if self._current is not None:
+            task.host_ps = self._current.clock_ps
         self.enrol(task)
         self.wake([task])
         return task
@@ -354,12 +385,17 @@ class Engine:
     def enrol(self, task: Task) -> None:
         """Count a task among the unfinished."""
         self.tasks[task] = None
+        self._by_greenlet[task.greenlet] = task
+
+    def _forget(self, task: Task) -> None:
+        self.tasks.pop(task, None)
+        self._by_greenlet.pop(task.greenlet, None)
 
     def retire(self, task: Task) -> None:
         """Forget a task that ended, and tell its group."""
-        self.tasks.pop(task, None)
+        self._forget(task)
         self.progress += 1
-        if task.group is not None:
+        if task.group is not None and not task.group.complete:
             task.group.task_ended(task)
         elif task.error is not None:
             error = task.error
@@ -370,37 +406,25 @@ class Engine:
         # Dropping the last reference would throw GreenletExit into a program that swallows it.
         _REFUSED_TO_END.append(task)
         task.finished = True
-        self.tasks.pop(task, None)
+        if isinstance(task.waiting, Handle):
+            task.waiting.forget(task)
+        self._forget(task)
         if task.group is not None:
             task.group.task_ended(task)
 
-    def _adopt(self, bare: greenlet) -> AdoptedTask:
-        task = self._adopted.get(bare)
-        if task is not None:
-            return task
-        switched_from = bare.parent
-        task = AdoptedTask(self, bare)
-        self._adopted[bare] = task
-        self.enrol(task)
-        # Whoever switched into it sits in that call: let it go on, at this same time.
-        if self._current is not None:
-            self.call_at(self.now_ps, partial(self.resume, self._current))
-        elif switched_from is not None and switched_from is not self.hub:
-            self.call_at(self.now_ps, partial(self.resume, self._adopt(switched_from)))
-        return task
-
     def forget_finished(self) -> None:
         """Drop queue entries of tasks that have ended (they slept when they were aborted)."""
-        kept = [e for e in self._queue if type(e[2]) is not Task or not e[2].finished]
+        self._keep(lambda entry: not isinstance(entry, Task) or not entry.finished)
+
+    def unqueue(self, task: Task) -> None:
+        """Drop a task's own entries of the queue: what it slept for ended early."""
+        self._keep(lambda entry: entry is not task)
+
+    def _keep(self, is_kept: Callable[[Task | Wakeup], bool]) -> None:
+        kept = [item for item in self._queue if is_kept(item[2])]
         if len(kept) < len(self._queue):
             self._queue[:] = kept  # In place: the loop holds a reference.
             heapify(self._queue)
-
-    def _retire_adopted(self, task: AdoptedTask) -> None:
-        if task.greenlet.dead and not task.finished:
-            task.finished = True
-            del self._adopted[task.greenlet]
-            self.retire(task)
 
 
 class _Sleeping:

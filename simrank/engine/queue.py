@@ -19,15 +19,17 @@ class Wakeup:
     Attributes:
         fire: What is called.
         cancelled: Skipped when due; the clock does not move to it.
+        queued: Neither called nor cancelled yet.
         weak: Does not keep the simulation alive (a time limit, a poll, a sleep).
     """
 
-    __slots__ = ("cancelled", "fire", "weak")
+    __slots__ = ("cancelled", "fire", "queued", "weak")
 
     def __init__(self, fire: Callable[[], None], *, weak: bool = False) -> None:
         self.fire = fire
         self.weak = weak
         self.cancelled = False
+        self.queued = True
 
 
 def tie_keys(seed: int) -> Callable[[], int]:

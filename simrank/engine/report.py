@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from simrank.engine.callsite import CallSite
-    from simrank.engine.handle import Handle
     from simrank.engine.loop import Engine
     from simrank.engine.task import Task
 
@@ -19,21 +18,23 @@ _LOST_PEER = "give every send a recv on its peer, and every recv a send"
 
 
 class PendingOperation(Protocol):
-    """An operation in flight that cannot complete by itself: it waits for other ranks."""
+    """Something in flight that cannot complete by itself: it waits for ranks, or for resources."""
 
-    is_collective: bool
+    @property
+    def is_collective(self) -> bool | None:
+        """Whether the ranks of a group make this call; None where it is nobody's call."""
 
-    def pending_ranks(self) -> Iterable[tuple[int, str, CallSite | None]]:
+    def pending_ranks(self) -> Iterable[tuple[int | None, str, CallSite | None]]:
         """Yield, per rank that has issued it: the rank, what it is, and where it was issued."""
 
 
-def deadlock_error(engine: Engine, until: Handle | None) -> DeadlockError:
+def deadlock_error(engine: Engine, hub_waits_for: str | None) -> DeadlockError:
     """Build the error of a simulation in which nothing can ever happen again."""
     states = _states(engine)
     return DeadlockError(
         engine.now_ps,
         states,
-        hub_waits_for=None if until is None else until.describe(),
+        hub_waits_for=hub_waits_for,
         to_fix=_hint(engine),
         seed=engine.seed,
     )
@@ -60,33 +61,33 @@ def _states(engine: Engine) -> list[RankState]:
     """Return every set of ranks in the same state, those that wait first."""
     found: dict[tuple[str, str | None, int | None, bool], list[int]] = {}
     lines: dict[CallSite, tuple[str, int]] = {}
-    waiting = set()
     for rank, text, site, waits in _facts(engine):
         file = line = None
         if site is not None:
             if site not in lines:
                 lines[site] = site.line()
             file, line = lines[site]
-        if waits:
-            waiting.add(rank)
-        found.setdefault((text, file, line, waits), []).append(rank)
+        ranks = found.setdefault((text, file, line, waits), [])
+        if rank is not None:
+            ranks.append(rank)
     states = [
         RankState(tuple(sorted(set(ranks))), text, file, line, waits)
         for (text, file, line, waits), ranks in found.items()
     ]
-    # A rank that waits on the host is told once, by its wait.
     return sorted(states, key=lambda state: (not state.waits, state.ranks))
 
 
-def _facts(engine: Engine) -> Iterator[tuple[int, str, CallSite | None, bool]]:
+def _facts(engine: Engine) -> Iterator[tuple[int | None, str, CallSite | None, bool]]:
     groups = {task.group: None for task in engine.tasks if task.group is not None}
-    told: set[int] = set()
+    told: set[int] = set()  # A rank that waits on the host is told once, by its wait.
     for task in engine.tasks:
         told.add(_rank(task))
         yield (_rank(task), *_waiting_fact(task), True)
     for operation in engine.pending:
         for rank, text, site in operation.pending_ranks():
-            if rank not in told:
+            if rank is None:
+                yield None, text, site, True
+            elif rank not in told:
                 yield rank, f"returned, but {text} is incomplete", site, True
     for group in groups:
         for task in group.tasks:

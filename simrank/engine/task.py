@@ -83,6 +83,12 @@ class Task:
         """Return where the user's program is suspended, or None."""
         return site_of_frame(self.greenlet.gr_frame)
 
+    def raise_thrown(self) -> None:
+        """Raise in this task what was thrown into its wait."""
+        error, self.thrown = self.thrown, None
+        assert error is not None, "somebody threw it"
+        raise error
+
     @property
     def clock_ps(self) -> int:
         """The task's host clock in picoseconds."""
@@ -97,13 +103,27 @@ class AdoptedTask(Task):
 
     __slots__ = ()
 
-    def __init__(self, engine: Engine, bare: greenlet) -> None:
-        super().__init__(engine, "a bare greenlet")
+    def __init__(self, engine: Engine, bare: greenlet, owner: Task | None) -> None:
+        rank = None if owner is None else owner.rank
+        super().__init__(engine, "a bare greenlet", rank)
         bare.parent = engine.hub
         self.started = True
         self.greenlet = bare
-        self.switch = bare.switch
         self.leave = engine.hub.switch
+
+    def switch(self) -> None:
+        """Enter it, and see whether it ended."""
+        try:
+            self.greenlet.switch()
+        except BaseException as error:  # noqa: BLE001 - kept for whoever answers for it
+            self.error = error
+        self.retire_if_dead()
+
+    def retire_if_dead(self) -> None:
+        """Note its end, for which it has no code of its own."""
+        if self.greenlet.dead and not self.finished:
+            self.finished = True
+            self.engine.retire(self)
 
 
 class TaskGroup(Handle):
@@ -117,6 +137,7 @@ class TaskGroup(Handle):
     """
 
     __slots__ = (
+        "_guests",
         "_num_live",
         "aborting",
         "engine",
@@ -137,6 +158,7 @@ class TaskGroup(Handle):
         self.aborting = False
         self.on_abort: Callable[[], None] | None = None
         self._num_live = len(self.tasks)
+        self._guests: dict[Task, None] = {}
         for task in self.tasks:
             task.group = self
 
@@ -151,30 +173,43 @@ class TaskGroup(Handle):
             return
         parent = self.engine.current_task()
         if parent is not None:
-            parent.children = [*(parent.children or ()), self]
+            parent.children = [g for g in parent.children or () if not g.complete] + [self]
             for task in self.tasks:
                 task.host_ps = parent.clock_ps
         for task in self.tasks:
             self.engine.enrol(task)
         self.engine.wake(self.tasks)
 
+    def add_guest(self, task: Task) -> None:
+        """Let a greenlet that one of the tasks drives fail with them; they end when it has."""
+        task.group = self
+        self._guests[task] = None
+
     def task_ended(self, task: Task) -> None:
         """Count a task that returned, raised or was parked; a first failure aborts the rest."""
-        self._num_live -= 1
+        if task in self._guests:
+            del self._guests[task]
+        else:
+            self._num_live -= 1
         if task.error is not None and not self.aborting:
             # Ranks due at this same time still run: several root causes are all reported.
             if not self.failed:
                 self.engine.call_at(self.engine.now_ps, self.abort)
             self.failed.append(task)
-        if self._num_live == 0 and not self.complete and not self.aborting:
+        is_over = self._num_live == 0 and not self._guests
+        if is_over and not self.complete and not self.aborting:
             self.finish(self.engine)
 
     def abort(self) -> None:
-        """End every task that still runs with `RankAborted`, in rank order; only from the hub."""
+        """End every task that still runs with `RankAborted`, in rank order, and wait for that."""
         if self.complete or self.aborting:
             return
+        if self.engine.current_task() is not None:  # Only the hub resumes tasks.
+            self.engine.call_at(self.engine.now_ps, self.abort)
+            self.engine.wait(self)
+            return
         self.aborting = True
-        for task in self.tasks:
+        for task in [*self.tasks, *self._guests]:
             if not task.finished:
                 self._abort_task(task)
         self.engine.forget_finished()
