@@ -106,6 +106,7 @@ class DeviceConfig(Sourced):
         peak_flops: Dense operations per second for each dtype.
         kernel_floor_ps: Time of the smallest kernel in a stream.
         launch_overhead_ps: Host time to launch one operation.
+        host_link_bandwidth_bytes_per_s: Rate between device and host, per direction.
     """
 
     like: Text | None = None
@@ -117,6 +118,7 @@ class DeviceConfig(Sourced):
     peak_flops: Mapping[DtypeName, Flops]
     kernel_floor_ps: Time = Field(alias="kernel_floor")
     launch_overhead_ps: Time = Field(alias="launch_overhead")
+    host_link_bandwidth_bytes_per_s: Bandwidth = Field(alias="host_link")
 
 
 class LinkConfig(Sourced):
@@ -150,11 +152,14 @@ class CollectivesConfig(Sourced):
 
     Attributes:
         launch_latency_ps: Paid once by each collective, before its first step.
+        step_overhead_ps: Time that a sender spends on one step besides its bytes; the rest of a
+            route's latency passes while it goes on.
         num_channels: SMs that a collective occupies; its chunks travel on as many lanes.
-        buffer_bytes: Buffer of one channel towards one peer; larger messages are pipelined.
+        buffer_bytes: Buffer of one channel towards one peer; larger messages wait for it.
     """
 
     launch_latency_ps: Time = Field(alias="launch_latency")
+    step_overhead_ps: Time = Field(alias="step_overhead")
     num_channels: Count
     buffer_bytes: Size = Field(alias="buffer")
 

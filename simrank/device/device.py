@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from simrank.hardware.spec import DeviceSpec
 
 _ELEMENTS_PER_SM = 8 * 1024  # assumed: an elementwise kernel gives an SM about 8 blocks of 1,024
-# assumed: what NCCL expects of PCIe gen5 x16 (NVIDIA/nccl 2.30 src/graph/topo.h), each way.
-_HOST_LINK_BYTES_PER_S = 48e9
 _PS_PER_S = 1_000_000_000_000
 
 
@@ -59,7 +57,7 @@ class Device:
         self.pool = ActivityPool(engine, solve_rates)
         self.sms = Resource("SMs", float(spec.num_sms))
         self.hbm = Resource("memory bandwidth", spec.memory_bandwidth_bytes_per_s / _PS_PER_S)
-        self.host_link = Resource("host link", _HOST_LINK_BYTES_PER_S / _PS_PER_S)
+        self.host_link = Resource("host link", spec.host_link_bandwidth_bytes_per_s / _PS_PER_S)
 
     def __repr__(self) -> str:
         """Return torch's name of the device."""

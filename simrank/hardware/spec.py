@@ -21,6 +21,7 @@ class DeviceSpec:
         peak_flops: Dense operations per second for each dtype name.
         kernel_floor_ps: Time of the smallest kernel in a stream, in picoseconds.
         launch_overhead_ps: Host time to launch one operation, in picoseconds.
+        host_link_bandwidth_bytes_per_s: Rate between the device and its host, per direction.
     """
 
     name: str
@@ -30,6 +31,7 @@ class DeviceSpec:
     peak_flops: Mapping[str, int] = field(hash=False)
     kernel_floor_ps: int
     launch_overhead_ps: int
+    host_link_bandwidth_bytes_per_s: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +40,13 @@ class CollectiveSpec:
 
     Attributes:
         launch_latency_ps: Paid once by each collective, before its first step, in picoseconds.
+        step_overhead_ps: Time that a sender spends on one step besides its bytes, in picoseconds;
+            the rest of a route's latency passes while it goes on.
         num_channels: SMs that a collective occupies; its chunks travel on as many lanes.
         buffer_bytes: Buffer of one channel towards one peer, in bytes.
     """
 
     launch_latency_ps: int
+    step_overhead_ps: int
     num_channels: int
     buffer_bytes: int

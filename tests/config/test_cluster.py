@@ -29,6 +29,7 @@ device:
   peak_flops: {float32: 1 TFLOPS}
   kernel_floor: 1 us
   launch_overhead: 0 us
+  host_link: 10 GB/s
 switches: [switch0]
 links:
   - between: [each gpu, switch0]
@@ -36,6 +37,7 @@ links:
     latency: 1 us
 collectives:
   launch_latency: 1 us
+  step_overhead: 1 us
   num_channels: 1
   buffer: 4 MiB
 """
@@ -74,7 +76,7 @@ def test_every_built_in_cluster_is_valid_and_named_as_its_file(name):
 def test_a_bare_number_is_told_its_unit(tmp_path):
     """The example of the style guide, word for word."""
     assert complaint(tmp_path, "450 GB/s", "450") == (
-        "own.yaml:15: links[0].bandwidth: expected a rate with a unit, got 450\n"
+        "own.yaml:16: links[0].bandwidth: expected a rate with a unit, got 450\n"
         "  to fix: write the unit, for example `450 GB/s`"
     )
 
@@ -85,37 +87,37 @@ def test_a_bare_number_is_told_its_unit(tmp_path):
         (
             "450 GB/s",
             "450e9",
-            "own.yaml:15: links[0].bandwidth: expected a rate with a unit, got 450e9\n"
+            "own.yaml:16: links[0].bandwidth: expected a rate with a unit, got 450e9\n"
             "  to fix: write the unit, for example `450 GB/s`",
         ),
         (
             "450 GB/s",
             "-1 GB/s",
-            "own.yaml:15: links[0].bandwidth: expected a rate with a unit that is not negative, "
+            "own.yaml:16: links[0].bandwidth: expected a rate with a unit that is not negative, "
             "got -1 GB/s",
         ),
         (
             "450 GB/s",
             "0 GB/s",
-            "own.yaml:15: links[0].bandwidth: expected a rate of at least 1 B/s, got 0 GB/s",
+            "own.yaml:16: links[0].bandwidth: expected a rate of at least 1 B/s, got 0 GB/s",
         ),
         (
             "450 GB/s",
             "1 us",
-            "own.yaml:15: links[0].bandwidth: expected a rate with a unit, got 1 us",
+            "own.yaml:16: links[0].bandwidth: expected a rate with a unit, got 1 us",
         ),
         (
             "450 GB/s",
             "{forward: 1 GB/s, backward: 2}",
-            "own.yaml:15: links[0].bandwidth.backward: expected a rate with a unit, got 2\n"
+            "own.yaml:16: links[0].bandwidth.backward: expected a rate with a unit, got 2\n"
             "  to fix: write the unit, for example `2 GB/s`",
         ),
         (
             "bandwidth: 450",
             "bandwith: 450",
-            "own.yaml:14: links[0].bandwidth: expected this key to be given, got nothing\n"
+            "own.yaml:15: links[0].bandwidth: expected this key to be given, got nothing\n"
             "  to fix: add `bandwidth: ...`\n"
-            "own.yaml:15: links[0].bandwith: expected one of source, between, bandwidth, latency, "
+            "own.yaml:16: links[0].bandwith: expected one of source, between, bandwidth, latency, "
             "got the unknown key `bandwith`\n"
             "  to fix: write `bandwidth`",
         ),
@@ -132,7 +134,7 @@ def test_a_bare_number_is_told_its_unit(tmp_path):
         (
             "[each gpu, switch0]",
             "[nvswitch0..9, a b]",
-            "own.yaml:14: links[0].between[0]: expected a vertex out of",
+            "own.yaml:15: links[0].between[0]: expected a vertex out of",
         ),
         (
             "name: toy",
@@ -143,29 +145,29 @@ def test_a_bare_number_is_told_its_unit(tmp_path):
         (
             "[switch0]",
             "[switch0, switch0]",
-            "own.yaml:12: switches: expected each name once, got a second switch0",
+            "own.yaml:13: switches: expected each name once, got a second switch0",
         ),
         (
             "[each gpu, switch0]",
             "[each gpu, swich0]",
-            "own.yaml:14: links[0].between[1]: expected a vertex out of gpu0, gpu1, gpu2, gpu3, "
+            "own.yaml:15: links[0].between[1]: expected a vertex out of gpu0, gpu1, gpu2, gpu3, "
             "switch0, got swich0\n  to fix: write `switch0`",
         ),
         (
             "[each gpu, switch0]",
             "[gpu0..2, switch0]",
-            "own.yaml:13: links: expected links that connect all devices, "
+            "own.yaml:14: links: expected links that connect all devices, "
             "got no route from gpu0 to gpu3",
         ),
         (
             "[each gpu, switch0]",
             "[gpu0, gpu0]",
-            "own.yaml:14: links[0].between: expected two different vertices, got gpu0 twice",
+            "own.yaml:15: links[0].between: expected two different vertices, got gpu0 twice",
         ),
         (
             "[each gpu, switch0]",
             "[same gpu, switch0]",
-            "own.yaml:14: links[0].between: expected as many vertices on both sides of `same`, "
+            "own.yaml:15: links[0].between: expected as many vertices on both sides of `same`, "
             "got 4 and 1",
         ),
         (
@@ -176,8 +178,8 @@ def test_a_bare_number_is_told_its_unit(tmp_path):
         (
             "source: assumed\n",
             "",
-            "own.yaml:2: device.source: expected a source for kernel_floor, launch_overhead, "
-            "memory, memory_bandwidth, num_sms, peak_flops, got nothing\n"
+            "own.yaml:2: device.source: expected a source for host_link, kernel_floor, "
+            "launch_overhead, memory, memory_bandwidth, num_sms, peak_flops, got nothing\n"
             "  to fix: write `source: assumed` where there is no better one",
         ),
         (
@@ -199,7 +201,7 @@ def test_all_problems_of_a_file_come_in_file_order(tmp_path):
     with pytest.raises(ConfigError) as caught:
         load_cluster_config(path)
 
-    assert [problem.line for problem in caught.value.problems] == [5, 15]
+    assert [problem.line for problem in caught.value.problems] == [5, 16]
 
 
 def test_a_source_may_name_single_numbers(tmp_path):
@@ -243,7 +245,7 @@ def test_a_cluster_inside_a_benchmark_names_its_whole_key_path(tmp_path):
         load_bench_config(path)
     (problem,) = caught.value.problems
 
-    assert (problem.line, problem.key_path) == (16, "cluster.links[0].between[1]")
+    assert (problem.line, problem.key_path) == (17, "cluster.links[0].between[1]")
 
 
 def test_a_cluster_cannot_be_larger_than_a_laptop():

@@ -18,8 +18,14 @@ DEVICE = {
     "peak_flops": {"float32": "1 TFLOPS"},
     "kernel_floor": "1 us",
     "launch_overhead": "0 us",
+    "host_link": "10 GB/s",
 }
-COLLECTIVES = {"launch_latency": "1 us", "num_channels": 1, "buffer": "4 MiB"}
+COLLECTIVES = {
+    "launch_latency": "1 us",
+    "step_overhead": "1 us",
+    "num_channels": 1,
+    "buffer": "4 MiB",
+}
 
 
 def link(first, second, bandwidth="100 GB/s", latency="1 us"):
