@@ -11,7 +11,7 @@ import numpy as np
 from numpy.lib.array_utils import byte_bounds
 
 from simrank.engine import user_site
-from simrank.errors import OutOfMemoryError, UninitializedValueError
+from simrank.errors import OutOfMemoryError, SimrankError, UninitializedValueError
 
 if TYPE_CHECKING:
     from simrank.device.device import Device
@@ -34,6 +34,21 @@ def _void_bytes(size_bytes: int) -> np.ndarray[Any, Any]:
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)
         _void = mmap.mmap(-1, size_bytes, flags=flags, prot=mmap.PROT_READ)
     return np.frombuffer(_void, dtype=np.uint8, count=size_bytes)
+
+
+def _host_bytes(size_bytes: int) -> np.ndarray[Any, Any]:
+    """Return bytes for values.
+
+    Raises:
+        SimrankError: This machine has not that much memory left.
+    """
+    try:
+        return np.empty(size_bytes, np.uint8)
+    except MemoryError:
+        raise SimrankError(
+            f"this machine has no {size_bytes} bytes of memory left for the values of a tensor\n"
+            "  to fix: run shape-only with Context(data=False)"
+        ) from None
 
 
 class AddressSpace:
@@ -155,7 +170,7 @@ class Storage:
             self.address = device.memory.allocate(size_bytes)
             device.memory.space.add(self)
         if self.has_values:
-            self._bytes = np.empty(size_bytes, np.uint8)
+            self._bytes = _host_bytes(size_bytes)
             if fresh:
                 self._bytes.fill(_PATTERN)
         else:

@@ -1,0 +1,110 @@
+"""What tensors compute, against numpy; where operations go and what they cost."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import simrank
+from simrank.device.dtypes import as_dtype
+
+NUMBERS = st.lists(st.integers(-8, 8), min_size=1, max_size=6)
+
+
+@given(NUMBERS, st.sampled_from(["add", "sub", "mul", "maximum", "minimum"]))
+def test_elementwise_operations_equal_numpy(values, name):
+    """On float32 and int64 tensors, with a tensor and with a number."""
+    function = {"add": np.add, "sub": np.subtract, "mul": np.multiply}.get(name) or getattr(
+        np, name
+    )
+    with simrank.Context("hgx_h100") as ctx:
+        for dtype in ("float32", "int64"):
+            x = ctx.tensor(values, dtype=dtype)
+            assert getattr(x, name)(x).tolist() == function(values, values).tolist()
+            assert getattr(x, name)(3).tolist() == function(values, 3).tolist()
+
+
+def test_operators_work_from_both_sides(ctx):
+    """3 - x, 2 / x, x @ x, -x and comparisons."""
+    x = ctx.tensor([1.0, 2.0, 4.0])
+    assert (3 - x).tolist() == [2, 1, -1]
+    assert (2 / x).tolist() == [2, 1, 0.5]
+    assert (-x).tolist() == [-1, -2, -4]
+    assert (x > 1).tolist() == [False, True, True]
+    assert (x == x).tolist() == [True, True, True]
+    assert (x**2).tolist() == [1, 4, 16]
+    square = ctx.tensor([[1.0, 2.0], [3.0, 4.0]])
+    assert (square @ square).tolist() == [[7, 10], [15, 22]]
+
+
+def test_bfloat16_rounds_to_nearest_even(ctx):
+    """1 + 2**-8 is halfway and rounds to 1; 1 + 3 * 2**-8 rounds up."""
+    one = ctx.ones(1, dtype="bfloat16")
+    assert (one + 2.0**-8).item() == 1.0
+    assert (one + 3 * 2.0**-8).item() == 1 + 2.0**-6
+
+
+def test_narrow_sums_and_products_accumulate_in_float32(ctx):
+    """1,000 ones in float16 and bfloat16 add up; a matmul does not lose small terms."""
+    for dtype in ("float16", "bfloat16"):
+        assert ctx.ones(256, dtype=dtype).sum().item() == 256
+        row = ctx.ones((1, 256), dtype=dtype)
+        assert row.matmul(row.t()).item() == 256
+    assert ctx.ones(5, dtype="int32").sum().dtype is as_dtype("int64")
+
+
+def test_an_in_place_result_that_does_not_fit_is_torchs_error(ctx):
+    """An int tensor cannot take a float result."""
+    with pytest.raises(RuntimeError, match="can't be cast to the desired output type int64"):
+        ctx.arange(3).add_(0.5)
+
+
+def test_tensors_on_two_devices_are_torchs_error(ctx):
+    """The message names both devices."""
+    with pytest.raises(RuntimeError, match="cuda:0 and cuda:1"):
+        ctx.ones(2, device=0) + ctx.ones(2, device=1)
+
+
+def test_matmul_of_wrong_shapes_is_torchs_error(ctx):
+    """The message names both shapes."""
+    with pytest.raises(RuntimeError, match=r"2x3 and 2x3"):
+        ctx.ones((2, 3)).matmul(ctx.ones((2, 3)))
+
+
+def test_a_kernel_costs_roofline_time(shapes):
+    """4,096^3 in bfloat16 takes 2 n^3 / peak; a small one the floor."""
+    a = shapes.empty((4096, 4096), dtype="bfloat16")
+    shapes.synchronize()
+    start = shapes.now_ps
+    a.matmul(a)
+    shapes.drain()
+    assert shapes.now_ps - start == pytest.approx(2 * 4096**3 / 989e12 * 1e12, rel=1e-6)
+    start = shapes.now_ps
+    shapes.ones(1)
+    shapes.drain()
+    assert shapes.now_ps - start == shapes.cluster.device.kernel_floor_ps
+
+
+def test_host_tensors_compute_at_once_and_for_free(ctx):
+    """Cpu tensors need no stream and no simulated time."""
+    x = ctx.ones(3, device="cpu")
+    y = (x + 1) * 2
+    assert y.device == "cpu"
+    assert y.tolist() == [4, 4, 4]
+    assert ctx.now_ps == 0
+
+
+def test_division_of_integers_gives_float32(ctx):
+    """As torch's true division."""
+    result = ctx.arange(3) / 2
+    assert result.dtype.name == "float32"
+    assert result.tolist() == [0, 0.5, 1]
+
+
+def test_broadcasting_is_numpys(ctx):
+    """A row and a column make a table; an in-place operation broadcasts its operand."""
+    row, column = ctx.arange(3), ctx.arange(2).view(2, 1)
+    assert (row + column).tolist() == [[0, 1, 2], [1, 2, 3]]
+    x = ctx.zeros((2, 3))
+    assert x.add_(row).tolist() == [[0, 1, 2], [0, 1, 2]]
+    assert x.add_(row, alpha=2).tolist() == [[0, 3, 6], [0, 3, 6]]

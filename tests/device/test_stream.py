@@ -1,0 +1,144 @@
+"""Streams in order and beside each other, events, what an operation waits for."""
+
+import pytest
+
+from simrank.errors import DeadlockError
+
+
+def test_operations_of_a_stream_run_in_order(ctx):
+    """Each operation sees what the one before it left."""
+    x = ctx.zeros(4)
+    x.add_(1)
+    x.mul_(10)
+    x.add_(5)
+    assert x.tolist() == [15.0] * 4
+
+
+def test_an_operation_takes_effect_at_its_end(ctx):
+    """Before its simulated end the numbers are the old ones (D6)."""
+    x = ctx.zeros(4)
+    ctx.drain()
+    x.fill_(7)
+    assert x.array[0] == 0
+    ctx.drain()
+    assert x.array[0] == 7
+
+
+def test_two_streams_overlap_and_share_the_device(shapes):
+    """Two equal kernels on two streams take less than one after the other, more than one."""
+
+    def time_ps(streams):
+        start = shapes.now_ps
+        tensors = [shapes.empty(64 * 2**20, dtype="uint8") for _ in streams]
+        for stream, tensor in zip(streams, tensors, strict=True):
+            with shapes.stream(stream):
+                tensor.fill_(1)
+        shapes.drain()
+        return shapes.now_ps - start
+
+    one = time_ps([shapes.Stream()])
+    two = time_ps([shapes.Stream(), shapes.Stream()])
+    assert one < two <= 2 * one
+
+
+def test_an_event_orders_two_streams(ctx):
+    """Work after wait_event starts when the event has happened."""
+    first, second = ctx.Stream(), ctx.Stream()
+    x = ctx.zeros(4)
+    ctx.synchronize()
+    with ctx.stream(first):
+        x.add_(1)
+        event = first.record_event()
+    with ctx.stream(second):
+        second.wait_event(event)
+        x.mul_(10)
+    assert x.tolist() == [10.0] * 4
+
+
+def test_wait_stream_waits_for_everything_issued_so_far(ctx):
+    """Later work of the waiting stream follows, later work of the other does not matter."""
+    first, second = ctx.Stream(), ctx.Stream()
+    x = ctx.zeros(4)
+    ctx.synchronize()
+    with ctx.stream(first):
+        x.add_(2)
+    second.wait_stream(first)
+    with ctx.stream(second):
+        x.mul_(3)
+    assert x.tolist() == [6.0] * 4
+
+
+def test_elapsed_time_is_simulated_milliseconds(shapes):
+    """Two events around a kernel measure it, launch included."""
+    start, end = shapes.Event(enable_timing=True), shapes.Event(enable_timing=True)
+    x = shapes.empty(29 * 10**8, dtype="uint8")  # 2.9 GB at 2.9 TB/s
+    start.record()
+    x.fill_(0)
+    end.record()
+    end.synchronize()
+    assert start.elapsed_time(end) == pytest.approx(1.0, rel=0.01)
+
+
+def test_elapsed_time_of_an_event_that_has_not_happened_is_an_error(run):
+    """As in torch: record, then synchronize, then ask."""
+
+    def program(_, ctx):
+        start, end = ctx.Event(), ctx.Event()
+        with pytest.raises(RuntimeError, match="recorded"):
+            start.elapsed_time(end)
+        start.record()
+        ctx.ones(4)
+        end.record()
+        with pytest.raises(RuntimeError, match="completed"):
+            start.elapsed_time(end)
+
+    run(program, 1)
+
+
+def test_an_event_never_recorded_holds_nobody(ctx):
+    """As in CUDA."""
+    event = ctx.Event()
+    event.wait()
+    assert event.query()
+    assert ctx.ones(1).item() == 1
+
+
+def test_query_turns_true_when_the_work_has_ended(run):
+    """A polling loop ends, and its negative polls cost simulated time."""
+
+    def program(_, ctx):
+        x = ctx.ones(1000)
+        polls = 0
+        while not ctx.current_stream().query():
+            polls += 1
+        assert polls > 0
+        assert x.array[0] == 1
+
+    assert run(program, 1).now_ps > 0
+
+
+def test_a_stream_that_waits_for_nothing_possible_is_a_deadlock(ctx):
+    """A host that synchronizes behind a wait that nothing completes is told at once."""
+    from simrank.engine import Handle
+
+    x = ctx.ones(4)
+    ctx.current_stream().wait_for(Handle())
+    x.add_(1)
+    with pytest.raises(DeadlockError, match=r"deadlock \(proved\)"):
+        x.item() if x.numel() == 1 else x.tolist()
+    ctx.current_stream().drop()
+
+
+def test_each_program_has_streams_of_its_own(run):
+    """Two ranks of two spawns on one device do not wait in one queue."""
+
+    def program(rank, ctx):
+        def inner(_):
+            streams.append(ctx.current_stream())
+
+        streams = [ctx.current_stream()]
+        ctx.multiprocessing.spawn(inner, nprocs=1)
+        assert streams[0] is not streams[1]
+        assert streams[0].device is streams[1].device or rank
+
+    run(program, 1)
