@@ -1,0 +1,139 @@
+"""Point-to-point: matched in order, eager below the buffer, rendezvous above."""
+
+import pytest
+
+import simrank.distributed as dist
+from simrank.errors import CollectiveMismatchError, DeadlockError, SpawnException
+
+LARGE = 2**26  # elements of float32: far above any protocol buffer
+
+
+def test_a_recv_gets_what_was_sent_in_order(run):
+    """Two messages of a pair keep their order; recv returns the sender."""
+
+    def program(rank, ctx):
+        dist.init_process_group()
+        if rank == 0:
+            for value in (1.0, 2.0):
+                dist.send(ctx.full((3,), value), 1)
+        if rank == 1:
+            first, second = ctx.empty(3), ctx.empty(3)
+            assert dist.recv(first, 0) == 0
+            dist.recv(second, 0)
+            assert first.tolist() + second.tolist() == [1, 1, 1, 2, 2, 2]
+
+    run(program, 2)
+
+
+def test_a_small_send_ends_without_its_receiver(run):
+    """Eager: the sender may reuse its buffer, the receiver gets the old values."""
+    sent_ps = {}
+
+    def program(rank, ctx):
+        dist.init_process_group()
+        x = ctx.full((4,), 5.0)
+        if rank == 0:
+            dist.send(x, 1)
+            x.fill_(0)
+            x.tolist()
+            sent_ps[0] = ctx.now_ps
+        else:
+            ctx.engine.sleep(10**9)
+            dist.recv(x, 0)
+            assert x.tolist() == [5.0] * 4
+
+    run(program, 2)
+    assert sent_ps[0] < 10**8
+
+
+def test_a_large_send_waits_for_its_receiver(run):
+    """Rendezvous: the sender's stream is held until the receiver is there."""
+    sent_ps = {}
+
+    def program(rank, ctx):
+        dist.init_process_group()
+        x = ctx.empty(LARGE)
+        if rank == 0:
+            dist.send(x, 1)
+            ctx.synchronize()
+            sent_ps[0] = ctx.now_ps
+        else:
+            ctx.engine.sleep(10**9)
+            dist.recv(x, 0)
+
+    run(program, 2, data=False)
+    assert sent_ps[0] > 10**9
+
+
+def test_a_ring_of_small_sends_works_and_of_large_ones_is_a_cycle(run):
+    """Everybody sends before receiving: fine while buffered, else a deadlock that shows the cycle."""
+
+    def program(rank, ctx, size):
+        dist.init_process_group()
+        x, y = ctx.empty(size), ctx.empty(size)
+        dist.send(x, (rank + 1) % 4)
+        dist.recv(y, (rank - 1) % 4)
+        ctx.synchronize()
+
+    run(program, 4, 16)
+    with pytest.raises(DeadlockError) as caught:
+        run(program, 4, LARGE, data=False)
+    states = [(state.ranks, state.state.partition(" on ")[0]) for state in caught.value.waits]
+    assert states == [((rank,), f"send to rank {(rank + 1) % 4}") for rank in range(4)]
+
+
+def test_a_recv_without_a_send_is_a_deadlock(run):
+    """The report names the waiting rank and the ranks that returned."""
+
+    def program(rank, ctx):
+        dist.init_process_group()
+        if rank == 0:
+            x = ctx.empty(1)
+            dist.recv(x, 1)
+            x.item()
+
+    with pytest.raises(DeadlockError) as caught:
+        run(program, 3)
+    assert [state.ranks for state in caught.value.waits] == [(0,), (1, 2)]
+    assert caught.value.waits[0].state == "recv from rank 1 on group 'default_pg'"
+
+
+def test_ends_that_differ_are_a_mismatch(run):
+    """Dtype and count of a send and its recv must agree."""
+
+    def program(rank, ctx):
+        dist.init_process_group()
+        if rank == 0:
+            dist.send(ctx.ones(3), 1)
+        else:
+            dist.recv(ctx.ones(4), 0)
+
+    with pytest.raises(SpawnException) as caught:
+        run(program, 2)
+    (error,) = caught.value.errors.values()
+    assert isinstance(error, CollectiveMismatchError)
+    assert "count" in error.differing
+    assert {variant.ranks for variant in error.variants} == {(0,), (1,)}
+
+
+def test_two_messages_share_a_link(run):
+    """Rank 0 sends to two ranks at once: each takes about twice as long as alone."""
+    took_ps = {}
+
+    def program(rank, ctx, num_receivers):
+        dist.init_process_group()
+        x = ctx.empty(LARGE)
+        dist.barrier()
+        start = ctx.now_ps
+        if rank == 0:
+            for peer in range(1, num_receivers + 1):
+                with ctx.stream(ctx.Stream()):
+                    dist.send(x, peer)
+        elif rank <= num_receivers:
+            dist.recv(x, 0)
+            ctx.synchronize()
+            took_ps[num_receivers] = ctx.now_ps - start
+
+    run(program, 3, 1, data=False)
+    run(program, 3, 2, data=False)
+    assert took_ps[2] == pytest.approx(2 * took_ps[1], rel=0.05)
