@@ -27,7 +27,7 @@ from simrank.distributed.planner import CollectiveLibrary
 from simrank.engine import Engine, Handle, Task
 from simrank.errors import SimrankError
 from simrank.multiprocessing.spawn import ProcessContext, spawn_in
-from simrank.ranks import Program, current_program, set_program
+from simrank.ranks import Program, current_program, set_program, stdlib
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -134,6 +134,7 @@ class Context:
 
     def __enter__(self) -> Context:
         """Make this the current Context of the main program."""
+        stdlib.enter(self.engine)
         self._outer.append(current_program())
         set_program(self.program)
         return self
@@ -150,6 +151,7 @@ class Context:
                 self.drain()
         finally:
             set_program(self._outer.pop())
+            stdlib.leave(self.engine)
 
     @property
     def now_ps(self) -> int:

@@ -47,6 +47,7 @@ class Engine:
         progress: Grows whenever something happens that a poll could see.
         pending: Operations in flight that wait for ranks, for the deadlock report.
         tasks: Tasks that have not ended.
+        is_driving: Whether the hub is in the loop.
     """
 
     def __init__(self, *, seed: int = 0) -> None:
@@ -59,6 +60,7 @@ class Engine:
         self.hub = getcurrent()
         while self.hub.parent is not None:
             self.hub = self.hub.parent
+        self.is_driving = False
         self.livelock = limits.LivelockDetector(self)
         self._queue: list[tuple[int, int, Task | Wakeup]] = []
         self._next_key = tie_keys(seed)
@@ -110,6 +112,7 @@ class Engine:
             raise HubError
         queue = self._queue
         observers = self.observers
+        self.is_driving = True
         try:
             while queue and not until.complete:
                 time_ps, _, entry = heappop(queue)
@@ -126,6 +129,7 @@ class Engine:
                     self._fire(time_ps, entry)
         finally:
             self._current = None
+            self.is_driving = False
 
     def _fire(self, time_ps: int, entry: Task | Wakeup) -> None:
         if isinstance(entry, Task):
@@ -159,13 +163,17 @@ class Engine:
 
     # ---- waiting ----
 
+    def is_hub(self) -> bool:
+        """Whether the caller is the hub."""
+        return getcurrent() is self.hub
+
     def current_task(self) -> Task | None:
         """Return the task that runs now; None on the hub. A bare greenlet is adopted."""
         task = self._current
         me = getcurrent()
         if task is not None and task.greenlet is me:
             return task
-        if me is self.hub:
+        if me.parent is None:  # The hub, or another thread's main greenlet.
             return None
         return self._by_greenlet.get(me) or adopt.adopt(self, me)
 

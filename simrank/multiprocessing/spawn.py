@@ -18,7 +18,7 @@ from simrank.errors import (
     SimrankError,
     SpawnException,
 )
-from simrank.ranks import Program, current_program, default_context, set_program
+from simrank.ranks import Program, current_program, default_context, set_program, stdlib
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -162,12 +162,13 @@ class ProcessContext:
         del grace_period
         group, engine = self.group, self.group.engine
         try:
-            if timeout is None:
-                engine.wait(group)
-            elif not engine.wait_at_most(group, round(timeout * 1e12)):
-                return False
-            if not group.failed and engine.current_task() is None and not engine.tasks:
-                engine.run()  # What the ranks left on their streams ends too, or is a deadlock.
+            with stdlib.entered(engine):  # Spawn works without a Context that is entered.
+                if timeout is None:
+                    engine.wait(group)
+                elif not engine.wait_at_most(group, round(timeout * 1e12)):
+                    return False
+                if not group.failed and engine.current_task() is None and not engine.tasks:
+                    engine.run()  # What ranks left on their streams ends too, or is a deadlock.
         except SimrankError:
             group.abort()
             raise

@@ -59,6 +59,24 @@ def current_program() -> Program | None:
     return _current.get()
 
 
+engines: list[Engine] = []  # Of the Contexts that are entered, innermost last.
+
+
+def current_engine() -> Engine | None:
+    """Return the engine of the program that runs now, or of the Context entered last."""
+    program = _current.get()
+    if program is not None:
+        return program.engine
+    # A greenlet that somebody made by hand starts without contextvars.
+    return engines[-1] if engines else None
+
+
+def running_task() -> Task | None:
+    """Return the task that runs now; None on the hub, in other threads and without a Context."""
+    engine = current_engine()
+    return None if engine is None else engine.current_task()
+
+
 def require_program(call: str) -> Program:
     """Return the program that runs now.
 

@@ -1,0 +1,128 @@
+"""The clocks of the standard library as a rank sees them: simulated time (rule E7).
+
+Every function here asks who runs. In a task it answers from the engine: reading a clock is charged
+as a poll (E8), sleeping lets simulated time pass. Anywhere else it is the function it stands for.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import functools
+import time
+from typing import TYPE_CHECKING, Any
+
+from simrank.engine import limits
+from simrank.ranks.current import running_task
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from simrank.engine import Task
+
+# assumed: `time.time()` of simulated time 0 is 2026-01-01 00:00 UTC, so that runs can be compared.
+EPOCH_S = 1_767_225_600
+_PS_PER_NS = 1_000
+_PS_PER_S = 10**12
+
+
+def _read_ps(task: Task, name: str) -> int:
+    limits.poll(task.engine, name, reads_clock=True)
+    return task.clock_ps
+
+
+def quiet_monotonic() -> float:
+    """Return `time.monotonic()` without a yield, for code that holds a lock: threading, queue."""
+    task = running_task()
+    return _monotonic() if task is None else task.clock_ps / _PS_PER_S
+
+
+_monotonic = time.monotonic
+_sleep = time.sleep  # noqa: TID251 - for everybody but ranks
+
+
+@functools.wraps(_sleep)
+def sleep(seconds: float) -> None:
+    """Let simulated time pass in a task; sleep elsewhere."""
+    task = running_task()
+    if task is None:
+        _sleep(seconds)
+        return
+    if seconds < 0:
+        raise ValueError("sleep length must be non-negative")
+    delay_ps = round(seconds * _PS_PER_S)
+    if delay_ps < limits.POLL_PS:  # Else a loop around it would stop time.
+        limits.poll(task.engine, f"time.sleep({seconds:g})")
+    else:
+        limits.host_sleep(task.engine, task, delay_ps, f"time.sleep({seconds:g})")
+
+
+def _clock(name: str, offset_s: int, *, is_ns: bool) -> Callable[[], float]:
+    """Return what stands for `time.<name>`: seconds, or whole nanoseconds."""
+    original: Callable[[], float] = getattr(time, name)
+    what = f"time.{name}()"
+
+    @functools.wraps(original)
+    def read() -> float:
+        task = running_task()
+        if task is None:
+            return original()
+        now_ps = _read_ps(task, what)
+        if is_ns:
+            return now_ps // _PS_PER_NS + offset_s * 10**9
+        return now_ps / _PS_PER_S + offset_s
+
+    return read
+
+
+_CLOCKS = ("perf_counter", "monotonic", "process_time", "thread_time")
+
+TIME_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "sleep": sleep,
+    "time": _clock("time", EPOCH_S, is_ns=False),
+    "time_ns": _clock("time_ns", EPOCH_S, is_ns=True),
+    **{name: _clock(name, 0, is_ns=False) for name in _CLOCKS if hasattr(time, name)},
+    **{
+        f"{name}_ns": _clock(f"{name}_ns", 0, is_ns=True) for name in _CLOCKS if hasattr(time, name)
+    },
+}
+
+_Datetime = dt.datetime
+
+
+class _LooksLikeDatetime(type):
+    """Lets every datetime be an instance, and every subclass a subclass, of the stand-in."""
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, _Datetime)
+
+    def __subclasscheck__(cls, subclass: type) -> bool:
+        return issubclass(subclass, _Datetime)
+
+
+class Datetime(_Datetime, metaclass=_LooksLikeDatetime):
+    """Stands for `datetime.datetime`; whatever it makes is a plain datetime."""
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401, D102 - a datetime's
+        return _Datetime.__new__(_Datetime if cls is Datetime else cls, *args, **kwargs)
+
+    @classmethod
+    def now(cls, tz: dt.tzinfo | None = None) -> Any:  # noqa: ANN401, D102 - as the original
+        task = running_task()
+        if task is None:
+            return _Datetime.now(tz)
+        now_s = _read_ps(task, "datetime.now()") / _PS_PER_S + EPOCH_S
+        # Local time of a simulated cluster is UTC, wherever the simulation runs.
+        utc = _Datetime.fromtimestamp(now_s, dt.UTC)
+        return utc.replace(tzinfo=None) if tz is None else utc.astimezone(tz)
+
+    @classmethod
+    def utcnow(cls) -> Any:  # noqa: ANN401, D102 - as the original
+        return cls.now(dt.UTC).replace(tzinfo=None)
+
+    @classmethod
+    def today(cls) -> Any:  # noqa: ANN401, D102 - as the original
+        return cls.now()
+
+
+Datetime.__name__ = Datetime.__qualname__ = "datetime"
+Datetime.__module__ = "datetime"

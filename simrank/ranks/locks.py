@@ -1,0 +1,282 @@
+"""Locks of the standard library, as a rank sees them: waits of the engine (rule E7).
+
+`threading` and `queue` build conditions, events, semaphores, barriers and queues from two parts,
+a lock and the lock a waiter sleeps on. While a Context is entered both are made here, so that a
+rank that has to wait goes back to the hub, and a deadlock names who holds what. On the hub such a
+wait drives the engine. Other threads of the process find an ordinary lock.
+
+A bare `threading.Lock` or C `SimpleQueue` made before the Context was entered cannot be seen.
+"""
+
+from __future__ import annotations
+
+import _thread
+from collections import deque
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from simrank.engine import Handle, limits
+from simrank.engine.report import deadlock_error
+from simrank.ranks.current import current_engine, running_task
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import TracebackType
+
+    from simrank.engine import Engine, Task
+
+_PS_PER_S = 10**12
+_native = 0
+
+
+@contextmanager
+def native_locks() -> Iterator[None]:
+    """Make Python's own locks within the block: a real thread is about to use them."""
+    global _native  # noqa: PLW0603 - one process, one standard library
+    _native += 1
+    try:
+        yield
+    finally:
+        _native -= 1
+
+
+def make_lock() -> Lock | _thread.LockType:
+    """Stand for `threading.Lock`."""
+    return _thread.allocate_lock() if _native else Lock()
+
+
+def make_waiter() -> Lock | _thread.LockType:
+    """Stand for what `threading.Condition` makes for a waiter to sleep on."""
+    return _thread.allocate_lock() if _native else Lock(is_waiter=True)
+
+
+def make_reentrant_lock() -> ReentrantLock | _thread.RLock:
+    """Stand for `threading.RLock`."""
+    return _thread.RLock() if _native else ReentrantLock()
+
+
+class LockWait(Handle):
+    """A wait for a lock, for reports."""
+
+    __slots__ = ("_lock", "engine")
+
+    def __init__(self, lock: Lock, engine: Engine) -> None:
+        super().__init__()
+        self._lock = lock
+        self.engine = engine
+
+    def describe(self) -> str:
+        """Return who holds it."""
+        return self._lock.describe()
+
+
+class Lock:
+    """Stands for `_thread.lock`: the same methods, engine waits in a rank.
+
+    Whoever waited longest gets it on release.
+    """
+
+    __slots__ = ("__weakref__", "_holder", "_is_waiter", "_real", "_waits")
+
+    def __init__(self, *, is_waiter: bool = False) -> None:
+        self._real = _thread.allocate_lock()
+        self._waits: deque[LockWait] = deque()
+        self._holder: Task | int | None = None
+        self._is_waiter = is_waiter
+
+    def describe(self) -> str:
+        """Return what a waiter waits for, in the user's words."""
+        holder = self._holder
+        if self._is_waiter:
+            return "a notification of a Condition, Event, Semaphore or Queue"
+        if holder is None or isinstance(holder, int):
+            return "a lock held by the main program"
+        ended = ", which has ended" if holder.finished else ""
+        return f"a lock held by {holder.name}{ended}"
+
+    def locked(self) -> bool:
+        """Return whether somebody holds it."""
+        return self._real.locked()
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        """Take it; in a rank a wait passes simulated time, as does a vain try."""
+        _check_arguments(blocking, timeout)
+        task = running_task()
+        if self._real.acquire(False):
+            self._holder = _thread.get_ident() if task is None else task
+            return True
+        if task is not None and not blocking:
+            limits.poll(task.engine, "acquire of a lock")
+            if self._real.acquire(False):
+                self._holder = task
+                return True
+        if not blocking:
+            return False
+        if task is not None:
+            return self._wait(task.engine, task, timeout)
+        return self._wait_outside(timeout)
+
+    def _wait(self, engine: Engine, task: Task | None, timeout: float) -> bool:
+        wait = LockWait(self, engine)
+        self._waits.append(wait)
+        try:
+            if timeout < 0:
+                engine.wait(wait)
+            else:
+                engine.wait_at_most(wait, round(timeout * _PS_PER_S))
+        except BaseException:
+            self._give_up(wait)
+            raise
+        if not wait.complete:
+            self._give_up(wait)
+            return False
+        self._holder = _thread.get_ident() if task is None else task
+        return True
+
+    def _give_up(self, wait: LockWait) -> None:
+        if wait in self._waits:
+            self._waits.remove(wait)
+        else:  # It was handed over at the same time.
+            self._hand_over()
+
+    def _wait_outside(self, timeout: float) -> bool:
+        """Wait on the hub, which drives, or in a thread that has nothing to do with ranks."""
+        engine = current_engine()
+        is_hubs = isinstance(self._holder, int) and self._holder != _thread.get_ident()
+        if engine is None or is_hubs or engine.is_driving or not engine.is_hub():
+            taken = self._real.acquire(True, timeout)
+            if taken:
+                self._holder = _thread.get_ident()
+            return taken
+        if timeout < 0 and engine.is_empty:
+            raise deadlock_error(engine, self.describe())
+        return self._wait(engine, None, timeout)
+
+    def release(self) -> None:
+        """Let it go; the next in line has it from then on.
+
+        Raises:
+            RuntimeError: Nobody holds it.
+        """
+        if not self._real.locked():
+            raise RuntimeError("release unlocked lock")
+        task = running_task()
+        if self._waits and task is not None and task.host_ps > task.engine.now_ps:
+            # The others see it at the time that this rank's own clock shows.
+            task.engine.call_at(task.host_ps, self._hand_over)
+        else:
+            self._hand_over()
+
+    def _hand_over(self) -> None:
+        self._holder = None
+        if self._waits:
+            wait = self._waits.popleft()
+            wait.finish(wait.engine)
+        else:
+            self._real.release()
+
+    def __enter__(self) -> bool:
+        """Take it."""
+        return self.acquire()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Let it go."""
+        self.release()
+
+    # What threading.Condition and forks ask of a lock.
+
+    def _is_owned(self) -> bool:
+        return self._real.locked()
+
+    def _release_save(self) -> None:
+        self.release()
+
+    def _acquire_restore(self, _: object) -> None:
+        self.acquire()
+
+    def _at_fork_reinit(self) -> None:
+        self._real = _thread.allocate_lock()
+        self._waits.clear()
+        self._holder = None
+
+
+class ReentrantLock:
+    """Stands for `_thread.RLock`: held by one rank, or one thread, as often as it likes."""
+
+    __slots__ = ("__weakref__", "_count", "_lock", "_owner")
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._owner: Task | int | None = None
+        self._count = 0
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        """Take it, once more if it is one's own."""
+        me = _me()
+        if self._owner == me:
+            self._count += 1
+            return True
+        taken = self._lock.acquire(blocking, timeout)
+        if taken:
+            self._owner, self._count = me, 1
+        return taken
+
+    def release(self) -> None:
+        """Let it go once.
+
+        Raises:
+            RuntimeError: The caller does not hold it.
+        """
+        if self._owner != _me():
+            raise RuntimeError("cannot release un-acquired lock")
+        self._count -= 1
+        if not self._count:
+            self._owner = None
+            self._lock.release()
+
+    def __enter__(self) -> bool:
+        """Take it."""
+        return self.acquire()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Let it go once."""
+        self.release()
+
+    def _is_owned(self) -> bool:
+        return self._owner == _me()
+
+    def _release_save(self) -> tuple[int, Task | int | None]:
+        state = self._count, self._owner
+        self._count, self._owner = 0, None
+        self._lock.release()
+        return state
+
+    def _acquire_restore(self, state: tuple[int, Task | int | None]) -> None:
+        self._lock.acquire()
+        self._count, self._owner = state
+
+    def _at_fork_reinit(self) -> None:
+        self._lock = Lock()
+        self._owner, self._count = None, 0
+
+
+def _me() -> Task | int:
+    task = running_task()
+    return _thread.get_ident() if task is None else task
+
+
+def _check_arguments(blocking: bool, timeout: float) -> None:
+    if not blocking and timeout != -1:
+        raise ValueError("can't specify a timeout for a non-blocking call")
+    if timeout < 0 and timeout != -1:
+        raise ValueError("timeout value must be a non-negative number")
