@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -106,6 +108,8 @@ def bench(
         config = load_bench_config(target)
         if seed is not None:
             config = config.model_copy(update={"seed": seed})
+    for path in (json_file, csv_file, trace):
+        _check_writable(path)
     timeline = None if trace is None else Timeline(_ranks(trace_ranks))
     rows = _run_shown(config, timeline)
     if json_file is not None:
@@ -192,17 +196,27 @@ def _write_csv(path: str, rows: list[dict[str, Any]]) -> None:
 
 
 def _write(path: str, text: str) -> None:
-    """Write a result file.
+    Path(path).write_text(text, encoding="utf-8", newline="")
+
+
+def _check_writable(path: str | None) -> None:
+    """Look before a long run whether its result can be written.
 
     Raises:
-        ConfigError: The file cannot be written.
+        ConfigError: It cannot.
     """
-    try:
-        with open(path, "w", encoding="utf-8", newline="") as file:
-            file.write(text)
-    except OSError as error:
-        problem = ConfigProblem(path, None, "", "a file that can be written", str(error.strerror))
-        raise ConfigError(problem) from None
+    if path is None:
+        return
+    folder = Path(path).absolute().parent
+    if not folder.is_dir():
+        got = f"no folder {folder}"
+    elif Path(path).is_dir():
+        got = "a folder"
+    elif not os.access(path if Path(path).exists() else folder, os.W_OK):
+        got = "no permission to write it"
+    else:
+        return
+    raise ConfigError(ConfigProblem(path, None, "", "a file that can be written", got))
 
 
 @app.command(epilog=EXIT_STATUS)

@@ -210,7 +210,8 @@ class Stream:
         engine = self.device.engine
         if cost_ps is None:
             cost_ps = self.device.spec.launch_overhead_ps
-        operation.issue_ps = engine.charge(cost_ps, operation.name)
+        shown = f"launch {operation.name}" if engine.observers else operation.name
+        operation.issue_ps = engine.charge(cost_ps, shown)
         engine.progress += 1
         if self.head is None:
             self.head = operation

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from simrank.device import Tensor, current_device, current_stream
 from simrank.distributed.call import CollectiveOperation, Signature, enter
-from simrank.distributed.group import ProcessGroup, World, membership
+from simrank.distributed.membership import group_or_default, peer_in_group
 from simrank.distributed.p2p import PeerOperation, mailbox
 from simrank.distributed.reduce_op import ReduceOp, as_reduce_op
 from simrank.distributed.work import Work
@@ -24,115 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from simrank.device import Stream
-
-_BACKENDS = ("nccl", "simrank", "cuda:nccl")
-_NOT_INITIALIZED = (
-    "Default process group has not been initialized, please make sure to call init_process_group."
-)
-
-
-# ---- groups ----
-
-
-def init_process_group(
-    backend: str | None = None,
-    init_method: str | None = None,
-    timeout: Any = None,  # noqa: ANN401 - torch's signature
-    world_size: int = -1,
-    rank: int = -1,
-    **ignored: Any,  # noqa: ANN401 - store, group_name, pg_options, device_id: nothing to set up
-) -> None:
-    """Join the default group of the ranks of this spawn; no rank waits for another.
-
-    Raises:
-        ValueError: Called twice, or with a rank or world size that is not this rank's.
-        UnsupportedError: The backend is not simulated.
-    """
-    del init_method, timeout, ignored
-    program = require_rank("init_process_group")
-    state = membership(program)
-    if state.default is not None:
-        raise ValueError("trying to initialize the default process group twice!")
-    if backend is not None and backend not in _BACKENDS:
-        raise UnsupportedError(
-            f"backend {backend!r} is not simulated; choices: {', '.join(_BACKENDS)}"
-        )
-    for name, given, actual in (
-        ("rank", rank, program.rank),
-        ("world_size", world_size, program.world_size),
-    ):
-        if given not in (-1, actual):
-            raise ValueError(
-                f"{name}={given}, but this is rank {program.rank} of {program.world_size}"
-            )
-    state.generation += 1
-    state.num_groups = 0
-    world = _world(program)
-    state.default = world.group((state.generation, 0), "default_pg", range(world.size))
-
-
-def destroy_process_group(group: ProcessGroup | None = None) -> None:
-    """Leave the default group (and with it all groups), or forget one group; never waits.
-
-    Raises:
-        ValueError: There is no default group.
-    """
-    state = membership(require_rank("destroy_process_group"))
-    if state.default is None:
-        raise ValueError("Invalid process group specified")
-    if group is None or group is state.default:
-        state.default = None
-
-
-def is_initialized() -> bool:
-    """Return whether this rank has a default group."""
-    return membership(require_rank("is_initialized")).default is not None
-
-
-def new_group(
-    ranks: Sequence[int] | None = None,
-    timeout: Any = None,  # noqa: ANN401 - torch's signature
-    backend: str | None = None,
-    pg_options: Any = None,  # noqa: ANN401
-    group_desc: str | None = None,
-    **ignored: Any,  # noqa: ANN401 - use_local_synchronization, device_id
-) -> ProcessGroup:
-    """Make a group of some ranks; every rank must call it, in the same order, members or not.
-
-    Raises:
-        ValueError: A rank is named twice or does not exist.
-        SimrankError: Another rank made its n-th group with other members.
-    """
-    del timeout, backend, pg_options, ignored
-    program = require_rank("new_group")
-    default = _group(None, program)
-    state = membership(program)
-    members: Sequence[int] = default.ranks if ranks is None else tuple(sorted(ranks))
-    if len(set(members)) != len(members):
-        raise ValueError("duplicate rank")
-    for member in members:
-        if not 0 <= member < default.size():
-            raise ValueError(
-                "the new group's rank should be within the world_size set by init_process_group, "
-                f"got rank {member} of {default.size()}"
-            )
-    state.num_groups += 1
-    number = state.num_groups
-    name = group_desc or f"group_{number}"
-    return _world(program).group((state.generation, number), name, members)
-
-
-def get_rank(group: ProcessGroup | None = None) -> int:
-    """Return this rank in the group; -1 if it is no member."""
-    program = require_rank("get_rank")
-    return _group(group, program).group_rank(program.rank)
-
-
-def get_world_size(group: ProcessGroup | None = None) -> int:
-    """Return the number of members; -1 if this rank is none of them."""
-    program = require_rank("get_world_size")
-    chosen = _group(group, program)
-    return chosen.size() if chosen.group_rank(program.rank) >= 0 else -1
+    from simrank.distributed.group import ProcessGroup
 
 
 # ---- collectives ----
@@ -176,7 +68,7 @@ def reduce(
 ) -> Work | None:
     """Reduce `tensor` over the group, into `tensor` on global rank `dst`; others keep theirs."""
     program = _check_tensors("reduce", tensor)
-    root = _peer("dst", dst, group_dst, group, program)
+    root = peer_in_group("dst", dst, group_dst, group, program)
     signature = ("reduce", as_reduce_op(op).value, root, tensor.dtype.name, tensor.numel())
     return _run(program, group, signature, tensor, tensor, async_op)
 
@@ -190,7 +82,7 @@ def broadcast(
 ) -> Work | None:
     """Copy `tensor` of global rank `src` into `tensor` on every member."""
     program = _check_tensors("broadcast", tensor)
-    root = _peer("src", src, group_src, group, program)
+    root = peer_in_group("src", src, group_src, group, program)
     signature = ("broadcast", None, root, tensor.dtype.name, tensor.numel())
     return _run(program, group, signature, tensor, tensor, async_op)
 
@@ -207,7 +99,7 @@ def all_gather_into_tensor(
         ValueError: The output has not group size times the input's elements.
     """
     program = _check_tensors("all_gather_into_tensor", input_tensor, output_tensor)
-    size = _group(group, program).size()
+    size = group_or_default(group, program).size()
     if output_tensor.numel() != size * input_tensor.numel():
         raise ValueError(
             "output tensor size must be equal to world_size times input tensor size: "
@@ -230,7 +122,7 @@ def reduce_scatter_tensor(
         ValueError: The input has not group size times the output's elements.
     """
     program = _check_tensors("reduce_scatter_tensor", input, output)
-    size = _group(group, program).size()
+    size = group_or_default(group, program).size()
     if input.numel() != size * output.numel():
         raise ValueError(
             "input tensor must be the same size as output size times world size: "
@@ -264,7 +156,7 @@ def all_to_all_single(
         CollectiveMismatchError: What one member sends is not what the other expects.
     """
     program = _check_tensors("all_to_all_single", input, output)
-    size = _group(group, program).size()
+    size = group_or_default(group, program).size()
     splits = (
         _elements("input_split_sizes", input, input_split_sizes, size),
         _elements("output_split_sizes", output, output_split_sizes, size),
@@ -313,19 +205,6 @@ def recv(
 
 
 # ---- how ----
-
-
-def _world(program: Program) -> World:
-    world = program.local["world"]
-    assert isinstance(world, World)
-    return world
-
-
-def _group(group: ProcessGroup | None, program: Program) -> ProcessGroup:
-    default = membership(program).default
-    if default is None:
-        raise ValueError(_NOT_INITIALIZED)
-    return default if group is None else group
 
 
 def _check_tensors(call: str, *tensors: Tensor) -> Program:
@@ -381,7 +260,7 @@ def _collective(
     splits: tuple[Sequence[int], Sequence[int]] | None = None,
 ) -> Work | None:
     """Match a rank's call and issue its part of the collective on the right stream."""
-    chosen = _group(group, program)
+    chosen = group_or_default(group, program)
     group_rank = chosen.group_rank(program.rank)
     if group_rank < 0:
         return None
@@ -415,9 +294,9 @@ def _point_to_point(
 ) -> int:
     """Issue one end of a message on the pair's own stream; the current stream waits for it."""
     program = _check_tensors(kind, tensor)
-    chosen = _group(group, program)
+    chosen = group_or_default(group, program)
     own = chosen.group_rank(program.rank)
-    other = _peer(*peer, group, program)
+    other = peer_in_group(*peer, group, program)
     if other == own:
         role = "destination" if kind == "send" else "source"
         raise ValueError(
@@ -437,31 +316,6 @@ def _point_to_point(
     stream.submit(operation)
     current.wait_for(operation)
     return int(chosen.ranks[other])
-
-
-def _peer(
-    name: str,
-    global_rank: int | None,
-    group_rank: int | None,
-    group: ProcessGroup | None,
-    program: Program,
-) -> int:
-    """Return the group rank of a root or peer given in one of torch's two ways.
-
-    Raises:
-        ValueError: Both or neither is given, or the rank is no member.
-    """
-    chosen = _group(group, program)
-    if (global_rank is None) == (group_rank is None):
-        raise ValueError(f"Must specify exactly one of {name} and group_{name}")
-    if group_rank is not None:
-        if not 0 <= group_rank < chosen.size():
-            raise ValueError(f"group_{name}={group_rank} is not part of {chosen!r}")
-        return group_rank
-    found = chosen.group_rank(global_rank)
-    if found < 0 or not (global_rank or 0) >= 0:
-        raise ValueError(f"Global rank {global_rank} is not part of group {chosen!r}")
-    return found
 
 
 def _elements(name: str, tensor: Tensor, splits: Sequence[int] | None, size: int) -> Sequence[int]:

@@ -81,7 +81,7 @@ def test_large_tensors_of_a_shape_only_run_have_no_values():
     with simrank.Context("hgx_h100", data=False) as ctx:
         large = ctx.ones(100_000)
         assert ctx.ones(16 * 1024).sum().item() == 16 * 1024
-        with pytest.raises(UninitializedValueError, match="test_memory.py") as caught:
+        with pytest.raises(UninitializedValueError, match=r"test_memory\.py") as caught:
             large.sum().item()
         assert "data=False" in str(caught.value)
         assert large.shape == (100_000,)

@@ -94,7 +94,8 @@ def test_the_text_of_a_mismatch_shows_only_what_differs(run):
     error = mismatch_of(run, program)
     line = line_of("# golden")
     assert str(error) == (
-        "mismatch (proved) at t=0.000 us: the ranks of group 'default_pg' differ in count at call #1\n"
+        "mismatch (proved) at t=0.000 us: "
+        "the ranks of group 'default_pg' differ in count at call #1\n"
         f"  ranks 0-2: all_reduce count=4 at test_call.py:{line}\n"
         f"  rank 3: all_reduce count=5 at test_call.py:{line}\n"
         "  ranks 4-7: not called yet"

@@ -15,7 +15,7 @@ def test_new_group_called_differently_is_an_error_that_shows_both(run):
 
     with pytest.raises(SpawnException) as caught:
         run(program, 3)
-    (error,) = [e for e in caught.value.errors.values()][:1]
+    error = next(iter(caught.value.errors.values()))
     assert isinstance(error, SimrankError)
     assert "[0, 2]" in str(error)
     assert "[0, 1]" in str(error)

@@ -66,7 +66,7 @@ def test_a_large_send_waits_for_its_receiver(run):
 
 
 def test_a_ring_of_small_sends_works_and_of_large_ones_is_a_cycle(run):
-    """Everybody sends before receiving: fine while buffered, else a deadlock that shows the cycle."""
+    """Everybody sends first: fine while buffered, else a deadlock that shows the cycle."""
 
     def program(rank, ctx, size):
         dist.init_process_group()

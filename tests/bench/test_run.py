@@ -1,0 +1,163 @@
+"""The benchmark: rows, checks, choices, errors."""
+
+import json
+
+import pytest
+
+import simrank
+from simrank.bench import run
+from simrank.bench.program import Case, TestData, counts
+from simrank.errors import ConfigError
+
+COLUMNS = [
+    "collective", "algorithm", "protocol", "num_ranks", "num_nodes", "in_place", "redop", "root",
+    "dtype", "size_bytes", "time_us", "algbw_GBps", "busbw_GBps", "num_wrong", "cost_level",
+    "calibration", "interval_us", "channels", "measured_us", "error_pct",
+]  # fmt: skip
+SMALL = {"cluster": "hgx_h100", "collectives": ["all_reduce"], "sizes": ["1 KiB", "64 KiB"]}
+ALL = ["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce"]
+
+
+def test_rows_have_the_promised_columns():
+    """In the order of the file format; null where not applicable."""
+    rows = run(SMALL)
+    assert [list(row) for row in rows] == [COLUMNS] * 4
+    assert rows[0]["protocol"] is rows[0]["calibration"] is rows[0]["measured_us"] is None
+    assert rows[0]["cost_level"] == "schedule"
+    assert json.loads(json.dumps(rows)) == rows
+
+
+@pytest.mark.parametrize("collective", ALL)
+def test_every_collective_is_checked_and_right(collective):
+    """No element is wrong, out of place and in place, whatever the dtype."""
+    config = {**SMALL, "collectives": [collective], "dtypes": ["float32", "bfloat16", "int32"],
+              "redops": ["sum", "max"], "iterations": {"warmup": 0, "timed": 1}}  # fmt: skip
+    rows = run(config)
+    reduces = collective in ("all_reduce", "reduce_scatter", "reduce")
+    places = 1 if collective == "all_to_all" else 2
+    assert len(rows) == 2 * 3 * (2 if reduces else 1) * places
+    assert all(row["num_wrong"] == 0 for row in rows)
+    assert all(row["time_us"] > 0 for row in rows)
+    assert {row["redop"] for row in rows} == ({"sum", "max"} if reduces else {"none"})
+
+
+def test_every_algorithm_can_be_named_and_given_options():
+    """A mapping name -> options; the row says what ran."""
+    config = {**SMALL, "algorithms": {"ring": {"num_channels": 2}, "two_shot": {}}}
+    rows = run(config)
+    assert [(row["algorithm"], row["channels"]) for row in rows[::4]] == [
+        ("ring", 2),
+        ("two_shot", 1),
+    ]
+
+
+def test_auto_is_the_fastest_of_the_algorithms():
+    """For each size, no named algorithm beats it."""
+    names = ["auto", "ring", "one_shot", "two_shot", "halving_doubling"]
+    rows = run(
+        {**SMALL, "algorithms": names, "in_place": False, "sizes": ["8 B", "1 MiB", "256 MiB"]}
+    )
+    times = [[row["time_us"] for row in rows[3 * i : 3 * i + 3]] for i in range(len(names))]
+    assert times[0] == [min(column) for column in zip(*times[1:], strict=True)]
+
+
+def test_busbw_is_algbw_times_nccl_tests_factor():
+    """2 (n - 1) / n for all_reduce, (n - 1) / n for all_gather, 1 for broadcast."""
+    rows = run({**SMALL, "collectives": ["all_reduce", "all_gather", "broadcast"]})
+    factors = {"all_reduce": 1.75, "all_gather": 0.875, "broadcast": 1}
+    for row in rows:
+        assert row["algbw_GBps"] == pytest.approx(row["size_bytes"] / row["time_us"] / 1e3)
+        assert row["busbw_GBps"] == pytest.approx(row["algbw_GBps"] * factors[row["collective"]])
+
+
+def test_large_sizes_are_timed_and_not_checked():
+    """Above 64 MiB num_wrong is null and no memory is touched."""
+    (row,) = run({**SMALL, "sizes": ["16 GiB"], "in_place": False})
+    assert row["num_wrong"] is None
+    assert row["busbw_GBps"] == pytest.approx(376, rel=0.02)
+
+
+def test_check_false_checks_nothing():
+    """As nccl-tests' -c 0."""
+    assert {row["num_wrong"] for row in run({**SMALL, "check": False})} == {None}
+
+
+def test_a_wrong_result_is_counted(monkeypatch):
+    """The check can fail: a reduction that loses a rank is found in every row."""
+    from simrank.distributed import planner
+
+    real = planner.play_data
+
+    def lossy(schedule, inputs, *, outputs, reduce_op):
+        real(schedule, inputs, outputs=outputs, reduce_op=reduce_op)
+        outputs[1][0] += 1
+
+    monkeypatch.setattr(planner, "play_data", lossy)
+    assert [row["num_wrong"] for row in run({**SMALL, "in_place": False})] == [1, 1]
+
+
+def test_measured_times_stand_beside_the_simulated_ones():
+    """By collective, ranks and bytes; the error is in percent of the measured time."""
+    rows = run({**SMALL, "measured": "h100x8_aws_p5_allreduce", "sizes": ["1 GiB", "3 GiB"],
+                "in_place": False})  # fmt: skip
+    assert rows[0]["measured_us"] == 4253
+    expected = 100 * (rows[0]["time_us"] - 4253) / 4253
+    assert rows[0]["error_pct"] == pytest.approx(expected)
+    assert rows[1]["measured_us"] is None
+
+
+def test_lists_of_clusters_and_ranks_give_every_combination():
+    """Nodes that ranks span are counted."""
+    config = {"clusters": ["hgx_h100", {"name": "h100_ib", "nodes": 2}], "num_ranks": [4, 8],
+              "collectives": ["all_reduce"], "sizes": ["1 KiB"], "in_place": False}  # fmt: skip
+    assert [(row["num_ranks"], row["num_nodes"]) for row in run(config)] == [(4, 1), (8, 1)] * 2
+
+
+def test_a_root_other_than_zero_is_used():
+    """Row and data agree."""
+    rows = run({**SMALL, "collectives": ["broadcast", "reduce"], "root": 5})
+    assert {row["root"] for row in rows} == {5}
+    assert all(row["num_wrong"] == 0 for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"algorithms": ["rign"]}, r"algorithms\.rign: expected one of auto, ring"),
+        ({"algorithms": {"ring": {"lanes": 2}}}, "num_channels"),
+        ({"collectives": ["sendrecv"]}, r"collectives\[0\]: expected one of all_reduce"),
+        ({"dtypes": ["float33"]}, "dtypes"),
+        ({"sizes": ["1"]}, "unit"),
+        ({"num_ranks": 9}, "num_ranks: expected at most 8"),
+        ({"colour": "red"}, "colour"),
+    ],
+)
+def test_bad_configurations_name_the_key_and_the_choices(change, message):
+    """Never a traceback: a ConfigError with the key's path."""
+    with pytest.raises(ConfigError, match=message):
+        run({**SMALL, **change})
+
+
+def test_sizes_below_one_element_per_block_are_left_out():
+    """all_gather of 8 bytes on 8 ranks has no element to send."""
+    assert counts("all_gather", 8, "float32", (8, 16, 32, 33, 64)) == [1, 2]
+    assert counts("all_reduce", 8, "float16", (1, 2, 3)) == [1]
+
+
+def test_cases_count_elements_as_nccl_does():
+    """Size = count x blocks x itemsize."""
+    case = Case("reduce_scatter", 4, "float16", "sum", -1, 10, in_place=False)
+    assert (case.size_bytes, case.num_inputs, case.num_outputs) == (80, 40, 10)
+
+
+def test_test_data_differs_from_rank_to_rank_and_repeats():
+    """Shifted views of one array, from the seed."""
+    data = TestData(100, 4, "float32", "sum", seed=1)
+    again = TestData(100, 4, "float32", "sum", seed=1)
+    assert (data.of(2, 100) == again.of(2, 100)).all()
+    assert (data.of(2, 100) != data.of(3, 100)).any()
+
+
+def test_the_module_is_reachable_from_the_package():
+    """simrank.bench.run(config), as the README says."""
+    assert simrank.bench.run is run

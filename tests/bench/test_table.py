@@ -1,0 +1,36 @@
+"""The text table: nccl-tests' columns."""
+
+from simrank.bench.run import Row
+from simrank.bench.table import footer, lines
+
+ROW = Row(
+    collective="all_reduce", algorithm="ring", protocol=None, num_ranks=8, num_nodes=1,
+    in_place=False, redop="sum", root=-1, dtype="float32", size_bytes=1024, time_us=15.25,
+    algbw_GBps=0.067, busbw_GBps=0.117, num_wrong=0, cost_level="schedule", calibration=None,
+    interval_us=None, channels=1, measured_us=12.5, error_pct=22.0,
+)  # fmt: skip
+
+
+def test_a_line_has_nccl_tests_columns_in_order():
+    """Size count type redop root, then four columns per place, algorithm, measured, error."""
+    (line,) = lines([ROW], with_measured=True)
+    assert line.split() == ["1024", "256", "float32", "sum", "-1", "15.25", "0.07", "0.12", "0",
+                            "N/A", "N/A", "N/A", "N/A", "ring", "12.50", "+22.0"]  # fmt: skip
+
+
+def test_both_places_share_a_line():
+    """Out of place first."""
+    from dataclasses import replace
+
+    in_place = replace(ROW, in_place=True, time_us=14.0, num_wrong=None)
+    (line,) = lines([ROW, in_place], with_measured=False)
+    assert line.split()[5:13] == ["15.25", "0.07", "0.12", "0", "14.00", "0.07", "0.12", "N/A"]
+
+
+def test_the_footer_says_ok_or_failed():
+    """As nccl-tests' last lines."""
+    from dataclasses import replace
+
+    assert "0 OK (1 of 1 rows checked)" in footer([ROW])
+    assert "Mean absolute error  : 22.0 %" in footer([ROW])
+    assert "3 FAILED" in footer([replace(ROW, num_wrong=3)])

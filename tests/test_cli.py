@@ -1,0 +1,180 @@
+"""The command line as a user meets it: output, files, exit status."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from simrank.cli import main
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture
+def cli(capsys):
+    """Run the command line in this process; returns (status, stdout, stderr)."""
+
+    def run_cli(*args):
+        with pytest.raises(SystemExit) as stop:
+            main([str(arg) for arg in args])
+        captured = capsys.readouterr()
+        return stop.value.code or 0, captured.out, captured.err
+
+    return run_cli
+
+
+FAST = ["-b", "1K", "-e", "4K", "-n", "2"]
+
+
+def test_bench_prints_nccl_tests_columns(cli):
+    """One line per size, then the verdict."""
+    status, out, err = cli("bench", "all_reduce", "--cluster", "hgx_h100", *FAST)
+    assert (status, err) == (0, "")
+    data = [line.split() for line in out.splitlines() if not line.startswith("#")]
+    assert [line[:5] for line in data] == [
+        [str(size), str(size // 4), "float32", "sum", "-1"] for size in (1024, 2048, 4096)
+    ]
+    assert all(line[8] == line[12] == "0" for line in data)
+    assert "# Out of bounds values : 0 OK" in out
+
+
+def test_bench_runs_a_yaml_and_writes_json_csv_and_a_trace(cli, tmp_path):
+    """The files have the promised form, and the same seed gives the same bytes."""
+    (tmp_path / "b.yaml").write_text(
+        "cluster: hgx_h100\ncollectives: [all_reduce]\nsizes: [1 KiB]\n"
+        "measured: h100x8_aws_p5_allreduce\n"
+    )
+    files = [tmp_path / name for name in ("r.json", "r.csv", "t.json")]
+    contents = []
+    for _ in range(2):
+        status, out, _ = cli(
+            "bench", tmp_path / "b.yaml", "--json", files[0], "--csv", files[1],
+            "--trace", files[2], "--trace-ranks", "0,3",
+        )  # fmt: skip
+        assert status == 0
+        contents.append([file.read_bytes() for file in files])
+    assert contents[0] == contents[1]
+    assert "measured" in out
+    document = json.loads(files[0].read_text())
+    assert list(document) == ["simrank", "seed", "cluster", "rows"]
+    assert (document["seed"], document["cluster"]) == (0, "hgx_h100")
+    assert len(document["rows"]) == 2
+    assert files[1].read_text().startswith("collective,algorithm,protocol,num_ranks,")
+    trace = json.loads(files[2].read_text())["traceEvents"]
+    assert {event["pid"] for event in trace} == {0, 3}
+
+
+def test_sizes_on_the_command_line_are_1024_based(cli):
+    """-b 8 -e 8G -f 2 as in nccl-tests."""
+    _, out, _ = cli(
+        "bench", "all_reduce", "-b", "8", "-e", "8G", "-f", "1024", "-n", "1", "-c", "0"
+    )
+    sizes = [int(line.split()[0]) for line in out.splitlines() if not line.startswith("#")]
+    assert sizes == [8, 8 * 2**10, 8 * 2**20, 8 * 2**30]
+
+
+def test_nccl_tests_names_are_accepted(cli):
+    """alltoall, half."""
+    status, out, _ = cli("bench", "alltoall", "-d", "half", *FAST)
+    assert status == 0
+    assert "float16" in out
+
+
+BAD = {
+    "unknown key": ("cluster: hgx_h100\ncollectives: [all_reduce]\nsize: [1 KiB]\n", ":3: size:"),
+    "no unit": ("cluster: hgx_h100\ncollectives: [all_reduce]\nsizes: [1024]\n", ":3: sizes[0]:"),
+    "bad yaml": ("cluster: [hgx_h100\ncollectives: all_reduce\n", ".yaml:"),
+    "unknown cluster": ("cluster: hgx_h101\ncollectives: [all_reduce]\n", ":1: cluster:"),
+    "empty": ("", ".yaml"),
+    "list": ("- 1\n- 2\n", ".yaml"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_file_gives_file_line_key_and_status_2(cli, tmp_path, name):
+    """For bench and for check, and never a traceback."""
+    text, where = BAD[name]
+    path = tmp_path / "bad.yaml"
+    path.write_text(text)
+    for command in ("bench", "check"):
+        status, out, err = cli(command, path)
+        assert status == 2
+        assert where in err
+        assert "expected" in err
+        assert "Traceback" not in out + err
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["bench", "no_such_thing"],
+        ["bench", "all_reduce", "-b", "8X"],
+        ["bench", "all_reduce", "--cluster", "nowhere"],
+        ["bench", "all_reduce", "-d", "float99"],
+        ["bench", "all_reduce", "-o", "median"],
+        ["bench", "all_reduce", "--algorithm", "rign"],
+        ["bench", "all_reduce", "-g", "9"],
+        ["bench", "all_reduce", "--trace-ranks", "a", "--trace", "x.json"],
+        ["bench", "all_reduce", "-f", "1"],
+        ["check", "no_such_file.yaml"],
+        ["frobnicate"],
+        ["bench"],
+    ],
+)
+def test_bad_usage_gives_status_2_and_one_message(cli, args):
+    """Whatever is wrong on the command line."""
+    status, out, err = cli(*args)
+    assert status == 2
+    assert err
+    assert "Traceback" not in out + err
+
+
+def test_a_result_file_that_cannot_be_written_is_an_error_before_the_run(cli, tmp_path):
+    """Nothing is lost: the benchmark has not run yet."""
+    path = tmp_path / "missing" / "r.json"
+    status, out, err = cli("bench", "all_reduce", *FAST, "--json", path)
+    assert status == 2
+    assert str(path) in err
+    assert "# Out of bounds" not in out
+
+
+def test_wrong_data_gives_status_1(cli, monkeypatch):
+    """A benchmark whose check fails does not end with success."""
+    from simrank.distributed import planner
+
+    monkeypatch.setattr(planner, "play_data", lambda *_, **__: None)
+    status, out, _ = cli("bench", "all_reduce", *FAST)
+    assert status == 1
+    assert "FAILED" in out
+
+
+def test_check_says_what_a_good_file_is(cli):
+    """For every file that is shipped."""
+    for path in sorted((ROOT / "configs").glob("*/*.yaml")):
+        status, out, _ = cli("check", path)
+        assert status == 0
+        assert path.name in out
+
+
+def test_clusters_lists_every_built_in_cluster(cli):
+    """Names, devices, descriptions."""
+    status, out, _ = cli("clusters")
+    assert status == 0
+    for path in (ROOT / "configs" / "clusters").glob("*.yaml"):
+        assert path.stem in out
+
+
+def test_version_and_help(cli):
+    """Both end with success."""
+    assert cli("--version")[1].startswith("simrank 0.")
+    assert "exit status" in cli("bench", "--help")[1]
+
+
+def test_there_is_no_progress_bar_in_a_pipe():
+    """Neither on stdout nor on stderr."""
+    command = [sys.executable, "-m", "simrank.cli", "bench", "all_reduce", *FAST]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stderr == ""
+    assert "\x1b" not in done.stdout

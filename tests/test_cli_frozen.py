@@ -1,0 +1,72 @@
+"""What the command line and the package promise: names that may not change by accident."""
+
+import typer.main
+
+import simrank
+import simrank.bench
+import simrank.distributed
+import simrank.errors
+import simrank.multiprocessing
+from simrank.cli import app
+
+COMMANDS = {
+    "bench": {
+        "target", "--cluster", "--nodes", "-g", "-b", "-e", "-f", "-n", "-w", "-d", "-o", "-r",
+        "-c", "-a", "--algorithm", "--measured", "--seed", "--json", "--csv", "--trace",
+        "--trace-ranks", "--help",
+    },
+    "check": {"file", "--help"},
+    "clusters": {"--help"},
+}  # fmt: skip
+
+
+def test_commands_and_options_are_frozen():
+    """Adding is fine, with a line here; renaming or dropping breaks users."""
+    group = typer.main.get_command(app)
+    found = {}
+    for name, command in group.commands.items():
+        options = set()
+        for parameter in command.params:
+            options |= set(parameter.opts) if parameter.opts[0][0] == "-" else {parameter.name}
+        found[name] = options | {"--help"}
+    assert found == COMMANDS
+
+
+def test_public_names_are_frozen():
+    """What programs import."""
+    assert simrank.__all__ == [
+        "Context", "Event", "Stream", "Tensor", "bench", "distributed", "errors",
+        "multiprocessing",
+    ]  # fmt: skip
+    assert all(hasattr(simrank, name) for name in simrank.__all__)
+    assert simrank.multiprocessing.__all__ == [
+        "ProcessContext", "ProcessException", "ProcessExitedException", "ProcessRaisedException",
+        "SpawnException", "spawn",
+    ]  # fmt: skip
+    assert simrank.distributed.__all__ == [
+        "ProcessGroup", "ReduceOp", "Work", "all_gather_into_tensor", "all_reduce",
+        "all_to_all_single", "barrier", "broadcast", "destroy_process_group", "get_rank",
+        "get_world_size", "init_process_group", "is_initialized", "new_group", "recv", "reduce",
+        "reduce_scatter_tensor", "send",
+    ]  # fmt: skip
+
+
+def test_signatures_of_torchs_functions_are_torchs():
+    """Parameter names and defaults, as a user calls them."""
+    import inspect
+
+    def shape(function):
+        parameters = inspect.signature(function).parameters.values()
+        return [(p.name, p.default) for p in parameters]
+
+    none = inspect.Parameter.empty
+    assert shape(simrank.multiprocessing.spawn) == [
+        ("fn", none), ("args", ()), ("nprocs", 1), ("join", True), ("daemon", False),
+        ("start_method", "spawn"),
+    ]  # fmt: skip
+    assert shape(simrank.distributed.all_reduce) == [
+        ("tensor", none), ("op", "sum"), ("group", None), ("async_op", False),
+    ]  # fmt: skip
+    assert shape(simrank.distributed.broadcast) == [
+        ("tensor", none), ("src", None), ("group", None), ("async_op", False), ("group_src", None),
+    ]  # fmt: skip
