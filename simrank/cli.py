@@ -157,6 +157,9 @@ def _run_shown(config: BenchConfig, timeline: Timeline | None) -> list[dict[str,
             typer.echo(table.header(series, with_measured=with_measured))
             for line in table.lines(rows, with_measured=with_measured):
                 typer.echo(line)
+            errors = table.errors_line(rows)
+            if errors is not None:
+                typer.echo(errors)
 
         found = run(config, timeline=timeline, on_rows=show_rows, on_progress=show_progress)
     typer.echo(table.footer(typed))

@@ -13,6 +13,13 @@ if TYPE_CHECKING:
     from simrank.bench.run import Row, Series
 
 _WHOLE_FROM_US = 1e5  # Longer times keep their column's width without decimals.
+_KIB, _MIB = 1024, 1024 * 1024
+_SIZE_CLASSES = (
+    ("up to 32 KiB", 32 * _KIB),
+    ("to 1 MiB", _MIB),
+    ("to 64 MiB", 64 * _MIB),
+    ("above", float("inf")),
+)
 _PLACES = (("out-of-place", False), ("in-place", True))
 
 
@@ -72,8 +79,24 @@ def _time(time_us: float) -> str:
     return f"{time_us:.2f}" if time_us < _WHOLE_FROM_US else f"{time_us:.0f}"
 
 
+def errors_line(rows: Sequence[Row]) -> str | None:
+    """Return the mean absolute error of a series by class of size; None without measured rows."""
+    parts = []
+    low_bytes = 0
+    for name, high_bytes in _SIZE_CLASSES:
+        errors = [
+            abs(row.error_pct)
+            for row in rows
+            if row.error_pct is not None and low_bytes < row.size_bytes <= high_bytes
+        ]
+        low_bytes = high_bytes
+        if errors:
+            parts.append(f"{sum(errors) / len(errors):.0f} % {name}")
+    return f"# Mean absolute error beside the measured times: {', '.join(parts)}" if parts else None
+
+
 def footer(rows: Sequence[Row]) -> str:
-    """Return nccl-tests' closing lines, and the mean error where there are measured times."""
+    """Return nccl-tests' closing lines."""
     wrong = sum(row.num_wrong or 0 for row in rows)
     checked = sum(row.num_wrong is not None for row in rows)
     verdict = "OK" if not wrong else "FAILED"
@@ -81,8 +104,4 @@ def footer(rows: Sequence[Row]) -> str:
     if rows:
         mean = sum(row.busbw_GBps for row in rows) / len(rows)
         text.append(f"# Avg bus bandwidth    : {mean:.4g} GB/s")
-    errors = [abs(row.error_pct) for row in rows if row.error_pct is not None]
-    if errors:
-        mean = sum(errors) / len(errors)
-        text.append(f"# Mean absolute error  : {mean:.1f} % of {len(errors)} measured rows")
     return "\n".join(text)

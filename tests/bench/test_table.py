@@ -1,7 +1,7 @@
 """The text table: nccl-tests' columns."""
 
 from simrank.bench.run import Row
-from simrank.bench.table import footer, lines
+from simrank.bench.table import errors_line, footer, lines
 
 ROW = Row(
     collective="all_reduce", algorithm="ring", protocol=None, num_ranks=8, num_nodes=1,
@@ -32,5 +32,14 @@ def test_the_footer_says_ok_or_failed():
     from dataclasses import replace
 
     assert "0 OK (1 of 1 rows checked)" in footer([ROW])
-    assert "Mean absolute error  : 22.0 %" in footer([ROW])
     assert "3 FAILED" in footer([replace(ROW, num_wrong=3)])
+
+
+def test_errors_are_averaged_by_class_of_size():
+    """Small and large sizes fail for different reasons, so one mean would hide both."""
+    from dataclasses import replace
+
+    large = replace(ROW, size_bytes=2**30, error_pct=-10.0)
+    line = errors_line([ROW, replace(ROW, error_pct=-24.0), large])
+    assert line.endswith("23 % up to 32 KiB, 10 % above")
+    assert errors_line([replace(ROW, error_pct=None)]) is None
