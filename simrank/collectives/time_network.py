@@ -1,11 +1,15 @@
-"""What the time model needs to know of the hardware, and what one step of a round costs."""
+"""What the time model needs to know of the hardware, and what one step of a round costs.
 
-from typing import Any, Protocol
+Source:
+    Alexandrov, Ionescu, Schauser and Scheiman, "LogGP", SPAA 1995, for the two ends of a message.
+"""
+
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from simrank.collectives.schedule import IntArray, Round
+from simrank.collectives.schedule import IntArray
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -44,8 +48,16 @@ class CollectiveCosts(Protocol):
         """Paid once per collective, before its first step, in picoseconds."""
 
     @property
+    def step_overhead_ps(self) -> int:
+        """What a step costs its sender besides its bytes, at most, in picoseconds."""
+
+    @property
+    def num_channels(self) -> int:
+        """Channels that the library opens for a collective."""
+
+    @property
     def buffer_bytes(self) -> int:
-        """A message up to this size leaves its sender without waiting for the receiver."""
+        """Buffer of one channel towards one peer, in bytes."""
 
 
 class Network(Protocol):
@@ -62,42 +74,62 @@ class Network(Protocol):
     def paths(self, src: IntArray, dst: IntArray, /) -> Paths:
         """Return the routes from each source to the destination at the same position."""
 
+    def node_of(self, device: IntArray, /) -> IntArray:
+        """Return the node of each device."""
+
+
+class StepCosts(NamedTuple):
+    """What each step of a round costs its two ends (as in LogGP: o + m G, and L + m G).
+
+    Attributes:
+        busy_ps: How long the sender is busy: latency up to the library's overhead, and transfer.
+        flight_ps: After how long the receiver has the message: the route's latency, and transfer.
+    """
+
+    busy_ps: IntArray
+    flight_ps: IntArray
+
 
 class Lane:
     """The links of the steps of one round: latency, and time per byte under this round's load.
 
     Args:
         network: The hardware.
-        devices: Device of each rank.
-        steps: A round; local steps may be among them.
+        ends: Source and destination device of each step; they may be the same.
+        fan: Steps of equal id >= 0 load a link that they share once; None means no such steps.
         loaded: Which steps carry bytes and so load their links.
+        repeats: How often each step occurs at the same time; once by default.
     """
 
     def __init__(
         self,
         network: Network,
-        devices: IntArray,
+        ends: tuple[IntArray, IntArray],
         *,
-        steps: Round,
+        fan: IntArray | None = None,
         loaded: npt.NDArray[np.bool_] | None = None,
+        repeats: IntArray | None = None,
     ) -> None:
-        paths = network.paths(devices[steps.src], devices[steps.dst])
+        paths = network.paths(*ends)
         bandwidth = network.link_bandwidth_bytes_per_s
         links = np.asarray(paths.links)
-        load = _link_load(links, len(bandwidth), fan=steps.fan, loaded=loaded)
+        if loaded is not None:
+            links = np.where(loaded[:, None], links, len(bandwidth) - 1)
+        load = _link_load(links, len(bandwidth), fan=fan, repeats=repeats)
         ps_per_byte = load * 1e12 / bandwidth
         ps_per_byte[-1] = 0.0
         self.latency_ps = np.asarray(paths.latency_ps, dtype=np.int64)
+        self._held_ps = np.minimum(self.latency_ps, network.collectives.step_overhead_ps)
         self.ps_per_byte: FloatArray = ps_per_byte[links].max(axis=1, initial=0.0)
 
-    def cost_ps(self, step_bytes: IntArray | int) -> IntArray:
-        """Return what each step costs, rounded up once to picoseconds.
+    def costs(self, step_bytes: IntArray | int) -> StepCosts:
+        """Return what each step costs, its transfer rounded up once to picoseconds.
 
         Args:
             step_bytes: Bytes of each step.
         """
-        transfer = np.ceil(self.ps_per_byte * step_bytes * _ROUNDING)
-        return self.latency_ps + transfer.astype(np.int64)
+        transfer_ps = np.ceil(self.ps_per_byte * step_bytes * _ROUNDING).astype(np.int64)
+        return StepCosts(self._held_ps + transfer_ps, self.latency_ps + transfer_ps)
 
 
 def _link_load(
@@ -105,11 +137,12 @@ def _link_load(
     num_links: int,
     *,
     fan: IntArray | None,
-    loaded: npt.NDArray[np.bool_] | None,
-) -> IntArray:
+    repeats: IntArray | None,
+) -> IntArray | FloatArray:
     """Return how many steps share each link; the steps of one fan count once."""
-    if loaded is not None:
-        links = np.where(loaded[:, None], links, num_links - 1)
+    if repeats is not None:
+        weights = np.repeat(repeats, links.shape[1])
+        return np.bincount(links.ravel(), weights, minlength=num_links)
     if fan is None:
         return np.bincount(links.ravel(), minlength=num_links)
     shared = fan >= 0

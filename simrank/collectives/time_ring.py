@@ -1,15 +1,21 @@
 """Closed forms for rings: times after k rounds without playing them.
 
-In a ring, rank q pays `cost[q]` in every round: for its eager message to rank q + 1, which occupies
-both of them. So a rank's clock after k rounds is the longest walk that ends there, where each of
-the k moves stays at q or goes on from q to q + 1, and either pays `cost[q]`:
+In a ring, rank q sends one eager message to rank q + 1 in every round. It is busy for `stay[q]`,
+and rank q + 1 has the message after `move[q]`, which is never less. So a rank's clock after k
+rounds is the longest walk that ends there, where each of the k moves either stays at q and pays
+`stay[q]`, or goes on from q to q + 1 and pays `move[q]`:
 
     T[p](k) = max over begins b, p - k <= b <= p, of
-              A[b] + sum(cost[b .. p-1]) + (k - (p - b)) * (highest cost among b .. p)
+              A[b] + sum(move[b .. p-1]) + (k - (p - b)) * (highest stay among b .. p)
 
-because a walk does all its staying at the dearest rank it passes. With few distinct costs, this is
-one sliding-window maximum per cost: O(costs * n log n), whatever k is.
+because a walk does all its staying at the dearest rank it passes. With few distinct stays, this is
+one sliding-window maximum per stay: O(stays * n log n), whatever k is. A walk that has passed every
+rank stays at the dearest of all, so each further lap gains the same: either no such lap pays, or as
+many as fit. With one stay for all, further moves never lose, and the longest walks alone decide:
+O(n).
 """
+
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,65 +23,127 @@ from simrank.collectives.schedule import IntArray
 
 # Above this, sums of costs and sentinels could leave int64; such rings are played round by round.
 _LARGEST_PATH_PS = 1 << 60
+_NEVER = -(1 << 62)  # Below every walk, and costs can still be taken from it.
 
 
-def is_equal_ring(cost_ps: IntArray, num_rounds: int) -> bool:
+class RingCosts(NamedTuple):
+    """What the message of each rank to the next one costs, the same in every round.
+
+    Attributes:
+        stay_ps: How long the sender is busy.
+        move_ps: After how long the receiver has it; at least `stay_ps`.
+    """
+
+    stay_ps: IntArray
+    move_ps: IntArray
+
+    @property
+    def num_ranks(self) -> int:
+        """Ranks of the ring."""
+        return len(self.stay_ps)
+
+    @property
+    def has_one_stay(self) -> bool:
+        """Whether all senders are busy for the same time."""
+        return int(self.stay_ps.min()) == int(self.stay_ps.max())
+
+
+def is_equal_ring(costs: RingCosts, num_rounds: int) -> bool:
     """Return whether all ranks end together: equal costs, and time to hear from everyone.
 
     Args:
-        cost_ps: Cost of each rank's message to the next rank.
+        costs: Costs of the ring.
         num_rounds: Rounds to play.
     """
-    return int(cost_ps.min()) == int(cost_ps.max()) and num_rounds >= len(cost_ps) - 1
+    if num_rounds < costs.num_ranks - 1:
+        return False
+    return int(costs.stay_ps.min()) == int(costs.move_ps.max())
 
 
-def has_closed_form(cost_ps: IntArray, num_rounds: int) -> bool:
+def has_closed_form(costs: RingCosts, num_rounds: int) -> bool:
     """Return whether `ring_times` is exact in int64 and cheaper than playing every round.
 
     Args:
-        cost_ps: Cost of each rank's message to the next rank.
+        costs: Costs of the ring.
         num_rounds: Rounds to play.
     """
-    num_ranks = len(cost_ps)
-    highest = int(cost_ps.max())
-    if highest * (3 * num_ranks + num_rounds) >= _LARGEST_PATH_PS:
+    highest = int(costs.move_ps.max())
+    if highest * (3 * costs.num_ranks + num_rounds) >= _LARGEST_PATH_PS:
         return False
+    if num_rounds == 0 or (num_rounds >= costs.num_ranks - 1 and costs.has_one_stay):
+        return True
     # A window maximum takes about as long as 3 log2(3 n) rounds (measured).
-    window_rounds = 3 * (3 * num_ranks).bit_length()
-    return len(np.unique(cost_ps)) * window_rounds < num_rounds or num_rounds == 0
+    window_rounds = 3 * (3 * costs.num_ranks).bit_length()
+    return len(np.unique(costs.stay_ps)) * window_rounds < num_rounds
 
 
-def ring_times(start_ps: IntArray, cost_ps: IntArray, num_rounds: int) -> IntArray:
+def ring_times(start_ps: IntArray, costs: RingCosts, num_rounds: int) -> IntArray:
     """Return every rank's clock after a number of rounds of an eager ring.
 
     Shapes: (n ranks)
-        start_ps, cost_ps, returns: [n]
+        start_ps, returns: [n]
 
     Args:
         start_ps: Clocks before the first round.
-        cost_ps: Cost of each rank's message to the next rank, the same in every round.
+        costs: Costs of the ring.
         num_rounds: Rounds to play.
     """
     num_ranks = len(start_ps)
     if num_rounds == 0:
         return start_ps
-    if is_equal_ring(cost_ps, num_rounds):
-        return np.full_like(start_ps, start_ps.max() + num_rounds * int(cost_ps[0]))
-    # The ring is unrolled three times. A walk of more than 2 n - 1 ranks never pays: one lap less
-    # leaves it passing all ranks still, with n more moves to stay at the dearest.
-    cost = np.tile(cost_ps, 3)
-    before = np.cumsum(cost) - cost
+    if is_equal_ring(costs, num_rounds):
+        return np.full_like(start_ps, start_ps.max() + num_rounds * int(costs.stay_ps[0]))
+    if num_rounds >= num_ranks - 1 and costs.has_one_stay:
+        return _longest_walks(start_ps, costs, num_rounds)
+    longest = _short_walks(start_ps, costs, num_rounds)
+    lap_gain = int(costs.move_ps.sum()) - num_ranks * int(costs.stay_ps.max())
+    if num_rounds > 2 * num_ranks - 2 and lap_gain > 0:
+        longest = np.maximum(longest, _longest_walks(start_ps, costs, num_rounds))
+    return longest
+
+
+def _short_walks(start_ps: IntArray, costs: RingCosts, num_rounds: int) -> IntArray:
+    """Return the longest walks of at most 2 n - 2 moves, on the ring unrolled three times.
+
+    A longer one has a walk of a lap less that passes all ranks still.
+    """
+    num_ranks = len(start_ps)
+    stays, moves = np.tile(costs.stay_ps, 3), np.tile(costs.move_ps, 3)
+    before = np.cumsum(moves) - moves
     last = np.arange(2 * num_ranks, 3 * num_ranks)
-    first = last - min(num_rounds, 2 * num_ranks - 1)
+    first = last - min(num_rounds, 2 * num_ranks - 2)
     position = np.arange(3 * num_ranks)
     longest = np.full(num_ranks, np.iinfo(np.int64).min)
-    for stay in np.unique(cost_ps).tolist():
-        # Where a walk ends, it may stay at a rank of this cost or dearer that it has passed.
-        passed = np.maximum.accumulate(np.where(cost >= stay, position, -1))[last]
+    for stay in np.unique(costs.stay_ps).tolist():
+        # Where a walk ends, it may stay at a rank of this stay or dearer that it has passed.
+        passed = np.maximum.accumulate(np.where(stays >= stay, position, -1))[last]
         begun = np.tile(start_ps, 3) - before + position * stay
         walk = _window_max(begun, first, passed) + before[last] + (num_rounds - last) * stay
         longest = np.where(passed >= first, np.maximum(longest, walk), longest)
     return longest
+
+
+def _longest_walks(start_ps: IntArray, costs: RingCosts, num_rounds: int) -> IntArray:
+    """Return the longest among the walks of k - n + 1 to k moves: one from each begin.
+
+    All of them must stay, if at all, for the highest stay; they do where all stays are equal, and
+    where they pass every rank. The begins of a walk to p are the n ranks from p - k on; those that
+    lie in the next lap have one lap less to go.
+    """
+    num_ranks = len(start_ps)
+    rank = np.arange(num_ranks)
+    stay = int(costs.stay_ps.max())
+    before = np.cumsum(costs.move_ps) - costs.move_ps
+    lap = int(costs.move_ps.sum())
+    begun = start_ps - before + rank * stay
+    in_this_lap = np.maximum.accumulate(begun[::-1])[::-1]
+    in_next_lap = np.full(num_ranks, _NEVER)
+    in_next_lap[1:] = np.maximum.accumulate(begun)[:-1] - (lap - num_ranks * stay)
+    # Position r: the walks whose first begin is rank r; they end at rank r + k.
+    begun = np.maximum(in_this_lap, in_next_lap) - rank * stay
+    begun += (rank + num_rounds) // num_ranks * lap
+    ended: IntArray = np.roll(begun, num_rounds % num_ranks) + before
+    return ended
 
 
 def _window_max(values: IntArray, first: IntArray, last: IntArray) -> IntArray:
@@ -100,19 +168,18 @@ def _window_max(values: IntArray, first: IntArray, last: IntArray) -> IntArray:
 
 
 def ring_rounds(
-    start_ps: IntArray, cost_ps: IntArray, num_rounds: int, *, is_eager: bool
+    start_ps: IntArray, costs: RingCosts, num_rounds: int, *, is_eager: bool
 ) -> IntArray:
     """Return what `ring_times` returns, by playing every round; also for rendezvous messages.
 
     Args:
         start_ps: Clocks before the first round.
-        cost_ps: Cost of each rank's message to the next rank, the same in every round.
+        costs: Costs of the ring.
         num_rounds: Rounds to play.
         is_eager: Whether a message leaves without waiting for its receiver.
     """
     clocks = start_ps.copy()
     for _ in range(num_rounds):
-        sent = clocks if is_eager else np.maximum(clocks, np.roll(clocks, -1))
-        sent = sent + cost_ps
-        np.maximum(sent, np.roll(sent, 1), out=clocks)
+        ready = clocks if is_eager else np.maximum(clocks, np.roll(clocks, -1))
+        clocks = np.maximum(ready + costs.stay_ps, np.roll(ready + costs.move_ps, 1))
     return clocks

@@ -6,8 +6,10 @@ import numpy as np
 import numpy.typing as npt
 
 from simrank.collectives.schedule import IntArray, Round, Schedule, Tables, step_elements
+from simrank.collectives.time_channels import Channels
 from simrank.collectives.time_network import Lane, Network, known_or_marked
 from simrank.collectives.time_ring import (
+    RingCosts,
     has_closed_form,
     is_equal_ring,
     ring_rounds,
@@ -27,11 +29,16 @@ def play_time(
 ) -> IntArray:
     """Return when each rank is done with a collective.
 
-    A step costs the latency of its route plus its bytes over the slowest link, whose bandwidth is
-    shared by the steps of the round that use it, rounded up to picoseconds. A message up to the
-    library's buffer is eager: it leaves when its sender is ready. A larger one starts when both
-    ends are ready. Both ends are busy until it has arrived; a rank sends and receives at the same
-    time.
+    A step's receiver has the message after the latency of its route plus its bytes over the
+    slowest link, whose bandwidth is shared by the steps of the round that use it, rounded up to
+    picoseconds. Its sender is busy for the same bytes, but of the latency only for the library's
+    overhead per step: where a route takes longer, the rest passes while the sender goes on. A rank
+    sends and receives at the same time.
+
+    A message up to the lane's buffer is eager: it leaves when its sender is ready. A larger one
+    starts when both ends are ready. A schedule of fewer lanes than the library has channels stands
+    for all of them, so its lanes share their buffers: each has `buffer_bytes * num_channels` of
+    the library over its own number of channels.
 
     Shapes: (n ranks)
         arrivals_ps, devices, returns: [n]
@@ -70,6 +77,7 @@ class TimePlayer:
         self._devices = np.asarray(devices, dtype=np.int64)
         # The round is kept beside its lane so that no other array can get its identity.
         self._lanes: dict[tuple[int, int, bytes], tuple[Lane, Round]] = {}
+        self._channels: Channels | None = None
 
     def completions(self, arrivals_ps: npt.ArrayLike) -> IntArray:
         """Return when each rank is done, in picoseconds; see `play_time`."""
@@ -92,35 +100,41 @@ class TimePlayer:
         launched: IntArray = np.asarray(arrivals_ps, dtype=np.int64)
         return launched + self._network.collectives.launch_latency_ps
 
-    def _ring_completions(self, clocks: IntArray) -> IntArray:
+    def _is_late(self, step_bytes: IntArray | int) -> npt.NDArray[np.bool_] | bool:
+        """Return whether a message waits for its receiver, being larger than its lane's buffer."""
+        library = self._network.collectives
+        held_bytes = library.buffer_bytes * library.num_channels
+        return step_bytes * self._schedule.num_channels > held_bytes
+
+    def _ring_completions(self, start: IntArray) -> IntArray:
         schedule = self._schedule
-        steps = next(steps for steps in schedule.rounds() if steps.src is not steps.dst)
+        if self._channels is None:
+            steps = next(steps for steps in schedule.rounds() if steps.src is not steps.dst)
+            self._channels = Channels(self._network, self._devices, steps=steps)
+        orders = self._channels.orders
+        clocks = [start[order] for order in orders]
         loops = (self._longest(schedule.loop_tables(loop)) for loop in range(schedule.num_loops))
         for longest, repeats in Counter(loops).items():
             step_bytes = longest * self._itemsize
-            lane = self._lane(steps, np.full(steps.num_steps, step_bytes, dtype=np.int64))
-            # All channels of a uniform schedule take the same route, so one stands for all.
-            cost = lane.cost_ps(step_bytes)[: schedule.world_size]
             num_rounds = schedule.num_rounds * repeats
-            is_eager = step_bytes <= self._network.collectives.buffer_bytes
-            if is_equal_ring(cost, num_rounds) or (is_eager and has_closed_form(cost, num_rounds)):
-                clocks = ring_times(clocks, cost, num_rounds)
-            else:
-                clocks = ring_rounds(clocks, cost, num_rounds, is_eager=is_eager)
-        return clocks
+            for channel, costs in enumerate(self._channels.costs(step_bytes)):
+                is_eager = not self._is_late(step_bytes)
+                clocks[channel] = _play_ring(clocks[channel], costs, num_rounds, is_eager=is_eager)
+        done = start.copy()
+        for order, ended in zip(orders, clocks, strict=True):
+            done[order] = np.maximum(done[order], ended)
+        return done
 
     def _play_round(self, clocks: IntArray, steps: Round, tables: Tables) -> None:
         step_bytes = self._step_bytes(steps, tables)
         remote = steps.src != steps.dst
-        cost = self._lane(steps, step_bytes).cost_ps(step_bytes)
+        costs = self._lane(steps, step_bytes).costs(step_bytes)
         lanes = steps.channel * self._schedule.world_size
         src, dst = lanes + steps.src, lanes + steps.dst
         ready = clocks[src]
-        is_late = step_bytes > self._network.collectives.buffer_bytes
-        ready = np.where(is_late, np.maximum(ready, clocks[dst]), ready)
-        done = (ready + cost)[remote]
-        np.maximum.at(clocks, src[remote], done)
-        np.maximum.at(clocks, dst[remote], done)
+        ready = np.where(self._is_late(step_bytes), np.maximum(ready, clocks[dst]), ready)
+        np.maximum.at(clocks, src[remote], (ready + costs.busy_ps)[remote])
+        np.maximum.at(clocks, dst[remote], (ready + costs.flight_ps)[remote])
 
     def _step_bytes(self, steps: Round, tables: Tables) -> IntArray:
         if self._schedule.uniform:
@@ -137,6 +151,14 @@ class TimePlayer:
         if key not in self._lanes:
             if len(self._lanes) >= MAX_LANES:
                 self._lanes.clear()
-            lane = Lane(self._network, self._devices, steps=steps, loaded=loaded)
+            ends = (self._devices[steps.src], self._devices[steps.dst])
+            lane = Lane(self._network, ends, fan=steps.fan, loaded=loaded)
             self._lanes[key] = (lane, steps)
         return self._lanes[key][0]
+
+
+def _play_ring(start: IntArray, costs: RingCosts, num_rounds: int, *, is_eager: bool) -> IntArray:
+    """Return the clocks of a ring after some rounds, by the cheapest way that is exact."""
+    if is_equal_ring(costs, num_rounds) or (is_eager and has_closed_form(costs, num_rounds)):
+        return ring_times(start, costs, num_rounds)
+    return ring_rounds(start, costs, num_rounds, is_eager=is_eager)
