@@ -6,13 +6,13 @@ together. A tuner table or a library's own rules would be further ways to fill a
 
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from simrank.collectives.algorithms import auto_algorithms, build
 from simrank.collectives.cost import CostModel
-from simrank.collectives.problem import Problem
+from simrank.collectives.problem import Problem, node_size_of
 from simrank.collectives.schedule import IntArray, Schedule
 
 AUTO = "auto"
@@ -87,7 +87,7 @@ class Chooser:
         """Return what a collective runs.
 
         Args:
-            problem: The collective and its sizes.
+            problem: The collective and its sizes; how its ranks stand on nodes is filled in.
             devices: Device of each rank.
             algorithm: A name in the table of algorithms, or "auto".
             options: Options of a named algorithm.
@@ -100,7 +100,9 @@ class Chooser:
         if key not in self._memo:
             if len(self._memo) >= MAX_CHOICES:
                 self._memo.popitem(last=False)
-            self._memo[key] = self._choose(problem, devices, algorithm, dict(given))
+            node_size = node_size_of(self._cost.network.node_of(devices))
+            placed = replace(problem, node_size=node_size)
+            self._memo[key] = self._choose(placed, devices, algorithm, dict(given))
         return self._memo[key]
 
     def _choose(

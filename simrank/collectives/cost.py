@@ -28,6 +28,10 @@ class CostModel(Protocol):
     def level(self) -> str:
         """Name of the level, for reports: "schedule", and others when they exist."""
 
+    @property
+    def network(self) -> Network:
+        """The hardware that it is about."""
+
     def completions(
         self, schedule: Schedule, arrivals_ps: npt.ArrayLike, *, devices: IntArray, itemsize: int
     ) -> IntArray:
@@ -53,14 +57,14 @@ class ScheduleCost:
     Completions depend on arrivals only through their differences, so a collective that repeats
     with the same skew is looked up.
 
-    Args:
+    Attributes:
         network: The hardware; frozen, as long as this object lives.
     """
 
     level = "schedule"
 
     def __init__(self, network: Network) -> None:
-        self._network = network
+        self.network = network
         self._players: OrderedDict[tuple[Schedule, bytes, int], TimePlayer] = OrderedDict()
         self._memo: OrderedDict[_Key, IntArray] = OrderedDict()
         self._memo_elements = 0
@@ -90,7 +94,7 @@ class ScheduleCost:
             if len(self._players) >= MAX_PLAYERS:
                 self._players.popitem(last=False)
             self._players[key] = TimePlayer(
-                schedule, network=self._network, devices=devices, itemsize=itemsize
+                schedule, network=self.network, devices=devices, itemsize=itemsize
             )
         return self._players[key]
 

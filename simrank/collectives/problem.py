@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
+
 COLLECTIVES = (
     "all_reduce",
     "all_gather",
@@ -32,6 +35,8 @@ class Problem:
         splits: Uneven sizes in elements. all_gather: input of each rank. reduce_scatter: output
             of each rank. all_to_all: row-major [n, n], row = sender, column = receiver.
         itemsize: Bytes of an element; algorithms choose pipeline chunks by it.
+        node_size: Ranks per node, if each node has an equal run of consecutive ranks; 0 if not, or
+            not known. Algorithms place their lanes by it.
     """
 
     collective: str
@@ -40,6 +45,7 @@ class Problem:
     root: int = 0
     splits: tuple[int, ...] | None = None
     itemsize: int = 4
+    node_size: int = 0
 
     def __post_init__(self) -> None:
         """Check the fields against each other.
@@ -58,8 +64,17 @@ class Problem:
             )
         if not 0 <= self.root < self.world_size:
             raise ValueError(f"root {self.root} is not one of {self.world_size} ranks")
+        if self.node_size < 0 or (self.node_size and self.world_size % self.node_size):
+            raise ValueError(
+                f"{self.world_size} ranks cannot stand on nodes of {self.node_size} each"
+            )
         if self.splits is not None:
             self._check_splits(self.splits)
+
+    @property
+    def num_nodes(self) -> int:
+        """Nodes that the ranks stand on; 1 if that is not known."""
+        return self.world_size // self.node_size if self.node_size else 1
 
     def _check_splits(self, splits: tuple[int, ...]) -> None:
         lengths = {
@@ -74,3 +89,18 @@ class Problem:
                 f"{self.collective} on {self.world_size} ranks needs {lengths[self.collective]} "
                 f"splits of at least 0 elements, got {len(splits)} with minimum {min(splits)}"
             )
+
+
+def node_size_of(nodes: npt.NDArray[np.int64]) -> int:
+    """Return the ranks per node if each node has an equal run of consecutive ranks, else 0.
+
+    Shapes: (n ranks)
+        nodes: [n] node of each rank
+    """
+    changes = np.flatnonzero(nodes[1:] != nodes[:-1])
+    size = int(changes[0]) + 1 if len(changes) else len(nodes)
+    if len(nodes) % size:
+        return 0
+    runs = nodes.reshape(-1, size)
+    is_equal = bool((runs == runs[:, :1]).all()) and len(np.unique(runs[:, 0])) == len(runs)
+    return size if is_equal else 0

@@ -170,9 +170,10 @@ class Schedule:
         num_loops: How often the rounds are repeated, each time on the next slice of every chunk
             (see `loop_elements`).
         num_channels: Lanes per rank.
-        uniform: In every round rank r sends once per channel to rank r + 1 (a ring), each step as
-            long as the largest chunk (shorter ones are padded in time, as NCCL's aligned chunks
-            are). Permits closed forms.
+        uniform: Every channel is a ring: in each round that moves data, all ranks send once to the
+            next rank of the channel's ring. Steps are listed channel by channel and in the order
+            of the ring, the same in all rounds, and each is as long as the largest chunk (shorter
+            ones are padded in time, as NCCL's aligned chunks are). Permits closed forms.
         synchronizing: Every rank's completion depends on every rank's arrival.
         in_place_safe: OUTPUT may lie over INPUT where torch allows it; else INPUT is copied first.
         wide: Steps of a round onto one chunk accumulate in float32 and are rounded once; else they

@@ -56,3 +56,13 @@ def test_auto_takes_no_options_and_names_a_lonely_algorithm(chooser):
     assert "only algorithm" in chooser.choose(problem, devices=np.arange(8)).reason
     with pytest.raises(ValueError, match="num_channels need a named algorithm"):
         chooser.choose(problem, devices=np.arange(8), options={"num_channels": 2})
+
+
+def test_a_group_on_several_nodes_gets_a_ring_per_rail():
+    """The chooser sees from the devices which ranks share a node."""
+    chooser = Chooser(ScheduleCost(load_cluster({"name": "h100_ib", "nodes": 2})))
+    problem = Problem("all_reduce", 16, 1 << 26)
+    choice = chooser.choose(problem, devices=np.arange(16))
+    assert (choice.algorithm, choice.schedule.num_channels) == ("ring", 8)
+    mixed = chooser.choose(problem, devices=np.arange(16) * 5 % 16, algorithm="ring")
+    assert mixed.schedule.num_channels == 1

@@ -8,7 +8,7 @@ from simrank.hardware import load_cluster
 
 CLUSTER = load_cluster("hgx_h100")
 LAUNCH_PS = 6_600_000
-SMALL, LARGE = 94, 4 << 20  # Elements of 4 bytes: below and above the buffer of 4 MiB.
+SMALL, LARGE = 94, 17 << 20  # Elements of 4 bytes: below and above 16 buffers of 4 MiB.
 
 
 def completions(problem, algorithm, arrivals, **options):
@@ -32,6 +32,22 @@ def test_rendezvous_broadcast_root_waits():
     root, other = completions(problem, "binomial", [0, 50_000_000])
     assert root == other > 50_000_000
     assert completions(problem, "binomial", [0, NOT_ARRIVED]) == [-1, -1]
+
+
+def test_one_lane_has_the_buffers_of_all_channels():
+    """16 channels of 4 MiB hold 64 MiB; four bytes more wait for the receiver."""
+    for count, is_eager in ((16 << 20, True), ((16 << 20) + 1, False)):
+        root, _ = completions(Problem("broadcast", 2, count), "binomial", [0, NOT_ARRIVED])
+        assert (root >= 0) == is_eager
+
+
+def test_sender_to_another_node_goes_on_before_the_message_is_there():
+    """The root pays 0.6 us of the 2.7 us between nodes, and both pay the bytes."""
+    schedule = build(Problem("broadcast", 2, 11_750), "binomial")
+    cluster = load_cluster("h100_ib")
+    zeros = np.zeros(2, dtype=np.int64)
+    done = play_time(schedule, zeros, network=cluster, devices=np.array([0, 8]), itemsize=4)
+    assert (done - LAUNCH_PS).tolist() == [1_600_000, 3_700_000]
 
 
 def test_binomial_leaf_depends_on_its_parents_only():

@@ -27,7 +27,9 @@ def problems(draw, collective, algorithm):
     if collective in ("all_gather", "reduce_scatter", "all_to_all") and draw(st.booleans()):
         length = world_size**2 if collective == "all_to_all" else world_size
         splits = tuple(draw(st.lists(st.integers(0, 5), min_size=length, max_size=length)))
-    return Problem(collective, world_size, 0 if splits else count, root=root, splits=splits)
+    node_size = draw(st.sampled_from([n for n in (0, 1, 2, 4) if n == 0 or world_size % n == 0]))
+    count = 0 if splits else count
+    return Problem(collective, world_size, count, root=root, splits=splits, node_size=node_size)
 
 
 def make_inputs(schedule, dtype, seed):

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from simrank.collectives import algorithms_for, build, play_time
 from simrank.collectives.play import NOT_ARRIVED, NOT_KNOWN
 from simrank.collectives.problem import COLLECTIVES, ROOTED, Problem
-from simrank.collectives.time_ring import has_closed_form, ring_rounds, ring_times
+from simrank.collectives.time_ring import RingCosts, has_closed_form, ring_rounds, ring_times
 from simrank.collectives.time_rounds import TimePlayer
 from simrank.hardware import load_cluster
 
@@ -100,12 +100,14 @@ def test_ring_without_rounds_equals_ring_with_rounds(collective):
     @FIXED
     @given(
         case=cases(collective, "ring"),
-        num_channels=st.integers(1, 3),
+        num_channels=st.integers(0, 3),
         num_loops=st.integers(1, 4),
+        node_size=st.sampled_from([0, 1, 2, 4]),
     )
-    def check(case, num_channels, num_loops):
+    def check(case, num_channels, num_loops, node_size):
         first, arrivals, cluster, devices = case
-        problem = Problem(collective, first.world_size, first.max_chunk)
+        node_size *= node_size > 0 and first.world_size % node_size == 0
+        problem = Problem(collective, first.world_size, first.max_chunk, node_size=node_size)
         options = {"num_channels": num_channels, "num_loops": num_loops}
         schedule = build(problem, "ring", options=options)
         player = TimePlayer(schedule, network=cluster, devices=devices, itemsize=4)
@@ -115,13 +117,17 @@ def test_ring_without_rounds_equals_ring_with_rounds(collective):
     check()
 
 
-@settings(derandomize=True, deadline=None, database=None, max_examples=150)
+@settings(derandomize=True, deadline=None, database=None, max_examples=400)
 @given(data=st.data())
 def test_ring_closed_form_is_exact(data):
     """For any costs, starts and number of rounds, fewer and more than a lap."""
     num_ranks = data.draw(st.integers(1, 12))
     ranks = {"min_size": num_ranks, "max_size": num_ranks}
-    cost = np.array(data.draw(st.lists(st.integers(0, 40), **ranks)))
+    stay = np.array(data.draw(st.lists(st.integers(0, 40) | st.just(7), **ranks)))
+    extra = np.array(data.draw(st.lists(st.sampled_from([0, 0, 0, 5, 60]), **ranks)))
+    if data.draw(st.booleans()):
+        stay[:] = stay[0]
+    cost = RingCosts(stay, stay + extra)
     start = np.array(data.draw(st.lists(st.integers(0, 300) | st.just(NOT_ARRIVED), **ranks)))
     num_rounds = data.draw(st.integers(0, 50))
 
@@ -132,6 +138,7 @@ def test_ring_closed_form_is_exact(data):
 
 def test_closed_form_is_refused_where_it_does_not_pay_or_fit():
     """Many distinct costs are played round by round, and so are sums beyond int64."""
-    assert has_closed_form(np.full(1000, 7), 1998)
-    assert not has_closed_form(np.arange(1000), 1998)
-    assert not has_closed_form(np.full(1000, 1 << 50), 1998)
+    for cost, is_closed in ((np.full(1000, 7), True), (np.arange(1000), False)):
+        assert has_closed_form(RingCosts(cost, cost), 1998) == is_closed
+    assert has_closed_form(RingCosts(np.full(1000, 7), 7 + np.arange(1000)), 1998)
+    assert not has_closed_form(RingCosts(cost, np.full(1000, 1 << 50)), 1998)

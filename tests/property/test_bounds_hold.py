@@ -1,4 +1,9 @@
-"""No algorithm beats theory, and those with a known time take exactly that."""
+"""No algorithm beats theory, and those with a known time take exactly that.
+
+On one NVSwitch node every route takes the library's step overhead, so alpha is both what a sender
+spends on a step and how long an empty message takes. Where routes take longer, a bound that counts
+messages of one rank needs the former: alpha is the step overhead there.
+"""
 
 import numpy as np
 import pytest
@@ -104,6 +109,47 @@ def test_chain_takes_its_textbook_time(collective, num_chunks):
     assert expected - 1e-3 <= duration_ps(schedule) < expected + 40
 
 
+@pytest.mark.parametrize(("collective", "algorithm"), ALGORITHMS)
+@pytest.mark.parametrize("node_size", [0, 8])
+def test_latency_bound_holds_across_nodes(collective, algorithm, node_size):
+    """What is known doubles per step overhead at best, because a sender spends that on each."""
+    cluster = load_cluster({"name": "h100_ib", "nodes": 2})
+    for world_size in (9, 16):
+        if algorithm not in algorithms_for(collective, world_size) or world_size % 8 * node_size:
+            continue
+        problem = Problem(collective, world_size, 1, node_size=node_size)
+        alpha_ps = cluster.collectives.step_overhead_ps
+        ports = num_ports(algorithm, problem)
+        bound = latency_bound_ps(collective, world_size, alpha_ps=alpha_ps, num_ports=ports)
+        assert duration_ps(build(problem, algorithm), cluster) >= bound
+
+
+def test_rings_pay_the_way_between_nodes_at_crossings_only():
+    """As NCCL's formula: all steps the overhead, those that cross the rest of their latency.
+
+    The longest way around the 16 ranks crosses four times in 30 steps (NCCL counts two), each time
+    over NVSwitch to the next rail: 3.3 us.
+    """
+    cluster = load_cluster({"name": "h100_ib", "nodes": 2})
+    problem = Problem("all_reduce", 16, 0, node_size=8)
+    for num_channels in (1, 8):
+        schedule = build(problem, "ring", options={"num_channels": num_channels})
+        assert duration_ps(schedule, cluster) == 26 * 600_000 + 4 * 3_300_000
+
+
+@pytest.mark.parametrize("collective", ["all_reduce", "all_gather", "reduce_scatter"])
+def test_ring_uses_every_rail(collective):
+    """Eight channels on eight NICs: the bus bandwidth of large rings is theirs together."""
+    cluster = load_cluster({"name": "h100_ib", "nodes": 2})
+    count = 1 << (30 if collective == "all_reduce" else 26)
+    problem = Problem(collective, 16, count, node_size=8)
+    nic = float(cluster.link_bandwidth_bytes_per_s[cluster.paths(0, 8).links[0]].min())
+    bound = bandwidth_bound_ps(
+        collective, 16, size_bytes=size_bytes(problem), bandwidth_bytes_per_s=8 * nic
+    )
+    assert bound <= duration_ps(build(problem, "ring"), cluster) <= 1.01 * bound
+
+
 @pytest.mark.parametrize("algorithm", ["ring", "halving_doubling", "two_shot"])
 def test_two_level_bound_holds_across_nodes(algorithm):
     """On 4 nodes, no algorithm moves more through NICs and NVLink than they carry."""
@@ -112,4 +158,5 @@ def test_two_level_bound_holds_across_nodes(algorithm):
     bound = two_level_all_reduce_bound_ps(
         8, 4, size_bytes=4 << 24, node_bytes_per_s=RATE, nic_bytes_per_s=nic
     )
-    assert duration_ps(build(Problem("all_reduce", 32, 1 << 24), algorithm), cluster) >= bound
+    problem = Problem("all_reduce", 32, 1 << 24, node_size=8)
+    assert duration_ps(build(problem, algorithm), cluster) >= bound

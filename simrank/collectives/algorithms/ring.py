@@ -1,9 +1,13 @@
 """Ring algorithms: every rank sends to the next one, once per round.
 
+One ring in the order of ranks crosses between nodes on a single rail. So on several nodes there are
+by default as many channels as a node has ranks, each with a share of every chunk and a ring of its
+own.
+
 Source:
     Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations",
     JPDC 69(2), 2009; order of hops as in NCCL 2.30 `src/device/all_reduce.h`, `all_gather.h` and
-    `reduce_scatter.h`.
+    `reduce_scatter.h`; one ring per rail as NCCL's graph search finds them (`src/graph/search.cc`).
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -23,32 +27,60 @@ from simrank.collectives.schedule import (
     Tables,
 )
 
-OPTIONS = {"num_channels": 1, "num_loops": 1}
+OPTIONS = {"num_channels": 0, "num_loops": 1}
+MAX_CHANNELS = 64  # NCCL 2.30 src/include/device.h, MAXCHANNELS.
 
 
 class _Lanes:
-    """Arrays that all rounds of a ring share: one entry per (rank, channel), ranks fastest."""
+    """Arrays that all rounds of a ring share: one entry per channel and place on its ring.
 
-    def __init__(self, world_size: int, num_channels: int) -> None:
-        ranks = np.arange(world_size, dtype=np.int64)
-        self.world_size, self.num_channels = world_size, num_channels
-        self.src = np.tile(ranks, num_channels)
-        self.dst = np.tile(np.roll(ranks, -1), num_channels)
-        self.channel = np.repeat(np.arange(num_channels, dtype=np.int64), world_size)
+    On several nodes, channel c visits local ranks c, c + 1, ..., c - 1 of each node in turn, so
+    that it enters nodes at another device, and crosses another rail, than its neighbours do.
+
+    Args:
+        problem: Its `node_size` says which ranks are on one node.
+        num_channels: Number of rings.
+    """
+
+    def __init__(self, problem: Problem, num_channels: int) -> None:
+        self.world_size, self.num_channels = problem.world_size, num_channels
+        orders = _orders(problem, num_channels)
+        self.src = orders.reshape(-1)
+        self.dst = np.roll(orders, -1, axis=1).reshape(-1)
+        self.channel = np.repeat(np.arange(num_channels, dtype=np.int64), self.world_size)
         self._constants = [np.full(len(self.src), value, dtype=np.int64) for value in range(3)]
-        self._twice = np.concatenate((ranks, ranks))
+        self._twice = np.concatenate((orders, orders), axis=1)
 
     def const(self, value: int) -> IntArray:
         """Return `value` for each lane: the same array each time, which players recognise."""
         return self._constants[value]
 
     def chunks(self, shift: int) -> IntArray:
-        """Return the chunk that belongs to rank `r - shift`, for the lanes of each rank r."""
+        """Return the chunk that belongs to the rank `shift` places before, for each lane."""
         first = -shift % self.world_size
-        blocks = self._twice[first : first + self.world_size]
-        if self.num_channels == 1:
-            return blocks
-        return np.tile(blocks, self.num_channels) * self.num_channels + self.channel
+        blocks = self._twice[:, first : first + self.world_size]
+        chunks: IntArray = blocks[0]
+        if self.num_channels > 1:
+            chunks = blocks.reshape(-1) * self.num_channels + self.channel
+        return chunks
+
+
+def _orders(problem: Problem, num_channels: int) -> IntArray:
+    """Return the ranks of each channel in the order of its ring: [channels, ranks]."""
+    size = problem.node_size or problem.world_size
+    nodes = np.arange(problem.world_size, dtype=np.int64).reshape(-1, size)
+    if problem.num_nodes == 1:
+        return np.tile(nodes, (num_channels, 1))
+    # Fewer channels than rails are spread over them.
+    shifts = [channel * size // min(size, num_channels) for channel in range(num_channels)]
+    return np.stack([np.roll(nodes, -shift, axis=1).reshape(-1) for shift in shifts])
+
+
+def _complete(problem: Problem, options: Mapping[str, int]) -> dict[str, int]:
+    """Return the options with the number of channels: by default one for each rail."""
+    num_rails = problem.node_size if problem.num_nodes > 1 else 1
+    num_channels = options["num_channels"] or min(num_rails, MAX_CHANNELS)
+    return {**options, "num_channels": num_channels}
 
 
 def all_reduce(problem: Problem, options: Mapping[str, int]) -> Schedule:
@@ -58,11 +90,12 @@ def all_reduce(problem: Problem, options: Mapping[str, int]) -> Schedule:
     Buffers: partial sums travel through two SCRATCH slots per channel (NCCL's connection buffer)
         and are rounded to the storage dtype at each hop; OUTPUT is written once per chunk.
     """
+    options = _complete(problem, options)
     num_ranks, num_channels = problem.world_size, options["num_channels"]
     table = ChunkTable.split(problem.count, num_ranks * num_channels)
     if num_ranks == 1:
         return local_only(problem, "ring", options, table=table)
-    lanes = _Lanes(num_ranks, num_channels)
+    lanes = _Lanes(problem, num_channels)
 
     def rounds() -> Iterator[Round]:
         yield from _reduce_rounds(lanes, first_shift=0, last=lambda chunk: chunk)
@@ -78,11 +111,12 @@ def reduce_scatter(problem: Problem, options: Mapping[str, int]) -> Schedule:
     Rounds: n - 1, each moving one chunk of count elements per rank.
     Buffers: as in `all_reduce`; OUTPUT is written in the last round.
     """
+    options = _complete(problem, options)
     num_ranks, num_channels = problem.world_size, options["num_channels"]
     whole, own = gathered_tables(problem, num_channels)
     if num_ranks == 1:
         return local_only(problem, "ring", options, table=whole)
-    lanes = _Lanes(num_ranks, num_channels)
+    lanes = _Lanes(problem, num_channels)
 
     def rounds() -> Iterator[Round]:
         yield from _reduce_rounds(lanes, first_shift=1, last=lambda _: lanes.channel)
@@ -97,11 +131,12 @@ def all_gather(problem: Problem, options: Mapping[str, int]) -> Schedule:
     Rounds: n - 1, each moving one chunk of count elements per rank; own chunks are copied locally.
     Buffers: no SCRATCH.
     """
+    options = _complete(problem, options)
     num_ranks, num_channels = problem.world_size, options["num_channels"]
     whole, own = gathered_tables(problem, num_channels)
     if num_ranks == 1:
         return local_only(problem, "ring", options, table=whole)
-    lanes = _Lanes(num_ranks, num_channels)
+    lanes = _Lanes(problem, num_channels)
 
     def rounds() -> Iterator[Round]:
         yield _own_chunks(lanes)

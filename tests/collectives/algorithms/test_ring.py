@@ -44,3 +44,32 @@ def test_uneven_blocks_are_not_uniform():
     """Rounds of a ring of uneven inputs differ in cost."""
     assert build(Problem("all_gather", 3, 4), "ring").uniform
     assert not build(Problem("all_gather", 3, 0, splits=(1, 2, 3)), "ring").uniform
+
+
+def rings(schedule):
+    """Return the ranks of each channel in the order in which they send to each other."""
+    steps = schedule.materialise()[-1]
+    return steps.src.reshape(schedule.num_channels, -1).tolist()
+
+
+def test_each_channel_enters_nodes_at_another_device():
+    """Six ranks on two nodes: three rings, which cross to local ranks 0, 1 and 2."""
+    for collective in ("all_reduce", "all_gather", "reduce_scatter"):
+        schedule = build(Problem(collective, 6, 18, node_size=3), "ring")
+        assert rings(schedule) == [[0, 1, 2, 3, 4, 5], [1, 2, 0, 4, 5, 3], [2, 0, 1, 5, 3, 4]]
+        assert schedule.options["num_channels"] == 3
+
+
+def test_channels_are_spread_over_the_rails():
+    """Fewer channels than rails leave gaps between them, more begin again."""
+    problem = Problem("all_gather", 8, 8, node_size=4)
+    two, five = (build(problem, "ring", options={"num_channels": number}) for number in (2, 5))
+    assert [ring[0] for ring in rings(two)] == [0, 2]
+    assert [ring[0] for ring in rings(five)] == [0, 1, 2, 3, 0]
+
+
+def test_one_node_or_an_unknown_one_has_one_ring():
+    """Nothing is gained there, and the chunks stay large."""
+    for node_size in (0, 8):
+        schedule = build(Problem("all_reduce", 8, 64, node_size=node_size), "ring")
+        assert rings(schedule) == [list(range(8))]
