@@ -34,7 +34,9 @@ if TYPE_CHECKING:
 
     from simrank.trace import Timeline
 
-CHECK_UP_TO_BYTES = 64 * 1024 * 1024  # Larger sizes are timed shape-only.
+# Larger sizes are timed shape-only: one rank's size, and what all ranks hold together.
+CHECK_UP_TO_BYTES = 64 * 1024 * 1024
+CHECK_UP_TO_TOTAL_BYTES = 1024 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,7 +276,9 @@ def _context(series: Series, config: BenchConfig, *, data: bool) -> Context:
 
 def _num_wrong(series: Series, case: Case, config: BenchConfig) -> int | None:
     """Run a case once on real numbers; return how many elements are wrong."""
-    if not config.check or case.size_bytes > CHECK_UP_TO_BYTES:
+    total_bytes = case.size_bytes * case.num_ranks
+    too_large = case.size_bytes > CHECK_UP_TO_BYTES or total_bytes > CHECK_UP_TO_TOTAL_BYTES
+    if too_large or not config.check:
         return None
     data = TestData(case.num_inputs, case.num_ranks, case.dtype, case.redop, config.seed)
     outputs: list[Any] = [None] * case.num_ranks

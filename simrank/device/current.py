@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
 
 from simrank.device.stream import Stream
 from simrank.ranks import Program, require_program
@@ -23,38 +24,60 @@ def current_device(program: Program | None = None) -> Device:
     return device
 
 
-def streams_of(device: Device, program: Program) -> list[Stream]:
-    """Return a program's streams on a device, its default stream first.
+class ProgramStreams:
+    """A program's streams on one device.
 
     Each program has its own, as each process has: one of them that ends takes only its own along.
+    Streams that nobody holds and that have nothing in flight are forgotten.
+
+    Attributes:
+        default: The default stream, as in CUDA.
     """
-    by_device: dict[int, list[Stream]] = program.local.setdefault("streams", {})
+
+    def __init__(self, device: Device) -> None:
+        self.default = Stream(device, "default")
+        self._others: WeakValueDictionary[int, Stream] = WeakValueDictionary()
+        self._num_made = 0
+
+    def new(self, name: str | None) -> Stream:
+        """Return another stream."""
+        self._num_made += 1
+        stream = Stream(self.default.device, name or f"stream {self._num_made}")
+        self._others[self._num_made] = stream
+        return stream
+
+    def __iter__(self) -> Iterator[Stream]:
+        """Yield the default stream, then the others in the order they were made."""
+        yield self.default
+        yield from [stream for _, stream in sorted(self._others.items())]
+
+
+def streams_of(device: Device, program: Program) -> ProgramStreams:
+    """Return a program's streams on a device."""
+    by_device: dict[int, ProgramStreams] = program.local.setdefault("streams", {})
     streams = by_device.get(device.index)
     if streams is None:
-        streams = by_device[device.index] = [Stream(device, "default")]
+        streams = by_device[device.index] = ProgramStreams(device)
     return streams
 
 
 def new_stream(device: Device, name: str | None = None) -> Stream:
     """Return a new stream of the running program on a device."""
-    streams = streams_of(device, require_program("Stream"))
-    stream = Stream(device, name or f"stream {len(streams)}")
-    streams.append(stream)
-    return stream
+    return streams_of(device, require_program("Stream")).new(name)
 
 
 def current_stream(program: Program | None = None) -> Stream:
     """Return the running program's current stream: its device's default stream, unless set."""
     program = program or require_program("current_stream")
     chosen: Stream | None = program.local.get(_KEY)
-    return streams_of(current_device(program), program)[0] if chosen is None else chosen
+    return streams_of(current_device(program), program).default if chosen is None else chosen
 
 
 def stream_on(device: Device) -> Stream:
     """Return the stream that the running program's operations on `device` go to."""
     program = require_program("an operation on a device")
     stream = current_stream(program)
-    return stream if stream.device is device else streams_of(device, program)[0]
+    return stream if stream.device is device else streams_of(device, program).default
 
 
 def synchronize(device: Device) -> None:
