@@ -1,0 +1,139 @@
+"""Context: isolation, clusters, seeds, determinism."""
+
+import pytest
+
+import simrank
+import simrank.distributed as dist
+from simrank.engine import Handle
+from simrank.errors import ConfigError, DeadlockError
+
+
+def test_two_contexts_never_see_each_other():
+    """Clock, devices and memory are apart, also when nested."""
+    with simrank.Context("hgx_h100") as first:
+        a = first.ones(10)
+        a.tolist()
+        with simrank.Context("hgx_a100") as second:
+            b = second.ones(10)
+            assert b.device is not a.device
+            assert second.now_ps == 0
+            assert b.tolist() == [1] * 10
+        assert first.ones(1).device is a.device
+    assert first.cluster.name == "hgx_h100"
+    assert second.cluster.name == "hgx_a100"
+
+
+@pytest.mark.parametrize("cluster", ["hgx_h100", {"name": "h100_ib", "nodes": 4}])
+def test_a_cluster_is_named_or_given_with_parameters(cluster):
+    """Names, and mappings with a number of nodes."""
+    assert simrank.Context(cluster).cluster.num_devices in (8, 32)
+
+
+def test_an_unknown_cluster_is_a_config_error_that_lists_the_known_ones():
+    """And suggests the closest."""
+    with pytest.raises(ConfigError, match="hgx_h100"):
+        simrank.Context("hgx_h1000")
+
+
+def test_leaving_a_context_runs_what_is_left():
+    """Work on streams ends before the block does."""
+    with simrank.Context("hgx_h100") as ctx:
+        x = ctx.ones(4)
+    assert x.array.tolist() == [1] * 4
+
+
+def test_an_error_in_the_block_is_not_hidden_by_what_is_left():
+    """The user's exception leaves the block as it is."""
+    with pytest.raises(ZeroDivisionError), simrank.Context("hgx_h100") as ctx:
+        ctx.current_stream().wait_for(Handle())
+        ctx.ones(4)
+        raise ZeroDivisionError
+
+
+def test_a_context_left_with_impossible_work_is_a_deadlock():
+    """drain() cannot end what a failed wait holds up."""
+    with pytest.raises(DeadlockError), simrank.Context("hgx_h100") as ctx:
+        ctx.wait(Handle())
+
+
+def program(rank, ctx, out):
+    dist.init_process_group()
+    x = ctx.rand(1000)
+    for _ in range(3):
+        dist.all_reduce(x, dist.ReduceOp.AVG)
+    group = dist.new_group([0, 2])
+    dist.all_reduce(x, group=group)
+    out[rank] = (x.sum().item(), ctx.now_ps)
+
+
+def outcome(seed):
+    out = {}
+    ctx = simrank.Context("hgx_h100", seed=seed)
+    with ctx:
+        ctx.manual_seed(1)
+        ctx.multiprocessing.spawn(program, (ctx, out), nprocs=4)
+    return out, ctx.now_ps
+
+
+def test_the_same_seed_gives_the_same_run():
+    """Numbers and times repeat exactly."""
+    assert outcome(3) == outcome(3)
+
+
+def test_another_tie_seed_gives_the_same_numbers():
+    """What a program computes does not hang on the order of simultaneous events."""
+
+    def fixed(rank, ctx, out):
+        dist.init_process_group()
+        x = ctx.arange(100, dtype="float32") * (rank + 1)
+        for _ in range(3):
+            dist.all_reduce(x, dist.ReduceOp.AVG)
+            x.add_(rank)
+        out[rank] = x.tolist()
+
+    results = []
+    for seed in range(5):
+        out = {}
+        with simrank.Context("hgx_h100", seed=seed) as ctx:
+            ctx.multiprocessing.spawn(fixed, (ctx, out), nprocs=5)
+        results.append((out, ctx.now_ps))
+    assert all(result == results[0] for result in results)
+
+
+def test_torchs_names_are_on_the_context(ctx):
+    """dtypes, factories, Stream, Event; an unknown name is an AttributeError."""
+    assert ctx.float32.name == "float32"
+    assert ctx.zeros(2).tolist() == [0, 0]
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        getattr(ctx, "nonsense")  # noqa: B009 - as a user's typing error
+
+
+@pytest.mark.slow
+def test_ten_thousand_ranks_do_ten_all_reduces_in_five_seconds_and_500_mib():
+    """The issue's scale test, in a process of its own."""
+    import subprocess
+    import sys
+
+    source = """
+import resource, time, simrank
+import simrank.distributed as dist
+
+def program(rank, ctx):
+    dist.init_process_group()
+    x = ctx.ones(1)
+    for _ in range(10):
+        dist.all_reduce(x)
+    assert x.item() == 10_000.0**10 or x.item() == float('inf')
+
+start = time.perf_counter()
+ctx = simrank.Context({"name": "h100_ib", "nodes": 1250})
+with ctx:
+    ctx.multiprocessing.spawn(program, (ctx,), nprocs=10_000)
+print(time.perf_counter() - start, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+"""
+    output = subprocess.run(
+        [sys.executable, "-c", source], capture_output=True, text=True, check=True
+    )
+    seconds, peak_mib = map(float, output.stdout.split())
+    assert seconds < 5
+    assert peak_mib < 500
