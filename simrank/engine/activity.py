@@ -143,7 +143,8 @@ class ActivityPool:
             if elapsed_ps:  # An infinite rate times no time is not a number.
                 activity.work_left = max(activity.work_left - activity.rate * elapsed_ps, 0.0)
                 activity._settled_ps = now_ps  # noqa: SLF001
-        for activity, rate in zip(activities, self._solve(activities), strict=True):
+        rates = self._solve(activities) if activities else ()
+        for activity, rate in zip(activities, rates, strict=True):
             self._set_rate(activity, float(rate))
 
     def _set_rate(self, activity: Activity, rate: float) -> None:
@@ -166,6 +167,7 @@ class ActivityPool:
     def _end(self, activity: Activity) -> None:
         self._remove(activity)
         activity.work_left = 0.0
+        activity._wakeup = None  # It refers back: let reference counts free both.
         activity.done()
 
     def _remove(self, activity: Activity) -> None:

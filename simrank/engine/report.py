@@ -83,12 +83,15 @@ def _facts(engine: Engine) -> Iterator[tuple[int | None, str, CallSite | None, b
     for task in engine.tasks:
         told.add(_rank(task))
         yield (_rank(task), *_waiting_fact(task), True)
+    left_behind: set[int] = set()
     for operation in engine.pending:
         for rank, text, site in operation.pending_ranks():
             if rank is None:
                 yield None, text, site, True
             elif rank not in told:
+                left_behind.add(rank)
                 yield rank, f"returned, but {text} is incomplete", site, True
+    told |= left_behind
     for group in groups:
         for task in group.tasks:
             if task.finished and _rank(task) not in told:

@@ -93,6 +93,25 @@ def test_a_time_limit_of_acquire_passes_simulated_time():
     assert seen == [(False, 4 * PS_PER_S), (True, 10 * PS_PER_S)]
 
 
+def test_a_release_is_seen_at_the_releasing_ranks_own_time():
+    """Charges that were made before it lie before it for the next holder too (E8)."""
+    seen = []
+
+    def body(rank, ctx, lock):
+        if rank == 0:
+            lock.acquire()
+            time.sleep(1)
+            ctx.engine.charge(5000, "launch")
+            lock.release()
+        else:
+            lock.acquire()
+            seen.append(ctx.now_ps)
+
+    run(body, 2, threading_lock)
+
+    assert seen == [PS_PER_S + 5000]
+
+
 def test_trying_a_lock_in_a_loop_lets_others_run():
     """A vain try is a charged poll (E8), so the holder comes to its release."""
 

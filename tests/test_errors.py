@@ -1,0 +1,255 @@
+"""The text of each error, word for word; every fact is also an attribute and in `to_json`."""
+
+import json
+import pickle
+
+import pytest
+
+from simrank import Context, errors
+from simrank import distributed as dist
+from simrank.errors import (
+    CallVariant,
+    CollectiveMismatchError,
+    DeadlockError,
+    LivelockError,
+    RankState,
+    SpawnException,
+    WaitTimeoutError,
+    ranks_text,
+    states_text,
+)
+
+FILE = "/home/me/train.py"
+
+
+def test_deadlock_says_who_waits_for_what_and_where():
+    """Ranks as ranges, one line per set, the ended last, a hint if there is one."""
+    error = DeadlockError(
+        12_500_000,
+        [
+            RankState((0, 1, 2), "all_reduce #7 on group 'tp0'", FILE, 41),
+            RankState((3,), "recv from rank 0 on group 'world'", FILE, 44),
+            RankState((4, 6), "returned", waits=False),
+        ],
+        to_fix="make every rank of a group issue the same collectives in order",
+        seed=3,
+    )
+
+    assert str(error) == (
+        "deadlock (proved) at t=12.500 us: 4 rank(s) wait forever\n"
+        "  ranks 0-2: all_reduce #7 on group 'tp0' at train.py:41\n"
+        "  rank 3: recv from rank 0 on group 'world' at train.py:44\n"
+        "  ranks 4, 6: returned\n"
+        "  to fix: make every rank of a group issue the same collectives in order"
+    )
+    assert error.proved
+    assert (error.time_ps, error.seed, len(error.waits)) == (12_500_000, 3, 3)
+    assert json.loads(json.dumps(error.to_json())) == {
+        "kind": "DeadlockError",
+        "time_ps": 12_500_000,
+        "text": str(error),
+        "proved": True,
+        "seed": 3,
+        "waits": [
+            {
+                "ranks": [0, 1, 2],
+                "state": "all_reduce #7 on group 'tp0'",
+                "file": FILE,
+                "line": 41,
+                "waits": True,
+            },
+            {
+                "ranks": [3],
+                "state": "recv from rank 0 on group 'world'",
+                "file": FILE,
+                "line": 44,
+                "waits": True,
+            },
+            {"ranks": [4, 6], "state": "returned", "file": None, "line": None, "waits": False},
+        ],
+        "to_fix": "make every rank of a group issue the same collectives in order",
+    }
+
+
+def test_deadlock_of_the_main_program_names_what_it_waits_for():
+    """Without a rank that waits, that is the news."""
+    error = DeadlockError(0, [RankState((0,), "returned", waits=False)], hub_waits_for="a handle")
+
+    assert str(error) == (
+        "deadlock (proved) at t=0.000 us: nothing can complete a handle\n  rank 0: returned"
+    )
+    assert error.hub_waits_for == "a handle"
+
+
+def test_livelock_says_what_is_polled_and_that_it_is_suspected():
+    """A program may yet stop by itself."""
+    error = LivelockError(
+        10**9, [RankState((0, 1), "is_completed of all_reduce #7", FILE, 9)], seed=5
+    )
+
+    assert str(error) == (
+        "livelock (suspected) at t=1000.000 us: ranks poll, nothing changes\n"
+        "  ranks 0-1: is_completed of all_reduce #7 at train.py:9"
+    )
+    facts = json.loads(json.dumps(error.to_json()))
+    assert (facts["kind"], facts["proved"], facts["seed"]) == ("LivelockError", False, 5)
+    assert facts["waits"][0]["line"] == 9
+
+
+@pytest.mark.parametrize(("rank", "who"), [(3, "rank 3"), (None, "the main program")])
+def test_wait_timeout_says_who_waited_how_long_for_what(rank, who):
+    """It is a TimeoutError too."""
+    error = WaitTimeoutError(2_000_000, rank, "all_reduce #7", 1_500_000)
+
+    assert str(error) == (
+        f"{who} waited 1.500 us for all_reduce #7: the time limit passed at t=2.000 us"
+    )
+    assert isinstance(error, TimeoutError)
+    assert (error.rank, error.what, error.timeout_ps) == (rank, "all_reduce #7", 1_500_000)
+
+
+def test_mismatch_shows_only_the_columns_that_differ():
+    """No rank is presumed right; who has not called yet is told."""
+    columns = {"op": "all_reduce", "reduce_op": "sum", "dtype": "float32", "count": "8"}
+    error = CollectiveMismatchError(
+        0,
+        "tp0",
+        7,
+        [
+            CallVariant((0, 1), columns, FILE, 41),
+            CallVariant((3,), {**columns, "dtype": "float16", "count": "9"}, FILE, 44),
+        ],
+        [2],
+    )
+
+    assert str(error) == (
+        "mismatch (proved) at t=0.000 us: the ranks of group 'tp0' differ in dtype and count "
+        "at call #7\n"
+        "  ranks 0-1: all_reduce dtype=float32 count=8 at train.py:41\n"
+        "  rank 3: all_reduce dtype=float16 count=9 at train.py:44\n"
+        "  rank 2: not called yet"
+    )
+    assert (error.group, error.seq, error.differing) == ("tp0", 7, ("dtype", "count"))
+    facts = json.loads(json.dumps(error.to_json()))
+    assert facts["variants"][1]["columns"]["dtype"] == "float16"
+    assert facts["not_called"] == [2]
+
+
+def test_mismatch_of_the_operation_itself_names_both():
+    """A column that only one of them has is shown as missing on the other."""
+    error = CollectiveMismatchError(
+        0,
+        "world",
+        1,
+        [
+            CallVariant((0,), {"op": "all_reduce", "reduce_op": "sum"}, None, None),
+            CallVariant((1,), {"op": "broadcast", "root": "0"}, None, None),
+        ],
+        [],
+    )
+
+    assert str(error).splitlines()[1:] == [
+        "  rank 0: op=all_reduce reduce_op=sum root=-",
+        "  rank 1: op=broadcast reduce_op=- root=0",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "text"),
+    [
+        ([0], "0"),
+        ([2, 0, 1], "0-2"),
+        ([0, 1, 2, 5], "0-2, 5"),
+        ([1, 1, 3], "1, 3"),
+        (range(0, 40, 2), "0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, ... (20 ranks)"),
+    ],
+)
+def test_ranks_are_shown_as_ranges(ranks, text):
+    """At most twelve of them."""
+    assert ranks_text(ranks) == text
+
+
+def test_states_that_are_too_many_are_counted():
+    """The last line says how many more there are."""
+    lines = states_text([RankState((rank,), f"recv from rank {rank + 1}") for rank in range(50)])
+
+    assert len(lines) == errors.MAX_REPORT_LINES - 2
+    assert lines[-1] == "  and 37 more sets of ranks"
+
+
+@pytest.mark.parametrize(
+    ("state", "text"),
+    [
+        (RankState((-1,), "a handle"), "a greenlet: a handle"),
+        (RankState((), "work stalled"), "in flight: work stalled"),
+    ],
+)
+def test_what_is_no_rank_is_named_otherwise(state, text):
+    """A bare greenlet, or work that nobody waits for."""
+    assert str(state) == text
+
+
+def spawn_error(body, num_ranks, kind):
+    """Run ranks into an error and return it."""
+    nodes = -(-num_ranks // 8)
+    ctx = Context({"name": "h100_ib", "nodes": nodes})
+    with pytest.raises(kind) as caught, ctx:
+        ctx.multiprocessing.spawn(body, (ctx,), nprocs=num_ranks)
+    return caught.value
+
+
+def lost_call(rank, ctx):
+    """Rank 3 forgets the second all_reduce."""
+    dist.init_process_group()
+    x = ctx.ones(1)
+    dist.all_reduce(x)
+    if rank != 3:
+        dist.all_reduce(x)
+        x.numpy()
+
+
+@pytest.mark.parametrize("num_ranks", [8, pytest.param(10_000, marks=pytest.mark.slow)])
+def test_a_deadlock_of_many_ranks_is_short_and_exact(num_ranks):
+    """One line for those that wait, one for the culprit, whatever the number of ranks."""
+    error = spawn_error(lost_call, num_ranks, DeadlockError)
+
+    assert len(str(error).splitlines()) <= errors.MAX_REPORT_LINES
+    waits, ended = error.waits
+    assert waits.ranks == tuple(rank for rank in range(num_ranks) if rank != 3)
+    assert waits.state.startswith("all_reduce #2 on group")
+    assert waits.file == __file__
+    assert (ended.ranks, ended.state) == ((3,), "returned")
+
+
+def test_a_failing_rank_keeps_its_type_and_gains_a_note():
+    """All root causes are in `errors`."""
+
+    def body(rank, _ctx):
+        if rank % 2:
+            raise KeyError(rank)
+
+    error = spawn_error(body, 4, SpawnException)
+
+    assert {rank: type(e) for rank, e in error.errors.items()} == {1: KeyError, 3: KeyError}
+    assert error.errors[1].__notes__ == ["simrank: raised by rank 1 at t=0.000 us"]
+    assert error.error_index == 1
+
+
+def test_the_tree_of_errors_is_the_one_in_the_docstring():
+    """Every exception class is named there."""
+    classes = [
+        value
+        for value in vars(errors).values()
+        if isinstance(value, type) and issubclass(value, BaseException)
+    ]
+
+    assert classes
+    assert [kind.__name__ for kind in classes if kind.__name__ not in errors.__doc__] == []
+    assert all(issubclass(kind, errors.SimrankError | errors.RankAborted) for kind in classes)
+
+
+def test_rank_states_can_be_pickled():
+    """Facts travel between processes."""
+    state = RankState((0, 1), "a handle", FILE, 3)
+
+    assert pickle.loads(pickle.dumps(state)) == state
