@@ -143,6 +143,11 @@ class KernelOperation(Operation):
         self._activity = activity
         self.stream.device.pool.start(activity)
 
+    def end(self) -> None:
+        """Let go of the activity, which refers back, and complete."""
+        self._activity = None
+        super().end()
+
     def drop(self) -> None:
         """Stop using the device."""
         if self._activity is not None:

@@ -124,6 +124,11 @@ class TransferOperation(Operation):
             device.pool.start(activity)
             self._drop = lambda: device.pool.drop(activity)
 
+    def end(self) -> None:
+        """Let go of the activity, which refers back, and complete."""
+        self._drop = None
+        super().end()
+
     def drop(self) -> None:
         """Take it out of flight."""
         if self._drop is not None:

@@ -52,6 +52,7 @@ class PeerOperation(Operation):
 
     def end(self) -> None:
         """Complete, and leave the report of what is pending."""
+        self.message = None  # It refers back: let reference counts free both.
         self.stream.device.engine.pending.pop(self, None)
         super().end()
 
