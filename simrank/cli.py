@@ -154,12 +154,14 @@ def _run_shown(config: BenchConfig, timeline: Timeline | None) -> list[dict[str,
 
         def show_rows(series: Series, rows: list[Row]) -> None:
             typed.extend(rows)
+            progress.stop()  # The table goes to stdout, between two bars on stderr.
             typer.echo(table.header(series, with_measured=with_measured))
             for line in table.lines(rows, with_measured=with_measured):
                 typer.echo(line)
             errors = table.errors_line(rows)
             if errors is not None:
                 typer.echo(errors)
+            progress.start()
 
         found = run(config, timeline=timeline, on_rows=show_rows, on_progress=show_progress)
     typer.echo(table.footer(typed))
@@ -175,6 +177,8 @@ def _progress() -> AbstractContextManager[Progress]:
         TimeElapsedColumn(),
         console=console,
         transient=True,
+        redirect_stdout=False,
+        redirect_stderr=False,
         disable=not console.is_terminal,
     )
 

@@ -137,3 +137,39 @@ print(time.perf_counter() - start, resource.getrusage(resource.RUSAGE_SELF).ru_m
     seconds, peak_mib = map(float, output.stdout.split())
     assert seconds < 5
     assert peak_mib < 500
+
+
+def test_nothing_grows_with_simulated_time():
+    """E10: without an observer, a hundred steps leave no more objects behind than ten."""
+    import gc
+
+    from simrank.engine import Handle as AnyHandle
+
+    counts = []
+
+    def steps(rank, ctx, num_steps):
+        dist.init_process_group()
+        x = ctx.ones(4)
+        for _ in range(num_steps):
+            dist.all_reduce(x)
+            dist.broadcast(x, 0)
+            if rank < 2:
+                (dist.send if rank else dist.recv)(x, 1 - rank)
+            with ctx.stream(ctx.Stream()):
+                (x + 1).cpu()
+            ctx.current_stream().record_event().synchronize()
+            x.fill_(1)
+        x.tolist()
+        if rank == 0:
+            counts.append(sum(isinstance(o, AnyHandle) for o in gc.get_objects()))
+
+    gc.collect()
+    gc.disable()
+    try:
+        for num_steps in (10, 100):
+            with simrank.Context("hgx_h100") as ctx:
+                ctx.multiprocessing.spawn(steps, (ctx, num_steps), nprocs=3)
+            gc.collect()
+    finally:
+        gc.enable()
+    assert counts[1] < counts[0] + 30
