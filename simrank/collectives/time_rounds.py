@@ -1,13 +1,15 @@
 """Times of all ranks, round by round: max-plus over arrivals, link costs and loads."""
 
 from collections import Counter
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from simrank.collectives.schedule import IntArray, Round, Schedule, Tables, step_elements
 from simrank.collectives.time_channels import Channels
-from simrank.collectives.time_network import Lane, Network, known_or_marked
+from simrank.collectives.time_network import Lane, Network, StepCosts, known_or_marked
 from simrank.collectives.time_ring import (
     RingCosts,
     has_closed_form,
@@ -17,6 +19,26 @@ from simrank.collectives.time_ring import (
 )
 
 MAX_LANES = 16  # Rounds that share their arrays are few; others never come back.
+# Assumed: some 3 MB of rounds that are worked out stay with a player; larger schedules are read
+# again each time. A round counts as some steps, because arrays cost memory too.
+MAX_KEPT_STEPS = 1 << 16
+ROUND_STEPS = 16
+
+
+class _Sent(NamedTuple):
+    """The steps of a round between ranks, with what they cost.
+
+    Attributes:
+        src: Lane that sends.
+        dst: Lane that receives.
+        costs: What each step costs.
+        is_late: Whether each message waits for its receiver.
+    """
+
+    src: IntArray
+    dst: IntArray
+    costs: StepCosts
+    is_late: npt.NDArray[np.bool_]
 
 
 def play_time(
@@ -78,6 +100,8 @@ class TimePlayer:
         # The round is kept beside its lane so that no other array can get its identity.
         self._lanes: dict[tuple[int, int, bytes], tuple[Lane, Round]] = {}
         self._channels: Channels | None = None
+        self._kept: dict[int, list[_Sent]] = {}
+        self._room = MAX_KEPT_STEPS
 
     def completions(self, arrivals_ps: npt.ArrayLike) -> IntArray:
         """Return when each rank is done, in picoseconds; see `play_time`."""
@@ -90,21 +114,45 @@ class TimePlayer:
         num_channels = self._schedule.num_channels
         clocks = np.tile(self._start(arrivals_ps), num_channels)
         for loop in range(self._schedule.num_loops):
-            tables = self._schedule.loop_tables(loop)
-            for steps in self._schedule.rounds():
-                if steps.src is not steps.dst:
-                    self._play_round(clocks, steps, tables)
+            for src, dst, costs, is_late in self._kept.get(loop) or self._loop_rounds(loop):
+                ready = clocks[src]
+                ready = np.where(is_late, np.maximum(ready, clocks[dst]), ready)
+                np.maximum.at(clocks, src, ready + costs.busy_ps)
+                np.maximum.at(clocks, dst, ready + costs.flight_ps)
         return known_or_marked(clocks.reshape(num_channels, -1).max(axis=0))
 
     def _start(self, arrivals_ps: npt.ArrayLike) -> IntArray:
         launched: IntArray = np.asarray(arrivals_ps, dtype=np.int64)
         return launched + self._network.collectives.launch_latency_ps
 
-    def _is_late(self, step_bytes: IntArray | int) -> npt.NDArray[np.bool_] | bool:
-        """Return whether a message waits for its receiver, being larger than its lane's buffer."""
-        library = self._network.collectives
-        held_bytes = library.buffer_bytes * library.num_channels
-        return step_bytes * self._schedule.num_channels > held_bytes
+    def _loop_rounds(self, loop: int) -> Iterator[_Sent]:
+        """Yield the rounds of a loop, and keep them if there is room."""
+        tables = self._schedule.loop_tables(loop)
+        kept: list[_Sent] = []
+        room = self._room
+        for steps in self._schedule.rounds():
+            if steps.src is steps.dst:
+                continue
+            sent = self._sent(steps, tables)
+            room -= len(sent.src) + ROUND_STEPS
+            if room >= 0:
+                kept.append(sent)
+            else:
+                kept.clear()
+            yield sent
+        if room >= 0:
+            self._kept[loop], self._room = kept, room
+
+    def _sent(self, steps: Round, tables: Tables) -> _Sent:
+        step_bytes = self._step_bytes(steps, tables)
+        costs = self._lane(steps, step_bytes).costs(step_bytes)
+        lanes = steps.channel * self._schedule.world_size
+        columns = (lanes + steps.src, lanes + steps.dst, *costs, self._is_late(step_bytes))
+        remote = steps.src != steps.dst
+        if not remote.all():
+            columns = tuple(column[remote] for column in columns)
+        src, dst, busy_ps, flight_ps, is_late = columns
+        return _Sent(src, dst, StepCosts(busy_ps, flight_ps), is_late)
 
     def _ring_completions(self, start: IntArray) -> IntArray:
         schedule = self._schedule
@@ -117,24 +165,20 @@ class TimePlayer:
         for longest, repeats in Counter(loops).items():
             step_bytes = longest * self._itemsize
             num_rounds = schedule.num_rounds * repeats
+            is_eager = not self._is_late(np.array(step_bytes))
             for channel, costs in enumerate(self._channels.costs(step_bytes)):
-                is_eager = not self._is_late(step_bytes)
                 clocks[channel] = _play_ring(clocks[channel], costs, num_rounds, is_eager=is_eager)
         done = start.copy()
         for order, ended in zip(orders, clocks, strict=True):
             done[order] = np.maximum(done[order], ended)
         return done
 
-    def _play_round(self, clocks: IntArray, steps: Round, tables: Tables) -> None:
-        step_bytes = self._step_bytes(steps, tables)
-        remote = steps.src != steps.dst
-        costs = self._lane(steps, step_bytes).costs(step_bytes)
-        lanes = steps.channel * self._schedule.world_size
-        src, dst = lanes + steps.src, lanes + steps.dst
-        ready = clocks[src]
-        ready = np.where(self._is_late(step_bytes), np.maximum(ready, clocks[dst]), ready)
-        np.maximum.at(clocks, src[remote], (ready + costs.busy_ps)[remote])
-        np.maximum.at(clocks, dst[remote], (ready + costs.flight_ps)[remote])
+    def _is_late(self, step_bytes: IntArray) -> npt.NDArray[np.bool_]:
+        """Return whether messages wait for their receivers, being larger than a lane's buffer."""
+        library = self._network.collectives
+        return (
+            step_bytes * self._schedule.num_channels > library.buffer_bytes * library.num_channels
+        )
 
     def _step_bytes(self, steps: Round, tables: Tables) -> IntArray:
         if self._schedule.uniform:

@@ -1,9 +1,12 @@
 """Clocks of ranks: eager and rendezvous messages, and who waits for whom."""
 
 import numpy as np
+import pytest
 
 from simrank.collectives import Problem, build, play_time
+from simrank.collectives import time_rounds as module
 from simrank.collectives.play import NOT_ARRIVED, NOT_KNOWN
+from simrank.collectives.time_rounds import TimePlayer
 from simrank.hardware import load_cluster
 
 CLUSTER = load_cluster("hgx_h100")
@@ -77,3 +80,16 @@ def test_one_rank_costs_its_launch():
     """Nothing is sent."""
     for collective, algorithm in (("all_reduce", "ring"), ("reduce", "chain")):
         assert completions(Problem(collective, 1, 8), algorithm, [5]) == [5]
+
+
+@pytest.mark.parametrize("max_kept", [0, 40, 1 << 16])
+def test_players_give_the_same_times_again(monkeypatch, max_kept):
+    """Whether no rounds, those of the first loop or all of them are kept from the first time."""
+    monkeypatch.setattr(module, "MAX_KEPT_STEPS", max_kept)
+    problem = Problem("all_gather", 3, 0, splits=(5, 9, 2))
+    schedule = build(problem, "ring", options={"num_loops": 3})
+    player = TimePlayer(schedule, network=CLUSTER, devices=np.arange(3), itemsize=4)
+    arrivals = np.array([5, 0, 70])
+    first = player.completions(arrivals)
+    assert np.array_equal(player.completions(arrivals + 9), first + 9)
+    assert len(player._kept) == {0: 0, 40: 1, 1 << 16: 3}[max_kept]
