@@ -135,6 +135,8 @@ class Plan:
         """
         if self._reduce_op is None:
             return
+        if len(ending) < len(operations) and self._move_unplayed(operations, ending, snapshots):
+            return
         if not all(_has_values(operation) for operation in operations):
             for operation in ending:
                 operation.outputs.storage.lose_values()
@@ -146,6 +148,32 @@ class Plan:
             inputs, outputs = self._partial(operations, ending, snapshots)
         with np.errstate(over="ignore", invalid="ignore"):  # As on a device: inf and NaN.
             play_data(self.schedule, inputs, outputs=outputs, reduce_op=self._reduce_op)
+
+    def _move_unplayed(
+        self,
+        operations: Sequence[CollectiveOperation | None],
+        ending: Sequence[CollectiveOperation],
+        snapshots: dict[int, Array],
+    ) -> bool:
+        """Do what `move` does where no schedule need be played for it, or return False.
+
+        A broadcast leaves the root's values everywhere, and a reduce writes those of its root only.
+        So ranks that end one by one cost a copy each, not a play of the whole group.
+        """
+        root = self.schedule.root
+        if root is None:
+            return False
+        if self.problem.collective == "broadcast":
+            source = operations[root]
+            assert source is not None, "nobody ends a broadcast before its root has come"
+            _copy_root(source, ending, snapshots)
+            return True
+        if any(operation.group_rank == root for operation in ending):
+            return False
+        for operation in ending:
+            if _has_values(operation):
+                snapshots[operation.group_rank] = operation.inputs.array.reshape(-1).copy()
+        return True
 
     def _partial(
         self,
@@ -182,3 +210,21 @@ def _has_values(operation: CollectiveOperation | None) -> bool:
     return operation is None or (
         operation.inputs.storage.has_values and operation.outputs.storage.has_values
     )
+
+
+def _copy_root(
+    source: CollectiveOperation,
+    ending: Sequence[CollectiveOperation],
+    snapshots: dict[int, Array],
+) -> None:
+    """Write the root's values to the ranks that end now; keep them if the root does."""
+    values = snapshots.get(source.group_rank)
+    if values is None and source.inputs.storage.has_values:
+        values = source.inputs.array.reshape(-1)
+        if source in ending:
+            values = snapshots[source.group_rank] = values.copy()
+    for operation in ending:
+        if values is None:
+            operation.outputs.storage.lose_values()
+        elif operation.outputs.storage.has_values:
+            operation.outputs.array.reshape(-1)[...] = values

@@ -3,6 +3,8 @@
 import pytest
 
 import simrank.distributed as dist
+from simrank.collectives import play_data
+from simrank.distributed import planner
 
 
 @pytest.mark.parametrize("algorithm", ["ring", "one_shot", "two_shot", "halving_doubling"])
@@ -78,3 +80,25 @@ def test_a_late_rank_of_a_reduce_still_counts_everybody(run, algorithm, late):
             x.fill_(-1)
 
     run(program, 5, algorithms={"reduce": algorithm})
+
+
+@pytest.mark.parametrize("collective", ["broadcast", "reduce"])
+def test_ranks_that_end_one_by_one_play_the_schedule_at_most_once(run, collective, monkeypatch):
+    """A staggered chain of n ranks is no n plays: early ends are copies."""
+    played = []
+    monkeypatch.setattr(planner, "play_data", lambda *a, **k: played.append(play_data(*a, **k)))
+
+    def program(rank, ctx):
+        dist.init_process_group()
+        x = ctx.full((3,), float(rank))
+        ctx.engine.sleep(rank * 10**9)
+        if collective == "broadcast":
+            dist.broadcast(x, 0)
+            assert x.tolist() == [0.0] * 3
+        else:
+            dist.reduce(x, 0)
+            assert x.tolist() == ([28.0] if rank == 0 else [rank]) * 3
+        x.fill_(-1)
+
+    run(program, 8, algorithms={collective: "chain"})
+    assert len(played) <= 1
