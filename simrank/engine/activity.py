@@ -167,7 +167,7 @@ class ActivityPool:
     def _end(self, activity: Activity) -> None:
         self._remove(activity)
         activity.work_left = 0.0
-        activity._wakeup = None  # It refers back: let reference counts free both.
+        activity._wakeup = None  # noqa: SLF001 - it refers back: let reference counts free both.
         activity.done()
 
     def _remove(self, activity: Activity) -> None:
