@@ -235,7 +235,8 @@ class Context:
 
     def Stream(self, device: Any = None) -> StreamType:  # noqa: N802, ANN401 - torch's name
         """Return a new stream of a device (default: the current one)."""
-        return self._bind(new_stream)(self._device(device))
+        stream: StreamType = self._bind(new_stream)(self._device(device))
+        return stream
 
     def Event(self, enable_timing: bool = False) -> EventType:  # noqa: N802 - torch's name
         """Return a new event."""

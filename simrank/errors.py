@@ -387,7 +387,7 @@ class RankAborted(SystemExit):
         super().__init__("another rank of the group failed")
 
 
-class ProcessException(SimulationError):
+class ProcessException(SimulationError):  # noqa: N818 - torch's name
     """What `spawn` raises for a failed rank; names and attributes as in torch.multiprocessing.
 
     Attributes:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 _WHOLE_FROM_US = 1e5  # Longer times keep their column's width without decimals.
 _KIB, _MIB = 1024, 1024 * 1024
-_SIZE_CLASSES = (
+_SIZE_CLASSES: tuple[tuple[str, float], ...] = (
     ("up to 32 KiB", 32 * _KIB),
     ("to 1 MiB", _MIB),
     ("to 64 MiB", 64 * _MIB),
@@ -82,7 +82,7 @@ def _time(time_us: float) -> str:
 def errors_line(rows: Sequence[Row]) -> str | None:
     """Return the mean absolute error of a series by class of size; None without measured rows."""
     parts = []
-    low_bytes = 0
+    low_bytes = 0.0
     for name, high_bytes in _SIZE_CLASSES:
         errors = [
             abs(row.error_pct)
