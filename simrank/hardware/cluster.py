@@ -15,7 +15,8 @@ import numpy.typing as npt
 
 from simrank.config.load import load_cluster_config
 from simrank.config.topology import Topology, Wire, expand
-from simrank.hardware.routes import FABRIC, Edge, RouteTable
+from simrank.hardware.routes import FABRIC, RouteTable
+from simrank.hardware.shortest import Edge
 from simrank.hardware.spec import CollectiveSpec, DeviceSpec
 
 if TYPE_CHECKING:

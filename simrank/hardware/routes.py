@@ -7,53 +7,39 @@ Start with `RouteTable.links`, which answers for many pairs at once.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
+from simrank.hardware.shortest import ShortestRoutes
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from simrank.hardware.shortest import Edge
 
 Int64Array = npt.NDArray[np.int64]
 Int32Array = npt.NDArray[np.int32]
 
 FABRIC = -1  # Owner of an edge of the fabric; other owners are 0 (source) or 1 (target node).
-_FAR = np.int64(2**62)
-_HOP = 2**16  # A cost is latency_ps * _HOP + hops: latency decides, then the number of links.
-
-
-class Edge(NamedTuple):
-    """One direction of a link of the prototype.
-
-    Attributes:
-        tail: Vertex it leaves.
-        head: Vertex it enters.
-        owner: Prototype node it belongs to (0 or 1), or `FABRIC`.
-        template: Its index among the links of its owner.
-        latency_ps: Its nominal latency, in picoseconds.
-    """
-
-    tail: int
-    head: int
-    owner: int
-    template: int
-    latency_ps: int
 
 
 @dataclass(frozen=True)
 class _Prototype:
-    """Next edges towards every target, on one node (or two) with the fabric.
+    """One node (or two) with the fabric as a graph, and its edges as arrays.
 
     Attributes:
-        next_edge: [V, L] edge to take at a vertex towards a target device, -1 at the target.
+        routes: Next edges towards every device of the node (the second of two).
         head: [E] vertex that an edge enters.
-        edges: The edges.
+        owner: [E + 1] node of an edge, or `FABRIC`; that too for the padding at the end.
+        template: [E] index of an edge among the links of its owner.
     """
 
-    next_edge: Int32Array
-    head: Int32Array
-    edges: Sequence[Edge]
+    routes: ShortestRoutes
+    head: Int64Array
+    owner: Int64Array
+    template: Int64Array
 
 
 class RouteTable:
@@ -140,14 +126,10 @@ class RouteTable:
         from_src = np.zeros_like(constant)
         from_dst = np.zeros_like(constant)
         for chosen, is_inter, walk in parts:
-            edges = self._prototype(is_inter).edges
-            owner = np.array([edge.owner for edge in edges] + [FABRIC], dtype=np.int32)
+            prototype = self._prototype(is_inter)
+            owner = prototype.owner
             fabric_start = self._num_nodes * self._links_per_node
-            first = np.array(
-                [e.template + (fabric_start if e.owner == FABRIC else 0) for e in edges]
-                + [num_links],
-                dtype=np.int32,
-            )
+            first = np.append(prototype.template + (owner[:-1] == FABRIC) * fabric_start, num_links)
             hops = slice(0, walk.shape[1])
             constant[chosen, hops] = first[walk]
             from_src[chosen, hops] = owner[walk] == 0
@@ -160,7 +142,7 @@ class RouteTable:
         vertex = src_local.copy()
         hops = []
         while True:
-            edge = prototype.next_edge[vertex, dst_local].astype(np.int64)
+            edge = prototype.routes.next_edges(vertex, dst_local)
             moving = edge >= 0
             if not moving.any():
                 break
@@ -175,67 +157,8 @@ class RouteTable:
             num_vertices = self._num_vertices[is_inter]
             first_target = self._num_vertices[0] if is_inter else 0
             targets = first_target + np.arange(self._num_devices)
-            next_edge = shortest_next_edges(edges, num_vertices, targets)
-            head = np.array([edge.head for edge in edges], dtype=np.int32)
-            self._prototypes[is_inter] = _Prototype(next_edge, head, edges)
+            routes = ShortestRoutes(edges, num_vertices, targets)
+            table = np.array(edges, dtype=np.int64).reshape(-1, 5)
+            owner = np.append(table[:, 2], FABRIC)
+            self._prototypes[is_inter] = _Prototype(routes, table[:, 1], owner, table[:, 3])
         return self._prototypes[is_inter]
-
-
-def shortest_next_edges(
-    edges: Sequence[Edge], num_vertices: int, targets: Int64Array
-) -> Int32Array:
-    """Return the edge to take at each vertex towards each target.
-
-    Args:
-        edges: Directed edges, with costs.
-        num_vertices: Number of vertices.
-        targets: [L] target vertices.
-
-    Returns:
-        [V, L] indices into `edges`; -1 at the target itself and where there is no route.
-    """
-    order = sorted(range(len(edges)), key=lambda e: (edges[e].tail, edges[e].head))
-    tail = np.array([edges[e].tail for e in order], dtype=np.int64)
-    head = np.array([edges[e].head for e in order], dtype=np.int64)
-    cost = np.array([edges[e].latency_ps * _HOP + 1 for e in order], dtype=np.int64)
-    result = np.full((num_vertices, len(targets)), -1, dtype=np.int32)
-    if not edges:
-        return result
-    edge_of = np.array([*order, -1], dtype=np.int32)
-    block = max(1, 4_000_000 // len(edges))  # Bounds the memory to some 100 MB.
-    for begin in range(0, len(targets), block):
-        part = slice(begin, begin + block)
-        result[:, part] = edge_of[_next_positions(tail, head, cost, num_vertices, targets[part])]
-    return result
-
-
-def _next_positions(
-    tail: Int64Array,
-    head: Int64Array,
-    cost: Int64Array,
-    num_vertices: int,
-    targets: Int64Array,
-) -> Int64Array:
-    """Return the position of the next edge at each vertex, -1 where there is none.
-
-    Edges are sorted by tail and head. Distances are relaxed until none improves (Bellman-Ford);
-    then the first edge on a shortest route is taken.
-    """
-    tails, starts = np.unique(tail, return_index=True)
-    columns = np.arange(len(targets))
-    distance = np.full((num_vertices, len(targets)), _FAR, dtype=np.int64)
-    distance[targets, columns] = 0
-    while True:
-        through = np.minimum(cost[:, None] + distance[head], _FAR)
-        improved = np.minimum(distance[tails], np.minimum.reduceat(through, starts, axis=0))
-        if np.array_equal(improved, distance[tails]):
-            break
-        distance[tails] = improved
-    num_edges = len(tail)
-    is_shortest = (through == distance[tail]) & (distance[tail] < _FAR)
-    positions = np.where(is_shortest, np.arange(num_edges)[:, None], num_edges)
-    first = np.minimum.reduceat(positions, starts, axis=0)
-    first[(tails[:, None] == targets) | (first == num_edges)] = -1
-    result = np.full((num_vertices, len(targets)), -1, dtype=np.int64)
-    result[tails] = first
-    return result

@@ -1,37 +1,29 @@
-"""Shortest next edges on a graph."""
+"""Routes of a whole cluster from those of one and two nodes; more are in `test_cluster`."""
 
 import numpy as np
 
-from simrank.hardware.routes import Edge, shortest_next_edges
+from simrank.hardware import load_cluster
 
 
-def both_ways(*pairs):
-    """Return edges of latency 1 in both directions between pairs of vertices."""
-    edges = []
-    for number, (first, second) in enumerate(pairs):
-        edges.append(Edge(first, second, 0, 2 * number, 1))
-        edges.append(Edge(second, first, 0, 2 * number + 1, 1))
-    return edges
+def test_routes_do_not_depend_on_what_was_asked_before():
+    """Next edges are looked up as they are needed; asking for others in between changes nothing."""
+    reference, cluster = (load_cluster({"name": "h100_ib", "nodes": 3}) for _ in range(2))
+    src, dst = (part.ravel() for part in np.indices((24, 24)))
+    whole = reference.paths(src, dst)
+    for seed in range(3):
+        some = np.random.default_rng(seed).permutation(len(src))[:40]
+        found = cluster.paths(src[some], dst[some])
+        width = found.links.shape[1]
+        assert np.array_equal(found.links, whole.links[some, :width])
+        assert np.array_equal(found.latency_ps, whole.latency_ps[some])
 
 
-def test_each_vertex_points_towards_each_target():
-    """Along a chain, everything flows to the target, which points nowhere."""
-    edges = both_ways((0, 1), (1, 2))
-    found = shortest_next_edges(edges, 3, np.array([0, 2]))
-
-    assert found.tolist() == [[-1, 0], [1, 2], [3, -1]]
-
-
-def test_without_a_route_there_is_no_next_edge():
-    """An unreachable vertex is marked, not walked from."""
-    found = shortest_next_edges(both_ways((0, 1)), 3, np.array([0]))
-
-    assert found[:, 0].tolist() == [-1, 1, -1]
-
-
-def test_the_lower_vertex_wins_a_tie():
-    """Whatever the order of the edges."""
-    edges = both_ways((0, 2), (0, 1), (1, 3), (2, 3))
-    found = shortest_next_edges(edges, 4, np.array([3]))
-
-    assert edges[found[0, 0]].head == 1
+def test_a_large_ring_knows_its_neighbours():
+    """A thousand devices without a switch: either way around, the shorter one."""
+    links = [
+        {"between": [f"gpu{i}", f"gpu{(i + 1) % 1000}"], "bandwidth": "1 GB/s", "latency": "1 us"}
+        for i in range(1000)
+    ]
+    device = {"like": "hgx_h100", "count": 1000}
+    cluster = load_cluster({"name": "r", "source": "assumed", "device": device, "links": links})
+    assert cluster.paths([0, 0, 999], [1, 999, 9]).latency_ps.tolist() == [10**6, 10**6, 10**7]
