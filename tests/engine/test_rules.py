@@ -108,6 +108,40 @@ def test_e2_a_bare_greenlet_that_waits_is_adopted_and_its_driver_goes_on():
     assert log == [("driver", 0, True), ("bare", 50)]
 
 
+def test_e2_a_task_that_a_rank_starts_outlives_it():
+    """Its parent is the hub, whoever asked; so it ends after the rank that started it."""
+    ended, made = [], []
+
+    def body(rank):
+        def work():
+            ctx.wait(ctx.timer(1000))
+            ended.append((rank, ctx.now_ps))
+
+        made.append(ctx.start(work, "kernel"))
+
+    with Context("hgx_h100") as ctx:
+        ctx.multiprocessing.spawn(body, nprocs=2)
+
+    assert ended == [(0, 1000), (1, 1000)]
+    assert all(task.greenlet.parent is ctx.engine.hub for task in made)
+
+
+def test_e2_a_bare_greenlet_may_wait_beside_ranks():
+    """One that nobody spawned uses `ctx.wait` like a rank."""
+    log = []
+    with Context("hgx_h100") as ctx:
+
+        def bare(delay_ps):
+            ctx.wait(ctx.timer(delay_ps))
+            log.append(("bare", ctx.now_ps))
+
+        greenlet(bare).switch(500)
+        ctx.multiprocessing.spawn(lambda _rank: ctx.wait(ctx.timer(1000)), nprocs=1)
+        log.append(("hub", ctx.now_ps))
+
+    assert log == [("bare", 500), ("hub", 1000)]
+
+
 def test_e2_from_the_hub_control_returns_there():
     """The main program goes on as soon as the greenlet it made waits."""
     engine = Engine()
