@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from simrank.engine.task import AdoptedTask
+from simrank.errors import UnsupportedError
 
 if TYPE_CHECKING:
     from greenlet import greenlet
@@ -20,8 +21,20 @@ if TYPE_CHECKING:
     from simrank.engine.task import Task
 
 
+driving: list[Engine] = []  # Those whose loops the hub is in, innermost last.
+
+
 def adopt(engine: Engine, bare: greenlet) -> AdoptedTask:
-    """Make a task of a greenlet that somebody else made; it belongs to the task that drives it."""
+    """Make a task of a greenlet that somebody else made; it belongs to the task that drives it.
+
+    Raises:
+        UnsupportedError: Another engine runs it: who would drive this one?
+    """
+    if driving and driving[-1] is not engine:
+        raise UnsupportedError(
+            "a wait on one Context inside a rank of another\n"
+            "  to fix: run the inner Context in the main program, or use the rank's own"
+        )
     driver = engine._current  # noqa: SLF001 - one mechanism in two files
     between = bare.parent
     task = AdoptedTask(engine, bare, driver)

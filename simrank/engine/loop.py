@@ -47,7 +47,6 @@ class Engine:
         progress: Grows whenever something happens that a poll could see.
         pending: Operations in flight that wait for ranks, for the deadlock report.
         tasks: Tasks that have not ended.
-        is_driving: Whether the hub is in the loop.
     """
 
     def __init__(self, *, seed: int = 0) -> None:
@@ -60,7 +59,6 @@ class Engine:
         self.hub = getcurrent()
         while self.hub.parent is not None:
             self.hub = self.hub.parent
-        self.is_driving = False
         self.livelock = limits.LivelockDetector(self)
         self._queue: list[tuple[int, int, Task | Wakeup]] = []
         self._next_key = tie_keys(seed)
@@ -112,7 +110,7 @@ class Engine:
             raise HubError
         queue = self._queue
         observers = self.observers
-        self.is_driving = True
+        adopt.driving.append(self)
         try:
             # Python 3.11 specialises a loop in the midst of a call only if it ends in a plain jump.
             while True:
@@ -133,7 +131,7 @@ class Engine:
                     self._fire(time_ps, entry)
         finally:
             self._current = None
-            self.is_driving = False
+            adopt.driving.remove(self)
 
     def _fire(self, time_ps: int, entry: Task | Wakeup) -> None:
         if isinstance(entry, Task):
@@ -164,6 +162,11 @@ class Engine:
         """Whether a task, an operation that waits for ranks, or work in flight has not ended."""
         adopt.retire_dead(self)
         return bool(self.tasks or self.pending)
+
+    @property
+    def is_driving(self) -> bool:
+        """Whether the hub is in this engine's loop."""
+        return self in adopt.driving
 
     # ---- waiting ----
 

@@ -209,9 +209,11 @@ class TaskGroup(Handle):
             self.engine.wait(self)
             return
         self.aborting = True
-        for task in [*self.tasks, *self._guests]:
+        for task in self.tasks:
             if not task.finished:
                 self._abort_task(task)
+        while self._guests:  # A task on its way out may have made new ones.
+            self._abort_task(next(iter(self._guests)))
         self.engine.forget_finished()
         if self.on_abort is not None:
             self.on_abort()

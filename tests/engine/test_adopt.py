@@ -2,9 +2,11 @@
 
 import pytest
 from greenlet import getcurrent, greenlet
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from simrank.engine import Engine, Handle, Task, TaskGroup
-from simrank.errors import DeadlockError
+from simrank.errors import DeadlockError, UnsupportedError
 
 
 def run(engine, *bodies):
@@ -240,6 +242,95 @@ def test_a_greenlet_that_nobody_wakes_is_reported_under_its_rank(engine):
         run(engine, lambda: greenlet(lambda: engine.wait(Handle())).switch())
 
     assert caught.value.waits[0].ranks == (0,)
+
+
+def test_a_task_may_not_wait_on_another_engine(engine):
+    """Nobody would drive that one: an error by name instead of a hang."""
+    other = Engine()
+    group = run(engine, lambda: other.wait(other.timer(5)))
+
+    assert type(group.failed[0].error) is UnsupportedError
+    assert not other.tasks
+
+
+class Player:
+    """Runs programs that are lists of (verb, number)."""
+
+    def __init__(self, engine):
+        self.engine = engine
+        self.handles = [engine.timer(7 * number) for number in range(5)] + [Handle()]
+        self.made = []
+        self.ended = []
+
+    def play(self, program, name):
+        """Do each verb; time never runs backwards."""
+        for verb, number in program:
+            before_ps = self.engine.now_ps
+            getattr(self, verb)(number, program)
+            assert self.engine.now_ps >= before_ps
+        self.ended.append(name)
+
+    def sleep(self, number, _program):
+        """Sleep, exactly that long."""
+        end_ps = self.engine.now_ps + 10 * number
+        self.engine.sleep(10 * number)
+        assert self.engine.now_ps == end_ps
+
+    def wait(self, number, _program):
+        """Wait for a timer, or for what never completes."""
+        self.engine.wait(self.handles[number])
+        assert self.handles[number].complete
+
+    def limit(self, number, _program):
+        """Wait with a limit."""
+        assert not self.engine.wait_at_most(self.handles[5], number)
+
+    def drive(self, number, _program):
+        """Switch by hand into a greenlet, whatever it does."""
+        if self.made:
+            self.made[number % len(self.made)].switch()
+
+    def make(self, number, program):
+        """Make a greenlet that plays a part of this program."""
+        if len(self.made) < 20:
+            self.made.append(greenlet(lambda: self.play(program[:number], "made")))
+            self.made[-1].switch()
+
+    def fail(self, number, _program):
+        """Fail sometimes."""
+        if number == 0:
+            raise ValueError("root cause")
+
+
+@given(
+    programs=st.lists(
+        st.lists(
+            st.tuples(
+                st.sampled_from(["sleep", "wait", "limit", "drive", "make", "fail"]),
+                st.integers(0, 5),
+            ),
+            max_size=6,
+        ),
+        min_size=1,
+        max_size=5,
+    ),
+    seed=st.integers(0, 3),
+)
+@example([[("sleep", 5), ("fail", 0)], [("sleep", 5), ("make", 1), ("make", 1)]], 0)
+def test_no_program_is_ever_lost(programs, seed):
+    """Whatever greenlets do to one another, each ends, fails, or is named in a report."""
+    engine = Engine(seed=seed)
+    player = Player(engine)
+    try:
+        group = run(engine, *[lambda p=p, n=n: player.play(p, n) for n, p in enumerate(programs)])
+    except DeadlockError as error:
+        assert any(state.waits for state in error.waits)  # noqa: PT017 - either end is right
+        return
+    assert all(task.finished for task in group.tasks)
+    assert all(type(task.error) is ValueError for task in group.failed)
+    if not group.failed:
+        assert sorted(n for n in player.ended if n != "made") == list(range(len(programs)))
+    assert not engine.tasks
 
 
 def test_a_task_that_goes_to_the_hub_by_hand_yields(engine):
