@@ -16,7 +16,7 @@ from rich.table import Table
 import simrank
 from simrank import units
 from simrank.bench import table
-from simrank.bench.run import Row, Series, run
+from simrank.bench.run import Row, Series, run, series_of
 from simrank.config import (
     BenchConfig,
     bench_config_from_mapping,
@@ -69,16 +69,25 @@ def bench(
     ],
     cluster: Annotated[str, typer.Option(help="Cluster, with a collective.")] = "hgx_h100",
     nodes: Annotated[int | None, typer.Option(help="Nodes of the cluster.")] = None,
-    num_ranks: Annotated[int | None, typer.Option("-g", help="Ranks [all devices].")] = None,
-    begin: Annotated[str, typer.Option("-b", help="Smallest size; K, M, G are 1024-based.")] = "8",
-    end: Annotated[str, typer.Option("-e", help="Largest size.")] = "128M",
-    factor: Annotated[int, typer.Option("-f", help="Factor between sizes.")] = 2,
-    iters: Annotated[int, typer.Option("-n", help="Timed iterations.")] = 20,
-    warmup: Annotated[int, typer.Option("-w", help="Warm-up iterations.")] = 1,
-    dtype: Annotated[str, typer.Option("-d", help="Element type.")] = "float32",
-    redop: Annotated[str, typer.Option("-o", help="Reduce operation.")] = "sum",
-    root: Annotated[int, typer.Option("-r", help="Root rank.")] = 0,
-    check: Annotated[int, typer.Option("-c", help="1 to check the data, 0 not to.")] = 1,
+    num_ranks: Annotated[
+        int | None, typer.Option("-g", "--ngpus", "--num-ranks", help="Ranks [all devices].")
+    ] = None,
+    begin: Annotated[
+        str, typer.Option("-b", "--minbytes", help="Smallest size; K, M, G are 1024-based.")
+    ] = "8",
+    end: Annotated[str, typer.Option("-e", "--maxbytes", help="Largest size.")] = "128M",
+    factor: Annotated[
+        int | None, typer.Option("-f", "--stepfactor", help="Factor between sizes [2].")
+    ] = None,
+    step: Annotated[
+        str | None, typer.Option("-i", "--stepbytes", help="Step between sizes, not a factor.")
+    ] = None,
+    iters: Annotated[int, typer.Option("-n", "--iters", help="Timed iterations.")] = 20,
+    warmup: Annotated[int, typer.Option("-w", "--warmup_iters", help="Warm-up iterations.")] = 1,
+    dtype: Annotated[str, typer.Option("-d", "--datatype", help="Element type.")] = "float32",
+    redop: Annotated[str, typer.Option("-o", "--op", help="Reduce operation.")] = "sum",
+    root: Annotated[int, typer.Option("-r", "--root", help="Root rank.")] = 0,
+    check: Annotated[int, typer.Option("-c", "--check", help="1 to check the data, 0 not to.")] = 1,
     algorithm: Annotated[str, typer.Option("-a", "--algorithm", help="Algorithm.")] = "auto",
     measured: Annotated[str | None, typer.Option(help="CSV of measured times.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of everything random [0].")] = None,
@@ -97,10 +106,14 @@ def bench(
             "dtypes": dtype.split(","),
             "redops": redop.split(","),
             "root": root,
-            "sizes": {"from": _size(begin), "to": _size(end), "factor": factor},
+            "sizes": {"from": _size(begin), "to": _size(end)},
             "iterations": {"warmup": warmup, "timed": iters},
             "check": bool(check),
         }
+        if factor is not None or step is None:
+            mapping["sizes"]["factor"] = 2 if factor is None else factor
+        if step is not None:
+            mapping["sizes"]["step"] = _size(step)
         optional = {"num_ranks": num_ranks, "measured": measured, "seed": seed}
         mapping |= {name: value for name, value in optional.items() if value is not None}
         config = bench_config_from_mapping(mapping)
@@ -229,7 +242,11 @@ def _check_writable(path: str | None) -> None:
 @app.command(epilog=EXIT_STATUS)
 def check(file: Annotated[str, typer.Argument(help="A YAML file of any kind.")]) -> None:
     """Validate a YAML file: a cluster or a benchmark."""
-    typer.echo(f"{file}: {check_file(file)}")
+    found = check_file(file)
+    if found.startswith("benchmark"):
+        num_series = len(list(series_of(load_bench_config(file))))
+        found += f", {num_series} series"
+    typer.echo(f"{file}: {found}")
 
 
 @app.command(epilog=EXIT_STATUS)

@@ -11,8 +11,9 @@ from simrank.cli import app
 
 COMMANDS = {
     "bench": {
-        "target", "--cluster", "--nodes", "-g", "-b", "-e", "-f", "-n", "-w", "-d", "-o", "-r",
-        "-c", "-a", "--algorithm", "--measured", "--seed", "--json", "--csv", "--trace",
+        "target", "--cluster", "--nodes", "-g", "--ngpus", "--num-ranks", "-b", "--minbytes", "-e",
+        "--maxbytes", "-f", "--stepfactor", "-i", "--stepbytes", "-n", "--iters", "-w",
+        "--warmup_iters", "-d", "--datatype", "-o", "--op", "-r", "--root", "-c", "--check", "-a", "--algorithm", "--measured", "--seed", "--json", "--csv", "--trace",
         "--trace-ranks", "--help",
     },
     "check": {"file", "--help"},
