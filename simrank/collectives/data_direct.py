@@ -5,7 +5,7 @@ slice starts. Slices are sized to stay in the cache: inputs are read from memory
 written once, however many rounds there are.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -55,6 +55,7 @@ class DirectPlayer:
         inputs: One array per rank.
         outputs: One array per rank.
         how: The reduction.
+        is_staged: Slices of INPUT are copied before they are played, because OUTPUT lies over it.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class DirectPlayer:
         *,
         outputs: list[AnyArray],
         how: Reduction,
+        is_staged: bool = False,
     ) -> None:
         dtype = inputs[0].dtype
         self._schedule, self._how, self._dtype = schedule, how, dtype
@@ -72,15 +74,32 @@ class DirectPlayer:
         slots = schedule.scratch.num_chunks * self._block
         scratch = [np.empty(slots, dtype) for _ in range(schedule.world_size if slots else 0)]
         self._buffers = (inputs, outputs, scratch)
+        slots = schedule.input.num_chunks * self._block
+        self._stage = [np.empty(slots, dtype) for _ in inputs] if is_staged else []
+        # Lists, because single numbers of an array are slow to read: [chunk] or [rank][chunk].
+        self._sizes = [table.size.tolist() for table in schedule.tables]
+        self._starts = [table.start.tolist() for table in schedule.tables]
+        self._is_per_rank = [table.size.ndim == 2 for table in schedule.tables]
         self._rounds = [self._compile(steps) for steps in schedule.rounds()]
 
     def play(self) -> None:
         """Run every round on every slice."""
         for first in range(0, self._max_chunk, self._block):
+            for rank, stage in enumerate(self._stage):
+                self._copy_input(rank, stage, first)
             for steps in self._rounds:
                 results: dict[tuple[int, ...], AnyArray] = {}
                 for step in steps:
                     self._play_step(step, first, results)
+
+    def _copy_input(self, rank: int, stage: AnyArray, first: int) -> None:
+        values = self._buffers[Buffer.INPUT][rank]
+        for chunk in range(self._schedule.input.num_chunks):
+            place = (rank, Buffer.INPUT, chunk)
+            size = min(self._block, self._number(self._sizes, *place) - first)
+            if size > 0:
+                start, slot = self._number(self._starts, *place) + first, chunk * self._block
+                stage[slot : slot + size] = values[start : start + size]
 
     def _compile(self, steps: Round) -> list[_Step]:
         """Return a round as destinations, each with everything that goes into it, in order."""
@@ -95,28 +114,33 @@ class DirectPlayer:
             for part in range(count):
                 key = (dst, dst_buffer, dst_chunk + part)
                 sources = found.setdefault(key, [])
-                if op == Op.COPY:
+                source = (src, src_buffer, src_chunk + part)
+                if op == Op.COPY or not sources:
                     sources.clear()
-                elif not sources:
+                    sizes[key] = self._number(self._sizes, *key)
+                if op == Op.REDUCE and not sources:
                     operand = key
                     if operands is not None:
                         operand = (dst, operands[0][index], operands[1][index] + part)
                     sources.append(operand)
-                sources.append((src, src_buffer, src_chunk + part))
-                places = [*sources, key]
-                sizes[key] = min(self._size(*place) for place in places)
+                    sizes[key] = min(sizes[key], self._number(self._sizes, *operand))
+                sources.append(source)
+                sizes[key] = min(sizes[key], self._number(self._sizes, *source))
         return [self._step(key, found[key], sizes[key]) for key in found if sizes[key]]
 
-    def _size(self, rank: int, buffer: int, chunk: int) -> int:
-        size = self._schedule.tables[buffer].size
-        return int(size[chunk] if size.ndim == 1 else size[rank, chunk])
+    def _number(self, table: list[Any], rank: int, buffer: int, chunk: int) -> int:
+        """Return a chunk's entry of `_sizes` or `_starts`."""
+        row = table[buffer][rank] if self._is_per_rank[buffer] else table[buffer]
+        number: int = row[chunk]
+        return number
 
     def _place(self, rank: int, buffer: int, chunk: int) -> _Place:
         array = self._buffers[buffer][rank]
         if buffer == Buffer.SCRATCH:
             return _Place(array, chunk * self._block, 0, is_input=False)
-        start = self._schedule.tables[buffer].start
-        first = int(start[chunk] if start.ndim == 1 else start[rank, chunk])
+        if buffer == Buffer.INPUT and self._stage:
+            return _Place(self._stage[rank], chunk * self._block, 0, is_input=True)
+        first = self._number(self._starts, rank, buffer, chunk)
         return _Place(array, first, 1, is_input=buffer == Buffer.INPUT)
 
     def _step(
@@ -172,5 +196,20 @@ def _key(place: _Place) -> tuple[int, int]:
 def play_direct(
     schedule: Schedule, inputs: list[AnyArray], *, outputs: list[AnyArray], how: Reduction
 ) -> None:
-    """Move the data of one collective through slices of the ranks' own arrays."""
-    DirectPlayer(schedule, inputs, outputs=outputs, how=how).play()
+    """Move the data of one collective through slices of the ranks' own arrays.
+
+    Where OUTPUT lies over an INPUT that is not safe from it, INPUT is copied: slice by slice if the
+    chunks of both lie in the same places, because then a slice is overwritten by itself only.
+    """
+    is_unsafe = not schedule.in_place_safe and any(map(np.may_share_memory, inputs, outputs))
+    is_staged = is_unsafe and schedule.input is schedule.output
+    is_staged = is_staged and all(map(_begin_together, inputs, outputs))
+    if is_unsafe and not is_staged:
+        inputs = [array.copy() for array in inputs]
+    DirectPlayer(schedule, inputs, outputs=outputs, how=how, is_staged=is_staged).play()
+
+
+def _begin_together(first: AnyArray, second: AnyArray) -> bool:
+    """Return whether two arrays lie in the same place, or apart."""
+    begins = [array.__array_interface__["data"][0] for array in (first, second)]
+    return begins[0] == begins[1] or not np.may_share_memory(first, second)

@@ -16,8 +16,9 @@ RankArrays: TypeAlias = Sequence[AnyArray] | AnyArray
 
 __all__ = ["NOT_ARRIVED", "NOT_KNOWN", "Network", "play_data", "play_time"]
 
-# Measured on rings: single steps are faster up to this many ranks, or from chunks this large.
-MAX_DIRECT_RANKS = 16
+# Measured on rings: single steps are faster up to this many of them in a round, or from chunks
+# this large.
+MAX_DIRECT_LANES = 16
 DIRECT_BYTES = 32 * 1024
 
 
@@ -51,8 +52,6 @@ def play_data(
         if _is_stacked(schedule, sources[0].dtype.itemsize):
             _play_stacked(schedule, inputs, outputs=outputs, how=how)
         else:
-            if not schedule.in_place_safe and _overlap(sources, results):
-                sources = [array.copy() for array in sources]
             play_direct(schedule, sources, outputs=results, how=how)
     if how.divisor is not None:
         for rank, array in enumerate(results):
@@ -62,7 +61,7 @@ def play_data(
 
 def _is_stacked(schedule: Schedule, itemsize: int) -> bool:
     """Return whether whole rounds are cheaper than single steps."""
-    if schedule.world_size <= MAX_DIRECT_RANKS:
+    if schedule.world_size * schedule.num_channels <= MAX_DIRECT_LANES:
         return False
     return schedule.max_chunk * itemsize < DIRECT_BYTES
 
@@ -108,7 +107,3 @@ def _check(schedule: Schedule, sources: list[AnyArray], results: list[AnyArray])
                     f"{schedule.collective}: {name}[{rank}] must be 1-D {sources[0].dtype.name} "
                     f"with at least {needs[rank]} elements, got {array.dtype.name} {array.shape}"
                 )
-
-
-def _overlap(sources: list[AnyArray], results: list[AnyArray]) -> bool:
-    return any(map(np.may_share_memory, sources, results))

@@ -34,3 +34,23 @@ def test_one_shot_gives_every_rank_the_same_bits():
     for values in inputs:
         total += values.astype(np.float32)
     assert all(output.tobytes() == total.astype(np.float16).tobytes() for output in outputs)
+
+
+@pytest.mark.parametrize(
+    ("collective", "algorithm"), [("all_reduce", "one_shot"), ("all_to_all", "pairwise")]
+)
+@pytest.mark.parametrize("shift", [0, 3])
+def test_input_under_output_is_read_before_it_is_written(collective, algorithm, shift, monkeypatch):
+    """In the same place, slice by slice; elsewhere in the same memory, as a whole."""
+    monkeypatch.setattr(module, "BLOCK_BYTES", 8)
+    schedule = build(Problem(collective, 3, 7), algorithm)
+    size = schedule.input.num_elements
+    memory = np.random.default_rng(3).normal(size=(3, size + shift)).astype(np.float32)
+    how = reduction("sum", memory.dtype, 3)
+    expected = [np.zeros(size, np.float32) for _ in range(3)]
+    play_direct(schedule, [row[:size].copy() for row in memory], outputs=expected, how=how)
+
+    outputs = [row[shift:] for row in memory]
+    play_direct(schedule, [row[:size] for row in memory], outputs=outputs, how=how)
+
+    assert np.array_equal(outputs, expected)
