@@ -19,6 +19,7 @@ import numpy as np
 
 import simrank
 from simrank.collectives import Problem, build, play_data
+from simrank.collectives.play import NOT_ARRIVED
 from simrank.collectives.reference import count_wrong
 from simrank.collectives.time_rounds import TimePlayer
 from simrank.hardware import load_cluster
@@ -56,14 +57,20 @@ def ring_with_data(bytes_per_rank: int, repeats: int) -> dict[str, Any]:
     return {"play_s": play_s, "build_s": build_s, "rounds": num_rounds, "num_wrong": num_wrong}
 
 
-def ring_without_data(*, slow_link: bool) -> dict[str, Any]:
-    """Return the times to build and to time one ring all_reduce on 131,072 ranks."""
+def ring_without_data(*, slow_link: bool, num_channels: int = 0) -> dict[str, Any]:
+    """Return the times to build and to time one ring all_reduce on 131,072 ranks.
+
+    Args:
+        slow_link: Whether one link of one node is slow.
+        num_channels: Rings; by default one for each of the eight rails, as the chooser takes them.
+    """
     cluster = load_cluster({"name": "h100_ib", "nodes": 16_384})
     if slow_link:
         cluster = cluster.with_link("gpu3", "nvswitch", node=7_000, bandwidth_bytes_per_s=1e9)
     num_ranks = cluster.num_devices
     begin = time.perf_counter()
-    schedule = build(Problem("all_reduce", num_ranks, num_ranks * 2048), "ring")
+    problem = Problem("all_reduce", num_ranks, num_ranks * 2048, node_size=8)
+    schedule = build(problem, "ring", options={"num_channels": num_channels})
     build_s = time.perf_counter() - begin
     arrivals = np.random.default_rng(SEED).integers(0, 10**7, num_ranks)
     devices = np.arange(num_ranks)
@@ -71,7 +78,35 @@ def ring_without_data(*, slow_link: bool) -> dict[str, Any]:
     def play() -> None:
         TimePlayer(schedule, network=cluster, devices=devices, itemsize=4).completions(arrivals)
 
-    return {"play_s": best_of(3, play), "build_s": build_s, "rounds": schedule.num_rounds}
+    found = {"play_s": best_of(3, play), "build_s": build_s, "rounds": schedule.num_rounds}
+    return {**found, "channels": schedule.num_channels}
+
+
+def staggered_chain() -> dict[str, Any]:
+    """Return the time to evaluate a chain broadcast after each of 512 arrivals, one by one."""
+    cluster = load_cluster({"name": "h100_ib", "nodes": 64})
+    schedule = build(Problem("broadcast", 512, 1000), "chain")
+
+    def play() -> None:
+        player = TimePlayer(schedule, network=cluster, devices=np.arange(512), itemsize=4)
+        arrivals = np.full(512, NOT_ARRIVED)
+        for rank in range(512):
+            arrivals[rank] = rank * 10**8
+            player.completions(arrivals)
+
+    return {"play_s": best_of(1, play), "rounds": schedule.num_rounds}
+
+
+def first_routes() -> dict[str, Any]:
+    """Return the time of the first look-up of neighbours on a ring of 1,000 devices."""
+    links = [
+        {"between": [f"gpu{i}", f"gpu{(i + 1) % 1000}"], "bandwidth": "1 GB/s", "latency": "1 us"}
+        for i in range(1000)
+    ]
+    device = {"like": "hgx_h100", "count": 1000}
+    cluster = load_cluster({"name": "r", "source": "assumed", "device": device, "links": links})
+    ranks = np.arange(1000)
+    return {"play_s": best_of(1, lambda: cluster.paths(ranks, np.roll(ranks, -1)))}
 
 
 def node_with_data() -> dict[str, Any]:
@@ -91,6 +126,16 @@ CASES: dict[str, tuple[Callable[[], dict[str, Any]], float | None]] = {
     "ring all_reduce, 8 ranks, 64 MiB": (node_with_data, None),
     "ring times, 131,072 ranks, equal nodes": (lambda: ring_without_data(slow_link=False), 0.1),
     "ring times, 131,072 ranks, one slow link": (lambda: ring_without_data(slow_link=True), 20.0),
+    "one ring, 131,072 ranks, equal nodes": (
+        lambda: ring_without_data(slow_link=False, num_channels=1),
+        0.1,
+    ),
+    "one ring, 131,072 ranks, one slow link": (
+        lambda: ring_without_data(slow_link=True, num_channels=1),
+        20.0,
+    ),
+    "chain times, 512 ranks one by one": (staggered_chain, None),
+    "first routes, ring of 1,000 devices": (first_routes, 1.0),
 }
 
 
