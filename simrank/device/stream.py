@@ -97,23 +97,20 @@ class Operation(Handle):
         self.stream.ended(self)
 
     def _fail(self, error: BaseException) -> None:
-        task = self._task
+        """Raise in the rank that issued this, where it waits; without one, in the main program."""
         error.add_note(f"simrank: raised by {self.name}, when it ran on the stream")
-        if task is None or task.finished:
-            self.error = error
-        else:
+        engine, task = self.stream.device.engine, self._task
+
+        def surface() -> None:
+            if task is None or task.finished:
+                raise error
             task.thrown = error
-            self.stream.device.engine.call_at(
-                self.stream.device.engine.now_ps, lambda: _resume_to_raise(task)
-            )
+            engine.resume(task)
+
+        engine.call_at(engine.now_ps, surface)
 
     def drop(self) -> None:
         """Let go of what it holds, without an end: its rank was aborted."""
-
-
-def _resume_to_raise(task: Any) -> None:  # noqa: ANN401 - a Task
-    if task.thrown is not None and not task.finished:
-        task.engine.resume(task)
 
 
 class KernelOperation(Operation):

@@ -208,6 +208,12 @@ class Call:
         sends = self.splits.sends
         return None if (sends == sends[0, 0]).all() else sends
 
+    def absent_ranks(self) -> Iterator[tuple[int, str]]:
+        """Yield the ranks that have not called, for the deadlock report."""
+        for rank, operation in zip(self.group.ranks, self._operations, strict=True):
+            if operation is None:
+                yield rank, self.name
+
     # ---- the device's side: arrival, evaluation, completion ----
 
     def arrive(self, operation: CollectiveOperation) -> None:

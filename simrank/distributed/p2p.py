@@ -26,18 +26,20 @@ class PeerOperation(Operation):
     Attributes:
         message: What it is an end of.
         is_send: Which end.
+        peer_rank: Global rank of the other end.
         tensor: What is sent, or filled.
     """
 
-    __slots__ = ("is_send", "message", "peer", "tensor")
+    __slots__ = ("is_send", "message", "peer_rank", "tensor")
     kind = "collective"
     is_collective = False
 
     def __init__(self, stream: Stream, mailbox: Mailbox, tensor: Tensor, *, is_send: bool) -> None:
         ranks = mailbox.group.ranks
-        own, self.peer = (mailbox.src, mailbox.dst) if is_send else (mailbox.dst, mailbox.src)
+        own, peer = (mailbox.src, mailbox.dst) if is_send else (mailbox.dst, mailbox.src)
+        self.peer_rank = ranks[peer]
         verb = "send to" if is_send else "recv from"
-        name = f"{verb} rank {ranks[self.peer]} on group '{mailbox.group.name}'"
+        name = f"{verb} rank {self.peer_rank} on group '{mailbox.group.name}'"
         super().__init__(stream, name, None, tensor)
         self.rank = ranks[own]
         self.is_send = is_send
@@ -60,6 +62,12 @@ class PeerOperation(Operation):
         """Yield this end, for the deadlock report."""
         if self.rank is not None:
             yield self.rank, self.name, self._site
+
+    def absent_ranks(self) -> Iterator[tuple[int, str]]:
+        """Yield the peer if it has not called, for the deadlock report."""
+        if self.message is not None and len(self.message.ends) == 1 and self.rank is not None:
+            verb = "a recv from" if self.is_send else "a send to"
+            yield self.peer_rank, f"{verb} rank {self.rank}"
 
 
 class Message:

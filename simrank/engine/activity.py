@@ -76,6 +76,10 @@ class Activity:
         empty = [resource.name for resource, demand in self.demands if demand and not resource.free]
         yield None, f"work stalled, nothing left of {', '.join(empty) or 'what it needs'}", None
 
+    def absent_ranks(self) -> Iterator[tuple[int, str]]:
+        """Yield nothing: it waits for resources."""
+        return iter(())
+
 
 class Solver(Protocol):
     """Shares resources; `hardware.sharing` has the one that simrank uses."""

@@ -27,6 +27,9 @@ class PendingOperation(Protocol):
     def pending_ranks(self) -> Iterable[tuple[int | None, str, CallSite | None]]:
         """Yield, per rank that has issued it: the rank, what it is, and where it was issued."""
 
+    def absent_ranks(self) -> Iterable[tuple[int, str]]:
+        """Yield, per rank that it waits for: the rank, and what that rank has not called."""
+
 
 def deadlock_error(engine: Engine, hub_waits_for: str | None) -> DeadlockError:
     """Build the error of a simulation in which nothing can ever happen again."""
@@ -78,24 +81,42 @@ def _states(engine: Engine) -> list[RankState]:
 
 
 def _facts(engine: Engine) -> Iterator[tuple[int | None, str, CallSite | None, bool]]:
-    groups = {task.group: None for task in engine.tasks if task.group is not None}
-    told: set[int] = set()  # A rank that waits on the host is told once, by its wait.
+    """Yield who waits on the host, then who left something in flight, then who has ended.
+
+    A rank is told in the first of these alone.
+    """
+    told: set[int] = set()
     for task in engine.tasks:
         told.add(_rank(task))
         yield (_rank(task), *_waiting_fact(task), True)
     left_behind: set[int] = set()
-    for operation in engine.pending:
-        for rank, text, site in operation.pending_ranks():
-            if rank is None:
-                yield None, text, site, True
-            elif rank not in told:
-                left_behind.add(rank)
-                yield rank, f"returned, but {text} is incomplete", site, True
+    for rank, text, site in _in_flight(engine):
+        if rank is None:
+            yield None, text, site, True
+        elif rank not in told:
+            left_behind.add(rank)
+            yield rank, f"returned, but {text} is incomplete", site, True
     told |= left_behind
-    for group in groups:
+    for rank, text in _ended(engine):
+        if rank not in told:
+            told.add(rank)
+            yield rank, text, None, False
+
+
+def _in_flight(engine: Engine) -> Iterator[tuple[int | None, str, CallSite | None]]:
+    for operation in engine.pending:
+        yield from operation.pending_ranks()
+
+
+def _ended(engine: Engine) -> Iterator[tuple[int, str]]:
+    """Yield the ranks that ended early, the usual culprits, and what they have not called."""
+    for group in {task.group: None for task in engine.tasks if task.group is not None}:
         for task in group.tasks:
-            if task.finished and _rank(task) not in told:
-                yield _rank(task), _ended_fact(task), None, False
+            if task.finished:
+                yield _rank(task), _ended_fact(task)
+    for operation in engine.pending:  # Their group may have ended altogether.
+        for rank, call in operation.absent_ranks():
+            yield rank, f"returned without {call}"
 
 
 def _rank(task: Task) -> int:

@@ -142,3 +142,28 @@ def test_each_program_has_streams_of_its_own(run):
         assert streams[0].device is streams[1].device or rank
 
     run(program, 1)
+
+
+def test_an_operation_that_fails_on_the_stream_raises_in_its_rank(run):
+    """Where the rank waits next; and in the main program if the rank has returned."""
+    from simrank.device.current import stream_on
+    from simrank.device.stream import KernelOperation
+    from simrank.errors import SpawnException
+
+    def fail(ctx):
+        def effect():
+            raise ArithmeticError("on the device")
+
+        stream = stream_on(ctx.devices[0])
+        stream.submit(KernelOperation(stream, "broken", effect, duration_ps=1000, demands=()))
+
+    def waiting(rank, ctx):
+        fail(ctx)
+        ctx.wait(ctx.timer(10**9))
+
+    with pytest.raises(SpawnException) as caught:
+        run(waiting, 1)
+    assert isinstance(caught.value.errors[0], ArithmeticError)
+    assert any("broken" in note for note in caught.value.errors[0].__notes__)
+    with pytest.raises(ArithmeticError, match="on the device"):
+        run(lambda rank, ctx: fail(ctx), 1)

@@ -167,6 +167,9 @@ def test_ranks_that_return_with_a_collective_in_flight_are_reported(run):
     with pytest.raises(DeadlockError, match="returned, but all_reduce #1") as caught:
         run(program, 4)
     assert caught.value.waits[0].ranks == (0, 1, 2)
+    culprit = caught.value.waits[1]
+    assert (culprit.ranks, culprit.waits) == ((ODD,), False)
+    assert culprit.state == "returned without all_reduce #1 on group 'default_pg'"
 
 
 def test_groups_used_in_different_order_are_a_deadlock(run):
