@@ -20,7 +20,7 @@ from simrank.hardware.shortest import Edge
 from simrank.hardware.spec import CollectiveSpec, DeviceSpec
 
 if TYPE_CHECKING:
-    from simrank.config.cluster import ClusterConfig
+    from simrank.config.cluster import ClusterConfig, DeviceConfig
     from simrank.config.load import ClusterRef
     from simrank.config.quantity import PerDirection
 
@@ -244,16 +244,7 @@ def build_cluster(config: ClusterConfig) -> Cluster:
         name=config.name,
         num_nodes=config.nodes,
         devices_per_node=device.count,
-        device=DeviceSpec(
-            name=device.name,
-            memory_bytes=device.memory_bytes,
-            memory_bandwidth_bytes_per_s=device.memory_bandwidth_bytes_per_s,
-            num_sms=device.num_sms,
-            peak_flops=dict(device.peak_flops),
-            kernel_floor_ps=device.kernel_floor_ps,
-            launch_overhead_ps=device.launch_overhead_ps,
-            host_link_bandwidth_bytes_per_s=device.host_link_bandwidth_bytes_per_s,
-        ),
+        device=_device_spec(device),
         collectives=CollectiveSpec(
             launch_latency_ps=config.collectives.launch_latency_ps,
             step_overhead_ps=config.collectives.step_overhead_ps,
@@ -264,6 +255,20 @@ def build_cluster(config: ClusterConfig) -> Cluster:
         link_latency_ps=_frozen(np.append(latency, 0)),
         topology=topology,
         routes=_route_table(topology, config.nodes),
+    )
+
+
+def _device_spec(device: DeviceConfig) -> DeviceSpec:
+    """Return the device of a configuration as the simulator sees it."""
+    return DeviceSpec(
+        name=device.name,
+        memory_bytes=device.memory_bytes,
+        memory_bandwidth_bytes_per_s=device.memory_bandwidth_bytes_per_s,
+        num_sms=device.num_sms,
+        peak_flops=dict(device.peak_flops),
+        kernel_floor_ps=device.kernel_floor_ps,
+        launch_overhead_ps=device.launch_overhead_ps,
+        host_link_bandwidth_bytes_per_s=device.host_link_bandwidth_bytes_per_s,
     )
 
 
