@@ -13,8 +13,9 @@ COMMANDS = {
     "bench": {
         "target", "--cluster", "--nodes", "-g", "--ngpus", "--num-ranks", "-b", "--minbytes", "-e",
         "--maxbytes", "-f", "--stepfactor", "-i", "--stepbytes", "-n", "--iters", "-w",
-        "--warmup_iters", "-d", "--datatype", "-o", "--op", "-r", "--root", "-c", "--check", "-a", "--algorithm", "--measured", "--seed", "--json", "--csv", "--trace",
-        "--trace-ranks", "--help",
+        "--warmup_iters", "-d", "--datatype", "-o", "--op", "-r", "--root", "-c", "--check", "-a",
+        "--algorithm", "--measured", "--seed", "--json", "--csv", "--trace", "--trace-ranks",
+        "--help",
     },
     "check": {"file", "--help"},
     "clusters": {"--help"},

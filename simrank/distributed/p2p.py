@@ -144,7 +144,7 @@ class Mailbox:
         self.src = src
         self.dst = dst
         costs = group.world.cluster.collectives
-        self.eager_bytes = costs.buffer_bytes
+        self.eager_bytes = costs.buffer_bytes * costs.num_channels
         self._waiting: dict[bool, deque[Message]] = {True: deque(), False: deque()}
         self._num = {True: 0, False: 0}
 
