@@ -1,7 +1,7 @@
 """The clocks of the standard library inside ranks: simulated, and restored afterwards (E7)."""
 
 # The programs here are users' programs: they read clocks, under every name.
-# ruff: noqa: TID251, ICN001
+# ruff: noqa: ICN001
 
 import datetime
 import datetime as dt

@@ -1,7 +1,7 @@
 """Locks, conditions and queues of the standard library between ranks (E7)."""
 
 # The programs here are users' programs; names are looked up within the Context, where they differ.
-# ruff: noqa: TID251, PLW0108
+# ruff: noqa: PLW0108
 
 import queue
 import threading

@@ -1,7 +1,6 @@
 """What is replaced in the standard library while a Context is entered, and what is refused."""
 
 # The programs here are users' programs; they keep names of their own.
-# ruff: noqa: TID251
 
 import multiprocessing.process
 import multiprocessing.synchronize

@@ -1,0 +1,213 @@
+"""State that each rank has for itself, as each process would: random numbers, environment, argv.
+
+It is made at first use and dispatched: what stands in asks who runs, and nothing is swapped when
+ranks take turns. Outside ranks everything is the process's own.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import random  # noqa: TID251 - dispatched here, drawn from nowhere
+import sys
+from collections.abc import Callable, Iterator, MutableMapping
+from typing import TYPE_CHECKING, Any
+
+from simrank.ranks.current import current_program
+
+if TYPE_CHECKING:
+    from simrank.ranks.current import Program
+
+_MASTER_PORT = "29500"  # torchrun's default
+_NUMPY_KEY = "generator of numpy.random"
+# Functions of numpy.random that draw from its shared generator without being its methods.
+_NUMPY_WRAPPERS = {"seed": "seed", "sample": "random_sample", "ranf": "random_sample"}
+
+
+def stand_ins() -> list[tuple[Any, str, Any]]:
+    """Return what to replace while a Context is entered: owner, name and stand-in."""
+    import numpy.random as np_random  # noqa: PLC0415 - numpy loads it late, and so do we
+
+    numpy_global: Any = np_random.mtrand._rand  # noqa: SLF001 - what its functions draw from
+    python_global: Any = random._inst  # noqa: SLF001 - likewise
+    environment: Any = os.environ
+    return [
+        *_generator_functions(random, python_global, _python_generator),
+        *_generator_functions(np_random, numpy_global, _numpy_generator),
+        *(
+            (np_random, name, _draw(getattr(np_random, name), _NUMPY_KEY, _numpy_generator, method))
+            for name, method in _NUMPY_WRAPPERS.items()
+        ),
+        (np_random, "default_rng", _seeded(np_random.default_rng)),
+        (environment, "_data", _Environment(environment._data)),  # noqa: SLF001 - what it reads
+        (os, "putenv", _outside_ranks(os.putenv)),
+        (os, "unsetenv", _outside_ranks(os.unsetenv)),
+        (sys, "argv", _Arguments(sys.argv)),
+    ]
+
+
+def _rank_program() -> Program | None:
+    """Return the program that runs if it is a rank."""
+    program = current_program()
+    return None if program is None or program.rank is None else program
+
+
+# ---- random numbers ----
+
+
+def _python_generator(program: Program) -> random.Random:
+    return random.Random(f"{program.engine.seed}:{program.rank}")
+
+
+def _numpy_generator(program: Program) -> Any:  # noqa: ANN401 - numpy's RandomState
+    import numpy as np  # noqa: PLC0415 - loaded with its stand-ins
+
+    return np.random.RandomState([program.engine.seed % 2**32, (program.rank or 0) + 1])
+
+
+def _generator_functions(
+    module: Any,  # noqa: ANN401 - random or numpy.random
+    shared: object,
+    make: Callable[[Program], Any],
+) -> list[tuple[Any, str, Any]]:
+    """Return stand-ins for the functions of a module that draw from one shared generator."""
+    names = [
+        name for name in dir(module) if getattr(getattr(module, name), "__self__", 0) is shared
+    ]
+    key = f"generator of {module.__name__}"
+    return [(module, name, _draw(getattr(module, name), key, make)) for name in names]
+
+
+def _draw(
+    original: Callable[..., Any],
+    key: str,
+    make: Callable[[Program], Any],
+    method: str | None = None,
+) -> Callable[..., Any]:
+    """Return what draws from the running rank's generator, and elsewhere is the original."""
+    name = method or original.__name__
+
+    @functools.wraps(original)
+    def draw(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - the original's
+        program = _rank_program()
+        if program is None:
+            return original(*args, **kwargs)
+        generator = program.local.get(key)
+        if generator is None:
+            generator = program.local[key] = make(program)
+        return getattr(generator, name)(*args, **kwargs)
+
+    return draw
+
+
+def _seeded(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Let `default_rng()` without a seed repeat in a rank: seeded by rank and number of calls."""
+
+    @functools.wraps(original)
+    def default_rng(seed: Any = None) -> Any:  # noqa: ANN401 - the original's
+        program = _rank_program()
+        if program is None or seed is not None:
+            return original(seed)
+        calls = program.local["default_rng"] = program.local.get("default_rng", 0) + 1
+        return original([program.engine.seed, (program.rank or 0) + 1, calls])
+
+    return default_rng
+
+
+# ---- environment ----
+
+
+def _outside_ranks(original: Callable[..., None]) -> Callable[..., None]:
+    """Keep a rank's changes of its environment from the process."""
+
+    @functools.wraps(original)
+    def change(*args: Any) -> None:  # noqa: ANN401 - the original's
+        if _rank_program() is None:
+            original(*args)
+
+    return change
+
+
+def _torchrun_variables(program: Program) -> dict[str, str]:
+    """Return what torchrun would set for a rank."""
+    assert program.rank is not None, "only ranks have them"
+    per_node = program.context.cluster.devices_per_node
+    first_of_node = program.rank - program.rank % per_node
+    return {
+        "RANK": str(program.rank),
+        "LOCAL_RANK": str(program.rank % per_node),
+        "WORLD_SIZE": str(program.world_size),
+        "LOCAL_WORLD_SIZE": str(min(per_node, program.world_size - first_of_node)),
+        "GROUP_RANK": str(program.rank // per_node),
+        "GROUP_WORLD_SIZE": str(-(-program.world_size // per_node)),
+        "ROLE_RANK": str(program.rank),
+        "ROLE_WORLD_SIZE": str(program.world_size),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": _MASTER_PORT,
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        "TORCHELASTIC_MAX_RESTARTS": "0",
+        "TORCHELASTIC_RUN_ID": "simrank",
+    }
+
+
+class _Environment(MutableMapping[Any, Any]):
+    """The storage of `os.environ`: the process's, or the running rank's copy of its parent's."""
+
+    def __init__(self, shared: Any) -> None:  # noqa: ANN401 - what os.environ keeps its values in
+        self._shared = shared
+
+    def _of(self, program: Program | None) -> Any:  # noqa: ANN401
+        if program is None or program.rank is None:
+            return self._shared
+        own = program.local.get("environ")
+        if own is None:
+            encode = os.environ.encodekey
+            added = {encode(k): encode(v) for k, v in _torchrun_variables(program).items()}
+            own = program.local["environ"] = {**self._of(program.parent), **added}
+        return own
+
+    def __getitem__(self, key: Any) -> Any:  # noqa: ANN401
+        return self._of(current_program())[key]
+
+    def __setitem__(self, key: Any, value: Any) -> None:  # noqa: ANN401
+        self._of(current_program())[key] = value
+
+    def __delitem__(self, key: Any) -> None:  # noqa: ANN401
+        del self._of(current_program())[key]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._of(current_program()))
+
+    def __len__(self) -> int:
+        return len(self._of(current_program()))
+
+
+# ---- argv ----
+
+
+class _Arguments(list[str]):
+    """`sys.argv`: the process's list, or the running rank's copy of it."""
+
+
+def _argument_method(name: str) -> Callable[..., Any]:
+    original = getattr(list, name)
+
+    @functools.wraps(original)
+    def method(self: _Arguments, *args: Any) -> Any:  # noqa: ANN401 - the original's
+        program = _rank_program()
+        if program is None:
+            return original(self, *args)
+        own = program.local.get("argv")
+        if own is None:
+            own = program.local["argv"] = list.copy(self)
+        return original(own, *args)
+
+    return method
+
+
+for _name in (
+    "__getitem__", "__setitem__", "__delitem__", "__iter__", "__len__", "__contains__",
+    "__repr__", "__eq__", "__add__", "append", "clear", "copy", "count", "extend", "index",
+    "insert", "pop", "remove", "reverse", "sort",
+):  # fmt: skip
+    setattr(_Arguments, _name, _argument_method(_name))
