@@ -1,6 +1,7 @@
 """simrank: a multi-GPU program in one Python process, with real numbers and simulated time.
 
-Start with `Context` and `multiprocessing.spawn`. Names are imported when they are first used, so
+Start with `Context` and `multiprocessing.spawn`. Inside a rank, torch's factories and dtypes are
+here too (`simrank.zeros`, `simrank.bfloat16`). Names are imported when they are first used, so
 `import simrank` costs next to nothing.
 """
 
@@ -25,6 +26,14 @@ __all__ = [
     "errors",
     "multiprocessing",
 ]
+_FACTORIES = (
+    "arange", "empty", "from_numpy", "full", "manual_seed", "ones", "rand", "randn", "tensor",
+    "zeros",
+)  # fmt: skip
+_DTYPES = (
+    "bfloat16", "bool", "float16", "float32", "float64", "float8_e4m3fn", "float8_e5m2", "int16",
+    "int32", "int64", "int8", "uint8",
+)  # fmt: skip
 _PLACES = {
     "Context": "simrank.context",
     "Event": "simrank.device",
@@ -36,13 +45,17 @@ _PLACES = {
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - whatever the name stands for
     if name in _PLACES:
         return getattr(import_module(_PLACES[name]), name)
+    if name in _FACTORIES:
+        return getattr(import_module("simrank.device.factories"), name)
+    if name in _DTYPES:
+        return import_module("simrank.device").DTYPES[name]
     if name in __all__:
         return import_module(f"simrank.{name}")
     raise AttributeError(f"module 'simrank' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted([*__all__, "__version__"])
+    return sorted([*__all__, *_FACTORIES, *_DTYPES, "__version__"])
 
 
 register_default_context(lambda num_ranks: __getattr__("Context").for_ranks(num_ranks))

@@ -19,6 +19,12 @@ COMMANDS = {
     },
     "check": {"file", "--help"},
     "clusters": {"--help"},
+    "run": {
+        "program", "args", "--cluster", "--nproc-per-node", "--nproc_per_node", "--nnodes",
+        "--seed", "--trace", "--trace-ranks", "--summary", "--shape-only", "--rdzv-backend",
+        "--rdzv_backend", "--rdzv-endpoint", "--rdzv_endpoint", "--rdzv-id", "--rdzv_id",
+        "--master-addr", "--master_addr", "--master-port", "--master_port", "--help",
+    },
 }  # fmt: skip
 
 

@@ -53,9 +53,9 @@ class Operation(Handle):
         self.keeps = keeps  # Tensors stay alive until the operation has ended.
         self.start_ps = -1
         self.issue_ps = 0
-        self.rank: int | None = None
         self.details: dict[str, Any] | None = None
         self._task = stream.device.engine.current_task()
+        self.rank: int | None = None if self._task is None else self._task.rank
         self._site = user_site()
 
     def describe(self) -> str:

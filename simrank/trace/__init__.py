@@ -1,5 +1,6 @@
-"""Observers that write what happened: start with `timeline`."""
+"""Observers that write what happened: start with `timeline`, then `summary`."""
 
+from simrank.trace.summary import Summary, summary_json, summary_text
 from simrank.trace.timeline import Timeline
 
-__all__ = ["Timeline"]
+__all__ = ["Summary", "Timeline", "summary_json", "summary_text"]

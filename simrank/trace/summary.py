@@ -1,0 +1,173 @@
+"""Where the simulated time of a run went, per set of equal ranks, and its costliest collectives."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from simrank.errors import ranks_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from simrank.device import Operation
+    from simrank.engine import Task
+
+_NUM_COSTLIEST = 5
+_PS_PER_US = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class RankTimes:
+    """Times of the ranks that spent theirs alike, in microseconds.
+
+    Attributes:
+        ranks: Who.
+        compute_us: At least one kernel or copy ran.
+        exposed_communication_us: Only collectives ran.
+        idle_us: Nothing ran on the device.
+        peak_memory_bytes: The most that was allocated on the device.
+    """
+
+    ranks: tuple[int, ...]
+    compute_us: float
+    exposed_communication_us: float
+    idle_us: float
+    peak_memory_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveCost:
+    """All calls of one collective with one size and algorithm.
+
+    Attributes:
+        name: For example `all_reduce`.
+        group: The group's name.
+        size_bytes: Of one call.
+        algorithm: What ran.
+        num_calls: How many.
+        total_us: Time of all calls, on the rank that spent most of it.
+    """
+
+    name: str
+    group: str
+    size_bytes: int
+    algorithm: str
+    num_calls: int
+    total_us: float
+
+
+class Summary:
+    """Adds up what ran on each rank; an observer of the engine.
+
+    Everything needed is kept per rank as intervals until `ranks` is asked for.
+    """
+
+    def __init__(self) -> None:
+        self._busy: dict[int, dict[bool, list[tuple[int, int]]]] = {}
+        self._calls: dict[tuple[str, str, int, str], dict[int, tuple[int, int]]] = {}
+
+    def on_task_switch(self, task: Task, time_ps: int) -> None:
+        """Note nothing."""
+
+    def on_host(self, task: Task, name: str, start_ps: int, end_ps: int) -> None:
+        """Note nothing: hosts cost nothing but their charges."""
+
+    def on_transfer(self, name: str, links: tuple[int, ...], start_ps: int, end_ps: int) -> None:
+        """Note nothing: the copy is an operation."""
+
+    def on_operation(self, operation: Operation) -> None:
+        """Add an operation to its rank's intervals."""
+        rank = operation.rank
+        if rank is None or operation.kind in ("event", "wait"):
+            return
+        is_collective = operation.kind == "collective"
+        interval = (operation.start_ps, operation.complete_ps)
+        self._busy.setdefault(rank, {True: [], False: []})[is_collective].append(interval)
+        if is_collective:
+            self._add_call(operation, rank, interval[1] - interval[0])
+
+    def _add_call(self, operation: Operation, rank: int, took_ps: int) -> None:
+        details = operation.details or {}
+        name, _, group = operation.name.partition(" on group ")
+        key = (
+            name.partition(" #")[0], group.strip("'"), details.get("bytes", 0),
+            details.get("algorithm", ""),
+        )  # fmt: skip
+        by_rank = self._calls.setdefault(key, {})
+        num_calls, total_ps = by_rank.get(rank, (0, 0))
+        by_rank[rank] = (num_calls + 1, total_ps + took_ps)
+
+    def ranks(self, end_ps: int, peak_bytes: dict[int, int]) -> list[RankTimes]:
+        """Return the times of every set of equal ranks, until the end of the run.
+
+        Args:
+            end_ps: When the run ended.
+            peak_bytes: Per rank the most memory its device held.
+        """
+        found: dict[tuple[int, int, int], list[int]] = {}
+        for rank in sorted(peak_bytes.keys() | self._busy.keys()):
+            busy = self._busy.get(rank, {True: [], False: []})
+            compute_ps = _covered_ps(busy[False])
+            both_ps = _covered_ps([*busy[False], *busy[True]])
+            key = (compute_ps, both_ps - compute_ps, peak_bytes.get(rank, 0))
+            found.setdefault(key, []).append(rank)
+        return [
+            RankTimes(
+                tuple(ranks),
+                compute_ps / _PS_PER_US,
+                exposed_ps / _PS_PER_US,
+                (end_ps - compute_ps - exposed_ps) / _PS_PER_US,
+                peak,
+            )
+            for (compute_ps, exposed_ps, peak), ranks in found.items()
+        ]
+
+    def costliest(self) -> list[CollectiveCost]:
+        """Return the five collectives that took most time in all."""
+        costs = []
+        for key, by_rank in self._calls.items():
+            num_calls, total_ps = max(by_rank.values(), key=lambda entry: entry[1])
+            costs.append(CollectiveCost(*key, num_calls, total_ps / _PS_PER_US))
+        return sorted(costs, key=lambda cost: -cost.total_us)[:_NUM_COSTLIEST]
+
+
+def _covered_ps(intervals: Iterable[tuple[int, int]]) -> int:
+    """Return how much time a set of intervals covers."""
+    covered = end = 0
+    for start_ps, end_ps in sorted(intervals):
+        if end_ps > end:
+            covered += end_ps - max(start_ps, end)
+            end = end_ps
+    return covered
+
+
+def summary_json(summary: Summary, end_ps: int, peak_bytes: dict[int, int]) -> dict[str, Any]:
+    """Return a run's summary as plain data."""
+    return {
+        "simulated_us": end_ps / _PS_PER_US,
+        "ranks": [asdict(times) for times in summary.ranks(end_ps, peak_bytes)],
+        "collectives": [asdict(cost) for cost in summary.costliest()],
+    }
+
+
+def summary_text(summary: Summary, end_ps: int, peak_bytes: dict[int, int]) -> str:
+    """Return a run's summary for people."""
+    lines = [f"simulated time: {end_ps / _PS_PER_US:.3f} us"]
+    for times in summary.ranks(end_ps, peak_bytes):
+        who = "rank" if len(times.ranks) == 1 else "ranks"
+        lines.append(
+            f"  {who} {ranks_text(times.ranks)}: compute {times.compute_us:.3f} us, "
+            f"exposed communication {times.exposed_communication_us:.3f} us, "
+            f"idle {times.idle_us:.3f} us, peak memory {times.peak_memory_bytes / 1e6:.3f} MB"
+        )
+    costs = summary.costliest()
+    if costs:
+        lines.append("costliest collectives:")
+    for cost in costs:
+        algorithm = f" ({cost.algorithm})" if cost.algorithm else ""
+        lines.append(
+            f"  {cost.name} of {cost.size_bytes} B on '{cost.group}'{algorithm}: "
+            f"{cost.num_calls} calls, {cost.total_us:.3f} us"
+        )
+    return "\n".join(lines)

@@ -1,0 +1,79 @@
+"""The summary: where simulated time went, per set of equal ranks."""
+
+import pytest
+
+import simrank
+import simrank.distributed as dist
+from simrank.trace import Summary, summary_json, summary_text
+
+
+def summarised(program, nprocs=4):
+    summary = Summary()
+    with simrank.Context("hgx_h100", data=False) as ctx:
+        ctx.observe(summary)
+        ctx.multiprocessing.spawn(program, (ctx,), nprocs=nprocs)
+    peaks = {device.index: device.memory.peak_bytes for device in ctx.devices}
+    return summary, ctx.now_ps, peaks
+
+
+def program(rank, ctx):
+    dist.init_process_group()
+    large = ctx.empty((4096, 4096), dtype="bfloat16")
+    small = ctx.empty(2**20)
+    dist.all_reduce(small)
+    product = large @ large
+    if rank == 3:
+        product = product @ large
+    dist.all_reduce(small)
+    ctx.synchronize()
+
+
+def test_ranks_that_spent_their_time_alike_share_an_entry():
+    """Rank 3 computed twice as long; the times add up to the run."""
+    summary, end_ps, peaks = summarised(program)
+    first, last = summary.ranks(end_ps, peaks)
+    assert (first.ranks, last.ranks) == ((0, 1, 2), (3,))
+    assert last.compute_us == pytest.approx(2 * first.compute_us, rel=1e-6)
+    for times in (first, last):
+        total = times.compute_us + times.exposed_communication_us + times.idle_us
+        assert total == pytest.approx(end_ps / 1e6)
+    assert last.peak_memory_bytes == 3 * 2 * 4096**2 + 4 * 2**20
+
+
+def test_communication_under_compute_is_not_exposed():
+    """An asynchronous all_reduce beside a longer matmul adds no exposed time."""
+
+    def overlapped(rank, ctx):
+        dist.init_process_group()
+        large, small = ctx.empty((8192, 8192), dtype="bfloat16"), ctx.empty(1024)
+        work = dist.all_reduce(small, async_op=True)
+        large @ large
+        work.wait()
+        ctx.synchronize()
+
+    summary, end_ps, peaks = summarised(overlapped)
+    (times,) = summary.ranks(end_ps, peaks)
+    assert times.compute_us > 1000
+    assert times.exposed_communication_us < 10
+
+
+def test_the_costliest_collectives_come_first():
+    """By total time; calls of one size and algorithm are one entry."""
+
+    def calls(rank, ctx):
+        dist.init_process_group()
+        for size, times in ((2**24, 1), (2**10, 3)):
+            x = ctx.empty(size)
+            for _ in range(times):
+                dist.all_reduce(x)
+        dist.broadcast(x, 0)
+
+    summary, end_ps, peaks = summarised(calls)
+    costs = summary.costliest()
+    assert [(c.name, c.size_bytes, c.num_calls) for c in costs] == [
+        ("all_reduce", 2**26, 1), ("all_reduce", 2**12, 3), ("broadcast", 2**12, 1),
+    ]  # fmt: skip
+    assert summary_json(summary, end_ps, peaks)["collectives"][0]["num_calls"] == 1
+    text = summary_text(summary, end_ps, peaks)
+    assert text.startswith("simulated time: ")
+    assert "ranks 0-3: compute 0.000 us" in text
