@@ -1,7 +1,6 @@
 """One test or more per rule E1 ... E11 of the engine, named after it; read them as its contract."""
 
 # E7 is about programs that read the clock.
-# ruff: noqa: TID251
 
 import time
 import tracemalloc
