@@ -48,8 +48,10 @@ def test_public_names_are_frozen():
     ]  # fmt: skip
     assert all(hasattr(simrank, name) for name in simrank.__all__)
     assert simrank.multiprocessing.__all__ == [
-        "ProcessContext", "ProcessException", "ProcessExitedException", "ProcessRaisedException",
-        "SpawnException", "spawn",
+        "Array", "Barrier", "BoundedSemaphore", "Condition", "Event", "JoinableQueue", "Lock",
+        "Manager", "Pool", "Process", "ProcessContext", "ProcessException",
+        "ProcessExitedException", "ProcessRaisedException", "Queue", "RLock", "Semaphore",
+        "SimpleQueue", "SpawnException", "Value", "get_context", "spawn", "start_processes",
     ]  # fmt: skip
     assert simrank.distributed.__all__ == [
         "ProcessGroup", "ReduceOp", "Work", "all_gather_into_tensor", "all_reduce",

@@ -1,4 +1,4 @@
-"""torch.multiprocessing on simulated ranks: start with `spawn`."""
+"""torch.multiprocessing on simulated ranks: start with `spawn`; `shared` is what ranks share."""
 
 from simrank.errors import (
     ProcessException,
@@ -6,13 +6,48 @@ from simrank.errors import (
     ProcessRaisedException,
     SpawnException,
 )
-from simrank.multiprocessing.spawn import ProcessContext, spawn
+from simrank.multiprocessing.shared import (
+    Array,
+    Barrier,
+    BoundedSemaphore,
+    Condition,
+    Event,
+    JoinableQueue,
+    Lock,
+    Manager,
+    Pool,
+    Process,
+    Queue,
+    RLock,
+    Semaphore,
+    SimpleQueue,
+    Value,
+    get_context,
+)
+from simrank.multiprocessing.spawn import ProcessContext, spawn, start_processes
 
 __all__ = [
+    "Array",
+    "Barrier",
+    "BoundedSemaphore",
+    "Condition",
+    "Event",
+    "JoinableQueue",
+    "Lock",
+    "Manager",
+    "Pool",
+    "Process",
     "ProcessContext",
     "ProcessException",
     "ProcessExitedException",
     "ProcessRaisedException",
+    "Queue",
+    "RLock",
+    "Semaphore",
+    "SimpleQueue",
     "SpawnException",
+    "Value",
+    "get_context",
     "spawn",
+    "start_processes",
 ]

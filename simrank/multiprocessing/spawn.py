@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from types import TracebackType
 
+_START_METHODS = ("spawn", "fork", "forkserver")
 _FIRST_PID = 1000  # assumed: any number that looks like a process id
 
 
@@ -64,6 +65,24 @@ def spawn(
     with default_context(nprocs) as context:
         started = spawn_in(context.program, fn, args, nprocs, join=True)
     return started if not join else None
+
+
+def start_processes(
+    fn: Callable[..., Any],
+    args: Sequence[Any] = (),
+    nprocs: int = 1,
+    join: bool = True,
+    daemon: bool = False,
+    start_method: str = "spawn",
+) -> ProcessContext | None:
+    """Run `fn(rank, *args)` on simulated ranks, whatever the start method; see `spawn`.
+
+    Raises:
+        ValueError: There is no such start method.
+    """
+    if start_method not in _START_METHODS:
+        raise ValueError(f"cannot find context for {start_method!r}")
+    return spawn(fn, args, nprocs, join, daemon)
 
 
 def spawn_in(

@@ -1,0 +1,196 @@
+"""What ranks share: multiprocessing's queues, locks, managers and values, as waits of the engine.
+
+A rank that waits on one of them goes back to the hub and is resumed in simulated time; one that can
+never be served is part of the deadlock report. Everything lives in this process: values are passed,
+not copied.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading  # noqa: TID251 - its classes are engine waits in a rank (see `ranks.stdlib`)
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, NoReturn, Self
+
+from simrank.errors import UnsupportedError
+from simrank.ranks.locks import Lock as Lock  # noqa: PLC0414 - part of this module's face
+from simrank.ranks.locks import ReentrantLock
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+Barrier = threading.Barrier
+Event = threading.Event
+RLock = ReentrantLock
+Semaphore = threading.Semaphore
+BoundedSemaphore = threading.BoundedSemaphore
+
+_METHODS = ("spawn", "fork", "forkserver", None)
+# C type codes and ctypes names -> the Python type whose zero a fresh value has.
+_FLOAT_CODES = ("f", "d", "c_float", "c_double")
+
+
+class Condition(threading.Condition):
+    """As multiprocessing.Condition.
+
+    Args:
+        lock: The lock under it; default: a reentrant one. Python's own knows threads, not ranks.
+    """
+
+    def __init__(self, lock: Any = None) -> None:  # noqa: ANN401 - any lock
+        under: Any = RLock() if lock is None else lock
+        super().__init__(under)
+
+
+class Queue(queue.Queue[Any]):
+    """As multiprocessing.Queue; nothing needs to be flushed, so closing it does nothing."""
+
+    def close(self) -> None:
+        """Do nothing: no thread feeds a pipe."""
+
+    def join_thread(self) -> None:
+        """Do nothing: no thread feeds a pipe."""
+
+    def cancel_join_thread(self) -> None:
+        """Do nothing: no thread feeds a pipe."""
+
+
+class JoinableQueue(Queue):
+    """As multiprocessing.JoinableQueue: `task_done` and `join`."""
+
+
+class SimpleQueue(Queue):
+    """As multiprocessing.SimpleQueue: unbounded, `get`, `put` and `empty`."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+
+
+class Value:
+    """A value that ranks share, as multiprocessing.Value.
+
+    Args:
+        typecode: As there: "i", "d", ...; decides what it is without a value.
+        value: Its first value.
+        lock: As there; ranks never run at the same time, so it only matters between waits.
+    """
+
+    def __init__(self, typecode: Any, value: Any = None, *, lock: Any = True) -> None:  # noqa: ANN401
+        self.value = _zero(typecode) if value is None else value
+        self._lock = RLock() if isinstance(lock, bool) else lock
+
+    def get_lock(self) -> Any:  # noqa: ANN401 - whatever the user passed
+        """Return the lock that guards it."""
+        return self._lock
+
+
+class Array:
+    """An array that ranks share, as multiprocessing.Array.
+
+    Args:
+        typecode: As there.
+        size_or_values: A length, or the values.
+        lock: As there.
+    """
+
+    def __init__(
+        self,
+        typecode: Any,  # noqa: ANN401 - a code or a ctypes type
+        size_or_values: int | Iterable[Any],
+        *,
+        lock: Any = True,  # noqa: ANN401 - any lock
+    ) -> None:
+        if isinstance(size_or_values, int):
+            self._values = [_zero(typecode)] * size_or_values
+        else:
+            self._values = list(size_or_values)
+        self._lock = RLock() if isinstance(lock, bool) else lock
+
+    def get_lock(self) -> Any:  # noqa: ANN401 - whatever the user passed
+        """Return the lock that guards it."""
+        return self._lock
+
+    def __len__(self) -> int:
+        """Return the length, which never changes."""
+        return len(self._values)
+
+    def __getitem__(self, index: Any) -> Any:  # noqa: ANN401 - an element or a slice
+        """Return an element or a slice."""
+        return self._values[index]
+
+    def __setitem__(self, index: Any, value: Any) -> None:  # noqa: ANN401
+        """Set an element, or as many as a slice has."""
+        if isinstance(index, slice) and len(list(value)) != len(self._values[index]):
+            raise ValueError("the length of an Array never changes")
+        self._values[index] = value
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield the elements."""
+        return iter(self._values)
+
+
+def _zero(typecode: Any) -> int | float:  # noqa: ANN401 - a code or a ctypes type
+    return 0.0 if getattr(typecode, "__name__", typecode) in _FLOAT_CODES else 0
+
+
+class SyncManager:
+    """As what multiprocessing.Manager() returns: containers that ranks share."""
+
+    Queue, JoinableQueue, Event, Condition = Queue, JoinableQueue, Event, Condition
+    Barrier, Semaphore, BoundedSemaphore = Barrier, Semaphore, BoundedSemaphore
+    Lock, RLock, Value, Array = Lock, RLock, Value, Array
+    Namespace = SimpleNamespace
+
+    def dict(self, *args: Any, **kwargs: Any) -> Mapping[Any, Any]:  # noqa: ANN401 - dict's own
+        """Return a shared dict."""
+        return dict(*args, **kwargs)
+
+    def list(self, values: Iterable[Any] = ()) -> Any:  # noqa: ANN401 - a list
+        """Return a shared list."""
+        return [*values]
+
+    def start(self) -> None:
+        """Do nothing: there is no server."""
+
+    def shutdown(self) -> None:
+        """Do nothing: there is no server."""
+
+    def __enter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Do nothing: there is no server."""
+
+
+def Manager() -> SyncManager:  # noqa: N802 - multiprocessing's name
+    """Return a manager; ranks live in one process, so it needs no server."""
+    return SyncManager()
+
+
+def _refuse(name: str) -> Any:  # noqa: ANN401 - stands for a class
+    def refuse(*_: object, **__: object) -> NoReturn:
+        raise UnsupportedError(
+            f"multiprocessing.{name} would start a real process\n"
+            "  to fix: use simrank.multiprocessing.spawn for ranks"
+        )
+
+    return refuse
+
+
+Pool, Process = _refuse("Pool"), _refuse("Process")
+
+
+def get_context(method: str | None = None) -> SimpleNamespace:
+    """Return the names of this module under one object, as multiprocessing.get_context.
+
+    Raises:
+        ValueError: There is no such start method.
+    """
+    if method not in _METHODS:
+        raise ValueError(f"cannot find context for {method!r}")
+    names = (
+        "Array", "Barrier", "BoundedSemaphore", "Condition", "Event", "JoinableQueue", "Lock",
+        "Manager", "Pool", "Process", "Queue", "RLock", "Semaphore", "SimpleQueue", "Value",
+    )  # fmt: skip
+    return SimpleNamespace(**{name: globals()[name] for name in names})

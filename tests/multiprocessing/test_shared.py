@@ -1,0 +1,168 @@
+"""Queues, locks, managers and values between ranks: engine waits, in simulated time."""
+
+import time
+
+import pytest
+
+import simrank.multiprocessing as mp
+from simrank.errors import DeadlockError, LivelockError, UnsupportedError
+
+
+def test_a_queue_made_before_the_context_carries_values_between_ranks(run):
+    """Get waits for put; order is kept; a bounded queue holds its producer back."""
+    queue = mp.Queue(maxsize=2)
+    got = []
+
+    def program(rank, ctx):
+        if rank == 0:
+            for item in range(5):
+                queue.put(item)
+        else:
+            ctx.wait(ctx.timer(10**6))
+            got.extend(queue.get() for _ in range(5))
+
+    run(program, 2)
+    assert got == [0, 1, 2, 3, 4]
+
+
+def test_a_get_that_nobody_serves_is_a_deadlock(run):
+    """It names the rank and its line."""
+    queue = mp.SimpleQueue()
+
+    def program(rank, ctx):
+        if rank == 1:
+            queue.get()
+
+    with pytest.raises(DeadlockError) as caught:
+        run(program, 2)
+    assert caught.value.waits[0].ranks == (1,)
+    assert caught.value.waits[0].file == __file__
+
+
+def test_a_polling_loop_on_a_managed_dict_ends(run):
+    """`while len(results) < world_size: sleep(1)` sees what the other ranks store."""
+    with mp.Manager() as manager:
+        results = manager.dict()
+
+    def program(rank, ctx):
+        time.sleep(rank * 3)
+        results[rank] = rank
+        if rank == 0:
+            while len(results) < 3:
+                time.sleep(1)
+            assert results == {0: 0, 1: 1, 2: 2}
+
+    assert run(program, 3).now_ps >= 6 * 10**12
+
+
+def test_a_polling_loop_on_a_managed_dict_that_never_fills_is_reported(run):
+    """A livelock, suspected."""
+    results = mp.Manager().dict()
+
+    def program(rank, ctx):
+        while rank == 0 and len(results) < 3:
+            time.sleep(1)
+
+    with pytest.raises(LivelockError):
+        run(program, 2)
+
+
+def test_locks_exclude_across_waits(run):
+    """Lock, RLock, Semaphore and Condition."""
+    inside = []
+    for lock in (mp.Lock(), mp.RLock(), mp.Semaphore(1), mp.Condition()):
+
+        def program(rank, ctx, lock=lock):
+            with lock:
+                inside.append(rank)
+                ctx.wait(ctx.timer(1000))
+                assert inside[-1] == rank
+
+        run(program, 3)
+    assert len(inside) == 12
+
+
+def test_barrier_and_event_wait_in_simulated_time(run):
+    """Nobody passes before the last; an event wakes everybody."""
+    barrier, event = mp.Barrier(3), mp.Event()
+    passed = []
+
+    def program(rank, ctx):
+        ctx.wait(ctx.timer(1000 * (rank + 1)))
+        barrier.wait()
+        assert ctx.now_ps >= 3000
+        if rank == 0:
+            ctx.wait(ctx.timer(5000))
+            event.set()
+        event.wait()
+        passed.append(ctx.now_ps)
+
+    run(program, 3)
+    assert min(passed) >= 8000
+
+
+def test_values_and_arrays_are_shared(run):
+    """With their locks, and their length fixed."""
+    total, slots = mp.Value("d"), mp.Array("i", 3)
+    assert (total.value, list(slots)) == (0.0, [0, 0, 0])
+
+    def program(rank, ctx):
+        with total.get_lock():
+            before = total.value
+            ctx.wait(ctx.timer(1000))
+            total.value = before + rank
+        slots[rank] = rank * 10
+
+    run(program, 3)
+    assert total.value == 3.0
+    assert slots[:] == [0, 10, 20]
+    with pytest.raises(ValueError, match="length"):
+        slots[:] = [1]
+    assert len(mp.Array("i", [4, 5])) == 2
+
+
+def test_a_joinable_queue_joins_when_every_item_is_done(run):
+    """task_done and join."""
+    queue = mp.JoinableQueue()
+    done = []
+
+    def program(rank, ctx):
+        if rank == 0:
+            for item in range(3):
+                queue.put(item)
+            queue.join()
+            assert done == [0, 1, 2]
+        else:
+            for _ in range(3):
+                ctx.wait(ctx.timer(1000))
+                done.append(queue.get())
+                queue.task_done()
+
+    run(program, 2)
+
+
+def test_get_context_has_the_same_names_and_knows_the_methods():
+    """Fork and spawn make no difference here; others do not exist."""
+    assert mp.get_context("fork").Queue is mp.Queue
+    assert mp.get_context().Event is mp.Event
+    with pytest.raises(ValueError, match="thread"):
+        mp.get_context("thread")
+
+
+def test_real_processes_are_refused_by_name():
+    """Process and Pool say what to use instead."""
+    with pytest.raises(UnsupportedError, match=r"multiprocessing\.Process.*\n.*spawn"):
+        mp.Process(target=print)
+    with pytest.raises(UnsupportedError, match=r"multiprocessing\.Pool"):
+        mp.get_context("spawn").Pool(4)
+
+
+def test_start_processes_runs_ranks_whatever_the_method():
+    """As spawn; an unknown method is torch's error."""
+    calls = []
+    mp.start_processes(
+        lambda rank, word: calls.append((rank, word)), ("x",), 2, start_method="fork"
+    )
+    assert calls == [(0, "x"), (1, "x")]
+    with pytest.raises(ValueError, match="cannot find context for 'thread'"):
+        mp.start_processes(print, start_method="thread")
