@@ -1,8 +1,9 @@
 """Theory bounds of collectives, as pure functions; used by property tests and reports.
 
 Letters: n ranks; S bytes as nccl-tests counts them (the largest buffer of the call: all n blocks of
-all_gather, reduce_scatter and all_to_all); alpha the time of an empty step; B bytes per second
-per rank and direction. All results are picoseconds, as floats: they are limits, not costs.
+all_gather, reduce_scatter, all_to_all, gather and scatter); alpha the time of an empty step; B
+bytes per second per rank and direction. All results are picoseconds, as floats: they are limits,
+not costs.
 
 Source:
     Thakur, Rabenseifner and Gropp, IJHPCA 19(1), 2005; Patarasuk and Yuan, JPDC 69(2), 2009;
@@ -11,7 +12,7 @@ Source:
 
 import math
 
-from simrank.collectives.problem import ROOTED
+from simrank.collectives.problem import GATHERED, ROOTED
 
 PS_PER_S = 1e12
 
@@ -23,7 +24,7 @@ def busbw_factor(collective: str, world_size: int) -> float:
         collective: One of `COLLECTIVES`.
         world_size: Number of ranks n.
     """
-    if collective in ROOTED or world_size == 1:
+    if (collective in ROOTED and collective not in GATHERED) or world_size == 1:
         return 1.0
     share = (world_size - 1) / world_size
     return 2 * share if collective == "all_reduce" else share

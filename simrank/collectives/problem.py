@@ -13,7 +13,8 @@ COLLECTIVES = (
     "broadcast",
     "reduce",
 )
-ROOTED = ("broadcast", "reduce")
+GATHERED = ("gather", "scatter")  # Of lists on the root; no benchmark is made of them.
+ROOTED = ("broadcast", "reduce", *GATHERED)
 REDUCING = ("all_reduce", "reduce_scatter", "reduce")
 
 
@@ -26,12 +27,13 @@ class Problem:
         all_gather (all_gather_into_tensor): input [m], output [n * m]
         reduce_scatter (reduce_scatter_tensor): input [n * m], output [m]
         all_to_all (all_to_all_single): input [n * m], output [n * m]; m goes to each peer
+        gather: input [m], output [n * m] on the root; scatter: the other way round
 
     Attributes:
-        collective: One of `COLLECTIVES`.
+        collective: One of `COLLECTIVES` or `GATHERED`.
         world_size: Number of ranks.
         count: Elements, with the meaning above (the `count` of NCCL's call). With `splits`, 0.
-        root: Root rank of broadcast and reduce, 0 for the others.
+        root: Root rank of those in `ROOTED`, 0 for the others.
         splits: Uneven sizes in elements. all_gather: input of each rank. reduce_scatter: output
             of each rank. all_to_all: row-major [n, n], row = sender, column = receiver.
         itemsize: Bytes of an element; algorithms choose pipeline chunks by it.
@@ -54,8 +56,8 @@ class Problem:
             ValueError: The collective is unknown, a number is out of range, or `splits` has the
                 wrong length for the collective.
         """
-        if self.collective not in COLLECTIVES:
-            choices = ", ".join(COLLECTIVES)
+        if self.collective not in (*COLLECTIVES, *GATHERED):
+            choices = ", ".join((*COLLECTIVES, *GATHERED))
             raise ValueError(f"unknown collective {self.collective!r}; choices: {choices}")
         if self.world_size < 1 or self.count < 0 or self.itemsize < 1:
             raise ValueError(

@@ -52,6 +52,12 @@ def pieces(problem: Problem) -> Iterator[Piece]:
     if problem.collective in ("all_reduce", "reduce"):
         ranks = everyone if problem.collective == "all_reduce" else (problem.root,)
         yield Piece(ranks, 0, size, [(rank, 0) for rank in everyone])
+    elif problem.collective == "gather":
+        for rank in everyone:
+            yield Piece((problem.root,), rank * size, size, [(rank, 0)])
+    elif problem.collective == "scatter":
+        for rank in everyone:
+            yield Piece((rank,), 0, size, [(problem.root, rank * size)])
     elif problem.collective == "broadcast":
         yield Piece(everyone, 0, size, [(problem.root, 0)])
     elif problem.collective == "all_to_all":
@@ -101,7 +107,7 @@ def reference(
         ordered = [values for _, values in sorted(parts, key=lambda part: part[0])]
         empty = np.empty(0, np.float64 if dtype in FLOATS else dtype)
         results.append(np.concatenate(ordered or [empty]))
-    if problem.collective == "reduce":
+    if problem.collective in ("reduce", "gather"):
         results = [part if rank == problem.root else None for rank, part in enumerate(results)]
     return results
 

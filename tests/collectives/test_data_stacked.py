@@ -6,10 +6,10 @@ import pytest
 from simrank.collectives import Problem, algorithms_for, build
 from simrank.collectives.data_direct import play_direct
 from simrank.collectives.data_stacked import play_stacked
-from simrank.collectives.problem import COLLECTIVES
+from simrank.collectives.problem import COLLECTIVES, GATHERED
 from simrank.collectives.reduction import reduction
 
-CASES = [(coll, name) for coll in COLLECTIVES for name in algorithms_for(coll, 16)]
+CASES = [(coll, name) for coll in (*COLLECTIVES, *GATHERED) for name in algorithms_for(coll, 16)]
 
 
 @pytest.mark.parametrize(("collective", "algorithm"), CASES)

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 from simrank.collectives import algorithms_for, build
-from simrank.collectives.problem import COLLECTIVES, Problem
+from simrank.collectives.problem import COLLECTIVES, GATHERED, Problem
 from simrank.collectives.schedule import Buffer, Op, step_elements
 
 PROBLEMS = [
     Problem(collective, world_size, 5, node_size=node_size)
-    for collective in COLLECTIVES
+    for collective in (*COLLECTIVES, *GATHERED)
     for world_size, node_size in ((1, 0), (2, 0), (3, 0), (6, 0), (6, 3), (8, 0), (8, 2))
 ]
 CASES = [

@@ -7,13 +7,15 @@ from hypothesis import strategies as st
 
 from simrank.collectives import algorithms_for, build, play_time
 from simrank.collectives.play import NOT_ARRIVED, NOT_KNOWN
-from simrank.collectives.problem import COLLECTIVES, ROOTED, Problem
+from simrank.collectives.problem import COLLECTIVES, GATHERED, ROOTED, Problem
 from simrank.collectives.time_ring import RingCosts, has_closed_form, ring_rounds, ring_times
 from simrank.collectives.time_rounds import TimePlayer
 from simrank.hardware import load_cluster
 
 FIXED = settings(derandomize=True, deadline=None, database=None, max_examples=30)
-ALGORITHMS = [(coll, name) for coll in COLLECTIVES for name in algorithms_for(coll, 8)]
+ALGORITHMS = [
+    (coll, name) for coll in (*COLLECTIVES, *GATHERED) for name in algorithms_for(coll, 8)
+]
 CLUSTER = load_cluster({"name": "h100_ib", "nodes": 2})
 SLOW = CLUSTER.with_link("gpu1", "nvswitch", node=0, bandwidth_bytes_per_s=1e9)
 

@@ -18,11 +18,13 @@ from simrank.collectives.bounds import (
     ring_ps,
     two_level_all_reduce_bound_ps,
 )
-from simrank.collectives.problem import COLLECTIVES, Problem
+from simrank.collectives.problem import COLLECTIVES, GATHERED, Problem
 from simrank.hardware import load_cluster
 
 FIXED = settings(derandomize=True, deadline=None, database=None, max_examples=40)
-ALGORITHMS = [(coll, name) for coll in COLLECTIVES for name in algorithms_for(coll, 8)]
+ALGORITHMS = [
+    (coll, name) for coll in (*COLLECTIVES, *GATHERED) for name in algorithms_for(coll, 8)
+]
 CLUSTER = load_cluster("hgx_h100")
 ALPHA_PS = int(CLUSTER.paths(0, 1).latency_ps[0])
 RATE = float(CLUSTER.link_bandwidth_bytes_per_s[0])
@@ -39,7 +41,7 @@ def duration_ps(schedule, cluster=CLUSTER):
 
 def size_bytes(problem):
     """Return the size as nccl-tests counts it."""
-    blocks = ("all_gather", "reduce_scatter", "all_to_all")
+    blocks = ("all_gather", "reduce_scatter", "all_to_all", *GATHERED)
     return 4 * problem.count * (problem.world_size if problem.collective in blocks else 1)
 
 

@@ -10,8 +10,15 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import TypeAlias
 
-from simrank.collectives.algorithms import direct, halving_doubling, pairwise, ring, rooted
-from simrank.collectives.problem import COLLECTIVES, Problem
+from simrank.collectives.algorithms import (
+    direct,
+    gathered,
+    halving_doubling,
+    pairwise,
+    ring,
+    rooted,
+)
+from simrank.collectives.problem import COLLECTIVES, GATHERED, Problem
 from simrank.collectives.schedule import Schedule
 
 Builder: TypeAlias = Callable[[Problem, Mapping[str, int]], Schedule]
@@ -54,9 +61,10 @@ def register_algorithm(algorithm: Algorithm) -> None:
         ValueError: The collective is unknown, or it already has an algorithm of that name.
     """
     key = (algorithm.collective, algorithm.name)
-    if algorithm.collective not in COLLECTIVES:
+    known = (*COLLECTIVES, *GATHERED)
+    if algorithm.collective not in known:
         raise ValueError(
-            f"unknown collective {algorithm.collective!r}; choices: {', '.join(COLLECTIVES)}"
+            f"unknown collective {algorithm.collective!r}; choices: {', '.join(known)}"
         )
     if key in _TABLE:
         raise ValueError(f"{algorithm.collective} already has an algorithm {algorithm.name!r}")
@@ -186,5 +194,7 @@ for _line in (
         rooted.CHAIN_OPTIONS,
         max_auto_ranks=MAX_AUTO_CHAIN_RANKS,
     ),
+    Algorithm("gather", "direct", gathered.direct_gather, gathered.OPTIONS),
+    Algorithm("scatter", "direct", gathered.direct_scatter, gathered.OPTIONS),
 ):
     register_algorithm(_line)
