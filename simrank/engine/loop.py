@@ -292,6 +292,7 @@ class Engine:
             self._observe_wait(task, reason.describe(), start_ps)
 
     def _observe_wait(self, task: Task, what: str, start_ps: int) -> None:
+        start_ps = max(start_ps, task.host_ps)  # A host waits after what it was charged for.
         for observer in self.observers:
             observer.on_host(task, f"wait: {what}", start_ps, self.now_ps)
 

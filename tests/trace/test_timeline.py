@@ -78,3 +78,26 @@ def test_sections_follow_one_another(tmp_path):
     ends = [e["ts"] + e["dur"] for e in slices if e["args"]["run"] == "first"]
     starts = [e["ts"] for e in slices if e["args"]["run"] == "second"]
     assert max(ends) <= min(starts)
+
+
+def test_slices_of_a_track_do_not_overlap(tmp_path):
+    """Neither on streams nor on hosts: a host waits after what it was charged for."""
+    tracks = {}
+    for event in traced(tmp_path / "t.json"):
+        if event["ph"] == "X":
+            span = (event["ts"], event["ts"] + event["dur"])
+            tracks.setdefault((event["pid"], event["tid"]), []).append(span)
+    assert len(tracks) == 9
+    for spans in tracks.values():
+        ordered = sorted(spans)
+        pairs = zip(ordered, ordered[1:], strict=False)
+        assert all(second[0] >= first[1] - 1e-9 for first, second in pairs)
+
+
+def test_flow_ends_lie_on_slices_of_their_track(tmp_path):
+    """Perfetto binds a flow to the slice that starts there."""
+    events = traced(tmp_path / "t.json")
+    starts = {(e["pid"], e["tid"], e["ts"]) for e in events if e["ph"] == "X"}
+    flows = [e for e in events if e["ph"] in "stf"]
+    assert flows
+    assert all((e["pid"], e["tid"], e["ts"]) in starts for e in flows)
