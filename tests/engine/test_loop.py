@@ -245,7 +245,7 @@ def test_a_task_without_a_group_raises_in_the_hub(engine):
 
 
 def test_observers_see_what_a_task_waited_for(engine):
-    """From the simulated time of the wait to that of its end."""
+    """From the end of what its host was charged for to the end of the wait."""
     seen = []
 
     class Observer:
@@ -263,7 +263,7 @@ def test_observers_see_what_a_task_waited_for(engine):
 
     engine.run(start(engine, body))
 
-    assert seen == [("rank 0", "launch", 0, 5), ("rank 0", "wait: a handle", 0, 50)]
+    assert seen == [("rank 0", "launch", 0, 5), ("rank 0", "wait: a handle", 5, 50)]
 
 
 def test_the_collector_is_calm_within_a_run_and_restored_after():
