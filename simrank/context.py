@@ -13,6 +13,7 @@ from simrank.device import (
     AddressSpace,
     Device,
     Network,
+    Operation,
     current_device,
     current_stream,
     factories,
@@ -22,6 +23,7 @@ from simrank.device import Event as EventType  # The plain names are torch's, on
 from simrank.device import Stream as StreamType
 from simrank.device.arithmetic import parse_device
 from simrank.device.current import new_stream, synchronize
+from simrank.device.races import RaceChecker
 from simrank.distributed import Work
 from simrank.distributed.planner import CollectiveLibrary
 from simrank.engine import Engine, Handle, Task
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from simrank.engine import Observer
+    from simrank.errors import RaceError
     from simrank.hardware.cluster import Cluster
 
 _DEVICES_PER_NODE = 8
@@ -77,6 +80,8 @@ class Context:
             `{"name": "h100_ib", "nodes": 4}`, or a Cluster.
         seed: Decides everything random; other seeds than 0 also permute what happens at the same
             simulated time.
+        races: "report" collects races in `ctx.races`, "error" raises at the second access; they are
+            accesses to the same bytes that nothing orders on hardware.
         data: False runs shape-only: device tensors above 64 KiB have no values.
         algorithms: Per collective a forced algorithm: `{"all_reduce": "ring"}`, or with options
             `{"all_reduce": ("ring", {"num_channels": 2})}`; default: chosen.
@@ -100,6 +105,7 @@ class Context:
         *,
         seed: int = 0,
         data: bool = True,
+        races: str = "off",
         algorithms: Mapping[str, Any] | None = None,
     ) -> None:
         self.cluster = _load(cluster)
@@ -108,6 +114,7 @@ class Context:
         self.library = _library(self.cluster, algorithms or {})
         self._space = AddressSpace()
         self._has_values = data
+        self._checker = _race_checker(self.engine, races)
         self.devices = Devices(self._make_device, self.cluster.num_devices)
         self.program = Program(self, self.engine)
         self.multiprocessing = SimpleNamespace(spawn=self._spawn)
@@ -122,6 +129,7 @@ class Context:
             self._space,
             self.network,
             has_values=self._has_values,
+            races=self._checker,
         )
 
     @classmethod
@@ -179,8 +187,10 @@ class Context:
         """
         if isinstance(handle, Work):
             self.engine.wait(handle.handle)
+            _note_seen(handle.handle)
         elif isinstance(handle, Handle):
             self.engine.wait(handle)
+            _note_seen(handle)
         else:
             handle.synchronize()
 
@@ -207,6 +217,11 @@ class Context:
         handle = Handle()
         self.engine.call_at(self.engine.now_ps + delay_ps, lambda: handle.finish(self.engine))
         return handle
+
+    @property
+    def races(self) -> list[RaceError]:
+        """The races found so far; each pair of places once."""
+        return [] if self._checker is None else self._checker.found
 
     def observe(self, observer: Observer) -> None:
         """Show an observer everything that happens from now on."""
@@ -300,6 +315,18 @@ def _load(cluster: str | Mapping[str, Any] | Cluster) -> Cluster:
     from simrank.hardware.cluster import Cluster, load_cluster  # noqa: PLC0415 - it reads YAML
 
     return cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
+
+
+def _note_seen(handle: Handle) -> None:
+    """Tell race checks that the running program has seen an operation's end."""
+    if isinstance(handle, Operation):
+        handle.host_ordered()
+
+
+def _race_checker(engine: Engine, races: str) -> RaceChecker | None:
+    if races not in ("off", "report", "error"):
+        raise ValueError(f"races={races!r}; choices: off, report, error")
+    return None if races == "off" else RaceChecker(engine, raises=races == "error")
 
 
 def _library(cluster: Cluster, algorithms: Mapping[str, Any]) -> CollectiveLibrary:

@@ -12,6 +12,7 @@ SimrankError(Exception)
     DeadlockError           nothing can ever complete what the ranks wait for (proved)
     LivelockError           ranks poll for ever and nothing changes (suspected)
     CollectiveMismatchError ranks of a group made different calls
+    RaceError               two accesses to the same bytes that nothing orders
     WaitTimeoutError        an explicit time limit passed (also a TimeoutError)
     ProcessException        torch's base of what `spawn` raises
       ProcessRaisedException
@@ -373,6 +374,61 @@ class CollectiveMismatchError(SimulationError):
             "variants": variants,
             "not_called": self.not_called,
         }
+
+
+@dataclass(frozen=True, slots=True)
+class RaceAccess:
+    """One access of a race: the operation (or "host read"), "reads" or "writes", stream, place."""
+
+    name: str
+    verb: str
+    stream: str
+    file: str | None
+    line: int | None
+
+    def __str__(self) -> str:
+        """Return `add_ writes, on stream 'default' at train.py:12`."""
+        return f"{self.name} {self.verb}, on stream '{self.stream}'{_at(self.file, self.line)}"
+
+
+class RaceError(SimulationError):
+    """Two accesses to the same bytes, one of them a write, that nothing orders.
+
+    Simulated numbers may look right; on hardware they depend on timing.
+
+    Attributes:
+        time_ps: Simulated time at which the second access was issued.
+        rank: The rank; None in the main program.
+        first, second: The accesses, in the order in which they were issued.
+        created_at: Where the memory was allocated, as `file.py:line`, or None.
+    """
+
+    def __init__(
+        self,
+        time_ps: int,
+        rank: int | None,
+        first: RaceAccess,
+        second: RaceAccess,
+        created_at: str | None,
+    ) -> None:
+        self.time_ps = time_ps
+        self.rank = rank
+        self.first = first
+        self.second = second
+        self.created_at = created_at
+        who = "the main program" if rank is None else f"rank {rank}"
+        made = "" if created_at is None else f" (tensor made at {created_at})"
+        super().__init__(
+            f"race (proved) at t={_us(time_ps)}: nothing orders two accesses of {who}{made}\n"
+            f"  {first}\n  {second}\n"
+            "  to fix: before the second, wait for the first (work.wait(), an event, synchronize)"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return every fact as plain data."""
+        first, second = asdict(self.first), asdict(self.second)
+        facts = {"rank": self.rank, "first": first, "second": second, "created_at": self.created_at}
+        return {**super().to_json(), **facts}
 
 
 class RankAborted(SystemExit):

@@ -7,12 +7,14 @@ from simrank.device.current import current_device, current_stream, use_stream
 from simrank.device.device import Device
 from simrank.device.dtypes import DTYPES, DType, as_dtype
 from simrank.device.memory import AddressSpace
+from simrank.device.races import Accesses
 from simrank.device.stream import Event, Operation, Stream
 from simrank.device.tensor import Tensor
 from simrank.device.transfer import Network
 
 __all__ = [
     "DTYPES",
+    "Accesses",
     "AddressSpace",
     "DType",
     "Device",

@@ -9,6 +9,7 @@ import numpy as np
 
 from simrank.device import current
 from simrank.device.dtypes import DType, as_dtype, bool_, float32, int64, promote, promote_scalar
+from simrank.device.races import Accesses
 from simrank.device.transfer import copy_between
 from simrank.errors import SimrankError, UnsupportedError
 from simrank.ranks import require_program
@@ -87,7 +88,7 @@ def run(
         current.stream_on(device),
         name,
         compute if has_values else None,
-        tensors,
+        Accesses(reads, writes),
         num_elements=writes[0].numel(),
         bytes_moved=sum(tensor.nbytes for tensor in tensors),
         flops=writes[0].numel() if flops is None else flops,

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from simrank.device.memory import AddressSpace
+    from simrank.device.races import RaceChecker
     from simrank.device.stream import Stream
     from simrank.device.transfer import Network
     from simrank.engine import Engine
@@ -32,13 +33,14 @@ class Device:
         spec: What it is.
         has_values: False in a shape-only run.
         network: The cluster's links.
+        races: Looks for races; None where that is off.
         host_link: Between this device and its host.
         memory: Its memory.
         pool: The activities on it.
         sms: Its SMs, as a shared resource; collectives hold some of them.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what a device is made of
         self,
         index: int,
         engine: Engine,
@@ -47,12 +49,14 @@ class Device:
         network: Network,
         *,
         has_values: bool = True,
+        races: RaceChecker | None = None,
     ) -> None:
         self.index = index
         self.engine = engine
         self.spec = spec
         self.has_values = has_values
         self.network = network
+        self.races = races
         self.memory = DeviceMemory(index, spec.memory_bytes, space)
         self.pool = ActivityPool(engine, solve_rates)
         self.sms = Resource("SMs", float(spec.num_sms))

@@ -34,8 +34,8 @@ class Operation(Handle):
     """
 
     __slots__ = (
-        "_site", "_task", "details", "effect", "issue_ps", "keeps", "name", "rank", "start_ps",
-        "stream",
+        "_site", "_task", "clock", "details", "effect", "issue_ps", "keeps", "name", "rank",
+        "start_ps", "stream",
     )  # fmt: skip
     kind = "operation"
 
@@ -53,10 +53,16 @@ class Operation(Handle):
         self.keeps = keeps  # Tensors stay alive until the operation has ended.
         self.start_ps = -1
         self.issue_ps = 0
+        self.clock: dict[int, int] | None = None  # Only where races are looked for.
         self.details: dict[str, Any] | None = None
         self._task = stream.device.engine.current_task()
         self.rank: int | None = None if self._task is None else self._task.rank
         self._site = user_site()
+
+    @property
+    def issued_at(self) -> CallSite | None:
+        """Return where the user's program issued it."""
+        return self._site
 
     def describe(self) -> str:
         """Return what blocks it: itself once it has begun, else the head of its stream."""
@@ -74,6 +80,11 @@ class Operation(Handle):
         if self.start_ps >= 0 or head is None or head is self:
             return self
         return head.blocker()
+
+    def host_ordered(self) -> None:
+        """Note that the running program has seen this operation's end (for race checks)."""
+        if self.stream.device.races is not None:
+            self.stream.device.races.host_waits(self.clock)
 
     def begin(self) -> None:
         """Start to take time; called by the stream at the simulated start."""
@@ -200,6 +211,7 @@ class Stream:
         self.device = device
         self.name = name
         self.head: Operation | None = None
+        self.race_agent: Any = None  # Set where races are looked for.
         self._queue: deque[Operation] = deque()
 
     def submit(self, operation: Operation, cost_ps: int | None = None) -> None:
@@ -210,6 +222,8 @@ class Stream:
             cost_ps: Host time of the launch in picoseconds; default: the device's.
         """
         engine = self.device.engine
+        if self.device.races is not None:
+            self.device.races.issued(operation)
         if cost_ps is None:
             cost_ps = self.device.spec.launch_overhead_ps
         shown = f"launch {operation.name}" if engine.observers else operation.name
@@ -256,6 +270,8 @@ class Stream:
 
     def wait_for(self, handle: Handle) -> None:
         """Hold later operations of this stream until `handle` is complete; free for the host."""
+        if self.device.races is not None and isinstance(handle, Operation):
+            self.device.races.stream_waits(self, handle.clock)
         if not handle.complete and handle is not self.tail:
             self.submit(WaitOperation(self, handle), cost_ps=0)
 
@@ -265,6 +281,8 @@ class Stream:
 
     def wait_stream(self, stream: Stream) -> None:
         """Hold later operations until everything issued to `stream` so far has ended."""
+        if self.device.races is not None:
+            self.device.races.stream_waits_for_stream(self, stream)
         if stream.tail is not None:
             self.wait_for(stream.tail)
 
@@ -276,9 +294,10 @@ class Stream:
 
     def query(self) -> bool:
         """Return whether everything issued has ended; a negative answer is a charged poll (E8)."""
-        if self.head is None:
-            return True
-        limits.poll(self.device.engine, f"query of stream '{self.name}'")
+        if self.head is not None:
+            limits.poll(self.device.engine, f"query of stream '{self.name}'")
+        if self.head is None and self.device.races is not None:
+            self.device.races.host_waits_for_stream(self)
         return self.head is None
 
     def synchronize(self) -> None:
@@ -286,6 +305,8 @@ class Stream:
         tail = self.tail
         if tail is not None:
             self.device.engine.wait(tail)
+        if self.device.races is not None:
+            self.device.races.host_waits_for_stream(self)
 
 
 class Event:
@@ -321,15 +342,19 @@ class Event:
     def query(self) -> bool:
         """Return whether it has happened; a negative answer is a charged poll (E8)."""
         mark = self._mark
-        if mark is None or mark.complete:
+        if mark is None:
             return True
-        limits.poll(mark.stream.device.engine, "query of an event")
+        if not mark.complete:
+            limits.poll(mark.stream.device.engine, "query of an event")
+        if mark.complete:
+            mark.host_ordered()
         return mark.complete
 
     def synchronize(self) -> None:
         """Block the host until it has happened."""
         if self._mark is not None:
             self._mark.stream.device.engine.wait(self._mark)
+            self._mark.host_ordered()
 
     def elapsed_time(self, end_event: Event) -> float:
         """Return the simulated milliseconds from this event to `end_event`.

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import numpy as np
 
 from simrank.device import arithmetic
+from simrank.device.current import stream_on
 from simrank.device.dtypes import DType, as_dtype
 from simrank.device.memory import Storage
 from simrank.errors import UnsupportedError
@@ -347,6 +348,9 @@ class Tensor:
             UninitializedValueError: A shape-only run does not have the values.
         """
         storage = self.storage
+        device = storage.device
+        if device is not None and device.races is not None:
+            device.races.host_reads(self, stream_on(device))
         for operation in storage.pending_writes(self._view):
             operation.stream.device.engine.wait(operation)
         storage.check_values(f"a {self.dtype.name} tensor of shape {list(self.shape)}")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from simrank.device.current import stream_on
 from simrank.device.dtypes import as_dtype
+from simrank.device.races import Accesses
 from simrank.device.stream import Operation
 from simrank.engine import Activity, ActivityPool, Resource
 from simrank.hardware.activity_rates import solve_rates
@@ -143,7 +144,7 @@ def copy_between(target: Tensor, src: Tensor) -> TransferOperation:
         src.wait_values()
     route = (_index(src), _index(target))
     operation = TransferOperation(
-        stream_on(device), route, src.nbytes, _effect(target, src), (target, src)
+        stream_on(device), route, src.nbytes, _effect(target, src), Accesses((src,), (target,))
     )
     operation.stream.submit(operation)
     return operation
@@ -165,7 +166,7 @@ def upload(values: np.ndarray[Any, Any], device: Device) -> Tensor:
     if tensor.storage.has_values:
         tensor.array[...] = values
     operation = TransferOperation(
-        stream_on(device), (None, device.index), tensor.nbytes, keeps=tensor
+        stream_on(device), (None, device.index), tensor.nbytes, keeps=Accesses((), (tensor,))
     )
     tensor.storage.note_write(operation, tensor.array)
     operation.stream.submit(operation)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from simrank.collectives.time_network import NOT_ARRIVED
-from simrank.device import Operation
+from simrank.device import Accesses, Operation
 from simrank.errors import CallVariant, CollectiveMismatchError
 
 if TYPE_CHECKING:
@@ -34,7 +34,9 @@ class CollectiveOperation(Operation):
     def __init__(
         self, stream: Stream, call: Call, group_rank: int, tensors: tuple[Tensor, Tensor]
     ) -> None:
-        super().__init__(stream, call.name, None, tensors)
+        inputs, outputs = tensors
+        written = () if call.signature[0] == "barrier" else (outputs,)
+        super().__init__(stream, call.name, None, Accesses((inputs,), written))
         self.call = call
         self.group_rank = group_rank
         self.rank = call.group.ranks[group_rank]

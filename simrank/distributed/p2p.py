@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from simrank.device import Operation
+from simrank.device import Accesses, Operation
 from simrank.errors import CallVariant, CollectiveMismatchError
 
 if TYPE_CHECKING:
@@ -40,7 +40,8 @@ class PeerOperation(Operation):
         self.peer_rank = ranks[peer]
         verb = "send to" if is_send else "recv from"
         name = f"{verb} rank {self.peer_rank} on group '{mailbox.group.name}'"
-        super().__init__(stream, name, None, tensor)
+        touched = Accesses((tensor,), ()) if is_send else Accesses((), (tensor,))
+        super().__init__(stream, name, None, touched)
         self.rank = ranks[own]
         self.is_send = is_send
         self.tensor = tensor

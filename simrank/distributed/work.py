@@ -40,8 +40,10 @@ class Work:
         engine = operation.stream.device.engine
         if timeout is not None:
             engine.wait(operation, timeout_ps=round(timeout.total_seconds() * 1e6) * PS_PER_US)
+            operation.host_ordered()
         elif self._blocks_host:
             engine.wait(operation)
+            operation.host_ordered()
         else:
             current_stream().wait_for(operation)
         return True
@@ -51,6 +53,8 @@ class Work:
         operation = self._operation
         if not operation.complete:
             limits.poll(operation.stream.device.engine, f"is_completed of {operation.name}")
+        if operation.complete:
+            operation.host_ordered()
         return operation.complete
 
     def is_success(self) -> bool:

@@ -1,6 +1,7 @@
 """The timeline: a file that Perfetto opens, with processes, tracks and flows."""
 
 import json
+from itertools import pairwise
 
 import pytest
 
@@ -90,8 +91,7 @@ def test_slices_of_a_track_do_not_overlap(tmp_path):
     assert len(tracks) == 9
     for spans in tracks.values():
         ordered = sorted(spans)
-        pairs = zip(ordered, ordered[1:], strict=False)
-        assert all(second[0] >= first[1] - 1e-9 for first, second in pairs)
+        assert all(second[0] >= first[1] - 1e-9 for first, second in pairwise(ordered))
 
 
 def test_flow_ends_lie_on_slices_of_their_track(tmp_path):

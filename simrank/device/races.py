@@ -1,0 +1,222 @@
+"""Races that a simulation hides: accesses to the same bytes that nothing orders (rule D5).
+
+Every stream, and every rank's host, has a vector clock. Issuing an operation orders it behind the
+host and behind its stream; an event, a wait for a Work or a synchronize orders more. Two accesses
+to the same bytes, one of them a write, that are ordered by none of these are a race on real
+hardware, whatever the simulated times say. A host read counts as a copy on the current stream.
+
+Accesses of different ranks are not compared: each rank has its own tensors.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from numpy.lib.array_utils import byte_bounds
+
+from simrank.engine import user_site
+from simrank.errors import RaceAccess, RaceError
+from simrank.ranks import require_program
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from simrank.device.memory import Storage
+    from simrank.device.stream import Operation, Stream
+    from simrank.device.tensor import Tensor
+    from simrank.engine import CallSite, Engine
+
+Array = np.ndarray[Any, Any]
+Clock = dict[int, int]  # Agent -> how many of its steps are known to be over.
+_KEY = "race clock"
+_MAX_ACCESSES = 64  # assumed: a storage with more unordered readers than this forgets the oldest
+
+
+class Accesses(NamedTuple):
+    """The tensors that an operation reads and writes; it keeps them alive until its end."""
+
+    reads: Sequence[Tensor]
+    writes: Sequence[Tensor]
+
+    def views(self) -> Iterator[tuple[Storage, Array, bool]]:
+        """Yield storage, view and whether it is written."""
+        for tensors, is_write in ((self.reads, False), (self.writes, True)):
+            for tensor in tensors:
+                yield tensor.storage, tensor.array, is_write
+
+
+class _Access(NamedTuple):
+    """One access that a later one may race with."""
+
+    program: int
+    agent: int
+    step: int
+    low: int
+    high: int
+    is_write: bool
+    name: str
+    stream: str
+    site: CallSite | None
+
+
+class Agent:
+    """Something that does one thing after another: a stream, or a program's host.
+
+    Attributes:
+        number: Which.
+        clock: What it is ordered behind.
+    """
+
+    __slots__ = ("clock", "number")
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.clock: Clock = {}
+
+    def step(self) -> int:
+        """Count a step, and return its number."""
+        self.clock[self.number] = self.clock.get(self.number, 0) + 1
+        return self.clock[self.number]
+
+
+class RaceChecker:
+    """Finds races on the devices of one Context.
+
+    Args:
+        engine: Its engine.
+        raises: Whether a race is raised where its second access is issued, or only collected.
+
+    Attributes:
+        found: The races so far, each pair of places once.
+    """
+
+    def __init__(self, engine: Engine, *, raises: bool) -> None:
+        self.found: list[RaceError] = []
+        self._engine = engine
+        self._raises = raises
+        self._num_agents = 0
+        self._history: WeakKeyDictionary[Storage, list[_Access]] = WeakKeyDictionary()
+        self._places: set[tuple[object, ...]] = set()
+
+    # ---- what orders ----
+
+    def issued(self, operation: Operation) -> None:
+        """Order an operation behind its host and its stream, and check what it touches.
+
+        Raises:
+            RaceError: It races, and races are errors.
+        """
+        stream = operation.stream
+        agent = self._of_stream(stream)
+        _join(agent.clock, self._host().clock)
+        step = agent.step()
+        operation.clock = dict(agent.clock)
+        if isinstance(operation.keeps, Accesses):
+            where = (operation.name, stream.name, operation.issued_at)
+            for storage, view, is_write in operation.keeps.views():
+                self._check(storage, view, (agent, step, is_write), where)
+
+    def stream_waits(self, stream: Stream, clock: Clock | None) -> None:
+        """Order what a stream does from now on behind an operation (an event, a Work)."""
+        if clock is not None:
+            _join(self._of_stream(stream).clock, clock)
+
+    def stream_waits_for_stream(self, stream: Stream, other: Stream) -> None:
+        """Order what a stream does from now on behind all that another was given."""
+        _join(self._of_stream(stream).clock, self._of_stream(other).clock)
+
+    def host_waits(self, clock: Clock | None) -> None:
+        """Order what the running program does from now on behind an operation."""
+        if clock is not None:
+            _join(self._host().clock, clock)
+
+    def host_waits_for_stream(self, stream: Stream) -> None:
+        """Order what the running program does from now on behind all that a stream was given."""
+        _join(self._host().clock, self._of_stream(stream).clock)
+
+    def host_reads(self, tensor: Tensor, stream: Stream) -> None:
+        """Check a host read: on hardware it is a copy on the current stream that is waited for.
+
+        Raises:
+            RaceError: Something that the stream is not ordered behind still writes the tensor.
+        """
+        agent, host = self._of_stream(stream), self._host()
+        _join(agent.clock, host.clock)
+        where = ("host read", stream.name, user_site())
+        self._check(tensor.storage, tensor.array, (agent, agent.step(), False), where)
+        _join(host.clock, agent.clock)
+
+    def _of_stream(self, stream: Stream) -> Agent:
+        if stream.race_agent is None:
+            stream.race_agent = self._new_agent()
+        agent: Agent = stream.race_agent
+        return agent
+
+    def _host(self) -> Agent:
+        program = require_program("a race check")
+        agent: Agent | None = program.local.get(_KEY)
+        if agent is None:
+            agent = program.local[_KEY] = self._new_agent()
+        return agent
+
+    def _new_agent(self) -> Agent:
+        self._num_agents += 1
+        return Agent(self._num_agents)
+
+    # ---- what conflicts ----
+
+    def _check(
+        self,
+        storage: Storage,
+        view: Array,
+        step: tuple[Agent, int, bool],
+        where: tuple[str, str, CallSite | None],
+    ) -> None:
+        agent, number, is_write = step
+        program = self._host().number
+        low, high = byte_bounds(view)
+        access = _Access(program, agent.number, number, low, high, is_write, *where)
+        history = self._history.setdefault(storage, [])
+        kept = []
+        for other in history:
+            ordered = agent.clock.get(other.agent, 0) >= other.step or other.program != program
+            overlaps = other.low < high and low < other.high
+            if overlaps and not ordered and (is_write or other.is_write):
+                self._report(storage, other, access)
+            covered = low <= other.low and other.high <= high
+            # What is ordered before a write that covers it can race with nothing new.
+            if not (ordered and covered and (is_write or not other.is_write)):
+                kept.append(other)
+        history[:] = [*kept[-_MAX_ACCESSES:], access]
+
+    def _report(self, storage: Storage, first: _Access, second: _Access) -> None:
+        place = (first.name, first.site, second.name, second.site)
+        if place in self._places:
+            return
+        self._places.add(place)
+        program = require_program("a race check")
+        made = storage.site()
+        error = RaceError(
+            self._engine.now_ps,
+            program.rank,
+            _as_fact(first),
+            _as_fact(second),
+            None if made is None else str(made.line()),
+        )
+        self.found.append(error)
+        if self._raises:
+            raise error
+
+
+def _as_fact(access: _Access) -> RaceAccess:
+    file, line = (None, None) if access.site is None else access.site.line()
+    verb = "writes" if access.is_write else "reads"
+    return RaceAccess(access.name, verb, access.stream, file, line)
+
+
+def _join(clock: Clock, other: Clock) -> None:
+    for agent, step in other.items():
+        if clock.get(agent, 0) < step:
+            clock[agent] = step
