@@ -1,6 +1,7 @@
 """torch.distributed on simulated ranks.
 
-Read `membership` (groups), `api` (collectives), `call` (calls of all ranks matched) and `work`.
+Read `membership` (groups), `api` (collectives), `issue` (streams and waits), `call` (calls of all
+ranks matched), `p2p` (messages matched) and `work`.
 """
 
 from simrank.distributed.api import (
@@ -9,40 +10,102 @@ from simrank.distributed.api import (
     all_to_all_single,
     barrier,
     broadcast,
-    recv,
     reduce,
     reduce_scatter_tensor,
-    send,
 )
+from simrank.distributed.backends import Backend
 from simrank.distributed.group import ProcessGroup
+from simrank.distributed.lists import all_gather, all_to_all, gather, reduce_scatter, scatter
 from simrank.distributed.membership import (
+    GroupMember,
     destroy_process_group,
+    get_backend,
+    get_global_rank,
+    get_group_rank,
+    get_process_group_ranks,
     get_rank,
     get_world_size,
+    group,
     init_process_group,
     is_initialized,
     new_group,
 )
-from simrank.distributed.reduce_op import ReduceOp
+from simrank.distributed.monitored import monitored_barrier
+from simrank.distributed.objects import (
+    all_gather_object,
+    broadcast_object_list,
+    gather_object,
+    recv_object_list,
+    scatter_object_list,
+    send_object_list,
+)
+from simrank.distributed.peers import (
+    P2POp,
+    _coalescing_manager,
+    batch_isend_irecv,
+    irecv,
+    isend,
+    recv,
+    send,
+)
+from simrank.distributed.reduce_op import ReduceOp, _make_nccl_premul_sum
+from simrank.distributed.subgroups import (
+    new_subgroups,
+    new_subgroups_by_enumeration,
+    split_group,
+)
 from simrank.distributed.work import Work
 
+all_gather_single = all_gather_into_tensor  # The names that torch 2.13 prefers.
+reduce_scatter_single = reduce_scatter_tensor
+
 __all__ = [
+    "Backend",
+    "GroupMember",
+    "P2POp",
     "ProcessGroup",
     "ReduceOp",
     "Work",
+    "_coalescing_manager",
+    "_make_nccl_premul_sum",
+    "all_gather",
     "all_gather_into_tensor",
+    "all_gather_object",
+    "all_gather_single",
     "all_reduce",
+    "all_to_all",
     "all_to_all_single",
     "barrier",
+    "batch_isend_irecv",
     "broadcast",
+    "broadcast_object_list",
     "destroy_process_group",
+    "gather",
+    "gather_object",
+    "get_backend",
+    "get_global_rank",
+    "get_group_rank",
+    "get_process_group_ranks",
     "get_rank",
     "get_world_size",
+    "group",
     "init_process_group",
+    "irecv",
     "is_initialized",
+    "isend",
+    "monitored_barrier",
     "new_group",
+    "new_subgroups",
+    "new_subgroups_by_enumeration",
     "recv",
+    "recv_object_list",
     "reduce",
+    "reduce_scatter",
+    "reduce_scatter_single",
     "reduce_scatter_tensor",
+    "scatter",
+    "scatter_object_list",
     "send",
+    "send_object_list",
+    "split_group",
 ]

@@ -1,96 +1,116 @@
-"""The functions of torch.distributed; see its documentation for what they mean.
+"""The functions of torch.distributed on single tensors; see its documentation for their meaning.
 
 Every collective costs the launch latency of the collective library once, then what its schedule
 costs on the cluster's links, from the last arrival that a rank depends on; launching charges the
-host. With `async_op=False` it runs on the current stream, with `async_op=True` on the group's own
-stream after the current stream's work, and `Work.wait()` blocks the current stream.
+host. Read `issue` for streams and waits.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from simrank.device import Tensor, current_device, current_stream
-from simrank.distributed.call import CollectiveOperation, Signature, enter
-from simrank.distributed.membership import group_or_default, peer_in_group
-from simrank.distributed.p2p import PeerOperation, mailbox
-from simrank.distributed.reduce_op import ReduceOp, as_reduce_op
-from simrank.distributed.work import Work
-from simrank.engine import user_site
-from simrank.errors import UnsupportedError
+from simrank.device import Tensor, current_device
+from simrank.distributed.backends import GLOO, NCCL, check_reduction, check_timeout
+from simrank.distributed.issue import enter_call, issue, refuse_in_batch, simple_request
+from simrank.distributed.membership import Group, member_group, peer_in_group
+from simrank.distributed.reduce_op import PremulSum, ReduceOp, as_reduce_op
+from simrank.distributed.request import UNEVEN, Request
 from simrank.ranks import Program, require_rank
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from datetime import timedelta
 
-    from simrank.device import Stream
-    from simrank.distributed.group import ProcessGroup
+    from simrank.distributed.issue import Place
+    from simrank.distributed.work import Work
 
-
-# ---- collectives ----
+Op = ReduceOp | PremulSum
 
 
 def barrier(
-    group: ProcessGroup | None = None,
+    group: Group = None,
     async_op: bool = False,
     device_ids: Any = None,  # noqa: ANN401 - torch's signature
+    timeout: timedelta | None = None,
 ) -> Work | None:
-    """Block the host until every member has called. Simulated cost: an all_reduce of 4 bytes."""
+    """Block the host until every member has called. Simulated cost: an all_reduce of 4 bytes.
+
+    Raises:
+        WaitTimeoutError: A timeout was given and passed.
+    """
     del device_ids
+    check_timeout(timeout)
     program = require_rank("barrier")
+    refuse_in_batch("barrier", program)
+    chosen = member_group("barrier", group, program)
+    if chosen is None:
+        return None
     nothing = _nothing(program)
-    signature = ("barrier", None, None, "float32", 1)
-    work = _collective(program, group, signature, nothing, nothing, async_op)
-    if work is not None and not async_op:
-        work.wait()
-    return work if async_op else None
+    request = Request(("barrier", None, None, "float32", 1), nothing, nothing)
+    place = (program, chosen, chosen.backends.get("cuda", GLOO))
+    work = issue(place, request, async_op=async_op or timeout is not None)
+    if timeout is not None and work is not None and not async_op:
+        work.wait(timeout)
+        return None
+    return work
 
 
 def all_reduce(
     tensor: Tensor,
-    op: ReduceOp = ReduceOp.SUM,
-    group: ProcessGroup | None = None,
+    op: Op = ReduceOp.SUM,
+    group: Group = None,
     async_op: bool = False,
 ) -> Work | None:
     """Reduce `tensor` over the group, into `tensor` on every member."""
-    program = _check_tensors("all_reduce", tensor)
-    signature = ("all_reduce", as_reduce_op(op).value, None, tensor.dtype.name, tensor.numel())
-    return _run(program, group, signature, tensor, tensor, async_op)
+    place = enter_call("all_reduce", group, tensor)
+    if place is None:
+        return None
+    name, factor = reduction_of(place, op, tensor)
+    signature = ("all_reduce", name, None, tensor.dtype.name, tensor.numel())
+    request = Request(signature, tensor, tensor, factor=factor)
+    return issue(place, simple_request(place, request), async_op=async_op)
 
 
 def reduce(
     tensor: Tensor,
     dst: int | None = None,
-    op: ReduceOp = ReduceOp.SUM,
-    group: ProcessGroup | None = None,
+    op: Op = ReduceOp.SUM,
+    group: Group = None,
     async_op: bool = False,
     group_dst: int | None = None,
 ) -> Work | None:
     """Reduce `tensor` over the group, into `tensor` on global rank `dst`; others keep theirs."""
-    program = _check_tensors("reduce", tensor)
-    root = peer_in_group("dst", dst, group_dst, group, program)
-    signature = ("reduce", as_reduce_op(op).value, root, tensor.dtype.name, tensor.numel())
-    return _run(program, group, signature, tensor, tensor, async_op)
+    place = enter_call("reduce", group, tensor)
+    if place is None:
+        return None
+    root = peer_in_group("dst", dst, group_dst, place[1])
+    name, factor = reduction_of(place, op, tensor)
+    signature = ("reduce", name, root, tensor.dtype.name, tensor.numel())
+    request = Request(signature, tensor, tensor, factor=factor)
+    return issue(place, simple_request(place, request), async_op=async_op)
 
 
 def broadcast(
     tensor: Tensor,
     src: int | None = None,
-    group: ProcessGroup | None = None,
+    group: Group = None,
     async_op: bool = False,
     group_src: int | None = None,
 ) -> Work | None:
     """Copy `tensor` of global rank `src` into `tensor` on every member."""
-    program = _check_tensors("broadcast", tensor)
-    root = peer_in_group("src", src, group_src, group, program)
+    place = enter_call("broadcast", group, tensor)
+    if place is None:
+        return None
+    root = peer_in_group("src", src, group_src, place[1])
     signature = ("broadcast", None, root, tensor.dtype.name, tensor.numel())
-    return _run(program, group, signature, tensor, tensor, async_op)
+    request = simple_request(place, Request(signature, tensor, tensor))
+    return issue(place, request, async_op=async_op)
 
 
 def all_gather_into_tensor(
     output_tensor: Tensor,
     input_tensor: Tensor,
-    group: ProcessGroup | None = None,
+    group: Group = None,
     async_op: bool = False,
 ) -> Work | None:
     """Put the inputs of all members, in group order, into every member's output.
@@ -98,22 +118,25 @@ def all_gather_into_tensor(
     Raises:
         ValueError: The output has not group size times the input's elements.
     """
-    program = _check_tensors("all_gather_into_tensor", input_tensor, output_tensor)
-    size = group_or_default(group, program).size()
+    place = enter_call("all_gather_into_tensor", group, input_tensor, output_tensor)
+    if place is None:
+        return None
+    size = place[1].size()
     if output_tensor.numel() != size * input_tensor.numel():
         raise ValueError(
             "output tensor size must be equal to world_size times input tensor size: "
             f"{output_tensor.numel()} is not {size} x {input_tensor.numel()}"
         )
     signature = ("all_gather", None, None, input_tensor.dtype.name, input_tensor.numel())
-    return _run(program, group, signature, input_tensor, output_tensor, async_op)
+    request = simple_request(place, Request(signature, input_tensor, output_tensor))
+    return issue(place, request, async_op=async_op)
 
 
 def reduce_scatter_tensor(
     output: Tensor,
     input: Tensor,  # noqa: A002 - torch's name
-    op: ReduceOp = ReduceOp.SUM,
-    group: ProcessGroup | None = None,
+    op: Op = ReduceOp.SUM,
+    group: Group = None,
     async_op: bool = False,
 ) -> Work | None:
     """Reduce the inputs of all members and leave the k-th part of the result on member k.
@@ -121,16 +144,19 @@ def reduce_scatter_tensor(
     Raises:
         ValueError: The input has not group size times the output's elements.
     """
-    program = _check_tensors("reduce_scatter_tensor", input, output)
-    size = group_or_default(group, program).size()
+    place = enter_call("reduce_scatter_tensor", group, input, output)
+    if place is None:
+        return None
+    size = place[1].size()
     if input.numel() != size * output.numel():
         raise ValueError(
             "input tensor must be the same size as output size times world size: "
             f"{input.numel()} is not {size} x {output.numel()}"
         )
-    name = as_reduce_op(op).value
+    name, factor = reduction_of(place, op, output)
     signature = ("reduce_scatter", name, None, output.dtype.name, output.numel())
-    return _run(program, group, signature, input, output, async_op)
+    request = simple_request(place, Request(signature, input, output, factor=factor))
+    return issue(place, request, async_op=async_op)
 
 
 def all_to_all_single(
@@ -138,7 +164,7 @@ def all_to_all_single(
     input: Tensor,  # noqa: A002 - torch's name
     output_split_sizes: Sequence[int] | None = None,
     input_split_sizes: Sequence[int] | None = None,
-    group: ProcessGroup | None = None,
+    group: Group = None,
     async_op: bool = False,
 ) -> Work | None:
     """Send the k-th part of the input to member k, and receive in group order.
@@ -155,167 +181,24 @@ def all_to_all_single(
         ValueError: Sizes do not add up to a tensor's dim 0.
         CollectiveMismatchError: What one member sends is not what the other expects.
     """
-    program = _check_tensors("all_to_all_single", input, output)
-    size = group_or_default(group, program).size()
+    place = enter_call("all_to_all_single", group, input, output)
+    if place is None:
+        return None
+    size = place[1].size()
     splits = (
         _elements("input_split_sizes", input, input_split_sizes, size),
         _elements("output_split_sizes", output, output_split_sizes, size),
     )
-    signature = ("all_to_all", None, None, input.dtype.name, None)
-    return _run(program, group, signature, input, output, async_op, splits)
+    signature = ("all_to_all", None, None, input.dtype.name, UNEVEN)
+    request = simple_request(place, Request(signature, input, output, splits))
+    return issue(place, request, async_op=async_op)
 
 
-def send(
-    tensor: Tensor,
-    dst: int | None = None,
-    group: ProcessGroup | None = None,
-    tag: int = 0,
-    group_dst: int | None = None,
-) -> None:
-    """Send `tensor` to global rank `dst`, on a stream of the pair's own; NCCL ignores tags.
-
-    Up to the protocol's buffer it ends without the receiver, above when the receiver is there.
-
-    Raises:
-        ValueError: The destination is this rank.
-        CollectiveMismatchError: The matching recv has another dtype or size.
-    """
-    del tag
-    _point_to_point("send", tensor, ("dst", dst, group_dst), group)
-
-
-def recv(
-    tensor: Tensor,
-    src: int | None = None,
-    group: ProcessGroup | None = None,
-    tag: int = 0,
-    group_src: int | None = None,
-) -> int:
-    """Fill `tensor` from global rank `src`; returns the sender's global rank.
-
-    Raises:
-        ValueError: The source is this rank.
-        UnsupportedError: No source is given: any-source receives do not exist in NCCL.
-        CollectiveMismatchError: The matching send has another dtype or size.
-    """
-    del tag
-    if src is None and group_src is None:
-        raise UnsupportedError("recv from any source is not supported by the nccl backend")
-    return _point_to_point("recv", tensor, ("src", src, group_src), group)
-
-
-# ---- how ----
-
-
-def _check_tensors(call: str, *tensors: Tensor) -> Program:
-    """Return the running rank after checking the tensors of a collective.
-
-    Raises:
-        TypeError: One is no simrank tensor.
-        RuntimeError: One lies on the host.
-        ValueError: One is not contiguous, or dtypes differ.
-    """
-    program = require_rank(call)
-    for tensor in tensors:
-        if not isinstance(tensor, Tensor):
-            raise TypeError(
-                f"Invalid function argument. Expected parameter `tensor` of type simrank.Tensor "
-                f"but got {type(tensor)} instead."
-            )
-        if tensor.storage.device is None:
-            raise RuntimeError(
-                f"No backend type associated with device type cpu: {call} needs a device tensor\n"
-                "  to fix: move it with .cuda()"
-            )
-        if not tensor.is_contiguous():
-            raise ValueError(f"{call}: Tensors must be contiguous")
-        if tensor.dtype is not tensors[0].dtype:
-            raise ValueError(
-                f"{call}: output tensor must have the same type as input tensor, "
-                f"got {tensor.dtype.name} and {tensors[0].dtype.name}"
-            )
-    return program
-
-
-def _run(
-    program: Program,
-    group: ProcessGroup | None,
-    signature: Signature,
-    source: Tensor,
-    target: Tensor,
-    async_op: bool,
-    splits: tuple[Sequence[int], Sequence[int]] | None = None,
-) -> Work | None:
-    work = _collective(program, group, signature, source, target, async_op, splits)
-    return work if async_op else None
-
-
-def _collective(
-    program: Program,
-    group: ProcessGroup | None,
-    signature: Signature,
-    source: Tensor,
-    target: Tensor,
-    async_op: bool,
-    splits: tuple[Sequence[int], Sequence[int]] | None = None,
-) -> Work | None:
-    """Match a rank's call and issue its part of the collective on the right stream."""
-    chosen = group_or_default(group, program)
-    group_rank = chosen.group_rank(program.rank)
-    if group_rank < 0:
-        return None
-    call = enter(chosen, group_rank, signature, user_site)
-    if splits is not None:
-        call.join_splits(group_rank, *splits, user_site())
-    current = current_stream(program)
-    stream = current
-    if async_op:
-        stream = chosen.stream(current.device, f"{chosen.name} (async)")
-        _after(stream, current)
-    operation = CollectiveOperation(stream, call, group_rank, (source, target))
-    call.join(operation)
-    if signature[0] != "barrier":
-        target.storage.note_write(operation, target.array)
-    stream.submit(operation)
-    return Work(operation, [target], blocks_host=signature[0] == "barrier")
-
-
-def _after(stream: Stream, current: Stream) -> None:
-    """Let `stream` go on only after what `current` has been given so far."""
-    if current.tail is not None:
-        stream.wait_for(current.tail)
-
-
-def _point_to_point(
-    kind: str,
-    tensor: Tensor,
-    peer: tuple[str, int | None, int | None],
-    group: ProcessGroup | None,
-) -> int:
-    """Issue one end of a message on the pair's own stream; the current stream waits for it."""
-    program = _check_tensors(kind, tensor)
-    chosen = group_or_default(group, program)
-    own = chosen.group_rank(program.rank)
-    other = peer_in_group(*peer, group, program)
-    if other == own:
-        role = "destination" if kind == "send" else "source"
-        raise ValueError(
-            f"Invalid {role} rank: {role} rank should not be the same as the rank of the "
-            "current process."
-        )
-    is_send = kind == "send"
-    box = mailbox(chosen, *((own, other) if is_send else (other, own)))
-    current = current_stream(program)
-    pair = f"{chosen.name} p2p {min(own, other)}:{max(own, other)}"
-    stream = chosen.stream(current.device, pair)
-    operation = PeerOperation(stream, box, tensor, is_send=is_send)
-    box.post(operation)
-    if not is_send:
-        tensor.storage.note_write(operation, tensor.array)
-    _after(stream, current)
-    stream.submit(operation)
-    current.wait_for(operation)
-    return int(chosen.ranks[other])
+def reduction_of(place: Place, op: Op, tensor: Tensor) -> tuple[str, float | Tensor | None]:
+    """Return the name of a reduction and the factor of its inputs, if the backend admits it."""
+    chosen = as_reduce_op(op)
+    check_reduction(place[2] or NCCL, chosen, tensor.dtype)
+    return chosen.value, chosen.factor if isinstance(chosen, PremulSum) else None
 
 
 def _elements(name: str, tensor: Tensor, splits: Sequence[int] | None, size: int) -> Sequence[int]:

@@ -7,56 +7,65 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from simrank.collectives.time_network import NOT_ARRIVED
-from simrank.device import Accesses, Operation
+from simrank.device import Operation
+from simrank.distributed.request import COLUMNS, UNEVEN
 from simrank.errors import CallVariant, CollectiveMismatchError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from simrank.device import Stream, Tensor
+    from simrank.device import Stream
     from simrank.distributed.group import ProcessGroup
     from simrank.distributed.planner import Plan
+    from simrank.distributed.request import Request, Signature
     from simrank.engine import CallSite
 
 Array = np.ndarray[Any, Any]
 
-# What must agree between ranks, in the order of `Signature`; the words of reports.
-COLUMNS = ("op", "reduce_op", "root", "dtype", "count")
-Signature = tuple[str, str | None, int | None, str, int | None]
-
 
 class CollectiveOperation(Operation):
-    """One rank's part of a collective, on a stream of its device."""
+    """One rank's part of a collective, on a stream of its device.
 
-    __slots__ = ("call", "group_rank", "inputs", "outputs")
+    Attributes:
+        call: The calls of all ranks that this one belongs to.
+        group_rank: The rank's place in the group.
+        request: What it asked for.
+        inputs: What it contributes.
+        outputs: What it gets.
+        num_sms: SMs that it occupies from its arrival on; none where the host runs it.
+    """
+
+    __slots__ = ("call", "group_rank", "inputs", "num_sms", "outputs", "request")
     kind = "collective"
 
     def __init__(
-        self, stream: Stream, call: Call, group_rank: int, tensors: tuple[Tensor, Tensor]
+        self, stream: Stream, call: Call, group_rank: int, request: Request, num_sms: int
     ) -> None:
-        inputs, outputs = tensors
-        written = () if call.signature[0] == "barrier" else (outputs,)
-        super().__init__(stream, call.name, None, Accesses((inputs,), written))
+        super().__init__(stream, call.name, None, request.accesses())
         self.call = call
         self.group_rank = group_rank
         self.rank = call.group.ranks[group_rank]
-        self.inputs, self.outputs = tensors
+        self.request = request
+        self.inputs, self.outputs = request.source, request.target
+        self.num_sms = num_sms
 
     def begin(self) -> None:
         """Arrive: spin on some SMs until the collective lets this rank go."""
-        self.stream.device.hold_sms(self.call.group.world.library.num_sms)
+        if self.num_sms:
+            self.stream.device.hold_sms(self.num_sms)
         self.call.arrive(self)
 
     def end(self) -> None:
         """Give the SMs back and complete."""
-        self.stream.device.hold_sms(-self.call.group.world.library.num_sms)
+        if self.num_sms:
+            self.stream.device.hold_sms(-self.num_sms)
         self.details = self.call.details
         super().end()
 
     def drop(self) -> None:
         """Give the SMs back: the rank was aborted."""
-        if self.start_ps >= 0 and not self.complete:
-            self.stream.device.hold_sms(-self.call.group.world.library.num_sms)
+        if self.num_sms and self.start_ps >= 0 and not self.complete:
+            self.stream.device.hold_sms(-self.num_sms)
 
 
 class Splits:
@@ -126,7 +135,7 @@ class Call:
         ranks_by_site: dict[CallSite | None, list[int]] = {}
         for operation in self._operations:
             if operation is not None:
-                ranks_by_site.setdefault(operation._site, []).append(operation.rank or 0)  # noqa: SLF001
+                ranks_by_site.setdefault(operation.issued_at, []).append(operation.rank or 0)
         variants = [
             _variant(ranks, self.signature, where) for where, ranks in ranks_by_site.items()
         ]
@@ -145,7 +154,7 @@ class Call:
         """Yield the ranks that have called and not ended, for the deadlock report."""
         for operation in self._operations:
             if operation is not None and not operation.complete and operation.rank is not None:
-                yield operation.rank, self.name, operation._site  # noqa: SLF001
+                yield operation.rank, self.name, operation.issued_at
 
     def join_splits(
         self, group_rank: int, send: Sequence[int], receive: Sequence[int], site: CallSite | None
@@ -182,7 +191,7 @@ class Call:
             (receiver, "expects {} elements from rank {}", sender[0]),
         ):
             operation = self._operations[rank]
-            where = site if operation is None else operation._site  # noqa: SLF001
+            where = site if operation is None else operation.issued_at
             variant = _variant([ranks[rank]], self.signature, where)
             columns = {**variant.columns, "splits": verb.format(count, ranks[peer])}
             variants.append(CallVariant(variant.ranks, columns, variant.file, variant.line))
@@ -201,20 +210,28 @@ class Call:
         """Return the number of elements, with the meaning that the collective gives it."""
         if self.splits is not None:  # Even after all: what goes to each peer.
             return int(self.splits.sends[0, 0])
-        return self.signature[4] or 0
+        count = self.signature[4]
+        return count if isinstance(count, int) else 0
 
-    def split_matrix(self) -> Array | None:
-        """Return the elements that rank i sends to rank j, or None where they are even."""
+    def split_sizes(self, collective: str) -> Array | None:
+        """Return the split sizes as `Problem.splits` has them, or None where they are even."""
         if self.splits is None:
             return None
-        sends = self.splits.sends
-        return None if (sends == sends[0, 0]).all() else sends
+        sizes = self.splits.sends
+        if collective != "all_to_all":  # Of the receivers all get the same, or send the same.
+            sizes = sizes[:, 0] if collective == "all_gather" else sizes[0]
+        return None if (sizes == sizes.flat[0]).all() else sizes
+
+    def operation_of(self, group_rank: int) -> CollectiveOperation | None:
+        """Return a rank's part of the call, or None if it has not called."""
+        return self._operations[group_rank] if self._operations else None
 
     def absent_ranks(self) -> Iterator[tuple[int, str]]:
         """Yield the ranks that have not called, for the deadlock report."""
         for rank, operation in zip(self.group.ranks, self._operations, strict=True):
             if operation is None:
-                yield rank, self.name
+                made = self.group.made_by(rank)
+                yield rank, self.name if made else f"{self.name}; it never called new_group for it"
 
     # ---- the device's side: arrival, evaluation, completion ----
 
@@ -310,6 +327,8 @@ def _variant(ranks: Sequence[int], signature: Signature, site: CallSite | None) 
         for name, value in zip(COLUMNS, signature, strict=True)
         if value is not None
     }
+    if columns.get("count") == UNEVEN and signature[0] == "all_to_all":
+        del columns["count"]  # It always has split sizes, even ones too.
     file, line = (None, None) if site is None else site.line()
     return CallVariant(tuple(ranks), columns, file, line)
 

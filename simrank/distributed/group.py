@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from simrank.device.current import new_stream
+from simrank.distributed.backends import NCCL
 from simrank.distributed.planner import Planner
-from simrank.errors import SimrankError
+from simrank.errors import CallVariant, CollectiveMismatchError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from simrank.collectives.schedule import IntArray
-    from simrank.device import Device, Network, Stream
+    from simrank.device import Device, Network, Stream, Tensor
     from simrank.distributed.call import Call
-    from simrank.distributed.p2p import Mailbox
+    from simrank.distributed.p2p import Mailboxes
     from simrank.distributed.planner import CollectiveLibrary
+    from simrank.engine import CallSite
     from simrank.ranks import Program
+
+
+Backends = tuple[str, "Mapping[str, str]"]
+Key = tuple[Any, ...]
+NCCL_ONLY: Backends = (NCCL, {"cuda": NCCL})
 
 
 class ProcessGroup:
@@ -29,22 +36,32 @@ class ProcessGroup:
         ranks: Global ranks of the members, in group order.
         devices: Device of each member.
         calls: Collectives under way, by sequence number.
-        mailboxes: Point-to-point messages under way, by (source, destination) group ranks.
+        mailboxes: Point-to-point messages under way, by backend.
         planner: Chooses algorithms and computes times for this group.
+        backend: The backend's name, as given.
+        backends: The backend of each kind of device.
+        barriers: Monitored barriers under way, by number.
     """
 
-    def __init__(self, name: str, ranks: Sequence[int], world: World) -> None:
+    def __init__(
+        self, name: str, ranks: Sequence[int], world: World, backend: Backends = NCCL_ONLY
+    ) -> None:
         self.name = name
+        self.backend, self.backends = backend
         self.ranks = ranks
         self.world = world
         self.engine = world.engine
         self.devices: IntArray = world.devices[np.asarray(ranks, dtype=np.int64)]
         self.calls: dict[int, Call] = {}
-        self.mailboxes: dict[tuple[int, int], Mailbox] = {}
+        self.mailboxes: dict[str, Mailboxes] = {}
+        self.barriers: dict[int, Any] = {}
         self.planner = Planner(world.library, self.devices)
         self._num_calls = [0] * len(ranks)
         self._index = None if isinstance(ranks, range) else {r: i for i, r in enumerate(ranks)}
         self._streams: dict[tuple[int, str], Stream] = {}
+        self._num_barriers: dict[int, int] = {}
+        self._makers: dict[int, CallSite | None] = {}
+        self._destroyed: set[int] = set()
 
     def __repr__(self) -> str:
         """Return the name and size."""
@@ -68,10 +85,51 @@ class ProcessGroup:
             return global_rank if global_rank < len(self.ranks) else -1
         return self._index.get(global_rank, -1)
 
+    @property
+    def group_name(self) -> str:
+        """Return the name, as torch spells it."""
+        return self.name
+
+    @property
+    def group_desc(self) -> str:
+        """Return the name: it is the description where one was given."""
+        return self.name
+
+    def backend_for(self, tensor: Tensor) -> str:
+        """Return the backend that a tensor's place selects.
+
+        Raises:
+            RuntimeError: The group has none for it; torch's words.
+        """
+        kind = "cpu" if tensor.storage.device is None else "cuda"
+        if kind not in self.backends:
+            needs = ": it needs a device tensor\n  to fix: move it with .cuda()"
+            raise RuntimeError(
+                f"No backend type associated with device type {kind}{needs * (kind == 'cpu')}"
+            )
+        return self.backends[kind]
+
+    def made_by(self, rank: int) -> bool:
+        """Return whether a rank has made this group; the default group is made by starting."""
+        return not self._makers or rank in self._makers
+
+    def is_destroyed(self, rank: int | None) -> bool:
+        """Return whether a rank has destroyed it."""
+        return rank in self._destroyed
+
+    def destroy(self, rank: int) -> None:
+        """Note that a rank has destroyed it: it may make no more calls."""
+        self._destroyed.add(rank)
+
     def next_seq(self, group_rank: int) -> int:
         """Return the sequence number of a member's next collective; the first is 1."""
         self._num_calls[group_rank] += 1
         return self._num_calls[group_rank]
+
+    def next_barrier(self, group_rank: int) -> int:
+        """Return the number of a member's next monitored barrier; the first is 1."""
+        self._num_barriers[group_rank] = self._num_barriers.get(group_rank, 0) + 1
+        return self._num_barriers[group_rank]
 
     def stream(self, device: Device, name: str) -> Stream:
         """Return this group's own stream on a device (for asynchronous calls, or for a pair)."""
@@ -105,39 +163,72 @@ class World:
         self.library = library
         self.devices = devices
         self.size = len(devices)
-        self._groups: dict[tuple[int, int], ProcessGroup] = {}
+        self._groups: dict[Key, ProcessGroup] = {}
 
-    def group(self, key: tuple[int, int], name: str, ranks: Sequence[int]) -> ProcessGroup:
+    def group(
+        self,
+        key: Key,
+        name: str,
+        ranks: Sequence[int],
+        backend: Backends = NCCL_ONLY,
+        maker: tuple[int, CallSite | None] | None = None,
+    ) -> ProcessGroup:
         """Return the group that a rank makes by its n-th `new_group`; the first one there makes it.
 
         Args:
-            key: (how often the rank has initialised, how many groups it has made since).
+            key: (how often the rank has initialised, how many groups it has made since), or what
+                identifies a group that only its members make.
             name: Its name.
             ranks: Its members.
+            backend: The backend's name, and the backend of each kind of device.
+            maker: The rank that makes it, and where; None for the default group.
 
         Raises:
-            SimrankError: Another rank made its n-th group with other members.
+            CollectiveMismatchError: Another rank made its n-th group otherwise.
         """
         group = self._groups.get(key)
         if group is None:
-            group = self._groups[key] = ProcessGroup(name, ranks, self)
-        elif group.ranks != ranks and tuple(group.ranks) != tuple(ranks):
-            raise SimrankError(
-                f"new_group #{key[1]} was called with ranks {list(ranks)}, but another rank called "
-                f"it with {list(group.ranks)}\n"
-                "  to fix: make every rank call new_group with the same ranks, in the same order"
-            )
+            group = self._groups[key] = ProcessGroup(name, ranks, self, backend)
+        elif maker is not None:
+            same_ranks = group.ranks == ranks or tuple(group.ranks) == tuple(ranks)
+            if not same_ranks or group.backend != backend[0]:
+                raise self._made_differently(group, key, (ranks, backend[0]), maker)
+        if maker is not None:
+            group._makers[maker[0]] = maker[1]  # noqa: SLF001 - the two halves of one thing
         return group
+
+    def _made_differently(
+        self,
+        group: ProcessGroup,
+        key: Key,
+        given: tuple[Sequence[int], str],
+        maker: tuple[int, CallSite | None],
+    ) -> CollectiveMismatchError:
+        by_site: dict[CallSite | None, list[int]] = {}
+        for rank, site in group._makers.items():  # noqa: SLF001 - the two halves of one thing
+            by_site.setdefault(site, []).append(rank)
+        calls = [(group.ranks, group.backend, tuple(sorted(r)), s) for s, r in by_site.items()]
+        calls.append((*given, (maker[0],), maker[1]))
+        variants = []
+        for members, backend, ranks, site in calls:
+            columns = {"op": "new_group", "ranks": str(list(members)), "backend": backend}
+            file, line = (None, None) if site is None else site.line()
+            variants.append(CallVariant(ranks, columns, file, line))
+        called = {rank for variant in variants for rank in variant.ranks}
+        absent = [rank for rank in range(self.size) if rank not in called]
+        number = key[1] if isinstance(key[1], int) else 0
+        return CollectiveMismatchError(self.engine.now_ps, "default_pg", number, variants, absent)
 
     def drop(self) -> None:
         """Forget every call under way: the ranks were aborted."""
         for group in self._groups.values():
             for call in group.calls.values():
                 self.engine.pending.pop(call, None)
-            for mailbox in group.mailboxes.values():
-                mailbox.drop()
+            for boxes in group.mailboxes.values():
+                boxes.drop()
             group.calls.clear()
             group.mailboxes.clear()
+            group.barriers.clear()
 
 
 class Membership:
@@ -147,14 +238,20 @@ class Membership:
         default: The default group, or None before `init_process_group`.
         generation: How often it has initialised.
         num_groups: How many groups it has made since.
+        num_splits: How often it has split each group.
+        made: The groups it is a member of, in the order in which it made them.
+        coalescing: Sends and receives that a coalescing manager collects, or None.
     """
 
-    __slots__ = ("default", "generation", "num_groups")
+    __slots__ = ("coalescing", "default", "generation", "made", "num_groups", "num_splits")
 
     def __init__(self) -> None:
         self.default: ProcessGroup | None = None
         self.generation = 0
         self.num_groups = 0
+        self.made: list[ProcessGroup] = []
+        self.num_splits: dict[ProcessGroup, int] = {}
+        self.coalescing: Any = None
 
 
 def membership(program: Program) -> Membership:

@@ -1,207 +1,338 @@
-"""Point-to-point: sends and receives of a pair matched in order, their bytes on the links."""
+"""Point-to-point: sends and receives matched in order, their bytes on the links.
+
+With nccl a call is matched when it is issued: in order per pair, batches apart from single calls
+(they use other communicators), tags ignored. With gloo a call is matched when it starts, by tag,
+and a receive from any source takes the message that came first.
+"""
 
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from simrank.device import Accesses, Operation
+from simrank.distributed.backends import NCCL
 from simrank.errors import CallVariant, CollectiveMismatchError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from simrank.device import Stream, Tensor
     from simrank.distributed.group import ProcessGroup
     from simrank.engine import CallSite
 
 Array = np.ndarray[Any, Any]
+_MAX_NAMED = 4
 
 
-class PeerOperation(Operation):
+class Route(NamedTuple):
+    """What the two ends of a message must have in common.
+
+    Attributes:
+        src: Group rank of the sender; None: any.
+        dst: Group rank of the receiver.
+        tag: 0 where the backend has no tags.
+        batched: Whether it belongs to a batch, where those have a communicator of their own.
+    """
+
+    src: int | None
+    dst: int
+    tag: int = 0
+    batched: bool = False
+
+
+class End:
     """One end of a message: a send or a receive.
 
     Attributes:
-        message: What it is an end of.
+        operation: What it is part of.
+        route: Where the message goes.
         is_send: Which end.
-        peer_rank: Global rank of the other end.
         tensor: What is sent, or filled.
+        message: What it is an end of, once it is posted.
+        arrived: Values that came, until the operation ends.
+        done: Whether its part is over.
     """
 
-    __slots__ = ("is_send", "message", "peer_rank", "tensor")
+    __slots__ = ("arrived", "done", "is_send", "message", "operation", "route", "tensor")
+
+    def __init__(self, route: Route, tensor: Tensor, *, is_send: bool) -> None:
+        self.route = route
+        self.tensor = tensor
+        self.is_send = is_send
+        self.operation: PeerOperation | None = None
+        self.message: Message | None = None
+        self.arrived: Array | None = None
+        self.done = False
+
+    def describe(self, ranks: Sequence[int]) -> str:
+        """Return `send to rank 3`."""
+        peer = self.route.dst if self.is_send else self.route.src
+        who = "any rank" if peer is None else f"rank {ranks[peer]}"
+        tag = f" with tag {self.route.tag}" if self.route.tag else ""
+        return f"{'send to' if self.is_send else 'recv from'} {who}{tag}"
+
+    def live(self) -> PeerOperation:
+        """Return the operation, which an end under way has."""
+        assert self.operation is not None, "issued ends belong to an operation"
+        return self.operation
+
+
+class PeerOperation(Operation):
+    """One call: a send, a receive, or a batch of them, which starts and ends as one.
+
+    Attributes:
+        group: The group.
+        boxes: Where its messages are matched.
+        ends: What it consists of.
+        source_rank: Group rank that a single receive got its message from; None before.
+    """
+
+    __slots__ = ("_num_left", "boxes", "ends", "group", "source_rank")
     kind = "collective"
     is_collective = False
 
-    def __init__(self, stream: Stream, mailbox: Mailbox, tensor: Tensor, *, is_send: bool) -> None:
-        ranks = mailbox.group.ranks
-        own, peer = (mailbox.src, mailbox.dst) if is_send else (mailbox.dst, mailbox.src)
-        self.peer_rank = ranks[peer]
-        verb = "send to" if is_send else "recv from"
-        name = f"{verb} rank {self.peer_rank} on group '{mailbox.group.name}'"
-        touched = Accesses((tensor,), ()) if is_send else Accesses((), (tensor,))
-        super().__init__(stream, name, None, touched)
-        self.rank = ranks[own]
-        self.is_send = is_send
-        self.tensor = tensor
-        self.details = {"bytes": tensor.nbytes}
-        self.message: Message | None = None
+    def __init__(self, stream: Stream, boxes: Mailboxes, ends: Sequence[End], rank: int) -> None:
+        group = boxes.group
+        texts = [end.describe(group.ranks) for end in ends]
+        what = texts[0] if len(ends) == 1 else f"batch of {len(ends)} ({', '.join(texts)})"
+        if len(ends) > _MAX_NAMED:
+            what = f"batch of {len(ends)} sends and recvs"
+        touched = Accesses(
+            [end.tensor for end in ends if end.is_send],
+            [end.tensor for end in ends if not end.is_send],
+        )
+        super().__init__(stream, f"{what} on group '{group.name}'", None, touched)
+        self.group = group
+        self.boxes = boxes
+        self.rank = rank
+        self.ends = ends
+        self.source_rank: int | None = None
+        self.details = {"bytes": sum(end.tensor.nbytes for end in ends)}
+        self._num_left = len(ends)
+        for end in ends:
+            end.operation = self
 
     def begin(self) -> None:
-        """Be ready for the other end."""
-        assert self.message is not None, "issued operations belong to a message"
-        self.message.ready(self)
+        """Be ready for the other ends."""
+        for end in self.ends:
+            if not self.boxes.posts_early:
+                try:
+                    self.boxes.post(end)
+                except CollectiveMismatchError as error:
+                    self._fail(error)
+                    return
+        for end in self.ends:
+            if end.message is not None:
+                end.message.ready(end)
+
+    def end_done(self, end: End) -> None:
+        """Note that one end is over; the last one ends the call."""
+        end.done = True
+        self._num_left -= 1
+        if not self._num_left:
+            self.end()
 
     def end(self) -> None:
-        """Complete, and leave the report of what is pending."""
-        self.message = None  # It refers back: let reference counts free both.
+        """Write what came, and leave the report of what is pending."""
+        for end in self.ends:
+            if not end.is_send:
+                self.source_rank = end.route.src
+                if end.arrived is None:
+                    end.tensor.storage.lose_values()
+                elif end.tensor.storage.has_values:
+                    end.tensor.array[...] = end.arrived.reshape(end.tensor.shape)
+        self.ends = ()  # They refer back: let reference counts free them.
         self.stream.device.engine.pending.pop(self, None)
         super().end()
 
     def pending_ranks(self) -> Iterator[tuple[int, str, CallSite | None]]:
-        """Yield this end, for the deadlock report."""
+        """Yield this call, for the deadlock report."""
         if self.rank is not None:
             yield self.rank, self.name, self._site
 
     def absent_ranks(self) -> Iterator[tuple[int, str]]:
-        """Yield the peer if it has not called, for the deadlock report."""
-        if self.message is not None and len(self.message.ends) == 1 and self.rank is not None:
-            verb = "a recv from" if self.is_send else "a send to"
-            yield self.peer_rank, f"{verb} rank {self.rank}"
+        """Yield the peers that have not called, for the deadlock report."""
+        for end in self.ends:
+            peer = end.route.dst if end.is_send else end.route.src
+            alone = end.message is None or len(end.message.ends) == 1
+            if not end.done and alone and peer is not None:
+                verb = "a recv from" if end.is_send else "a send to"
+                yield int(self.group.ranks[peer]), f"{verb} rank {self.rank}"
 
 
 class Message:
     """One send and the receive it belongs to.
 
-    A message up to the protocol's buffer is eager: it leaves when its sender is ready and waits in
-    the buffer. A larger one starts when both ends are ready.
+    With nccl a message up to the protocol's buffer is eager: it leaves when its sender is ready and
+    waits in the buffer. A larger one, and every one of gloo's, starts when both ends are ready.
     """
 
-    def __init__(self, mailbox: Mailbox) -> None:
-        self._mailbox = mailbox
-        self.ends: dict[bool, PeerOperation] = {}
+    def __init__(self, group: ProcessGroup, eager_bytes: int) -> None:
+        self._group = group
+        self._eager_bytes = eager_bytes
+        self.ends: dict[bool, End] = {}
         self._ready: set[bool] = set()
         self._started = False
         self._arrived: Array | None = None
         self._in_buffer = False
 
-    def ready(self, operation: PeerOperation) -> None:
+    def ready(self, end: End) -> None:
         """Note that an end's stream has reached it."""
-        self._ready.add(operation.is_send)
+        self._ready.add(end.is_send)
         send = self.ends.get(True)
         if self._in_buffer:
             self._deliver()
         elif not self._started and send is not None and True in self._ready:
-            eager = send.tensor.nbytes <= self._mailbox.eager_bytes
-            if eager or False in self._ready:
+            is_eager = send.tensor.nbytes <= self._eager_bytes
+            if is_eager or False in self._ready:
                 self._start(send)
 
-    def _start(self, send: PeerOperation) -> None:
+    def _start(self, send: End) -> None:
         self._started = True
-        group, engine = self._mailbox.group, self._mailbox.group.engine
+        group = self._group
         launch_ps = group.world.cluster.collectives.launch_latency_ps
-        route = int(group.devices[self._mailbox.src]), int(group.devices[self._mailbox.dst])
+        assert send.route.src is not None, "a sender knows itself"
+        src, dst = int(group.devices[send.route.src]), int(group.devices[send.route.dst])
 
         def leave() -> None:
-            group.world.network.transfer(*route, send.tensor.nbytes, self._sent)
+            group.world.network.transfer(src, dst, send.tensor.nbytes, self._sent)
 
-        engine.call_at(engine.now_ps + launch_ps, leave)
+        group.engine.call_at(group.engine.now_ps + launch_ps, leave)
 
     def _sent(self) -> None:
         send = self.ends[True]
-        if send.stream.head is not send:
+        operation = send.operation
+        if operation is None or operation.stream.head is not operation:
             return  # Aborted meanwhile.
         if send.tensor.storage.has_values:
             self._arrived = send.tensor.array.reshape(-1).copy()
         self._in_buffer = True
-        with self._mailbox.group.engine.one_wakeup():
-            send.end()
+        with self._group.engine.one_wakeup():
+            operation.end_done(send)
             self._deliver()
 
     def _deliver(self) -> None:
         receive = self.ends.get(False)
-        if receive is None or False not in self._ready or receive.stream.head is not receive:
+        if receive is None or False not in self._ready or receive.done:
             return
-        if self._arrived is None:
-            receive.tensor.storage.lose_values()
-        elif receive.tensor.storage.has_values:
-            receive.tensor.array.reshape(-1)[...] = self._arrived
-        receive.end()
+        operation = receive.operation
+        if operation is None or operation.stream.head is not operation:
+            return
+        receive.arrived = self._arrived
+        self.ends = {}  # They refer back: let reference counts free them.
+        operation.end_done(receive)
 
 
-class Mailbox:
-    """The messages from one member of a group to another, matched in order.
+class Mailboxes:
+    """The messages of a group on one backend under way.
 
     Attributes:
         group: The group.
-        src: Group rank of the sender.
-        dst: Group rank of the receiver.
-        eager_bytes: The largest message that leaves without its receiver.
+        posts_early: Whether calls are matched when they are issued.
     """
 
-    def __init__(self, group: ProcessGroup, src: int, dst: int) -> None:
+    def __init__(self, group: ProcessGroup, backend: str) -> None:
         self.group = group
-        self.src = src
-        self.dst = dst
+        self.posts_early = backend == NCCL
         costs = group.world.cluster.collectives
-        self.eager_bytes = costs.buffer_bytes * costs.num_channels
-        self._waiting: dict[bool, deque[Message]] = {True: deque(), False: deque()}
-        self._num = {True: 0, False: 0}
+        self._eager_bytes = costs.buffer_bytes * costs.num_channels if self.posts_early else -1
+        self._waiting: dict[tuple[Route, bool], deque[End]] = {}
+        self._any: dict[tuple[int, int], deque[End]] = {}
+        self._num: dict[tuple[Route, bool], int] = {}
 
-    def post(self, operation: PeerOperation) -> None:
+    def issue(self, operation: PeerOperation) -> None:
+        """Enter a call that is about to be given to its stream.
+
+        Raises:
+            CollectiveMismatchError: The other end has another dtype or element count.
+        """
+        if self.posts_early:
+            for end in operation.ends:
+                self.post(end)
+        self.group.engine.pending[operation] = None
+
+    def post(self, end: End) -> None:
         """Match an end with the oldest unmatched end of the other kind, or let it wait.
 
         Raises:
             CollectiveMismatchError: The two differ in dtype or element count.
         """
-        is_send = operation.is_send
-        self._num[is_send] += 1
-        others = self._waiting[not is_send]
-        if others:
-            message = others[0]
-            self._check(operation, message.ends[not is_send])
-            others.popleft()
-        else:
-            message = Message(self)
-            self._waiting[is_send].append(message)
-        message.ends[is_send] = operation
-        operation.message = message
-        self.group.engine.pending[operation] = None
+        other = self._find(end)
+        if other is None:
+            end.message = Message(self.group, self._eager_bytes)
+            end.message.ends[end.is_send] = end
+            if end.route.src is None:
+                self._any.setdefault((end.route.dst, end.route.tag), deque()).append(end)
+            else:
+                self._waiting.setdefault((end.route, end.is_send), deque()).append(end)
+            return
+        for one, peer in ((end, other), (other, end)):
+            if one.route.src is None:
+                one.route = one.route._replace(src=peer.route.src)
+        key = (end.route, end.is_send)
+        number = self._num[key] = self._num.get(key, 0) + 1
+        self._check(end, other, number)
+        message = other.message
+        assert message is not None, "it waits"
+        message.ends[end.is_send] = end
+        end.message = message
 
-    def _check(self, operation: PeerOperation, other: PeerOperation) -> None:
-        ours, theirs = operation.tensor, other.tensor
+    def _find(self, end: End) -> End | None:
+        """Return the end that matches, taken out of its queue."""
+        route = end.route
+        if route.src is None:
+            queues = [
+                self._waiting[key] for key in self._waiting
+                if key[1] and (key[0].dst, key[0].tag) == (route.dst, route.tag)
+            ]  # fmt: skip
+        else:
+            queues = [self._waiting.get((route, not end.is_send), deque())]
+            if end.is_send:
+                queues.append(self._any.get((route.dst, route.tag), deque()))
+        queues = [queue for queue in queues if queue]
+        if not queues:
+            return None
+        # The one that came first; equal times in the order of their ranks' queues.
+        return min(queues, key=lambda queue: queue[0].live().start_ps).popleft()
+
+    def _check(self, end: End, other: End, number: int) -> None:
+        ours, theirs = end.tensor, other.tensor
         if ours.dtype is theirs.dtype and ours.numel() == theirs.numel():
             return
-        variants = [_variant(other), _variant(operation)]
+        variants = [_variant(other), _variant(end)]
         raise CollectiveMismatchError(
-            self.group.engine.now_ps, self.group.name, self._num[operation.is_send], variants, ()
+            self.group.engine.now_ps, self.group.name, number, variants, ()
         )
 
     def drop(self) -> None:
         """Forget every message: the ranks were aborted."""
-        for operation in [o for o in self.group.engine.pending if isinstance(o, PeerOperation)]:
-            if operation.message is not None and operation.message._mailbox is self:  # noqa: SLF001
-                self.group.engine.pending.pop(operation)
-        for waiting in self._waiting.values():
-            waiting.clear()
+        for operation in self.pending():
+            self.group.engine.pending.pop(operation)
+
+    def pending(self) -> list[PeerOperation]:
+        """Return the calls under way."""
+        found = [o for o in self.group.engine.pending if isinstance(o, PeerOperation)]
+        return [operation for operation in found if operation.boxes is self]
 
 
-def _variant(operation: PeerOperation) -> CallVariant:
-    tensor = operation.tensor
+def _variant(end: End) -> CallVariant:
+    operation, tensor = end.live(), end.tensor
     columns = {
-        "op": operation.name.partition(" on ")[0],
+        "op": end.describe(operation.group.ranks),
         "dtype": tensor.dtype.name,
         "count": str(tensor.numel()),
     }
-    site = operation._site  # noqa: SLF001 - the report's reader of it
+    site = operation.issued_at
     file, line = (None, None) if site is None else site.line()
     return CallVariant((operation.rank or 0,), columns, file, line)
 
 
-def mailbox(group: ProcessGroup, src: int, dst: int) -> Mailbox:
-    """Return the mailbox of a pair, made at first use."""
-    key = (src, dst)
-    if key not in group.mailboxes:
-        group.mailboxes[key] = Mailbox(group, src, dst)
-    return group.mailboxes[key]
+def boxes_of(group: ProcessGroup, backend: str) -> Mailboxes:
+    """Return the messages of a group on a backend, made at first use."""
+    boxes = group.mailboxes.get(backend)
+    if boxes is None:
+        boxes = group.mailboxes[backend] = Mailboxes(group, backend)
+    return boxes

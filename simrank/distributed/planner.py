@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from simrank.collectives import Problem, play_data
+from simrank.collectives.problem import GATHERED
 from simrank.device import as_dtype
+from simrank.distributed.leaks import Leaks
+from simrank.distributed.reduce_op import ReduceOp
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -20,6 +23,22 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 _MAX_PLANS = 64
 
+# Calls of other names and the collectives that they are made of.
+_MADE_OF = {
+    "barrier": "all_reduce",
+    "all_gather_object": "all_gather",
+    "broadcast_object_list": "broadcast",
+    "gather_object": "all_gather",  # Of sizes; the objects are gathered.
+    "gather_object data": "gather",
+    "scatter_object_list": "broadcast",
+    "scatter_object_list data": "scatter",
+}
+
+
+def _collective_of(call: Call) -> str:
+    op = call.signature[0]
+    return _MADE_OF.get(op, op)
+
 
 class CollectiveLibrary:
     """What the collective library of one Context is: costs, choices, forced algorithms.
@@ -29,6 +48,7 @@ class CollectiveLibrary:
         chooser: Picks algorithms.
         algorithms: Per collective the forced algorithm and its options; absent: "auto".
         num_sms: SMs that a collective occupies on each rank.
+        leaks: Work that nobody has waited for.
     """
 
     def __init__(
@@ -42,6 +62,7 @@ class CollectiveLibrary:
         self.chooser = chooser
         self.algorithms = algorithms
         self.num_sms = num_sms
+        self.leaks = Leaks()
 
     def choose(self, problem: Problem, devices: IntArray) -> Choice:
         """Return what a collective runs on these devices, and why."""
@@ -59,7 +80,7 @@ class Planner:
 
     def plan(self, call: Call) -> Plan:
         """Return the plan of a call whose members have agreed on its signature."""
-        splits = call.split_matrix()
+        splits = call.split_sizes(_collective_of(call))
         key = (call.signature, None if splits is None else splits.tobytes(), call.count)
         plan = self._plans.get(key)
         if plan is None:
@@ -70,8 +91,10 @@ class Planner:
 
     def _make(self, call: Call, splits: Array | None) -> Plan:
         op, reduce_op, root, dtype, _ = call.signature
+        if reduce_op == ReduceOp.PREMUL_SUM:  # Inputs arrive multiplied.
+            reduce_op = "sum"
         problem = Problem(
-            "all_reduce" if op == "barrier" else op,
+            _collective_of(call),
             len(self._devices),
             0 if splits is not None else call.count,
             root=root or 0,
@@ -135,6 +158,25 @@ class Plan:
         """
         if self._reduce_op is None:
             return
+        for operation in operations:
+            if operation is not None and operation.request.sources and _is_running(operation):
+                operation.request.pack()
+        self._move(operations, ending, snapshots)
+        for operation in ending:
+            if operation.request.targets:
+                operation.request.unpack()
+
+    def _move(
+        self,
+        operations: Sequence[CollectiveOperation | None],
+        ending: Sequence[CollectiveOperation],
+        snapshots: dict[int, Array],
+    ) -> None:
+        if self.problem.collective in GATHERED:
+            gathered = _gather if self.problem.collective == "gather" else _scatter
+            gathered(operations, ending, snapshots, root=self.problem.root)
+            return
+        assert self._reduce_op is not None, "a barrier moves nothing"
         if len(ending) < len(operations) and self._move_unplayed(operations, ending, snapshots):
             return
         if not all(_has_values(operation) for operation in operations):
@@ -142,7 +184,7 @@ class Plan:
                 operation.outputs.storage.lose_values()
             return
         if len(ending) == len(operations):
-            inputs = [operation.inputs.array.reshape(-1) for operation in ending]
+            inputs = [operation.request.values() for operation in ending]
             outputs = [operation.outputs.array.reshape(-1) for operation in ending]
         else:
             inputs, outputs = self._partial(operations, ending, snapshots)
@@ -172,7 +214,7 @@ class Plan:
             return False
         for operation in ending:
             if _has_values(operation):
-                snapshots[operation.group_rank] = operation.inputs.array.reshape(-1).copy()
+                snapshots[operation.group_rank] = operation.request.values().copy()
         return True
 
     def _partial(
@@ -192,14 +234,14 @@ class Plan:
         for rank, operation in enumerate(operations):
             if rank in by_rank:
                 live = by_rank[rank]
-                snapshots[rank] = live.inputs.array.reshape(-1).copy()
+                snapshots[rank] = live.request.values().copy()
                 inputs.append(snapshots[rank])
                 outputs.append(live.outputs.array.reshape(-1))
                 continue
             if rank in snapshots:
                 inputs.append(snapshots[rank])
             elif operation is not None and operation.start_ps >= 0:
-                inputs.append(operation.inputs.array.reshape(-1))
+                inputs.append(operation.request.values())
             else:
                 inputs.append(np.zeros(self.schedule.input.num_elements, dtype))
             outputs.append(np.zeros(self.schedule.output.num_elements, dtype))
@@ -228,3 +270,59 @@ def _copy_root(
             operation.outputs.storage.lose_values()
         elif operation.outputs.storage.has_values:
             operation.outputs.array.reshape(-1)[...] = values
+
+
+def _is_running(operation: CollectiveOperation) -> bool:
+    return operation.start_ps >= 0 and not operation.complete
+
+
+def _gather(
+    operations: Sequence[CollectiveOperation | None],
+    ending: Sequence[CollectiveOperation],
+    snapshots: dict[int, Array],
+    *,
+    root: int,
+) -> None:
+    """Keep what ranks that end before the root have sent; put everything together at its end."""
+    target = next((o for o in ending if o.group_rank == root), None)
+    if target is None:
+        for operation in ending:
+            if _has_values(operation):
+                snapshots[operation.group_rank] = operation.request.values().copy()
+        return
+    parts = []
+    for rank, live_operation in enumerate(operations):
+        assert live_operation is not None, "a gather's root ends after all have come"
+        if live_operation.complete:
+            parts.append(snapshots.get(rank))
+        else:
+            has_values = live_operation.inputs.storage.has_values
+            parts.append(live_operation.request.values() if has_values else None)
+    if any(part is None for part in parts):
+        target.outputs.storage.lose_values()
+    elif target.outputs.storage.has_values:
+        np.concatenate([part for part in parts if part is not None], out=target.outputs.array)
+
+
+def _scatter(
+    operations: Sequence[CollectiveOperation | None],
+    ending: Sequence[CollectiveOperation],
+    snapshots: dict[int, Array],
+    *,
+    root: int,
+) -> None:
+    """Write its part to each rank that ends now; keep the root's values if the root does."""
+    source = operations[root]
+    assert source is not None, "nobody ends a scatter before its root has come"
+    values = snapshots.get(root)
+    if values is None and source.inputs.storage.has_values:
+        values = source.request.values()
+        if source in ending:
+            values = snapshots[root] = values.copy()
+    for operation in ending:
+        if values is None:
+            operation.outputs.storage.lose_values()
+        elif operation.outputs.storage.has_values:
+            out = operation.outputs.array.reshape(-1)
+            start = operation.group_rank * out.size
+            out[...] = values[start : start + out.size]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from simrank.device import current_stream
 from simrank.engine import limits
+from simrank.errors import UnsupportedError
 from simrank.units import PS_PER_US
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
     from datetime import timedelta
 
     from simrank.device import Operation, Tensor
@@ -16,26 +18,36 @@ if TYPE_CHECKING:
 
 
 class Work:
-    """A collective that was started and may still run."""
+    """A collective or message that was started and may still run."""
 
-    def __init__(self, operation: Operation, result: list[Tensor], *, blocks_host: bool) -> None:
+    def __init__(
+        self,
+        operation: Operation,
+        result: Sequence[Tensor],
+        *,
+        blocks_host: bool,
+        on_wait: Callable[[], None] | None = None,
+    ) -> None:
         self._operation = operation
         self._result = result
         self._blocks_host = blocks_host
+        self._on_wait = on_wait
 
     @property
     def handle(self) -> Handle:
         """Return its completion, for `ctx.wait`."""
+        self._note_wait()
         return self._operation
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Block the *current stream* until it is complete; the host goes on, as with NCCL.
 
-        With a timeout, and for a barrier, the host blocks.
+        With a timeout, for a barrier, and with gloo, the host blocks.
 
         Raises:
             WaitTimeoutError: The timeout passed.
         """
+        self._note_wait()
         operation = self._operation
         engine = operation.stream.device.engine
         if timeout is not None:
@@ -48,6 +60,10 @@ class Work:
             current_stream().wait_for(operation)
         return True
 
+    def synchronize(self) -> None:
+        """Do what `wait()` does."""
+        self.wait()
+
     def is_completed(self) -> bool:
         """Return whether it is complete; a negative answer is a charged poll (E8)."""
         operation = self._operation
@@ -55,6 +71,7 @@ class Work:
             limits.poll(operation.stream.device.engine, f"is_completed of {operation.name}")
         if operation.complete:
             operation.host_ordered()
+            self._note_wait()
         return operation.complete
 
     def is_success(self) -> bool:
@@ -67,4 +84,30 @@ class Work:
 
     def result(self) -> list[Tensor]:
         """Return the output tensors."""
-        return self._result
+        return list(self._result)
+
+    def source_rank(self) -> int:
+        """Return the group rank that a receive got its message from.
+
+        Raises:
+            RuntimeError: It is no receive, or has not completed.
+        """
+        source = getattr(self._operation, "source_rank", None)
+        if source is None:
+            raise RuntimeError("sourceRank() may only be called on work of a completed recv")
+        return int(source)
+
+    _source_rank = source_rank
+
+    def get_future(self) -> NoReturn:
+        """Refuse by name: simrank has no futures.
+
+        Raises:
+            UnsupportedError: Always.
+        """
+        raise UnsupportedError("Work.get_future is not supported\n  to fix: use Work.wait()")
+
+    def _note_wait(self) -> None:
+        if self._on_wait is not None:
+            self._on_wait()
+            self._on_wait = None

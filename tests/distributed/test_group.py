@@ -27,6 +27,8 @@ def test_group_ranks_translate_both_ways(run):
     def program(rank, ctx):
         dist.init_process_group()
         group = dist.new_group([3, 1])
+        if rank % 2 == 0:
+            return
         assert tuple(group.ranks) == (1, 3)
         assert [group.group_rank(r) for r in range(4)] == [-1, 0, -1, 1]
         assert group.size() == 2

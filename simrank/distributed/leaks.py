@@ -1,0 +1,46 @@
+"""Work that was started and never waited for, counted by source line: memory is bounded (E10)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from simrank.errors import RankState
+
+if TYPE_CHECKING:
+    from simrank.engine import CallSite
+
+Key = tuple[str, "CallSite | None", int]
+
+
+class Leaks:
+    """What nobody has waited for yet, in all spawns of a Context."""
+
+    def __init__(self) -> None:
+        self._counts: dict[Key, int] = {}
+
+    def started(self, what: str, site: CallSite | None, rank: int) -> Key:
+        """Count a Work that was handed out; the result takes it back."""
+        key = (what, site, rank)
+        self._counts[key] = self._counts.get(key, 0) + 1
+        return key
+
+    def waited(self, key: Key) -> None:
+        """Take a Work back: it was waited for, or seen to be complete."""
+        left = self._counts[key] - 1
+        if left:
+            self._counts[key] = left
+        else:
+            del self._counts[key]
+
+    def report(self) -> list[RankState]:
+        """Return one line per set of ranks that left equal Works unwaited at the same place."""
+        found: dict[tuple[str, CallSite | None, int], list[int]] = {}
+        for (what, site, rank), count in self._counts.items():
+            found.setdefault((what, site, count), []).append(rank)
+        states = []
+        for (what, site, count), ranks in found.items():
+            file, line = (None, None) if site is None else site.line()
+            times = f" ({count} times)" if count > 1 else ""
+            text = f"{what} never waited for{times}"
+            states.append(RankState(tuple(sorted(ranks)), text, file, line, waits=False))
+        return sorted(states, key=lambda state: (state.ranks, state.file or "", state.line or 0))

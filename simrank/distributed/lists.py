@@ -1,0 +1,246 @@
+"""The functions of torch.distributed on lists of tensors.
+
+Lists are packed into one buffer when the operation reads them, and unpacked at its end; that copy
+is not charged: the schedule's own steps are. With nccl `all_gather` and `reduce_scatter` hold their
+buffer in device memory, as torch's do.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from simrank.distributed.api import reduction_of
+from simrank.distributed.backends import GLOO
+from simrank.distributed.issue import enter_call, issue
+from simrank.distributed.membership import Group, peer_in_group
+from simrank.distributed.reduce_op import ReduceOp
+from simrank.distributed.request import UNEVEN, Request, staging
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from simrank.device import Tensor
+    from simrank.distributed.api import Op
+    from simrank.distributed.issue import Place
+    from simrank.distributed.work import Work
+
+
+def all_gather(
+    tensor_list: list[Tensor],
+    tensor: Tensor,
+    group: Group = None,
+    async_op: bool = False,
+) -> Work | None:
+    """Put the tensors of all members, in group order, into every member's list.
+
+    With nccl their sizes may differ from member to member, with gloo not.
+
+    Raises:
+        RuntimeError: The list has another length, or (gloo) another shape somewhere.
+        CollectiveMismatchError: A member expects another size than its peer sends.
+    """
+    place = enter_call("all_gather", group, tensor, lists=(tensor_list,))
+    if place is None:
+        return None
+    size = _check_length(place, "allgather", tensor_list, "output")
+    if place[2] == GLOO:
+        _check_shapes("allgather", tensor_list, tensor)
+    numels = [part.numel() for part in tensor_list]
+    target = staging(tensor_list, tensor.dtype, tensor.storage.device)
+    count = _count(tensor.numel(), numels)
+    splits = ([tensor.numel()] * size, numels) if count == UNEVEN else None
+    request = Request(("all_gather", None, None, tensor.dtype.name, count), tensor, target, splits)
+    request.targets = tensor_list
+    if not tensor.is_contiguous():
+        request.sources, request.source = [tensor], staging([tensor], tensor.dtype, None)
+    return issue(place, request, async_op=async_op)
+
+
+def reduce_scatter(
+    output: Tensor,
+    input_list: list[Tensor],
+    op: Op = ReduceOp.SUM,
+    group: Group = None,
+    async_op: bool = False,
+) -> Work | None:
+    """Reduce the lists of all members entry by entry, and leave entry k on member k.
+
+    Raises:
+        RuntimeError: The list has another length than the group.
+        CollectiveMismatchError: A member's output has another size than the entries for it.
+    """
+    place = enter_call("reduce_scatter", group, output, lists=(input_list,))
+    if place is None:
+        return None
+    size = place[1].size()
+    if len(input_list) != size:
+        raise RuntimeError(
+            f"invalid input tensor list size, must be world size: {len(input_list)} is not {size}"
+        )
+    name, factor = reduction_of(place, op, output)
+    numels = [part.numel() for part in input_list]
+    count = _count(output.numel(), numels)
+    request = Request(
+        ("reduce_scatter", name, None, output.dtype.name, count),
+        staging(input_list, output.dtype, output.storage.device),
+        output,
+        (numels, [output.numel()] * size) if count == UNEVEN else None,
+        factor=factor,
+    )
+    request.sources = input_list
+    if not output.is_contiguous():
+        request.targets, request.target = [output], staging([output], output.dtype, None)
+    return issue(place, request, async_op=async_op)
+
+
+def all_to_all(
+    output_tensor_list: list[Tensor],
+    input_tensor_list: list[Tensor],
+    group: Group = None,
+    async_op: bool = False,
+) -> Work | None:
+    """Send entry k of the input list to member k, and receive in group order; sizes may differ.
+
+    Raises:
+        RuntimeError: A list has another length than the group, or (gloo) differing shapes.
+        CollectiveMismatchError: What one member sends is not what the other expects.
+    """
+    place = enter_call("all_to_all", group, lists=(output_tensor_list, input_tensor_list))
+    if place is None:
+        return None
+    for tensors, role in ((output_tensor_list, "output"), (input_tensor_list, "input")):
+        _check_length(place, "alltoall", tensors, role)
+        if place[2] == GLOO:
+            _check_shapes("alltoall", tensors, tensors[0])
+    dtype = input_tensor_list[0].dtype
+    splits = (
+        [tensor.numel() for tensor in input_tensor_list],
+        [tensor.numel() for tensor in output_tensor_list],
+    )
+    request = Request(
+        ("all_to_all", None, None, dtype.name, UNEVEN),
+        staging(input_tensor_list, dtype, None),
+        staging(output_tensor_list, dtype, None),
+        splits,
+        input_tensor_list,
+        output_tensor_list,
+    )
+    return issue(place, request, async_op=async_op)
+
+
+def gather(
+    tensor: Tensor,
+    gather_list: list[Tensor] | None = None,
+    dst: int | None = None,
+    group: Group = None,
+    async_op: bool = False,
+    group_dst: int | None = None,
+) -> Work | None:
+    """Put the tensors of all members into the list on global rank `dst` (default: 0).
+
+    Raises:
+        ValueError: The list is missing on that rank, or given elsewhere.
+        RuntimeError: The list has another length than the group, or another shape in it.
+    """
+    place = enter_call("gather", group, tensor, lists=(gather_list or (),))
+    if place is None:
+        return None
+    root = _root(place, "dst", dst, group_dst)
+    _check_list_on_root(place, root, gather_list, ("gather_list", "destination"))
+    if gather_list:
+        _check_length(place, "gather", gather_list, "output")
+        _check_shapes("gather", gather_list, tensor)
+    request = Request(
+        ("gather", None, root, tensor.dtype.name, tensor.numel()),
+        tensor,
+        staging(gather_list or (), tensor.dtype, None),
+        targets=gather_list or (),
+    )
+    if not tensor.is_contiguous():
+        request.sources, request.source = [tensor], staging([tensor], tensor.dtype, None)
+    return issue(place, request, async_op=async_op)
+
+
+def scatter(
+    tensor: Tensor,
+    scatter_list: list[Tensor] | None = None,
+    src: int | None = None,
+    group: Group = None,
+    async_op: bool = False,
+    group_src: int | None = None,
+) -> Work | None:
+    """Put entry k of the list on global rank `src` (default: 0) into `tensor` of member k.
+
+    Raises:
+        ValueError: The list is missing on that rank, or given elsewhere.
+        RuntimeError: The list has another length than the group, or another shape in it.
+    """
+    place = enter_call("scatter", group, tensor, lists=(scatter_list or (),))
+    if place is None:
+        return None
+    root = _root(place, "src", src, group_src)
+    _check_list_on_root(place, root, scatter_list, ("scatter_list", "source"))
+    if scatter_list:
+        _check_length(place, "scatter", scatter_list, "input")
+        _check_shapes("scatter", scatter_list, tensor)
+    request = Request(
+        ("scatter", None, root, tensor.dtype.name, tensor.numel()),
+        staging(scatter_list or (), tensor.dtype, None),
+        tensor,
+        sources=scatter_list or (),
+    )
+    if not tensor.is_contiguous():
+        request.targets, request.target = [tensor], staging([tensor], tensor.dtype, None)
+    return issue(place, request, async_op=async_op)
+
+
+# ---- checks ----
+
+_NAMES = {"nccl": "ProcessGroupNCCL", "gloo": "ProcessGroupGloo"}
+
+
+def _count(own: int, numels: Sequence[int]) -> int | str:
+    """Return the count that all members must agree on, or that sizes are matched instead."""
+    return own if all(numel == own for numel in numels) else UNEVEN
+
+
+def _root(place: Place, name: str, global_rank: int | None, group_rank: int | None) -> int:
+    if global_rank is None and group_rank is None:
+        global_rank = 0
+    return peer_in_group(name, global_rank, group_rank, place[1])
+
+
+def _check_list_on_root(
+    place: Place, root: int, tensors: Sequence[Tensor] | None, words: tuple[str, str]
+) -> None:
+    name, role = words
+    if place[1].group_rank(place[0].rank) == root:
+        if not tensors:
+            raise ValueError(f"Argument ``{name}`` must be specified on {role} rank.")
+    elif tensors:
+        raise ValueError(f"Argument ``{name}`` must NOT be specified on non-{role} ranks.")
+
+
+def _check_length(place: Place, call: str, tensors: Sequence[Tensor], role: str) -> int:
+    """Return the group's size, which must be the list's length."""
+    size = place[1].size()
+    if len(tensors) != size:
+        raise RuntimeError(
+            f"{_NAMES[place[2]]}::{call}: Incorrect {role} list size {len(tensors)}. "
+            f"{role.capitalize()} list size should be {size}, same as size of the process group."
+        )
+    return size
+
+
+def _check_shapes(call: str, tensors: Sequence[Tensor], like: Tensor) -> None:
+    """Raise unless all tensors of a list have the shape of one."""
+    for index, tensor in enumerate(tensors):
+        if tensor.shape != like.shape:
+            raise RuntimeError(
+                f"{call}: invalid tensor size at index {index} "
+                f"(expected {_sizes(like)}, got {_sizes(tensor)})"
+            )
+
+
+def _sizes(tensor: Tensor) -> str:
+    return f"({', '.join(map(str, tensor.shape))})"

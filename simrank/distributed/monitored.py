@@ -1,0 +1,156 @@
+"""The monitored barrier: rank 0 says who did not come within the time limit.
+
+Source:
+    torch 2.13 `ProcessGroupGloo.cpp` (monitoredBarrier); texts measured with gloo.
+"""
+
+from __future__ import annotations
+
+import warnings
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from simrank.distributed.backends import GLOO, check_timeout, default_timeout
+from simrank.distributed.membership import Group, member_group
+from simrank.engine import Handle, user_site
+from simrank.errors import ranks_text
+from simrank.ranks import require_rank
+from simrank.units import PS_PER_US
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from simrank.distributed.group import ProcessGroup
+    from simrank.engine import CallSite
+
+
+class MonitoredBarrier(Handle):
+    """One monitored barrier of a group; complete once all have come and rank 0 has said so.
+
+    Attributes:
+        group: The group.
+        number: How many the group had, this one included.
+        failed: Whether the limit passed first.
+    """
+
+    __slots__ = ("_came", "failed", "group", "number")
+    is_collective = True
+
+    def __init__(self, group: ProcessGroup, number: int) -> None:
+        super().__init__()
+        self.group = group
+        self.number = number
+        self.failed = False
+        self._came: dict[int, CallSite | None] = {}
+        group.engine.pending[self] = None
+
+    def describe(self) -> str:
+        """Return its name in reports."""
+        return f"monitored_barrier #{self.number} on group '{self.group.name}'"
+
+    def arrive(self, group_rank: int) -> None:
+        """Note that a member has come; the last one ends it, after a round trip to rank 0."""
+        self._came[group_rank] = user_site()
+        engine = self.group.engine
+        if len(self._came) == self.group.size():
+            latency_ps = self.group.world.cluster.collectives.launch_latency_ps
+            engine.call_at(engine.now_ps + 2 * latency_ps, self._all_came)
+
+    def _all_came(self) -> None:
+        if not self.complete:
+            self.close(failed=False)
+
+    def close(self, *, failed: bool) -> None:
+        """End it."""
+        self.failed = failed
+        self.group.engine.pending.pop(self, None)
+        self.group.barriers.pop(self.number, None)
+        self.finish(self.group.engine)
+
+    def has_come(self, group_rank: int) -> bool:
+        """Return whether a member has come."""
+        return group_rank in self._came
+
+    def missing(self) -> list[int]:
+        """Return the group ranks that have not come."""
+        return [rank for rank in range(self.group.size()) if rank not in self._came]
+
+    def pending_ranks(self) -> Iterator[tuple[int, str, CallSite | None]]:
+        """Yield who has come, for the deadlock report."""
+        for group_rank, site in self._came.items():
+            yield int(self.group.ranks[group_rank]), self.describe(), site
+
+    def absent_ranks(self) -> Iterator[tuple[int, str]]:
+        """Yield who has not, for the deadlock report."""
+        for group_rank in self.missing():
+            yield int(self.group.ranks[group_rank]), self.describe()
+
+
+def monitored_barrier(
+    group: Group = None, timeout: timedelta | float | None = None, wait_all_ranks: bool = False
+) -> None:
+    """Block the host until every member has called; rank 0 reports who did not in time.
+
+    Args:
+        group: The group; gloo's only.
+        timeout: The limit; default: the group's.
+        wait_all_ranks: Name all that did not come, not only the first.
+
+    Raises:
+        ValueError: The group's backend is not gloo.
+        RuntimeError: The limit passed; torch's words.
+    """
+    program = require_rank("monitored_barrier")
+    chosen = member_group("monitored_barrier", group, program)
+    if chosen is None:
+        return
+    if chosen.backend != GLOO:
+        raise ValueError("monitored_barrier is only implemented for GLOO backend.")
+    if isinstance(timeout, float):
+        warnings.warn(
+            f"Please specify timeout arg as a timedelta. Converting current value of {timeout} "
+            "assuming it represents seconds",
+            stacklevel=2,
+        )
+        timeout = timedelta(seconds=timeout)
+    check_timeout(timeout)
+    limit = timeout if isinstance(timeout, timedelta) else default_timeout(chosen.backend)
+    own = chosen.group_rank(program.rank)
+    _wait(_enter(chosen, own), own, limit, wait_all_ranks=wait_all_ranks)
+
+
+def _enter(group: ProcessGroup, own: int) -> MonitoredBarrier:
+    number = group.next_barrier(own)
+    barrier = group.barriers.get(number)
+    if barrier is None:
+        barrier = group.barriers[number] = MonitoredBarrier(group, number)
+    barrier.arrive(own)
+    return barrier
+
+
+def _wait(barrier: MonitoredBarrier, own: int, limit: timedelta, *, wait_all_ranks: bool) -> None:
+    engine = barrier.group.engine
+    in_time = engine.wait_at_most(barrier, round(limit.total_seconds() * 1e6) * PS_PER_US)
+    if own:
+        if not in_time and barrier.has_come(0):
+            engine.wait(barrier)  # Rank 0 decides, and says so to the others.
+        if barrier.failed or not barrier.complete:
+            raise RuntimeError(
+                f"Rank {own} successfully reached monitoredBarrier, but received errors while "
+                "waiting for send/recv from rank 0. Please check rank 0 logs for faulty rank."
+            )
+    elif not in_time:
+        raise _failure(barrier, limit, wait_all_ranks=wait_all_ranks)
+
+
+def _failure(barrier: MonitoredBarrier, limit: timedelta, *, wait_all_ranks: bool) -> RuntimeError:
+    """Fail the barrier, and return what rank 0 raises."""
+    missing = barrier.missing()
+    named = missing if wait_all_ranks else missing[:1]
+    who = f"Rank{'s' if wait_all_ranks else ''} {', '.join(map(str, named))}"
+    milliseconds = round(limit.total_seconds() * 1000)
+    error = RuntimeError(f"[Rank 0]: {who} failed to pass monitoredBarrier in {milliseconds} ms")
+    absent = ranks_text(int(barrier.group.ranks[rank]) for rank in missing)
+    error.add_note(f"simrank: ranks that have not called {barrier.describe()}: {absent}")
+    barrier.close(failed=True)
+    return error

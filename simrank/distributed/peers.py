@@ -1,0 +1,290 @@
+"""The point-to-point functions of torch.distributed.
+
+A single send or receive of nccl runs on a stream of its pair's own; a batch is one call on the
+group's stream, so that two ranks may exchange in it. Those of gloo run beside the device.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from simrank.device import current_stream
+from simrank.device.current import new_stream
+from simrank.distributed.backends import GLOO, NCCL, check_dtype
+from simrank.distributed.group import ProcessGroup, membership
+from simrank.distributed.issue import after, after_writes, check_tensor, make_work
+from simrank.distributed.membership import Group, group_or_default, member_group, peer_in_group
+from simrank.distributed.p2p import End, PeerOperation, Route, boxes_of
+from simrank.errors import UnsupportedError
+from simrank.ranks import require_rank
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from simrank.device import Tensor
+    from simrank.distributed.issue import Place
+    from simrank.distributed.work import Work
+
+Peer = tuple[str, int | None, int | None]  # Which end it is, its global rank, its group rank.
+
+
+def send(
+    tensor: Tensor,
+    dst: int | None = None,
+    group: Group = None,
+    tag: int = 0,
+    group_dst: int | None = None,
+) -> None:
+    """Send `tensor` to global rank `dst`; NCCL ignores tags.
+
+    With nccl it holds the current stream: up to the protocol's buffer it ends without the receiver,
+    above when the receiver is there. With gloo it blocks the host until the receiver has it.
+
+    Raises:
+        ValueError: The destination is this rank.
+        CollectiveMismatchError: The matching recv has another dtype or size.
+    """
+    work = isend(tensor, dst, group, tag, group_dst)
+    if work is not None:
+        work.wait()
+
+
+def recv(
+    tensor: Tensor,
+    src: int | None = None,
+    group: Group = None,
+    tag: int = 0,
+    group_src: int | None = None,
+) -> int:
+    """Fill `tensor` from global rank `src`, or with gloo from any; returns the sender's rank.
+
+    Raises:
+        ValueError: The source is this rank.
+        UnsupportedError: No source is given: any-source receives do not exist in NCCL.
+        CollectiveMismatchError: The matching send has another dtype or size.
+    """
+    work = irecv(tensor, src, group, tag, group_src)
+    if work is None:
+        return -1
+    work.wait()
+    chosen = group_or_default(group, require_rank("recv"))
+    if src is not None:
+        return src
+    return int(chosen.ranks[work.source_rank() if group_src is None else group_src])
+
+
+def isend(
+    tensor: Tensor,
+    dst: int | None = None,
+    group: Group = None,
+    tag: int = 0,
+    group_dst: int | None = None,
+) -> Work | None:
+    """Start to send `tensor` to global rank `dst`; see `send`."""
+    return _start("isend", tensor, ("dst", dst, group_dst), group, tag)
+
+
+def irecv(
+    tensor: Tensor,
+    src: int | None = None,
+    group: Group = None,
+    tag: int = 0,
+    group_src: int | None = None,
+) -> Work | None:
+    """Start to fill `tensor` from global rank `src`, or with gloo from any rank; see `recv`."""
+    return _start("irecv", tensor, ("src", src, group_src), group, tag)
+
+
+class P2POp:
+    """A send or receive for `batch_isend_irecv`; arguments and attributes as torch's.
+
+    Raises:
+        ValueError: `op` is neither isend nor irecv, or the peer is no member.
+        TypeError: The tensor is none.
+    """
+
+    def __init__(
+        self,
+        op: Callable[..., Work | None],
+        tensor: Tensor,
+        peer: int | None = None,
+        group: ProcessGroup | None = None,
+        tag: int = 0,
+        group_peer: int | None = None,
+    ) -> None:
+        if op not in (isend, irecv):
+            raise ValueError(
+                "Invalid ``op``. Expected ``op`` to be of type ``torch.distributed.isend`` or "
+                "``torch.distributed.irecv``."
+            )
+        check_tensor(tensor)
+        self.op = op
+        self.tensor = tensor
+        self.group = group_or_default(group, require_rank("P2POp"))
+        self.group_peer = peer_in_group("peer", peer, group_peer, self.group)
+        self.peer = int(self.group.ranks[self.group_peer])
+        self.tag = tag
+
+    def __repr__(self) -> str:
+        """Say what goes where."""
+        return f"P2POp({self.op.__name__} pg={self.group.name}, group_peer={self.group_peer})"
+
+
+def batch_isend_irecv(p2p_op_list: list[P2POp]) -> list[Work]:
+    """Start sends and receives together.
+
+    With nccl they are one call on the group's stream, and the result is one Work. With gloo they
+    are started one by one.
+
+    Raises:
+        ValueError: Not all entries are P2POps, or they are of several groups.
+        CollectiveMismatchError: A matching entry has another dtype or size.
+    """
+    if not isinstance(p2p_op_list, list) or not all(isinstance(o, P2POp) for o in p2p_op_list):
+        raise ValueError(
+            "Invalid ``p2p_op_list``. Each op is expected to to be of type "
+            "``torch.distributed.P2POp``."
+        )
+    group = p2p_op_list[0].group
+    if not all(entry.group is group for entry in p2p_op_list):
+        raise ValueError("All ops need to use the same group.")
+    if group.backend_for(p2p_op_list[0].tensor) == GLOO:
+        works = [
+            entry.op(entry.tensor, entry.peer, entry.group, entry.tag) for entry in p2p_op_list
+        ]
+        return [work for work in works if work is not None]
+    with _coalescing_manager(group, async_ops=True) as manager:
+        for entry in p2p_op_list:
+            entry.op(entry.tensor, entry.peer, entry.group, entry.tag)
+    return manager.works
+
+
+class CoalescingManager:
+    """What a coalescing manager yields.
+
+    Attributes:
+        works: What was started at its end.
+    """
+
+    def __init__(self) -> None:
+        self.works: list[Work] = []
+        self.entries: list[tuple[Place, End]] = []
+
+    def append(self, work: Work | None) -> None:
+        """Add a Work."""
+        if work is not None:
+            self.works.append(work)
+
+    def wait(self) -> None:
+        """Wait for everything."""
+        for work in self.works:
+            work.wait()
+
+
+@contextmanager
+def _coalescing_manager(
+    group: ProcessGroup | None = None,
+    device: Any = None,  # noqa: ANN401 - torch's signature
+    async_ops: bool = False,
+) -> Iterator[CoalescingManager]:
+    """Collect the isends and irecvs of the block, and start them as one call at its end.
+
+    Raises:
+        ValueError: One is open already.
+        UnsupportedError: A collective is called inside: only messages are coalesced.
+    """
+    del device
+    program = require_rank("_coalescing_manager")
+    chosen = group_or_default(group, program)
+    state = membership(program)
+    if state.coalescing is not None:
+        raise ValueError("ProcessGroup has non-empty op list at the start of coalescing")
+    manager = state.coalescing = CoalescingManager()
+    try:
+        yield manager
+    finally:
+        state.coalescing = None
+    if manager.entries:
+        work = submit((program, chosen, NCCL), [end for _, end in manager.entries])
+        manager.append(work)
+        if not async_ops:
+            manager.wait()
+
+
+# ---- how ----
+
+
+def _start(call: str, tensor: Tensor, peer: Peer, group: Group, tag: int) -> Work | None:
+    """Issue one end of a message, or add it to the open batch."""
+    program = require_rank(call)
+    check_tensor(tensor)
+    chosen = member_group(call, group, program)
+    if chosen is None:
+        return None
+    backend = chosen.backend_for(tensor)
+    if backend == NCCL:
+        check_dtype(backend, tensor.dtype)
+    if not tensor.is_contiguous():
+        raise ValueError(f"{call[1:]}: Tensors must be contiguous")
+    batch = membership(program).coalescing
+    if backend == GLOO:
+        batch = None
+    end = _end(call, tensor, peer, (program, chosen, backend), tag, batched=batch is not None)
+    if batch is not None:
+        batch.entries.append(((program, chosen, backend), end))
+        return None
+    return submit((program, chosen, backend), [end])
+
+
+def _end(call: str, tensor: Tensor, peer: Peer, place: Place, tag: int, *, batched: bool) -> End:
+    program, group, backend = place
+    is_send, own = call == "isend", group.group_rank(program.rank)
+    if not is_send and peer[1] is None and peer[2] is None:
+        if backend == NCCL:
+            raise UnsupportedError(
+                "ProcessGroupNCCL does not support recvAnysource: "
+                "recv from any source is not supported by the nccl backend"
+            )
+        return End(Route(None, own, tag), tensor, is_send=False)
+    other = peer_in_group(*peer, group)
+    if other == own and not batched:
+        role = "destination" if is_send else "source"
+        raise ValueError(
+            f"Invalid {role} rank: {role} rank should not be the same as the rank of the "
+            "current process."
+        )
+    src, dst = (own, other) if is_send else (other, own)
+    return End(Route(src, dst, 0 if backend == NCCL else tag, batched), tensor, is_send=is_send)
+
+
+def submit(place: Place, ends: Sequence[End], *, is_staged: bool = False) -> Work:
+    """Give a call to its stream; the host waits for pickled objects under any backend."""
+    program, group, backend = place
+    assert program.rank is not None
+    current = current_stream(program)
+    tensors = [end.tensor for end in ends]
+    if backend == GLOO:
+        stream = new_stream(current.device, f"{group.name} (gloo p2p)")
+        after_writes(stream, current, tensors)
+    else:
+        stream = group.stream(current.device, _stream_name(group, ends))
+        after(stream, current)
+    boxes = boxes_of(group, backend)
+    operation = PeerOperation(stream, boxes, ends, program.rank)
+    boxes.issue(operation)
+    for end in ends:
+        if not end.is_send:
+            end.tensor.storage.note_write(operation, end.tensor.array)
+    blocks = backend == GLOO or is_staged
+    work = make_work(program, group, operation, tensors, blocks_host=blocks)
+    stream.submit(operation)
+    return work
+
+
+def _stream_name(group: ProcessGroup, ends: Sequence[End]) -> str:
+    route = ends[0].route
+    if route.batched:
+        return f"{group.name} (async)"
+    assert route.src is not None, "nccl has no receives from any source"
+    return f"{group.name} p2p {min(route.src, route.dst)}:{max(route.src, route.dst)}"

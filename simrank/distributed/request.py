@@ -1,0 +1,105 @@
+"""What one rank asks of a collective: its signature and tensors, and lists packed into one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from simrank.device import Accesses
+from simrank.device.tensor import empty
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from simrank.device import Device, DType, Tensor
+
+Array = np.ndarray[Any, Any]
+
+# What must agree between ranks, in the order of `Signature`; the words of reports. The count is a
+# word where sizes differ from rank to rank: then split sizes are matched pair by pair.
+COLUMNS = ("op", "reduce_op", "root", "dtype", "count")
+Signature = tuple[str, str | None, int | None, str, int | str | None]
+UNEVEN = "uneven"
+
+
+@dataclass(slots=True)
+class Request:
+    """One rank's side of a call.
+
+    Attributes:
+        signature: What must agree between ranks.
+        source: What the rank contributes, contiguous.
+        target: What it gets, contiguous.
+        splits: Elements that go to each member and that come from each, where sizes may differ.
+        sources: Tensors that are packed into `source` when it is read; empty: it is the user's own.
+        targets: Tensors that `target` is unpacked into at the end.
+        factor: What the inputs are multiplied by before a sum, or None.
+        is_staged: Pickled objects: they travel through host memory under any backend.
+    """
+
+    signature: Signature
+    source: Tensor
+    target: Tensor
+    splits: tuple[Sequence[int], Sequence[int]] | None = None
+    sources: Sequence[Tensor] = ()
+    targets: Sequence[Tensor] = ()
+    factor: float | Tensor | None = None
+    is_staged: bool = False
+
+    @property
+    def results(self) -> Sequence[Tensor]:
+        """Return the tensors that the user sees change."""
+        return self.targets or (self.target,)
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """Return the user's tensors."""
+        return (*(self.sources or (self.source,)), *self.results)
+
+    def accesses(self) -> Accesses:
+        """Return which of the user's tensors are read and written; it keeps them alive."""
+        written = () if self.signature[0] == "barrier" else self.results
+        return Accesses(self.sources or (self.source,), written)
+
+    def pack(self) -> None:
+        """Copy the listed inputs into `source`."""
+        flat = self.source
+        if not all(tensor.storage.has_values for tensor in self.sources):
+            flat.storage.lose_values()
+        elif flat.storage.has_values:
+            for tensor, part in zip(self.sources, _parts(flat, self.sources), strict=True):
+                part[...] = tensor.array
+
+    def unpack(self) -> None:
+        """Copy `target` into the listed outputs."""
+        flat = self.target
+        for tensor, part in zip(self.targets, _parts(flat, self.targets), strict=True):
+            if not flat.storage.has_values:
+                tensor.storage.lose_values()
+            elif tensor.storage.has_values:
+                tensor.array[...] = part
+
+    def values(self) -> Array:
+        """Return the elements that the rank contributes."""
+        values: Array = self.source.array.reshape(-1)
+        if self.factor is None:
+            return values
+        factor = getattr(self.factor, "array", self.factor)
+        scaled: Array = np.multiply(values, np.asarray(factor).astype(values.dtype))
+        return scaled
+
+
+def _parts(flat: Tensor, tensors: Sequence[Tensor]) -> list[Array]:
+    values, start, parts = flat.array.reshape(-1), 0, []
+    for tensor in tensors:
+        stop = start + tensor.numel()
+        parts.append(values[start:stop].reshape(tensor.shape))
+        start = stop
+    return parts
+
+
+def staging(tensors: Sequence[Tensor], dtype: DType, device: Device | None) -> Tensor:
+    """Return a tensor that the elements of all of them fit in."""
+    return empty((sum(tensor.numel() for tensor in tensors),), dtype, device, fresh=False)
