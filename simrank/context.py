@@ -94,6 +94,7 @@ class Context:
         program: The main program, on the hub.
         multiprocessing: `spawn` on this Context.
         distributed: The functions of torch.distributed.
+        unjoined: Spawns with join=False whose end nobody has seen yet.
 
     Raises:
         ConfigError: The cluster is unknown or described wrongly.
@@ -119,6 +120,7 @@ class Context:
         self.program = Program(self, self.engine)
         self.multiprocessing = SimpleNamespace(spawn=self._spawn)
         self.distributed = distributed_module
+        self.unjoined: list[ProcessContext] = []
         self._outer: list[Program | None] = []
 
     def _make_device(self, index: int) -> Device:
@@ -157,6 +159,8 @@ class Context:
         try:
             if error is None:
                 self.drain()
+                for processes in list(self.unjoined):
+                    processes.join()  # A failure that nobody joined is not lost.
         finally:
             set_program(self._outer.pop())
             stdlib.leave(self.engine)
@@ -191,8 +195,12 @@ class Context:
         elif isinstance(handle, Handle):
             self.engine.wait(handle)
             _note_seen(handle)
-        else:
+        elif isinstance(handle, EventType | StreamType):
             handle.synchronize()
+        else:
+            raise TypeError(
+                f"ctx.wait takes a Handle, Work, Event or Stream, not {type(handle).__name__}"
+            )
 
     def drain(self) -> None:
         """Run until nothing is left to happen.

@@ -9,6 +9,7 @@ import numpy as np
 
 from simrank.device import current
 from simrank.device.dtypes import DType, as_dtype, bool_, float32, int64, promote, promote_scalar
+from simrank.device.memory import guarded
 from simrank.device.races import Accesses
 from simrank.device.transfer import copy_between
 from simrank.errors import SimrankError, UnsupportedError
@@ -78,19 +79,13 @@ def run(
             tensor.wait_values()
         compute()
         return
-    tensors = (*reads, *writes)
-    has_values = all(tensor.storage.has_values for tensor in tensors)
-    if not has_values:
-        for tensor in writes:
-            if not (tensor.storage.has_values and not reads):
-                tensor.storage.lose_values()
     operation = device.launch(
         current.stream_on(device),
         name,
-        compute if has_values else None,
+        guarded(compute, reads, writes),
         Accesses(reads, writes),
         num_elements=writes[0].numel(),
-        bytes_moved=sum(tensor.nbytes for tensor in tensors),
+        bytes_moved=sum(tensor.nbytes for tensor in (*reads, *writes)),
         flops=writes[0].numel() if flops is None else flops,
         dtype=writes[0].dtype.name,
     )
@@ -176,9 +171,10 @@ def _operand(value: Any, like: Tensor) -> tuple[Any, DType, tuple[Tensor, ...]]:
     """Return an operand's numpy value, the type it promotes `like` to, and what it reads."""
     if hasattr(value, "storage"):
         other: Tensor = value
-        if other.ndim == 0 and like.ndim > 0 and other.dtype.kind == like.dtype.kind:
-            return other.array, like.dtype, (other,)
-        return other.array, promote(like.dtype, other.dtype), (other,)
+        dtype = promote(like.dtype, other.dtype)
+        if other.dtype.kind == like.dtype.kind and (other.ndim == 0) != (like.ndim == 0):
+            dtype = like.dtype if other.ndim == 0 else other.dtype  # A scalar does not widen.
+        return other.array, dtype, (other,)
     return value, promote_scalar(like.dtype, value), ()
 
 
@@ -215,6 +211,15 @@ def binary_(name: str, tensor: Tensor, other: Any, alpha: float = 1) -> Tensor: 
         raise RuntimeError(
             f"result type {dtype.name} can't be cast to the desired output type {tensor.dtype.name}"
         )
+    if np.broadcast_shapes(tensor.shape, np.shape(value)) != tensor.shape:
+        raise RuntimeError(
+            f"output with shape {list(tensor.shape)} doesn't match the broadcast shape "
+            f"{list(np.broadcast_shapes(tensor.shape, np.shape(value)))}"
+        )
+    if isinstance(alpha, float) and tensor.dtype.kind != "float" and alpha != int(alpha):
+        raise RuntimeError(
+            "For integral input tensors, argument alpha must not be a floating point number."
+        )
     function, view = BINARY[name], tensor.array
 
     def compute() -> None:
@@ -248,7 +253,7 @@ def reduce(name: str, tensor: Tensor, dim: int | None, *, keepdim: bool) -> Tens
             f"mean(): could not infer output dtype. Input dtype must be a floating point dtype. "
             f"Got: {dtype.name}"
         )
-    shape = np.empty(tensor.shape, np.bool_).any(axis=dim, keepdims=keepdim).shape
+    shape = _reduced_shape(tensor.shape, dim, keepdim=keepdim)
     result = _empty(shape, dtype, tensor)
     wide = np.float32 if dtype.itemsize < 4 and dtype.kind == "float" else dtype.numpy
     values, target = tensor.array, result.array
@@ -258,6 +263,13 @@ def reduce(name: str, tensor: Tensor, dim: int | None, *, keepdim: bool) -> Tens
 
     run(name, compute, (tensor,), (result,), flops=tensor.numel())
     return result
+
+
+def _reduced_shape(shape: tuple[int, ...], dim: int | None, *, keepdim: bool) -> tuple[int, ...]:
+    dims = range(len(shape)) if dim is None else (range(len(shape))[dim],)
+    if keepdim:
+        return tuple(1 if index in dims else size for index, size in enumerate(shape))
+    return tuple(size for index, size in enumerate(shape) if index not in dims)
 
 
 def matmul(first: Tensor, second: Tensor) -> Tensor:

@@ -103,8 +103,8 @@ def promote_scalar(dtype: DType, value: object) -> DType:
     """Return the type of a result of a tensor and a Python number, as torch promotes."""
     if isinstance(value, complex):
         raise UnsupportedError("complex numbers are not supported")
-    if isinstance(value, bool):
+    if isinstance(value, bool | np.bool_):
         return dtype
-    if isinstance(value, int):
+    if isinstance(value, int | np.integer):
         return int64 if dtype.kind == "bool" else dtype
     return dtype if dtype.kind == "float" else float32

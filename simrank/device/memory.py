@@ -14,8 +14,11 @@ from simrank.engine import user_site
 from simrank.errors import OutOfMemoryError, SimrankError, UninitializedValueError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from simrank.device.device import Device
     from simrank.device.stream import Operation
+    from simrank.device.tensor import Tensor
     from simrank.engine import CallSite
 
 GRANULE_BYTES = 512  # As CUDA's caching allocator rounds (PyTorch c10/cuda, kMinBlockSize).
@@ -98,8 +101,8 @@ class DeviceMemory:
         self.used_bytes = 0
         self.peak_bytes = 0
         self.space = space
-        self._top = (device_index + 1) * DEVICE_SPAN_BYTES
-        self._free: dict[int, list[int]] = {}
+        start = (device_index + 1) * DEVICE_SPAN_BYTES
+        self._gaps: list[tuple[int, int]] = [(start, start + DEVICE_SPAN_BYTES)]  # By address.
         self._live: dict[int, tuple[int, CallSite | None]] = {}
 
     def allocate(self, size_bytes: int) -> int:
@@ -111,23 +114,33 @@ class DeviceMemory:
         block_bytes = max(-(-size_bytes // GRANULE_BYTES) * GRANULE_BYTES, GRANULE_BYTES)
         if self.used_bytes + block_bytes > self.total_bytes:
             raise self._out_of_memory(size_bytes)
-        freed = self._free.get(block_bytes)
-        if freed:
-            address = freed.pop()
+        fits = (i for i, (start, end) in enumerate(self._gaps) if end - start >= block_bytes)
+        index = next(fits, None)
+        if index is None:  # Gaps between blocks leave no place for this one in the device's span.
+            raise self._out_of_memory(size_bytes)
+        start, end = self._gaps[index]
+        if end - start == block_bytes:
+            del self._gaps[index]
         else:
-            address = self._top
-            self._top += block_bytes
+            self._gaps[index] = (start + block_bytes, end)
         self.used_bytes += block_bytes
         self.peak_bytes = max(self.peak_bytes, self.used_bytes)
-        self._live[address] = (block_bytes, user_site())
-        return address
+        self._live[start] = (block_bytes, user_site())
+        return start
 
     def free(self, address: int) -> None:
-        """Give a block back."""
+        """Give a block back; it joins the gaps beside it."""
         block_bytes, _ = self._live.pop(address)
-        self._free.setdefault(block_bytes, []).append(address)
         self.used_bytes -= block_bytes
         self.space.remove(address)
+        start, end = address, address + block_bytes
+        index = bisect_right(self._gaps, (start, end))
+        if index < len(self._gaps) and self._gaps[index][0] == end:
+            end = self._gaps.pop(index)[1]
+        if index and self._gaps[index - 1][1] == start:
+            index -= 1
+            start = self._gaps.pop(index)[0]
+        self._gaps.insert(index, (start, end))
 
     def site(self, address: int) -> CallSite | None:
         """Return where a block was allocated."""
@@ -147,7 +160,8 @@ class Storage:
         device: Whose memory; None is the host's.
         size_bytes: Its size.
         address: Its simulated address; 0 on the host.
-        has_values: False in a shape-only run: the bytes are measured, never touched.
+        is_real: False in a shape-only run: the bytes are measured, never touched.
+        has_values: False where the bytes are not real, or what they hold is unknown.
     """
 
     __slots__ = (
@@ -157,6 +171,7 @@ class Storage:
         "address",
         "device",
         "has_values",
+        "is_real",
         "size_bytes",
     )
 
@@ -165,7 +180,8 @@ class Storage:
         self.size_bytes = size_bytes
         self.address = 0
         self._writes: list[tuple[Operation, int, int]] | None = None
-        self.has_values = device is None or device.has_values or size_bytes <= VALUES_UP_TO_BYTES
+        self.is_real = device is None or device.has_values or size_bytes <= VALUES_UP_TO_BYTES
+        self.has_values = self.is_real
         if device is not None:
             self.address = device.memory.allocate(size_bytes)
             device.memory.space.add(self)
@@ -215,6 +231,11 @@ class Storage:
         """Mark the bytes as unknown: an operation without values has written them."""
         self.has_values = False
 
+    def regain_values(self) -> bool:
+        """Mark the bytes as known, as all are written now; return False if none are real."""
+        self.has_values = self.is_real
+        return self.is_real
+
     def check_values(self, what: str) -> None:
         """Raise if a shape-only run does not have these values.
 
@@ -224,3 +245,28 @@ class Storage:
         if not self.has_values:
             site = self.site()
             raise UninitializedValueError(what, None if site is None else str(site.line()))
+
+
+def guarded(
+    compute: Callable[[], None], reads: Sequence[Tensor], writes: Sequence[Tensor]
+) -> Callable[[], None]:
+    """Return an effect that computes where all values are known, and else makes results unknown.
+
+    Whether they are is only known when the operation takes effect: a collective before it may have
+    lost them. Writing a whole storage without reading anything unknown makes it known again.
+    """
+
+    def effect() -> None:
+        known = all(tensor.storage.has_values for tensor in reads)
+        for tensor in writes:
+            storage = tensor.storage
+            if not storage.has_values:
+                covers = tensor.array.nbytes == storage.size_bytes
+                known = known and covers and storage.regain_values()
+        if known:
+            compute()
+        else:
+            for tensor in writes:
+                tensor.storage.lose_values()
+
+    return effect

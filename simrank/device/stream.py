@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -212,6 +213,7 @@ class Stream:
         self.name = name
         self.head: Operation | None = None
         self.race_agent: Any = None  # Set where races are looked for.
+        self._advancing = False
         self._queue: deque[Operation] = deque()
 
     def submit(self, operation: Operation, cost_ps: int | None = None) -> None:
@@ -238,7 +240,7 @@ class Stream:
     def _start(self, operation: Operation) -> None:
         engine = self.device.engine
         if operation.issue_ps > engine.now_ps:
-            engine.call_at(operation.issue_ps, lambda: self._begin(operation))
+            engine.call_at(operation.issue_ps, partial(self._begin, operation))
         else:
             self._begin(operation)
 
@@ -250,11 +252,16 @@ class Stream:
     def ended(self, operation: Operation) -> None:
         """Go on with the next operation."""
         assert self.head is operation, "a stream runs its operations in order"
-        if self._queue:
-            self.head = self._queue.popleft()
-            self._start(self.head)
-        else:
-            self.head = None
+        self.head = None
+        if self._advancing:  # An operation that took no time: the loop below goes on.
+            return
+        self._advancing = True
+        try:
+            while self.head is None and self._queue:
+                self.head = self._queue.popleft()
+                self._start(self.head)
+        finally:
+            self._advancing = False
 
     @property
     def tail(self) -> Operation | None:

@@ -414,6 +414,20 @@ class Tensor:
         return f"tensor({values}, dtype={self.dtype!r}{where})"
 
     @host_read
+    def __format__(self, spec: str) -> str:
+        """Format the only element as a number; anything else as torch prints it."""
+        return format(self.item(), spec) if self.ndim == 0 else format(repr(self), spec)
+
+    def __copy__(self) -> Tensor:
+        """Return another tensor on the same storage."""
+        return self._like(self._view)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
+        """Return a copy on the same device, in stream order."""
+        copied = memo[id(self)] = self.clone()
+        return copied
+
+    @host_read
     def equal(self, other: Tensor) -> bool:
         """Return whether both have the same shape and values."""
         other.wait_values()
@@ -440,7 +454,7 @@ builtin_float = float
 
 HOST_READS: tuple[str, ...] = (
     "numpy", "item", "tolist", "__array__", "__bool__", "__int__", "__float__", "__index__",
-    "__repr__", "equal", "allclose", "__reduce__", "cpu", "to", "copy_",
+    "__repr__", "__format__", "equal", "allclose", "__reduce__", "cpu", "to", "copy_",
 )  # fmt: skip
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from simrank.device.current import stream_on
 from simrank.device.dtypes import as_dtype
+from simrank.device.memory import guarded
 from simrank.device.races import Accesses
 from simrank.device.stream import Operation
 from simrank.engine import Activity, ActivityPool, Resource
@@ -142,11 +143,20 @@ def copy_between(target: Tensor, src: Tensor) -> TransferOperation:
     assert device is not None, "copies within the host are no transfers"
     if src.storage.device is None:
         src.wait_values()
-    route = (_index(src), _index(target))
+    stream = stream_on(device)
+    other = None if target.storage.device in (None, device) else stream_on(target.storage.device)
+    if other is not None and other.tail is not None:
+        stream.wait_for(other.tail)  # As in torch: the target's own work comes first,
     operation = TransferOperation(
-        stream_on(device), route, src.nbytes, _effect(target, src), Accesses((src,), (target,))
+        stream,
+        (_index(src), _index(target)),
+        src.nbytes,
+        _effect(target, src),
+        Accesses((src,), (target,)),
     )
-    operation.stream.submit(operation)
+    stream.submit(operation)
+    if other is not None:
+        other.wait_for(operation)  # and goes on when the bytes have arrived.
     return operation
 
 
@@ -173,15 +183,12 @@ def upload(values: np.ndarray[Any, Any], device: Device) -> Tensor:
     return tensor
 
 
-def _effect(target: Tensor, src: Tensor) -> Callable[[], None] | None:
-    if not (src.storage.has_values and target.storage.has_values):
-        target.storage.lose_values()
-        return None
-    view = target.array
+def _effect(target: Tensor, src: Tensor) -> Callable[[], None]:
     # Host memory is read at once, as a copy from pageable memory does.
-    values: Any = src.array.copy() if src.storage.device is None else src.array
+    view, from_host = target.array, src.storage.device is None
+    values: Any = src.array.copy() if from_host and src.storage.has_values else src.array
 
     def assign() -> None:
         view[...] = values.astype(view.dtype) if values.dtype != view.dtype else values
 
-    return assign
+    return guarded(assign, (src,), (target,))

@@ -62,9 +62,11 @@ def spawn(
     program = current_program()
     if program is not None:
         return spawn_in(program, fn, args, nprocs, join=join)
-    with default_context(nprocs) as context:
-        started = spawn_in(context.program, fn, args, nprocs, join=True)
-    return started if not join else None
+    context = default_context(nprocs)
+    if not join:
+        return spawn_in(context.program, fn, args, nprocs, join=False)
+    with context:
+        return spawn_in(context.program, fn, args, nprocs)
 
 
 def start_processes(
@@ -94,6 +96,8 @@ def spawn_in(
     join: bool = True,
 ) -> ProcessContext | None:
     """Run `fn(rank, *args)` on ranks of the parent's Context; see `spawn`."""
+    if nprocs < 0:
+        raise ValueError(f"nprocs={nprocs}: expected a number of ranks from 0")
     context = parent.context
     num_devices = context.cluster.num_devices
     if nprocs > num_devices:
@@ -104,6 +108,7 @@ def spawn_in(
     with calm_collector():
         processes = _start(parent, fn, args, nprocs)
         if not join:
+            context.unjoined.append(processes)
             return processes
         while not processes.join():
             pass
@@ -130,7 +135,7 @@ def _start(
     group = TaskGroup(engine, f"spawn of {getattr(fn, '__name__', fn)}", tasks)
     group.on_abort = lambda: _drop(world, programs)
     group.start()
-    return ProcessContext(group)
+    return ProcessContext(group, context)
 
 
 def _body(program: Program, fn: Callable[..., Any], args: Sequence[Any]) -> Callable[[], None]:
@@ -160,8 +165,9 @@ class ProcessContext:
         group: Their tasks.
     """
 
-    def __init__(self, group: TaskGroup) -> None:
+    def __init__(self, group: TaskGroup, context: Any) -> None:  # noqa: ANN401 - it is above
         self.group = group
+        self._context = context
 
     def pids(self) -> list[int]:
         """Return a simulated process id per rank."""
@@ -194,6 +200,9 @@ class ProcessContext:
         except BaseException:  # KeyboardInterrupt in the hub, say: leave nothing behind.
             group.abort()
             raise
+        unjoined = self._context.unjoined
+        if self in unjoined:
+            unjoined.remove(self)
         if group.failed:
             raise _failure(group)
         return True

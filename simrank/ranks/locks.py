@@ -55,6 +55,12 @@ def make_reentrant_lock() -> ReentrantLock | _thread.RLock:
     return _thread.RLock() if _native else ReentrantLock()
 
 
+def _catch_up(task: Task | None) -> None:
+    """Let a rank whose host clock runs ahead wait for it before it shows itself to others (E8)."""
+    if task is not None and task.host_ps > task.engine.now_ps:
+        task.engine.sleep(0)
+
+
 class LockWait(Handle):
     """A wait for a lock, for reports."""
 
@@ -102,6 +108,7 @@ class Lock:
         """Take it; in a rank a wait passes simulated time, as does a vain try."""
         _check_arguments(blocking, timeout)
         task = running_task()
+        _catch_up(task)
         if self._real.acquire(False):
             self._holder = _thread.get_ident() if task is None else task
             return True
@@ -160,12 +167,8 @@ class Lock:
         """
         if not self._real.locked():
             raise RuntimeError("release unlocked lock")
-        task = running_task()
-        if self._waits and task is not None and task.host_ps > task.engine.now_ps:
-            # The others see it at the time that this rank's own clock shows.
-            task.engine.call_at(task.host_ps, self._hand_over)
-        else:
-            self._hand_over()
+        _catch_up(running_task())  # The others see it at the time that this rank's clock shows.
+        self._hand_over()
 
     def _hand_over(self) -> None:
         self._holder = None

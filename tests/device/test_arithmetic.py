@@ -108,3 +108,28 @@ def test_broadcasting_is_numpys(ctx):
     x = ctx.zeros((2, 3))
     assert x.add_(row).tolist() == [[0, 1, 2], [0, 1, 2]]
     assert x.add_(row, alpha=2).tolist() == [[0, 3, 6], [0, 3, 6]]
+
+
+def test_an_in_place_operand_that_does_not_fit_is_an_error_where_it_is_written(shapes):
+    """Shapes are checked at once, also without values."""
+    x = shapes.zeros(2**20)
+    with pytest.raises(RuntimeError, match=r"output with shape \[1048576\] doesn't match"):
+        x.add_(shapes.zeros((2, 2**20)))
+    with pytest.raises(ValueError, match="broadcast"):
+        x.add_(shapes.zeros(5))
+    with pytest.raises(RuntimeError, match="alpha must not be a floating point"):
+        shapes.arange(3).add_(1, alpha=0.5)
+
+
+def test_scalars_do_not_widen_from_either_side(ctx):
+    """Numpy integers and 0-d tensors count as scalars of their category."""
+    assert (ctx.arange(3) * np.int64(2)).dtype.name == "int64"
+    assert (ctx.tensor(5) * ctx.ones(2, dtype="int8")).dtype.name == "int8"
+    assert (ctx.tensor(1.0, dtype="float64") * ctx.ones(2, dtype="float16")).dtype.name == "float16"
+
+
+def test_reducing_a_huge_shape_only_tensor_takes_no_memory(shapes):
+    """Shapes of results are arithmetic."""
+    x = shapes.empty((7, 10**10), dtype="uint8")
+    assert x.sum().shape == ()
+    assert x.sum(1, keepdim=True).shape == (7, 1)

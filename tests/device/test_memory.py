@@ -95,6 +95,42 @@ def test_a_shape_only_run_takes_no_memory_for_its_tensors():
         ctx.drain()
 
 
+def test_freed_neighbours_are_joined_and_addresses_stay_in_their_devices_span(shapes):
+    """Thousands of blocks of distinct sizes come and go; the first address is reused."""
+    first = shapes.empty(10, dtype="uint8").data_ptr()
+    other = shapes.empty(10, device=1)
+    for size in range(2000):
+        block = shapes.empty(30 * 10**9 + 512 * size, dtype="uint8")
+        assert block.data_ptr() == first
+        del block
+    space = other.storage.device.memory.space
+    assert space.find(other.data_ptr()) is other.storage
+    kept = [shapes.empty(512, dtype="uint8") for _ in range(5)]
+    hole = kept[1].data_ptr()
+    del kept[1:3]
+    assert shapes.empty(1024, dtype="uint8").data_ptr() == hole
+
+
+def test_what_a_collective_without_values_leaves_is_unknown_to_what_follows(run):
+    """Unknown values spread through later operations, and a full overwrite ends them."""
+    import simrank.distributed as dist
+
+    def program(rank, ctx):
+        dist.init_process_group()
+        large, small = ctx.ones(8 * 4096), ctx.zeros(4096)
+        dist.reduce_scatter_tensor(small, large)
+        after = small + 1
+        with pytest.raises(UninitializedValueError):
+            after[0].item()
+        small.fill_(3)
+        assert (small + 1)[0].item() == 4
+        small.copy_(large[:4096])
+        with pytest.raises(UninitializedValueError):
+            small.tolist()
+
+    run(program, 8, data=False)
+
+
 def test_a_small_result_of_values_that_do_not_exist_cannot_be_read():
     """What was computed from a shape-only tensor is unknown, however small it is."""
     with simrank.Context("hgx_h100", data=False) as ctx:

@@ -167,3 +167,15 @@ def test_an_operation_that_fails_on_the_stream_raises_in_its_rank(run):
     assert any("broken" in note for note in caught.value.errors[0].__notes__)
     with pytest.raises(ArithmeticError, match="on the device"):
         run(lambda rank, ctx: fail(ctx), 1)
+
+
+def test_thousands_of_operations_without_a_time_of_their_own_do_not_recurse(ctx):
+    """Events and waits behind a kernel end in a loop."""
+    side = ctx.Stream()
+    x = ctx.ones(4)
+    for _ in range(3000):
+        event = ctx.current_stream().record_event()
+        side.wait_event(event)
+    with ctx.stream(side):
+        x.add_(1)
+    assert x.tolist() == [2] * 4

@@ -57,6 +57,7 @@ READS = {
     "__float__": lambda x: float(x[0]),
     "__index__": lambda x: [5, 6][x.to("int64")[0]],
     "__repr__": repr,
+    "__format__": lambda x: f"{x[0]:.3f}",
     "equal": lambda x: x.equal(x),
     "allclose": lambda x: x.allclose(x),
     "__reduce__": pickle.dumps,
@@ -177,3 +178,33 @@ def test_item_of_several_elements_is_torchs_error(ctx):
         ctx.ones(4).item()
     with pytest.raises(RuntimeError, match="ambiguous"):
         bool(ctx.ones(4))
+
+
+def test_a_tensor_formats_as_a_number_and_copies_onto_its_device(ctx):
+    """f-strings, copy and deepcopy, as with torch."""
+    import copy
+
+    x = ctx.ones(2, device=3)
+    assert f"{x[0]:.2f} {x.sum():>6.1f}" == "1.00    2.0"
+    deep = copy.deepcopy(x)
+    x.fill_(5)
+    assert deep.device.index == 3
+    assert deep.tolist() == [1, 1]
+    shallow = copy.copy(x)
+    shallow[0] = 9
+    assert x.tolist() == [9, 5]
+
+
+def test_a_host_read_waits_only_for_what_overlaps(run):
+    """Reading one half does not wait for a long copy into the other (D4)."""
+
+    def program(_, ctx):
+        x = ctx.zeros(2**25)
+        ctx.synchronize()
+        start = ctx.now_ps
+        with ctx.stream(ctx.Stream()):
+            x[2**24 :].copy_(ctx.ones(2**24, device=1))
+        assert x[0].item() == 0
+        assert ctx.now_ps - start < 100_000_000
+
+    run(program, 1)

@@ -66,3 +66,16 @@ def test_shapes_that_do_not_broadcast_are_an_error(ctx):
     """The message names both shapes."""
     with pytest.raises(ValueError, match=r"\(3,\).*\(2,\)"):
         ctx.ones(3).copy_(ctx.ones(2))
+
+
+def test_a_copy_between_devices_is_ordered_on_both(ctx):
+    """The target's stream goes on when the bytes have arrived, and has finished its own before."""
+    source = ctx.full((1 << 20,), 3.0)
+    target = source.to("cuda:1")
+    assert (target + 1)[0].item() == 4
+    moved = ctx.ones(1 << 20, device="cuda:1").to("cuda:3", non_blocking=True).add_(1)
+    assert moved[0].item() == 2
+    filled = ctx.zeros(1 << 22, device="cuda:2")
+    filled.fill_(7)
+    filled.copy_(ctx.ones(1 << 22))
+    assert filled[0].item() == 1

@@ -377,3 +377,36 @@ def test_a_keyboard_interrupt_in_a_rank_ends_the_run_as_itself(run):
 
     with pytest.raises(KeyboardInterrupt):
         run(program, 3)
+
+
+def test_join_false_works_without_a_context():
+    """The ranks run when they are joined."""
+    ended = []
+    processes = simrank.multiprocessing.spawn(ended.append, nprocs=2, join=False)
+    assert ended == []
+    while not processes.join():
+        pass
+    assert ended == [0, 1]
+
+
+def test_a_failure_that_nobody_joined_surfaces_when_the_context_exits():
+    """It is not lost."""
+
+    def program(rank):
+        raise LookupError(rank)
+
+    with pytest.raises(SpawnException) as caught, simrank.Context("hgx_h100") as ctx:
+        ctx.multiprocessing.spawn(program, nprocs=2, join=False)
+    assert set(caught.value.errors) == {0, 1}
+
+
+def test_a_negative_number_of_ranks_is_an_error(ctx):
+    """Not an empty run."""
+    with pytest.raises(ValueError, match="nprocs=-1"):
+        ctx.multiprocessing.spawn(print, nprocs=-1)
+
+
+def test_waiting_for_what_is_no_handle_is_a_type_error(ctx):
+    """The message names what can be waited for."""
+    with pytest.raises(TypeError, match="Handle, Work, Event or Stream, not int"):
+        ctx.wait(5)

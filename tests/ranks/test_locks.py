@@ -9,6 +9,7 @@ import time
 
 import pytest
 
+import simrank
 from simrank import Context
 from simrank.errors import DeadlockError, LivelockError, SpawnException, UnsupportedError
 
@@ -383,3 +384,41 @@ def test_the_last_exit_restores_the_factories():
 
     after = (threading.Lock, threading.RLock, queue.SimpleQueue, threading._allocate_lock)
     assert after == _ORIGINALS
+
+
+@pytest.mark.parametrize("kind", ["event", "queue", "lock"])
+def test_what_a_rank_shares_is_seen_at_its_own_host_clock(kind):
+    """A rank that has issued a thousand kernels is 2 ms ahead; nobody sees its signal before."""
+    import queue
+    import threading
+
+    seen_ps = []
+
+    def program(rank, ctx):
+        if rank == 0:
+            if kind == "lock":
+                lock.acquire()
+            for _ in range(1000):
+                ctx.empty(1).fill_(0)
+            if kind == "event":
+                event.set()
+            elif kind == "queue":
+                box.put(1)
+            else:
+                lock.release()
+        else:
+            ctx.wait(ctx.timer(100))
+            if kind == "event":
+                event.wait()
+            elif kind == "queue":
+                box.get()
+            else:
+                with lock:
+                    pass
+            seen_ps.append(ctx.now_ps)
+
+    with simrank.Context("hgx_h100") as outer:
+        lock = threading.Lock()
+        event, box = threading.Event(), queue.Queue()
+        outer.multiprocessing.spawn(program, (outer,), nprocs=2)
+    assert seen_ps[0] >= 2 * 10**9
