@@ -9,6 +9,7 @@ import numpy as np
 from simrank.device import tensor as tensors
 from simrank.device.arithmetic import parse_device
 from simrank.device.dtypes import DType, as_dtype, float32, int64
+from simrank.device.shapes import as_shape
 from simrank.device.transfer import upload
 from simrank.ranks import require_program
 
@@ -26,7 +27,7 @@ def empty(*size: Any, dtype: Any = float32, device: Any = None) -> Tensor:
         dtype: Element type.
         device: "cpu", "cuda", "cuda:N", N or a Device; default: the current device.
     """
-    return tensors.empty(tensors._shape(size), as_dtype(dtype), parse_device(device))  # noqa: SLF001
+    return tensors.empty(as_shape(size), as_dtype(dtype), parse_device(device))
 
 
 def full(
@@ -34,18 +35,18 @@ def full(
 ) -> Tensor:
     """Return a tensor with every element `fill_value`; see `empty` for the rest."""
     dtype = _type_of(fill_value) if dtype is None else as_dtype(dtype)
-    result = tensors.empty(tensors._shape((size,)), dtype, parse_device(device), fresh=False)  # noqa: SLF001
+    result = tensors.empty(as_shape((size,)), dtype, parse_device(device), fresh=False)
     return result.fill_(fill_value)
 
 
 def zeros(*size: Any, dtype: Any = float32, device: Any = None) -> Tensor:
     """Return a tensor of zeros; see `empty` for the arguments."""
-    return full(tensors._shape(size), 0, dtype=dtype, device=device)  # noqa: SLF001
+    return full(as_shape(size), 0, dtype=dtype, device=device)
 
 
 def ones(*size: Any, dtype: Any = float32, device: Any = None) -> Tensor:
     """Return a tensor of ones; see `empty` for the arguments."""
-    return full(tensors._shape(size), 1, dtype=dtype, device=device)  # noqa: SLF001
+    return full(as_shape(size), 1, dtype=dtype, device=device)
 
 
 def tensor(data: Any, *, dtype: Any = None, device: Any = None) -> Tensor:
@@ -72,13 +73,13 @@ def arange(*bounds: float, dtype: Any = None, device: Any = None) -> Tensor:
 
 def rand(*size: Any, dtype: Any = float32, device: Any = None) -> Tensor:
     """Return uniform numbers in [0, 1) from the rank's generator."""
-    values = _generator().random(tensors._shape(size))  # noqa: SLF001
+    values = _generator().random(as_shape(size))
     return _upload(values.astype(as_dtype(dtype).numpy), device)
 
 
 def randn(*size: Any, dtype: Any = float32, device: Any = None) -> Tensor:
     """Return normal numbers from the rank's generator."""
-    values = _generator().standard_normal(tensors._shape(size))  # noqa: SLF001
+    values = _generator().standard_normal(as_shape(size))
     return _upload(values.astype(as_dtype(dtype).numpy), device)
 
 

@@ -15,6 +15,7 @@ from simrank.device import arithmetic
 from simrank.device.current import stream_on
 from simrank.device.dtypes import DType, as_dtype
 from simrank.device.memory import Storage
+from simrank.device.shapes import as_shape, resolve
 from simrank.errors import UnsupportedError
 
 if TYPE_CHECKING:
@@ -140,18 +141,18 @@ class Tensor:
         Raises:
             RuntimeError: The tensor is not contiguous in the way that needs.
         """
-        new_shape = _shape(shape)
+        new_shape = as_shape(shape)
         if not self.is_contiguous():
             raise RuntimeError(
                 "view size is not compatible with input tensor's size and stride "
                 "(at least one dimension spans across two contiguous subspaces). "
                 "Use .reshape(...) instead."
             )
-        return self._like(self._view.reshape(_resolve(new_shape, self.numel())))
+        return self._like(self._view.reshape(resolve(new_shape, self.numel())))
 
     def reshape(self, *shape: int | Sequence[int]) -> Tensor:
         """Return it under another shape; a copy only if a view cannot do."""
-        new_shape = _resolve(_shape(shape), self.numel())
+        new_shape = resolve(as_shape(shape), self.numel())
         return (self if self.is_contiguous() else self.contiguous()).view(new_shape)
 
     def flatten(self) -> Tensor:
@@ -456,27 +457,6 @@ HOST_READS: tuple[str, ...] = (
     "numpy", "item", "tolist", "__array__", "__bool__", "__int__", "__float__", "__index__",
     "__repr__", "__format__", "equal", "allclose", "__reduce__", "cpu", "to", "copy_",
 )  # fmt: skip
-
-
-def _shape(shape: Sequence[Any]) -> tuple[int, ...]:
-    """Return a shape given as separate ints or as one sequence."""
-    if len(shape) == 1 and not isinstance(shape[0], int):
-        return tuple(int(size) for size in shape[0])
-    return tuple(int(size) for size in shape)
-
-
-def _resolve(shape: tuple[int, ...], num_elements: int) -> tuple[int, ...]:
-    """Replace one -1 by what is left.
-
-    Raises:
-        RuntimeError: The sizes do not make up `num_elements`.
-    """
-    known = prod(size for size in shape if size != -1)
-    if shape.count(-1) == 1 and known and num_elements % known == 0:
-        return tuple(num_elements // known if size == -1 else size for size in shape)
-    if -1 in shape or known != num_elements:
-        raise RuntimeError(f"shape '{list(shape)}' is invalid for input of size {num_elements}")
-    return shape
 
 
 def empty(
