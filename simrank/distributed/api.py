@@ -190,8 +190,9 @@ def all_to_all_single(
         _elements("output_split_sizes", output, output_split_sizes, size),
     )
     signature = ("all_to_all", None, None, input.dtype.name, UNEVEN)
-    request = simple_request(place, Request(signature, input, output, splits))
-    return issue(place, request, async_op=async_op)
+    if not (input.is_contiguous() and output.is_contiguous()):
+        raise ValueError("all_to_all_single: Tensors must be contiguous")
+    return issue(place, Request(signature, input, output, splits), async_op=async_op)
 
 
 def reduction_of(place: Place, op: Op, tensor: Tensor) -> tuple[str, float | Tensor | None]:

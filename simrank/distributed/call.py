@@ -263,7 +263,9 @@ class Call:
         if self._plan is None:
             self._plan = self.group.planner.plan(self)
         self.details = self._plan.details
-        ends_ps = self._plan.completions(self._arrivals)
+        # A rank that a late one does not matter to could have ended before now (an exchange with
+        # empty parts): it ends now, since only now its part is known.
+        ends_ps = np.maximum(self._plan.completions(self._arrivals), self.group.engine.now_ps)
         decided = np.flatnonzero((ends_ps < NOT_ARRIVED) & ~self._timed)
         if not len(decided):
             return

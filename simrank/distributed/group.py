@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from simrank.collectives.schedule import IntArray
-    from simrank.device import Device, Network, Stream, Tensor
+    from simrank.device import Device, Network, Operation, Stream, Tensor
     from simrank.distributed.call import Call
     from simrank.distributed.p2p import Mailboxes
     from simrank.distributed.planner import CollectiveLibrary
@@ -38,6 +38,7 @@ class ProcessGroup:
         calls: Collectives under way, by sequence number.
         mailboxes: Point-to-point messages under way, by backend.
         planner: Chooses algorithms and computes times for this group.
+        last_issued: By group rank, the collective issued last.
         backend: The backend's name, as given.
         backends: The backend of each kind of device.
         barriers: Monitored barriers under way, by number.
@@ -56,6 +57,7 @@ class ProcessGroup:
         self.mailboxes: dict[str, Mailboxes] = {}
         self.barriers: dict[int, Any] = {}
         self.planner = Planner(world.library, self.devices)
+        self.last_issued: dict[int, Operation] = {}
         self._num_calls = [0] * len(ranks)
         self._index = None if isinstance(ranks, range) else {r: i for i, r in enumerate(ranks)}
         self._streams: dict[tuple[int, str], Stream] = {}

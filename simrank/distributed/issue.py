@@ -176,6 +176,9 @@ def _submit(place: Place, request: Request, *, async_op: bool) -> CollectiveOper
     elif async_op:
         stream = group.stream(current.device, f"{group.name} (async)")
         after(stream, current)
+    before = group.last_issued.get(group_rank)
+    if before is not None and before.stream is not stream and not before.complete:
+        stream.wait_for(before)  # A communicator runs one collective after the other.
     num_sms = 0 if on_host else group.world.library.num_sms
     operation = CollectiveOperation(stream, call, group_rank, request, num_sms)
     call.join(operation)
@@ -183,6 +186,7 @@ def _submit(place: Place, request: Request, *, async_op: bool) -> CollectiveOper
         for target in request.results:
             target.storage.note_write(operation, target.array)
     stream.submit(operation)
+    group.last_issued[group_rank] = operation
     return operation
 
 

@@ -293,12 +293,19 @@ def group_or_default(group: Group, program: Program) -> ProcessGroup:
     """Return the group that a call means.
 
     Raises:
-        ValueError: The rank has not initialised.
+        ValueError: The rank has not initialised, or the group is of another spawn.
+        TypeError: It is no group.
     """
     default = membership(program).default
     if default is None:
         raise ValueError(_NOT_INITIALIZED)
-    return group if isinstance(group, ProcessGroup) else default
+    if group is None or group == NON_GROUP_MEMBER:
+        return default
+    if not isinstance(group, ProcessGroup):
+        raise TypeError(f"expected a ProcessGroup, got {group!r}")
+    if group.world is not world_of(program):
+        raise ValueError(f"Invalid process group specified: '{group.name}' is of another spawn")
+    return group
 
 
 def member_group(call: str, group: Group, program: Program) -> ProcessGroup | None:

@@ -13,7 +13,7 @@ from simrank.device import current_stream
 from simrank.device.current import new_stream
 from simrank.distributed.backends import GLOO, NCCL, check_dtype
 from simrank.distributed.group import ProcessGroup, membership
-from simrank.distributed.issue import after, after_writes, check_tensor, make_work
+from simrank.distributed.issue import after, after_writes, check_tensor, is_dense, make_work
 from simrank.distributed.membership import Group, group_or_default, member_group, peer_in_group
 from simrank.distributed.p2p import End, PeerOperation, Route, boxes_of
 from simrank.errors import UnsupportedError
@@ -225,7 +225,9 @@ def _start(call: str, tensor: Tensor, peer: Peer, group: Group, tag: int) -> Wor
     backend = chosen.backend_for(tensor)
     if backend == NCCL:
         check_dtype(backend, tensor.dtype)
-    if not tensor.is_contiguous():
+    if backend == GLOO and not tensor.is_contiguous():
+        raise RuntimeError(f"{call[1:]}: tensor must be contiguous")
+    if not is_dense(tensor):
         raise ValueError(f"{call[1:]}: Tensors must be contiguous")
     batch = membership(program).coalescing
     if backend == GLOO:

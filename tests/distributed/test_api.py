@@ -291,3 +291,71 @@ def test_zero_elements_and_one_rank_are_normal(run):
 
     run(program, 1)
     run(program, 3)
+
+
+def test_exchanges_with_empty_parts_and_a_late_rank_end(run):
+    """Uneven splits with zeros: whoever needs nothing of the late rank ends no earlier than now."""
+
+    def program(rank, ctx):
+        dist.init_process_group()
+        if rank == 3:
+            ctx.engine.sleep(10**10)
+        splits = [4, 4, 0, 0] if rank < 2 else [0, 0, 4, 4]
+        out = ctx.empty(8)
+        dist.all_to_all_single(out, ctx.full((8,), float(rank)), splits, splits)
+        first = 0.0 if rank < 2 else 2.0
+        assert out.tolist() == [first] * 4 + [first + 1] * 4
+
+    run(program, 4)
+
+
+def test_collectives_of_one_group_run_one_after_the_other(run):
+    """A communicator serializes what is launched on it, whatever the streams."""
+    took_ps = {}
+
+    def program(rank, ctx, count):
+        dist.init_process_group()
+        x, y = ctx.empty(2**26), ctx.empty(2**26)
+        work = dist.all_reduce(x, async_op=True)
+        if count == 2:
+            dist.all_reduce(y)
+        work.wait()
+        ctx.synchronize()
+        took_ps[count] = ctx.now_ps
+
+    run(program, 4, 1, data=False)
+    run(program, 4, 2, data=False)
+    assert took_ps[2] > 1.9 * took_ps[1]
+
+
+def test_an_asynchronous_collective_follows_the_current_streams_work(run):
+    """It reads what was issued before it, however long that takes."""
+
+    def program(rank, ctx):
+        dist.init_process_group()
+        x = ctx.zeros(4)
+        large = ctx.empty((2048, 2048), dtype="bfloat16")
+        large @ large
+        x.fill_(rank + 1)
+        dist.all_reduce(x, async_op=True).wait()
+        assert x.tolist() == [3] * 4
+
+    run(program, 2)
+
+
+def test_what_is_no_group_of_this_spawn_is_refused(run):
+    """A number, a string, a group kept from an earlier spawn."""
+    kept = []
+
+    def first(rank, ctx):
+        dist.init_process_group()
+        kept.append(dist.new_group([0, 1]))
+
+    def second(rank, ctx):
+        dist.init_process_group()
+        for wrong, error in ((5, TypeError), ("tp", TypeError), (kept[0], ValueError)):
+            with pytest.raises(error):
+                dist.all_reduce(ctx.ones(1), group=wrong)
+
+    run(first, 2)
+    run(second, 2)
