@@ -178,7 +178,8 @@ def all_to_all_single(
         async_op: Whether to return a Work.
 
     Raises:
-        ValueError: Sizes do not add up to a tensor's dim 0.
+        RuntimeError: Sizes do not add up to a tensor's dim 0.
+        ValueError: A tensor is not contiguous.
         CollectiveMismatchError: What one member sends is not what the other expects.
     """
     place = enter_call("all_to_all_single", group, input, output)
@@ -206,22 +207,22 @@ def _elements(name: str, tensor: Tensor, splits: Sequence[int] | None, size: int
     """Return how many elements of a tensor belong to each member.
 
     Raises:
-        ValueError: They do not add up.
+        RuntimeError: They do not add up.
     """
     rows = tensor.shape[0] if tensor.ndim else 1
     if splits is None or not len(splits):
         if rows % size:
-            raise ValueError(
+            raise RuntimeError(
                 "Tensor's dim 0 does not divide equally across group size: "
                 f"{rows} rows, {size} ranks"
             )
         return [tensor.numel() // size] * size
     if len(splits) != size:
-        raise ValueError(
+        raise RuntimeError(
             f"Number of tensor splits not equal to group size: {name} has {len(splits)}, not {size}"
         )
     if sum(splits) != rows or min(splits) < 0:
-        raise ValueError(
+        raise RuntimeError(
             f"Split sizes doesn't match total dim 0 size: "
             f"{name} adds up to {sum(splits)}, not {rows}"
         )
