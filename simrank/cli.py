@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -68,6 +69,7 @@ def _main(
 
 @app.command(epilog=EXIT_STATUS)
 def bench(
+    context: typer.Context,
     target: Annotated[
         str, typer.Argument(help="A YAML file, a built-in benchmark, or a collective.")
     ],
@@ -122,6 +124,7 @@ def bench(
         mapping |= {name: value for name, value in optional.items() if value is not None}
         config = bench_config_from_mapping(mapping)
     else:
+        _refuse_series_options(context)
         config = load_bench_config(target)
         if seed is not None:
             config = config.model_copy(update={"seed": seed})
@@ -139,12 +142,28 @@ def bench(
         raise typer.Exit(_FAILED)
 
 
+_FOR_ANY_TARGET = {"target", "seed", "json_file", "csv_file", "trace", "trace_ranks"}
+
+
+def _refuse_series_options(context: typer.Context) -> None:
+    """Raise ConfigError for options that a YAML file would silently win over."""
+    for parameter in context.command.params:
+        name = parameter.name or ""
+        source = context.get_parameter_source(name)
+        if name not in _FOR_ANY_TARGET and source is not None and source.name == "COMMANDLINE":
+            option = parameter.opts[-1]
+            expected = "this option beside the name of a collective only"
+            got = "a YAML file, which says it itself"
+            raise ConfigError(ConfigProblem("command line", None, option, expected, got))
+
+
 def _size(text: str) -> str:
     """Return an nccl-tests size as the YAML form writes it."""
     try:
         return f"{units.parse_size_nccl(text)} B"
-    except ValueError as error:
-        raise ConfigError(ConfigProblem("command line", None, "size", str(error), text)) from None
+    except ValueError:
+        expected = "a size such as 8, 4K, 64M or 8G"
+        raise ConfigError(ConfigProblem("command line", None, "size", expected, text)) from None
 
 
 def _ranks(text: str | None) -> list[int] | None:
@@ -366,6 +385,13 @@ def _guarded(command: Callable[[], Any]) -> int:
         return _FAILED
     except SystemExit as error:
         return error.code if isinstance(error.code, int) else 0
+    except OSError as error:
+        typer.echo(f"simrank: {error}", err=True)
+        return _FAILED
+    except Exception:  # noqa: BLE001 - shown whole, with a status that says whose fault it is
+        typer.echo(traceback.format_exc(), err=True)
+        typer.echo("simrank: this is a bug in simrank, please report it", err=True)
+        return _BUG
     return 0
 
 

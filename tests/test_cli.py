@@ -178,3 +178,34 @@ def test_there_is_no_progress_bar_in_a_pipe():
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
     assert done.stderr == ""
     assert "\x1b" not in done.stdout
+
+
+def test_an_option_that_a_yaml_would_win_over_is_refused(cli, tmp_path):
+    """Nothing is ignored in silence."""
+    path = tmp_path / "b.yaml"
+    path.write_text("cluster: hgx_h100\ncollectives: [all_reduce]\nsizes: [1 KiB]\n")
+    status, _, err = cli("bench", path, "-b", "8")
+    assert status == 2
+    assert "--minbytes" in err
+
+
+def test_a_bug_of_ours_has_its_own_status(cli, monkeypatch):
+    """3, with the traceback and a word on whose fault it is."""
+    monkeypatch.setattr("simrank.cli.builtin_clusters", lambda: 1 / 0)
+    status, _, err = cli("clusters")
+    assert status == 3
+    assert "ZeroDivisionError" in err
+    assert "bug in simrank" in err
+
+
+def test_several_clusters_have_a_column_of_their_own(cli, tmp_path):
+    """In JSON and CSV; with one cluster the file's head says it."""
+    path = tmp_path / "b.yaml"
+    path.write_text(
+        "clusters: [hgx_h100, hgx_a100]\ncollectives: [all_reduce]\nsizes: [1 KiB]\n"
+        "in_place: false\n"
+    )
+    status, _, _ = cli("bench", path, "--json", tmp_path / "r.json")
+    rows = json.loads((tmp_path / "r.json").read_text())["rows"]
+    assert [row["cluster"] for row in rows] == ["hgx_h100", "hgx_a100"]
+    assert status == 0

@@ -192,6 +192,7 @@ def timed_program(
         end.record()
         end.synchronize()
         report(rank, index, start.elapsed_time(end) * 1e3 / num_timed)
+        del source, target  # Else the next case's buffers would have to fit beside them.
 
 
 def checked_program(

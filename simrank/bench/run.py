@@ -20,7 +20,7 @@ from simrank.bench.program import (
 )
 from simrank.collectives import Problem, algorithms_for, build
 from simrank.collectives.bounds import busbw_factor
-from simrank.collectives.problem import COLLECTIVES
+from simrank.collectives.problem import COLLECTIVES, REDUCING
 from simrank.collectives.reference import count_wrong
 from simrank.config import BenchConfig, bench_config_from_mapping, load_bench_config, load_measured
 from simrank.context import Context
@@ -44,6 +44,7 @@ class Row:
     """One result, with the columns of the JSON file; None where one does not apply.
 
     Attributes:
+        cluster: Name of the cluster; a column of the file only where there are several.
         collective: Its name.
         algorithm: What ran ("auto" is resolved).
         protocol: None at the schedule cost level.
@@ -66,6 +67,7 @@ class Row:
         error_pct: (time_us - measured_us) / measured_us in percent.
     """
 
+    cluster: str
     collective: str
     algorithm: str
     protocol: str | None
@@ -167,7 +169,14 @@ def run(
         rows += found
         if on_rows is not None:
             on_rows(series, found)
-    return [asdict(row) for row in rows]
+    return [as_columns(row, several_clusters=len(config.clusters) > 1) for row in rows]
+
+
+def as_columns(row: Row, *, several_clusters: bool) -> dict[str, Any]:
+    """Return a row as in the JSON file; only with several clusters it says which one."""
+    columns = asdict(row)
+    cluster = columns.pop("cluster")
+    return {"cluster": cluster, **columns} if several_clusters else columns
 
 
 def series_of(config: BenchConfig) -> Iterator[Series]:
@@ -183,6 +192,9 @@ def series_of(config: BenchConfig) -> Iterator[Series]:
         for collective in config.collectives
     ]
     _check(config, {(collective, num_ranks) for _, num_ranks, collective in combinations})
+    if not any(config.sizes_bytes):
+        problem = (config.source_file, None, "sizes", "a size above 0 B", "none")
+        raise ConfigError(ConfigProblem(*problem))
     for cluster, num_ranks, collective in combinations:
         redops = dict.fromkeys(redop_of(collective, redop) for redop in config.redops)
         root = root_of(collective, config.root)
@@ -298,6 +310,7 @@ def _row(
     factor = busbw_factor(case.collective, case.num_ranks)
     nodes = series.cluster.node_of(np.arange(case.num_ranks))
     return Row(
+        cluster=series.cluster.name,
         collective=case.collective,
         algorithm=choice.algorithm,
         protocol=None,
@@ -321,17 +334,34 @@ def _row(
     )
 
 
-_MeasuredKey = tuple[str, int, int]
+_MeasuredKey = tuple[str, int, int, str]
 
 
 def _measured(config: BenchConfig) -> dict[_MeasuredKey, float]:
-    """Return published times by (collective, ranks, bytes)."""
+    """Return published times by (collective, ranks, bytes, dtype; "" where nothing is reduced).
+
+    Raises:
+        ConfigError: There are several clusters: a table was measured on one.
+    """
+    if config.measured and len(config.clusters) > 1:
+        got = f"{len(config.clusters)} clusters"
+        place = (config.source_file, None, "measured")
+        raise ConfigError(ConfigProblem(*place, "a single cluster beside measured times", got))
     rows = [row for path in config.measured for row in load_measured(path)]
-    return {(row.collective, row.num_ranks, row.size_bytes): row.time_us for row in rows}
+    return {
+        (row.collective, row.num_ranks, row.size_bytes, _reduced(row.collective, row.dtype)):
+        row.time_us for row in rows
+    }  # fmt: skip
+
+
+def _reduced(collective: str, dtype: str) -> str:
+    """Return the dtype where it matters: bytes that are only copied cost the same."""
+    return dtype if collective in REDUCING else ""
 
 
 def _with_measured(row: Row, measured: Mapping[_MeasuredKey, float]) -> Row:
-    found = measured.get((row.collective, row.num_ranks, row.size_bytes))
+    dtype = _reduced(row.collective, row.dtype)
+    found = measured.get((row.collective, row.num_ranks, row.size_bytes, dtype))
     if found is None:
         return row
     return replace(row, measured_us=found, error_pct=100 * (row.time_us - found) / found)

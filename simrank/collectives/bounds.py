@@ -24,7 +24,7 @@ def busbw_factor(collective: str, world_size: int) -> float:
         collective: One of `COLLECTIVES`.
         world_size: Number of ranks n.
     """
-    if (collective in ROOTED and collective not in GATHERED) or world_size == 1:
+    if collective in ROOTED and collective not in GATHERED:
         return 1.0
     share = (world_size - 1) / world_size
     return 2 * share if collective == "all_reduce" else share

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from simrank.config.quantity import one_of
 
-# torch's names; nccl-tests' spellings are accepted beside them.
+# What both NCCL and simrank have, under torch's names; nccl-tests' spellings are accepted too.
 DTYPES = (
     "float32",
     "float64",
@@ -15,9 +15,7 @@ DTYPES = (
     "int8",
     "uint8",
     "int32",
-    "uint32",
     "int64",
-    "uint64",
 )
 DTYPE_ALIASES = {
     "float": "float32",

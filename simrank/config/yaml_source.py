@@ -6,6 +6,7 @@ PyYAML's safe rules, and the text behind each scalar is kept for messages.
 
 from __future__ import annotations
 
+import errno
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -125,6 +126,8 @@ def parse_yaml(text: str, file: str, path: Path | None = None) -> Source:
 def read_text(path: Path) -> str:
     """Return the text of a file, or raise with the reason why it cannot be read."""
     try:
+        if path.exists() and not (path.is_file() or path.is_dir() or path.is_fifo()):
+            raise OSError(errno.EINVAL, "no regular file")
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:
         got = "no such file"

@@ -227,6 +227,11 @@ class Storage:
             self._writes = None
         return found
 
+    def settle(self) -> None:
+        """Forget writes that have ended: an operation that keeps its tensors refers back."""
+        if self._writes is not None:
+            self._writes = [w for w in self._writes if not w[0].complete] or None
+
     def lose_values(self) -> None:
         """Mark the bytes as unknown: an operation without values has written them."""
         self.has_values = False

@@ -60,7 +60,12 @@ class CollectiveOperation(Operation):
         if self.num_sms:
             self.stream.device.hold_sms(-self.num_sms)
         self.details = self.call.details
+        last_issued = self.call.group.last_issued
+        if last_issued.get(self.group_rank) is self:
+            del last_issued[self.group_rank]  # It would keep the tensors alive.
         super().end()
+        for target in self.request.results:
+            target.storage.settle()
 
     def drop(self) -> None:
         """Give the SMs back: the rank was aborted."""

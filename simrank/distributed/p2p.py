@@ -140,10 +140,7 @@ class PeerOperation(Operation):
         for end in self.ends:
             if not end.is_send:
                 self.source_rank = end.route.src
-                if end.arrived is None:
-                    end.tensor.storage.lose_values()
-                elif end.tensor.storage.has_values:
-                    end.tensor.array[...] = end.arrived.reshape(end.tensor.shape)
+                _fill(end.tensor, end.arrived)
         self.ends = ()  # They refer back: let reference counts free them.
         self.stream.device.engine.pending.pop(self, None)
         super().end()
@@ -336,3 +333,13 @@ def boxes_of(group: ProcessGroup, backend: str) -> Mailboxes:
     if boxes is None:
         boxes = group.mailboxes[backend] = Mailboxes(group, backend)
     return boxes
+
+
+def _fill(tensor: Tensor, values: Array | None) -> None:
+    """Write what came into a tensor; without values, its own become unknown."""
+    storage = tensor.storage
+    covers = tensor.array.nbytes == storage.size_bytes
+    if values is None:
+        storage.lose_values()
+    elif storage.has_values or (covers and storage.regain_values()):
+        tensor.array[...] = values.reshape(tensor.shape)

@@ -130,6 +130,8 @@ def test_a_root_other_than_zero_is_used():
         ({"sizes": ["1"]}, "unit"),
         ({"num_ranks": 9}, "num_ranks: expected at most 8"),
         ({"colour": "red"}, "colour"),
+        ({"sizes": ["0 B"]}, "sizes: expected a size above 0 B"),
+        ({"dtypes": ["uint32"]}, "dtypes"),
     ],
 )
 def test_bad_configurations_name_the_key_and_the_choices(change, message):
@@ -161,3 +163,30 @@ def test_test_data_differs_from_rank_to_rank_and_repeats():
 def test_the_module_is_reachable_from_the_package():
     """simrank.bench.run(config), as the README says."""
     assert simrank.bench.run is run
+
+
+def test_measured_times_are_of_one_cluster_and_of_the_dtype_that_was_reduced():
+    """A float32 table says nothing of bfloat16 sums, nor of another machine."""
+    config = {**SMALL, "measured": "h100x8_aws_p5_allreduce", "in_place": False}
+    rows = run({**config, "dtypes": ["float32", "bfloat16"]})
+    assert [row["measured_us"] is None for row in rows] == [False, False, True, True]
+    del config["cluster"]
+    with pytest.raises(ConfigError, match="measured: expected a single cluster"):
+        run({**config, "clusters": ["hgx_h100", "hgx_a100"]})
+
+
+def test_sizes_near_a_devices_memory_are_timed_one_after_the_other():
+    """32 GiB and 64 GiB fit in 80 GB, not both at once."""
+    rows = run({**SMALL, "sizes": ["32 GiB", "64 GiB"], "in_place": False,
+                "iterations": {"timed": 1}})  # fmt: skip
+    assert len(rows) == 2
+
+
+def test_every_dtype_of_the_configuration_is_one_that_devices_have():
+    """The lists cannot drift apart."""
+    from simrank.config.names import DTYPES as CONFIGURED
+    from simrank.device import DTYPES
+
+    assert set(CONFIGURED) <= set(DTYPES)
+    rows = run({**SMALL, "sizes": ["1 KiB"], "dtypes": list(CONFIGURED), "in_place": False})
+    assert {row["num_wrong"] for row in rows} == {0}

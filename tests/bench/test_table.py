@@ -4,7 +4,8 @@ from simrank.bench.run import Row
 from simrank.bench.table import errors_line, footer, lines
 
 ROW = Row(
-    collective="all_reduce", algorithm="ring", protocol=None, num_ranks=8, num_nodes=1,
+    cluster="hgx_h100", collective="all_reduce", algorithm="ring", protocol=None, num_ranks=8,
+    num_nodes=1,
     in_place=False, redop="sum", root=-1, dtype="float32", size_bytes=1024, time_us=15.25,
     algbw_GBps=0.067, busbw_GBps=0.117, num_wrong=0, cost_level="schedule", calibration=None,
     interval_us=None, channels=1, measured_us=12.5, error_pct=22.0,

@@ -16,10 +16,10 @@ RATE = {"bandwidth_bytes_per_s": 100e9}
 
 
 def test_busbw_factors_are_those_of_nccl_tests():
-    """2 (n - 1) / n, (n - 1) / n, and 1 for rooted collectives and for one rank."""
+    """2 (n - 1) / n, (n - 1) / n (so 0 for one rank), and 1 for rooted collectives."""
     factors = [busbw_factor(name, 8) for name in ("all_reduce", "all_gather", "broadcast")]
     assert factors == [1.75, 0.875, 1.0]
-    assert busbw_factor("all_reduce", 1) == 1.0
+    assert busbw_factor("all_reduce", 1) == 0.0
 
 
 @pytest.mark.parametrize(("ranks", "ports", "rounds"), [(1, 1, 0), (8, 1, 3), (9, 1, 4), (9, 8, 1)])
