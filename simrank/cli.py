@@ -103,26 +103,8 @@ def bench(
     trace_ranks: Annotated[str | None, typer.Option(help="Only these ranks: 0,8.")] = None,
 ) -> None:
     """Benchmark collectives: from a YAML file, or one collective with nccl-tests' options."""
-    collective = COLLECTIVE_ALIASES.get(target, target)
-    if collective in COLLECTIVES:
-        mapping: dict[str, Any] = {
-            "cluster": cluster if nodes is None else {"name": cluster, "nodes": nodes},
-            "collectives": [collective],
-            "algorithms": algorithm.split(","),
-            "dtypes": dtype.split(","),
-            "redops": redop.split(","),
-            "root": root,
-            "sizes": {"from": _size(begin), "to": _size(end)},
-            "iterations": {"warmup": warmup, "timed": iters},
-            "check": bool(check),
-        }
-        if factor is not None or step is None:
-            mapping["sizes"]["factor"] = 2 if factor is None else factor
-        if step is not None:
-            mapping["sizes"]["step"] = _size(step)
-        optional = {"num_ranks": num_ranks, "measured": measured, "seed": seed}
-        mapping |= {name: value for name, value in optional.items() if value is not None}
-        config = bench_config_from_mapping(mapping)
+    if COLLECTIVE_ALIASES.get(target, target) in COLLECTIVES:
+        config = bench_config_from_mapping(_mapping(context.params))
     else:
         _refuse_series_options(context)
         config = load_bench_config(target)
@@ -140,6 +122,29 @@ def bench(
         timeline.write(trace)
     if any(row["num_wrong"] for row in rows):
         raise typer.Exit(_FAILED)
+
+
+def _mapping(given: dict[str, Any]) -> dict[str, Any]:
+    """Return a benchmark as YAML would give it, from the options of the command line."""
+    cluster, nodes, step = given["cluster"], given["nodes"], given["step"]
+    sizes: dict[str, Any] = {"from": _size(given["begin"]), "to": _size(given["end"])}
+    if step is not None:
+        sizes["step"] = _size(step)
+    if given["factor"] is not None or step is None:
+        sizes["factor"] = 2 if given["factor"] is None else given["factor"]
+    mapping: dict[str, Any] = {
+        "cluster": cluster if nodes is None else {"name": cluster, "nodes": nodes},
+        "collectives": [given["target"]],
+        "algorithms": given["algorithm"].split(","),
+        "dtypes": given["dtype"].split(","),
+        "redops": given["redop"].split(","),
+        "root": given["root"],
+        "sizes": sizes,
+        "iterations": {"warmup": given["warmup"], "timed": given["iters"]},
+        "check": bool(given["check"]),
+    }
+    optional = {name: given[name] for name in ("num_ranks", "measured", "seed")}
+    return mapping | {name: value for name, value in optional.items() if value is not None}
 
 
 _FOR_ANY_TARGET = {"target", "seed", "json_file", "csv_file", "trace", "trace_ranks"}
