@@ -52,7 +52,7 @@ def test_forced_algorithm_runs_with_its_options(chooser):
 
 def test_auto_takes_no_options_and_names_a_lonely_algorithm(chooser):
     """Options belong to an algorithm; where there is one, it needs no estimate."""
-    problem = Problem("all_to_all", 8, 100)
+    problem = Problem("scatter", 8, 100)
     assert "only algorithm" in chooser.choose(problem, devices=np.arange(8)).reason
     with pytest.raises(ValueError, match="num_channels need a named algorithm"):
         chooser.choose(problem, devices=np.arange(8), options={"num_channels": 2})

@@ -178,6 +178,7 @@ for _line in (
         *_POWERS,
     ),
     Algorithm("all_to_all", "pairwise", pairwise.all_to_all, pairwise.OPTIONS),
+    Algorithm("all_to_all", "direct", pairwise.direct_all_to_all, pairwise.OPTIONS, *_FEW),
     Algorithm("broadcast", "binomial", rooted.binomial_broadcast, rooted.TREE_OPTIONS),
     Algorithm(
         "broadcast",

@@ -1,11 +1,11 @@
-"""Pairwise all_to_all: in round k every rank sends to the rank k places after it.
+"""all_to_all: pairwise, a peer per round, or direct, all peers at once.
 
 Source:
     Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH",
     IJHPCA 19(1), 2005, section 4.3; zero sizes are not sent, as in torch `all2all_single_unequal`.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -18,9 +18,32 @@ OPTIONS: Mapping[str, int] = {}
 def all_to_all(problem: Problem, options: Mapping[str, int]) -> Schedule:
     """Exchange one chunk with every other rank, one peer per round.
 
-    Rounds: n - 1 after a local one; steps without elements are left out.
+    Rounds: n - 1 after a local one: in round k every rank sends to the rank k places after it;
+        steps without elements are left out.
     Buffers: no SCRATCH; an INPUT under OUTPUT is copied first.
     """
+    shifts = np.arange(problem.world_size, dtype=np.int64)
+    return _schedule(problem, "pairwise", options, shifts=[shifts[k : k + 1] for k in shifts])
+
+
+def direct_all_to_all(problem: Problem, options: Mapping[str, int]) -> Schedule:
+    """Exchange one chunk with every other rank, all of them at once.
+
+    Rounds: 1 after a local one; it uses every link of a mesh, and shares those of a switch.
+    Buffers: no SCRATCH; an INPUT under OUTPUT is copied first.
+    """
+    shifts = np.arange(problem.world_size, dtype=np.int64)
+    return _schedule(problem, "direct", options, shifts=[shifts[:1], shifts[1:]])
+
+
+def _schedule(
+    problem: Problem,
+    algorithm: str,
+    options: Mapping[str, int],
+    *,
+    shifts: Sequence[IntArray],
+) -> Schedule:
+    """Return the schedule whose rounds send to the ranks that many places further on."""
     num_ranks = problem.world_size
     ranks = np.arange(num_ranks, dtype=np.int64)
     matrix: IntArray | None = None
@@ -31,19 +54,21 @@ def all_to_all(problem: Problem, options: Mapping[str, int]) -> Schedule:
         sent, received = ChunkTable.from_sizes(matrix), ChunkTable.from_sizes(matrix.T)
 
     def rounds() -> Iterator[Round]:
-        for shift in range(num_ranks):
-            src, dst = ranks, (ranks + shift) % num_ranks
+        for shift in shifts:
+            src = np.repeat(ranks, len(shift))
+            dst = (src + np.tile(shift, num_ranks)) % num_ranks
             if matrix is not None:
                 filled = matrix[src, dst] > 0
                 src, dst = src[filled], dst[filled]
-            yield _exchange(src, dst)
+            if len(src):
+                yield _exchange(src, dst)
 
     return Schedule(
         collective=problem.collective,
-        algorithm="pairwise",
+        algorithm=algorithm,
         world_size=num_ranks,
         rounds=rounds,
-        num_rounds=num_ranks - 1,
+        num_rounds=sum(bool(shift.any()) for shift in shifts),
         input=sent,
         output=received,
         # Empty messages are not sent, so an uneven one need not join everyone.

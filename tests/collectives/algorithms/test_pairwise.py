@@ -15,3 +15,13 @@ def test_empty_messages_are_not_sent():
     _, exchange = schedule.rounds()
     assert (exchange.src.tolist(), exchange.dst.tolist()) == ([0], [1])
     assert not schedule.synchronizing
+
+
+def test_direct_sends_to_all_peers_in_one_round():
+    """A local round, then every pair once; empty parts are left out."""
+    local, exchange = build(Problem("all_to_all", 4, 2), "direct").rounds()
+    assert local.src.tolist() == local.dst.tolist() == [0, 1, 2, 3]
+    pairs = sorted(zip(exchange.src.tolist(), exchange.dst.tolist(), strict=True))
+    assert pairs == [(a, b) for a in range(4) for b in range(4) if a != b]
+    uneven = build(Problem("all_to_all", 2, 0, splits=(1, 2, 0, 3)), "direct")
+    assert [steps.num_steps for steps in uneven.rounds()] == [2, 1]
