@@ -41,14 +41,15 @@ from simrank.distributed.objects import (
 )
 from simrank.distributed.peers import (
     P2POp,
-    _coalescing_manager,
     batch_isend_irecv,
     irecv,
     isend,
     recv,
     send,
 )
-from simrank.distributed.reduce_op import ReduceOp, _make_nccl_premul_sum
+from simrank.distributed.peers import _coalescing_manager as _coalescing_manager
+from simrank.distributed.reduce_op import ReduceOp
+from simrank.distributed.reduce_op import _make_nccl_premul_sum as _make_nccl_premul_sum
 from simrank.distributed.subgroups import (
     new_subgroups,
     new_subgroups_by_enumeration,
@@ -66,8 +67,6 @@ __all__ = [
     "ProcessGroup",
     "ReduceOp",
     "Work",
-    "_coalescing_manager",
-    "_make_nccl_premul_sum",
     "all_gather",
     "all_gather_into_tensor",
     "all_gather_object",

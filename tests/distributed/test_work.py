@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 import simrank.distributed as dist
-from simrank.errors import LivelockError, SpawnException, WaitTimeoutError
+from simrank.errors import LivelockError, SpawnException, UnsupportedError, WaitTimeoutError
 
 
 def test_wait_blocks_the_current_stream_and_not_the_host(run):
@@ -85,3 +85,49 @@ def test_a_wait_with_a_timeout_that_is_not_needed_returns_true(run):
         assert x.array[0] == 2
 
     assert run(program, 2).now_ps < 10**9
+
+
+def test_a_wait_of_any_kind_takes_a_work_off_the_list_of_leaks(run):
+    """wait, a positive poll, ctx.wait."""
+
+    def program(rank, ctx):
+        dist.init_process_group()
+        x = ctx.ones(1)
+        dist.all_reduce(x, async_op=True).wait()
+        work = dist.all_reduce(x, async_op=True)
+        while not work.is_completed():
+            pass
+        ctx.wait(dist.all_reduce(x, async_op=True))
+        dist.barrier(async_op=True).synchronize()
+
+    assert run(program, 2).library.leaks.report() == []
+
+
+def test_a_work_has_no_future_and_only_receives_a_source(run):
+    """Refused by name."""
+
+    def program(rank, ctx):
+        dist.init_process_group()
+        work = dist.all_reduce(ctx.ones(1), async_op=True)
+        with pytest.raises(UnsupportedError, match="get_future"):
+            work.get_future()
+        with pytest.raises(RuntimeError, match="sourceRank"):
+            work._source_rank()
+        work.wait()
+        assert work.exception() is None
+
+    run(program, 2)
+
+
+def test_a_barrier_takes_a_time_limit(run):
+    """Torch 2.13's `timeout`: an explicit one, so it fires."""
+
+    def program(rank, ctx):
+        dist.init_process_group()
+        dist.barrier(timeout=timedelta(seconds=1))
+        if rank:
+            dist.barrier(timeout=timedelta(seconds=1))
+
+    with pytest.raises(SpawnException) as caught:
+        run(program, 2)
+    assert isinstance(caught.value.errors[1], WaitTimeoutError)
