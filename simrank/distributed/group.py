@@ -223,6 +223,7 @@ class World:
 
     def drop(self) -> None:
         """Forget every call under way: the ranks were aborted."""
+        self.library.leaks.clear()
         for group in self._groups.values():
             for call in group.calls.values():
                 self.engine.pending.pop(call, None)

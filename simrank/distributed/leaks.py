@@ -7,15 +7,20 @@ from typing import TYPE_CHECKING
 from simrank.errors import RankState
 
 if TYPE_CHECKING:
-    from simrank.engine import CallSite
+    from simrank.engine import CallSite, SourceLine
 
 Key = tuple[str, "CallSite | None", int]
 
 
 class Leaks:
-    """What nobody has waited for yet, in all spawns of a Context."""
+    """What nobody has waited for yet, in all spawns of a Context.
+
+    Attributes:
+        any_source: Lines that receive from any source: another seed may give other numbers (E4).
+    """
 
     def __init__(self) -> None:
+        self.any_source: dict[CallSite | None, None] = {}
         self._counts: dict[Key, int] = {}
 
     def started(self, what: str, site: CallSite | None, rank: int) -> Key:
@@ -26,11 +31,19 @@ class Leaks:
 
     def waited(self, key: Key) -> None:
         """Take a Work back: it was waited for, or seen to be complete."""
-        left = self._counts[key] - 1
-        if left:
+        left = self._counts.get(key, 0) - 1
+        if left > 0:
             self._counts[key] = left
         else:
-            del self._counts[key]
+            self._counts.pop(key, None)
+
+    def clear(self) -> None:
+        """Forget everything: the ranks were aborted, and had no chance to wait."""
+        self._counts.clear()
+
+    def message_races(self) -> list[SourceLine]:
+        """Return the lines whose results may depend on the order of messages."""
+        return sorted({site.line() for site in self.any_source if site is not None})
 
     def report(self) -> list[RankState]:
         """Return one line per set of ranks that left equal Works unwaited at the same place."""

@@ -436,6 +436,49 @@ def test_an_invalid_parameter_raises_on_the_rank_that_gave_it(what):
     assert type(caught.value.errors[ODD]) is kind
 
 
+def test_the_text_of_a_stuck_exchange_is_short_and_complete():
+    """Golden: one line per set of ranks in the same state, and plain data beside it."""
+
+    def program(rank, ctx):
+        dist.init_process_group("gloo")
+        if rank < 2:
+            x = ctx.ones(1, device="cpu")
+            dist.send(x, 1 - rank)  # both send first
+        if rank == ODD:
+            dist.all_gather_object([None] * NUM_RANKS, rank)  # alone
+
+    error, _ = deadlock(program)
+    sends, alone = line_of("# both send first"), line_of("# alone")
+    assert str(error) == (
+        "deadlock (proved) at t=2.000 us: 3 rank(s) wait forever\n"
+        f"  rank 0: send to rank 1 on group 'default_pg' at test_bugs.py:{sends}\n"
+        f"  rank 1: send to rank 0 on group 'default_pg' at test_bugs.py:{sends}\n"
+        f"  rank 3: all_gather_object #1 on group 'default_pg' at test_bugs.py:{alone}\n"
+        "  ranks 2, 4-7: returned"
+    )
+    facts = error.to_json()
+    assert facts["waits"][2]["ranks"] == (ODD,)
+    assert facts["proved"] is True
+
+
+def test_a_message_race_is_listed_with_its_line():
+    """Any-source receives: another seed may give other numbers, and the run says so."""
+
+    def program(rank, ctx):
+        dist.init_process_group("gloo")
+        x = ctx.ones(1, device="cpu")
+        if rank == 0:
+            for _ in range(1, NUM_RANKS):
+                dist.recv(x)  # races
+        else:
+            dist.send(x, 0)
+
+    with simrank.Context("hgx_h100") as ctx:
+        ctx.multiprocessing.spawn(program, (ctx,), nprocs=NUM_RANKS)
+    (line,) = ctx.library.leaks.message_races()
+    assert (line.file, line.line) == (__file__, line_of("# races"))
+
+
 def test_right_programs_raise_no_alarm_and_leak_nothing():
     """All collectives, messages and groups, on both backends, races as errors."""
 
