@@ -74,10 +74,37 @@ def _clock(name: str, offset_s: int, *, is_ns: bool) -> Callable[[], float]:
     return read
 
 
+def _calendar(name: str, position: int) -> Callable[..., Any]:
+    """Return what stands for a function of `time` that asks for the time where none is given.
+
+    Args:
+        name: Its name.
+        position: Which argument is the time; without it a rank gets simulated UTC.
+    """
+    original: Callable[..., Any] = getattr(time, name)
+
+    @functools.wraps(original)
+    def convert(*args: Any) -> Any:  # noqa: ANN401 - the original's
+        task = running_task()
+        given = args[position] if len(args) > position else None
+        if task is None or given is not None:
+            return original(*args)
+        now_s = _read_ps(task, f"time.{name}()") / _PS_PER_S + EPOCH_S
+        broken_down = _gmtime(now_s)
+        if name in ("gmtime", "localtime"):
+            return broken_down
+        return _asctime(broken_down) if name == "ctime" else original(*args[:position], broken_down)
+
+    return convert
+
+
+_gmtime, _asctime = time.gmtime, time.asctime
 _CLOCKS = ("perf_counter", "monotonic", "process_time", "thread_time")
 
 TIME_FUNCTIONS: dict[str, Callable[..., Any]] = {
     "sleep": sleep,
+    **{name: _calendar(name, 0) for name in ("localtime", "gmtime", "ctime")},
+    "strftime": _calendar("strftime", 1),
     "time": _clock("time", EPOCH_S, is_ns=False),
     "time_ns": _clock("time_ns", EPOCH_S, is_ns=True),
     **{name: _clock(name, 0, is_ns=False) for name in _CLOCKS if hasattr(time, name)},

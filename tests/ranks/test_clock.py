@@ -220,3 +220,26 @@ def test_a_negative_sleep_is_refused_as_outside():
     """The error is the standard library's."""
     with pytest.raises(Exception, match="sleep length must be non-negative"):
         run(lambda _rank, _ctx: time.sleep(-1))
+
+
+def test_calendar_functions_show_simulated_time(run):
+    """localtime, gmtime, ctime and strftime without a time; with one they are the originals."""
+    import time as clock
+
+    outside = clock.gmtime(0)
+
+    def program(rank, ctx):
+        clock.sleep(3600)
+        for moment in (clock.gmtime(), clock.localtime()):
+            assert (moment.tm_year, moment.tm_mon, moment.tm_mday, moment.tm_hour) == (
+                2026,
+                1,
+                1,
+                1,
+            )
+        assert clock.strftime("%Y-%m-%d %H:%M") == "2026-01-01 01:00"
+        assert clock.ctime() == "Thu Jan  1 01:00:00 2026"
+        assert clock.gmtime(0) == outside
+        assert clock.strftime("%Y", outside) == "1970"
+
+    run(program, 1)

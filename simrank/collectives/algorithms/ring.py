@@ -28,6 +28,7 @@ from simrank.collectives.schedule import (
 )
 
 OPTIONS = {"num_channels": 0, "num_loops": 1}
+MAX_LOOPS = 65_536  # assumed: more would be steps of a few bytes, and rounds for hours
 MAX_CHANNELS = 64  # NCCL 2.30 src/include/device.h, MAXCHANNELS.
 
 
@@ -79,6 +80,9 @@ def _orders(problem: Problem, num_channels: int) -> IntArray:
 def _complete(problem: Problem, options: Mapping[str, int]) -> dict[str, int]:
     """Return the options with the number of channels: by default one for each rail."""
     num_rails = problem.node_size if problem.num_nodes > 1 else 1
+    for name, most in (("num_channels", MAX_CHANNELS), ("num_loops", MAX_LOOPS)):
+        if options[name] > most:
+            raise ValueError(f"{name} may be at most {most}, got {options[name]}")
     num_channels = options["num_channels"] or min(num_rails, MAX_CHANNELS)
     return {**options, "num_channels": num_channels}
 
