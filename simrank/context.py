@@ -112,7 +112,7 @@ class Context:
         self.cluster = _load(cluster)
         self.engine = Engine(seed=seed)
         self.network = Network(self.engine, self.cluster)
-        self.library = _library(self.cluster, algorithms or {})
+        self.comm_library = _library(self.cluster, algorithms or {})
         self._space = AddressSpace()
         self._has_values = data
         self._checker = _race_checker(self.engine, races)

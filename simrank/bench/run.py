@@ -305,7 +305,7 @@ def _num_wrong(series: Series, case: Case, config: BenchConfig) -> int | None:
 def _row(
     series: Series, case: Case, time_us: float, num_wrong: int | None, context: Context
 ) -> Row:
-    choice = context.library.choose(case.problem, np.arange(case.num_ranks))
+    choice = context.comm_library.choose(case.problem, np.arange(case.num_ranks))
     algbw = case.size_bytes / time_us / 1e3 if time_us else 0.0
     factor = busbw_factor(case.collective, case.num_ranks)
     nodes = series.cluster.node_of(np.arange(case.num_ranks))

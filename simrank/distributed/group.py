@@ -56,7 +56,7 @@ class ProcessGroup:
         self.calls: dict[int, Call] = {}
         self.mailboxes: dict[str, Mailboxes] = {}
         self.barriers: dict[int, Any] = {}
-        self.planner = Planner(world.library, self.devices)
+        self.planner = Planner(world.comm_library, self.devices)
         self.last_issued: dict[int, Operation] = {}
         self._num_calls = [0] * len(ranks)
         self._index = None if isinstance(ranks, range) else {r: i for i, r in enumerate(ranks)}
@@ -148,7 +148,7 @@ class World:
         engine: The engine that runs them.
         cluster: Where they run.
         network: The cluster's links in this run.
-        library: The collective library of the Context.
+        comm_library: The collective library of the Context.
         size: Number of ranks.
         devices: Device of each rank.
     """
@@ -162,7 +162,7 @@ class World:
         self.engine = network.engine
         self.cluster = network.cluster
         self.network = network
-        self.library = library
+        self.comm_library = library
         self.devices = devices
         self.size = len(devices)
         self._groups: dict[Key, ProcessGroup] = {}
@@ -223,7 +223,7 @@ class World:
 
     def drop(self) -> None:
         """Forget every call under way: the ranks were aborted."""
-        self.library.leaks.clear()
+        self.comm_library.leaks.clear()
         for group in self._groups.values():
             for call in group.calls.values():
                 self.engine.pending.pop(call, None)

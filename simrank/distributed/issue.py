@@ -155,7 +155,7 @@ def make_work(
     blocks_host: bool,
 ) -> Work:
     """Return the Work of what was issued, counted until somebody waits for it."""
-    leaks, rank = group.world.library.leaks, program.rank
+    leaks, rank = group.world.comm_library.leaks, program.rank
     assert rank is not None
     what = operation.name.partition(" #")[0].partition(" on group")[0]
     key = leaks.started(f"{what} on group '{group.name}'", operation.issued_at, rank)
@@ -179,7 +179,7 @@ def _submit(place: Place, request: Request, *, async_op: bool) -> CollectiveOper
     before = group.last_issued.get(group_rank)
     if before is not None and before.stream is not stream and not before.complete:
         stream.wait_for(before)  # A communicator runs one collective after the other.
-    num_sms = 0 if on_host else group.world.library.num_sms
+    num_sms = 0 if on_host else group.world.comm_library.num_sms
     operation = CollectiveOperation(stream, call, group_rank, request, num_sms)
     call.join(operation)
     if request.signature[0] != "barrier":

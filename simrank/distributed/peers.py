@@ -276,7 +276,7 @@ def submit(place: Place, ends: Sequence[End], *, is_staged: bool = False) -> Wor
     operation = PeerOperation(stream, boxes, ends, program.rank)
     boxes.issue(operation)
     if ends[0].route.src is None:
-        group.world.library.leaks.any_source[operation.issued_at] = None
+        group.world.comm_library.leaks.any_source[operation.issued_at] = None
     for end in ends:
         if not end.is_send:
             end.tensor.storage.note_write(operation, end.tensor.array)

@@ -74,7 +74,7 @@ class Planner:
     """Chooses and times the collectives of one group; equal calls share one plan."""
 
     def __init__(self, library: CollectiveLibrary, devices: IntArray) -> None:
-        self.library = library
+        self.comm_library = library
         self._devices = devices
         self._plans: dict[tuple[Any, ...], Plan] = {}
 
@@ -101,12 +101,12 @@ class Planner:
             splits=None if splits is None else tuple(splits.ravel().tolist()),
             itemsize=as_dtype(dtype).itemsize,
         )
-        choice = self.library.choose(problem, self._devices)
+        choice = self.comm_library.choose(problem, self._devices)
         return Plan(choice, problem, self, None if op == "barrier" else reduce_op or "sum")
 
     def completions(self, plan: Plan, arrivals_ps: IntArray) -> IntArray:
         """Return when each rank ends; NOT_KNOWN where a missing rank decides."""
-        return self.library.cost.completions(
+        return self.comm_library.cost.completions(
             plan.schedule, arrivals_ps, devices=self._devices, itemsize=plan.problem.itemsize
         )
 

@@ -120,7 +120,7 @@ def _start(
 ) -> ProcessContext:
     """Make the ranks and queue them at this time."""
     context, engine = parent.context, parent.engine
-    world = World(context.network, np.arange(nprocs), context.library)
+    world = World(context.network, np.arange(nprocs), context.comm_library)
     tasks, programs = [], []
     for rank in range(nprocs):
         task = Task(engine, f"rank {rank}", rank)

@@ -340,7 +340,7 @@ def test_a_work_that_nobody_waits_for_is_listed_as_a_leak():
 
     with simrank.Context("hgx_h100") as context:
         context.multiprocessing.spawn(program, (context,), nprocs=NUM_RANKS)
-    (leak,) = context.library.leaks.report()
+    (leak,) = context.comm_library.leaks.report()
     assert leak.ranks == (ODD,)
     assert leak.state == "all_reduce on group 'default_pg' never waited for (2 times)"
     assert leak.line == line_of("# leaks")
@@ -475,7 +475,7 @@ def test_a_message_race_is_listed_with_its_line():
 
     with simrank.Context("hgx_h100") as ctx:
         ctx.multiprocessing.spawn(program, (ctx,), nprocs=NUM_RANKS)
-    (line,) = ctx.library.leaks.message_races()
+    (line,) = ctx.comm_library.leaks.message_races()
     assert (line.file, line.line) == (__file__, line_of("# races"))
 
 
@@ -503,5 +503,5 @@ def test_right_programs_raise_no_alarm_and_leak_nothing():
 
     with simrank.Context("hgx_h100", races="error") as ctx:
         ctx.multiprocessing.spawn(program, (ctx,), nprocs=NUM_RANKS)
-    assert ctx.library.leaks.report() == []
+    assert ctx.comm_library.leaks.report() == []
     assert ctx.races == []

@@ -100,7 +100,7 @@ def test_a_wait_of_any_kind_takes_a_work_off_the_list_of_leaks(run):
         ctx.wait(dist.all_reduce(x, async_op=True))
         dist.barrier(async_op=True).synchronize()
 
-    assert run(program, 2).library.leaks.report() == []
+    assert run(program, 2).comm_library.leaks.report() == []
 
 
 def test_a_work_has_no_future_and_only_receives_a_source(run):

@@ -567,5 +567,5 @@ def test_e11_a_collective_holds_its_sms_from_its_arrival():
             ctx.multiprocessing.spawn(body, (case,), nprocs=2)
 
     sms = ctx.cluster.device.num_sms
-    held = ctx.library.num_sms
+    held = ctx.comm_library.num_sms
     assert ends[True] / ends[False] == pytest.approx(sms / (sms - held), rel=1e-6)
