@@ -298,17 +298,22 @@ def run_command(
     master_port: Annotated[
         str | None, typer.Option("--master-port", "--master_port", hidden=True)
     ] = None,
+    races: Annotated[str, typer.Option(help="Races: off, report or error.")] = "off",
+    strict: Annotated[bool, typer.Option(help="Leaked Works are errors.")] = False,
     shape_only: Annotated[bool, typer.Option(help="Large tensors have no values.")] = False,
 ) -> None:
     """Run PROGRAM once per simulated rank, all in this process, where torchrun would."""
     if any((rdzv_backend, rdzv_endpoint, rdzv_id, master_addr, master_port)):
         typer.echo("simrank: --rdzv* and --master* are ignored: ranks share a process", err=True)
+    if races not in ("off", "report", "error"):
+        expected = "off, report or error"
+        raise ConfigError(ConfigProblem("command line", None, "--races", expected, races))
     if summary not in _SUMMARIES:
         expected = f"one of {', '.join(_SUMMARIES)}"
         raise ConfigError(ConfigProblem("command line", None, "--summary", expected, summary))
     _check_writable(trace)
     reference = cluster if nnodes is None else {"name": cluster, "nodes": nnodes}
-    context = Context(reference, seed=seed, data=not shape_only)
+    context = Context(reference, seed=seed, data=not shape_only, races=races, strict=strict)
     num_ranks = _num_ranks(context.cluster, nproc_per_node)
     timeline, added = Timeline(_ranks(trace_ranks)), Summary()
     context.observe(added)
@@ -324,6 +329,9 @@ def run_command(
     show = _SUMMARIES[summary]
     if show is not None:
         typer.echo(show(added, context.now_ps, peaks), err=True)
+    if summary == "text":
+        for finding in context.findings:
+            typer.echo(finding, err=True)
 
 
 _SUMMARIES: dict[str, Callable[[Summary, int, dict[int, int]], str] | None] = {

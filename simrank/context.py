@@ -82,6 +82,8 @@ class Context:
             simulated time.
         races: "report" collects races in `ctx.races`, "error" raises at the second access; they are
             accesses to the same bytes that nothing orders on hardware.
+        strict: What would pass in silence is an error: at the end of the block, a Work that nobody
+            waited for.
         data: False runs shape-only: device tensors above 64 KiB have no values.
         algorithms: Per collective a forced algorithm: `{"all_reduce": "ring"}`, or with options
             `{"all_reduce": ("ring", {"num_channels": 2})}`; default: chosen.
@@ -107,6 +109,7 @@ class Context:
         seed: int = 0,
         data: bool = True,
         races: str = "off",
+        strict: bool = False,
         algorithms: Mapping[str, Any] | None = None,
     ) -> None:
         self.cluster = _load(cluster)
@@ -116,6 +119,7 @@ class Context:
         self._space = AddressSpace()
         self._has_values = data
         self._checker = _race_checker(self.engine, races)
+        self._strict = strict
         self.devices = Devices(self._make_device, self.cluster.num_devices)
         self.program = Program(self, self.engine)
         self.multiprocessing = SimpleNamespace(spawn=self._spawn)
@@ -161,6 +165,8 @@ class Context:
                 self.drain()
                 for processes in list(self.unjoined):
                     processes.join()  # A failure that nobody joined is not lost.
+                if self._strict and self.comm_library.leaks.report():
+                    raise SimrankError("\n".join(["leaks (proved):", *self.findings]))
         finally:
             set_program(self._outer.pop())
             stdlib.leave(self.engine)
@@ -230,6 +236,18 @@ class Context:
     def races(self) -> list[RaceError]:
         """The races found so far; each pair of places once."""
         return [] if self._checker is None else self._checker.found
+
+    @property
+    def findings(self) -> list[str]:
+        """What a user should know at the end of a run: leaks, races, and what depends on order."""
+        leaks = self.comm_library.leaks
+        found = [f"  {state}" for state in leaks.report()]
+        found += [f"  {race}" for race in self.races]
+        found += [
+            f"  recv from any source at {line}: another seed may give other numbers"
+            for line in leaks.message_races()
+        ]
+        return found
 
     def observe(self, observer: Observer) -> None:
         """Show an observer everything that happens from now on."""

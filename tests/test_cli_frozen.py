@@ -21,7 +21,8 @@ COMMANDS = {
     "clusters": {"--help"},
     "run": {
         "program", "args", "--cluster", "--nproc-per-node", "--nproc_per_node", "--nnodes",
-        "--seed", "--trace", "--trace-ranks", "--summary", "--shape-only", "--rdzv-backend",
+        "--seed", "--trace", "--trace-ranks", "--summary", "--shape-only", "--races",
+        "--strict", "--rdzv-backend",
         "--rdzv_backend", "--rdzv-endpoint", "--rdzv_endpoint", "--rdzv-id", "--rdzv_id",
         "--master-addr", "--master_addr", "--master-port", "--master_port", "--help",
     },

@@ -174,3 +174,54 @@ def test_nothing_grows_with_simulated_time():
     finally:
         gc.enable()
     assert counts[1] < counts[0] + 30
+
+
+def leaky(rank, ctx):
+    dist.init_process_group()
+    dist.all_reduce(ctx.ones(4), async_op=True)
+    ctx.synchronize()
+
+
+def test_works_that_nobody_waited_for_are_found_and_an_error_under_strict():
+    """With ranks, operation and line; without strict they are only listed."""
+    with simrank.Context("hgx_h100") as ctx:
+        ctx.multiprocessing.spawn(leaky, (ctx,), nprocs=3)
+    (finding,) = ctx.findings
+    assert finding.startswith("  ranks 0-2: all_reduce on group 'default_pg' never waited for at")
+    with (
+        pytest.raises(simrank.errors.SimrankError, match=r"leaks \(proved\):\n  ranks 0-2"),
+        simrank.Context("hgx_h100", strict=True) as ctx,
+    ):
+        ctx.multiprocessing.spawn(leaky, (ctx,), nprocs=3)
+
+
+def test_a_clean_run_has_no_findings():
+    """Also under strict and with races looked for."""
+
+    def clean(rank, ctx):
+        dist.init_process_group()
+        work = dist.all_reduce(ctx.ones(4), async_op=True)
+        work.wait()
+        ctx.synchronize()
+
+    with simrank.Context("hgx_h100", strict=True, races="error") as ctx:
+        ctx.multiprocessing.spawn(clean, (ctx,), nprocs=3)
+    assert ctx.findings == []
+
+
+def test_a_receive_from_any_source_is_named_as_dependent_on_order():
+    """Another seed may give other numbers, and the report says where (E4)."""
+
+    def program(rank, ctx):
+        dist.init_process_group("gloo")
+        x = ctx.ones(1, device="cpu")
+        if rank == 0:
+            for _ in range(2):
+                dist.recv(x)
+        else:
+            dist.send(x, 0)
+
+    with simrank.Context("hgx_h100") as ctx:
+        ctx.multiprocessing.spawn(program, (ctx,), nprocs=3)
+    (finding,) = ctx.findings
+    assert "any source at test_context.py:" in finding

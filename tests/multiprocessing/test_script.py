@@ -106,3 +106,25 @@ def test_a_trace_is_written_even_if_the_script_fails(simrank_run, tmp_path):
     status, _, _ = simrank_run("--trace", str(path), args=["--fail-on", "3"])
     assert status == 1
     assert json.loads(path.read_text())["traceEvents"] is not None
+
+
+LEAKY = """
+import simrank as torch, simrank.distributed as dist
+dist.init_process_group()
+x = torch.ones(4)
+work = dist.all_reduce(x, async_op=True)
+x.add_(1)
+"""
+
+
+def test_races_and_leaks_are_listed_at_the_end_or_are_errors(simrank_run, tmp_path):
+    """--races and --strict."""
+    (tmp_path / "leaky.py").write_text(LEAKY)
+    options = ["--nproc-per-node", "2", "--races", "report"]
+    status, _, err = simrank_run(*options, script="leaky.py")
+    assert status == 0
+    assert "never waited for at leaky.py:5" in err
+    assert "race (proved)" in err
+    assert simrank_run("--nproc-per-node", "2", "--strict", script="leaky.py")[0] == 1
+    assert simrank_run("--races", "error", "--nproc-per-node", "2", script="leaky.py")[0] == 1
+    assert simrank_run("--races", "maybe", script="leaky.py")[0] == 2
