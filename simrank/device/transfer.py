@@ -145,8 +145,8 @@ def copy_between(target: Tensor, src: Tensor) -> TransferOperation:
         src.wait_values()
     stream = stream_on(device)
     other = None if target.storage.device in (None, device) else stream_on(target.storage.device)
-    if other is not None and other.tail is not None:
-        stream.wait_for(other.tail)  # As in torch: the target's own work comes first,
+    if other is not None:
+        stream.wait_stream(other)  # As in torch: the target's own work comes first,
     operation = TransferOperation(
         stream,
         (_index(src), _index(target)),

@@ -192,8 +192,7 @@ def _submit(place: Place, request: Request, *, async_op: bool) -> CollectiveOper
 
 def after(stream: Stream, current: Stream) -> None:
     """Let `stream` go on only after what `current` has been given so far."""
-    if current.tail is not None:
-        stream.wait_for(current.tail)
+    stream.wait_stream(current)
 
 
 def after_writes(stream: Stream, current: Stream, tensors: Sequence[Tensor]) -> None:

@@ -189,6 +189,18 @@ def correct_programs():  # noqa: C901 - a list of programs
             y.add_(1)
             assert y.tolist() == [1] * 4
 
+    def long_after(rank, ctx):
+        dist.init_process_group()
+        x = ctx.ones(4) + rank
+        ctx.engine.sleep(10**10)  # Everything has ended: only program order orders.
+        work = dist.all_reduce(x, async_op=True)
+        ctx.engine.sleep(10**10)
+        work.wait()
+        y = x.to(f"cuda:{1 - rank}")
+        ctx.engine.sleep(10**10)
+        y.add_(1)
+        assert y.tolist() == [4] * 4
+
     def polls(rank, ctx):
         dist.init_process_group()
         x = ctx.ones(4)
