@@ -86,6 +86,15 @@ def test_every_adr_is_in_the_index():
         assert path.name in index, path.name
 
 
+def test_what_confirms_a_decision_exists():
+    """Every file that an ADR names as its confirmation is there."""
+    for path in sorted((ROOT / "adr").glob("[0-9]*.md")):
+        confirmed = path.read_text().partition("Confirmed by:")[2].splitlines()[0].split(",")
+        assert confirmed[0].strip(), path.name
+        for place in confirmed:
+            assert (ROOT / place.strip()).exists(), f"{path.name} names {place.strip()}"
+
+
 def test_import_simrank_imports_no_heavy_library():
     """`import simrank` imports no pydantic, yaml, typer, rich, torch or triton."""
     program = (

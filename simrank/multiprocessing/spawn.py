@@ -194,10 +194,7 @@ class ProcessContext:
                     return False
                 if not group.failed and engine.current_task() is None and not engine.tasks:
                     engine.run()  # What ranks left on their streams ends too, or is a deadlock.
-        except SimrankError:
-            group.abort()
-            raise
-        except BaseException:  # KeyboardInterrupt in the hub, say: leave nothing behind.
+        except BaseException:  # A deadlock, or KeyboardInterrupt in the hub: leave nothing behind.
             group.abort()
             raise
         unjoined = self._context.unjoined
