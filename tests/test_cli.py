@@ -191,7 +191,7 @@ def test_an_option_that_a_yaml_would_win_over_is_refused(cli, tmp_path):
 
 def test_a_bug_of_ours_has_its_own_status(cli, monkeypatch):
     """3, with the traceback and a word on whose fault it is."""
-    monkeypatch.setattr("simrank.cli.builtin_clusters", lambda: 1 / 0)
+    monkeypatch.setattr("simrank.cli.configs.builtin_clusters", lambda: 1 / 0)
     status, _, err = cli("clusters")
     assert status == 3
     assert "ZeroDivisionError" in err

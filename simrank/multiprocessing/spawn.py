@@ -10,7 +10,7 @@ import numpy as np
 from simrank.device.current import drop_streams
 from simrank.distributed.group import World
 from simrank.engine import Task, TaskGroup
-from simrank.engine.loop import calm_collector
+from simrank.engine.collector import calm_collector
 from simrank.errors import (
     ProcessException,
     ProcessExitedException,

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simrank.engine import Engine, Handle, Task, TaskGroup
-from simrank.engine.loop import calm_collector
+from simrank.engine.collector import calm_collector
 from simrank.errors import DeadlockError, WaitTimeoutError
 
 

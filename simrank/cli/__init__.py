@@ -1,0 +1,45 @@
+"""The command line: `simrank run`, `bench`, `check` and `clusters`, each in a file of its own."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from simrank.cli import bench, configs, run
+from simrank.cli.common import BAD_CONFIG, BUG, FAILED, app
+from simrank.errors import ConfigError, SimrankError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["app", "bench", "configs", "main", "run"]
+
+
+def main(args: list[str] | None = None) -> None:
+    """Run the command line and exit with its status; see `EXIT_STATUS`."""
+    sys.exit(_guarded(lambda: app(args=args, prog_name="simrank", standalone_mode=True)))
+
+
+def _guarded(command: Callable[[], Any]) -> int:
+    """Run a command; errors of the user's become one message and a status, never a traceback."""
+    try:
+        command()
+    except ConfigError as error:
+        typer.echo(str(error), err=True)
+        return BAD_CONFIG
+    except SimrankError as error:
+        typer.echo(str(error), err=True)
+        return FAILED
+    except SystemExit as error:
+        return error.code if isinstance(error.code, int) else 0
+    except OSError as error:
+        typer.echo(f"simrank: {error}", err=True)
+        return FAILED
+    except Exception:  # noqa: BLE001 - shown whole, with a status that says whose fault it is
+        typer.echo(traceback.format_exc(), err=True)
+        typer.echo("simrank: this is a bug in simrank, please report it", err=True)
+        return BUG
+    return 0

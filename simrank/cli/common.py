@@ -1,0 +1,97 @@
+"""What the commands share: the application, exit statuses, and checks of options."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+import simrank
+from simrank.errors import ConfigError, ConfigProblem
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+EXIT_STATUS = "exit status: 0 finished; 1 program failed; 2 bad usage or config; 3 bug in simrank"
+FAILED, BAD_CONFIG, BUG = 1, 2, 3
+
+app = typer.Typer(
+    name="simrank",
+    help="Run multi-GPU programs on simulated clusters, with real numbers and simulated time.",
+    epilog=EXIT_STATUS,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"simrank {simrank.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Run multi-GPU programs on simulated clusters, with real numbers and simulated time."""
+
+
+def parse_ranks(text: str | None) -> list[int] | None:
+    """Return ranks given as `0,8`."""
+    if text is None:
+        return None
+    parts = text.split(",")
+    if not all(part.strip().isdigit() for part in parts):
+        problem = ConfigProblem("command line", None, "--trace-ranks", "ranks such as 0,8", text)
+        raise ConfigError(problem)
+    return [int(part) for part in parts]
+
+
+def progress_bar() -> AbstractContextManager[Progress]:
+    """Return a progress bar on stderr, which shows nothing where that is no terminal."""
+    console = Console(stderr=True)
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=console,
+        transient=True,
+        redirect_stdout=False,
+        redirect_stderr=False,
+        disable=not console.is_terminal,
+    )
+
+
+def write_text(path: str, text: str) -> None:
+    """Write a file, with the same bytes on every system."""
+    Path(path).write_text(text, encoding="utf-8", newline="")
+
+
+def check_writable(path: str | None) -> None:
+    """Look before a long run whether its result can be written.
+
+    Raises:
+        ConfigError: It cannot.
+    """
+    if path is None:
+        return
+    folder = Path(path).absolute().parent
+    if not folder.is_dir():
+        got = f"no folder {folder}"
+    elif Path(path).is_dir():
+        got = "a folder"
+    elif not os.access(path if Path(path).exists() else folder, os.W_OK):
+        got = "no permission to write it"
+    else:
+        return
+    raise ConfigError(ConfigProblem(path, None, "", "a file that can be written", got))
