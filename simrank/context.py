@@ -27,6 +27,7 @@ from simrank.device.races import RaceChecker
 from simrank.distributed import Work
 from simrank.distributed.planner import CollectiveLibrary
 from simrank.engine import Engine, Handle, Task
+from simrank.engine.delays import Delays
 from simrank.errors import SimrankError
 from simrank.multiprocessing.spawn import ProcessContext, spawn_in
 from simrank.ranks import Program, current_program, set_program, stdlib
@@ -36,8 +37,10 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from types import TracebackType
 
+    from simrank.config.faults import FaultsRef
     from simrank.engine import Observer
     from simrank.errors import RaceError
+    from simrank.faults import Faults
     from simrank.hardware.cluster import Cluster
 
 _DEVICES_PER_NODE = 8
@@ -85,6 +88,10 @@ class Context:
         strict: What would pass in silence is an error: at the end of the block, a Work that nobody
             waited for.
         data: False runs shape-only: device tensors above 64 KiB have no values.
+        faults: What goes wrong on purpose: the path of a YAML file or a list such as
+            `[{"kill": 3, "at": "2 ms"}]`; see `simrank.config.faults`.
+        delays: What is late on purpose, to find bugs of order: a seed from 1, the text that a
+            failure printed, or `Delays`. See `simrank.explore`.
         algorithms: Per collective a forced algorithm: `{"all_reduce": "ring"}`, or with options
             `{"all_reduce": ("ring", {"num_channels": 2})}`; default: chosen.
 
@@ -96,13 +103,14 @@ class Context:
         program: The main program, on the hub.
         multiprocessing: `spawn` on this Context.
         distributed: The functions of torch.distributed.
+        faults: What goes wrong on purpose, or None.
         unjoined: Spawns with join=False whose end nobody has seen yet.
 
     Raises:
         ConfigError: The cluster is unknown or described wrongly.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each a keyword of its own
         self,
         cluster: str | Mapping[str, Any] | Cluster = "hgx_h100",
         *,
@@ -111,9 +119,13 @@ class Context:
         races: str = "off",
         strict: bool = False,
         algorithms: Mapping[str, Any] | None = None,
+        faults: FaultsRef = (),
+        delays: Delays | str | int | None = None,
     ) -> None:
         self.cluster = _load(cluster)
-        self.engine = Engine(seed=seed)
+        if isinstance(delays, int | str):
+            delays = Delays.parse(str(delays))
+        self.engine = Engine(seed=seed, delays=delays)
         self.network = Network(self.engine, self.cluster)
         self.comm_library = _library(self.cluster, algorithms or {})
         self._space = AddressSpace()
@@ -126,6 +138,7 @@ class Context:
         self.distributed = distributed_module
         self.unjoined: list[ProcessContext] = []
         self._outer: list[Program | None] = []
+        self.faults = _faults(self, faults) if faults else None
 
     def _make_device(self, index: int) -> Device:
         return Device(
@@ -247,6 +260,8 @@ class Context:
             f"  recv from any source at {line}: another seed may give other numbers"
             for line in leaks.message_races()
         ]
+        if self.faults is not None:
+            found += [f"  {fault}" for fault in self.faults.unseen()]
         return found
 
     def observe(self, observer: Observer) -> None:
@@ -341,6 +356,12 @@ def _load(cluster: str | Mapping[str, Any] | Cluster) -> Cluster:
     from simrank.hardware.cluster import Cluster, load_cluster  # noqa: PLC0415 - it reads YAML
 
     return cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
+
+
+def _faults(context: Context, faults: FaultsRef) -> Faults:
+    from simrank.faults import Faults  # noqa: PLC0415 - it reads configuration
+
+    return Faults(faults, context.engine, context.network, context.comm_library, context.devices)
 
 
 def _note_seen(handle: Handle) -> None:

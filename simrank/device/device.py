@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import ceil
 from typing import TYPE_CHECKING
 
 from simrank.device.memory import DeviceMemory
@@ -57,6 +58,8 @@ class Device:
         self.has_values = has_values
         self.network = network
         self.races = races
+        self.slowdown = 1.0
+        self.launch_overhead_ps = spec.launch_overhead_ps
         self.memory = DeviceMemory(index, spec.memory_bytes, space)
         self.pool = ActivityPool(engine, solve_rates)
         self.sms = Resource("SMs", float(spec.num_sms))
@@ -92,6 +95,11 @@ class Device:
         )
         stream.submit(operation)
         return operation
+
+    def slow_down(self, factor: float) -> None:
+        """Let kernels that begin from now on, and launches, take `factor` times their time."""
+        self.slowdown = factor
+        self.launch_overhead_ps = ceil(self.spec.launch_overhead_ps * factor)
 
     def hold_sms(self, num_sms: int) -> None:
         """Take SMs away from kernels (negative: give them back): a collective spins on them."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from simrank.engine import Activity, Handle, limits, user_site
+from simrank.engine.delays import STREAM
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -148,9 +149,11 @@ class KernelOperation(Operation):
 
     def begin(self) -> None:
         """Share the device from now on."""
-        activity = Activity(self.duration_ps, self.demands, self.end, max_rate=1.0)
+        device = self.stream.device
+        work_ps = self.duration_ps * device.slowdown
+        activity = Activity(work_ps, self.demands, self.end, max_rate=1.0)
         self._activity = activity
-        self.stream.device.pool.start(activity)
+        device.pool.start(activity)
 
     def end(self) -> None:
         """Let go of the activity, which refers back, and complete."""
@@ -227,7 +230,7 @@ class Stream:
         if self.device.races is not None:
             self.device.races.issued(operation)
         if cost_ps is None:
-            cost_ps = self.device.spec.launch_overhead_ps
+            cost_ps = self.device.launch_overhead_ps
         shown = f"launch {operation.name}" if engine.observers else operation.name
         operation.issue_ps = engine.charge(cost_ps, shown)
         engine.progress += 1
@@ -239,8 +242,12 @@ class Stream:
 
     def _start(self, operation: Operation) -> None:
         engine = self.device.engine
-        if operation.issue_ps > engine.now_ps:
-            engine.call_at(operation.issue_ps, partial(self._begin, operation))
+        start_ps = operation.issue_ps
+        if engine.delays is not None:
+            late_ps = engine.delays.draw(STREAM, operation.rank, lambda: operation.issued_at)
+            start_ps = max(start_ps, engine.now_ps) + late_ps
+        if start_ps > engine.now_ps:
+            engine.call_at(start_ps, partial(self._begin, operation))
         else:
             self._begin(operation)
 

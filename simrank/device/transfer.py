@@ -10,6 +10,7 @@ from simrank.device.memory import guarded
 from simrank.device.races import Accesses
 from simrank.device.stream import Operation
 from simrank.engine import Activity, ActivityPool, Resource
+from simrank.engine.delays import TRANSFER
 from simrank.hardware.activity_rates import solve_rates
 
 if TYPE_CHECKING:
@@ -75,9 +76,10 @@ class Network:
             done()
 
         activity = Activity(float(size_bytes) if links else 0.0, demands, arrived)
-        wakeup = self.engine.call_at(
-            start_ps + int(paths.latency_ps[0]), lambda: self.pool.start(activity)
-        )
+        flows_ps = start_ps + int(paths.latency_ps[0])
+        if self.engine.delays is not None:
+            flows_ps += self.engine.delays.draw(TRANSFER, src, lambda: None)
+        wakeup = self.engine.call_at(flows_ps, lambda: self.pool.start(activity))
 
         def drop() -> None:
             self.engine.cancel(wakeup)

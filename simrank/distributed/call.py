@@ -348,6 +348,9 @@ def enter(
     Raises:
         CollectiveMismatchError: Another member called something else.
     """
+    on_call = group.world.comm_library.on_call
+    if on_call is not None:
+        on_call()
     seq = group.next_seq(group_rank)
     call = group.calls.get(seq)
     if call is None:

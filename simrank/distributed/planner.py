@@ -13,7 +13,7 @@ from simrank.distributed.leaks import Leaks
 from simrank.distributed.reduce_op import ReduceOp
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from simrank.collectives.choice import Choice, Chooser
     from simrank.collectives.cost import CostModel
@@ -49,6 +49,7 @@ class CollectiveLibrary:
         algorithms: Per collective the forced algorithm and its options; absent: "auto".
         num_sms: SMs that a collective occupies on each rank.
         leaks: Work that nobody has waited for.
+        on_call: Called by each rank that calls a collective, before it is matched; or None.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class CollectiveLibrary:
         self.algorithms = algorithms
         self.num_sms = num_sms
         self.leaks = Leaks()
+        self.on_call: Callable[[], None] | None = None
 
     def choose(self, problem: Problem, devices: IntArray) -> Choice:
         """Return what a collective runs on these devices, and why."""

@@ -6,7 +6,6 @@ and is resumed at the simulated time when *that* is complete.
 
 from __future__ import annotations
 
-import gc
 from contextlib import contextmanager
 from functools import partial
 from heapq import heapify, heappop, heappush
@@ -15,6 +14,9 @@ from typing import TYPE_CHECKING, Any
 from greenlet import getcurrent
 
 from simrank.engine import adopt, limits
+from simrank.engine.callsite import user_site
+from simrank.engine.collector import calm_collector
+from simrank.engine.delays import HOST, WAKE
 from simrank.engine.handle import Handle
 from simrank.engine.queue import Wakeup, tie_keys
 from simrank.engine.report import deadlock_error
@@ -26,12 +28,12 @@ if TYPE_CHECKING:
 
     from greenlet import greenlet
 
+    from simrank.engine.delays import Delays
     from simrank.engine.observer import Observer
     from simrank.engine.report import PendingOperation
 
 _NEVER = Handle()
 _MAX_CANCELLED = 256  # assumed: below it void entries cost less than removing them
-_GC_THRESHOLD = 100_000  # objects; assumed: some 10 MB of garbage in cycles does not hurt
 
 
 class Engine:
@@ -39,6 +41,7 @@ class Engine:
 
     Args:
         seed: Permutes wakeups that are due at the same time; 0 keeps queueing order.
+        delays: What is late on purpose; its seed then permutes.
 
     Attributes:
         now_ps: Simulated time in picoseconds.
@@ -47,21 +50,24 @@ class Engine:
         progress: Grows whenever something happens that a poll could see.
         pending: Operations in flight that wait for ranks, for the deadlock report.
         tasks: Tasks that have not ended.
+        notes: What reports of a deadlock also say, in order.
     """
 
-    def __init__(self, *, seed: int = 0) -> None:
+    def __init__(self, *, seed: int = 0, delays: Delays | None = None) -> None:
         self.now_ps = 0
         self.seed = seed
+        self.delays = delays
         self.observers: list[Observer] = []
         self.progress = 0
         self.pending: dict[PendingOperation, None] = {}
         self.tasks: dict[Task, None] = {}
+        self.notes: dict[str, None] = {}
         self.hub = getcurrent()
         while self.hub.parent is not None:
             self.hub = self.hub.parent
         self.livelock = limits.LivelockDetector(self)
         self._queue: list[tuple[int, int, Task | Wakeup]] = []
-        self._next_key = tie_keys(seed)
+        self._next_key = tie_keys(seed if delays is None else delays.seed)
         self._num_weak = 0
         self._num_cancelled = 0
         self._current: Task | None = None
@@ -140,10 +146,12 @@ class Engine:
         elif entry.cancelled:  # The clock does not move to it.
             self._num_cancelled -= 1
         else:
-            self.now_ps = time_ps
             entry.queued = False
+            self._num_weak -= entry.weak
+            if entry.lapses and all(_is_void(other) for _, _, other in self._queue):
+                return
+            self.now_ps = time_ps
             if entry.weak:
-                self._num_weak -= 1
                 self.livelock.check()
             entry.fire()
 
@@ -259,6 +267,8 @@ class Engine:
         due_ps = self.now_ps + delay_ps
         if task.host_ps > self.now_ps:
             due_ps = task.host_ps + delay_ps
+        if self.delays is not None:
+            due_ps += self.delays.draw(WAKE, task.rank, task.site)
         next_key = self._next_key
         heappush(self._queue, (due_ps, next_key(), task))
         task.waiting = SLEEPING
@@ -279,6 +289,8 @@ class Engine:
 
     def sleep_weakly(self, task: Task, due_ps: int, reason: limits.PollReason) -> None:
         """Let a task poll or sleep until `due_ps` without keeping the simulation alive (E8)."""
+        if self.delays is not None:
+            due_ps += self.delays.draw(WAKE, task.rank, task.site)
         wakeup = self.call_at(due_ps, partial(self.resume, task), weak=True)
         task.waiting = reason
         start_ps = self.now_ps
@@ -307,8 +319,9 @@ class Engine:
         task = self._current
         if task is None:
             return self.now_ps
-        now_ps = self.now_ps
-        start_ps = max(now_ps, task.host_ps)
+        if self.delays is not None:
+            cost_ps += self.delays.draw(HOST, task.rank, user_site)
+        start_ps = max(self.now_ps, task.host_ps)
         task.host_ps = start_ps + cost_ps
         task.num_polls = 0
         if self.observers:
@@ -318,11 +331,13 @@ class Engine:
 
     # ---- queueing ----
 
-    def call_at(self, time_ps: int, fire: Callable[[], None], *, weak: bool = False) -> Wakeup:
-        """Queue `fire()` at a simulated time; it runs on the hub."""
+    def call_at(
+        self, time_ps: int, fire: Callable[[], None], *, weak: bool = False, lapses: bool = False
+    ) -> Wakeup:
+        """Queue `fire()` at a simulated time; it runs on the hub. See `Wakeup` for the kinds."""
         assert time_ps >= self.now_ps, "simulated time must not run backwards"
-        wakeup = Wakeup(fire, weak=weak)
-        self._num_weak += weak
+        wakeup = Wakeup(fire, weak=weak, lapses=lapses)
+        self._num_weak += wakeup.weak
         heappush(self._queue, (time_ps, self._next_key(), wakeup))
         return wakeup
 
@@ -347,15 +362,19 @@ class Engine:
             self._held_wakes.extend(tasks)
             return
         now_ps = self.now_ps
+        delays = self.delays
         due = []
         for task in tasks:
-            if task.host_ps > now_ps:
-                heappush(self._queue, (task.host_ps, self._next_key(), task))
+            due_ps = task.host_ps
+            if delays is not None:
+                due_ps = max(due_ps, now_ps) + delays.draw(WAKE, task.rank, task.site)
+            if due_ps > now_ps:
+                heappush(self._queue, (due_ps, self._next_key(), task))
             else:
                 due.append(task)
         if len(due) == 1:
             heappush(self._queue, (now_ps, self._next_key(), due[0]))
-        elif due and self.seed:
+        elif due and (self.seed or delays is not None):
             for task in due:  # One key each, so that the seed permutes them.
                 heappush(self._queue, (now_ps, self._next_key(), task))
         elif due:
@@ -471,19 +490,9 @@ SLEEPING = _Sleeping()
 _REFUSED_TO_END: list[Task] = []
 
 
-@contextmanager
-def calm_collector() -> Iterator[None]:
-    """Let Python look for garbage in cycles less often within the block.
-
-    With thousands of live ranks its default pace costs more than the simulation (measured: 1.6 s
-    against 0.7 s for 10,000 ranks that deadlock).
-    """
-    threshold, *older = gc.get_threshold()
-    gc.set_threshold(max(threshold, _GC_THRESHOLD) if threshold else 0, *older)
-    try:
-        yield
-    finally:
-        gc.set_threshold(threshold, *older)
+def _is_void(entry: Task | Wakeup) -> bool:
+    """Whether a queued entry cannot change anything by itself."""
+    return isinstance(entry, Wakeup) and (entry.cancelled or entry.lapses)
 
 
 def _raise(error: BaseException) -> None:

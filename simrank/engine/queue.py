@@ -21,13 +21,17 @@ class Wakeup:
         cancelled: Skipped when due; the clock does not move to it.
         queued: Neither called nor cancelled yet.
         weak: Does not keep the simulation alive (a time limit, a poll, a sleep).
+        lapses: Skipped when due and nothing else is queued (a fault of a run that is over).
     """
 
-    __slots__ = ("cancelled", "fire", "queued", "weak")
+    __slots__ = ("cancelled", "fire", "lapses", "queued", "weak")
 
-    def __init__(self, fire: Callable[[], None], *, weak: bool = False) -> None:
+    def __init__(
+        self, fire: Callable[[], None], *, weak: bool = False, lapses: bool = False
+    ) -> None:
         self.fire = fire
-        self.weak = weak
+        self.weak = weak or lapses
+        self.lapses = lapses
         self.cancelled = False
         self.queued = True
 

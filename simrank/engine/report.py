@@ -54,6 +54,8 @@ def waiting_report(engine: Engine) -> str:
 
 
 def _hint(engine: Engine) -> str | None:
+    if engine.notes:  # Not the program's fault.
+        return None
     kinds = {operation.is_collective for operation in engine.pending}
     if kinds == {True}:
         return _LOST_CALL
@@ -106,6 +108,8 @@ def _facts(engine: Engine) -> Iterator[tuple[int | None, str, CallSite | None, b
 def _in_flight(engine: Engine) -> Iterator[tuple[int | None, str, CallSite | None]]:
     for operation in engine.pending:
         yield from operation.pending_ranks()
+    for note in engine.notes:
+        yield None, note, None
 
 
 def _ended(engine: Engine) -> Iterator[tuple[int, str]]:

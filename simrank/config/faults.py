@@ -1,0 +1,224 @@
+"""Faults that a run injects on purpose; start with `load_faults`.
+
+```yaml
+faults:
+  - {kill: 3, at: 2 ms}                 # or at_collective: 5, as its fifth one begins
+  - {slow: [1, 2], factor: 1.5, from: 1 ms, until: 3 ms}
+  - {delay_arrivals: all, up_to: 20 us, probability: 0.1}
+  - {drop_link: "gpu3 -> nvswitch", at: 1 ms}
+  - {slow_link: "node 0: gpu3 <-> nvswitch", factor: 4}
+```
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field
+
+from simrank.config.model import Model, in_file_order, validate
+from simrank.config.quantity import Count, Time, choice_text, closest, reject
+from simrank.config.yaml_source import KeyPath, Source, read_yaml
+from simrank.errors import ConfigError, ConfigProblem
+
+FaultsRef = str | Path | Sequence[Mapping[str, object]]
+
+ALL: tuple[int, ...] | None = None  # What `ranks` is where every rank is meant.
+_LINK = re.compile(r"(?:node (\d+): *)?(\S+) *(<?->) *(\S+)")
+
+
+def _ranks(value: object) -> tuple[int, ...] | None:
+    """Validate a rank, a list of ranks or `all`."""
+    if value == "all":
+        return ALL
+    items = value if isinstance(value, list | tuple) else [value]
+    for item in items:
+        if isinstance(item, bool) or not isinstance(item, int) or item < 0:
+            raise reject("a rank, a list of ranks, or all")
+    if not items:
+        raise reject("a rank, a list of ranks, or all")
+    return tuple(dict.fromkeys(items))
+
+
+def _number(minimum: float, maximum: float, expected: str) -> BeforeValidator:
+    def check(value: object) -> float:
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not is_number or not minimum < float(value) <= maximum:  # type: ignore[arg-type]
+            raise reject(expected)
+        return float(value)  # type: ignore[arg-type]
+
+    return BeforeValidator(check)
+
+
+def _link(value: object) -> tuple[int | None, str, str, bool]:
+    """Validate a link as reports write it; `<->` is both of its directions."""
+    match = _LINK.fullmatch(value.strip()) if isinstance(value, str) else None
+    if match is None:
+        raise reject("a link such as gpu3 -> nvswitch, or node 0: gpu3 <-> nvswitch")
+    node, tail, arrow, head = match.groups()
+    return (None if node is None else int(node), tail, head, arrow == "<->")
+
+
+Ranks = Annotated[tuple[int, ...] | None, BeforeValidator(_ranks)]
+Slowdown = Annotated[float, _number(1, 1e6, "a number above 1, at most 1000000")]
+Probability = Annotated[float, _number(0, 1, "a number above 0, at most 1")]
+LinkName = Annotated[tuple[int | None, str, str, bool], BeforeValidator(_link)]
+
+
+class Kill(Model):
+    """A rank dies as by SIGKILL: nothing of it runs on, not even its `finally`.
+
+    Attributes:
+        ranks: Which.
+        at_ps: When, in picoseconds of simulated time; or
+        at_collective: As its n-th collective is called, from 1.
+    """
+
+    ranks: Ranks = Field(alias="kill")
+    at_ps: Time | None = Field(default=None, alias="at")
+    at_collective: Count | None = None
+
+
+class Slow(Model):
+    """Kernels and launches of a rank take longer for a while.
+
+    Attributes:
+        ranks: Which.
+        factor: How many times as long.
+        from_ps: From when on; what has begun keeps its time.
+        until_ps: Until when, or None for ever.
+    """
+
+    ranks: Ranks = Field(alias="slow")
+    factor: Slowdown
+    from_ps: Time = Field(default=0, alias="from")
+    until_ps: Time | None = Field(default=None, alias="until")
+
+
+class DelayArrivals(Model):
+    """A rank calls a collective later than it would.
+
+    Attributes:
+        ranks: Which.
+        by_ps: By how much; or
+        up_to_ps: By at most so much, drawn by the seed.
+        probability: How often.
+        at_collective: Only its n-th collective, from 1; None: every one.
+    """
+
+    ranks: Ranks = Field(alias="delay_arrivals")
+    by_ps: Time | None = Field(default=None, alias="by")
+    up_to_ps: Time | None = Field(default=None, alias="up_to")
+    probability: Probability = 1.0
+    at_collective: Count | None = None
+
+
+class DropLink(Model):
+    """A link carries nothing any more: what needs it never ends.
+
+    Attributes:
+        link: (node or None, the vertex it leaves, the one it enters, both directions).
+        at_ps: From when on.
+    """
+
+    link: LinkName = Field(alias="drop_link")
+    at_ps: Time = Field(default=0, alias="at")
+
+
+class SlowLink(Model):
+    """A link carries less for a while.
+
+    Attributes:
+        link: (node or None, the vertex it leaves, the one it enters, both directions).
+        factor: By how many times its bandwidth falls.
+        from_ps: From when on; collectives that have begun keep their time.
+        until_ps: Until when, or None for ever.
+    """
+
+    link: LinkName = Field(alias="slow_link")
+    factor: Slowdown
+    from_ps: Time = Field(default=0, alias="from")
+    until_ps: Time | None = Field(default=None, alias="until")
+
+
+Fault = Kill | Slow | DelayArrivals | DropLink | SlowLink
+_KINDS: dict[str, type[Fault]] = {
+    "kill": Kill,
+    "slow": Slow,
+    "delay_arrivals": DelayArrivals,
+    "drop_link": DropLink,
+    "slow_link": SlowLink,
+}
+# Of these keys exactly one must be given.
+_ONE_OF: dict[type[Fault], tuple[str, str]] = {
+    Kill: ("at", "at_collective"),
+    DelayArrivals: ("by", "up_to"),
+}
+
+
+class _FaultsFile(Model):
+    faults: Any
+
+
+def load_faults(faults: FaultsRef) -> tuple[Fault, ...]:
+    """Read and check faults.
+
+    Args:
+        faults: The path of a YAML file with the key `faults`, or the list itself.
+
+    Raises:
+        ConfigError: With every problem, in file order.
+    """
+    if isinstance(faults, str | Path):
+        source = read_yaml(faults)
+        validate(_FaultsFile, source)
+    else:
+        source = Source("faults", {"faults": faults})
+    return faults_from_source(source)
+
+
+def faults_from_source(source: Source) -> tuple[Fault, ...]:
+    """Return the faults under the key `faults` of a source; none without it.
+
+    Raises:
+        ConfigError: With every problem, in file order.
+    """
+    assert isinstance(source.data, Mapping)
+    listed = source.data.get("faults", ())
+    if not isinstance(listed, list | tuple):
+        problem = source.problem(("faults",), "a list of faults", source.describe((), listed))
+        raise ConfigError(problem)
+    found: list[Fault] = []
+    problems: list[ConfigProblem] = []
+    for index, entry in enumerate(listed):
+        try:
+            found.append(_fault(source, ("faults", index), entry))
+        except ConfigError as error:
+            problems += error.problems
+    if problems:
+        raise ConfigError(*in_file_order(problems))
+    return tuple(found)
+
+
+def _fault(source: Source, place: KeyPath, entry: object) -> Fault:
+    if not isinstance(entry, Mapping):
+        expected = "a mapping such as {kill: 3, at: 2 ms}"
+        raise ConfigError(source.problem(place, expected, source.describe(place, entry)))
+    kinds = [kind for kind in _KINDS if kind in entry]
+    if len(kinds) != 1:
+        got = " and ".join(kinds) or "the keys " + ", ".join(map(str, entry))
+        near = None if kinds else closest(str(next(iter(entry), "")), _KINDS)
+        expected = f"a fault: {choice_text(_KINDS)}"
+        raise ConfigError(source.problem(place, expected, got, near and f"write `{near}`"))
+    model = _KINDS[kinds[0]]
+    fault = validate(model, source, place)
+    until_ps = getattr(fault, "until_ps", None)
+    if until_ps is not None and until_ps <= getattr(fault, "from_ps", 0):
+        got = source.describe((*place, "until"), entry["until"])
+        raise ConfigError(source.problem((*place, "until"), "a time after `from`", got))
+    either = _ONE_OF.get(model)
+    if either is not None and sum(key in entry for key in either) != 1:
+        got = "both" if either[0] in entry else "neither"
+        raise ConfigError(source.problem(place, f"either {either[0]} or {either[1]}", got))
+    return fault

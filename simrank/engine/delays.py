@@ -1,0 +1,169 @@
+"""Seeded, bounded delays at every host call, wakeup, operation and transfer: to find bugs of order.
+
+A delay's length depends on the seed and on its point alone: which kind, which rank, the how manyth
+of that rank. So one delay can be left out without moving the others, and a failure can be shrunk.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from simrank.engine.callsite import CallSite
+
+DEFAULT_MAX_PS = 1_000_000_000  # assumed: 1 ms is far above a launch, below a user's timeout
+HOST, WAKE, STREAM, TRANSFER = "h", "w", "s", "t"
+KINDS = {
+    HOST: "a host call",
+    WAKE: "a wakeup",
+    STREAM: "the start of an operation",
+    TRANSFER: "a transfer",
+}
+_MASK = (1 << 64) - 1
+# Assumed: what a seed picks from. Few long delays find other bugs than many short ones, and one
+# slow rank others than all of them.
+_ONE_IN = (2, 8, 32, 128)
+_SHRUNK_BY = (1, 10, 100, 1000)
+_RANKS_ONE_IN = (1, 2, 8)
+
+
+class Point(NamedTuple):
+    """Where a delay may fall.
+
+    Attributes:
+        kind: One of `KINDS`.
+        rank: Whose it is; -1 for what belongs to no rank.
+        number: The how manyth of its kind and rank, from 0.
+    """
+
+    kind: str
+    rank: int
+    number: int
+
+    def __str__(self) -> str:
+        """Return it as `--delays` takes it, for example `h3.12`."""
+        return f"{self.kind}{self.rank}.{self.number}"
+
+
+@dataclass(frozen=True, slots=True)
+class Delay:
+    """A delay that was applied.
+
+    Attributes:
+        point: Where.
+        delay_ps: How long.
+        site: The user's line, where it was asked for and is known.
+    """
+
+    point: Point
+    delay_ps: int
+    site: CallSite | None = None
+
+    def __str__(self) -> str:
+        """Return it for reports."""
+        whose = "no rank's" if self.point.rank < 0 else f"rank {self.point.rank}:"
+        where = "" if self.site is None else f" at {self.site.line()}"
+        kind = KINDS[self.point.kind]
+        return f"{whose} {kind}{where} is {self.delay_ps / 1e6:.3f} us late ({self.point})"
+
+
+class Delays:
+    """The delays of one run. The seed also permutes what happens at the same simulated time.
+
+    Args:
+        seed: Decides every delay.
+        max_ps: No delay is longer, in picoseconds.
+        only: The points that are delayed; None: all that the seed picks.
+
+    Attributes:
+        applied: What was delayed so far.
+    """
+
+    def __init__(
+        self, seed: int, *, max_ps: int = DEFAULT_MAX_PS, only: Iterable[Point] | None = None
+    ) -> None:
+        if seed < 1:
+            raise ValueError(f"delays of seed {seed}: expected a seed from 1")
+        if max_ps < 1:
+            raise ValueError(f"delays of at most {max_ps} ps: expected 1 or more")
+        self.seed = seed
+        self.max_ps = max_ps
+        self.only = None if only is None else frozenset(only)
+        self.applied: list[Delay] = []
+        self._counts: dict[tuple[str, int], int] = {}
+        picked = _mix(seed)
+        self._one_in = _ONE_IN[picked % len(_ONE_IN)]
+        self._bound_ps = max(max_ps // _SHRUNK_BY[(picked >> 8) % len(_SHRUNK_BY)], 1)
+        self._ranks_one_in = _RANKS_ONE_IN[(picked >> 16) % len(_RANKS_ONE_IN)]
+
+    @classmethod
+    def parse(cls, text: str, *, max_ps: int = DEFAULT_MAX_PS) -> Delays:
+        """Return the delays that `str` wrote: `17`, or `17:h3.12,w0.4`, or `17:` for none.
+
+        Raises:
+            ValueError: The text is no such thing.
+        """
+        seed, colon, listed = text.partition(":")
+        try:
+            points = [_parse_point(part) for part in listed.split(",") if part]
+            return cls(int(seed), max_ps=max_ps, only=points if colon else None)
+        except (ValueError, IndexError):
+            expected = "a seed from 1, with points such as 17:h3.12,w0.4"
+            raise ValueError(f"expected {expected}, got {text!r}") from None
+
+    def __str__(self) -> str:
+        """Return what replays them, with the same bound."""
+        if self.only is None:
+            return str(self.seed)
+        return f"{self.seed}:{','.join(str(point) for point in sorted(self.only))}"
+
+    def afresh(self, only: Iterable[Point] | None = None) -> Delays:
+        """Return the same delays for another run, of these points alone if some are given."""
+        return Delays(self.seed, max_ps=self.max_ps, only=self.only if only is None else only)
+
+    def draw(self, kind: str, rank: int | None, site: Callable[[], CallSite | None]) -> int:
+        """Return how many picoseconds the next point of this kind and rank is late.
+
+        Args:
+            kind: One of `KINDS`.
+            rank: Whose point it is, or None.
+            site: Says where the user's program is; asked only where points were listed.
+        """
+        owner = -1 if rank is None else rank
+        key = (kind, owner)
+        number = self._counts.get(key, 0)
+        self._counts[key] = number + 1
+        point = Point(kind, owner, number)
+        if self.only is not None and point not in self.only:
+            return 0
+        delay_ps = self._length_ps(point)
+        if delay_ps:
+            self.applied.append(Delay(point, delay_ps, None if self.only is None else site()))
+        return delay_ps
+
+    def _length_ps(self, point: Point) -> int:
+        own = _mix(self.seed ^ _mix(point.rank + 2))
+        if own % self._ranks_one_in:
+            return 0
+        drawn = _mix(own ^ _mix((point.number << 8) | ord(point.kind)))
+        if drawn % self._one_in:
+            return 0
+        return 1 + ((drawn >> 16) & 0xFFFF_FFFF) * self._bound_ps // (1 << 32)
+
+
+def _parse_point(text: str) -> Point:
+    rank, _, number = text[1:].partition(".")
+    if text[0] not in KINDS:
+        raise ValueError(text)
+    return Point(text[0], int(rank), int(number))
+
+
+def _mix(number: int) -> int:
+    """Return 64 well mixed bits (splitmix64, Steele, Lea and Flood 2014)."""
+    mixed = (number + 0x9E37_79B9_7F4A_7C15) & _MASK
+    mixed = ((mixed ^ (mixed >> 30)) * 0xBF58_476D_1CE4_E5B9) & _MASK
+    mixed = ((mixed ^ (mixed >> 27)) * 0x94D0_49BB_1331_11EB) & _MASK
+    return mixed ^ (mixed >> 31)

@@ -1,0 +1,271 @@
+"""Faults that a run injects on purpose: killed and slow ranks, late calls, dropped and slow links.
+
+`Faults` holds them for one Context. What each is, and how it is written, is in `config.faults`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from simrank.collectives.cost import ScheduleCost
+from simrank.collectives.time_network import NOT_KNOWN
+from simrank.config.faults import DelayArrivals, DropLink, Fault, Kill, Slow, SlowLink, load_faults
+from simrank.engine import Handle
+from simrank.errors import ConfigError, ConfigProblem
+from simrank.ranks import require_rank
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    import numpy.typing as npt
+
+    from simrank.collectives.schedule import IntArray, Schedule
+    from simrank.config.faults import FaultsRef
+    from simrank.device import Network
+    from simrank.device.device import Device
+    from simrank.distributed.planner import CollectiveLibrary
+    from simrank.engine import Engine, Task
+    from simrank.hardware.cluster import Cluster
+
+SIGKILL = 9
+# Assumed: no collective takes 17 s longer than on a link that works, and half a million of its
+# steps over a dropped link still fit into 64 bits.
+_FAR_PS = 1 << 44
+
+
+class Faults:
+    """The faults of one Context, and what has become of them.
+
+    Args:
+        faults: What `simrank.config.faults.load_faults` takes.
+        engine: The engine.
+        network: Its links.
+        comm_library: Where its collectives are counted and timed.
+        devices: Its devices, by index.
+
+    Raises:
+        ConfigError: A fault is wrong, or names a rank or link that the cluster has not.
+    """
+
+    def __init__(
+        self,
+        faults: FaultsRef,
+        engine: Engine,
+        network: Network,
+        comm_library: CollectiveLibrary,
+        devices: Sequence[Device] | Any,  # noqa: ANN401 - made at first use
+    ) -> None:
+        self._engine = engine
+        self._network = network
+        self._devices = devices
+        self._listed = load_faults(faults)
+        self._unseen = dict(enumerate(self._listed))
+        self._calls: list[tuple[int, Kill | DelayArrivals]] = []
+        self._generators: dict[tuple[int, int], np.random.Generator] = {}
+        self._links = _FaultyLinks(engine, network.cluster)
+        for index, fault in enumerate(self._listed):
+            _check(fault, index, network.cluster)
+            self._plan(index, fault)
+        if self._calls:
+            comm_library.on_call = self._called
+        if any(isinstance(fault, DropLink | SlowLink) for fault in self._listed):
+            comm_library.cost = self._links
+
+    def unseen(self) -> Iterator[str]:
+        """Yield the faults that have not happened."""
+        for index, fault in self._unseen.items():
+            given = fault.model_dump(exclude_defaults=True)
+            told = ", ".join(f"{name}={value}" for name, value in given.items())
+            yield f"fault {index} has not happened: {type(fault).__name__}({told})"
+
+    def _plan(self, index: int, fault: Fault) -> None:
+        """Queue what happens at a time; what happens at a call is looked up there."""
+        match fault:
+            case Kill(at_ps=at_ps) if at_ps is not None:
+                self._at(at_ps, lambda: self._kill(index, fault.ranks))
+            case Kill() | DelayArrivals():
+                self._calls.append((index, fault))
+            case Slow():
+                self._at(fault.from_ps, lambda: self._slow(index, fault.ranks, fault.factor))
+                if fault.until_ps is not None:
+                    self._at(fault.until_ps, lambda: self._slow(index, fault.ranks, 1.0))
+            case DropLink():
+                self._at(fault.at_ps, lambda: self._set_link(index, fault, float("inf")))
+            case SlowLink():
+                self._at(fault.from_ps, lambda: self._set_link(index, fault, fault.factor))
+                if fault.until_ps is not None:
+                    self._at(fault.until_ps, lambda: self._set_link(index, fault, 1.0))
+
+    def _at(self, time_ps: int, happen: Callable[[], None]) -> None:
+        """Let something happen at a time; it does not keep the simulation alive."""
+        if time_ps <= self._engine.now_ps:
+            happen()
+        else:
+            self._engine.call_at(time_ps, happen, lapses=True)
+
+    # ---- ranks ----
+
+    def _kill(self, index: int, ranks: tuple[int, ...] | None) -> None:
+        for task in [task for task in self._engine.tasks if _is_rank(task, ranks)]:
+            self._unseen.pop(index, None)
+            kill(task)
+
+    def _slow(self, index: int, ranks: tuple[int, ...] | None, factor: float) -> None:
+        self._unseen.pop(index, None)
+        for rank in range(len(self._devices)) if ranks is None else ranks:
+            self._devices[rank].slow_down(factor)
+
+    def _called(self) -> None:
+        """Look whether a fault happens at the collective that the running rank calls."""
+        program = require_rank("a collective")
+        number = program.local["num_collectives"] = program.local.get("num_collectives", 0) + 1
+        rank, task = program.rank, program.task
+        assert rank is not None, "it is a rank"
+        assert task is not None, "it runs"
+        for index, fault in self._calls:
+            if fault.ranks is not None and rank not in fault.ranks:
+                continue
+            if fault.at_collective not in (None, number):
+                continue
+            if isinstance(fault, DelayArrivals):
+                self._delay(index, fault, rank)
+            elif index in self._unseen:
+                del self._unseen[index]
+                self._engine.call_at(task.clock_ps, lambda: kill(task))
+                self._engine.wait(_Doomed())
+
+    def _delay(self, index: int, fault: DelayArrivals, rank: int) -> None:
+        key = (index, rank)
+        generator = self._generators.get(key)
+        if generator is None:
+            seeds = [self._engine.seed, index, rank]
+            generator = self._generators[key] = np.random.Generator(np.random.PCG64(seeds))
+        drawn = generator.random(2)
+        if drawn[0] < fault.probability:
+            self._unseen.pop(index, None)
+            delay_ps = fault.by_ps
+            if delay_ps is None:
+                assert fault.up_to_ps is not None, "one of the two is given"
+                delay_ps = round(drawn[1] * fault.up_to_ps)
+            self._engine.charge(delay_ps, "fault: late arrival")
+
+    # ---- links ----
+
+    def _set_link(self, index: int, fault: DropLink | SlowLink, factor: float) -> None:
+        self._unseen.pop(index, None)
+        for link, ends in _links(fault, self._network.cluster):
+            nominal = float(self._network.cluster.link_bandwidth_bytes_per_s[link])
+            self._network.set_bandwidth(link, nominal / factor)
+            self._links.set(ends, factor)
+
+
+class _Doomed(Handle):
+    """What a rank waits for in the moment before it is killed."""
+
+    __slots__ = ()
+
+    def describe(self) -> str:
+        return "its end: a fault kills it"
+
+
+def kill(task: Task) -> None:
+    """End a rank at once, as SIGKILL does: nothing of its program runs on."""
+    for group in task.children or ():
+        group.abort()
+    task.error = SystemExit(-SIGKILL)
+    note = f"simrank: killed by an injected fault at t={task.engine.now_ps / 1e6:.3f} us"
+    task.error.add_note(note)
+    task.engine.park(task)
+    task.engine.unqueue(task)
+
+
+def _is_rank(task: Task, ranks: tuple[int, ...] | None) -> bool:
+    """Whether a task is the program of one of some ranks, and no kernel or greenlet of it."""
+    if task.group is None or task.rank is None or task not in task.group.tasks:
+        return False
+    return ranks is None or task.rank in ranks
+
+
+class _FaultyLinks:
+    """A cost level of a cluster some of whose links are slow or dropped.
+
+    A rank whose end a dropped link decides never ends. It is found by giving the link a latency
+    that no collective could have by itself.
+    """
+
+    def __init__(self, engine: Engine, cluster: Cluster) -> None:
+        self._engine = engine
+        self._cluster = cluster
+        self._factors: dict[tuple[str, str, int | None], float] = {}
+        self._levels: tuple[ScheduleCost, ScheduleCost | None] = (ScheduleCost(cluster), None)
+
+    @property
+    def level(self) -> str:
+        """Return the name of the level."""
+        return self._levels[0].level
+
+    @property
+    def network(self) -> Any:  # noqa: ANN401 - a Network, as every level has
+        """Return the hardware as it is now, dropped links as they were."""
+        return self._levels[0].network
+
+    def set(self, link: tuple[str, str, int | None], factor: float) -> None:
+        """Say by how much a link is slower from now on; infinity drops it."""
+        self._factors[link] = factor
+        slowed = far = self._cluster
+        for (tail, head, node), each in self._factors.items():
+            if each == float("inf"):
+                far = far.with_link(tail, head, node=node, latency_ps=_FAR_PS)
+                continue
+            index = self._cluster.link_index(tail, head, node=node)
+            rate = float(self._cluster.link_bandwidth_bytes_per_s[index]) / each
+            slowed = slowed.with_link(tail, head, node=node, bandwidth_bytes_per_s=rate)
+            far = far.with_link(tail, head, node=node, bandwidth_bytes_per_s=rate)
+        dropped = [each for each in self._factors.values() if each == float("inf")]
+        self._levels = (ScheduleCost(slowed), ScheduleCost(far) if dropped else None)
+
+    def completions(
+        self, schedule: Schedule, arrivals_ps: npt.ArrayLike, *, devices: IntArray, itemsize: int
+    ) -> IntArray:
+        """Return when each rank is done, NOT_KNOWN where a dropped link decides."""
+        works, far = self._levels
+        ends_ps = works.completions(schedule, arrivals_ps, devices=devices, itemsize=itemsize)
+        if far is None:
+            return ends_ps
+        late_ps = far.completions(schedule, arrivals_ps, devices=devices, itemsize=itemsize)
+        is_stuck = (ends_ps < NOT_KNOWN) & (late_ps - ends_ps >= _FAR_PS // 2)
+        if is_stuck.any():
+            for (tail, head, node), factor in self._factors.items():
+                where = "" if node is None else f"node {node}: "
+                if factor == float("inf"):
+                    self._engine.notes[f"a fault dropped the link {where}{tail} -> {head}"] = None
+        return np.where(is_stuck, NOT_KNOWN, ends_ps)
+
+
+_Ends = tuple[str, str, int | None]
+
+
+def _links(fault: DropLink | SlowLink, cluster: Cluster) -> Iterable[tuple[int, _Ends]]:
+    """Return the index and the ends of each direction that a fault is about."""
+    node, tail, head, both = fault.link
+    for ends in ((tail, head), (head, tail))[: 2 if both else 1]:
+        yield cluster.link_index(*ends, node=node), (*ends, node)
+
+
+def _check(fault: Fault, index: int, cluster: Cluster) -> None:
+    """Raise ConfigError if the cluster has not what a fault is about."""
+    if isinstance(fault, DropLink | SlowLink):
+        try:
+            list(_links(fault, cluster))
+        except ValueError as error:
+            kind = "drop_link" if isinstance(fault, DropLink) else "slow_link"
+            place = f"faults[{index}].{kind}"
+            expected = f"a link of {cluster.name}"
+            raise ConfigError(ConfigProblem("faults", None, place, expected, str(error))) from None
+        return
+    largest = max(fault.ranks or (0,))
+    if largest >= cluster.num_devices:
+        expected = f"ranks below {cluster.num_devices}, the devices of {cluster.name}"
+        raise ConfigError(ConfigProblem("faults", None, f"faults[{index}]", expected, str(largest)))
