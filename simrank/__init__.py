@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from simrank.ranks.current import register_default_context
 
 if TYPE_CHECKING:
-    from simrank import bench, distributed, errors, multiprocessing
+    from simrank import bench, distributed, errors, explore, multiprocessing
     from simrank.context import Context
     from simrank.device import Event, Stream, Tensor
 
@@ -24,6 +24,7 @@ __all__ = [
     "bench",
     "distributed",
     "errors",
+    "explore",
     "multiprocessing",
 ]
 _FACTORIES = (

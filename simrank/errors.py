@@ -480,11 +480,11 @@ class SpawnException(ProcessRaisedException):
 
 
 class ProcessExitedException(ProcessException):
-    """A rank called `sys.exit` with a non-zero code.
+    """A rank called `sys.exit` with a non-zero code, or was killed.
 
     Attributes:
         exit_code: The code.
-        signal_name: Always None: simulated ranks get no signals.
+        signal_name: The signal that an injected fault ended it with, or None.
     """
 
     def __init__(

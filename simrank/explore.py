@@ -54,7 +54,7 @@ class OrderFailure:
         return "\n".join(lines)
 
 
-def explore(
+def search(
     run: Callable[[Delays], object],
     num_seeds: int = 200,
     *,

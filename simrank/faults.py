@@ -11,7 +11,16 @@ import numpy as np
 
 from simrank.collectives.cost import ScheduleCost
 from simrank.collectives.time_network import NOT_KNOWN
-from simrank.config.faults import DelayArrivals, DropLink, Fault, Kill, Slow, SlowLink, load_faults
+from simrank.config.faults import (
+    DelayArrivals,
+    DropLink,
+    Fault,
+    Kill,
+    Slow,
+    SlowLink,
+    describe,
+    load_faults,
+)
 from simrank.engine import Handle
 from simrank.errors import ConfigError, ConfigProblem
 from simrank.ranks import require_rank
@@ -75,10 +84,8 @@ class Faults:
 
     def unseen(self) -> Iterator[str]:
         """Yield the faults that have not happened."""
-        for index, fault in self._unseen.items():
-            given = fault.model_dump(exclude_defaults=True)
-            told = ", ".join(f"{name}={value}" for name, value in given.items())
-            yield f"fault {index} has not happened: {type(fault).__name__}({told})"
+        for fault in self._unseen.values():
+            yield f"fault {describe(fault)} has not happened"
 
     def _plan(self, index: int, fault: Fault) -> None:
         """Queue what happens at a time; what happens at a call is looked up there."""

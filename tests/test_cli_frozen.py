@@ -22,7 +22,7 @@ COMMANDS = {
     "run": {
         "program", "args", "--cluster", "--nproc-per-node", "--nproc_per_node", "--nnodes",
         "--seed", "--trace", "--trace-ranks", "--summary", "--shape-only", "--races",
-        "--strict", "--rdzv-backend",
+        "--strict", "--faults", "--seeds", "--delays", "--max-delay", "--rdzv-backend",
         "--rdzv_backend", "--rdzv-endpoint", "--rdzv_endpoint", "--rdzv-id", "--rdzv_id",
         "--master-addr", "--master_addr", "--master-port", "--master_port", "--help",
     },
@@ -45,7 +45,7 @@ def test_public_names_are_frozen():
     """What programs import."""
     assert simrank.__all__ == [
         "Context", "Event", "Stream", "Tensor", "bench", "distributed", "errors",
-        "multiprocessing",
+        "explore", "multiprocessing",
     ]  # fmt: skip
     assert all(hasattr(simrank, name) for name in simrank.__all__)
     assert simrank.multiprocessing.__all__ == [

@@ -41,7 +41,15 @@ def test_the_hang_of_the_readme_is_reported_as_shown(tmp_path):
 def test_the_first_yaml_is_valid(tmp_path):
     """It loads, and runs with smaller sizes."""
     path = tmp_path / "first.yaml"
-    path.write_text(block("yaml").replace("1 GiB", "4 KiB"))
+    path.write_text(block("yaml", 1).replace("1 GiB", "4 KiB"))
     rows = simrank.bench.run(path)
     assert {row["num_ranks"] for row in rows} == {32}
     assert all(row["num_wrong"] == 0 for row in rows)
+
+
+def test_the_faults_of_the_readme_are_valid(tmp_path):
+    """They are read, and fit the cluster of the first program."""
+    path = tmp_path / "faults.yaml"
+    path.write_text(block("yaml", 0))
+    context = simrank.Context("hgx_h100", faults=path)
+    assert len(list(context.faults.unseen())) >= 4

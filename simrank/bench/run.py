@@ -283,7 +283,8 @@ def _run_series(
 
 def _context(series: Series, config: BenchConfig, *, data: bool) -> Context:
     forced = {series.collective: (series.algorithm, series.options)}
-    return Context(series.cluster, seed=config.seed, data=data, algorithms=forced)
+    faults = config.faults
+    return Context(series.cluster, seed=config.seed, data=data, algorithms=forced, faults=faults)
 
 
 def _num_wrong(series: Series, case: Case, config: BenchConfig) -> int | None:

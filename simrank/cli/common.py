@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -58,7 +59,7 @@ def parse_ranks(text: str | None) -> list[int] | None:
 
 def progress_bar() -> AbstractContextManager[Progress]:
     """Return a progress bar on stderr, which shows nothing where that is no terminal."""
-    console = Console(stderr=True)
+    console = Console(file=sys.stderr)  # This one, even while a program's output is kept.
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),

@@ -2,21 +2,58 @@
 
 from __future__ import annotations
 
+import io
 import json
-from typing import TYPE_CHECKING, Annotated
+import shlex
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from simrank.cli.common import EXIT_STATUS, app, check_writable, parse_ranks
+from simrank import explore, units
+from simrank.cli.common import (
+    EXIT_STATUS,
+    FAILED,
+    app,
+    check_writable,
+    parse_ranks,
+    progress_bar,
+)
 from simrank.context import Context
+from simrank.engine.delays import Delays
 from simrank.errors import ConfigError, ConfigProblem, UnsupportedError
-from simrank.multiprocessing.script import run_script
+from simrank.hardware.cluster import load_cluster
+from simrank.multiprocessing.script import fresh_imports, run_script
 from simrank.trace import Summary, Timeline, summary_json, summary_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from simrank.hardware.cluster import Cluster
+
+_NO_REPLAY = {"program", "args", "seeds", "delays"}  # Parameters that a replay sets itself.
+
+
+@dataclass(frozen=True)
+class _Job:
+    """A script and the Contexts that it runs in."""
+
+    program: str
+    args: list[str]
+    num_ranks: int
+    settings: dict[str, Any]
+
+    def run(self, context: Context) -> None:
+        with context, fresh_imports():
+            run_script(context.program, self.program, self.args, self.num_ranks)
+
+    def run_quietly(self, delays: Delays | None) -> None:
+        """Run it in a Context of its own, with what it prints kept to itself."""
+        context = Context(**self.settings, delays=delays)
+        hidden = io.StringIO()
+        with redirect_stdout(hidden), redirect_stderr(hidden):
+            self.run(context)
 
 
 @app.command(
@@ -25,6 +62,7 @@ if TYPE_CHECKING:
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
 )
 def run_command(
+    command: typer.Context,
     program: Annotated[str, typer.Argument(help="A Python file.")],
     args: Annotated[list[str] | None, typer.Argument(help="Its arguments.")] = None,
     cluster: Annotated[str, typer.Option(help="Cluster name or file.")] = "hgx_h100",
@@ -53,27 +91,48 @@ def run_command(
     races: Annotated[str, typer.Option(help="Races: off, report or error.")] = "off",
     strict: Annotated[bool, typer.Option(help="Leaked Works are errors.")] = False,
     shape_only: Annotated[bool, typer.Option(help="Large tensors have no values.")] = False,
+    faults: Annotated[str | None, typer.Option(help="YAML of faults to inject.")] = None,
+    seeds: Annotated[
+        int | None, typer.Option(min=1, help="Look for bugs of order under so many seeds.")
+    ] = None,
+    delays: Annotated[
+        str | None, typer.Option(help="Replay these delays: 17 or 17:h3.12,w0.4.")
+    ] = None,
+    max_delay: Annotated[str, typer.Option(help="Longest delay of a seed.")] = "1 ms",
 ) -> None:
     """Run PROGRAM once per simulated rank, all in this process, where torchrun would."""
     if any((rdzv_backend, rdzv_endpoint, rdzv_id, master_addr, master_port)):
         typer.echo("simrank: --rdzv* and --master* are ignored: ranks share a process", err=True)
-    if races not in ("off", "report", "error"):
-        expected = "off, report or error"
-        raise ConfigError(ConfigProblem("command line", None, "--races", expected, races))
-    if summary not in _SUMMARIES:
-        expected = f"one of {', '.join(_SUMMARIES)}"
-        raise ConfigError(ConfigProblem("command line", None, "--summary", expected, summary))
+    _check_choice("--races", races, ("off", "report", "error"))
+    _check_choice("--summary", summary, tuple(_SUMMARIES))
     check_writable(trace)
-    reference = cluster if nnodes is None else {"name": cluster, "nodes": nnodes}
-    context = Context(reference, seed=seed, data=not shape_only, races=races, strict=strict)
-    num_ranks = _num_ranks(context.cluster, nproc_per_node)
-    timeline, added = Timeline(parse_ranks(trace_ranks)), Summary()
+    built = load_cluster(cluster, nnodes)
+    settings: dict[str, Any] = {
+        "cluster": built,
+        "seed": seed,
+        "data": not shape_only,
+        "races": races,
+    }
+    settings |= {"strict": strict, "faults": faults or ()}
+    job = _Job(program, args or [], _num_ranks(built, nproc_per_node), settings)
+    max_ps = _max_delay_ps(max_delay)
+    if seeds is not None:
+        _explore(command, job, seeds, max_ps)
+        return
+    context = Context(**settings, delays=_delays(delays, max_ps))
+    _run_shown(job, context, trace, parse_ranks(trace_ranks), summary)
+
+
+def _run_shown(
+    job: _Job, context: Context, trace: str | None, trace_ranks: list[int] | None, summary: str
+) -> None:
+    """Run the script once, and write its timeline and summary."""
+    timeline, added = Timeline(trace_ranks), Summary()
     context.observe(added)
     if trace is not None:
         context.observe(timeline)
     try:
-        with context:
-            run_script(context.program, program, args or [], num_ranks)
+        job.run(context)
     finally:
         if trace is not None:
             timeline.write(trace)
@@ -91,6 +150,68 @@ _SUMMARIES: dict[str, Callable[[Summary, int, dict[int, int]], str] | None] = {
     "json": lambda *facts: json.dumps(summary_json(*facts)),
     "none": None,
 }
+
+
+def _explore(command: typer.Context, job: _Job, num_seeds: int, max_ps: int) -> None:
+    """Run the script under many seeds; show the first failure, shrunk, and what replays it."""
+    job.run_quietly(None)  # What fails without any delay is no matter of order.
+    with progress_bar() as progress:
+        task = progress.add_task("", total=num_seeds)
+
+        def show(what: str, done: int, total: int) -> None:
+            progress.update(task, description=what, completed=done, total=total)
+
+        failure = explore.search(job.run_quietly, num_seeds, max_delay_ps=max_ps, on_progress=show)
+    if failure is None:
+        bound = units.format_time(max_ps)
+        typer.echo(f"simrank: no failure in {num_seeds} seed(s), delays up to {bound}", err=True)
+        return
+    typer.echo(str(failure.error), err=True)
+    for note in getattr(failure.error, "__notes__", ()):
+        typer.echo(note, err=True)
+    typer.echo(f"simrank: {failure}", err=True)
+    typer.echo(f"to replay: {_replay(command, job, str(failure.delays))}", err=True)
+    raise typer.Exit(FAILED)
+
+
+def _replay(command: typer.Context, job: _Job, delays: str) -> str:
+    """Return the command line that runs the same once, under some delays."""
+    words = ["simrank", "run", "--delays", delays]
+    for parameter in command.command.params:
+        name = parameter.name or ""
+        source = command.get_parameter_source(name)
+        if name in _NO_REPLAY or source is None or source.name != "COMMANDLINE":
+            continue
+        value = command.params[name]
+        words += [parameter.opts[0]] if value is True else [parameter.opts[0], str(value)]
+    return shlex.join([*words, job.program, *job.args])
+
+
+def _delays(text: str | None, max_ps: int) -> Delays | None:
+    if text is None:
+        return None
+    try:
+        return Delays.parse(text, max_ps=max_ps)
+    except ValueError:
+        expected = "a seed from 1, with points such as 17:h3.12,w0.4"
+        raise ConfigError(ConfigProblem("command line", None, "--delays", expected, text)) from None
+
+
+def _max_delay_ps(text: str) -> int:
+    try:
+        max_ps = units.parse_time(text)
+    except ValueError:
+        max_ps = 0
+    if max_ps < 1:
+        expected = "a time above zero such as '1 ms'"
+        raise ConfigError(ConfigProblem("command line", None, "--max-delay", expected, text))
+    return max_ps
+
+
+def _check_choice(option: str, given: str, choices: tuple[str, ...]) -> None:
+    if given not in choices:
+        expected = f"one of {', '.join(choices)}"
+        raise ConfigError(ConfigProblem("command line", None, option, expected, given))
 
 
 def _num_ranks(cluster: Cluster, nproc_per_node: int | None) -> int:

@@ -13,6 +13,7 @@ from pydantic_core import PydanticCustomError
 
 from simrank import units
 from simrank.config.cluster import ClusterConfig
+from simrank.config.faults import Fault, faults_from_source
 from simrank.config.load import cluster_from_source
 from simrank.config.locate import locate
 from simrank.config.model import Model, custom_problem, in_file_order, validate
@@ -193,6 +194,7 @@ class _BenchKeys(Model):
     measured: Annotated[tuple[str, ...], BeforeValidator(_files)] = ()
     check: Flag = True
     seed: Seed = 0
+    faults: object = ()
 
 
 class BenchConfig(Model):
@@ -212,6 +214,7 @@ class BenchConfig(Model):
         measured: Measured tables to set beside the results.
         check: Whether results are checked against a float64 reference.
         seed: Seed of the data and of every tie.
+        faults: What goes wrong on purpose.
         source_file: Where the benchmark was written, for messages.
     """
 
@@ -228,6 +231,7 @@ class BenchConfig(Model):
     measured: tuple[Path, ...]
     check: bool
     seed: int
+    faults: tuple[Fault, ...]
     source_file: str
 
 
@@ -269,10 +273,12 @@ def bench_from_source(source: Source) -> BenchConfig:
         raise ConfigError(*in_file_order([*problems, *error.problems])) from None
     measured = _measured(source, keys.measured, problems)
     problems += _ranks_that_do_not_fit(source, keys, clusters)
+    faults = _faults(source, problems)
     if problems:
         raise ConfigError(*in_file_order(problems))
     rest = {name: getattr(keys, name) for name in _BenchKeys.model_fields}
     rest |= {"clusters": tuple(clusters), "measured": tuple(measured), "source_file": source.file}
+    rest["faults"] = faults
     rest["sizes_bytes"] = rest.pop("sizes") if sizes is None else sizes
     del rest["cluster"]
     return BenchConfig.model_construct(**rest)
@@ -318,6 +324,15 @@ def _swept_sizes(source: Source, problems: list[ConfigProblem]) -> tuple[int, ..
     except PydanticCustomError as error:
         problems.append(custom_problem(source, ("sizes",), error))
     return None
+
+
+def _faults(source: Source, problems: list[ConfigProblem]) -> tuple[Fault, ...]:
+    """Return the faults of a benchmark and note what is wrong with them."""
+    try:
+        return faults_from_source(source)
+    except ConfigError as error:
+        problems.extend(error.problems)
+        return ()
 
 
 def _measured(source: Source, words: tuple[str, ...], problems: list[ConfigProblem]) -> list[Path]:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from simrank.config.bench import bench_from_source
+from simrank.config.faults import load_faults
 from simrank.config.load import cluster_from_yaml
 from simrank.config.locate import builtin_names, locate
 from simrank.config.measured import load_measured
@@ -15,7 +16,7 @@ def check_file(path: str | Path) -> str:
     """Check any configuration file, with everything that it refers to.
 
     Args:
-        path: A YAML file of a cluster or a benchmark, a measured CSV table, or the name of a
+        path: A YAML file of a cluster, a benchmark or faults, a measured CSV, or the name of a
             built-in cluster.
 
     Returns:
@@ -30,6 +31,8 @@ def check_file(path: str | Path) -> str:
     if path.suffix == ".csv":
         return f"measured table with {len(load_measured(path))} rows"
     source = read_yaml(path)
+    if kind_of(source) == "faults":
+        return f"faults: {len(load_faults(path))}"
     if kind_of(source) == "cluster":
         cluster = cluster_from_yaml(source)
         return f"cluster {cluster.name}: {cluster.nodes} node(s) of {cluster.device.count} devices"
@@ -41,13 +44,15 @@ def check_file(path: str | Path) -> str:
 
 
 def kind_of(source: Source) -> str:
-    """Return "cluster" or "bench", by the keys at the top level.
+    """Return "cluster", "bench" or "faults", by the keys at the top level.
 
     Raises:
         ConfigError: The keys are of neither.
     """
     assert isinstance(source.data, Mapping)
     keys = set(source.data)
+    if keys == {"faults"}:
+        return "faults"
     if keys & {"cluster", "clusters", "collectives"} and not keys & {"device", "links"}:
         return "bench"
     if keys & {"device", "links", "switches", "fabric", "name"}:

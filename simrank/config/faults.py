@@ -17,12 +17,11 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
+from simrank import units
 from simrank.config.model import Model, in_file_order, validate
 from simrank.config.quantity import Count, Time, choice_text, closest, reject
 from simrank.config.yaml_source import KeyPath, Source, read_yaml
 from simrank.errors import ConfigError, ConfigProblem
-
-FaultsRef = str | Path | Sequence[Mapping[str, object]]
 
 ALL: tuple[int, ...] | None = None  # What `ranks` is where every rank is meant.
 _LINK = re.compile(r"(?:node (\d+): *)?(\S+) *(<?->) *(\S+)")
@@ -143,6 +142,7 @@ class SlowLink(Model):
 
 
 Fault = Kill | Slow | DelayArrivals | DropLink | SlowLink
+FaultsRef = str | Path | Sequence[Mapping[str, object] | Fault]
 _KINDS: dict[str, type[Fault]] = {
     "kill": Kill,
     "slow": Slow,
@@ -201,7 +201,29 @@ def faults_from_source(source: Source) -> tuple[Fault, ...]:
     return tuple(found)
 
 
+def describe(fault: Fault) -> str:
+    """Return a fault as it is written in YAML."""
+    parts = []
+    for name, field in type(fault).model_fields.items():
+        if name in fault.model_fields_set:
+            value = getattr(fault, name)
+            parts.append(f"{field.alias or name}: {_as_written(name, value)}")
+    return "{" + ", ".join(parts) + "}"
+
+
+def _as_written(name: str, value: Any) -> str:  # noqa: ANN401 - of any field
+    if name == "link":
+        node, tail, head, both = value
+        where = "" if node is None else f"node {node}: "
+        return f"{where}{tail} {'<->' if both else '->'} {head}"
+    if name == "ranks":
+        return "all" if value is ALL else str(value[0] if len(value) == 1 else list(value))
+    return units.format_time(value) if name.endswith("_ps") else f"{value}"
+
+
 def _fault(source: Source, place: KeyPath, entry: object) -> Fault:
+    if isinstance(entry, Fault):
+        return entry
     if not isinstance(entry, Mapping):
         expected = "a mapping such as {kill: 3, at: 2 ms}"
         raise ConfigError(source.problem(place, expected, source.describe(place, entry)))

@@ -268,7 +268,7 @@ class Engine:
         if task.host_ps > self.now_ps:
             due_ps = task.host_ps + delay_ps
         if self.delays is not None:
-            due_ps += self.delays.draw(WAKE, task.rank, task.site)
+            due_ps += self.delays.draw(WAKE, task.rank, user_site)
         next_key = self._next_key
         heappush(self._queue, (due_ps, next_key(), task))
         task.waiting = SLEEPING
@@ -290,7 +290,7 @@ class Engine:
     def sleep_weakly(self, task: Task, due_ps: int, reason: limits.PollReason) -> None:
         """Let a task poll or sleep until `due_ps` without keeping the simulation alive (E8)."""
         if self.delays is not None:
-            due_ps += self.delays.draw(WAKE, task.rank, task.site)
+            due_ps += self.delays.draw(WAKE, task.rank, user_site)
         wakeup = self.call_at(due_ps, partial(self.resume, task), weak=True)
         task.waiting = reason
         start_ps = self.now_ps

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simrank.errors import SimrankError
 from simrank.multiprocessing.spawn import spawn_in
-from simrank.ranks import require_program
+from simrank.ranks import require_program, stdlib
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from types import CodeType
 
     from simrank.ranks import Program
@@ -45,6 +46,18 @@ def run_script(parent: Program, path: str | Path, args: Sequence[str], nprocs: i
         spawn_in(parent, _run_once, (code, [str(path), *args]), nprocs)
     finally:
         sys.path.remove(folder)
+
+
+@contextmanager
+def fresh_imports() -> Iterator[None]:
+    """Forget the program's own modules that are imported within the block, and what they hold."""
+    before = set(sys.modules)
+    try:
+        yield
+    finally:
+        for name, module in list(sys.modules.items()):
+            if name not in before and stdlib.is_programs_own(module):
+                del sys.modules[name]
 
 
 def _run_once(_: int, code: CodeType, argv: list[str]) -> None:

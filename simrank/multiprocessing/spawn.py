@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import traceback
 from typing import TYPE_CHECKING, Any
 
@@ -233,6 +234,10 @@ def _failure(group: TaskGroup) -> BaseException:
 
 def _exited(rank: int, error: SystemExit) -> ProcessException:
     code = error.code if isinstance(error.code, int) else 1
+    if code < 0:  # As a real exit code tells it: a signal ended the process.
+        name = signal.Signals(-code).name
+        text = f"process {rank} terminated with signal {name}"
+        return ProcessExitedException(text, rank, _FIRST_PID + rank, code, name)
     text = f"process {rank} terminated with exit code {code}"
     if isinstance(error.code, str):
         text += f": {error.code}"

@@ -165,7 +165,7 @@ def _refuse(original: Callable[..., Any], module: str) -> Callable[..., Any]:
 def _rebind(replacements: dict[int, Any]) -> None:
     """Replace names in the program's own modules, by the identity of what they are bound to."""
     for module in list(sys.modules.values()):
-        if not _is_programs_own(module):
+        if not is_programs_own(module):
             continue
         names = vars(module)
         for name, value in list(names.items()):
@@ -173,7 +173,7 @@ def _rebind(replacements: dict[int, Any]) -> None:
                 names[name] = replacements[id(value)]
 
 
-def _is_programs_own(module: ModuleType) -> bool:
+def is_programs_own(module: ModuleType) -> bool:
     """Whether a module is neither simrank's nor installed nor the standard library's."""
     file = getattr(module, "__file__", None)
     try:
