@@ -2,27 +2,16 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from simrank import distributed as distributed_module
+from simrank import multiprocessing as multiprocessing_module
 from simrank.collectives.choice import Chooser
 from simrank.collectives.cost import ScheduleCost
-from simrank.device import (
-    DTYPES,
-    AddressSpace,
-    Device,
-    Network,
-    Operation,
-    current_device,
-    current_stream,
-    factories,
-    use_stream,
-)
+from simrank.device import AddressSpace, Device, Network, Operation
 from simrank.device import Event as EventType  # The plain names are torch's, on the Context.
 from simrank.device import Stream as StreamType
-from simrank.device.arithmetic import parse_device
-from simrank.device.current import new_stream, synchronize
+from simrank.device.namespace import TorchNames
 from simrank.device.races import RaceChecker
 from simrank.distributed import Work
 from simrank.distributed.planner import CollectiveLibrary
@@ -34,7 +23,6 @@ from simrank.ranks import Program, current_program, set_program, stdlib
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
-    from contextlib import AbstractContextManager
     from types import TracebackType
 
     from simrank.config.faults import FaultsRef
@@ -72,11 +60,11 @@ class Devices:
         return (self._made[index] for index in sorted(self._made))
 
 
-class Context:
+class Context(TorchNames):
     """A simulated cluster and everything that runs on it.
 
-    It also has torch's names (`zeros`, `tensor`, `float32`, `Stream`, ...), so that a program that
-    takes `torch` as a parameter can be handed a Context.
+    It also has torch's names (`zeros`, `cat`, `float32`, `cuda`, ...), so that a program that takes
+    `torch` as a parameter can be handed a Context; see `device/namespace.py`.
 
     Args:
         cluster: Name of a built-in cluster, path of a YAML file, mapping such as
@@ -101,7 +89,7 @@ class Context:
         devices: Its devices.
         network: Its links in this run.
         program: The main program, on the hub.
-        multiprocessing: `spawn` on this Context.
+        multiprocessing: The names of torch.multiprocessing; `spawn` is on this Context.
         distributed: The functions of torch.distributed.
         faults: What goes wrong on purpose, or None.
         unjoined: Spawns with join=False whose end nobody has seen yet.
@@ -134,7 +122,7 @@ class Context:
         self._strict = strict
         self.devices = Devices(self._make_device, self.cluster.num_devices)
         self.program = Program(self, self.engine)
-        self.multiprocessing = SimpleNamespace(spawn=self._spawn)
+        self.multiprocessing = _Multiprocessing(self._spawn)
         self.distributed = distributed_module
         self.unjoined: list[ProcessContext] = []
         self._outer: list[Program | None] = []
@@ -283,73 +271,15 @@ class Context:
         parent = program if program is not None and program.context is self else self.program
         return spawn_in(parent, fn, args, nprocs, join=join)
 
-    # ---- torch's names ----
 
-    def stream(self, stream: StreamType) -> AbstractContextManager[StreamType]:
-        """Make `stream` the current stream within a block, as torch.cuda.stream."""
-        return use_stream(stream)
+class _Multiprocessing:
+    """The names of torch.multiprocessing, with `spawn` on one Context."""
 
-    def Stream(self, device: Any = None) -> StreamType:  # noqa: N802, ANN401 - torch's name
-        """Return a new stream of a device (default: the current one)."""
-        stream: StreamType = self._bind(new_stream)(self._device(device))
-        return stream
+    def __init__(self, spawn: Callable[..., Any]) -> None:
+        self.spawn = self.start_processes = spawn
 
-    def Event(self, enable_timing: bool = False) -> EventType:  # noqa: N802 - torch's name
-        """Return a new event."""
-        return EventType(enable_timing=enable_timing)
-
-    def current_stream(self) -> StreamType:
-        """Return the running program's current stream."""
-        return current_stream(self._program())
-
-    def synchronize(self, device: Any = None) -> None:  # noqa: ANN401 - torch's spellings
-        """Block the host until everything issued to a device so far has ended."""
-        self._bind(synchronize)(self._device(device))
-
-    def _program(self) -> Program:
-        program = current_program()
-        return program if program is not None and program.context is self else self.program
-
-    def _device(self, device: Any) -> Device:  # noqa: ANN401 - torch's spellings
-        if device is None:
-            return current_device(self._program())
-        found = parse_device(device)
-        if found is None:
-            raise SimrankError("the host has no streams; name a device")
-        return found
-
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - dtypes and factories
-        """Return torch's dtypes and factories under their names."""
-        if name in DTYPES:
-            return DTYPES[name]
-        if name in FACTORIES:
-            return self._bind(FACTORIES[name])
-        raise AttributeError(f"'Context' object has no attribute {name!r}")
-
-    def _bind(self, factory: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a factory that also works where no program of this Context is current."""
-
-        def bound(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - the factory's
-            program = current_program()
-            if program is not None and program.context is self:
-                return factory(*args, **kwargs)
-            set_program(self.program)
-            try:
-                return factory(*args, **kwargs)
-            finally:
-                set_program(program)
-
-        bound.__doc__ = factory.__doc__
-        return bound
-
-
-FACTORIES: dict[str, Callable[..., Any]] = {
-    name: getattr(factories, name)
-    for name in (
-        "empty", "zeros", "ones", "full", "tensor", "arange", "from_numpy", "rand", "randn",
-        "manual_seed",
-    )
-}  # fmt: skip
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - the module's names
+        return getattr(multiprocessing_module, name)
 
 
 def _load(cluster: str | Mapping[str, Any] | Cluster) -> Cluster:

@@ -2,40 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from simrank.device import current
 from simrank.device.dtypes import DType, as_dtype, bool_, float32, int64, promote, promote_scalar
+from simrank.device.elementwise import BINARY, COMPARE, UNARY, wrong_kind
 from simrank.device.memory import guarded
 from simrank.device.races import Accesses
+from simrank.device.shapes import broadcast
 from simrank.device.transfer import copy_between
 from simrank.errors import SimrankError, UnsupportedError
 from simrank.ranks import require_program
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from simrank.device.device import Device
     from simrank.device.tensor import Tensor
 
 Array = np.ndarray[Any, Any]
-
-BINARY: dict[str, Callable[..., Any]] = {
-    "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.true_divide,
-    "pow": np.power, "maximum": np.maximum, "minimum": np.minimum,
-}  # fmt: skip
-COMPARE: dict[str, Callable[..., Any]] = {
-    "eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal,
-    "gt": np.greater, "ge": np.greater_equal,
-}  # fmt: skip
-UNARY: dict[str, Callable[..., Any]] = {
-    "neg": np.negative, "abs": np.abs, "exp": np.exp, "log": np.log, "sqrt": np.sqrt,
-    "tanh": np.tanh, "relu": lambda x: np.maximum(x, np.zeros((), x.dtype)),
-}  # fmt: skip
-_FLOAT_ONLY = {"exp", "log", "sqrt", "tanh"}
 
 
 def common_device(tensors: Sequence[Tensor]) -> Device | None:
@@ -67,30 +54,49 @@ def run(
     writes: Sequence[Tensor],
     *,
     flops: int | None = None,
+    bytes_moved: int | None = None,
 ) -> None:
     """Run `compute` on values: at once on the host, in stream order on a device.
 
-    Simulated cost: on a device a kernel of roofline time: bytes read and written, and `flops`
-    (default: one per element written). On the host nothing.
+    Simulated cost: on a device a kernel of roofline time: `bytes_moved` (default: what it reads
+    and writes), and `flops` (default: one per element written). On the host nothing.
+
+    Raises:
+        RuntimeError: Tensors on different devices, or several elements of a tensor that is
+            written lie at one place (`expand`); torch's words.
     """
     device = common_device([*writes, *reads])
+    for tensor in writes:
+        if 0 in tensor.array.strides and _overlaps_itself(tensor.array):
+            raise RuntimeError(
+                "unsupported operation: more than one element of the written-to tensor refers to "
+                "a single memory location. Please clone() the tensor before performing the "
+                "operation."
+            )
     if device is None:
         for tensor in (*reads, *writes):
             tensor.wait_values()
-        compute()
+        with np.errstate(all="ignore"):  # As on a device: inf and NaN.
+            compute()
         return
+    if bytes_moved is None:
+        bytes_moved = sum(tensor.nbytes for tensor in (*reads, *writes))
     operation = device.launch(
         current.stream_on(device),
         name,
         guarded(compute, reads, writes),
         Accesses(reads, writes),
         num_elements=writes[0].numel(),
-        bytes_moved=sum(tensor.nbytes for tensor in (*reads, *writes)),
+        bytes_moved=bytes_moved,
         flops=writes[0].numel() if flops is None else flops,
         dtype=writes[0].dtype.name,
     )
     for tensor in writes:
         tensor.storage.note_write(operation, tensor.array)
+
+
+def _overlaps_itself(view: Array) -> bool:
+    return any(step == 0 and size > 1 for step, size in zip(view.strides, view.shape, strict=True))
 
 
 def copy(target: Tensor, src: Tensor, *, non_blocking: bool) -> None:
@@ -102,7 +108,11 @@ def copy(target: Tensor, src: Tensor, *, non_blocking: bool) -> None:
     Simulated cost: bytes over the route between devices, or over the host link.
     """
     if target.shape != src.shape:
-        np.broadcast_shapes(target.shape, src.shape)  # numpy's error names both shapes.
+        if broadcast(target.shape, src.shape) != target.shape:
+            raise RuntimeError(
+                f"output with shape {list(target.shape)} doesn't match the broadcast shape "
+                f"{list(broadcast(target.shape, src.shape))}"
+            )
         src = Tensor_like(src, np.broadcast_to(src.array, target.shape))
     into, source = target.storage.device, src.storage.device
     if into is source:
@@ -124,6 +134,12 @@ def _assign(view: Array, values: Array) -> None:
     view[...] = values.astype(view.dtype) if values.dtype != view.dtype else values
 
 
+def split_target(target: Sequence[Any]) -> tuple[list[Any], list[bool]]:
+    """Return devices and dtypes, then flags, of the positional arguments of `Tensor.to`."""
+    named = [given for given in target if not isinstance(given, bool) and given is not None]
+    return named, [given for given in target if isinstance(given, bool)]
+
+
 def parse_target(tensor: Tensor, target: Any) -> tuple[Device | None, DType]:  # noqa: ANN401
     """Return device and dtype that `Tensor.to(target)` asks for."""
     device = tensor.storage.device
@@ -142,7 +158,7 @@ def parse_device(device: Any) -> Device | None:  # noqa: ANN401 - torch's spelli
     Raises:
         SimrankError: There is no such device.
     """
-    if device == "cpu":
+    if device == "cpu" or device == "cpu:0":  # noqa: PLR1714 - hashing a Device says nothing
         return None
     program = require_program("a tensor factory")
     if device is None or device == "cuda":
@@ -161,43 +177,110 @@ def parse_device(device: Any) -> Device | None:  # noqa: ANN401 - torch's spelli
     raise UnsupportedError(f"device {device!r}: expected 'cpu', 'cuda', 'cuda:N' or N")
 
 
-def _empty(shape: Sequence[int], dtype: DType, like: Tensor) -> Tensor:
+def empty_beside(tensor: Tensor, shape: Sequence[int], dtype: DType) -> Tensor:
+    """Return a tensor on the device of another, every byte of which is written next."""
     from simrank.device.tensor import empty  # noqa: PLC0415 - tensors are made of this module
 
-    return empty(shape, dtype, like.storage.device, fresh=False)
+    return empty(shape, dtype, tensor.storage.device, fresh=False)
 
 
-def _operand(value: Any, like: Tensor) -> tuple[Any, DType, tuple[Tensor, ...]]:  # noqa: ANN401
+def widen(values: Array) -> Array:
+    """Return narrow floats as float32, in which devices compute them; the rest as it is."""
+    narrow = values.dtype.itemsize < 4 and values.dtype.kind in "fV"
+    return values.astype(np.float32) if narrow else values
+
+
+def produce(  # noqa: PLR0913 - an operation's facts
+    name: str,
+    function: Callable[..., Any],
+    tensors: Sequence[Tensor],
+    shape: Sequence[int],
+    dtype: DType,
+    *,
+    flops: int | None = None,
+    bytes_moved: int | None = None,
+) -> Tensor:
+    """Return a new tensor of `function(*arrays)`, computed in stream order; see `run`.
+
+    Args:
+        name: For timelines.
+        function: Of the arrays; narrow floats come in as float32, the result is rounded once.
+        tensors: What it reads; the first says on which device.
+        shape: Of the result.
+        dtype: Of the result.
+        flops: Default: one per element of the result.
+        bytes_moved: Default: all that is read and written.
+    """
+    result = empty_beside(tensors[0], shape, dtype)
+    arrays, target = [tensor.array for tensor in tensors], result.array
+
+    def compute() -> None:
+        target[...] = function(*[widen(values) for values in arrays])
+
+    run(name, compute, tensors, (result,), flops=flops, bytes_moved=bytes_moved)
+    return result
+
+
+def operand(value: Any, like: Tensor) -> tuple[Any, DType, tuple[Tensor, ...]]:  # noqa: ANN401
     """Return an operand's numpy value, the type it promotes `like` to, and what it reads."""
-    if hasattr(value, "storage"):
-        other: Tensor = value
-        dtype = promote(like.dtype, other.dtype)
-        if other.dtype.kind == like.dtype.kind and (other.ndim == 0) != (like.ndim == 0):
-            dtype = like.dtype if other.ndim == 0 else other.dtype  # A scalar does not widen.
-        return other.array, dtype, (other,)
-    return value, promote_scalar(like.dtype, value), ()
+    if not hasattr(value, "storage"):
+        if not isinstance(value, bool | int | float | complex | np.generic):
+            raise TypeError(f"expected a Tensor or a number, got {type(value).__name__}")
+        return value, promote_scalar(like.dtype, value), ()
+    other: Tensor = value
+    dtype = promote(like.dtype, other.dtype)
+    if other.dtype.kind == like.dtype.kind and (other.ndim == 0) != (like.ndim == 0):
+        dtype = like.dtype if other.ndim == 0 else other.dtype  # A scalar does not widen.
+    if other.ndim == 0 and other.storage.device is None and like.storage.device is not None:
+        other.wait_values()  # As in torch: a host scalar goes with tensors of any device.
+        return other.array.copy(), dtype, ()
+    return other.array, dtype, (other,)
 
 
-def binary(name: str, tensor: Tensor, other: Any, *, swap: bool = False) -> Tensor:  # noqa: ANN401
-    """Return `tensor op other`, promoted and broadcast as torch does."""
-    function = BINARY.get(name) or COMPARE[name]
-    value, dtype, extra = _operand(other, tensor)
+def binary(
+    name: str,
+    tensor: Tensor,
+    other: Any,  # noqa: ANN401 - a tensor or a number
+    *,
+    swap: bool = False,
+    alpha: float = 1,
+) -> Tensor:
+    """Return `tensor op alpha * other`, promoted and broadcast as torch does.
+
+    Raises:
+        RuntimeError: The shapes do not fit, or the operation is not defined for the type.
+    """
+    function = BINARY[name]
+    value, dtype, extra = operand(other, tensor)
     if name == "div" and dtype.kind != "float":
         dtype = float32
-    compute_dtype = dtype
+    _refuse(name, dtype, tensor, other)
+    compute_dtype = dtype.numpy
     if name in COMPARE:
         dtype = bool_
-    shape = np.broadcast_shapes(tensor.shape, np.shape(value))
-    result = _empty(shape, dtype, tensor)
+    shape = broadcast(tensor.shape, np.shape(value))
+    result = empty_beside(tensor, shape, dtype)
     first, target = tensor.array, result.array
 
     def compute() -> None:
-        left = first.astype(compute_dtype.numpy, copy=False)
-        right = np.asarray(value).astype(compute_dtype.numpy, copy=False)
+        left = first.astype(compute_dtype, copy=False)
+        right = np.asarray(value).astype(compute_dtype, copy=False)
+        if alpha != 1:
+            right = right * np.asarray(alpha, compute_dtype)
         target[...] = function(right, left) if swap else function(left, right)
 
     run(name, compute, (tensor, *extra), (result,))
     return result
+
+
+def _refuse(name: str, dtype: DType, tensor: Tensor, other: Any) -> None:  # noqa: ANN401
+    """Raise torch's error where a function is not defined for its operands."""
+    kind = as_dtype(type(other)).kind if not hasattr(other, "dtype") else as_dtype(other.dtype).kind
+    problem = wrong_kind(name, dtype.name, (tensor.dtype.kind, kind))
+    if problem is not None:
+        raise problem
+    if name == "pow" and dtype.kind == "int" and isinstance(other, int) and other < 0:
+        raise RuntimeError("Integers to negative integer powers are not allowed.")
 
 
 def binary_(name: str, tensor: Tensor, other: Any, alpha: float = 1) -> Tensor:  # noqa: ANN401
@@ -206,15 +289,18 @@ def binary_(name: str, tensor: Tensor, other: Any, alpha: float = 1) -> Tensor: 
     Raises:
         RuntimeError: The result's type does not fit the tensor's; torch's words.
     """
-    value, dtype, extra = _operand(other, tensor)
+    value, dtype, extra = operand(other, tensor)
+    if name == "div" and dtype.kind != "float":
+        dtype = float32
     if dtype.kind == "float" and tensor.dtype.kind != "float":
         raise RuntimeError(
             f"result type {dtype.name} can't be cast to the desired output type {tensor.dtype.name}"
         )
-    if np.broadcast_shapes(tensor.shape, np.shape(value)) != tensor.shape:
+    _refuse(name, dtype, tensor, other)
+    if broadcast(tensor.shape, np.shape(value)) != tensor.shape:
         raise RuntimeError(
             f"output with shape {list(tensor.shape)} doesn't match the broadcast shape "
-            f"{list(np.broadcast_shapes(tensor.shape, np.shape(value)))}"
+            f"{list(broadcast(tensor.shape, np.shape(value)))}"
         )
     if isinstance(alpha, float) and tensor.dtype.kind != "float" and alpha != int(alpha):
         raise RuntimeError(
@@ -230,101 +316,50 @@ def binary_(name: str, tensor: Tensor, other: Any, alpha: float = 1) -> Tensor: 
     return tensor
 
 
+def unary_type(name: str, dtype: DType) -> DType:
+    """Return the type of a function of every element.
+
+    Raises:
+        NotImplementedError: torch has it not for this type; as torch says.
+    """
+    _, rule, kinds = UNARY[name]
+    if name == "neg" and dtype is bool_:
+        raise RuntimeError(
+            "Negation, the `-` operator, on a bool tensor is not supported. If you are trying to "
+            "invert a mask, use the `~` or `logical_not()` operator instead."
+        )
+    if dtype.kind not in kinds:
+        raise NotImplementedError(f"\"{name}_cpu\" not implemented for '{dtype.name}'")
+    if rule == "bool":
+        return bool_
+    if rule == "number" and dtype is bool_:
+        return int64
+    return float32 if rule == "float" and dtype.kind != "float" else dtype
+
+
 def unary(name: str, tensor: Tensor) -> Tensor:
     """Return a function of every element."""
-    dtype = float32 if name in _FLOAT_ONLY and tensor.dtype.kind != "float" else tensor.dtype
-    result = _empty(tensor.shape, dtype, tensor)
-    function, values, target = UNARY[name], tensor.array, result.array
+    dtype, function = unary_type(name, tensor.dtype), UNARY[name].function
+    converts = dtype is not bool_ and dtype.kind != tensor.dtype.kind
+    wide = dtype.numpy if converts else None
 
-    def compute() -> None:
-        target[...] = function(values.astype(target.dtype, copy=False))
+    def compute(values: Array) -> Any:  # noqa: ANN401 - numpy's
+        return function(values if wide is None else values.astype(wide))
 
-    run(name, compute, (tensor,), (result,))
-    return result
+    return produce(name, compute, (tensor,), tensor.shape, dtype)
 
 
-def reduce(name: str, tensor: Tensor, dim: int | None, *, keepdim: bool) -> Tensor:
-    """Return sum, mean, max or min over one dim or all; narrow floats accumulate in float32."""
-    dtype = tensor.dtype
-    if name == "sum" and dtype.kind != "float":
-        dtype = int64
-    elif name == "mean" and dtype.kind != "float":
+def unary_(name: str, tensor: Tensor) -> Tensor:
+    """Compute a function of every element into its tensor."""
+    dtype = unary_type(name, tensor.dtype)
+    if dtype is not tensor.dtype:
         raise RuntimeError(
-            f"mean(): could not infer output dtype. Input dtype must be a floating point dtype. "
-            f"Got: {dtype.name}"
+            f"result type {dtype.name} can't be cast to the desired output type {tensor.dtype.name}"
         )
-    shape = _reduced_shape(tensor.shape, dim, keepdim=keepdim)
-    result = _empty(shape, dtype, tensor)
-    wide = np.float32 if dtype.itemsize < 4 and dtype.kind == "float" else dtype.numpy
-    values, target = tensor.array, result.array
+    view, function = tensor.array, UNARY[name].function
 
     def compute() -> None:
-        target[...] = getattr(values.astype(wide, copy=False), name)(axis=dim, keepdims=keepdim)
+        view[...] = function(widen(view))
 
-    run(name, compute, (tensor,), (result,), flops=tensor.numel())
-    return result
-
-
-def _reduced_shape(shape: tuple[int, ...], dim: int | None, *, keepdim: bool) -> tuple[int, ...]:
-    dims = range(len(shape)) if dim is None else (range(len(shape))[dim],)
-    if keepdim:
-        return tuple(1 if index in dims else size for index, size in enumerate(shape))
-    return tuple(size for index, size in enumerate(shape) if index not in dims)
-
-
-def matmul(first: Tensor, second: Tensor) -> Tensor:
-    """Return the matrix product; 16-bit types accumulate in float32, the result is rounded once."""
-    dtype = promote(first.dtype, second.dtype)
-    if first.shape[-1:] != second.shape[-2:][:1]:
-        raise RuntimeError(
-            "mat1 and mat2 shapes cannot be multiplied "
-            f"({'x'.join(map(str, first.shape))} and {'x'.join(map(str, second.shape))})"
-        )
-    batch = np.broadcast_shapes(first.shape[:-2], second.shape[:-2])
-    shape = (*batch, *first.shape[-2:-1], *second.shape[-1:][: second.ndim - 1])
-    result = _empty(shape, dtype, first)
-    wide = np.float32 if dtype.itemsize < 4 and dtype.kind == "float" else dtype.numpy
-    left, right, target = first.array, second.array, result.array
-
-    def compute() -> None:
-        target[...] = np.matmul(left.astype(wide, copy=False), right.astype(wide, copy=False))
-
-    flops = 2 * result.numel() * first.shape[-1]
-    run("matmul", compute, (first, second), (result,), flops=flops)
-    return result
-
-
-BinaryMethod = Callable[["Tensor", Any], "Tensor"]
-
-
-def binary_method(name: str, *, swap: bool = False) -> BinaryMethod:
-    """Return a method of the tensor class from the tables above."""
-
-    def method(self: Tensor, other: Any) -> Tensor:  # noqa: ANN401 - a tensor or a number
-        return binary(name, self, other, swap=swap)
-
-    method.__name__ = name
-    method.__doc__ = f"Return `{name}` of both, promoted and broadcast as torch does."
-    return method
-
-
-def inplace_method(name: str) -> Callable[..., Tensor]:
-    """Return a method that computes into its tensor; `alpha` scales the operand, as in torch."""
-
-    def method(self: Tensor, other: Any, *, alpha: float = 1) -> Tensor:  # noqa: ANN401
-        return binary_(name, self, other, alpha)
-
-    method.__name__ = f"{name}_"
-    method.__doc__ = f"Compute `{name}` into this tensor."
-    return method
-
-
-def unary_method(name: str) -> Callable[[Tensor], Tensor]:
-    """Return a method of the tensor class from the tables above."""
-
-    def method(self: Tensor) -> Tensor:
-        return unary(name, self)
-
-    method.__name__ = name
-    method.__doc__ = f"Return `{name}` of every element."
-    return method
+    run(f"{name}_", compute, (tensor,), (tensor,))
+    return tensor

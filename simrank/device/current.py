@@ -93,6 +93,11 @@ def drop_streams(program: Program) -> None:
             stream.drop()
 
 
+def set_stream(program: Program, stream: Stream | None) -> None:
+    """Make `stream` the current stream of a program; None: its device's default stream."""
+    program.local[_KEY] = stream
+
+
 @contextmanager
 def use_stream(stream: Stream) -> Iterator[Stream]:
     """Make `stream` the current stream of the running program within the block."""

@@ -25,10 +25,27 @@ _ELEMENTS_PER_SM = 8 * 1024  # assumed: an elementwise kernel gives an SM about 
 _PS_PER_S = 1_000_000_000_000
 
 
+class HostDevice(str):
+    """The host, as torch.device("cpu") and as the plain string.
+
+    Attributes:
+        type: "cpu".
+        index: None: there is one host.
+    """
+
+    __slots__ = ()
+    type = "cpu"
+    index = None  # type: ignore[assignment]  # torch.device has it; str.find searches
+
+
+HOST = HostDevice("cpu")
+
+
 class Device:
     """A simulated device.
 
     Attributes:
+        type: "cuda".
         index: Its number in the cluster.
         engine: The engine that runs it.
         spec: What it is.
@@ -40,6 +57,8 @@ class Device:
         pool: The activities on it.
         sms: Its SMs, as a shared resource; collectives hold some of them.
     """
+
+    type = "cuda"
 
     def __init__(  # noqa: PLR0913 - what a device is made of
         self,

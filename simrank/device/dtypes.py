@@ -58,7 +58,10 @@ DTYPES: dict[str, DType] = {
         int8, int16, int32, int64, uint8, bool_,
     )
 }  # fmt: skip
-_ALIASES = {"float": float32, "double": float64, "half": float16, "int": int32, "long": int64}
+ALIASES = {
+    "float": float32, "double": float64, "half": float16, "int": int32, "long": int64,
+    "short": int16,
+}  # fmt: skip
 _BY_NUMPY = {d.numpy: d for d in DTYPES.values()}
 _PYTHON: dict[type, DType] = {float: float32, int: int64, bool: bool_}
 _KINDS = ("bool", "int", "float")
@@ -74,8 +77,8 @@ def as_dtype(dtype: Any) -> DType:  # noqa: ANN401 - whatever the user names it 
         return dtype
     if isinstance(dtype, str) and dtype in DTYPES:
         return DTYPES[dtype]
-    if isinstance(dtype, str) and dtype in _ALIASES:
-        return _ALIASES[dtype]
+    if isinstance(dtype, str) and dtype in ALIASES:
+        return ALIASES[dtype]
     if isinstance(dtype, type) and dtype in _PYTHON:
         return _PYTHON[dtype]
     try:

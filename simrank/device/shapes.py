@@ -28,3 +28,48 @@ def resolve(shape: tuple[int, ...], num_elements: int) -> tuple[int, ...]:
     if -1 in shape or known != num_elements:
         raise RuntimeError(f"shape '{list(shape)}' is invalid for input of size {num_elements}")
     return shape
+
+
+def wrap_dim(dim: int, num_dims: int) -> int:
+    """Return a dim counted from the front.
+
+    Raises:
+        IndexError: The tensor has no such dim; torch's words.
+    """
+    bound = max(num_dims, 1)
+    if not -bound <= dim < bound:
+        raise IndexError(
+            f"Dimension out of range (expected to be in range of [{-bound}, {bound - 1}], "
+            f"but got {dim})"
+        )
+    return dim % bound
+
+
+def wrap_dims(dim: int | Sequence[int] | None, num_dims: int) -> tuple[int, ...]:
+    """Return the dims that a reduction is over, in order; None and () stand for all."""
+    if dim is None or (not isinstance(dim, int) and not dim):
+        return tuple(range(num_dims))
+    dims = [wrap_dim(d, num_dims) for d in ((dim,) if isinstance(dim, int) else dim)]
+    if len(set(dims)) != len(dims):
+        raise RuntimeError(f"dim {dims} appears multiple times in the list of dims")
+    return tuple(sorted(d for d in dims if num_dims))
+
+
+def broadcast(*shapes: Sequence[int]) -> tuple[int, ...]:
+    """Return the shape that all are broadcast to.
+
+    Raises:
+        RuntimeError: They do not fit; torch's words.
+    """
+    width = max(map(len, shapes))
+    result = [1] * width
+    for shape in shapes:
+        for place, size in enumerate(shape, width - len(shape)):
+            if result[place] == 1:
+                result[place] = size
+            elif size not in (1, result[place]):
+                raise RuntimeError(
+                    f"The size of tensor a ({result[place]}) must match the size of tensor b "
+                    f"({size}) at non-singleton dimension {place}"
+                )
+    return tuple(result)

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 
-from simrank.device import arithmetic
+from simrank.device import arithmetic, indexing
 from simrank.device.current import stream_on
+from simrank.device.device import HOST
 from simrank.device.dtypes import DType, as_dtype
 from simrank.device.memory import Storage
-from simrank.device.shapes import as_shape, resolve
-from simrank.errors import UnsupportedError
+from simrank.device.methods import TensorMethods
+from simrank.device.shapes import as_shape, wrap_dim
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -28,6 +29,11 @@ _registered: list[str] = []
 
 Array = np.ndarray[Any, Any]
 Scalar = bool | int | float
+_TYPE_NAMES = {
+    "float64": "DoubleTensor", "float32": "FloatTensor", "float16": "HalfTensor",
+    "bfloat16": "BFloat16Tensor", "int64": "LongTensor", "int32": "IntTensor",
+    "int16": "ShortTensor", "int8": "CharTensor", "uint8": "ByteTensor", "bool": "BoolTensor",
+}  # fmt: skip
 
 
 def host_read(method: _M) -> _M:
@@ -42,7 +48,7 @@ def host_read(method: _M) -> _M:
     return cast("_M", barrier)
 
 
-class Tensor:
+class Tensor(TensorMethods):
     """An array on a device or on the host; views share storage.
 
     Attributes:
@@ -75,7 +81,7 @@ class Tensor:
     @property
     def device(self) -> Device | str:
         """Return the device, or "cpu"."""
-        return "cpu" if self.storage.device is None else self.storage.device
+        return HOST if self.storage.device is None else self.storage.device
 
     @property
     def is_cuda(self) -> bool:
@@ -88,17 +94,55 @@ class Tensor:
         return int(self._view.nbytes)
 
     @property
+    def itemsize(self) -> int:
+        """Return bytes per element."""
+        return self.dtype.itemsize
+
+    @property
+    def requires_grad(self) -> bool:
+        """Return False: simrank's tensors have no autograd."""
+        return False
+
+    @property
+    def grad(self) -> None:
+        """Return None: simrank's tensors have no autograd."""
+        return
+
+    @property
+    def data(self) -> Tensor:
+        """Return another tensor on the same storage."""
+        return self._like(self._view)
+
+    @property
+    def T(self) -> Tensor:  # noqa: N802 - torch's name
+        """Return a view with all dims in reverse."""
+        return self._like(self._view.T)
+
+    @property
+    def mT(self) -> Tensor:  # noqa: N802 - torch's name
+        """Return a view with the last two dims swapped."""
+        return self.transpose(-2, -1)
+
+    @property
     def array(self) -> Array:
         """Return the numpy view of its values, for operations that run in stream order."""
         return self._view
 
     def size(self, dim: int | None = None) -> tuple[int, ...] | int:
         """Return the shape, or the size of one dim."""
-        return self.shape if dim is None else int(self.shape[dim])
+        return self.shape if dim is None else int(self.shape[wrap_dim(dim, self.ndim)])
 
     def dim(self) -> int:
         """Return the number of dims."""
         return self.ndim
+
+    def is_floating_point(self) -> bool:
+        """Return whether its dtype is a floating one."""
+        return self.dtype.is_floating_point
+
+    def get_device(self) -> int:
+        """Return the index of its device, -1 for the host."""
+        return -1 if self.storage.device is None else self.storage.device.index
 
     def numel(self) -> int:
         """Return the number of elements."""
@@ -108,17 +152,24 @@ class Tensor:
         """Return bytes per element."""
         return self.dtype.itemsize
 
-    def stride(self) -> tuple[int, ...]:
-        """Return strides in elements."""
-        return tuple(step // self.dtype.itemsize for step in self._view.strides)
+    nelement, ndimension = numel, dim
+
+    def stride(self, dim: int | None = None) -> Any:  # noqa: ANN401 - one or all
+        """Return strides in elements, or the stride of one dim."""
+        strides = tuple(step // self.dtype.itemsize for step in self._view.strides)
+        return strides if dim is None else strides[wrap_dim(dim, self.ndim)]
+
+    def storage_offset(self) -> int:
+        """Return where the first element lies in the storage, in elements."""
+        return self._offset_bytes() // self.dtype.itemsize
 
     def data_ptr(self) -> int:
         """Return the simulated address of the first element; 0 on the host."""
-        if self.storage.device is None:
-            return 0
+        return 0 if self.storage.device is None else self.storage.address + self._offset_bytes()
+
+    def _offset_bytes(self) -> int:
         start = self.storage.array(np.dtype(np.uint8)).__array_interface__["data"][0]
-        here = self._view.__array_interface__["data"][0]
-        return self.storage.address + int(here - start)
+        return int(self._view.__array_interface__["data"][0] - start)
 
     def is_contiguous(self) -> bool:
         """Return whether elements lie in C order without gaps."""
@@ -130,115 +181,27 @@ class Tensor:
             raise TypeError("len() of a 0-d tensor")
         return self.shape[0]
 
-    # ---- views: no values, no barrier ----
+    # ---- in stream order ----
 
     def _like(self, view: Array) -> Tensor:
         return Tensor(self.storage, self.dtype, view)
 
-    def view(self, *shape: int | Sequence[int]) -> Tensor:
-        """Return the same bytes under another shape.
+    def __getitem__(self, index: Any) -> Tensor:  # noqa: ANN401 - whatever torch takes
+        """Return `self[index]`: a view, a deferred copy, or with a mask a barrier on the mask."""
+        return indexing.take(self, index)
 
-        Raises:
-            RuntimeError: The tensor is not contiguous in the way that needs.
-        """
-        new_shape = as_shape(shape)
-        if not self.is_contiguous():
-            raise RuntimeError(
-                "view size is not compatible with input tensor's size and stride "
-                "(at least one dimension spans across two contiguous subspaces). "
-                "Use .reshape(...) instead."
-            )
-        return self._like(self._view.reshape(resolve(new_shape, self.numel())))
-
-    def reshape(self, *shape: int | Sequence[int]) -> Tensor:
-        """Return it under another shape; a copy only if a view cannot do."""
-        new_shape = resolve(as_shape(shape), self.numel())
-        return (self if self.is_contiguous() else self.contiguous()).view(new_shape)
-
-    def flatten(self) -> Tensor:
-        """Return it with one dim."""
-        return self.reshape(-1)
-
-    def transpose(self, dim0: int, dim1: int) -> Tensor:
-        """Return a view with two dims swapped."""
-        return self._like(self._view.swapaxes(dim0, dim1))
-
-    def t(self) -> Tensor:
-        """Return the transposed matrix, a view."""
-        return self._like(self._view.T)
-
-    def unsqueeze(self, dim: int) -> Tensor:
-        """Return a view with a dim of size 1 inserted."""
-        return self._like(np.expand_dims(self._view, dim))
-
-    def squeeze(self, dim: int | None = None) -> Tensor:
-        """Return a view without dims of size 1."""
-        if dim is not None and self.shape[dim] != 1:
-            return self
-        return self._like(np.squeeze(self._view, dim))
-
-    def narrow(self, dim: int, start: int, length: int) -> Tensor:
-        """Return a view of `length` entries of one dim."""
-        index = [slice(None)] * self.ndim
-        index[dim] = slice(start, start + length)
-        return self._like(self._view[tuple(index)])
-
-    def split(self, split_size: int | Sequence[int], dim: int = 0) -> tuple[Tensor, ...]:
-        """Return views of consecutive pieces of one dim."""
-        total = self.shape[dim]
-        if isinstance(split_size, int):
-            starts = range(0, total, split_size)
-            sizes = [min(split_size, total - start) for start in starts]
-        else:
-            sizes = list(split_size)
-            if sum(sizes) != total:
-                raise RuntimeError(
-                    f"split_with_sizes expects split_sizes to sum exactly to {total} "
-                    f"(input tensor's size at dimension {dim}), but got split_sizes={sizes}"
-                )
-        offsets = np.cumsum([0, *sizes])
-        return tuple(
-            self.narrow(dim, int(o), size) for o, size in zip(offsets, sizes, strict=False)
-        )
-
-    def chunk(self, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
-        """Return views of `chunks` pieces of one dim, the last one shorter."""
-        return self.split(max(-(-self.shape[dim] // chunks), 1), dim)
-
-    def unbind(self, dim: int = 0) -> tuple[Tensor, ...]:
-        """Return a view per entry of one dim."""
-        return tuple(self._like(v) for v in np.moveaxis(self._view, dim, 0))
-
-    def __getitem__(self, index: Any) -> Tensor:  # noqa: ANN401 - whatever numpy takes
-        """Return a view; a boolean mask or an index tensor is refused by name."""
-        parts = index if isinstance(index, tuple) else (index,)
-        if any(isinstance(part, Tensor | np.ndarray | list) for part in parts):
-            raise UnsupportedError("indexing with a tensor, mask or list is not supported yet")
-        view = self._view[index]
-        if not isinstance(view, np.ndarray):  # One element: numpy would return a scalar.
-            view = self._view[(*parts, np.newaxis)].reshape(())
-        return self._like(view)
+    def __setitem__(self, index: Any, value: Tensor | Scalar) -> None:  # noqa: ANN401
+        """Write `self[index]`, in stream order; no barrier."""
+        indexing.put(self, index, value)
 
     def __iter__(self) -> Iterator[Tensor]:
         """Yield a view per entry of dim 0."""
         return iter(self.unbind(0))
 
-    def detach(self) -> Tensor:
-        """Return itself: simrank tensors have no autograd."""
-        return self
-
-    # ---- in stream order ----
-
-    def __setitem__(self, index: Any, value: Tensor | Scalar) -> None:  # noqa: ANN401
-        """Write a slice, in stream order."""
-        target = self[index]
-        if isinstance(value, Tensor):
-            target.copy_(value)
-        else:
-            target.fill_(value)
-
-    def fill_(self, value: Scalar) -> Tensor:
+    def fill_(self, value: Scalar | Tensor) -> Tensor:
         """Set every element. Simulated cost: a kernel that writes it."""
+        if isinstance(value, Tensor):
+            return self.copy_(value.to(self.device))
         view = self._view
         arithmetic.run("fill_", lambda: view.fill(value), reads=(), writes=(self,))
         return self
@@ -255,90 +218,100 @@ class Tensor:
         arithmetic.copy(self, src, non_blocking=non_blocking)
         return self
 
-    def clone(self) -> Tensor:
+    def clone(self, *, memory_format: object = None) -> Tensor:
         """Return a copy on the same device."""
+        del memory_format
         result = empty_like(self, fresh=False)
         return result.copy_(self, non_blocking=True)
 
-    def contiguous(self) -> Tensor:
+    def contiguous(self, *, memory_format: object = None) -> Tensor:
         """Return itself, or a copy in C order."""
+        del memory_format
         return self if self.is_contiguous() else self.clone()
+
+    # ---- other places and types ----
 
     def to(
         self,
-        target: DType | Device | str | Tensor,
-        *,
-        dtype: DType | str | None = None,
+        *target: Any,  # noqa: ANN401 - torch's spellings
+        device: Any = None,  # noqa: ANN401
+        dtype: Any = None,  # noqa: ANN401
         non_blocking: bool = False,
+        copy: bool = False,
     ) -> Tensor:
-        """Return it on another device or with another dtype; itself if nothing changes."""
-        device, new_dtype = arithmetic.parse_target(self, target)
-        if dtype is not None:
-            new_dtype = as_dtype(dtype)
-        if device is self.storage.device and new_dtype is self.dtype:
+        """Return it on another device or with another dtype; itself if nothing changes.
+
+        Args:
+            target: A device, a dtype, both in this order, or a tensor that has both; then
+                `non_blocking` and `copy`, as in torch.
+            device: Where; default: unchanged.
+            dtype: Of what type; default: unchanged.
+            non_blocking: Whether a copy to the host is not waited for.
+            copy: Whether it is a copy even if nothing changes.
+        """
+        named, flags = arithmetic.split_target(target)
+        non_blocking, copy = (*flags, *(non_blocking, copy)[len(flags) :])
+        place, new_dtype = self.storage.device, self.dtype
+        for given in (*named, *(x for x in (device, dtype) if x is not None)):
+            where, kind = arithmetic.parse_target(self, given)
+            place = place if where is self.storage.device else where
+            new_dtype = new_dtype if kind is self.dtype else kind
+        if place is self.storage.device and new_dtype is self.dtype and not copy:
             return self
-        result = empty(self.shape, new_dtype, device, fresh=False)
+        result = empty(self.shape, new_dtype, place, fresh=False)
         return result.copy_(self, non_blocking=non_blocking)
 
     def cpu(self) -> Tensor:
         """Return a copy on the host, once what writes this tensor has ended."""
         return self.to("cpu")
 
-    def cuda(self, device: int | None = None) -> Tensor:
+    def cuda(self, device: Any = None, non_blocking: bool = False) -> Tensor:  # noqa: ANN401
         """Return it on a device (default: the current one)."""
-        return self.to("cuda" if device is None else f"cuda:{device}")
+        return self.to("cuda" if device is None else device, non_blocking=non_blocking)
 
-    def float(self) -> Tensor:
-        """Return it as float32."""
-        return self.to(as_dtype("float32"))
+    def type(self, dtype: Any = None) -> Any:  # noqa: ANN401 - a name or a tensor
+        """Return it with another dtype; without one, torch's name of its type."""
+        if dtype is not None:
+            return self.to(dtype=as_dtype(dtype))
+        return f"torch.{'cuda.' if self.is_cuda else ''}{_TYPE_NAMES.get(self.dtype.name, '?')}"
 
-    def sum(self, dim: int | None = None, *, keepdim: bool = False) -> Tensor:
-        """Return sums over one dim or all; integers as int64, accumulated in at least float32."""
-        return arithmetic.reduce("sum", self, dim, keepdim=keepdim)
+    def type_as(self, other: Tensor) -> Tensor:
+        """Return it with the dtype and on the device of another tensor."""
+        return self.to(other)
 
-    def mean(self, dim: int | None = None, *, keepdim: bool = False) -> Tensor:
-        """Return means over one dim or all."""
-        return arithmetic.reduce("mean", self, dim, keepdim=keepdim)
+    # ---- new tensors beside this one ----
 
-    def max(self, dim: int | None = None, *, keepdim: bool = False) -> Tensor:
-        """Return the largest values (not their indices) over one dim or all."""
-        return arithmetic.reduce("max", self, dim, keepdim=keepdim)
+    def new_empty(self, *size: Any, dtype: Any = None, device: Any = None) -> Tensor:  # noqa: ANN401
+        """Return a tensor of garbage of the same dtype and device, unless told otherwise."""
+        kind = self.dtype if dtype is None else as_dtype(dtype)
+        place = self.storage.device if device is None else arithmetic.parse_device(device)
+        return empty(as_shape(size), kind, place)
 
-    def min(self, dim: int | None = None, *, keepdim: bool = False) -> Tensor:
-        """Return the smallest values (not their indices) over one dim or all."""
-        return arithmetic.reduce("min", self, dim, keepdim=keepdim)
+    def new_full(
+        self,
+        size: Sequence[int],
+        fill_value: Scalar,
+        *,
+        dtype: Any = None,  # noqa: ANN401
+        device: Any = None,  # noqa: ANN401
+    ) -> Tensor:
+        """Return a tensor full of a value; see `new_empty`."""
+        return self.new_empty(size, dtype=dtype, device=device).fill_(fill_value)
 
-    def matmul(self, other: Tensor) -> Tensor:
-        """Return the matrix product; 16-bit types accumulate in float32."""
-        return arithmetic.matmul(self, other)
+    def new_zeros(self, *size: Any, dtype: Any = None, device: Any = None) -> Tensor:  # noqa: ANN401
+        """Return a tensor of zeros; see `new_empty`."""
+        return self.new_full(as_shape(size), 0, dtype=dtype, device=device)
 
-    add = __add__ = __radd__ = arithmetic.binary_method("add")
-    sub = __sub__ = arithmetic.binary_method("sub")
-    __rsub__ = arithmetic.binary_method("sub", swap=True)
-    mul = __mul__ = __rmul__ = arithmetic.binary_method("mul")
-    div = __truediv__ = arithmetic.binary_method("div")
-    __rtruediv__ = arithmetic.binary_method("div", swap=True)
-    pow = __pow__ = arithmetic.binary_method("pow")
-    maximum = arithmetic.binary_method("maximum")
-    minimum = arithmetic.binary_method("minimum")
-    eq = __eq__ = arithmetic.binary_method("eq")  # type: ignore[assignment]  # torch's, per element
-    ne = __ne__ = arithmetic.binary_method("ne")  # type: ignore[assignment]
-    lt = __lt__ = arithmetic.binary_method("lt")
-    le = __le__ = arithmetic.binary_method("le")
-    gt = __gt__ = arithmetic.binary_method("gt")
-    ge = __ge__ = arithmetic.binary_method("ge")
-    add_ = __iadd__ = arithmetic.inplace_method("add")
-    sub_ = __isub__ = arithmetic.inplace_method("sub")
-    mul_ = __imul__ = arithmetic.inplace_method("mul")
-    div_ = __itruediv__ = arithmetic.inplace_method("div")
-    neg = __neg__ = arithmetic.unary_method("neg")
-    abs = __abs__ = arithmetic.unary_method("abs")
-    exp = arithmetic.unary_method("exp")
-    log = arithmetic.unary_method("log")
-    sqrt = arithmetic.unary_method("sqrt")
-    tanh = arithmetic.unary_method("tanh")
-    relu = arithmetic.unary_method("relu")
-    __matmul__ = matmul
+    def new_ones(self, *size: Any, dtype: Any = None, device: Any = None) -> Tensor:  # noqa: ANN401
+        """Return a tensor of ones; see `new_empty`."""
+        return self.new_full(as_shape(size), 1, dtype=dtype, device=device)
+
+    def new_tensor(self, data: Any, *, dtype: Any = None, device: Any = None) -> Tensor:  # noqa: ANN401
+        """Return a tensor with these values; see `new_empty`."""
+        from simrank.device.factories import tensor  # noqa: PLC0415 - it imports this module
+
+        place = self.device if device is None else device
+        return tensor(data, dtype=dtype or self.dtype, device=place)
 
     # ---- host reads: barriers ----
 
@@ -393,9 +366,9 @@ class Tensor:
         """Return the only element as an int."""
         return int(self.item())
 
-    def __float__(self) -> builtin_float:
+    def __float__(self) -> float:
         """Return the only element as a float."""
-        return builtin_float(self.item())
+        return float(self.item())
 
     def __index__(self) -> int:
         """Return the only element as an index."""
@@ -436,12 +409,28 @@ class Tensor:
 
     @host_read
     def allclose(
-        self, other: Tensor, rtol: builtin_float = 1e-5, atol: builtin_float = 1e-8
+        self, other: Tensor, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
     ) -> bool:
-        """Return whether all values are close, as numpy defines it."""
+        """Return whether all values are within atol + rtol * |other|.
+
+        Raises:
+            RuntimeError: The dtypes differ; as torch.
+        """
+        if self.dtype is not other.dtype:
+            raise RuntimeError(f"{self.dtype.name} did not match {other.dtype.name}")
         other.wait_values()
         first, second = self._view.astype(np.float64), other._view.astype(np.float64)
-        return bool(np.allclose(first, second, rtol, atol))
+        return bool(np.allclose(first, second, rtol, atol, equal_nan))
+
+    @host_read
+    def nonzero(self, *, as_tuple: bool = False) -> Any:  # noqa: ANN401 - a tensor or a tuple
+        """Return the indices of what is not zero: one row each, or a tensor per dim."""
+        return indexing.nonzero(self, as_tuple=as_tuple)
+
+    @host_read
+    def masked_select(self, mask: Tensor) -> Tensor:
+        """Return the elements where a mask is true."""
+        return indexing.masked_select(self, mask)
 
     @host_read
     def __reduce__(self) -> tuple[Any, ...]:
@@ -451,11 +440,10 @@ class Tensor:
     __hash__ = object.__hash__
 
 
-builtin_float = float
-
 HOST_READS: tuple[str, ...] = (
     "numpy", "item", "tolist", "__array__", "__bool__", "__int__", "__float__", "__index__",
     "__repr__", "__format__", "equal", "allclose", "__reduce__", "cpu", "to", "copy_",
+    "nonzero", "masked_select", "__getitem__",  # The last with a mask, which it waits for.
 )  # fmt: skip
 
 

@@ -21,7 +21,8 @@ def test_elementwise_operations_equal_numpy(values, name):
         for dtype in ("float32", "int64"):
             x = ctx.tensor(values, dtype=dtype)
             assert getattr(x, name)(x).tolist() == function(values, values).tolist()
-            assert getattr(x, name)(3).tolist() == function(values, 3).tolist()
+            if name not in ("maximum", "minimum"):  # As in torch, these take tensors only.
+                assert getattr(x, name)(3).tolist() == function(values, 3).tolist()
 
 
 def test_operators_work_from_both_sides(ctx):
@@ -115,7 +116,7 @@ def test_an_in_place_operand_that_does_not_fit_is_an_error_where_it_is_written(s
     x = shapes.zeros(2**20)
     with pytest.raises(RuntimeError, match=r"output with shape \[1048576\] doesn't match"):
         x.add_(shapes.zeros((2, 2**20)))
-    with pytest.raises(ValueError, match="broadcast"):
+    with pytest.raises(RuntimeError, match="must match the size of tensor b"):
         x.add_(shapes.zeros(5))
     with pytest.raises(RuntimeError, match="alpha must not be a floating point"):
         shapes.arange(3).add_(1, alpha=0.5)

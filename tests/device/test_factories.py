@@ -71,3 +71,35 @@ def test_a_factory_outside_every_context_says_what_to_do():
 
     with pytest.raises(NoRankError, match=r"with Context\(\)"):
         factories.ones(1)
+
+
+def test_shape_only_draws_nothing_that_it_throws_away_and_later_numbers_stay(run):
+    """A large randn without values, then small numbers: the same as with values."""
+    found = {}
+
+    def program(_, ctx, key):
+        ctx.randn(2**15)
+        found[key] = ctx.rand(4).tolist()
+
+    run(program, 1, "values")
+    run(program, 1, "shapes", data=False)
+    assert found["values"] == found["shapes"]
+
+    def enormous(_, ctx):
+        ctx.randn(2**33)
+        ctx.randperm(2**32)
+
+    run(enormous, 1, data=False)
+
+
+def test_factories_beside_a_tensor_take_its_dtype_and_device(run):
+    """The _like factories and the new_ methods."""
+
+    def program(_, ctx):
+        x = ctx.ones(2, 3, dtype=ctx.bfloat16, device="cuda:1")
+        for y in (ctx.zeros_like(x), ctx.randn_like(x), ctx.randint_like(x, 5), x.new_ones(2, 3)):
+            assert (y.shape, y.dtype, y.device) == (x.shape, x.dtype, x.device)
+        assert sorted(ctx.randperm(5).tolist()) == list(range(5))
+        assert set(ctx.randint(3, 5, (20,)).tolist()) == {3, 4}
+
+    run(program, 1)

@@ -5,6 +5,7 @@ import pickle
 import numpy as np
 import pytest
 
+from simrank.device.methods import TensorMethods
 from simrank.device.tensor import HOST_READS, Tensor, _registered
 from simrank.errors import UnsupportedError
 
@@ -64,6 +65,9 @@ READS = {
     "cpu": lambda x: x.cpu(),
     "to": lambda x: x.to("cpu"),
     "copy_": lambda x: x.cpu().copy_(x),
+    "nonzero": lambda x: x.nonzero(),
+    "masked_select": lambda x: x.masked_select(x > 0),
+    "__getitem__": lambda x: x[x > 0],
 }
 
 
@@ -86,36 +90,101 @@ def test_the_list_of_host_reads_is_closed():
     assert set(READS) == set(HOST_READS)
 
 
-def test_no_other_public_method_reads_values(run):
-    """Every public method outside the list leaves the clock at zero."""
-    arguments = {
-        "size": (), "view": (2, 2), "reshape": (2, 2), "transpose": (0, 0), "unsqueeze": (0,),
-        "narrow": (0, 0, 1), "split": (2,), "chunk": (2,), "unbind": (), "__getitem__": (0,),
-        "squeeze": (), "fill_": (3,), "cuda": (), "sum": (), "mean": (), "max": (), "min": (),
-        "wait_values": None, "__setitem__": (0, 1.0), "matmul": ("self",), "__matmul__": ("self",),
-        "__class__": None, "__init__": None,
+def calls(x, mask, index):
+    """Return arguments of the methods that take some; None for what is checked elsewhere."""
+    row, one = x[0], {"self": (x,)}
+    by_arguments = {
+        (): "add_ add sub mul div pow maximum minimum floor_divide remainder eq ne lt le gt ge "
+        "subtract multiply divide true_divide isclose outer mm bmm",
+        (0,): "unsqueeze cumsum cumprod softmax log_softmax logsumexp size "
+        "flip roll fill_ clip clamp clamp_ stride",
+        (0, 0): "select transpose swapaxes swapdims movedim",
+        (1,): "split chunk tensor_split repeat_interleave",
+        (0, 0, 1): "narrow",
+        (2, 2): "view reshape expand broadcast_to repeat new_empty new_zeros new_ones",
+    }
+    found = {
+        name: given for given, names in by_arguments.items() if given for name in names.split()
+    }
+    found |= dict.fromkeys(by_arguments[()].split(), (x,)) | one
+    found |= dict.fromkeys(
+        (
+            "bitwise_xor",
+            "logical_and",
+            "logical_or",
+            "logical_xor",
+            "bitwise_and",
+            "bitwise_or",
+            "expand_as",
+            "view_as",
+        ),
+        (mask,),
+    )
+    return found | {
+        "unflatten": (0, (2, 1)), "permute": (1, 0), "mv": (row,), "dot": None, "addmm": (x, x),
+        "matmul": (x,), "gather": (0, index), "index_select": (0, index[0]), "where": (mask, 0),
+        "scatter_": (0, index, x), "scatter_add_": (0, index, x), "bmm": None, "type_as": (x,),
+        "index_add_": (0, index[0], x), "masked_fill": (mask, 1), "masked_fill_": (mask, 1),
+        "lerp": (x, 0.5), "lerp_": (x, 0.5), "addcmul": (x, x), "addcmul_": (x, x),
+        "addcdiv": (x, x), "addcdiv_": (x, x), "topk": (1,), "new_full": ((2,), 1),
+        "new_tensor": ([1.0],), "__getitem__": (0,), "__setitem__": (mask, 1.0), "outer": None,
+        "add_": (x,), "sub_": (x,), "mul_": (x,), "div_": (x,), "pow_": (2,), "bitwise_and_": None,
+        "bitwise_or_": None, "wait_values": None, "requires_grad_": None, "backward": None,
+        "retain_grad": None, "register_hook": None,
     }  # fmt: skip
-    binary = {name for name in dir(Tensor) if name.strip("_i").strip("_") in
-              {"add", "sub", "mul", "div", "truediv", "pow", "maximum", "minimum", "radd", "rsub",
-               "rmul", "rtruediv", "eq", "ne", "lt", "le", "gt", "ge", "isub", "imul", "iadd",
-               "itruediv"}}  # fmt: skip
-    plain = set(dir(object)) - binary
-    names = [n for n in dir(Tensor) if n not in HOST_READS and n not in plain and n[:1] != "_"]
-    names += [n for n in binary if n.startswith("__")] + ["__getitem__", "__setitem__", "__len__"]
+
+
+def test_no_other_public_method_reads_values(run):
+    """Every public method outside the list, called, leaves the clock at zero."""
+    plain = set(dir(object)) | set(HOST_READS)
+    names = [n for n in dir(Tensor) if n not in plain and n[:1] != "_"]
+    kinds = ["add", "sub", "mul", "truediv", "eq", "ne", "lt", "le", "gt", "ge", "matmul"]
+    operators = [f"__{side}{kind}__" for kind in kinds for side in ("", "r", "i")]
+    operators = [name for name in operators if name in vars(TensorMethods)]
 
     def program(_, ctx):
-        for name in names:
-            if arguments.get(name, ()) is None:
-                continue
-            x = ctx.ones(4)
-            method = getattr(x, name)
-            if not callable(method):
-                continue
-            given = (2.0,) if name in binary else arguments.get(name, ())
-            method(*(x if argument == "self" else argument for argument in given))
-            assert ctx.now_ps == 0, f"{name} waited"
+        given = calls(ctx.ones(2, 2), ctx.ones(2, 2) > 0, ctx.zeros(2, 2, dtype=ctx.int64))
+        given |= dict.fromkeys(operators, (2.0,)) | {"__matmul__": (ctx.ones(2, 2),)}
+        for name in (*names, *operators, "__getitem__", "__setitem__", "__len__"):
+            logical = name.startswith("bitwise")
+            x = (ctx.ones(2, 2) > 0) if logical else ctx.ones(2, 2)
+            arguments = given.get(name, ())
+            if arguments is not None and callable(method := getattr(x, name)):
+                method(*arguments)
+                assert ctx.now_ps == 0, f"{name} waited"
 
     run(program, 1)
+
+
+def test_writing_by_a_mask_or_index_and_reading_by_an_index_wait_for_nothing(run):
+    """Only the shape of a mask's selection depends on values (D4)."""
+
+    def program(_, ctx):
+        x, index = ctx.arange(6, dtype=ctx.float32), ctx.tensor([4, 1])
+        x[x > 3] = -1.0
+        x[index] = 9.0
+        picked = x[index]
+        assert ctx.now_ps == 0
+        assert x[x > 0].tolist() == [9, 2, 3, 9]
+        assert ctx.now_ps > 0
+        assert picked.tolist() == [9, 9]
+
+    run(program, 1)
+
+
+def test_a_mask_waits_for_itself_and_not_for_what_it_selects_from(run):
+    """The barrier of x[mask] is scoped to the mask."""
+
+    def program(_, ctx):
+        x, mask = ctx.zeros(2**12, 2), ctx.tensor([True, False] * 2**11)
+        with ctx.stream(ctx.Stream()):
+            for _ in range(10):
+                ctx.empty(2**28).fill_(1)
+            y = x + 1
+        y[mask]
+        assert ctx.now_ps < 1_000_000_000
+
+    run(program, 1, data=False)
 
 
 def test_a_host_read_waits_for_nothing_else(run):
@@ -158,10 +227,17 @@ def test_from_numpy_copies_in(ctx):
     assert x.tolist() == [1, 1, 1]
 
 
-def test_indexing_with_a_mask_is_refused_by_name(ctx):
-    """What is not supported says so."""
-    with pytest.raises(UnsupportedError, match="mask"):
-        ctx.ones(4)[[True, False, True, False]]
+def test_what_torch_would_take_in_another_way_is_refused_by_name(ctx):
+    """A uint8 index (a mask in torch, deprecated), Python bools, autograd."""
+    x = ctx.ones(4)
+    with pytest.raises(UnsupportedError, match="uint8 tensor is a mask in torch"):
+        x[ctx.ones(4, dtype=ctx.uint8)]
+    with pytest.raises(UnsupportedError, match="Python bool"):
+        x[True]
+    with pytest.raises(UnsupportedError, match="requires_grad_ is not supported"):
+        x.requires_grad_()
+    with pytest.raises(UnsupportedError, match=r"zeros\(requires_grad=True\)"):
+        ctx.zeros(2, requires_grad=True)
 
 
 def test_a_pickled_tensor_comes_back_on_the_host(ctx):
