@@ -74,7 +74,7 @@ class Context(TorchNames):
         races: "report" collects races in `ctx.races`, "error" raises at the second access; they are
             accesses to the same bytes that nothing orders on hardware.
         strict: What would pass in silence is an error: at the end of the block, a Work that nobody
-            waited for.
+            waited for; at a spawn, a function or arguments that real processes could not be sent.
         data: False runs shape-only: device tensors above 64 KiB have no values.
         faults: What goes wrong on purpose: the path of a YAML file or a list such as
             `[{"kill": 3, "at": "2 ms"}]`; see `simrank.config.faults`.
@@ -92,6 +92,7 @@ class Context(TorchNames):
         multiprocessing: The names of torch.multiprocessing; `spawn` is on this Context.
         distributed: The functions of torch.distributed.
         faults: What goes wrong on purpose, or None.
+        strict: As given.
         unjoined: Spawns with join=False whose end nobody has seen yet.
 
     Raises:
@@ -119,7 +120,7 @@ class Context(TorchNames):
         self._space = AddressSpace()
         self._has_values = data
         self._checker = _race_checker(self.engine, races)
-        self._strict = strict
+        self.strict = strict
         self.devices = Devices(self._make_device, self.cluster.num_devices)
         self.program = Program(self, self.engine)
         self.multiprocessing = _Multiprocessing(self._spawn)
@@ -166,7 +167,7 @@ class Context(TorchNames):
                 self.drain()
                 for processes in list(self.unjoined):
                     processes.join()  # A failure that nobody joined is not lost.
-                if self._strict and self.comm_library.leaks.report():
+                if self.strict and self.comm_library.leaks.report():
                     raise SimrankError("\n".join(["leaks (proved):", *self.findings]))
         finally:
             set_program(self._outer.pop())
@@ -256,7 +257,7 @@ class Context(TorchNames):
         """Show an observer everything that happens from now on."""
         self.engine.observers.append(observer)
 
-    def _spawn(
+    def _spawn(  # noqa: PLR0913 - torch's signature
         self,
         fn: Callable[..., Any],
         args: Sequence[Any] = (),
@@ -264,12 +265,14 @@ class Context(TorchNames):
         join: bool = True,
         daemon: bool = False,
         start_method: str = "spawn",
+        *,
+        share_args: bool = False,
     ) -> ProcessContext | None:
         """Run `fn(rank, *args)` on ranks of this Context; see `simrank.multiprocessing.spawn`."""
         del daemon, start_method
         program = current_program()
         parent = program if program is not None and program.context is self else self.program
-        return spawn_in(parent, fn, args, nprocs, join=join)
+        return spawn_in(parent, fn, args, nprocs, join=join, share_args=share_args)
 
 
 class _Multiprocessing:

@@ -69,7 +69,7 @@ def test_public_names_are_frozen():
 
 
 def test_signatures_of_torchs_functions_are_torchs():
-    """Parameter names and defaults, as a user calls them."""
+    """Parameter names and defaults, as a user calls them; what simrank adds comes last."""
     import inspect
 
     def shape(function):
@@ -79,7 +79,7 @@ def test_signatures_of_torchs_functions_are_torchs():
     none = inspect.Parameter.empty
     assert shape(simrank.multiprocessing.spawn) == [
         ("fn", none), ("args", ()), ("nprocs", 1), ("join", True), ("daemon", False),
-        ("start_method", "spawn"),
+        ("start_method", "spawn"), ("share_args", False),
     ]  # fmt: skip
     assert shape(simrank.distributed.all_reduce) == [
         ("tensor", none), ("op", "sum"), ("group", None), ("async_op", False),

@@ -203,15 +203,15 @@ def test_works_that_nobody_waited_for_are_found_and_an_error_under_strict():
         ctx.multiprocessing.spawn(leaky, (ctx,), nprocs=3)
 
 
+def clean(rank, ctx):
+    dist.init_process_group()
+    work = dist.all_reduce(ctx.ones(4), async_op=True)
+    work.wait()
+    ctx.synchronize()
+
+
 def test_a_clean_run_has_no_findings():
     """Also under strict and with races looked for."""
-
-    def clean(rank, ctx):
-        dist.init_process_group()
-        work = dist.all_reduce(ctx.ones(4), async_op=True)
-        work.wait()
-        ctx.synchronize()
-
     with simrank.Context("hgx_h100", strict=True, races="error") as ctx:
         ctx.multiprocessing.spawn(clean, (ctx,), nprocs=3)
     assert ctx.findings == []

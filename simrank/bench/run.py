@@ -274,7 +274,8 @@ def _run_series(
     iterations = (config.iterations.warmup, config.iterations.timed)
     with context:
         args = (context, cases, iterations, report)
-        context.multiprocessing.spawn(timed_program, args, nprocs=series.num_ranks)
+        spawn = context.multiprocessing.spawn
+        spawn(timed_program, args, nprocs=series.num_ranks, share_args=True)
     return [
         _row(series, case, time_us, wrong[case], context)
         for case, time_us in zip(cases, times_us, strict=True)
@@ -297,7 +298,8 @@ def _num_wrong(series: Series, case: Case, config: BenchConfig) -> int | None:
     outputs: list[Any] = [None] * case.num_ranks
     with _context(series, config, data=True) as context:
         args = (context, case, data, outputs)
-        context.multiprocessing.spawn(checked_program, args, nprocs=case.num_ranks)
+        spawn = context.multiprocessing.spawn
+        spawn(checked_program, args, nprocs=case.num_ranks, share_args=True)
     inputs = [data.of(rank, case.num_inputs) for rank in range(case.num_ranks)]
     redop = "sum" if case.redop == "none" else case.redop
     return count_wrong(case.problem, inputs, outputs, reduce_op=redop)

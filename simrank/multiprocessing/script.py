@@ -43,7 +43,7 @@ def run_script(parent: Program, path: str | Path, args: Sequence[str], nprocs: i
     folder = str(file.absolute().parent)
     sys.path.insert(0, folder)  # As Python does for a script.
     try:
-        spawn_in(parent, _run_once, (code, [str(path), *args]), nprocs)
+        spawn_in(parent, _run_once, (code, [str(path), *args]), nprocs, share_args=True)
     finally:
         sys.path.remove(folder)
 

@@ -2,7 +2,7 @@
 
 A rank that waits on one of them goes back to the hub and is resumed in simulated time; one that can
 never be served is part of the deadlock report. Everything lives in this process: values are passed,
-not copied.
+not copied, and spawn hands what is made here to its ranks as it is.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from simrank.ranks.locks import Lock as Lock  # noqa: PLC0414 - part of this mod
 from simrank.ranks.locks import ReentrantLock
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator
 
 Barrier = threading.Barrier
 Event = threading.Event
@@ -133,21 +133,33 @@ def _zero(typecode: Any) -> int | float:  # noqa: ANN401 - a code or a ctypes ty
     return 0.0 if getattr(typecode, "__name__", typecode) in _FLOAT_CODES else 0
 
 
+class ManagedDict(dict[Any, Any]):
+    """A dict that ranks share: spawn does not copy it."""
+
+
+class ManagedList(list[Any]):
+    """A list that ranks share: spawn does not copy it."""
+
+
+class Namespace(SimpleNamespace):
+    """Attributes that ranks share: spawn does not copy them."""
+
+
 class SyncManager:
     """As what multiprocessing.Manager() returns: containers that ranks share."""
 
     Queue, JoinableQueue, Event, Condition = Queue, JoinableQueue, Event, Condition
     Barrier, Semaphore, BoundedSemaphore = Barrier, Semaphore, BoundedSemaphore
     Lock, RLock, Value, Array = Lock, RLock, Value, Array
-    Namespace = SimpleNamespace
+    Namespace = Namespace
 
-    def dict(self, *args: Any, **kwargs: Any) -> Mapping[Any, Any]:  # noqa: ANN401 - dict's own
+    def dict(self, *args: Any, **kwargs: Any) -> ManagedDict:  # noqa: ANN401 - dict's own
         """Return a shared dict."""
-        return dict(*args, **kwargs)
+        return ManagedDict(*args, **kwargs)
 
-    def list(self, values: Iterable[Any] = ()) -> Any:  # noqa: ANN401 - a list
+    def list(self, values: Iterable[Any] = ()) -> ManagedList:
         """Return a shared list."""
-        return [*values]
+        return ManagedList(values)
 
     def start(self) -> None:
         """Do nothing: there is no server."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import traceback
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,28 +20,38 @@ from simrank.errors import (
     SimrankError,
     SpawnException,
 )
+from simrank.multiprocessing.arguments import check_picklable, per_rank
 from simrank.ranks import Program, current_program, default_context, set_program, stdlib
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from types import TracebackType
 
+    from simrank.multiprocessing.arguments import Call
+
 _START_METHODS = ("spawn", "fork", "forkserver")
 _FIRST_PID = 1000  # assumed: any number that looks like a process id
 
 
-def spawn(
+def spawn(  # noqa: PLR0913 - torch's signature
     fn: Callable[..., Any],
     args: Sequence[Any] = (),
     nprocs: int = 1,
     join: bool = True,
     daemon: bool = False,
     start_method: str = "spawn",
+    *,
+    share_args: bool = False,
 ) -> ProcessContext | None:
     """Run `fn(rank, *args)` on `nprocs` simulated ranks; rank r uses device r.
 
-    Without a Context the cluster is as many HGX H100 nodes as `nprocs` needs. The arguments are
-    shared, not copied.
+    Without a Context the cluster is as many HGX H100 nodes as `nprocs` needs.
+
+    Every rank gets a copy of the arguments as they are now, as pickling would make it: functions,
+    classes and modules stay themselves, and the same list twice is one list. Never copied, but
+    shared by all ranks and the caller: tensors, the Context and everything else of simrank, locks
+    and queues (of `simrank.multiprocessing`, `threading` and `queue`), and what cannot be pickled,
+    for example open files and generators. So are the variables that `fn` itself closes over.
 
     Args:
         fn: The program of every rank; what it returns is dropped.
@@ -49,6 +60,7 @@ def spawn(
         join: Whether to wait for the ranks to end.
         daemon: Kept for torch's signature.
         start_method: Kept for torch's signature.
+        share_args: Whether all ranks and the caller share the arguments themselves.
 
     Returns:
         None, or with `join=False` a context whose `join()` is called until it returns True.
@@ -58,25 +70,27 @@ def spawn(
         ProcessExitedException: A rank called `sys.exit` with a non-zero code.
         DeadlockError: The ranks wait for what can never happen.
         SimrankError: The cluster has fewer devices than `nprocs`.
+        PicklingError, AttributeError, TypeError: With `Context(strict=True)`, what pickle raises
+            for a function or arguments that a real spawn could not pickle.
     """
     del daemon, start_method
     program = current_program()
     if program is not None:
-        return spawn_in(program, fn, args, nprocs, join=join)
+        return spawn_in(program, fn, args, nprocs, join=join, share_args=share_args)
     context = default_context(nprocs)
-    if not join:
-        return spawn_in(context.program, fn, args, nprocs, join=False)
-    with context:
-        return spawn_in(context.program, fn, args, nprocs)
+    with nullcontext() if not join else context:
+        return spawn_in(context.program, fn, args, nprocs, join=join, share_args=share_args)
 
 
-def start_processes(
+def start_processes(  # noqa: PLR0913 - torch's signature
     fn: Callable[..., Any],
     args: Sequence[Any] = (),
     nprocs: int = 1,
     join: bool = True,
     daemon: bool = False,
     start_method: str = "spawn",
+    *,
+    share_args: bool = False,
 ) -> ProcessContext | None:
     """Run `fn(rank, *args)` on simulated ranks, whatever the start method; see `spawn`.
 
@@ -85,7 +99,7 @@ def start_processes(
     """
     if start_method not in _START_METHODS:
         raise ValueError(f"cannot find context for {start_method!r}")
-    return spawn(fn, args, nprocs, join, daemon)
+    return spawn(fn, args, nprocs, join, daemon, share_args=share_args)
 
 
 def spawn_in(
@@ -95,6 +109,7 @@ def spawn_in(
     nprocs: int,
     *,
     join: bool = True,
+    share_args: bool = False,
 ) -> ProcessContext | None:
     """Run `fn(rank, *args)` on ranks of the parent's Context; see `spawn`."""
     if nprocs < 0:
@@ -106,8 +121,11 @@ def spawn_in(
             f"spawn of {nprocs} ranks on cluster '{context.cluster.name}', which has "
             f"{num_devices} devices\n  to fix: raise its number of nodes, or lower nprocs"
         )
+    if context.strict:
+        check_picklable(fn, args, shared=share_args)
     with calm_collector():
-        processes = _start(parent, fn, args, nprocs)
+        call = per_rank(fn, args, shared=share_args)
+        processes = _start(parent, getattr(fn, "__name__", str(fn)), call, nprocs)
         if not join:
             context.unjoined.append(processes)
             return processes
@@ -116,9 +134,7 @@ def spawn_in(
     return None
 
 
-def _start(
-    parent: Program, fn: Callable[..., Any], args: Sequence[Any], nprocs: int
-) -> ProcessContext:
+def _start(parent: Program, name: str, call: Call, nprocs: int) -> ProcessContext:
     """Make the ranks and queue them at this time."""
     context, engine = parent.context, parent.engine
     world = World(context.network, np.arange(nprocs), context.comm_library)
@@ -130,19 +146,20 @@ def _start(
         )
         program.task = task
         program.local["world"] = world
-        task.carry(_body(program, fn, args))
+        task.carry(_body(program, call))
         tasks.append(task)
         programs.append(program)
-    group = TaskGroup(engine, f"spawn of {getattr(fn, '__name__', fn)}", tasks)
+    group = TaskGroup(engine, f"spawn of {name}", tasks)
     group.on_abort = lambda: _drop(world, programs)
     group.start()
     return ProcessContext(group, context)
 
 
-def _body(program: Program, fn: Callable[..., Any], args: Sequence[Any]) -> Callable[[], None]:
+def _body(program: Program, call: Call) -> Callable[[], None]:
     def body() -> None:
         set_program(program)
         try:
+            fn, args = call()
             fn(program.rank, *args)
         except SystemExit as error:
             # As in a child process: exit code 0 or None is success.

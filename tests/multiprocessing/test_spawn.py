@@ -382,7 +382,7 @@ def test_a_keyboard_interrupt_in_a_rank_ends_the_run_as_itself(run):
 def test_join_false_works_without_a_context():
     """The ranks run when they are joined."""
     ended = []
-    processes = simrank.multiprocessing.spawn(ended.append, nprocs=2, join=False)
+    processes = simrank.multiprocessing.spawn(ended.append, nprocs=2, join=False, share_args=True)
     assert ended == []
     while not processes.join():
         pass

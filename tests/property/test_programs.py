@@ -67,21 +67,22 @@ def pass_on(x, place, ctx):
     return out
 
 
+def program(rank, ctx, steps, late, outputs):
+    dist.init_process_group()
+    size = dist.get_world_size()
+    x = ctx.arange(8 * size, dtype="float32") + rank
+    for step, delay_us in steps:
+        if rank == late:
+            ctx.engine.sleep(delay_us * 1_000_000)
+        x = do_step(step, x, (rank, size), ctx)
+    outputs[rank] = x.numpy()
+
+
 def run_program(steps, size, late, seed):
     """Run a program with one rank that is late at every step; return numbers and end."""
-    outputs = {}
-
-    def program(rank, ctx):
-        dist.init_process_group()
-        x = ctx.arange(8 * size, dtype="float32") + rank
-        for step, delay_us in steps:
-            if rank == late:
-                ctx.engine.sleep(delay_us * 1_000_000)
-            x = do_step(step, x, (rank, size), ctx)
-        outputs[rank] = x.numpy()
-
+    outputs = simrank.multiprocessing.Manager().dict()
     with simrank.Context("hgx_h100", seed=seed, races="error", strict=True) as ctx:
-        ctx.multiprocessing.spawn(program, (ctx,), nprocs=size)
+        ctx.multiprocessing.spawn(program, (ctx, steps, late, outputs), nprocs=size)
     assert ctx.findings == []
     return outputs, ctx.now_ps
 

@@ -1,0 +1,182 @@
+"""What spawn hands to each rank: a copy of the function's arguments, as pickling would make it.
+
+torch.multiprocessing.spawn pickles the function and its arguments for each process. Here they are
+pickled once, when spawn is called, and unpickled when a rank starts. What processes would share
+goes by reference, and so does what pickle cannot copy: functions, classes, modules, open files.
+"""
+
+from __future__ import annotations
+
+import copyreg
+import io
+import pickle
+import types
+from functools import partial
+from typing import TYPE_CHECKING, Any, NoReturn
+from weakref import WeakKeyDictionary
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    Call = Callable[[], tuple[Callable[..., Any], tuple[Any, ...]]]  # Returns a function and args.
+
+_PROTOCOL = 4  # What multiprocessing itself uses.
+# Modules whose classes make what ranks share: locks and queues, and simrank's own things.
+_SHARED_MODULES = ("simrank", "threading", "_thread", "queue", "_queue", "multiprocessing")
+_THREADS_ONLY = ("queue", "_queue", "_thread")  # Of these, what a real spawn cannot pickle.
+# Real processes share a tensor's memory. torch is not imported to ask (its layer is above).
+_SHARED_CLASSES = (("torch", "Tensor"), ("torch.storage", "UntypedStorage"))
+_REFERENCES = (type, types.FunctionType, types.ModuleType)
+_ATOMS = (int, float, complex, str, bytes, bool, types.NoneType, types.EllipsisType, range)
+
+_shared_types: WeakKeyDictionary[type, bool] = WeakKeyDictionary()
+
+
+def per_rank(fn: Callable[..., Any], args: Sequence[Any], *, shared: bool) -> Call:
+    """Return what makes a rank's own function and arguments, called when the rank starts.
+
+    Args:
+        fn: What spawn was given. The object of a bound method is an argument like any other.
+        args: What spawn was given.
+        shared: Whether every rank gets the very objects.
+    """
+    given = (fn, tuple(args))
+    if shared or _is_immutable(given):
+        return lambda: given
+    try:
+        pickled, table = _pickled(given)
+    except RecursionError:  # As pickle: nested too deep to be copied.
+        return lambda: given
+    return partial(_unpickled, pickled, table)
+
+
+def check_picklable(fn: Callable[..., Any], args: Sequence[Any], *, shared: bool) -> None:
+    """Raise what pickle raises where real spawn would; `Context(strict=True)` asks for it.
+
+    Args:
+        fn: What spawn was given.
+        args: What spawn was given.
+        shared: Whether the arguments are never to be pickled.
+    """
+    for index, value in enumerate([fn] if shared else [fn, *args]):
+        try:
+            _StrictPickler(io.BytesIO(), _PROTOCOL).dump(value)
+        except Exception as error:
+            what = "its function" if index == 0 else f"argument {index} after the rank"
+            note = f"simrank: strict: a real spawn pickles {what}, and could not"
+            if isinstance(value, types.FunctionType):
+                note += "\n  to fix: define the function at the top of a module"
+            error.add_note(note)
+            raise
+
+
+def _is_immutable(value: Any) -> bool:  # noqa: ANN401 - anything
+    """Whether nobody could tell a copy of this from the thing itself."""
+    kind = type(value)
+    if kind is tuple:
+        return all(map(_is_immutable, value))
+    return kind in _ATOMS or isinstance(value, _REFERENCES) or _is_shared(kind)
+
+
+def _is_shared(kind: type) -> bool:
+    """Whether processes would share an instance: it or a base is a lock, a queue, a tensor, ..."""
+    found = _shared_types.get(kind)
+    if found is None:
+        found = _shared_types[kind] = any(
+            base.__module__.partition(".")[0] in _SHARED_MODULES
+            or (base.__module__, base.__name__) in _SHARED_CLASSES
+            for base in kind.__mro__
+        )
+    return found
+
+
+class _Pickler(pickle.Pickler):
+    """Pickles values, with functions, classes and what is shared as places in a table.
+
+    The C pickler asks `reducer_override` about all but numbers, strings and plain containers.
+    """
+
+    def __init__(self, file: io.BytesIO, table: list[Any]) -> None:
+        super().__init__(file, _PROTOCOL)
+        self._table = table
+
+    def reducer_override(self, value: Any) -> Any:  # noqa: ANN401 - anything
+        """Return the parts of an object, or its place in the table."""
+        if value is _entry:
+            return NotImplemented
+        if isinstance(value, _REFERENCES) or _is_shared(type(value)):
+            return self.refer(value)
+        by_table = copyreg.dispatch_table.get(type(value))
+        parts = value.__reduce_ex__(_PROTOCOL) if by_table is None else by_table(value)
+        # Text is the name of a global, and a copy of that is the thing itself.
+        return self.refer(value) if isinstance(parts, str) else parts
+
+    def refer(self, value: Any) -> tuple[Any, ...]:  # noqa: ANN401 - anything
+        """Return what stands for an object in the pickle: its place in the table."""
+        self._table.append(value)
+        return _entry, (len(self._table) - 1,)
+
+
+class _LenientPickler(_Pickler):
+    """Refers to an object that cannot be copied whole, for example one that holds an open file.
+
+    Plain containers are copied whatever is in them.
+    """
+
+    def reducer_override(self, value: Any) -> Any:  # noqa: ANN401 - anything
+        """Return the parts of an object, or its place in the table."""
+        if value is _entry:
+            return NotImplemented
+        try:
+            _Pickler(io.BytesIO(), []).dump(value)
+        except Exception:  # noqa: BLE001 - whatever its own methods raise: it is shared
+            return self.refer(value)
+        return super().reducer_override(value)
+
+
+class _StrictPickler(pickle.Pickler):
+    """Raises where a real spawn would; what its processes could share passes."""
+
+    def reducer_override(self, value: Any) -> Any:  # noqa: ANN401 - anything
+        """Return a stand-in for what is shared, and leave the rest to pickle."""
+        kind = type(value)
+        if kind.__module__ in _THREADS_ONLY:  # The lock in a queue may be one of `ranks.locks`.
+            raise TypeError(f"cannot pickle '{kind.__module__}.{kind.__qualname__}' object")
+        if isinstance(value, type) or not _is_shared(kind):
+            return NotImplemented
+        return str, ()
+
+
+def _entry(index: int) -> NoReturn:
+    """Stand in a pickle for a place in the table; the unpickler puts the table's getter here."""
+    raise AssertionError(f"entry {index} of no table")
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, pickled: bytes, table: list[Any]) -> None:
+        super().__init__(io.BytesIO(pickled))
+        self._table = table
+
+    def find_class(self, module: str, name: str) -> Any:  # noqa: ANN401 - a function or class
+        if name == _entry.__name__ and module == __name__:
+            return self._table.__getitem__
+        return super().find_class(module, name)
+
+
+def _pickled(given: Any) -> tuple[bytes, list[Any]]:  # noqa: ANN401 - anything
+    """Return a pickle, and the table of what it refers to."""
+    file, table = io.BytesIO(), list[Any]()
+    try:
+        _Pickler(file, table).dump(given)
+    except Exception:  # noqa: BLE001 - something in it cannot be copied: now look for it
+        file, table = io.BytesIO(), []
+        _LenientPickler(file, table).dump(given)
+    return file.getvalue(), table
+
+
+def _unpickled(pickled: bytes, table: list[Any]) -> Any:  # noqa: ANN401 - what was given
+    try:
+        return _Unpickler(pickled, table).load()
+    except Exception as error:
+        error.add_note("simrank: raised while spawn copied its arguments for this rank")
+        raise
