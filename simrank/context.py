@@ -18,7 +18,7 @@ from simrank.distributed.planner import CollectiveLibrary
 from simrank.engine import Engine, Handle, Task
 from simrank.engine.delays import Delays
 from simrank.errors import SimrankError
-from simrank.multiprocessing.spawn import ProcessContext, spawn_in
+from simrank.multiprocessing.spawn import end_daemons, spawn_in, warn_of_method
 from simrank.ranks import Program, current_program, set_program, stdlib
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from simrank.errors import RaceError
     from simrank.faults import Faults
     from simrank.hardware.cluster import Cluster
+    from simrank.multiprocessing import ProcessContext
 
 _DEVICES_PER_NODE = 8
 
@@ -164,6 +165,7 @@ class Context(TorchNames):
         """Run what is left to its end; after an error, drop it."""
         try:
             if error is None:
+                end_daemons(self.program)
                 self.drain()
                 for processes in list(self.unjoined):
                     processes.join()  # A failure that nobody joined is not lost.
@@ -269,10 +271,11 @@ class Context(TorchNames):
         share_args: bool = False,
     ) -> ProcessContext | None:
         """Run `fn(rank, *args)` on ranks of this Context; see `simrank.multiprocessing.spawn`."""
-        del daemon, start_method
+        warn_of_method(start_method)
         program = current_program()
         parent = program if program is not None and program.context is self else self.program
-        return spawn_in(parent, fn, args, nprocs, join=join, share_args=share_args)
+        options = {"join": join, "daemon": daemon, "share_args": share_args}
+        return spawn_in(parent, fn, args, nprocs, **options)
 
 
 class _Multiprocessing:

@@ -480,11 +480,11 @@ class SpawnException(ProcessRaisedException):
 
 
 class ProcessExitedException(ProcessException):
-    """A rank called `sys.exit` with a non-zero code, or was killed.
+    """A rank called `sys.exit` with a non-zero code, or was terminated.
 
     Attributes:
-        exit_code: The code.
-        signal_name: The signal that an injected fault ended it with, or None.
+        exit_code: The code; minus the signal's number if it was terminated.
+        signal_name: That signal's name, for example "SIGTERM", or None.
     """
 
     def __init__(

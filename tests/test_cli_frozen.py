@@ -52,7 +52,8 @@ def test_public_names_are_frozen():
         "Array", "Barrier", "BoundedSemaphore", "Condition", "Event", "JoinableQueue", "Lock",
         "Manager", "Pool", "Process", "ProcessContext", "ProcessException",
         "ProcessExitedException", "ProcessRaisedException", "Queue", "RLock", "Semaphore",
-        "SimpleQueue", "SpawnException", "Value", "get_context", "spawn", "start_processes",
+        "SimpleQueue", "SpawnContext", "SpawnException", "Value", "get_context", "spawn",
+        "start_processes",
     ]  # fmt: skip
     assert simrank.distributed.__all__ == [
         "Backend", "GroupMember", "P2POp", "ProcessGroup", "ReduceOp", "Work", "all_gather",

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from simrank.engine.handle import Reason
     from simrank.engine.loop import Engine
+    from simrank.engine.queue import Wakeup
 
 MAX_ABORTS = 16  # assumed: a program that swallows this many aborts will swallow the next too
 
@@ -126,27 +127,36 @@ class AdoptedTask(Task):
             self.engine.retire(self)
 
 
+class TaskEnd(Handle):
+    """The end of one task, for whoever joins it."""
+
+    __slots__ = ("_task",)
+
+    def __init__(self, task: Task) -> None:
+        super().__init__()
+        self._task = task
+
+    def describe(self) -> str:
+        """Return what completes, in the user's words."""
+        return f"the end of {self._task.name}"
+
+
 class TaskGroup(Handle):
     """Tasks that live and fail together: one of them raises, all of them end.
 
     Attributes:
         tasks: In rank order.
         failed: The tasks whose own exception ended the group (root causes), in order of failure.
+        failed_ps: When each of them failed, in picoseconds.
+        grace_ps: How long the others may run on after the first failure.
         stubborn: Tasks that swallowed every abort and were parked.
         on_abort: Drops what the tasks left behind (streams, calls); called once they have ended.
     """
 
     __slots__ = (
-        "_guests",
-        "_num_live",
-        "aborting",
-        "engine",
-        "failed",
-        "name",
-        "on_abort",
-        "stubborn",
-        "tasks",
-    )
+        "_abortion", "_ends", "_guests", "_num_live", "aborting", "engine", "failed", "failed_ps",
+        "grace_ps", "name", "on_abort", "stubborn", "tasks",
+    )  # fmt: skip
 
     def __init__(self, engine: Engine, name: str, tasks: Iterable[Task]) -> None:
         super().__init__()
@@ -154,11 +164,15 @@ class TaskGroup(Handle):
         self.name = name
         self.tasks = list(tasks)
         self.failed: list[Task] = []
+        self.failed_ps: dict[Task, int] = {}
+        self.grace_ps = 0
         self.stubborn: list[Task] = []
         self.aborting = False
         self.on_abort: Callable[[], None] | None = None
         self._num_live = len(self.tasks)
         self._guests: dict[Task, None] = {}
+        self._ends: dict[Task, Handle] = {}
+        self._abortion: Wakeup | None = None
         for task in self.tasks:
             task.group = self
 
@@ -191,14 +205,26 @@ class TaskGroup(Handle):
             del self._guests[task]
         else:
             self._num_live -= 1
+        engine = self.engine
+        if task in self._ends:
+            self._ends.pop(task).finish(engine)
         if task.error is not None and not self.aborting:
             # Ranks due at this same time still run: several root causes are all reported.
-            if not self.failed:
-                self.engine.call_at(self.engine.now_ps, self.abort)
+            if self._abortion is None:
+                self._abortion = engine.call_at(engine.now_ps + self.grace_ps, self.abort)
             self.failed.append(task)
+            self.failed_ps[task] = engine.now_ps
         is_over = self._num_live == 0 and not self._guests
         if is_over and not self.complete and not self.aborting:
-            self.finish(self.engine)
+            if self._abortion is None:
+                self.finish(engine)
+            elif self.grace_ps:  # Nobody is left who needs it.
+                engine.cancel(self._abortion)
+                engine.call_at(engine.now_ps, self.abort)
+
+    def end_of(self, task: Task) -> Handle:
+        """Return the handle of the end of one of the tasks, which still runs."""
+        return self._ends.setdefault(task, TaskEnd(task))
 
     def abort(self) -> None:
         """End every task that still runs with `RankAborted`, in rank order, and wait for that."""

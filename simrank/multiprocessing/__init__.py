@@ -6,6 +6,7 @@ from simrank.errors import (
     ProcessRaisedException,
     SpawnException,
 )
+from simrank.multiprocessing.processes import ProcessContext, SpawnContext
 from simrank.multiprocessing.shared import (
     Array,
     Barrier,
@@ -24,7 +25,7 @@ from simrank.multiprocessing.shared import (
     Value,
     get_context,
 )
-from simrank.multiprocessing.spawn import ProcessContext, spawn, start_processes
+from simrank.multiprocessing.spawn import spawn, start_processes
 
 __all__ = [
     "Array",
@@ -45,6 +46,7 @@ __all__ = [
     "RLock",
     "Semaphore",
     "SimpleQueue",
+    "SpawnContext",
     "SpawnException",
     "Value",
     "get_context",

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import signal
-import traceback
+import warnings
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -13,24 +12,17 @@ from simrank.device.current import drop_streams
 from simrank.distributed.group import World
 from simrank.engine import Task, TaskGroup
 from simrank.engine.collector import calm_collector
-from simrank.errors import (
-    ProcessException,
-    ProcessExitedException,
-    RankAborted,
-    SimrankError,
-    SpawnException,
-)
+from simrank.errors import RankAborted, SimrankError
 from simrank.multiprocessing.arguments import check_picklable, per_rank
-from simrank.ranks import Program, current_program, default_context, set_program, stdlib
+from simrank.multiprocessing.processes import ProcessContext
+from simrank.ranks import Program, current_program, default_context, set_program
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from types import TracebackType
 
     from simrank.multiprocessing.arguments import Call
 
 _START_METHODS = ("spawn", "fork", "forkserver")
-_FIRST_PID = 1000  # assumed: any number that looks like a process id
 
 
 def spawn(  # noqa: PLR0913 - torch's signature
@@ -58,8 +50,8 @@ def spawn(  # noqa: PLR0913 - torch's signature
         args: Its arguments after the rank.
         nprocs: Number of ranks.
         join: Whether to wait for the ranks to end.
-        daemon: Kept for torch's signature.
-        start_method: Kept for torch's signature.
+        daemon: Whether the ranks may not spawn, and are ended with the rank or Context they are of.
+        start_method: Kept for torch's signature; other values than "spawn" warn, as there.
         share_args: Whether all ranks and the caller share the arguments themselves.
 
     Returns:
@@ -70,16 +62,18 @@ def spawn(  # noqa: PLR0913 - torch's signature
         ProcessExitedException: A rank called `sys.exit` with a non-zero code.
         DeadlockError: The ranks wait for what can never happen.
         SimrankError: The cluster has fewer devices than `nprocs`.
+        AssertionError: A daemonic rank calls it.
         PicklingError, AttributeError, TypeError: With `Context(strict=True)`, what pickle raises
             for a function or arguments that a real spawn could not pickle.
     """
-    del daemon, start_method
+    warn_of_method(start_method)
+    options = {"join": join, "daemon": daemon, "share_args": share_args}
     program = current_program()
     if program is not None:
-        return spawn_in(program, fn, args, nprocs, join=join, share_args=share_args)
+        return spawn_in(program, fn, args, nprocs, **options)
     context = default_context(nprocs)
-    with nullcontext() if not join else context:
-        return spawn_in(context.program, fn, args, nprocs, join=join, share_args=share_args)
+    with context if join else nullcontext():
+        return spawn_in(context.program, fn, args, nprocs, **options)
 
 
 def start_processes(  # noqa: PLR0913 - torch's signature
@@ -102,13 +96,14 @@ def start_processes(  # noqa: PLR0913 - torch's signature
     return spawn(fn, args, nprocs, join, daemon, share_args=share_args)
 
 
-def spawn_in(
+def spawn_in(  # noqa: PLR0913 - spawn's
     parent: Program,
     fn: Callable[..., Any],
     args: Sequence[Any],
     nprocs: int,
     *,
     join: bool = True,
+    daemon: bool = False,
     share_args: bool = False,
 ) -> ProcessContext | None:
     """Run `fn(rank, *args)` on ranks of the parent's Context; see `spawn`."""
@@ -121,12 +116,17 @@ def spawn_in(
             f"spawn of {nprocs} ranks on cluster '{context.cluster.name}', which has "
             f"{num_devices} devices\n  to fix: raise its number of nodes, or lower nprocs"
         )
+    if nprocs and parent.local.get("daemon"):
+        raise AssertionError("daemonic processes are not allowed to have children")
     if context.strict:
         check_picklable(fn, args, shared=share_args)
     with calm_collector():
         call = per_rank(fn, args, shared=share_args)
-        processes = _start(parent, getattr(fn, "__name__", str(fn)), call, nprocs)
+        group = _start(parent, getattr(fn, "__name__", str(fn)), call, nprocs, daemon=daemon)
+        processes = ProcessContext(group, context, daemon=daemon)
         if not join:
+            if daemon:
+                parent.local.setdefault("daemons", []).append(group)
             context.unjoined.append(processes)
             return processes
         while not processes.join():
@@ -134,7 +134,7 @@ def spawn_in(
     return None
 
 
-def _start(parent: Program, name: str, call: Call, nprocs: int) -> ProcessContext:
+def _start(parent: Program, name: str, call: Call, nprocs: int, *, daemon: bool) -> TaskGroup:
     """Make the ranks and queue them at this time."""
     context, engine = parent.context, parent.engine
     world = World(context.network, np.arange(nprocs), context.comm_library)
@@ -146,13 +146,14 @@ def _start(parent: Program, name: str, call: Call, nprocs: int) -> ProcessContex
         )
         program.task = task
         program.local["world"] = world
+        program.local["daemon"] = daemon
         task.carry(_body(program, call))
         tasks.append(task)
         programs.append(program)
     group = TaskGroup(engine, f"spawn of {name}", tasks)
     group.on_abort = lambda: _drop(world, programs)
     group.start()
-    return ProcessContext(group, context)
+    return group
 
 
 def _body(program: Program, call: Call) -> Callable[[], None]:
@@ -162,11 +163,33 @@ def _body(program: Program, call: Call) -> Callable[[], None]:
             fn, args = call()
             fn(program.rank, *args)
         except SystemExit as error:
-            # As in a child process: exit code 0 or None is success.
-            if isinstance(error, RankAborted) or error.code not in (None, 0):
+            if isinstance(error, RankAborted):
                 raise
+            # As in a child process: None or 0 is success, and a status has eight bits.
+            if isinstance(error.code, int):
+                error.code &= 0xFF
+            if error.code:
+                raise
+        end_daemons(program)
 
     return body
+
+
+def end_daemons(program: Program) -> None:
+    """End the daemonic ranks that a program spawned and that still run; it has ended itself."""
+    for group in program.local.pop("daemons", ()):
+        group.abort()
+
+
+def warn_of_method(start_method: str) -> None:
+    """Warn as torch does of a start method that `spawn` does not take."""
+    if start_method != "spawn":
+        warnings.warn(
+            f"This method only supports start_method=spawn (got: {start_method}).\n"
+            "To use a different start_method use:\n\t\t torch.multiprocessing.start_processes(...)",
+            FutureWarning,
+            stacklevel=3,
+        )
 
 
 def _drop(world: World, programs: Sequence[Program]) -> None:
@@ -174,96 +197,3 @@ def _drop(world: World, programs: Sequence[Program]) -> None:
     world.drop()
     for program in programs:
         drop_streams(program)
-
-
-class ProcessContext:
-    """The ranks of one spawn, as torch's ProcessContext.
-
-    Attributes:
-        group: Their tasks.
-    """
-
-    def __init__(self, group: TaskGroup, context: Any) -> None:  # noqa: ANN401 - it is above
-        self.group = group
-        self._context = context
-
-    def pids(self) -> list[int]:
-        """Return a simulated process id per rank."""
-        return [_FIRST_PID + index for index in range(len(self.group.tasks))]
-
-    def join(self, timeout: float | None = None, grace_period: float | None = None) -> bool:
-        """Wait for the ranks; True once all have ended.
-
-        Args:
-            timeout: Simulated seconds; None waits for the end.
-            grace_period: Kept for torch's signature: siblings of a failed rank end at once.
-
-        Raises:
-            SpawnException: A rank raised.
-            ProcessExitedException: A rank exited with a non-zero code.
-        """
-        del grace_period
-        group, engine = self.group, self.group.engine
-        try:
-            with stdlib.entered(engine):  # Spawn works without a Context that is entered.
-                if timeout is None:
-                    engine.wait(group)
-                elif not engine.wait_at_most(group, round(timeout * 1e12)):
-                    return False
-                if not group.failed and engine.current_task() is None and not engine.tasks:
-                    engine.run()  # What ranks left on their streams ends too, or is a deadlock.
-        except BaseException:  # A deadlock, or KeyboardInterrupt in the hub: leave nothing behind.
-            group.abort()
-            raise
-        unjoined = self._context.unjoined
-        if self in unjoined:
-            unjoined.remove(self)
-        if group.failed:
-            raise _failure(group)
-        return True
-
-
-def _failure(group: TaskGroup) -> BaseException:
-    """Build what spawn raises from the root causes; the lowest rank is described first."""
-    failed = sorted(group.failed, key=lambda task: task.rank or 0)
-    errors: dict[int, BaseException] = {}
-    for task in failed:
-        assert task.error is not None
-        errors[task.rank or 0] = task.error
-        note = f"simrank: raised by rank {task.rank} at t={group.complete_ps / 1e6:.3f} us"
-        if note not in getattr(task.error, "__notes__", ()):
-            task.error.add_note(note)
-    rank, error = next(iter(errors.items()))
-    if isinstance(error, KeyboardInterrupt):
-        return error
-    if isinstance(error, SystemExit):
-        return _exited(rank, error)
-    text = f"\n\n-- Process {rank} terminated with the following error:\n{_traceback_text(error)}"
-    if len(errors) > 1:
-        others = ", ".join(f"{r} ({type(e).__name__})" for r, e in list(errors.items())[1:9])
-        text += f"\nalso raised on rank {others}" + (", ..." if len(errors) > 9 else "")
-    failure = SpawnException(text, rank, _FIRST_PID + rank, errors=errors)
-    failure.stubborn = tuple(task.rank or 0 for task in group.stubborn)
-    failure.time_ps = group.complete_ps
-    failure.__cause__ = error if isinstance(error, Exception) else None
-    return failure
-
-
-def _exited(rank: int, error: SystemExit) -> ProcessException:
-    code = error.code if isinstance(error.code, int) else 1
-    if code < 0:  # As a real exit code tells it: a signal ended the process.
-        name = signal.Signals(-code).name
-        text = f"process {rank} terminated with signal {name}"
-        return ProcessExitedException(text, rank, _FIRST_PID + rank, code, name)
-    text = f"process {rank} terminated with exit code {code}"
-    if isinstance(error.code, str):
-        text += f": {error.code}"
-    return ProcessExitedException(text, rank, _FIRST_PID + rank, code)
-
-
-def _traceback_text(error: BaseException) -> str:
-    """Return the traceback from the user's function on, without simrank's own first frames."""
-    start: TracebackType | None = error.__traceback__
-    while start is not None and start.tb_frame.f_globals.get("__name__", "").startswith("simrank."):
-        start = start.tb_next
-    return "".join(traceback.format_exception(type(error), error, start))

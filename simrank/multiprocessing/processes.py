@@ -1,0 +1,261 @@
+"""What `spawn(join=False)` returns: the ranks of one spawn, under torch's and Python's names."""
+
+from __future__ import annotations
+
+import signal
+import tempfile
+import traceback
+import warnings
+from functools import cached_property, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from simrank.engine import Handle
+from simrank.errors import (
+    ProcessException,
+    ProcessExitedException,
+    RankAborted,
+    SpawnException,
+)
+from simrank.ranks import stdlib
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from simrank.engine import Task, TaskGroup
+
+_FIRST_PID = 1000  # assumed: any number that looks like a process id
+_PS_PER_S = 10**12
+
+
+class ProcessContext:
+    """The ranks of one spawn, as torch's ProcessContext.
+
+    Attributes:
+        group: Their tasks.
+    """
+
+    def __init__(
+        self,
+        group: TaskGroup,
+        context: Any,  # noqa: ANN401 - it is above
+        *,
+        daemon: bool = False,
+    ) -> None:
+        self.group = group
+        self._context = context
+        self._daemon = daemon
+        self._seen: set[int] = set()
+
+    @cached_property
+    def processes(self) -> list[RankProcess]:
+        """One object per rank, with the names of multiprocessing.Process."""
+        tasks = range(len(self.group.tasks))
+        return [RankProcess(self.group, index, daemon=self._daemon) for index in tasks]
+
+    @property
+    def sentinels(self) -> dict[int, int]:
+        """Of the ranks whose end no `join` has seen yet: sentinel -> rank."""
+        waited_for = enumerate(self.processes)
+        return {each.sentinel: index for index, each in waited_for if index not in self._seen}
+
+    @property
+    def error_files(self) -> list[str]:
+        """Per rank the path where torch would leave a traceback.
+
+        Nothing is written there: `SpawnException.errors` has the exceptions themselves.
+        """
+        folder = Path(tempfile.gettempdir())
+        return [str(folder / f"simrank-errorfile-{pid}.pickle") for pid in self.pids()]
+
+    def pids(self) -> list[int]:
+        """Return a simulated process id per rank."""
+        return [_FIRST_PID + index for index in range(len(self.group.tasks))]
+
+    def join(self, timeout: float | None = None, grace_period: float | None = None) -> bool:
+        """Wait for the ranks; True once all have ended.
+
+        Args:
+            timeout: Simulated seconds; None waits for the end.
+            grace_period: Simulated seconds that the others may run on after the first failure
+                before they are ended; None ends them at once. Other failures within it are
+                root causes too. It counts for failures that happen from now on.
+
+        Raises:
+            SpawnException: A rank raised.
+            ProcessExitedException: A rank exited with a non-zero code, or was terminated.
+        """
+        group, engine = self.group, self.group.engine
+        if grace_period is not None:
+            group.grace_ps = round(grace_period * _PS_PER_S)
+        with stdlib.entered(engine):  # Spawn works without a Context that is entered.
+            has_ended = _wait(group, group, timeout)
+            self._seen.update(index for index, task in enumerate(group.tasks) if task.finished)
+            if not has_ended:
+                return False
+            if not group.failed and engine.current_task() is None and not engine.tasks:
+                engine.run()  # What ranks left on their streams ends too, or is a deadlock.
+        unjoined = self._context.unjoined
+        if self in unjoined:
+            unjoined.remove(self)
+        if group.failed:
+            raise _failure(group)
+        return True
+
+
+class SpawnContext(ProcessContext):
+    """The name that ProcessContext had before torch 1.4; making one warns, as torch's does."""
+
+    def __init__(self, group: TaskGroup, context: Any) -> None:  # noqa: ANN401 - it is above
+        warnings.warn("SpawnContext is renamed to ProcessContext since 1.4 release.", stacklevel=2)
+        super().__init__(group, context)
+
+
+class RankProcess:
+    """A rank, under the names of multiprocessing.Process.
+
+    Attributes:
+        name: As multiprocessing would name it.
+        pid: A simulated process id.
+        daemon: Whether it may not spawn.
+        sentinel: A number that is its own; nothing can wait for it.
+    """
+
+    __slots__ = ("_group", "_task", "daemon", "name", "pid", "sentinel")
+
+    def __init__(self, group: TaskGroup, index: int, *, daemon: bool) -> None:
+        self.name = f"SpawnProcess-{index + 1}"
+        self.pid = self.sentinel = _FIRST_PID + index
+        self.daemon = daemon
+        self._group = group
+        self._task = group.tasks[index]
+
+    @property
+    def exitcode(self) -> int | None:
+        """None while it runs, 0, what it gave `sys.exit`, 1 if it raised, -signal if it was ended.
+
+        A rank that is ended because another failed has -15, as if by SIGTERM; one that would not
+        end has -9.
+        """
+        return _exit_code(self._task) if self._task.finished else None
+
+    def is_alive(self) -> bool:
+        """Return whether it has not ended."""
+        return not self._task.finished
+
+    def join(self, timeout: float | None = None) -> None:
+        """Wait until it has ended, whatever its end, or `timeout` simulated seconds have passed."""
+        if self._task.finished:
+            return
+        with stdlib.entered(self._group.engine):
+            _wait(self._group, self._group.end_of(self._task), timeout)
+
+    def terminate(self) -> None:
+        """End it at once, as SIGTERM does: none of its code runs on, and its spawn has failed."""
+        _end(self._task, signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End it at once, as SIGKILL does; see `terminate`."""
+        _end(self._task, signal.SIGKILL)
+
+    def close(self) -> None:
+        """Do nothing: there are no resources.
+
+        Raises:
+            ValueError: It still runs.
+        """
+        if self.is_alive():
+            raise ValueError(
+                f"rank {self._task.rank} still runs: it cannot be closed\n"
+                "  to fix: call join() or terminate() first"
+            )
+
+    def __repr__(self) -> str:
+        """Return its name and state, as multiprocessing shows them."""
+        state = "started" if self.is_alive() else f"stopped exitcode={self.exitcode}"
+        return f"<RankProcess name={self.name!r} pid={self.pid} {state}>"
+
+
+def _wait(group: TaskGroup, handle: Handle, timeout: float | None) -> bool:
+    """Wait for what belongs to a group, at most `timeout` seconds; return whether it happened."""
+    try:
+        if timeout is None:
+            group.engine.wait(handle)
+            return True
+        return group.engine.wait_at_most(handle, round(timeout * _PS_PER_S))
+    except BaseException:  # A deadlock, or KeyboardInterrupt in the hub: leave nothing behind.
+        group.abort()
+        raise
+
+
+def _end(task: Task, number: signal.Signals) -> None:
+    """End a rank as a signal does that it has no handler for."""
+    engine = task.engine
+    if task.finished:
+        return
+    if engine.current_task() is task:  # It ends itself: from the hub, and it never comes back.
+        engine.call_at(engine.now_ps, partial(_end, task, number))
+        engine.wait(Handle())
+        return
+    for group in task.children or ():
+        group.abort()
+    task.error = SystemExit(-number)
+    if task.started:
+        engine.park(task)
+    else:
+        task.finished = True
+        engine.retire(task)
+    engine.unqueue(task)
+
+
+def _exit_code(task: Task) -> int:
+    if task.parked:
+        return -signal.SIGKILL
+    if isinstance(task.error, RankAborted) or not (task.started or task.error):
+        return -signal.SIGTERM
+    if isinstance(task.error, SystemExit):
+        return task.error.code if isinstance(task.error.code, int) else 1
+    return 0 if task.error is None else 1
+
+
+def _failure(group: TaskGroup) -> BaseException:
+    """Build what spawn raises from the root causes: the first, of several the lowest rank."""
+    failed = sorted(group.failed, key=lambda task: (group.failed_ps[task], task.rank or 0))
+    errors: dict[int, BaseException] = {}
+    for task in failed:
+        assert task.error is not None
+        errors[task.rank or 0] = task.error
+        note = f"simrank: raised by rank {task.rank} at t={group.failed_ps[task] / 1e6:.3f} us"
+        if note not in getattr(task.error, "__notes__", ()):
+            task.error.add_note(note)
+    rank, error = next(iter(errors.items()))
+    if isinstance(error, KeyboardInterrupt):
+        return error
+    if isinstance(error, SystemExit):
+        return _exited(rank, error)
+    text = f"\n\n-- Process {rank} terminated with the following error:\n{_traceback_text(error)}"
+    if len(errors) > 1:
+        others = ", ".join(f"{r} ({type(e).__name__})" for r, e in list(errors.items())[1:9])
+        text += f"\nalso raised on rank {others}" + (", ..." if len(errors) > 9 else "")
+    failure = SpawnException(text, rank, _FIRST_PID + rank, errors=errors)
+    failure.stubborn = tuple(task.rank or 0 for task in group.stubborn)
+    failure.time_ps = group.complete_ps
+    failure.__cause__ = error if isinstance(error, Exception) else None
+    return failure
+
+
+def _exited(rank: int, error: SystemExit) -> ProcessException:
+    code = error.code if isinstance(error.code, int) else 1
+    name = signal.Signals(-code).name if code < 0 else None
+    text = f"process {rank} terminated with " + (f"signal {name}" if name else f"exit code {code}")
+    if isinstance(error.code, str):
+        text += f": {error.code}"
+    return ProcessExitedException(text, rank, _FIRST_PID + rank, code, name)
+
+
+def _traceback_text(error: BaseException) -> str:
+    """Return the traceback from the user's function on, without simrank's own first frames."""
+    start: TracebackType | None = error.__traceback__
+    while start is not None and start.tb_frame.f_globals.get("__name__", "").startswith("simrank."):
+        start = start.tb_next
+    return "".join(traceback.format_exception(type(error), error, start))
