@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from simrank.engine import limits
 from simrank.errors import UnsupportedError
-from simrank.ranks import clock, locks, private
+from simrank.ranks import clock, debug, locks, private
 from simrank.ranks.current import engines, running_task
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def _stand_ins() -> list[tuple[Any, str, Any]]:
         (threading.Thread, "start", _start_thread(threading.Thread.start)),
         (threading.Event, "is_set", _poll_if(threading.Event.is_set, False)),
     ]
-    found += private.stand_ins()
+    found += private.stand_ins() + debug.stand_ins()
     simple_queue: Any = getattr(queue, "_PySimpleQueue")  # noqa: B009 - it has no public name
     found.append((queue, "SimpleQueue", simple_queue))
     for kind in (queue.Queue, simple_queue):
