@@ -15,7 +15,15 @@ from simrank.distributed.api import (
 )
 from simrank.distributed.backends import Backend
 from simrank.distributed.group import ProcessGroup
-from simrank.distributed.lists import all_gather, all_to_all, gather, reduce_scatter, scatter
+from simrank.distributed.lists import (
+    all_gather,
+    all_gather_coalesced,
+    all_reduce_coalesced,
+    all_to_all,
+    gather,
+    reduce_scatter,
+    scatter,
+)
 from simrank.distributed.membership import (
     GroupMember,
     destroy_process_group,
@@ -68,10 +76,12 @@ __all__ = [
     "ReduceOp",
     "Work",
     "all_gather",
+    "all_gather_coalesced",
     "all_gather_into_tensor",
     "all_gather_object",
     "all_gather_single",
     "all_reduce",
+    "all_reduce_coalesced",
     "all_to_all",
     "all_to_all_single",
     "barrier",

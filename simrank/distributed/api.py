@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from simrank.device import Tensor, current_device
 from simrank.distributed.backends import GLOO, NCCL, check_reduction, check_timeout
-from simrank.distributed.issue import enter_call, issue, refuse_in_batch, simple_request
+from simrank.distributed.issue import enter_call, hold, issue, refuse_in_batch, simple_request
 from simrank.distributed.membership import Group, member_group, peer_in_group
 from simrank.distributed.reduce_op import PremulSum, ReduceOp, as_reduce_op
 from simrank.distributed.request import UNEVEN, Request
@@ -41,10 +41,10 @@ def barrier(
     del device_ids
     check_timeout(timeout)
     program = require_rank("barrier")
-    refuse_in_batch("barrier", program)
     chosen = member_group("barrier", group, program)
     if chosen is None:
         return None
+    refuse_in_batch("barrier", program, chosen)
     nothing = _nothing(program)
     request = Request(("barrier", None, None, "float32", 1), nothing, nothing)
     place = (program, chosen, chosen.backends.get("cuda", GLOO))
@@ -67,8 +67,8 @@ def all_reduce(
         return None
     name, factor = reduction_of(place, op, tensor)
     signature = ("all_reduce", name, None, tensor.dtype.name, tensor.numel())
-    request = Request(signature, tensor, tensor, factor=factor)
-    return issue(place, simple_request(place, request), async_op=async_op)
+    request = simple_request(place, Request(signature, tensor, tensor, factor=factor))
+    return hold("all_reduce", place, request, async_op=async_op)
 
 
 def reduce(
@@ -129,7 +129,7 @@ def all_gather_into_tensor(
         )
     signature = ("all_gather", None, None, input_tensor.dtype.name, input_tensor.numel())
     request = simple_request(place, Request(signature, input_tensor, output_tensor))
-    return issue(place, request, async_op=async_op)
+    return hold("all_gather_into_tensor", place, request, async_op=async_op)
 
 
 def reduce_scatter_tensor(
@@ -156,7 +156,7 @@ def reduce_scatter_tensor(
     name, factor = reduction_of(place, op, output)
     signature = ("reduce_scatter", name, None, output.dtype.name, output.numel())
     request = simple_request(place, Request(signature, input, output, factor=factor))
-    return issue(place, request, async_op=async_op)
+    return hold("reduce_scatter_tensor", place, request, async_op=async_op)
 
 
 def all_to_all_single(

@@ -243,7 +243,7 @@ class Membership:
         num_groups: How many groups it has made since.
         num_splits: How often it has split each group.
         made: The groups it is a member of, in the order in which it made them.
-        coalescing: Sends and receives that a coalescing manager collects, or None.
+        coalescing: The open coalescing manager of a group, if it has one.
     """
 
     __slots__ = ("coalescing", "default", "generation", "made", "num_groups", "num_splits")
@@ -254,7 +254,7 @@ class Membership:
         self.num_groups = 0
         self.made: list[ProcessGroup] = []
         self.num_splits: dict[ProcessGroup, int] = {}
-        self.coalescing: Any = None
+        self.coalescing: dict[ProcessGroup, Any] = {}
 
 
 def membership(program: Program) -> Membership:

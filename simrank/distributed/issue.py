@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from simrank.device import Tensor, current_stream
 from simrank.distributed.backends import GLOO, check_dtype
 from simrank.distributed.call import CollectiveOperation, enter
+from simrank.distributed.coalescing import IllegalWork
 from simrank.distributed.group import membership
 from simrank.distributed.membership import member_group
 from simrank.distributed.request import Request, staging
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from simrank.distributed.group import ProcessGroup
     from simrank.distributed.membership import Group
 
+COALESCED = ("all_reduce", "all_gather_into_tensor", "reduce_scatter_tensor")
 Place = tuple[Program, "ProcessGroup", str]  # Who calls, in which group, on which backend.
 
 
@@ -47,11 +49,11 @@ def enter_call(
         RuntimeError: The group has no backend for the tensors' place.
     """
     program = require_rank(call)
-    refuse_in_batch(call, program)
     first = _check_alike(call, tensors, lists)
     chosen = member_group(call, group, program)
     if chosen is None:
         return None
+    refuse_in_batch(call, program, chosen)
     backend = chosen.backend_for(first)
     for tensor in tensors:
         if not tensor.is_contiguous() and not (backend == GLOO and is_dense(tensor)):
@@ -205,13 +207,24 @@ def after_writes(stream: Stream, current: Stream, tensors: Sequence[Tensor]) -> 
                 stream.wait_for(operation)
 
 
-def refuse_in_batch(call: str, program: Program) -> None:
-    """Raise where a collective is called inside a coalescing manager.
+def hold(call: str, place: Place, request: Request, *, async_op: bool) -> Work | None:
+    """Issue a collective that can be coalesced, or hold it back for the open manager."""
+    manager = membership(place[0]).coalescing.get(place[1])
+    if manager is None:
+        return issue(place, request, async_op=async_op)
+    manager.held.append((call, place, request))
+    return IllegalWork() if async_op else None
+
+
+def refuse_in_batch(call: str, program: Program, group: ProcessGroup) -> None:
+    """Raise where a collective that is not coalesced is called in a manager that has a device.
 
     Raises:
         UnsupportedError: It is.
     """
-    if membership(program).coalescing is not None:
+    manager = membership(program).coalescing.get(group)
+    if manager is not None and manager.groups_all and call not in COALESCED:
         raise UnsupportedError(
-            f"{call} inside a coalescing manager is not supported: only isend and irecv are"
+            f"{call} inside a coalescing manager with a device is not supported: only "
+            f"{', '.join(COALESCED)}, isend and irecv are"
         )

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from simrank.device import Tensor
     from simrank.distributed.api import Op
+    from simrank.distributed.future import Future
     from simrank.distributed.issue import Place
     from simrank.distributed.work import Work
 
@@ -244,3 +245,67 @@ def _check_shapes(call: str, tensors: Sequence[Tensor], like: Tensor) -> None:
 
 def _sizes(tensor: Tensor) -> str:
     return f"({', '.join(map(str, tensor.shape))})"
+
+
+def all_reduce_coalesced(
+    tensors: list[Tensor] | Tensor,
+    op: Op = ReduceOp.SUM,
+    group: Group = None,
+    async_op: bool = False,
+) -> Future | None:
+    """Reduce several tensors of one dtype as one call; with `async_op` returns a future."""
+    listed = [tensors] if not isinstance(tensors, list | tuple) else list(tensors)
+    place = enter_call("all_reduce_coalesced", group, lists=(listed,))
+    if place is None:
+        return None
+    name, factor = reduction_of(place, op, listed[0])
+    flat = staging(listed, listed[0].dtype, listed[0].storage.device)
+    request = Request(
+        ("all_reduce", name, None, flat.dtype.name, flat.numel()), flat, flat, factor=factor
+    )
+    request.sources = request.targets = listed
+    return _as_future(issue(place, request, async_op=async_op))
+
+
+def all_gather_coalesced(
+    output_tensor_lists: list[list[Tensor]],
+    input_tensor_list: list[Tensor],
+    group: Group = None,
+    async_op: bool = False,
+) -> Future | None:
+    """Gather several tensors as one call: list k gets the inputs of member k.
+
+    Raises:
+        RuntimeError: The backend is nccl, which has no such call.
+        TypeError: The outputs are no list.
+    """
+    if not isinstance(output_tensor_lists, list):
+        raise TypeError("Invalid function argument: output_tensor_lists should be a list")
+    place = enter_call("all_gather_coalesced", group, lists=(input_tensor_list,))
+    if place is None:
+        return None
+    if place[2] != GLOO:
+        raise RuntimeError(f"Backend {place[2]} does not support allgather_coalesced")
+    size = place[1].size()
+    if len(output_tensor_lists) != size or any(
+        len(outputs) != len(input_tensor_list) for outputs in output_tensor_lists
+    ):
+        raise RuntimeError(
+            f"allgather_coalesced expects {size} lists of {len(input_tensor_list)} outputs"
+        )
+    targets = [output for outputs in output_tensor_lists for output in outputs]
+    first = input_tensor_list[0]
+    source = staging(input_tensor_list, first.dtype, first.storage.device)
+    target = staging(targets, first.dtype, first.storage.device)
+    if target.numel() != size * source.numel():
+        raise RuntimeError(
+            f"allgather_coalesced: outputs of {target.numel()} elements for {size} members' inputs "
+            f"of {source.numel()}"
+        )
+    request = Request(("all_gather", None, None, first.dtype.name, source.numel()), source, target)
+    request.sources, request.targets = input_tensor_list, targets
+    return _as_future(issue(place, request, async_op=async_op))
+
+
+def _as_future(work: Work | None) -> Future | None:
+    return None if work is None else work.get_future()

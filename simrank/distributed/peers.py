@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 from simrank.device import current_stream
 from simrank.device.current import new_stream
 from simrank.distributed.backends import GLOO, NCCL, check_dtype
+from simrank.distributed.coalescing import CoalescingManager
 from simrank.distributed.group import ProcessGroup, membership
-from simrank.distributed.issue import after, after_writes, check_tensor, is_dense, make_work
+from simrank.distributed.issue import after, after_writes, check_tensor, is_dense, issue, make_work
 from simrank.distributed.membership import Group, group_or_default, member_group, peer_in_group
 from simrank.distributed.p2p import End, PeerOperation, Route, boxes_of
 from simrank.errors import UnsupportedError
@@ -160,56 +161,42 @@ def batch_isend_irecv(p2p_op_list: list[P2POp]) -> list[Work]:
     return manager.works
 
 
-class CoalescingManager:
-    """What a coalescing manager yields.
-
-    Attributes:
-        works: What was started at its end.
-    """
-
-    def __init__(self) -> None:
-        self.works: list[Work] = []
-        self.entries: list[tuple[Place, End]] = []
-
-    def append(self, work: Work | None) -> None:
-        """Add a Work."""
-        if work is not None:
-            self.works.append(work)
-
-    def wait(self) -> None:
-        """Wait for everything."""
-        for work in self.works:
-            work.wait()
-
-
 @contextmanager
 def _coalescing_manager(
     group: ProcessGroup | None = None,
     device: Any = None,  # noqa: ANN401 - torch's signature
     async_ops: bool = False,
 ) -> Iterator[CoalescingManager]:
-    """Collect the isends and irecvs of the block, and start them as one call at its end.
+    """Hold back collectives of one kind, or messages, and issue them as one call at the end.
+
+    Args:
+        group: Whose calls are held back.
+        device: With one, every collective would be held back: other kinds are refused by name.
+        async_ops: Whether to wait with `wait()` of what is yielded, and not at the end.
 
     Raises:
-        ValueError: One is open already.
-        UnsupportedError: A collective is called inside: only messages are coalesced.
+        ValueError: One is open for this group already.
+        RuntimeError: Collectives of several kinds were called inside.
+
+    Simulated cost: one collective of all elements.
     """
-    del device
     program = require_rank("_coalescing_manager")
     chosen = group_or_default(group, program)
-    state = membership(program)
-    if state.coalescing is not None:
+    managers = membership(program).coalescing
+    if chosen in managers:
         raise ValueError("ProcessGroup has non-empty op list at the start of coalescing")
-    manager = state.coalescing = CoalescingManager()
+    manager = managers[chosen] = CoalescingManager(groups_all=device is not None)
     try:
         yield manager
     finally:
-        state.coalescing = None
+        del managers[chosen]
+    if manager.held:
+        place, request = manager.merged()
+        manager.append(issue(place, request, async_op=True))
     if manager.entries:
-        work = submit((program, chosen, NCCL), [end for _, end in manager.entries])
-        manager.append(work)
-        if not async_ops:
-            manager.wait()
+        manager.append(submit((program, chosen, NCCL), [end for _, end in manager.entries]))
+    if not async_ops:
+        manager.wait()
 
 
 # ---- how ----
@@ -229,7 +216,7 @@ def _start(call: str, tensor: Tensor, peer: Peer, group: Group, tag: int) -> Wor
         raise RuntimeError(f"{call[1:]}: tensor must be contiguous")
     if not is_dense(tensor):
         raise ValueError(f"{call[1:]}: Tensors must be contiguous")
-    batch = membership(program).coalescing
+    batch = membership(program).coalescing.get(chosen)
     if backend == GLOO:
         batch = None
     end = _end(call, tensor, peer, (program, chosen, backend), tag, batched=batch is not None)

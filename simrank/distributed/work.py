@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from simrank.device import current_stream
 from simrank.engine import limits
-from simrank.errors import UnsupportedError
 from simrank.units import PS_PER_US
 
 if TYPE_CHECKING:
@@ -14,6 +13,7 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from simrank.device import Operation, Tensor
+    from simrank.distributed.future import Future
     from simrank.engine import Handle
 
 
@@ -99,13 +99,16 @@ class Work:
 
     _source_rank = source_rank
 
-    def get_future(self) -> NoReturn:
-        """Refuse by name: simrank has no futures.
+    def get_future(self) -> Future:
+        """Return a future of the output tensors, which waits as this Work does."""
+        from simrank.distributed.future import Future  # noqa: PLC0415 - few programs use it
 
-        Raises:
-            UnsupportedError: Always.
-        """
-        raise UnsupportedError("Work.get_future is not supported\n  to fix: use Work.wait()")
+        return Future.of_work(
+            self._operation,
+            list(self._result),
+            blocks_host=self._blocks_host,
+            note_wait=self._note_wait,
+        )
 
     def _note_wait(self) -> None:
         if self._on_wait is not None:

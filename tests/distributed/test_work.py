@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 import simrank.distributed as dist
-from simrank.errors import LivelockError, SpawnException, UnsupportedError, WaitTimeoutError
+from simrank.errors import LivelockError, SpawnException, WaitTimeoutError
 
 
 def test_wait_blocks_the_current_stream_and_not_the_host(run):
@@ -103,14 +103,12 @@ def test_a_wait_of_any_kind_takes_a_work_off_the_list_of_leaks(run):
     assert run(program, 2).comm_library.leaks.report() == []
 
 
-def test_a_work_has_no_future_and_only_receives_a_source(run):
-    """Refused by name."""
+def test_only_receives_have_a_source(run):
+    """Of a collective it is torch's error."""
 
     def program(rank, ctx):
         dist.init_process_group()
         work = dist.all_reduce(ctx.ones(1), async_op=True)
-        with pytest.raises(UnsupportedError, match="get_future"):
-            work.get_future()
         with pytest.raises(RuntimeError, match="sourceRank"):
             work._source_rank()
         work.wait()
