@@ -17,6 +17,7 @@ from simrank.distributed import Work
 from simrank.distributed.planner import CollectiveLibrary
 from simrank.engine import Engine, Handle, Task
 from simrank.engine.delays import Delays
+from simrank.engine.watchdog import Watchdog
 from simrank.errors import SimrankError
 from simrank.multiprocessing.spawn import end_daemons, spawn_in, warn_of_method
 from simrank.ranks import Program, current_program, set_program, stdlib
@@ -81,6 +82,10 @@ class Context(TorchNames):
             `[{"kill": 3, "at": "2 ms"}]`; see `simrank.config.faults`.
         delays: What is late on purpose, to find bugs of order: a seed from 1, the text that a
             failure printed, or `Delays`. See `simrank.explore`.
+        watchdog_s: Wall-clock seconds that a rank may compute without a wait before the log
+            `simrank` says where it is; None: for ever.
+        time_limit_s: Wall-clock seconds that simulating may take in all before `TimeLimitError`
+            says where each rank is; time in a debugger does not count. None: no limit.
         algorithms: Per collective a forced algorithm: `{"all_reduce": "ring"}`, or with options
             `{"all_reduce": ("ring", {"num_channels": 2})}`; default: chosen.
 
@@ -111,6 +116,8 @@ class Context(TorchNames):
         algorithms: Mapping[str, Any] | None = None,
         faults: FaultsRef = (),
         delays: Delays | str | int | None = None,
+        watchdog_s: float | None = None,
+        time_limit_s: float | None = None,
     ) -> None:
         self.cluster = _load(cluster)
         if isinstance(delays, int | str):
@@ -129,6 +136,8 @@ class Context(TorchNames):
         self.unjoined: list[ProcessContext] = []
         self._outer: list[Program | None] = []
         self.faults = _faults(self, faults) if faults else None
+        is_watched = watchdog_s is not None or time_limit_s is not None
+        self._watchdog = Watchdog(self.engine, watchdog_s, time_limit_s) if is_watched else None
 
     def _make_device(self, index: int) -> Device:
         return Device(
@@ -151,6 +160,8 @@ class Context(TorchNames):
 
     def __enter__(self) -> Context:
         """Make this the current Context of the main program."""
+        if self._watchdog is not None and not self._outer:
+            self._watchdog.start()
         stdlib.enter(self.engine)
         self._outer.append(current_program())
         set_program(self.program)
@@ -174,6 +185,8 @@ class Context(TorchNames):
         finally:
             set_program(self._outer.pop())
             stdlib.leave(self.engine)
+            if self._watchdog is not None and not self._outer:
+                self._watchdog.stop()
 
     @property
     def now_ps(self) -> int:

@@ -13,6 +13,7 @@ SimrankError(Exception)
     LivelockError           ranks poll for ever and nothing changes (suspected)
     CollectiveMismatchError ranks of a group made different calls
     RaceError               two accesses to the same bytes that nothing orders
+    TimeLimitError          too much wall-clock time (in engine/watchdog.py, by simrank.engine)
     WaitTimeoutError        an explicit time limit passed (also a TimeoutError)
     ProcessException        torch's base of what `spawn` raises
       ProcessRaisedException
@@ -483,8 +484,7 @@ class ProcessExitedException(ProcessException):
     """A rank called `sys.exit` with a non-zero code, or was terminated.
 
     Attributes:
-        exit_code: The code; minus the signal's number if it was terminated.
-        signal_name: That signal's name, for example "SIGTERM", or None.
+        exit_code, signal_name: The code and None, or minus a signal's number and its name.
     """
 
     def __init__(

@@ -25,6 +25,7 @@ COMMANDS = {
         "--strict", "--faults", "--seeds", "--delays", "--max-delay", "--rdzv-backend",
         "--rdzv_backend", "--rdzv-endpoint", "--rdzv_endpoint", "--rdzv-id", "--rdzv_id",
         "--master-addr", "--master_addr", "--master-port", "--master_port", "--help",
+        "--watchdog", "--time-limit",
     },
 }  # fmt: skip
 

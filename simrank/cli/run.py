@@ -99,6 +99,14 @@ def run_command(
         str | None, typer.Option(help="Replay these delays: 17 or 17:h3.12,w0.4.")
     ] = None,
     max_delay: Annotated[str, typer.Option(help="Longest delay of a seed.")] = "1 ms",
+    watchdog: Annotated[
+        float | None,
+        typer.Option(min=0.001, help="Say where a rank is that computes for so many seconds."),
+    ] = None,
+    time_limit: Annotated[
+        float | None,
+        typer.Option(min=0.001, help="Give up after so many seconds of wall-clock time."),
+    ] = None,
 ) -> None:
     """Run PROGRAM once per simulated rank, all in this process, where torchrun would."""
     if any((rdzv_backend, rdzv_endpoint, rdzv_id, master_addr, master_port)):
@@ -114,6 +122,7 @@ def run_command(
         "races": races,
     }
     settings |= {"strict": strict, "faults": faults or ()}
+    settings |= {"watchdog_s": watchdog, "time_limit_s": time_limit}
     job = _Job(program, args or [], _num_ranks(built, nproc_per_node), settings)
     max_ps = _max_delay_ps(max_delay)
     if seeds is not None:

@@ -10,8 +10,9 @@ from simrank.engine.loop import Engine
 from simrank.engine.observer import Observer
 from simrank.engine.queue import Wakeup
 from simrank.engine.task import Task, TaskGroup
+from simrank.engine.watchdog import TimeLimitError
 
 __all__ = [
     "Activity", "ActivityPool", "CallSite", "Engine", "Handle", "Observer", "Resource",
-    "SourceLine", "Task", "TaskGroup", "Wakeup", "user_site",
+    "SourceLine", "Task", "TaskGroup", "TimeLimitError", "Wakeup", "user_site",
 ]  # fmt: skip

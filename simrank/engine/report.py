@@ -33,7 +33,7 @@ class PendingOperation(Protocol):
 
 def deadlock_error(engine: Engine, hub_waits_for: str | None) -> DeadlockError:
     """Build the error of a simulation in which nothing can ever happen again."""
-    states = _states(engine)
+    states = rank_states(engine)
     return DeadlockError(
         engine.now_ps,
         states,
@@ -45,12 +45,12 @@ def deadlock_error(engine: Engine, hub_waits_for: str | None) -> DeadlockError:
 
 def livelock_error(engine: Engine) -> LivelockError:
     """Build the error of a simulation in which ranks only poll, and nothing changes."""
-    return LivelockError(engine.now_ps, _states(engine), seed=engine.seed)
+    return LivelockError(engine.now_ps, rank_states(engine), seed=engine.seed)
 
 
 def waiting_report(engine: Engine) -> str:
     """Return the lines of a report for everything that waits now."""
-    return "\n".join(["simrank: when the time limit passed:", *states_text(_states(engine))])
+    return "\n".join(["simrank: when the time limit passed:", *states_text(rank_states(engine))])
 
 
 def _hint(engine: Engine) -> str | None:
@@ -62,7 +62,7 @@ def _hint(engine: Engine) -> str | None:
     return _LOST_PEER if kinds == {False} else None
 
 
-def _states(engine: Engine) -> list[RankState]:
+def rank_states(engine: Engine) -> list[RankState]:
     """Return every set of ranks in the same state, those that wait first."""
     found: dict[tuple[str, str | None, int | None, bool], list[int]] = {}
     lines: dict[CallSite, tuple[str, int]] = {}

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simrank.engine import Handle
+from simrank.engine.watchdog import StoppedByWatchdog
 from simrank.errors import (
     ProcessException,
     ProcessExitedException,
@@ -183,8 +184,10 @@ def _wait(group: TaskGroup, handle: Handle, timeout: float | None) -> bool:
             group.engine.wait(handle)
             return True
         return group.engine.wait_at_most(handle, round(timeout * _PS_PER_S))
-    except BaseException:  # A deadlock, or KeyboardInterrupt in the hub: leave nothing behind.
+    except BaseException as error:  # A deadlock, or KeyboardInterrupt: leave nothing behind.
         group.abort()
+        if isinstance(error, StoppedByWatchdog):  # The rank had just come back to the hub.
+            raise error.limit from None
         raise
 
 
@@ -228,6 +231,8 @@ def _failure(group: TaskGroup) -> BaseException:
         note = f"simrank: raised by rank {task.rank} at t={group.failed_ps[task] / 1e6:.3f} us"
         if note not in getattr(task.error, "__notes__", ()):
             task.error.add_note(note)
+        if isinstance(task.error, StoppedByWatchdog):
+            return task.error.limit
     rank, error = next(iter(errors.items()))
     if isinstance(error, KeyboardInterrupt):
         return error

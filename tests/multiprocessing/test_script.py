@@ -128,3 +128,15 @@ def test_races_and_leaks_are_listed_at_the_end_or_are_errors(simrank_run, tmp_pa
     assert simrank_run("--nproc-per-node", "2", "--strict", script="leaky.py")[0] == 1
     assert simrank_run("--races", "error", "--nproc-per-node", "2", script="leaky.py")[0] == 1
     assert simrank_run("--races", "maybe", script="leaky.py")[0] == 2
+
+
+@pytest.mark.slow
+def test_a_script_that_computes_for_ever_ends_at_the_time_limit(simrank_run, tmp_path):
+    """Status 1 and the line of each rank; with --watchdog it is told of before."""
+    script = "import os\nstuck = os.environ['RANK'] == '2'\nwhile stuck:\n    pass\n"
+    (tmp_path / "stuck.py").write_text(script)
+    options = ("--time-limit", "0.3", "--watchdog", "0.1")
+    status, _, err = simrank_run(*options, script="stuck.py")
+    assert status == 1
+    assert "the limit of 0.3 s of wall-clock time passed at t=" in err
+    assert "rank 2: running at stuck.py:" in err

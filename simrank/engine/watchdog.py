@@ -1,0 +1,227 @@
+"""The wall-clock watchdog: says where a rank computes for long, and ends what takes too long (E8).
+
+A thread looks now and then at what the main thread does; runs without one pay nothing. It ends a
+run only if the user set a limit, and counts no time that is spent in a debugger.
+"""
+
+from __future__ import annotations
+
+import _thread
+import sys
+from dataclasses import asdict, replace
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from simrank.engine.callsite import site_of_frame
+from simrank.engine.report import rank_states
+from simrank.errors import RankAborted, RankState, SimulationError, states_text
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import FrameType
+
+    from simrank.engine.loop import Engine
+    from simrank.engine.task import Task
+
+_LOOKS = 4  # Assumed: so many within the shorter limit are exact enough.
+_MAX_INTERVAL_S = 1.0
+_PATIENCE_S = 0.5  # Assumed: a rank that has not come back to the hub by then has to be stopped.
+_DEBUGGERS = ("bdb", "pdb", "pydevd", "_pydevd_bundle", "debugpy", "pudb")
+
+
+class TimeLimitError(SimulationError):
+    """The simulation took more wall-clock time than its user allows.
+
+    Attributes:
+        time_ps: Simulated time that it had reached, in picoseconds.
+        limit_s: The limit, in wall-clock seconds.
+        waits: Sets of ranks in the same state, with source lines.
+        seed: The seed that replays it.
+    """
+
+    def __init__(
+        self, time_ps: int, limit_s: float, waits: Sequence[RankState], *, seed: int = 0
+    ) -> None:
+        self.time_ps = time_ps
+        self.limit_s = limit_s
+        self.waits = tuple(waits)
+        self.seed = seed
+        first = f"the limit of {limit_s:g} s of wall-clock time passed at t={time_ps / 1e6:.3f} us"
+        super().__init__("\n".join([first, *states_text(self.waits)]))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return every fact as plain data."""
+        waits = [asdict(state) for state in self.waits]
+        return {**super().to_json(), "limit_s": self.limit_s, "seed": self.seed, "waits": waits}
+
+
+class StoppedByWatchdog(RankAborted):
+    """Raised in a rank that computes when the limit has passed.
+
+    Attributes:
+        limit: What the run raises.
+    """
+
+    limit: TimeLimitError
+
+    def __init__(self) -> None:  # The interpreter makes it, from the class alone.
+        super().__init__(None)
+
+
+class Watchdog:
+    """Watches one engine; it is an observer, so that it sees whether the hub still gets its turn.
+
+    Args:
+        engine: What it watches, from the thread that runs it.
+        watchdog_s: Wall-clock seconds after which a rank that did not come back to the engine is
+            told of, in the log `simrank`; again after twice that, and so on. None: never.
+        limit_s: Wall-clock seconds that the engine may run in all. None: without limit.
+    """
+
+    def __init__(self, engine: Engine, watchdog_s: float | None, limit_s: float | None) -> None:
+        import ctypes  # noqa: PLC0415 - nobody pays for these without a watchdog
+        import logging  # noqa: PLC0415
+
+        for name, value in (("watchdog_s", watchdog_s), ("time_limit_s", limit_s)):
+            if value is not None and value <= 0:
+                raise ValueError(f"{name}={value}: expected seconds above 0, or None")
+        self._engine = engine
+        self._watchdog_s, self._limit_s = watchdog_s, limit_s
+        self._log = logging.getLogger("simrank")
+        self._raise_in: Any = ctypes.pythonapi.PyThreadState_SetAsyncExc
+        self._as_thread, self._as_object = ctypes.c_ulong, ctypes.py_object
+        self._thread = _thread.get_ident()
+        self._guard, self._stop = _thread.allocate_lock(), _thread.allocate_lock()
+        self._num_switches = 0
+        self._seen: tuple[int, int, int] | None = None
+        self._last_s = self._spent_s = self._stuck_s = 0.0
+        self._tell_at_s = self._interrupt_at_s = 0.0
+        self._is_due = False
+        self._error: TimeLimitError | None = None
+
+    # ---- what the engine shows ----
+
+    def on_task_switch(self, task: Task, time_ps: int) -> None:  # noqa: ARG002 - as the protocol
+        """Note that the hub has its turn; there the limit is raised."""
+        self._num_switches += 1
+        if self._is_due and task.thrown is None:  # Not while others are being ended.
+            error, self._error, self._is_due = self._error, None, False
+            raise error or self._limit_error(None)
+
+    def on_host(self, task: Task, name: str, start_ps: int, end_ps: int) -> None:
+        """Do nothing."""
+
+    def on_operation(self, operation: Any) -> None:  # noqa: ANN401 - as the protocol
+        """Do nothing."""
+
+    def on_transfer(self, name: str, links: tuple[int, ...], start_ps: int, end_ps: int) -> None:
+        """Do nothing."""
+
+    # ---- the thread ----
+
+    def start(self) -> None:
+        """Start to watch."""
+        limits = [limit for limit in (self._watchdog_s, self._limit_s) if limit is not None]
+        interval_s = min(min(limits) / _LOOKS, _MAX_INTERVAL_S)
+        self._thread = _thread.get_ident()
+        self._last_s = perf_counter()
+        self._stop = _thread.allocate_lock()
+        self._stop.acquire()
+        self._engine.observers.append(self)
+        _thread.start_new_thread(self._watch, (self._stop, interval_s))
+
+    def stop(self) -> None:
+        """Stop to watch; nothing is raised or told afterwards."""
+        with self._guard:
+            self._stop.release()
+        self._engine.observers.remove(self)
+
+    def _watch(self, stop: _thread.LockType, interval_s: float) -> None:
+        while not stop.acquire(timeout=interval_s):
+            with self._guard:
+                if stop.locked():
+                    self.look(perf_counter())
+
+    def look(self, now_s: float) -> None:
+        """Look at what the main thread does.
+
+        Args:
+            now_s: Wall-clock seconds since any fixed moment.
+        """
+        elapsed_s, self._last_s = now_s - self._last_s, now_s
+        engine = self._engine
+        frame = sys._current_frames().get(self._thread)  # noqa: SLF001 - documented for debuggers
+        if frame is None or not engine.is_driving or _in_debugger(frame):
+            self._seen = None
+            return
+        seen = (self._num_switches, engine.now_ps, engine.progress)
+        if seen != self._seen:
+            self._seen, self._stuck_s = seen, 0.0
+            self._tell_at_s, self._interrupt_at_s = self._watchdog_s or 0.0, _PATIENCE_S
+        else:
+            self._stuck_s += elapsed_s
+        self._spent_s += elapsed_s
+        if self._watchdog_s is not None and self._stuck_s >= self._tell_at_s:
+            self._tell_at_s *= 2
+            self._tell(frame)
+        if self._limit_s is not None and self._spent_s >= self._limit_s:
+            self._is_due = True
+            if self._stuck_s >= self._interrupt_at_s:  # Again and again if the rank swallows it.
+                self._interrupt_at_s = self._stuck_s + _PATIENCE_S
+                self._interrupt(frame)
+
+    def _tell(self, frame: FrameType) -> None:
+        task = self._engine._current  # noqa: SLF001 - it is the engine's own watchdog
+        site = site_of_frame(frame)
+        place = "" if site is None else "{}:{}".format(*site.line())
+        self._log.warning(
+            "%s has computed for %.1f s without a wait, at t=%.3f us%s",
+            "the main program" if task is None else task.name,
+            self._stuck_s,
+            self._engine.now_ps / 1e6,
+            place and f", at {place}",
+        )
+
+    def _interrupt(self, frame: FrameType) -> None:
+        """Raise in the main thread, which computes and does not come back to the hub."""
+        task = self._engine._current  # noqa: SLF001
+        if self._error is None:
+            self._error = self._limit_error(frame)
+        kind: type[BaseException]
+        if task is not None and task.group is not None:
+            kind = type("RankAborted", (StoppedByWatchdog,), {"limit": self._error})
+        else:
+            facts = (self._error.time_ps, self._error.limit_s, self._error.waits)
+            start = {"__init__": lambda error: TimeLimitError.__init__(error, *facts)}
+            kind = type("TimeLimitError", (TimeLimitError,), start)
+        self._raise_in(self._as_thread(self._thread), self._as_object(kind))
+
+    def _limit_error(self, frame: FrameType | None) -> TimeLimitError:
+        """Build the error; `frame` is where a rank computes, if one does."""
+        engine, limit_s = self._engine, self._limit_s
+        assert limit_s is not None, "without a limit nothing is ended"
+        try:
+            states = rank_states(engine)
+        except RuntimeError:  # The main thread went on meanwhile and changed what is listed.
+            states = []
+        site = None if frame is None else site_of_frame(frame)
+        if site is not None:
+            file, line = site.line()
+            states = [
+                replace(state, file=file, line=line) if state.state == "running" else state
+                for state in states
+            ]
+        return TimeLimitError(engine.now_ps, limit_s, states, seed=engine.seed)
+
+
+def _in_debugger(frame: FrameType | None) -> bool:
+    """Whether a debugger prompts, or traces one of these frames."""
+    bdb = sys.modules.get("bdb")
+    while frame is not None:
+        if frame.f_globals.get("__name__", "").partition(".")[0] in _DEBUGGERS:
+            return True
+        tracer = getattr(frame.f_trace, "__self__", None)
+        if bdb is not None and isinstance(tracer, bdb.Bdb):
+            return True
+        frame = frame.f_back
+    return False
