@@ -88,6 +88,9 @@ class Context(TorchNames):
             says where each rank is; time in a debugger does not count. None: no limit.
         algorithms: Per collective a forced algorithm: `{"all_reduce": "ring"}`, or with options
             `{"all_reduce": ("ring", {"num_channels": 2})}`; default: chosen.
+        on_failure: What a rank that raises does to the others of its spawn. "abort" ends them all.
+            "continue" lets them run on: what waits for the dead rank raises PeerDiedError there,
+            and `spawn` raises at the end, with all root causes.
 
     Attributes:
         cluster: The hardware.
@@ -99,6 +102,7 @@ class Context(TorchNames):
         distributed: The functions of torch.distributed.
         faults: What goes wrong on purpose, or None.
         strict: As given.
+        on_failure: As given.
         unjoined: Spawns with join=False whose end nobody has seen yet.
 
     Raises:
@@ -118,6 +122,7 @@ class Context(TorchNames):
         delays: Delays | str | int | None = None,
         watchdog_s: float | None = None,
         time_limit_s: float | None = None,
+        on_failure: str = "abort",
     ) -> None:
         self.cluster = _load(cluster)
         if isinstance(delays, int | str):
@@ -129,6 +134,9 @@ class Context(TorchNames):
         self._has_values = data
         self._checker = _race_checker(self.engine, races)
         self.strict = strict
+        self.on_failure = on_failure
+        if on_failure not in ("abort", "continue"):
+            raise ValueError(f"on_failure={on_failure!r}; choices: abort, continue")
         self.devices = Devices(self._make_device, self.cluster.num_devices)
         self.program = Program(self, self.engine)
         self.multiprocessing = _Multiprocessing(self._spawn)

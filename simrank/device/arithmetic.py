@@ -74,8 +74,11 @@ def run(
                 "operation."
             )
     if device is None:
-        for tensor in (*reads, *writes):
+        for tensor in reads:
             tensor.wait_values()
+        for tensor in writes:
+            if not any(tensor is read for read in reads):
+                tensor.wait_writers()
         with np.errstate(all="ignore"):  # As on a device: inf and NaN.
             compute()
         return

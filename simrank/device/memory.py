@@ -54,6 +54,16 @@ def _host_bytes(size_bytes: int) -> np.ndarray[Any, Any]:
         ) from None
 
 
+def _is_open(operation: Operation) -> bool:
+    """Return whether what an operation writes is not there: it has not ended, or has failed."""
+    return not operation.complete or operation.error is not None
+
+
+def _is_covered(write: tuple[Operation, int, int], low: int, high: int) -> bool:
+    """Return whether a failed write is written over."""
+    return write[0].complete and low <= write[1] and write[2] <= high
+
+
 class AddressSpace:
     """Which storage a simulated address belongs to; one table for all devices of a Context."""
 
@@ -214,7 +224,7 @@ class Storage:
         if writes is None:
             self._writes = [(operation, low, high)]
             return
-        writes[:] = [entry for entry in writes if not entry[0].complete]
+        writes[:] = [w for w in writes if _is_open(w[0]) and not _is_covered(w, low, high)]
         writes.append((operation, low, high))
 
     def pending_writes(self, view: np.ndarray[Any, Any]) -> list[Operation]:
@@ -222,15 +232,23 @@ class Storage:
         if self._writes is None:
             return []
         low, high = byte_bounds(view)
-        found = [w[0] for w in self._writes if w[1] < high and low < w[2] and not w[0].complete]
-        if not found and all(w[0].complete for w in self._writes):
+        found = [w[0] for w in self._writes if w[1] < high and low < w[2] and _is_open(w[0])]
+        if not found and not any(_is_open(w[0]) for w in self._writes):
             self._writes = None
         return found
+
+    def write_over(self, view: np.ndarray[Any, Any]) -> None:
+        """Forget failed writes that the host writes over now; what it covers is known again."""
+        low, high = byte_bounds(view)
+        if self._writes is not None:
+            self._writes = [w for w in self._writes if not _is_covered(w, low, high)] or None
+        if not self.has_values and view.nbytes == self.size_bytes:
+            self.regain_values()
 
     def settle(self) -> None:
         """Forget writes that have ended: an operation that keeps its tensors refers back."""
         if self._writes is not None:
-            self._writes = [w for w in self._writes if not w[0].complete] or None
+            self._writes = [w for w in self._writes if _is_open(w[0])] or None
 
     def lose_values(self) -> None:
         """Mark the bytes as unknown: an operation without values has written them."""
@@ -249,7 +267,9 @@ class Storage:
         """
         if not self.has_values:
             site = self.site()
-            raise UninitializedValueError(what, None if site is None else str(site.line()))
+            made = None if site is None else str(site.line())
+            whole = self.device is None or self.device.has_values
+            raise UninitializedValueError(what, made, lost=self.is_real and whole)
 
 
 def guarded(

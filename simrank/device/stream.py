@@ -122,6 +122,13 @@ class Operation(Handle):
 
         engine.call_at(engine.now_ps, surface)
 
+    def fail(self, error: BaseException) -> None:
+        """Complete with an error: who waits gets it, and what should be written is unknown."""
+        for tensor in getattr(self.keeps, "writes", ()):
+            tensor.storage.lose_values()
+        self.effect = self.keeps = None
+        self.finish(self.stream.device.engine, error)
+
     def drop(self) -> None:
         """Let go of what it holds, without an end: its rank was aborted."""
 
@@ -192,8 +199,12 @@ class WaitOperation(Operation):
         self._target.on_complete(self._ended)
 
     def _ended(self) -> None:
-        if self.stream.head is self:  # Else its stream was dropped meanwhile.
+        if self.stream.head is not self:  # Its stream was dropped meanwhile.
+            return
+        if self._target.error is None:
             self.end()
+        else:
+            self.stream.fail(self, self._target.error)
 
     def blocker(self) -> Handle:
         """Return what the target really waits for."""
@@ -274,6 +285,21 @@ class Stream:
     def tail(self) -> Operation | None:
         """Return the operation issued last that has not ended, or None."""
         return self._queue[-1] if self._queue else self.head
+
+    def fail(self, operation: Operation, error: BaseException) -> None:
+        """Let an operation fail, and all that was issued after it so far."""
+        if self.head is operation:
+            operation.drop()
+            failed = [operation, *self._queue]
+            self.head = None
+            self._queue.clear()
+        elif operation in self._queue:
+            place = self._queue.index(operation)
+            failed = [self._queue.pop() for _ in range(len(self._queue) - place)][::-1]
+        else:
+            return
+        for each in failed:
+            each.fail(error)
 
     def drop(self) -> None:
         """Forget everything issued: the ranks that use this stream were aborted."""

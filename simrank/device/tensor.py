@@ -329,6 +329,13 @@ class Tensor(TensorMethods):
             operation.stream.device.engine.wait(operation)
         storage.check_values(f"a {self.dtype.name} tensor of shape {list(self.shape)}")
 
+    def wait_writers(self) -> None:
+        """Wait for the operations that still write this host tensor, which is written over next."""
+        for operation in self.storage.pending_writes(self._view):
+            if not operation.complete:
+                operation.stream.device.engine.wait(operation)
+        self.storage.write_over(self._view)
+
     @host_read
     def numpy(self) -> Array:
         """Return the values: of a device tensor a copy, of a host tensor the memory itself."""

@@ -9,7 +9,7 @@ import numpy as np
 from simrank.collectives.time_network import NOT_ARRIVED
 from simrank.device import Operation
 from simrank.distributed.request import COLUMNS, UNEVEN
-from simrank.errors import CallVariant, CollectiveMismatchError
+from simrank.errors import CallVariant, CollectiveMismatchError, PeerDiedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -67,6 +67,12 @@ class CollectiveOperation(Operation):
         for target in self.request.results:
             target.storage.settle()
 
+    def fail(self, error: BaseException) -> None:
+        """Fail, and let the others fail who wait for this rank."""
+        super().fail(error)
+        if isinstance(error, PeerDiedError):
+            self.call.lose(self.group_rank, error.peer, error.peer_error)
+
     def drop(self) -> None:
         """Give the SMs back: the rank was aborted."""
         if self.num_sms and self.start_ps >= 0 and not self.complete:
@@ -116,6 +122,7 @@ class Call:
         self._timed = np.zeros(size, dtype=bool)
         self._evaluation_queued = False
         self._all_played = False
+        self._lost = False
         group.engine.pending[self] = None
 
     # ---- the host's side: matching ----
@@ -294,6 +301,25 @@ class Call:
             self.group.calls.pop(self.seq, None)
             self._operations = []
 
+    def lose(self, group_rank: int, peer: int, error: BaseException) -> None:
+        """Let everyone fail whose end is not decided: a member will never take part.
+
+        Args:
+            group_rank: The member.
+            peer: Global rank of the one that died.
+            error: What it raised.
+        """
+        if self._lost or self._timed[group_rank] or not self._operations:
+            return
+        self._lost = True
+        engine = self.group.engine
+        engine.pending.pop(self, None)
+        self.group.calls.pop(self.seq, None)
+        for place, operation in enumerate(self._operations):
+            if operation is not None and not operation.complete and not self._timed[place]:
+                own = PeerDiedError(engine.now_ps, self.name, peer, error)
+                operation.stream.fail(operation, own)
+
     def _play(self, ending: Sequence[CollectiveOperation]) -> None:
         """Move data: of all ranks at the first end once all have arrived, else of those ending."""
         if self._all_played or self._plan is None:
@@ -348,6 +374,7 @@ def enter(
     Raises:
         CollectiveMismatchError: Another member called something else.
     """
+    group.check_alive(f"{signature[0]} on group '{group.name}'")
     on_call = group.world.comm_library.on_call
     if on_call is not None:
         on_call()

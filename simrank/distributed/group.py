@@ -9,7 +9,7 @@ import numpy as np
 from simrank.device.current import new_stream
 from simrank.distributed.backends import NCCL
 from simrank.distributed.planner import Planner
-from simrank.errors import CallVariant, CollectiveMismatchError
+from simrank.errors import CallVariant, CollectiveMismatchError, PeerDiedError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -42,6 +42,7 @@ class ProcessGroup:
         backend: The backend's name, as given.
         backends: The backend of each kind of device.
         barriers: Monitored barriers under way, by number.
+        dead: Global ranks of members that died while the others run on, and what they raised.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class ProcessGroup:
         self.calls: dict[int, Call] = {}
         self.mailboxes: dict[str, Mailboxes] = {}
         self.barriers: dict[int, Any] = {}
+        self.dead: dict[int, BaseException] = {}
         self.planner = Planner(world.comm_library, self.devices)
         self.last_issued: dict[int, Operation] = {}
         self._num_calls = [0] * len(ranks)
@@ -122,6 +124,27 @@ class ProcessGroup:
     def destroy(self, rank: int) -> None:
         """Note that a rank has destroyed it: it may make no more calls."""
         self._destroyed.add(rank)
+
+    def check_alive(self, what: str, *peers: int) -> None:
+        """Raise if members have died, or one of some peers (group ranks).
+
+        Raises:
+            PeerDiedError: One has; it is named.
+        """
+        for rank, error in self.dead.items():
+            if not peers or self.group_rank(rank) in peers:
+                raise PeerDiedError(self.engine.now_ps, what, rank, error)
+
+    def lose(self, rank: int, error: BaseException) -> None:
+        """Let every call fail that a member has a part in that has died."""
+        group_rank = self.group_rank(rank)
+        if group_rank < 0:
+            return
+        self.dead[rank] = error
+        for call in list(self.calls.values()):
+            call.lose(group_rank, rank, error)
+        for boxes in self.mailboxes.values():
+            boxes.lose(group_rank, rank, error)
 
     def next_seq(self, group_rank: int) -> int:
         """Return the sequence number of a member's next collective; the first is 1."""
@@ -220,6 +243,12 @@ class World:
         absent = [rank for rank in range(self.size) if rank not in called]
         number = key[1] if isinstance(key[1], int) else 0
         return CollectiveMismatchError(self.engine.now_ps, "default_pg", number, variants, absent)
+
+    def rank_died(self, rank: int, error: BaseException) -> None:
+        """Let everything fail that waits for a rank that has died, while the others run on."""
+        self.comm_library.leaks.forget(rank)
+        for group in self._groups.values():
+            group.lose(rank, error)
 
     def drop(self) -> None:
         """Forget every call under way: the ranks were aborted."""

@@ -37,6 +37,10 @@ class Leaks:
         else:
             self._counts.pop(key, None)
 
+    def forget(self, rank: int) -> None:
+        """Forget what a rank has not waited for: it died, and had no chance to."""
+        self._counts = {key: count for key, count in self._counts.items() if key[2] != rank}
+
     def clear(self) -> None:
         """Forget everything: the ranks were aborted, and had no chance to wait."""
         self._counts.clear()

@@ -14,7 +14,7 @@ import numpy as np
 
 from simrank.device import Accesses, Operation
 from simrank.distributed.backends import NCCL
-from simrank.errors import CallVariant, CollectiveMismatchError
+from simrank.errors import CallVariant, CollectiveMismatchError, PeerDiedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -74,6 +74,17 @@ class End:
         tag = f" with tag {self.route.tag}" if self.route.tag else ""
         return f"{'send to' if self.is_send else 'recv from'} {who}{tag}"
 
+    @property
+    def peer(self) -> int | None:
+        """Return the group rank at the other end, or None if any will do."""
+        return self.route.dst if self.is_send else self.route.src
+
+    def needs(self, group_rank: int) -> bool:
+        """Return whether this end can only complete with a member's help."""
+        if self.done or self.peer != group_rank:
+            return False
+        return self.message is None or not self.message.has_left(to_buffer=not self.is_send)
+
     def live(self) -> PeerOperation:
         """Return the operation, which an end under way has."""
         assert self.operation is not None, "issued ends belong to an operation"
@@ -127,6 +138,12 @@ class PeerOperation(Operation):
         for end in self.ends:
             if end.message is not None:
                 end.message.ready(end)
+
+    def fail(self, error: BaseException) -> None:
+        """Fail, and leave the report of what is pending."""
+        self.ends = ()
+        self.stream.device.engine.pending.pop(self, None)
+        super().fail(error)
 
     def end_done(self, end: End) -> None:
         """Note that one end is over; the last one ends the call."""
@@ -187,6 +204,10 @@ class Message:
             if is_eager or False in self._ready:
                 self._start(send)
 
+    def has_left(self, *, to_buffer: bool) -> bool:
+        """Return whether it is on its way, or even in the receiver's buffer."""
+        return self._in_buffer if to_buffer else self._started
+
     def _start(self, send: End) -> None:
         self._started = True
         group = self._group
@@ -246,10 +267,29 @@ class Mailboxes:
         Raises:
             CollectiveMismatchError: The other end has another dtype or element count.
         """
+        for end in operation.ends if self.group.dead else ():
+            if (peer := end.peer) is not None:
+                self.group.check_alive(operation.name, peer)
         if self.posts_early:
             for end in operation.ends:
                 self.post(end)
         self.group.engine.pending[operation] = None
+
+    def lose(self, group_rank: int, peer: int, error: BaseException) -> None:
+        """Let every call fail that needs a member that has died.
+
+        Args:
+            group_rank: The member.
+            peer: Its global rank.
+            error: What it raised.
+        """
+        engine = self.group.engine
+        for operation in self.pending():
+            if operation.rank == peer:
+                engine.pending.pop(operation, None)
+            elif any(end.needs(group_rank) for end in operation.ends):
+                own = PeerDiedError(engine.now_ps, operation.name, peer, error)
+                operation.stream.fail(operation, own)
 
     def post(self, end: End) -> None:
         """Match an end with the oldest unmatched end of the other kind, or let it wait.

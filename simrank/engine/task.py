@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextvars import copy_context
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from greenlet import greenlet
@@ -127,6 +128,11 @@ class AdoptedTask(Task):
             self.engine.retire(self)
 
 
+def _is_own(error: BaseException) -> bool:
+    """Return whether an error is the task's own affair, and not the user's wish to stop."""
+    return not isinstance(error, KeyboardInterrupt)
+
+
 class TaskEnd(Handle):
     """The end of one task, for whoever joins it."""
 
@@ -150,12 +156,13 @@ class TaskGroup(Handle):
         failed_ps: When each of them failed, in picoseconds.
         grace_ps: How long the others may run on after the first failure.
         stubborn: Tasks that swallowed every abort and were parked.
+        on_death: With it, a task that fails ends alone; called with it, from the hub.
         on_abort: Drops what the tasks left behind (streams, calls); called once they have ended.
     """
 
     __slots__ = (
         "_abortion", "_ends", "_guests", "_num_live", "aborting", "engine", "failed", "failed_ps",
-        "grace_ps", "name", "on_abort", "stubborn", "tasks",
+        "grace_ps", "name", "on_abort", "on_death", "stubborn", "tasks",
     )  # fmt: skip
 
     def __init__(self, engine: Engine, name: str, tasks: Iterable[Task]) -> None:
@@ -169,6 +176,7 @@ class TaskGroup(Handle):
         self.stubborn: list[Task] = []
         self.aborting = False
         self.on_abort: Callable[[], None] | None = None
+        self.on_death: Callable[[Task], None] | None = None
         self._num_live = len(self.tasks)
         self._guests: dict[Task, None] = {}
         self._ends: dict[Task, Handle] = {}
@@ -201,7 +209,8 @@ class TaskGroup(Handle):
 
     def task_ended(self, task: Task) -> None:
         """Count a task that returned, raised or was parked; a first failure aborts the rest."""
-        if task in self._guests:
+        is_guest = task in self._guests
+        if is_guest:
             del self._guests[task]
         else:
             self._num_live -= 1
@@ -209,8 +218,10 @@ class TaskGroup(Handle):
         if task in self._ends:
             self._ends.pop(task).finish(engine)
         if task.error is not None and not self.aborting:
+            if self.on_death is not None and not is_guest and _is_own(task.error):
+                engine.call_at(engine.now_ps, partial(self.on_death, task))
             # Ranks due at this same time still run: several root causes are all reported.
-            if self._abortion is None:
+            elif self._abortion is None:
                 self._abortion = engine.call_at(engine.now_ps + self.grace_ps, self.abort)
             self.failed.append(task)
             self.failed_ps[task] = engine.now_ps

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 from simrank.engine import Handle
 from simrank.engine.watchdog import StoppedByWatchdog
 from simrank.errors import (
+    DeadlockError,
+    PeerDiedError,
     ProcessException,
     ProcessExitedException,
     RankAborted,
@@ -94,8 +96,9 @@ class ProcessContext:
             self._seen.update(index for index, task in enumerate(group.tasks) if task.finished)
             if not has_ended:
                 return False
-            if not group.failed and engine.current_task() is None and not engine.tasks:
-                engine.run()  # What ranks left on their streams ends too, or is a deadlock.
+            runs_on = not group.failed or group.on_death is not None
+            if runs_on and engine.current_task() is None and not engine.tasks:
+                _run_out(group)
         unjoined = self._context.unjoined
         if self in unjoined:
             unjoined.remove(self)
@@ -184,11 +187,32 @@ def _wait(group: TaskGroup, handle: Handle, timeout: float | None) -> bool:
             group.engine.wait(handle)
             return True
         return group.engine.wait_at_most(handle, round(timeout * _PS_PER_S))
-    except BaseException as error:  # A deadlock, or KeyboardInterrupt: leave nothing behind.
+    except DeadlockError as error:
+        group.abort()
+        _prefer_failure(group, error)
+        raise
+    except BaseException as error:  # KeyboardInterrupt in the hub, say: leave nothing behind.
         group.abort()
         if isinstance(error, StoppedByWatchdog):  # The rank had just come back to the hub.
             raise error.limit from None
         raise
+
+
+def _run_out(group: TaskGroup) -> None:
+    """Let what ranks left on their streams end too, or be a deadlock."""
+    try:
+        group.engine.run()
+    except DeadlockError as error:
+        _prefer_failure(group, error)
+        raise
+
+
+def _prefer_failure(group: TaskGroup, deadlock: DeadlockError) -> None:
+    """Raise what ranks that died have raised: the others wait for ever because of that."""
+    if group.failed:
+        failure = _failure(group)
+        failure.add_note(f"simrank: then {deadlock}")
+        raise failure from deadlock
 
 
 def _end(task: Task, number: signal.Signals) -> None:
@@ -225,6 +249,8 @@ def _failure(group: TaskGroup) -> BaseException:
     """Build what spawn raises from the root causes: the first, of several the lowest rank."""
     failed = sorted(group.failed, key=lambda task: (group.failed_ps[task], task.rank or 0))
     errors: dict[int, BaseException] = {}
+    consequences = {t.rank or 0: t.error for t in failed if isinstance(t.error, PeerDiedError)}
+    failed = [t for t in failed if not isinstance(t.error, PeerDiedError)] or failed
     for task in failed:
         assert task.error is not None
         errors[task.rank or 0] = task.error
@@ -243,6 +269,7 @@ def _failure(group: TaskGroup) -> BaseException:
         others = ", ".join(f"{r} ({type(e).__name__})" for r, e in list(errors.items())[1:9])
         text += f"\nalso raised on rank {others}" + (", ..." if len(errors) > 9 else "")
     failure = SpawnException(text, rank, _FIRST_PID + rank, errors=errors)
+    failure.consequences = {rank: e for rank, e in consequences.items() if rank not in errors}
     failure.stubborn = tuple(task.rank or 0 for task in group.stubborn)
     failure.time_ps = group.complete_ps
     failure.__cause__ = error if isinstance(error, Exception) else None

@@ -152,6 +152,8 @@ def _start(parent: Program, name: str, call: Call, nprocs: int, *, daemon: bool)
         programs.append(program)
     group = TaskGroup(engine, f"spawn of {name}", tasks)
     group.on_abort = lambda: _drop(world, programs)
+    if context.on_failure == "continue":
+        group.on_death = lambda task: _bury(world, programs[task.rank or 0], task)
     group.start()
     return group
 
@@ -190,6 +192,15 @@ def warn_of_method(start_method: str) -> None:
             FutureWarning,
             stacklevel=3,
         )
+
+
+def _bury(world: World, program: Program, task: Task) -> None:
+    """Drop what a rank that died left in flight, and let those fail who wait for it."""
+    assert task.error is not None, "it died of something"
+    for group in task.children or ():
+        group.abort()
+    drop_streams(program)
+    world.rank_died(task.rank or 0, task.error)
 
 
 def _drop(world: World, programs: Sequence[Program]) -> None:

@@ -129,7 +129,8 @@ def calls(x, mask, index):
         "addcdiv": (x, x), "addcdiv_": (x, x), "topk": (1,), "new_full": ((2,), 1),
         "new_tensor": ([1.0],), "__getitem__": (0,), "__setitem__": (mask, 1.0), "outer": None,
         "add_": (x,), "sub_": (x,), "mul_": (x,), "div_": (x,), "pow_": (2,), "bitwise_and_": None,
-        "bitwise_or_": None, "wait_values": None, "requires_grad_": None, "backward": None,
+        "bitwise_or_": None, "wait_values": None,
+        "wait_writers": None, "requires_grad_": None, "backward": None,
         "retain_grad": None, "register_hook": None,
     }  # fmt: skip
 

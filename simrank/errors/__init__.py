@@ -1,0 +1,95 @@
+"""Every exception that simrank raises; start here to see what can go wrong.
+
+```text
+SimrankError(Exception)
+  ConfigError               a YAML file or option is wrong: file:line: key.path: expected X, got Y
+  UnsupportedError          a feature that simrank refuses, by name
+  HubError                  a task drove the engine; only the hub (the main greenlet) may
+  NoRankError               called outside a rank, or outside a Context
+  UninitializedValueError   a value was read that a shape-only run does not have
+  OutOfMemoryError          a device's memory is full
+  SimulationError           something happened inside a run, at a simulated time
+    DeadlockError           nothing can ever complete what the ranks wait for (proved)
+    LivelockError           ranks poll for ever and nothing changes (suspected)
+    CollectiveMismatchError ranks of a group made different calls
+    RaceError               two accesses to the same bytes that nothing orders
+    TimeLimitError          too much wall-clock time (in engine/watchdog.py, by simrank.engine)
+    WaitTimeoutError        an explicit time limit passed (also a TimeoutError)
+    PeerDiedError           a rank died that has a part in what is waited for
+    ProcessException        torch's base of what `spawn` raises
+      ProcessRaisedException
+        SpawnException      a rank raised; `.errors` has every root cause
+      ProcessExitedException  a rank called `sys.exit` with a non-zero code
+RankAborted(SystemExit)     thrown into the siblings of a rank that failed
+```
+"""
+
+from simrank.errors.base import (
+    MAX_REPORT_LINES,
+    ConfigError,
+    ConfigProblem,
+    HubError,
+    NoRankError,
+    OutOfMemoryError,
+    RankState,
+    SimrankError,
+    SimulationError,
+    UninitializedValueError,
+    UnsupportedError,
+    at_text,
+    ranks_text,
+    states_text,
+    us_text,
+)
+from simrank.errors.process import (
+    ProcessException,
+    ProcessExitedException,
+    ProcessRaisedException,
+    RankAborted,
+    SpawnException,
+)
+from simrank.errors.runs import (
+    CallVariant,
+    CollectiveMismatchError,
+    DeadlockError,
+    LivelockError,
+    PeerDiedError,
+    RaceAccess,
+    RaceError,
+    WaitTimeoutError,
+)
+
+__all__ = [
+    "MAX_REPORT_LINES",
+    "CallVariant",
+    "CollectiveMismatchError",
+    "ConfigError",
+    "ConfigProblem",
+    "DeadlockError",
+    "HubError",
+    "LivelockError",
+    "NoRankError",
+    "OutOfMemoryError",
+    "PeerDiedError",
+    "ProcessException",
+    "ProcessExitedException",
+    "ProcessRaisedException",
+    "RaceAccess",
+    "RaceError",
+    "RankAborted",
+    "RankState",
+    "SimrankError",
+    "SimulationError",
+    "SpawnException",
+    "UninitializedValueError",
+    "UnsupportedError",
+    "WaitTimeoutError",
+    "at_text",
+    "ranks_text",
+    "states_text",
+    "us_text",
+]
+
+for _name in __all__:  # Tracebacks and pickles name the place that programs import from.
+    if isinstance(globals()[_name], type):
+        globals()[_name].__module__ = __name__

@@ -1,0 +1,198 @@
+"""The roots of the tree of errors, and how reports show ranks, lines and times."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+MAX_REPORT_LINES = 16
+
+
+def us_text(time_ps: int) -> str:
+    """Return a time as reports show it; `units` is on this floor and may not be imported."""
+    return f"{time_ps / 1_000_000:.3f} us"
+
+
+class SimrankError(Exception):
+    """Base of every error that simrank raises."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigProblem:
+    """One thing that is wrong in a configuration.
+
+    Attributes:
+        file: The file as the user named it, or "command line".
+        line: 1-based line, or None where there is no line.
+        key_path: The key as the user would write it, for example `links[0].bandwidth`.
+        expected: What would have been accepted.
+        got: What was found.
+        to_fix: A sentence that says what to write, or None where that is not certain.
+    """
+
+    file: str
+    line: int | None
+    key_path: str
+    expected: str
+    got: str
+    to_fix: str | None = None
+
+    def __str__(self) -> str:
+        """Return `file:line: key.path: expected X, got Y`."""
+        where = self.file if self.line is None else f"{self.file}:{self.line}"
+        key = f" {self.key_path}:" if self.key_path else ""
+        text = f"{where}:{key} expected {self.expected}, got {self.got}"
+        return text if self.to_fix is None else f"{text}\n  to fix: {self.to_fix}"
+
+
+class ConfigError(SimrankError):
+    """A configuration is wrong; the command line exits with status 2.
+
+    Attributes:
+        problems: Every problem that was found, in file order.
+    """
+
+    def __init__(self, *problems: ConfigProblem) -> None:
+        self.problems = problems
+        super().__init__("\n".join(str(problem) for problem in problems))
+
+
+class UnsupportedError(SimrankError):
+    """A feature that simrank refuses rather than getting it quietly wrong."""
+
+
+class HubError(SimrankError):
+    """A task tried to drive the engine; only the hub, the main greenlet, may."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "only the hub (the main greenlet) may drive the engine; this was called from a task\n"
+            "  to fix: inside a rank call ctx.wait(handle), which goes back to the hub"
+        )
+
+
+class NoRankError(SimrankError):
+    """A call that belongs to a rank was made outside one, or outside a Context."""
+
+
+class UninitializedValueError(SimrankError):
+    """A value was read that the run does not have.
+
+    Attributes:
+        created_at: `file.py:line` where the tensor was made, or None.
+        lost: Whether it had values once, and what it was computed from has none.
+    """
+
+    def __init__(self, what: str, created_at: str | None, *, lost: bool = False) -> None:
+        self.created_at = created_at
+        self.lost = lost
+        made = "" if created_at is None else f" (made at {created_at})"
+        reason = (
+            "it depends on what has no values in a shape-only run, or on a call that failed"
+            if lost
+            else "the Context is shape-only (data=False)\n"
+            "  to fix: run with data=True, or read only tensors of up to 64 KiB"
+        )
+        super().__init__(f"{what}{made} has no values: {reason}")
+
+
+class OutOfMemoryError(SimrankError):
+    """An allocation does not fit in a device's memory.
+
+    Attributes:
+        requested_bytes: Size of the allocation that failed.
+        free_bytes: What is free on the device.
+        total_bytes: The device's memory.
+        largest: The five largest live allocations as (bytes, `file.py:line`).
+    """
+
+    def __init__(
+        self, device: int, sizes_bytes: tuple[int, int, int], largest: Sequence[tuple[int, str]]
+    ) -> None:
+        self.requested_bytes, self.free_bytes, self.total_bytes = sizes_bytes
+        self.largest = tuple(largest)
+        lines = [
+            f"out of memory on device {device}: requested {self.requested_bytes} bytes, "
+            f"{self.free_bytes} free of {self.total_bytes}"
+        ]
+        lines += [f"  {size} bytes allocated at {where}" for size, where in self.largest]
+        super().__init__("\n".join(lines))
+
+
+class SimulationError(SimrankError):
+    """Something went wrong at a simulated time.
+
+    Attributes:
+        time_ps: Simulated time in picoseconds.
+    """
+
+    time_ps: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """Return every fact as plain data."""
+        return {"kind": type(self).__name__, "time_ps": self.time_ps, "text": str(self)}
+
+
+@dataclass(frozen=True, slots=True)
+class RankState:
+    """A set of ranks in the same state.
+
+    Attributes:
+        ranks: Global ranks, ascending; -1 stands for a greenlet that is no rank. None at all:
+            work in flight.
+        state: What they do, for example `all_reduce #7 on group 'tp0'`.
+        file: The user's file, or None.
+        line: The line in it, or None.
+        waits: False if they have ended.
+    """
+
+    ranks: tuple[int, ...]
+    state: str
+    file: str | None = None
+    line: int | None = None
+    waits: bool = True
+
+    def __str__(self) -> str:
+        """Return `ranks 0-2, 5: state at file.py:41`."""
+        if not self.ranks:
+            who = "in flight"
+        elif self.ranks == (-1,):
+            who = "a greenlet"
+        else:
+            who = f"{'rank' if len(self.ranks) == 1 else 'ranks'} {ranks_text(self.ranks)}"
+        return f"{who}: {self.state}{at_text(self.file, self.line)}"
+
+
+def at_text(file: str | None, line: int | None) -> str:
+    """Return ` at file.py:41`, or nothing where there is no file."""
+    return "" if file is None else f" at {file.rpartition('/')[2]}:{line}"
+
+
+def ranks_text(ranks: Iterable[int]) -> str:
+    """Return ranks as ranges, for example `0-2, 5`."""
+    parts: list[str] = []
+    ordered = sorted(set(ranks))
+    start = 0
+    for index, rank in enumerate(ordered):
+        if index + 1 == len(ordered) or ordered[index + 1] != rank + 1:
+            first = ordered[start]
+            parts.append(str(first) if first == rank else f"{first}-{rank}")
+            start = index + 1
+    if len(parts) > _MAX_RANGES:
+        parts[_MAX_RANGES:] = [f"... ({len(ordered)} ranks)"]
+    return ", ".join(parts)
+
+
+_MAX_RANGES = 12
+
+
+def states_text(states: Sequence[RankState], max_lines: int = MAX_REPORT_LINES - 2) -> list[str]:
+    """Return one indented line per state, at most `max_lines`, the rest counted."""
+    lines = [f"  {state}" for state in states]
+    if len(lines) > max_lines:
+        rest = len(lines) - max_lines + 1
+        lines[max_lines - 1 :] = [f"  and {rest} more sets of ranks"]
+    return lines

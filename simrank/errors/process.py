@@ -1,0 +1,81 @@
+"""How ranks end other than by returning; names and attributes of torch.multiprocessing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from simrank.errors.base import SimulationError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class RankAborted(SystemExit):
+    """Thrown into a rank at its wait point because another rank of its group failed.
+
+    Attributes:
+        rank: The rank that is ended.
+    """
+
+    def __init__(self, rank: int | None) -> None:
+        self.rank = rank
+        super().__init__("another rank of the group failed")
+
+
+class ProcessException(SimulationError):  # noqa: N818 - torch's name
+    """What `spawn` raises for a failed rank; names and attributes as in torch.multiprocessing.
+
+    Attributes:
+        msg: The text.
+        error_index: The rank.
+        pid: The simulated process id (also `error_pid`).
+    """
+
+    def __init__(self, msg: str, error_index: int, pid: int) -> None:
+        super().__init__(msg)
+        self.msg = msg
+        self.error_index = error_index
+        self.pid = self.error_pid = pid
+
+
+class ProcessRaisedException(ProcessException):
+    """A rank raised an exception."""
+
+
+class SpawnException(ProcessRaisedException):
+    """One or more ranks raised; the lowest is the one described first.
+
+    Attributes:
+        errors: Rank -> the exception it raised, own type kept; root causes only.
+        consequences: Rank -> the PeerDiedError that it ended with, because another rank had died.
+        stubborn: Ranks that swallowed every abort and were parked.
+    """
+
+    def __init__(
+        self, msg: str, error_index: int, pid: int, *, errors: Mapping[int, BaseException]
+    ) -> None:
+        super().__init__(msg, error_index, pid)
+        self.errors = dict(errors)
+        self.consequences: dict[int, BaseException] = {}
+        self.stubborn: tuple[int, ...] = ()
+
+
+class ProcessExitedException(ProcessException):
+    """A rank called `sys.exit` with a non-zero code, or was terminated.
+
+    Attributes:
+        exit_code: The code; minus the signal's number if it was terminated.
+        signal_name: That signal's name, for example "SIGTERM", or None.
+    """
+
+    def __init__(
+        self,
+        msg: str,
+        error_index: int,
+        error_pid: int,
+        exit_code: int,
+        signal_name: str | None = None,
+    ) -> None:
+        super().__init__(msg, error_index, error_pid)
+        self.exit_code = exit_code
+        self.signal_name = signal_name

@@ -1,0 +1,264 @@
+"""What goes wrong inside a run: hangs, mismatches, races, time limits, peers that died."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from simrank.errors.base import (
+    RankState,
+    SimulationError,
+    at_text,
+    states_text,
+    us_text,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+
+class DeadlockError(SimulationError):
+    """No wakeup is queued, so no unfinished rank can ever run again.
+
+    Attributes:
+        time_ps: Simulated time of the deadlock, in picoseconds.
+        waits: Sets of ranks in the same state, those that wait first, with source lines.
+        hub_waits_for: What the main greenlet waits for, or None.
+        to_fix: A sentence, only where it is certain.
+        seed: The seed that replays it.
+        proved: True: nothing at all is left that could happen.
+    """
+
+    proved = True
+
+    def __init__(
+        self,
+        time_ps: int,
+        waits: Sequence[RankState],
+        *,
+        hub_waits_for: str | None = None,
+        to_fix: str | None = None,
+        seed: int = 0,
+    ) -> None:
+        self.time_ps = time_ps
+        self.waits = tuple(waits)
+        self.hub_waits_for = hub_waits_for
+        self.to_fix = to_fix
+        self.seed = seed
+        num_waiting = len({rank for state in waits if state.waits for rank in state.ranks})
+        what = f"{num_waiting} rank(s) wait forever"
+        if not num_waiting:
+            what = f"nothing can complete {hub_waits_for or 'what is in flight'}"
+        lines = [f"deadlock (proved) at t={us_text(time_ps)}: {what}", *states_text(self.waits)]
+        if to_fix is not None:
+            lines.append(f"  to fix: {to_fix}")
+        super().__init__("\n".join(lines))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return every fact as plain data."""
+        return {
+            **super().to_json(),
+            "proved": self.proved,
+            "seed": self.seed,
+            "waits": [asdict(state) for state in self.waits],
+            "to_fix": self.to_fix,
+        }
+
+
+class LivelockError(SimulationError):
+    """Ranks poll or sleep, round after round, and nothing they could see changes.
+
+    Attributes:
+        time_ps: Simulated time of the verdict, in picoseconds.
+        waits: Sets of ranks in the same state.
+        seed: The seed that replays it.
+        proved: False: a program may count its own polls and stop later.
+    """
+
+    proved = False
+
+    def __init__(self, time_ps: int, waits: Sequence[RankState], *, seed: int = 0) -> None:
+        self.time_ps = time_ps
+        self.waits = tuple(waits)
+        self.seed = seed
+        lines = [f"livelock (suspected) at t={us_text(time_ps)}: ranks poll, nothing changes"]
+        super().__init__("\n".join(lines + states_text(self.waits)))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return every fact as plain data."""
+        waits = [asdict(state) for state in self.waits]
+        return {**super().to_json(), "proved": False, "seed": self.seed, "waits": waits}
+
+
+class WaitTimeoutError(SimulationError, TimeoutError):
+    """An explicit time limit of a wait passed.
+
+    Attributes:
+        time_ps: Simulated time in picoseconds.
+        rank: Who waited; None is the main program, or a greenlet that is no rank.
+        what: What for.
+        timeout_ps: The limit, in picoseconds.
+    """
+
+    def __init__(self, time_ps: int, rank: int | None, what: str, timeout_ps: int) -> None:
+        self.time_ps = time_ps
+        self.rank = rank
+        self.what = what
+        self.timeout_ps = timeout_ps
+        who = "the main program" if rank is None else f"rank {rank}"
+        super().__init__(
+            f"{who} waited {us_text(timeout_ps)} for {what}: "
+            f"the time limit passed at t={us_text(time_ps)}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class CallVariant:
+    """One of the differing calls of a mismatch: the ranks that made it, its columns, its line."""
+
+    ranks: tuple[int, ...]
+    columns: Mapping[str, str]
+    file: str | None
+    line: int | None
+
+
+class CollectiveMismatchError(SimulationError):
+    """Ranks of a group made different calls under the same sequence number.
+
+    No rank is presumed right. Raised at the second call that differs.
+
+    Attributes:
+        time_ps: Simulated time in picoseconds.
+        group: The group's name.
+        seq: The sequence number of the call in the group.
+        variants: The distinct calls, with their ranks and lines.
+        not_called: Ranks of the group that have not made the call yet.
+        differing: Names of the columns that differ.
+    """
+
+    def __init__(
+        self,
+        time_ps: int,
+        group: str,
+        seq: int,
+        variants: Sequence[CallVariant],
+        not_called: Sequence[int],
+    ) -> None:
+        self.time_ps = time_ps
+        self.group = group
+        self.seq = seq
+        self.variants = tuple(variants)
+        self.not_called = tuple(not_called)
+        names = dict.fromkeys(name for variant in variants for name in variant.columns)
+        self.differing = tuple(
+            name for name in names if len({v.columns.get(name) for v in variants}) > 1
+        )
+        lines = [
+            f"mismatch (proved) at t={us_text(time_ps)}: the ranks of group '{group}' differ "
+            f"in {' and '.join(self.differing)} at call #{seq}"
+        ]
+        lines += [f"  {self._variant_text(variant)}" for variant in self.variants]
+        if self.not_called:
+            lines.append(f"  {RankState(self.not_called, 'not called yet')}")
+        super().__init__("\n".join(lines))
+
+    def _variant_text(self, variant: CallVariant) -> str:
+        columns = [variant.columns["op"]] if "op" not in self.differing else []
+        columns += [f"{name}={variant.columns.get(name, '-')}" for name in self.differing]
+        return str(RankState(variant.ranks, " ".join(columns), variant.file, variant.line))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return every fact as plain data."""
+        variants = [{**asdict(v), "columns": dict(v.columns)} for v in self.variants]
+        return {
+            **super().to_json(),
+            "group": self.group,
+            "seq": self.seq,
+            "differing": self.differing,
+            "variants": variants,
+            "not_called": self.not_called,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class RaceAccess:
+    """One access of a race: the operation (or "host read"), "reads" or "writes", stream, place."""
+
+    name: str
+    verb: str
+    stream: str
+    file: str | None
+    line: int | None
+
+    def __str__(self) -> str:
+        """Return `add_ writes, on stream 'default' at train.py:12`."""
+        return f"{self.name} {self.verb}, on stream '{self.stream}'{at_text(self.file, self.line)}"
+
+
+class RaceError(SimulationError):
+    """Two accesses to the same bytes, one of them a write, that nothing orders.
+
+    Simulated numbers may look right; on hardware they depend on timing.
+
+    Attributes:
+        time_ps: Simulated time at which the second access was issued.
+        rank: The rank; None in the main program.
+        first, second: The accesses, in the order in which they were issued.
+        created_at: Where the memory was allocated, as `file.py:line`, or None.
+    """
+
+    def __init__(
+        self,
+        time_ps: int,
+        rank: int | None,
+        first: RaceAccess,
+        second: RaceAccess,
+        created_at: str | None,
+    ) -> None:
+        self.time_ps = time_ps
+        self.rank = rank
+        self.first = first
+        self.second = second
+        self.created_at = created_at
+        who = "the main program" if rank is None else f"rank {rank}"
+        made = "" if created_at is None else f" (tensor made at {created_at})"
+        super().__init__(
+            f"race (proved) at t={us_text(time_ps)}: nothing orders two accesses of {who}{made}\n"
+            f"  {first}\n  {second}\n"
+            "  to fix: before the second, wait for the first (work.wait(), an event, synchronize)"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return every fact as plain data."""
+        first, second = asdict(self.first), asdict(self.second)
+        facts = {"rank": self.rank, "first": first, "second": second, "created_at": self.created_at}
+        return {**super().to_json(), **facts}
+
+
+class PeerDiedError(SimulationError, RuntimeError):
+    """What a rank waits for can never complete: another rank, which has a part in it, has died.
+
+    Only with `Context(on_failure="continue")`; else the first failure ends all ranks.
+
+    Attributes:
+        time_ps: Simulated time in picoseconds.
+        what: What cannot complete, for example `all_reduce #7 on group 'tp0'`.
+        peer: The rank that died.
+        peer_error: What it raised.
+    """
+
+    def __init__(self, time_ps: int, what: str, peer: int, peer_error: BaseException) -> None:
+        self.time_ps = time_ps
+        self.what = what
+        self.peer = peer
+        self.peer_error = peer_error
+        cause = type(peer_error).__name__
+        text = str(peer_error).partition("\n")[0]
+        super().__init__(
+            f"{what} cannot complete: rank {peer} died before t={us_text(time_ps)} "
+            f"({cause}{': ' if text else ''}{text})"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return every fact as plain data."""
+        return {**super().to_json(), "what": self.what, "peer": self.peer}
