@@ -19,7 +19,7 @@ from simrank.engine import Engine, Handle, Task
 from simrank.engine.delays import Delays
 from simrank.engine.watchdog import Watchdog
 from simrank.errors import SimrankError
-from simrank.multiprocessing.spawn import end_daemons, spawn_in, warn_of_method
+from simrank.multiprocessing.spawn import check_method, end_daemons, spawn_in, warn_of_method
 from simrank.ranks import Program, current_program, set_program, stdlib
 
 if TYPE_CHECKING:
@@ -303,7 +303,25 @@ class _Multiprocessing:
     """The names of torch.multiprocessing, with `spawn` on one Context."""
 
     def __init__(self, spawn: Callable[..., Any]) -> None:
-        self.spawn = self.start_processes = spawn
+        self.spawn = spawn
+
+    def start_processes(  # noqa: PLR0913 - torch's signature
+        self,
+        fn: Callable[..., Any],
+        args: Sequence[Any] = (),
+        nprocs: int = 1,
+        join: bool = True,
+        daemon: bool = False,
+        start_method: str = "spawn",
+        *,
+        share_args: bool = False,
+    ) -> ProcessContext | None:
+        """Spawn, whatever the start method; see `simrank.multiprocessing.start_processes`."""
+        check_method(start_method)
+        started: ProcessContext | None = self.spawn(
+            fn, args, nprocs, join, daemon, share_args=share_args
+        )
+        return started
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - the module's names
         return getattr(multiprocessing_module, name)

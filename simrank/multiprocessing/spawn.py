@@ -91,8 +91,7 @@ def start_processes(  # noqa: PLR0913 - torch's signature
     Raises:
         ValueError: There is no such start method.
     """
-    if start_method not in _START_METHODS:
-        raise ValueError(f"cannot find context for {start_method!r}")
+    check_method(start_method)
     return spawn(fn, args, nprocs, join, daemon, share_args=share_args)
 
 
@@ -181,6 +180,12 @@ def end_daemons(program: Program) -> None:
     """End the daemonic ranks that a program spawned and that still run; it has ended itself."""
     for group in program.local.pop("daemons", ()):
         group.abort()
+
+
+def check_method(start_method: str) -> None:
+    """Raise ValueError as multiprocessing does if there is no such start method."""
+    if start_method not in _START_METHODS:
+        raise ValueError(f"cannot find context for {start_method!r}")
 
 
 def warn_of_method(start_method: str) -> None:

@@ -216,12 +216,14 @@ def test_spawn_context_is_torchs_old_name_and_warns(ctx):
 @pytest.mark.parametrize("is_in_context", [False, True])
 def test_spawn_warns_of_another_start_method(ctx, is_in_context):
     """Torch's FutureWarning, at the caller's line; start_processes takes them."""
-    spawn = ctx.multiprocessing.spawn if is_in_context else mp.spawn
+    names = ctx.multiprocessing if is_in_context else mp
     text = r"only supports start_method=spawn \(got: fork\)\.\nTo use a different start_method use:"
     with pytest.warns(FutureWarning, match=text) as warned:
-        spawn(print, nprocs=0, start_method="fork")
+        names.spawn(print, nprocs=0, start_method="fork")
     assert warned[0].filename == __file__
-    mp.start_processes(print, nprocs=0, start_method="fork")
+    names.start_processes(print, nprocs=0, start_method="fork")
+    with pytest.raises(ValueError, match="cannot find context for 'vfork'"):
+        names.start_processes(print, nprocs=0, start_method="vfork")
 
 
 def test_a_daemonic_rank_cannot_have_children(run):
