@@ -148,13 +148,13 @@ def _run_shown(
     peaks = {device.index: device.memory.peak_bytes for device in context.devices}
     show = _SUMMARIES[summary]
     if show is not None:
-        typer.echo(show(added, context.now_ps, peaks), err=True)
+        typer.echo(show(added, context.now_ps, peaks, context.cluster.provenance), err=True)
     if summary == "text":
         for finding in context.findings:
             typer.echo(finding, err=True)
 
 
-_SUMMARIES: dict[str, Callable[[Summary, int, dict[int, int]], str] | None] = {
+_SUMMARIES: dict[str, Callable[..., str] | None] = {
     "text": summary_text,
     "json": lambda *facts: json.dumps(summary_json(*facts)),
     "none": None,

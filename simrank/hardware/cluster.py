@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simrank.config.load import load_cluster_config
+from simrank.config.provenance import provenance_of
 from simrank.config.topology import Topology, Wire, expand
 from simrank.hardware.routes import FABRIC, RouteTable
 from simrank.hardware.shortest import Edge
@@ -22,6 +23,7 @@ from simrank.hardware.spec import CollectiveSpec, DeviceSpec
 if TYPE_CHECKING:
     from simrank.config.cluster import ClusterConfig, DeviceConfig
     from simrank.config.load import ClusterRef
+    from simrank.config.provenance import Provenance
     from simrank.config.quantity import PerDirection
 
 Int64Array = npt.NDArray[np.int64]
@@ -57,6 +59,7 @@ class Cluster:
         link_latency_ps: [num_links + 1] latency of each link; the last one is 0.
         topology: Names and wires of one node and the fabric.
         routes: Finds the links between devices.
+        provenance: Where its numbers come from.
     """
 
     name: str
@@ -68,6 +71,7 @@ class Cluster:
     link_latency_ps: Int64Array
     topology: Topology = field(repr=False)
     routes: RouteTable = field(repr=False)
+    provenance: tuple[Provenance, ...] = field(default=(), repr=False)
 
     @property
     def num_devices(self) -> int:
@@ -255,6 +259,7 @@ def build_cluster(config: ClusterConfig) -> Cluster:
         link_latency_ps=_frozen(np.append(latency, 0)),
         topology=topology,
         routes=_route_table(topology, config.nodes),
+        provenance=provenance_of(config),
     )
 
 

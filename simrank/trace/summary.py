@@ -5,15 +5,18 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from simrank.config.provenance import ASSUMED, KINDS
 from simrank.errors import ranks_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
+    from simrank.config.provenance import Provenance
     from simrank.device import Operation
     from simrank.engine import Task
 
 _NUM_COSTLIEST = 5
+_MAX_NAMED = 6
 _PS_PER_US = 1_000_000
 
 
@@ -142,17 +145,28 @@ def _covered_ps(intervals: Iterable[tuple[int, int]]) -> int:
     return covered
 
 
-def summary_json(summary: Summary, end_ps: int, peak_bytes: dict[int, int]) -> dict[str, Any]:
-    """Return a run's summary as plain data."""
+def summary_json(
+    summary: Summary,
+    end_ps: int,
+    peak_bytes: dict[int, int],
+    provenance: Sequence[Provenance] = (),
+) -> dict[str, Any]:
+    """Return a run's summary as plain data, with where the cluster's constants come from."""
     return {
+        "constants": [constant._asdict() for constant in provenance],
         "simulated_us": end_ps / _PS_PER_US,
         "ranks": [asdict(times) for times in summary.ranks(end_ps, peak_bytes)],
         "collectives": [asdict(cost) for cost in summary.costliest()],
     }
 
 
-def summary_text(summary: Summary, end_ps: int, peak_bytes: dict[int, int]) -> str:
-    """Return a run's summary for people."""
+def summary_text(
+    summary: Summary,
+    end_ps: int,
+    peak_bytes: dict[int, int],
+    provenance: Sequence[Provenance] = (),
+) -> str:
+    """Return a run's summary for people; it names the constants that nobody has measured."""
     lines = [f"simulated time: {end_ps / _PS_PER_US:.3f} us"]
     for times in summary.ranks(end_ps, peak_bytes):
         who = "rank" if len(times.ranks) == 1 else "ranks"
@@ -170,4 +184,19 @@ def summary_text(summary: Summary, end_ps: int, peak_bytes: dict[int, int]) -> s
             f"  {cost.name} of {cost.size_bytes} B on '{cost.group}'{algorithm}: "
             f"{cost.num_calls} calls, {cost.total_us:.3f} us"
         )
+    if provenance:
+        lines.append(constants_text(provenance))
     return "\n".join(lines)
+
+
+def constants_text(provenance: Sequence[Provenance]) -> str:
+    """Return how many constants are calibrated, sourced and assumed, the last by name."""
+    by_kind: dict[str, list[str]] = {kind: [] for kind in KINDS}
+    for constant in provenance:
+        by_kind[constant.kind].append(constant.key)
+    counts = ", ".join(f"{len(keys)} {kind}" for kind, keys in by_kind.items())
+    assumed = by_kind[ASSUMED]
+    names = ", ".join(assumed[:_MAX_NAMED])
+    if len(assumed) > _MAX_NAMED:
+        names += f", {len(assumed) - _MAX_NAMED} more"
+    return f"constants of the cluster: {counts}{f' ({names})' if names else ''}"

@@ -1,0 +1,54 @@
+"""Where the numbers of a cluster come from: calibrated, from a source that is named, or assumed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from simrank.config.cluster import ClusterConfig, Sourced
+
+CALIBRATED, SOURCED, ASSUMED = KINDS = ("calibrated", "sourced", "assumed")
+_NOT_NUMBERS = {"source", "like", "name", "count", "between"}
+
+
+class Provenance(NamedTuple):
+    """Where one number comes from.
+
+    Attributes:
+        key: The number, for example `device.memory` or `link each gpu - nvswitch.latency`.
+        kind: "calibrated", "sourced" or "assumed", as the text begins; all others are sources.
+        text: What the configuration says.
+    """
+
+    key: str
+    kind: str
+    text: str
+
+
+def provenance_of(config: ClusterConfig) -> tuple[Provenance, ...]:
+    """Return where each number of a checked configuration comes from, in its order."""
+    found = []
+    for name, block in _blocks(config):
+        keys = type(block).keys()
+        for key in [each for each in keys if each not in _NOT_NUMBERS]:
+            texts = (block.source.get(key), block.source.get("others"))
+            whole = (config.source.get(key), config.source.get("others"))
+            text = next((text for text in (*texts, *whole) if text is not None), None)
+            if text is not None:
+                found.append(Provenance(f"{name}.{key}", _kind(text), " ".join(text.split())))
+    return tuple(found)
+
+
+def _blocks(config: ClusterConfig) -> Iterator[tuple[str, Sourced]]:
+    yield "device", config.device
+    links = [*config.links, *(config.fabric.links if config.fabric is not None else ())]
+    for link in links:
+        yield f"link {link.between[0]} - {link.between[1]}", link
+    yield "collectives", config.collectives
+
+
+def _kind(text: str) -> str:
+    first = text.split(maxsplit=1)[0].strip(",.;:").lower()
+    return first if first in (CALIBRATED, ASSUMED) else SOURCED
