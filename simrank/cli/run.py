@@ -7,6 +7,7 @@ import json
 import shlex
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -45,6 +46,7 @@ class _Job:
     settings: dict[str, Any]
 
     def run(self, context: Context) -> None:
+        import_module("asyncio")  # Entering a Context prepares it only where it is imported.
         with context, fresh_imports():
             run_script(context.program, self.program, self.args, self.num_ranks)
 

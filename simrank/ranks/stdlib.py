@@ -83,6 +83,10 @@ def _stand_ins() -> list[tuple[Any, str, Any]]:
         (threading.Event, "is_set", _poll_if(threading.Event.is_set, False)),
     ]
     found += private.stand_ins() + debug.stand_ins()
+    if "asyncio" in sys.modules:
+        from simrank.ranks import loops  # noqa: PLC0415 - it imports asyncio
+
+        found += loops.stand_ins()
     simple_queue: Any = getattr(queue, "_PySimpleQueue")  # noqa: B009 - it has no public name
     found.append((queue, "SimpleQueue", simple_queue))
     for kind in (queue.Queue, simple_queue):

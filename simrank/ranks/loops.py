@@ -1,0 +1,232 @@
+"""asyncio in ranks: each has loops of its own, and a loop that waits is an engine wait (rule E7).
+
+A thread has one running loop and one pair of hooks for asynchronous generators; ranks share the
+thread, so these are exchanged at every switch while a rank runs a loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import selectors
+import sys
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from simrank.engine import Handle, limits
+from simrank.errors import UnsupportedError
+from simrank.ranks.current import current_program, running_task
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from simrank.engine import Engine, Task
+
+_PS_PER_S = 10**12
+_MAX_TURNS = 1000  # assumed: so many turns without a wait are a program that polls (E8)
+_KEY = "asyncio loop"
+
+
+class _Idle(Handle):
+    """What a loop waits for that has nothing to run."""
+
+    __slots__ = ()
+
+    def describe(self) -> str:
+        return "an asyncio event loop that has nothing to run"
+
+
+class _Selector(selectors.BaseSelector):
+    """Waits in simulated time; there are no files or sockets to wait for."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._num_turns = 0
+        self.idle: _Idle | None = None
+
+    def select(self, timeout: float | None = None) -> list[Any]:
+        """Wait until something is called from outside, or for `timeout` simulated seconds."""
+        if timeout is not None and timeout <= 0:
+            self._num_turns += 1
+            if self._num_turns > _MAX_TURNS:
+                limits.poll(self._engine, "an asyncio event loop that never waits")
+            return []
+        self._num_turns = 0
+        self.idle = _Idle()
+        try:
+            if timeout is None:
+                self._engine.wait(self.idle)
+            else:
+                self._engine.wait_at_most(self.idle, math.ceil(timeout * _PS_PER_S))
+        finally:
+            self.idle = None
+        return []
+
+    def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:  # noqa: ANN401
+        """Refuse by name.
+
+        Raises:
+            UnsupportedError: Always.
+        """
+        del fileobj, events, data
+        raise UnsupportedError(
+            "asyncio with sockets, pipes or subprocesses inside a simulated rank is not supported: "
+            "it would wait for real ones"
+        )
+
+    def unregister(self, fileobj: Any) -> selectors.SelectorKey:  # noqa: ANN401
+        """Know no file."""
+        raise KeyError(fileobj)
+
+    def get_map(self) -> Mapping[Any, selectors.SelectorKey]:
+        """Return no files."""
+        return {}
+
+
+class RankLoop(asyncio.SelectorEventLoop):
+    """An event loop of a rank: timers run in simulated time."""
+
+    run_in_executor: Any  # Set below: typeshed's signature cannot be written in Python 3.11.
+
+    def __init__(self) -> None:
+        task = running_task()
+        assert task is not None, "made for ranks alone"
+        self._task = task
+        self._rank_selector = _Selector(task.engine)
+        super().__init__(self._rank_selector)
+
+    def time(self) -> float:
+        """Return the rank's host clock in seconds; reading it costs nothing."""
+        return self._task.clock_ps / _PS_PER_S
+
+    def run_forever(self) -> None:
+        """Run until `stop()`; other ranks run while this one waits."""
+        running = _running(self._task.engine)
+        running.enter(self._task, self)
+        try:
+            super().run_forever()
+        finally:
+            running.exit(self._task)
+
+    def _make_self_pipe(self) -> None:
+        """Need no pipe: what calls from outside completes a handle."""
+
+    def _close_self_pipe(self) -> None:
+        """Have no pipe."""
+
+    def _write_to_self(self) -> None:
+        idle = self._rank_selector.idle
+        if idle is not None and not idle.complete:
+            idle.finish(self._task.engine)
+
+
+def _refuse_threads(self: RankLoop, executor: Any, func: Any, *args: Any) -> Any:  # noqa: ANN401
+    """Refuse by name; `asyncio.to_thread` comes here too.
+
+    Raises:
+        UnsupportedError: Always.
+    """
+    del self, executor, args
+    raise UnsupportedError(
+        f"asyncio's run_in_executor and to_thread ({getattr(func, '__name__', func)}) inside a "
+        "simulated rank are not supported: it would wait for real threads\n"
+        "  to fix: call the function itself"
+    )
+
+
+RankLoop.run_in_executor = _refuse_threads
+
+
+class _Running:
+    """Which task runs which loop: an observer that exchanges them at every switch."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._loops: dict[Task, RankLoop] = {}
+
+    def enter(self, task: Task, loop: RankLoop) -> None:
+        """Note that a task runs a loop from now on."""
+        if not self._loops:
+            self._engine.observers.append(self)
+        self._loops[task] = loop
+
+    def exit(self, task: Task) -> None:
+        """Note that it has stopped."""
+        del self._loops[task]
+        if not self._loops:
+            self._engine.observers.remove(self)
+
+    def on_task_switch(self, task: Task, time_ps: int) -> None:
+        """Give the thread the loop of the task that is about to run."""
+        del time_ps
+        loop = self._loops.get(task)
+        asyncio.events._set_running_loop(loop)  # noqa: SLF001 - as loops themselves do
+        if loop is None:
+            sys.set_asyncgen_hooks(None, None)
+        else:
+            first, last = loop._asyncgen_firstiter_hook, loop._asyncgen_finalizer_hook  # type: ignore[attr-defined]  # noqa: SLF001
+            sys.set_asyncgen_hooks(first, last)
+
+    def on_host(self, task: Task, name: str, start_ps: int, end_ps: int) -> None:
+        """Note nothing."""
+
+    def on_operation(self, operation: object) -> None:
+        """Note nothing."""
+
+    def on_transfer(self, name: str, links: tuple[int, ...], start_ps: int, end_ps: int) -> None:
+        """Note nothing."""
+
+
+_by_engine: WeakKeyDictionary[Engine, _Running] = WeakKeyDictionary()
+
+
+def _running(engine: Engine) -> _Running:
+    found = _by_engine.get(engine)
+    if found is None:
+        found = _by_engine[engine] = _Running(engine)
+    return found
+
+
+def stand_ins() -> list[tuple[Any, str, Any]]:
+    """Return what to replace of asyncio's policy: owner, name and stand-in."""
+    events: Any = asyncio.events
+    name = "BaseDefaultEventLoopPolicy"
+    policy = getattr(events, name, None) or getattr(events, f"_{name}")
+    return [
+        (policy, "new_event_loop", _new(policy.new_event_loop)),
+        (policy, "get_event_loop", _get(policy.get_event_loop)),
+        (policy, "set_event_loop", _set(policy.set_event_loop)),
+    ]
+
+
+def _new(original: Callable[..., Any]) -> Callable[..., Any]:
+    def new_event_loop(self: Any) -> Any:  # noqa: ANN401 - a policy
+        return original(self) if running_task() is None else RankLoop()
+
+    return new_event_loop
+
+
+def _get(original: Callable[..., Any]) -> Callable[..., Any]:
+    def get_event_loop(self: Any) -> Any:  # noqa: ANN401 - a policy
+        program = current_program()
+        if running_task() is None or program is None:
+            return original(self)
+        # As in the main thread of a process: the first to ask makes one, until one was set.
+        if _KEY not in program.local:
+            program.local[_KEY] = RankLoop()
+        if program.local[_KEY] is None:
+            raise RuntimeError("There is no current event loop in this rank")
+        return program.local[_KEY]
+
+    return get_event_loop
+
+
+def _set(original: Callable[..., Any]) -> Callable[..., Any]:
+    def set_event_loop(self: Any, loop: Any) -> None:  # noqa: ANN401 - a policy, a loop
+        program = current_program()
+        if running_task() is None or program is None:
+            original(self, loop)
+        else:
+            program.local[_KEY] = loop
+
+    return set_event_loop
