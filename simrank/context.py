@@ -19,6 +19,7 @@ from simrank.engine import Engine, Handle, Task
 from simrank.engine.delays import Delays
 from simrank.engine.watchdog import Watchdog
 from simrank.errors import SimrankError
+from simrank.kernels import hook
 from simrank.multiprocessing.spawn import check_method, end_daemons, spawn_in, warn_of_method
 from simrank.ranks import Program, current_program, set_program, stdlib
 
@@ -171,6 +172,7 @@ class Context(TorchNames):
         if self._watchdog is not None and not self._outer:
             self._watchdog.start()
         stdlib.enter(self.engine)
+        hook.watch()
         self._outer.append(current_program())
         set_program(self.program)
         return self

@@ -1,0 +1,122 @@
+"""The arguments of a launch, as a kernel gets them: pointers, scalars and constants."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from simrank.device import Tensor
+from simrank.errors import UnsupportedError
+from simrank.kernels import types
+from simrank.kernels.block import Block, constant, scalar_of
+from simrank.kernels.link import substitute
+from simrank.kernels.types import ElementType, of_memory, pointer_to
+
+# Options of a launch that say how the compiler shall build it; they change no value.
+OPTIONS = {
+    "num_warps", "num_stages", "num_ctas", "maxnreg", "debug", "enable_fp_fusion",
+    "launch_cooperative_grid", "launch_pdl", "extern_libs", "allow_fp8e4nv", "warmup",
+    "num_buffers_warp_spec", "num_consumer_groups", "reg_dec_producer", "reg_inc_consumer",
+    "ir_override", "instrumentation_mode", "waves_per_eu", "matrix_instr_nonkdim", "kpack",
+    "sanitize_overflow", "generate_native_code", "noinline", "arch", "cluster_dims",
+    "fpsan_homomorphic_casts", "num_ctas_per_sm", "maxRegAutoWS", "pingpongAutoWS",
+}  # fmt: skip
+
+
+def bind(jit: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Return a kernel's arguments by name, in the order of its parameters; options are left out.
+
+    Raises:
+        TypeError: One is missing, unknown or given twice.
+    """
+    names = jit.arg_names
+    if len(args) > len(names):
+        raise TypeError(f"{jit.__name__}() takes {len(names)} arguments, {len(args)} were given")
+    bound = dict(zip(names, args, strict=False))
+    for name, value in kwargs.items():
+        if name in bound:
+            raise TypeError(f"{jit.__name__}() got multiple values for argument '{name}'")
+        if name in names:
+            bound[name] = value
+        elif name not in OPTIONS:
+            raise KeyError(f"Keyword argument {name} was specified but unrecognised")
+    missing = []
+    for parameter in jit.params:
+        if parameter.name not in bound:
+            if parameter.has_default:
+                bound[parameter.name] = parameter.default
+            else:
+                missing.append(repr(parameter.name))
+    if missing:
+        raise TypeError(f"{jit.__name__}() is missing arguments: {', '.join(missing)}")
+    return {name: bound[name] for name in names}
+
+
+def as_kernel_sees(jit: Any, bound: dict[str, Any]) -> dict[str, Any]:
+    """Return bound arguments as blocks and constants.
+
+    Raises:
+        ValueError: A tensor is on the host.
+        TypeError: An argument is of a type that kernels do not take.
+    """
+    found = {}
+    for parameter in jit.params:
+        value = bound[parameter.name]
+        if parameter.is_constexpr:
+            found[parameter.name] = substitute(value)
+        else:
+            found[parameter.name] = _argument(value, parameter.name, parameter.annotation_type)
+    return found
+
+
+def _argument(value: Any, name: str, annotated: Any) -> Any:
+    if isinstance(value, Tensor):
+        return _pointer(value, name)
+    if isinstance(value, bool | int | float | np.integer | np.floating | np.bool_):
+        element = _SCALARS.get(annotated) if isinstance(annotated, str) else None
+        if element is not None:
+            return Block(scalar_of(value, element), element)
+        return constant(value.item() if isinstance(value, np.generic) else value)
+    if value is None or isinstance(value, str) or type(value) is Block:
+        return value
+    if isinstance(value, tuple | list):
+        return _tuple(value, name)
+    if hasattr(value, "block_shape") and hasattr(value, "base"):
+        raise UnsupportedError(f"argument '{name}': tensor descriptors are not supported yet")
+    if hasattr(value, "data_ptr"):
+        raise TypeError(
+            f"argument '{name}' is a {type(value).__module__}.{type(value).__name__}: kernels on "
+            "simulated devices take simrank tensors"
+        )
+    found = substitute(value)
+    if found is value and not callable(value) and not isinstance(value, type):
+        raise TypeError(f"argument '{name}' is a {type(value).__name__}, which no kernel takes")
+    return found
+
+
+def _tuple(values: Any, name: str) -> Any:
+    parts = [_argument(part, f"{name}[{i}]", None) for i, part in enumerate(values)]
+    if hasattr(values, "_fields"):  # A NamedTuple keeps its names.
+        return type(values)(*parts)
+    return tuple(parts)
+
+
+def _pointer(tensor: Tensor, name: str) -> Block:
+    storage = tensor.storage
+    if storage.device is None:
+        raise ValueError(
+            f"Pointer argument '{name}' cannot be accessed from Triton (cpu tensor?)\n"
+            "  to fix: move the tensor to the device"
+        )
+    element = of_memory(tensor.dtype.numpy)
+    offset = tensor.storage_offset()
+    return Block(np.int64(offset), pointer_to(element), storage)
+
+
+_SCALARS: dict[str, ElementType] = {
+    "i1": types.int1, "u1": types.int1, "i8": types.int8, "i16": types.int16, "i32": types.int32,
+    "i64": types.int64, "u8": types.uint8, "u16": types.uint16, "u32": types.uint32,
+    "u64": types.uint64, "fp16": types.float16, "bf16": types.bfloat16, "fp32": types.float32,
+    "f32": types.float32, "fp64": types.float64, "f64": types.float64,
+}  # fmt: skip

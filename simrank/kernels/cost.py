@@ -1,0 +1,136 @@
+"""What a kernel costs: traffic and arithmetic of its device, in waves over the SMs (rule K4)."""
+
+from __future__ import annotations
+
+from math import ceil
+from typing import TYPE_CHECKING, NamedTuple
+
+from simrank.hardware.roofline import peak_flops
+from simrank.units import PS_PER_S
+
+if TYPE_CHECKING:
+    from simrank.device.device import Device
+    from simrank.hardware.spec import DeviceSpec
+    from simrank.kernels.machine import Statistics
+
+# Assumed: L2 delivers 2.5 times the memory's bandwidth (H100: 5.5 to 7 TB/s were measured beside
+# 3.35 of HBM3; Chips and Cheese, "Nvidia's H100: Funny L2, and Tons of Bandwidth", 2023).
+_L2_PER_HBM = 2.5
+# Assumed: half of the SMs saturate the memory; fewer programs than that leave bandwidth unused.
+_SMS_THAT_SATURATE = 0.5
+# Assumed: atomics of one launch go to L2 at one per clock and slice, about 2.4e12 a second.
+_ATOMICS_PER_S = 2.4e12
+# Assumed where neither the compiler's metadata nor `num_ctas_per_sm` says it.
+DEFAULT_CTAS_PER_SM = 2
+
+_PEAK_NAMES = {
+    "fp16": "float16", "bf16": "bfloat16", "fp32": "float32", "fp64": "float64",
+    "fp8e4nv": "float8_e4m3fn", "fp8e5": "float8_e5m2", "int8": "int8", "uint8": "int8",
+}  # fmt: skip
+
+
+class KernelCost(NamedTuple):
+    """The time of one launch, and what it is made of; all in picoseconds but for the counts.
+
+    Attributes:
+        duration_ps: The launch, alone on its device.
+        memory_ps: Its traffic with the device's memory.
+        l2_ps: All its loads and stores through L2.
+        arithmetic_ps: Its dots, in whole waves.
+        link_ps: Its traffic with other devices.
+        atomics_ps: Its atomics.
+        limiter: The longest of them, by name.
+        hbm_bytes: Bytes that came from or went to the memory: each touched range once.
+        waves: Programs over the slots for them.
+        num_sms: SMs that it occupies.
+    """
+
+    duration_ps: int
+    memory_ps: int
+    l2_ps: int
+    arithmetic_ps: int
+    link_ps: int
+    atomics_ps: int
+    limiter: str
+    hbm_bytes: int
+    waves: float
+    num_sms: int
+
+
+def kernel_cost(
+    statistics: Statistics, device: Device, num_programs: int, ctas_per_sm: int
+) -> KernelCost:
+    """Return what a launch costs that did what was counted.
+
+    Args:
+        statistics: What its programs did.
+        device: Where it ran.
+        num_programs: Programs of its grid.
+        ctas_per_sm: How many of them an SM holds at once.
+    """
+    spec = device.spec
+    slots = spec.num_sms * ctas_per_sm
+    waves = num_programs / slots
+    hbm_bytes, all_bytes, link_ps = _traffic(statistics, device)
+    used = min(num_programs / (spec.num_sms * _SMS_THAT_SATURATE), 1.0)
+    bandwidth = spec.memory_bandwidth_bytes_per_s * max(used, 1e-6)
+    times = {
+        "memory": _ps(hbm_bytes, bandwidth),
+        "l2": _ps(all_bytes, bandwidth * _L2_PER_HBM),
+        "arithmetic": _arithmetic_ps(statistics, spec, num_programs, slots),
+        "links": link_ps,
+        "atomics": _ps(statistics.num_atomics, _ATOMICS_PER_S),
+        "launch": spec.kernel_floor_ps,
+    }
+    limiter = max(times, key=lambda name: times[name])
+    return KernelCost(
+        duration_ps=max(times.values()),
+        memory_ps=times["memory"],
+        l2_ps=times["l2"],
+        arithmetic_ps=times["arithmetic"],
+        link_ps=link_ps,
+        atomics_ps=times["atomics"],
+        limiter=limiter,
+        hbm_bytes=hbm_bytes,
+        waves=waves,
+        num_sms=min(ceil(num_programs / ctas_per_sm), spec.num_sms),
+    )
+
+
+def _ps(amount: float, per_s: float) -> int:
+    return ceil(amount * PS_PER_S / per_s)
+
+
+def _traffic(statistics: Statistics, device: Device) -> tuple[int, int, int]:
+    """Return bytes from and to the memory, through L2, and the time on links to other devices.
+
+    A range that a launch touches again is assumed to come from L2.
+    """
+    hbm_bytes = all_bytes = link_ps = 0
+    for traffic in statistics.traffic.values():
+        moved = traffic.read_bytes + traffic.written_bytes
+        if traffic.storage.device is not device and traffic.storage.device is not None:
+            link_ps = max(link_ps, _link_ps(device, traffic.storage.device, moved))
+            continue
+        extent = max(traffic.high - traffic.low, 0)
+        hbm_bytes += min(traffic.read_bytes, extent) + min(traffic.written_bytes, extent)
+        all_bytes += moved
+    return hbm_bytes, all_bytes, link_ps
+
+
+def _link_ps(device: Device, peer: Device, moved_bytes: int) -> int:
+    """Return how long bytes take on the route between two devices, alone on it."""
+    cluster = device.network.cluster
+    paths = cluster.paths([peer.index], [device.index])
+    rates = cluster.link_bandwidth_bytes_per_s[paths.links[0]]
+    return int(paths.latency_ps[0]) + _ps(moved_bytes, float(rates.min()))
+
+
+def _arithmetic_ps(statistics: Statistics, spec: DeviceSpec, num_programs: int, slots: int) -> int:
+    """Return the time of the dots: whole waves, of which the last may be nearly empty."""
+    total_ps = 0.0
+    for name, flops in statistics.flops.items():
+        peak = peak_flops(spec, _PEAK_NAMES.get(name, "float32"))
+        if peak is not None:
+            total_ps += flops * PS_PER_S / peak
+    return ceil(total_ps * ceil(num_programs / slots) * slots / num_programs)

@@ -1,0 +1,32 @@
+"""The emulated functions of `triton.language`, by Triton's module and name.
+
+A function that is neither here nor written in Triton itself is refused by name when it is called.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from simrank.kernels.language import access, control, elementwise, reductions, shapes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+CORE: dict[str, Callable[..., Any]] = {
+    **shapes.FUNCTIONS,
+    **elementwise.FUNCTIONS,
+    **reductions.FUNCTIONS,
+    **access.FUNCTIONS,
+    **control.FUNCTIONS,
+    "range": control.Range,
+    "static_range": control.static_range,
+}
+MATH: dict[str, Callable[..., Any]] = elementwise.MATH
+# Functions that Triton has in its own language, done at once here.
+STANDARD: dict[str, Callable[..., Any]] = reductions.STANDARD
+
+BY_MODULE: dict[str, dict[str, Callable[..., Any]]] = {
+    "triton.language.core": CORE,
+    "triton.language.math": MATH,
+    "triton.language.standard": STANDARD,
+}

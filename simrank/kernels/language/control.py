@@ -1,0 +1,153 @@
+"""Loops, hints, prints and assertions of kernels."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from simrank.kernels import machine
+from simrank.kernels.block import Block, Diverged, as_block, as_truth
+from simrank.kernels.types import int32, int64
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+
+class KernelAssertionError(AssertionError):
+    """A `tl.device_assert` does not hold.
+
+    Attributes:
+        program_ids: The programs where it does not, at most eight.
+    """
+
+    def __init__(self, message: str, program_ids: tuple[int, ...]) -> None:
+        super().__init__(message)
+        self.program_ids = program_ids
+
+
+class Range:
+    """`range` in a kernel: its index is a 32-bit integer of the program.
+
+    Programs whose bounds differ go on in lockstep if they make as many rounds; else they are split
+    by the number of rounds.
+    """
+
+    def __init__(self, start: Any, stop: Any = None, step: Any = 1, **hints: Any) -> None:
+        del hints  # num_stages, loop_unroll_factor, ...: they change no value.
+        self._start: Any = 0 if stop is None else start
+        self._stop: Any = start if stop is None else stop
+        self._step = 1 if step is None else step
+
+    def __iter__(self) -> Iterator[Block]:
+        """Yield the index of each round.
+
+        Raises:
+            Diverged: Programs make different numbers of rounds.
+        """
+        bounds = [as_block(bound) for bound in (self._start, self._stop, self._step)]
+        element = int64 if any(bound.element.bits == 64 for bound in bounds) else int32
+        make = element.compute.type
+        if all(type(bound.values) is not np.ndarray or bound.values.size == 1 for bound in bounds):
+            for number in range(*(int(bound) for bound in bounds)):
+                yield Block(make(number), element)
+            return
+        start, stop, step = (np.asarray(bound.values, np.int64) for bound in bounds)
+        rounds = np.maximum(-((start - stop) // step), 0)
+        rounds = np.atleast_1d(rounds)
+        if not (rounds == rounds[0]).all():
+            raise Diverged(rounds)
+        for number in range(int(rounds[0])):
+            yield Block((start + number * step).astype(element.compute), element)
+
+
+def static_range(start: Any, stop: Any = None, step: Any = 1) -> range:
+    """Return a range that the compiler would unroll: its index is a plain number."""
+    first, last = (0, start) if stop is None else (start, stop)
+    return range(int(first), int(last), int(step))
+
+
+def assume(condition: Any) -> None:
+    """Check what the compiler is told to assume."""
+    device_assert(condition, "tl.assume does not hold")
+
+
+def static_assert(condition: Any, message: Any = "") -> None:
+    """Check a compile-time condition."""
+    if not condition:
+        raise AssertionError(f"static assertion failed: {message}")
+
+
+def static_print(
+    *values: Any, sep: str = " ", end: str = "\n", file: Any = None, flush: bool = False
+) -> None:
+    """Print at compile time; here whenever the line runs."""
+    del file, flush
+    sys.stdout.write(sep.join(str(value) for value in values) + end)
+
+
+def device_print(prefix: Any, *args: Any, hex: bool = False) -> None:  # noqa: A002
+    """Print a line per program: its ids, the prefix, and the values."""
+    programs = machine.now()
+    for lane, number in enumerate(programs.ids.tolist()):
+        place = tuple(
+            int(number // _before(programs.grid, axis) % programs.grid[axis]) for axis in range(3)
+        )
+        shown = " ".join(_of_lane(arg, lane, as_hex=hex) for arg in args)
+        sys.stdout.write(f"pid {place} {prefix} {shown}".rstrip() + "\n")
+
+
+def _before(grid: tuple[int, int, int], axis: int) -> int:
+    before = 1
+    for size in grid[:axis]:
+        before *= size
+    return before
+
+
+def _of_lane(value: Any, lane: int, *, as_hex: bool) -> str:
+    if type(value) is not Block:
+        return str(value)
+    values = value.values
+    if type(values) is np.ndarray:
+        values = values[lane if len(values) > 1 else 0]
+    return hex(int(values)) if as_hex else str(values)
+
+
+def device_assert(condition: Any, message: Any = "", mask: Any = None) -> None:
+    """Raise unless the condition holds in every lane that is not masked off.
+
+    Raises:
+        KernelAssertionError: It does not; names the programs.
+    """
+    if type(condition) is not Block:
+        if not condition:
+            raise KernelAssertionError(f"device assertion failed: {message}", ())
+        return
+    holds: Any = as_truth(condition).values
+    if mask is not None:
+        holds = (as_truth(condition) | ~as_truth(mask)).values
+    if np.all(holds):
+        return
+    programs = machine.now()
+    rows: Any = np.atleast_1d(holds)
+    per_program = rows.reshape(len(rows), -1).all(axis=1)
+    ids = programs.ids[~per_program] if len(per_program) == len(programs) else programs.ids
+    shown = tuple(ids[:8].tolist())
+    text = f"device assertion failed in kernel '{programs.kernel}': {message}; program "
+    text += ", ".join(map(str, shown)) + (", ..." if len(ids) > 8 else "")
+    raise KernelAssertionError(text, shown)
+
+
+def debug_barrier() -> None:
+    """Do nothing: the threads of a program are always together."""
+
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "assume": assume,
+    "static_assert": static_assert,
+    "static_print": static_print,
+    "device_print": device_print,
+    "device_assert": device_assert,
+    "debug_barrier": debug_barrier,
+}

@@ -1,0 +1,285 @@
+"""Elementwise functions of kernels: arithmetic, comparisons, transcendental functions."""
+
+from __future__ import annotations
+
+from math import erf as erf_of_number
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import triton.language as tl
+
+from simrank.kernels import types
+from simrank.kernels.block import (
+    Block,
+    aligned,
+    as_block,
+    as_truth,
+    check_broadcast,
+)
+from simrank.kernels.operators import operands
+from simrank.kernels.types import ElementType, float32, float64
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+Array = np.ndarray[Any, Any]
+_FP32_FP64 = ("fp32", "fp64")
+
+
+def _pair(first: Any, second: Any, *, divides: bool = False) -> tuple[Any, Any, ElementType]:
+    """Return two operands ready to compute, whichever of them are numbers."""
+    if type(first) is Block:
+        return operands(first, second, divides=divides)
+    if type(second) is Block:
+        theirs, ours, result = operands(second, first, divides=divides)
+        return ours, theirs, result
+    return operands(as_block(first), second, divides=divides)
+
+
+def _rounded(values: Any, element: ElementType) -> Block:
+    return Block(values if element.round is None else element.round(values), element)
+
+
+def add(x: Any, y: Any, sanitize_overflow: bool = True) -> Block:
+    """Return x + y."""
+    del sanitize_overflow
+    found: Block = as_block(x) + y
+    return found
+
+
+def sub(x: Any, y: Any, sanitize_overflow: bool = True) -> Block:
+    """Return x - y."""
+    del sanitize_overflow
+    found: Block = as_block(x) - y
+    return found
+
+
+def mul(x: Any, y: Any, sanitize_overflow: bool = True) -> Block:
+    """Return x * y."""
+    del sanitize_overflow
+    found: Block = as_block(x) * y
+    return found
+
+
+def _extreme(ignoring: Callable[..., Any], propagating: Callable[..., Any]) -> Callable[..., Block]:
+    def choose(x: Any, y: Any, propagate_nan: Any = tl.PropagateNan.NONE) -> Block:
+        ours, theirs, result = _pair(x, y)
+        compute = propagating if propagate_nan == tl.PropagateNan.ALL else ignoring
+        return Block(compute(ours, theirs), result)
+
+    return choose
+
+
+minimum = _extreme(np.fmin, np.minimum)
+maximum = _extreme(np.fmax, np.maximum)
+
+
+def builtin_max(*args: Any, propagate_nan: Any = tl.PropagateNan.NONE) -> Any:
+    """Return the largest, as Python's `max` inside a kernel."""
+    return _fold(max, maximum, args, propagate_nan)
+
+
+def builtin_min(*args: Any, propagate_nan: Any = tl.PropagateNan.NONE) -> Any:
+    """Return the smallest, as Python's `min` inside a kernel."""
+    return _fold(min, minimum, args, propagate_nan)
+
+
+def _fold(
+    plain: Callable[..., Any], combine: Callable[..., Block], args: tuple[Any, ...], nan: Any
+) -> Any:
+    if len(args) == 1 and isinstance(args[0], list | tuple):
+        args = tuple(args[0])
+    if not any(type(arg) is Block for arg in args):
+        return plain(args)
+    found = args[0]
+    for arg in args[1:]:
+        found = combine(found, arg, propagate_nan=nan)
+    return found
+
+
+def clamp(x: Any, min: Any, max: Any, propagate_nan: Any = tl.PropagateNan.NONE) -> Block:  # noqa: A002
+    """Return x limited to [min, max]; NaN becomes min unless it propagates."""
+    block = as_block(x)
+    if block.element.kind == "f" and propagate_nan != tl.PropagateNan.ALL:
+        return minimum(maximum(block, min), max)
+    return minimum(maximum(block, min, propagate_nan), max, propagate_nan)
+
+
+def where(condition: Any, x: Any, y: Any) -> Block:
+    """Return x where the condition holds, else y."""
+    chosen = as_truth(condition) if type(condition) is Block else as_truth(bool(condition))
+    first, second = as_block(x), as_block(y)
+    if first.element.kind == "p" or second.element.kind == "p":
+        return _where_pointers(chosen, first, second)
+    ours, theirs, result = _pair(x, y)
+    for block in (first, second):
+        check_broadcast(chosen, block)
+    num_axes = max(np.ndim(values) for values in (chosen.values, ours, theirs))
+    spread = [_with_axes(values, num_axes) for values in (chosen.values, ours, theirs)]
+    values = np.where(*spread)
+    if num_axes == 0:
+        return Block(result.compute.type(values), result)
+    return Block(values.astype(result.compute, copy=False), result)
+
+
+def _where_pointers(chosen: Block, first: Block, second: Block) -> Block:
+    from simrank.kernels.block import addresses  # noqa: PLC0415 - rare
+
+    if first.element is not second.element:
+        raise TypeError(f"invalid operands of type {first.element} and {second.element}")
+    base = first.base if first.base is second.base else None
+    ours, theirs = (
+        (first.values, second.values) if base is not None else (addresses(first), addresses(second))
+    )
+    num_axes = max(np.ndim(values) for values in (chosen.values, ours, theirs))
+    values = np.where(*(_with_axes(v, num_axes) for v in (chosen.values, ours, theirs)))
+    if num_axes == 0:
+        values = np.int64(values)
+    return Block(values, first.element, base)
+
+
+def _with_axes(values: Any, num_axes: int) -> Any:
+    missing = num_axes - np.ndim(values)
+    if not missing or type(values) is not np.ndarray:
+        return values
+    return values.reshape(values.shape[:1] + (1,) * missing + values.shape[1:])
+
+
+def cast(
+    input: Any,  # noqa: A002 - Triton's name
+    dtype: Any,
+    fp_downcast_rounding: str | None = None,
+    bitcast: bool = False,
+) -> Block:
+    """Return a block in another type."""
+    return as_block(input).to(dtype, fp_downcast_rounding, bitcast)
+
+
+def fma(x: Any, y: Any, z: Any) -> Block:
+    """Return x * y + z, rounded once."""
+    ours, theirs, result = _pair(x, y)
+    third = as_block(z)
+    result = types.promote(result, third.element) if type(z) is Block else result
+    wide = np.float64 if result.kind == "f" else result.compute
+    product = np.asarray(ours, wide) * np.asarray(theirs, wide)
+    one, other = aligned(product, np.asarray(third.values, wide))
+    found = (one + other).astype(result.compute)
+    return _rounded(found if found.ndim else found[()], result)
+
+
+def fdiv(x: Any, y: Any, ieee_rounding: bool = False, approx: bool = False) -> Block:
+    """Return x / y of floats."""
+    if ieee_rounding and approx:
+        raise ValueError("approx and ieee_rounding cannot both be True")
+    ours, theirs, result = _pair(x, y, divides=True)
+    if result.kind != "f":
+        raise TypeError("fdiv requires floating-point operands after type promotion")
+    return _rounded(np.true_divide(ours, theirs), result)
+
+
+def div_rn(x: Any, y: Any) -> Block:
+    """Return x / y, rounded to nearest."""
+    return fdiv(x, y, ieee_rounding=True)
+
+
+def umulhi(x: Any, y: Any) -> Block:
+    """Return the upper half of the product of unsigned integers."""
+    ours, theirs, result = _pair(x, y)
+    if result.kind not in "iu" or result.bits not in (32, 64):
+        raise ValueError(f"Expected dtype ['int32', 'int64', 'uint32', 'uint64'] but got {result}")
+    unsigned = np.dtype(f"u{result.bits // 8}")
+    one, other = ours.astype(unsigned), theirs.astype(unsigned)
+    if result.bits == 32:
+        high = (one.astype(np.uint64) * other.astype(np.uint64)) >> np.uint64(32)
+    else:
+        high = _high_of_64(one, other)
+    return Block(high.astype(unsigned).view(result.compute), result)
+
+
+def _high_of_64(one: Any, other: Any) -> Any:
+    """Return the upper 64 bits of a product of two 64-bit numbers, by halves."""
+    half, low = np.uint64(32), np.uint64(0xFFFF_FFFF)
+    a, b, c, d = one >> half, one & low, other >> half, other & low
+    middle = b * c + ((b * d) >> half)
+    carry = (middle & low) + a * d
+    return a * c + (middle >> half) + (carry >> half)
+
+
+def _floating(name: str, compute: Callable[[Any], Any]) -> Callable[[Any], Block]:
+    """Return a function that Triton has for fp32 and fp64 only."""
+
+    def function(x: Any) -> Block:
+        block = as_block(x)
+        element = block.element
+        if element is not float32 and element is not float64:
+            raise ValueError(f"Expected dtype {list(_FP32_FP64)} but got {element}")
+        return Block(compute(block.values), element)
+
+    function.__name__ = name
+    return function
+
+
+def _erf(values: Any) -> Any:
+    """Return erf, by the C library's, in float64."""
+    found = np.frompyfunc(erf_of_number, 1, 1)(np.asarray(values, np.float64))
+    return np.asarray(found, np.float64).astype(values.dtype)[()]
+
+
+def _rsqrt(values: Any) -> Any:
+    return (1 / np.sqrt(np.asarray(values, np.float64))).astype(values.dtype)[()]
+
+
+def absolute(x: Any) -> Block:
+    """Return |x|."""
+    block = as_block(x)
+    if block.element.kind == "u":
+        return block
+    if block.element.kind not in "if":
+        raise ValueError(f"Unexpected dtype {block.element}")
+    return Block(np.abs(block.values), block.element)
+
+
+def _hint(block: Any, values: Any) -> Any:
+    del values
+    return block
+
+
+def expect_zero(x: Block, mask: Any) -> Block:
+    """Return x with zero where the mask does not hold."""
+    return where(mask, x, 0)
+
+
+_PLAIN: dict[str, Callable[[Any], Any]] = {
+    "exp": np.exp,
+    "exp2": np.exp2,
+    "log": np.log,
+    "log2": np.log2,
+    "cos": np.cos,
+    "sin": np.sin,
+    "sqrt": np.sqrt,
+    "sqrt_rn": np.sqrt,
+    "rsqrt": _rsqrt,
+    "erf": _erf,
+    "floor": np.floor,
+    "ceil": np.ceil,
+}
+MATH: dict[str, Callable[..., Any]] = {
+    name: _floating(name, compute) for name, compute in _PLAIN.items()
+} | {"abs": absolute, "fma": fma, "fdiv": fdiv, "div_rn": div_rn, "umulhi": umulhi}
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "add": add,
+    "sub": sub,
+    "mul": mul,
+    "minimum": minimum,
+    "maximum": maximum,
+    "builtin_max": builtin_max,
+    "builtin_min": builtin_min,
+    "clamp": clamp,
+    "where": where,
+    "cast": cast,
+    "expect_zero": expect_zero,
+    "multiple_of": _hint,
+    "max_contiguous": _hint,
+    "max_constancy": _hint,
+}

@@ -1,0 +1,341 @@
+"""Reductions, scans, sorts: what goes along a dim of a block."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from simrank.kernels.block import Block, as_block, as_truth, cast_to
+from simrank.kernels.language.shapes import settled, with_program_axis
+from simrank.kernels.types import element_type, float32, int32, uint32
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from simrank.kernels.types import ElementType
+
+Array = np.ndarray[Any, Any]
+
+
+def _flat(block: Block) -> Array:
+    values = with_program_axis(block)
+    return values.reshape(len(values), -1)
+
+
+def _axis(block: Block, axis: Any) -> int:
+    """Return a dim as an axis of the values, behind the program axis.
+
+    Raises:
+        ValueError: The block has no such dim.
+    """
+    number, num_dims = int(axis), len(block.shape)
+    if not -num_dims <= number < num_dims:
+        raise ValueError(f"reduction axis must be < inputs rank ({num_dims}), got {number}")
+    return number % num_dims + 1
+
+
+def _along(block: Block, axis: Any) -> tuple[Array, int]:
+    """Return a block's values and the axis to go along; all dims as one where axis is None."""
+    if axis is None:
+        return _flat(block), 1
+    return with_program_axis(block), _axis(block, axis)
+
+
+def _kept(found: Array, block: Block, axis: Any, *, keep_dims: bool) -> Any:
+    """Return reduced values in the shape that a reduction gives."""
+    if not keep_dims:
+        return settled(found)
+    if axis is None:
+        return found.reshape((len(found),) + (1,) * len(block.shape))
+    return np.expand_dims(found, _axis(block, axis))
+
+
+# ---- reductions that numpy has ----
+
+
+def sum_(input: Any, axis: Any = None, keep_dims: bool = False, dtype: Any = None) -> Block:  # noqa: A002
+    """Return the sum along a dim, rounded once."""
+    block = as_block(input)
+    element = _sum_type(block.element, dtype)
+    block = cast_to(block, element)
+    values, along = _along(block, axis)
+    found = values.sum(axis=along, dtype=element.compute)
+    if element.round is not None:
+        found = element.round(found)
+    return Block(_kept(found, block, axis, keep_dims=keep_dims), element)
+
+
+def _sum_type(own: ElementType, dtype: Any) -> ElementType:
+    """Return the type of a sum: integers below 32 bits become 32 bits."""
+    if dtype is not None:
+        return element_type(dtype)
+    if own.kind in "ib" and own.bits < 32:
+        return int32
+    return uint32 if own.kind == "u" and own.bits < 32 else own
+
+
+def _widened(block: Block) -> Block:
+    """Return a block as max and min see it: narrow floats and integers in 32 bits."""
+    if block.element.bits >= 32:
+        return block
+    return cast_to(block, float32 if block.element.kind == "f" else int32)
+
+
+def _extreme(ufunc: np.ufunc, choose: Callable[..., Any]) -> Callable[..., Any]:
+    def extreme(
+        input: Any,  # noqa: A002 - Triton's name
+        axis: Any = None,
+        return_indices: bool = False,
+        return_indices_tie_break_left: bool = True,
+        keep_dims: bool = False,
+    ) -> Any:
+        del return_indices_tie_break_left  # The left one is right either way.
+        block = _widened(as_block(input))
+        values, along = _along(block, axis)
+        found = Block(
+            _kept(ufunc.reduce(values, axis=along), block, axis, keep_dims=keep_dims),
+            block.element,
+        )
+        if not return_indices:
+            return found
+        places = choose(values, along).astype(np.int32)
+        return found, Block(_kept(places, block, axis, keep_dims=keep_dims), int32)
+
+    return extreme
+
+
+def _argument(choose: np.ufunc | Callable[..., Any], worst: float) -> Callable[..., Any]:
+    """Return what finds the first best element; NaN is never best unless all are."""
+
+    def find(values: Array, along: int) -> Any:
+        if values.dtype.kind == "f":
+            values = np.where(np.isnan(values), worst, values)
+        return choose(values, axis=along)
+
+    return find
+
+
+_first_largest = _argument(np.argmax, -np.inf)
+_first_smallest = _argument(np.argmin, np.inf)
+max_ = _extreme(np.fmax, _first_largest)
+min_ = _extreme(np.fmin, _first_smallest)
+
+
+def argmax(input: Any, axis: Any, tie_break_left: bool = True, keep_dims: bool = False) -> Block:  # noqa: A002
+    """Return where the largest element is, the leftmost of equal ones."""
+    found: Block = max_(input, axis, True, tie_break_left, keep_dims)[1]
+    return found
+
+
+def argmin(input: Any, axis: Any, tie_break_left: bool = True, keep_dims: bool = False) -> Block:  # noqa: A002
+    """Return where the smallest element is, the leftmost of equal ones."""
+    found: Block = min_(input, axis, True, tie_break_left, keep_dims)[1]
+    return found
+
+
+def _bitwise(ufunc: np.ufunc, name: str) -> Callable[..., Block]:
+    def reduce_bits(input: Any, axis: Any = None, keep_dims: bool = False) -> Block:  # noqa: A002
+        block = as_block(input)
+        if block.element.kind not in "iub":
+            raise ValueError(f"{name} only supported for integers")
+        values, along = _along(block, axis)
+        found = ufunc.reduce(values, axis=along)
+        return Block(_kept(found, block, axis, keep_dims=keep_dims), block.element)
+
+    return reduce_bits
+
+
+xor_sum = _bitwise(np.bitwise_xor, "xor_sum")
+reduce_or = _bitwise(np.bitwise_or, "reduce_or")
+
+
+# ---- any combine function ----
+
+
+def reduce(input: Any, axis: Any, combine_fn: Any, keep_dims: bool = False) -> Any:  # noqa: A002
+    """Return a reduction by any associative function, of one block or several together."""
+    blocks = _together(input)
+    parts = [_along(block, axis) for block in blocks]
+    along = parts[0][1]
+    values = [np.moveaxis(v, along, 1) for v, _ in parts]
+    elements = [block.element for block in blocks]
+    while values[0].shape[1] > 1:  # Neighbours first: the order of a tree.
+        left = [Block(v[:, 0::2], e) for v, e in zip(values, elements, strict=True)]
+        right = [Block(v[:, 1::2], e) for v, e in zip(values, elements, strict=True)]
+        combined = _combined(combine_fn, left, right)
+        values = [_spread(c, b) for c, b in zip(combined, left, strict=True)]
+        elements = [c.element for c in combined]
+    found = [
+        Block(_kept(v[:, 0], block, axis, keep_dims=keep_dims), e)
+        for v, block, e in zip(values, blocks, elements, strict=True)
+    ]
+    return tuple(found) if isinstance(input, tuple | list) else found[0]
+
+
+def _together(input: Any) -> list[Block]:  # noqa: A002 - Triton's name
+    if isinstance(input, tuple | list):
+        blocks = [as_block(block) for block in input]
+        shape = np.broadcast_shapes(*(block.shape for block in blocks))
+        return [
+            Block(
+                np.broadcast_to(with_program_axis(b), (len(with_program_axis(b)), *shape)),
+                b.element,
+            )
+            for b in blocks
+        ]
+    return [as_block(input)]
+
+
+def _combined(combine_fn: Any, left: Sequence[Block], right: Sequence[Block]) -> list[Block]:
+    found = combine_fn(*left, *right)
+    return [as_block(f) for f in found] if isinstance(found, tuple | list) else [as_block(found)]
+
+
+def _spread(block: Block, like: Block) -> Array:
+    """Return a combined block's values with the axes of its inputs."""
+    values = with_program_axis(block)
+    shape = (max(len(values), len(like.values)), *like.values.shape[1:])
+    return np.broadcast_to(values, shape)
+
+
+def reduce_with_indices(input: Any, axis: Any, combine_fn: Any, keep_dims: bool = False) -> Any:  # noqa: A002
+    """Return a reduction of values together with their positions."""
+    block = as_block(input)
+    if axis is None:
+        block = Block(_flat(block), block.element)
+        axis = 0
+    along = _axis(block, axis)
+    shape = [1] * block.values.ndim
+    shape[along] = block.values.shape[along]
+    places = np.arange(shape[along], dtype=np.int32).reshape(shape)
+    places = np.broadcast_to(places, (1, *block.values.shape[1:]))
+    return reduce((block, Block(places, int32)), axis, combine_fn, keep_dims)
+
+
+def associative_scan(input: Any, axis: Any, combine_fn: Any, reverse: bool = False) -> Any:  # noqa: A002
+    """Return a scan by any associative function (Hillis and Steele, 1986)."""
+    blocks = _together(input)
+    along = _axis(blocks[0], axis)
+    values = [np.moveaxis(with_program_axis(block), along, 1) for block in blocks]
+    if reverse:
+        values = [v[:, ::-1] for v in values]
+    elements = [block.element for block in blocks]
+    step = 1
+    while step < values[0].shape[1]:
+        left = [Block(v[:, :-step], e) for v, e in zip(values, elements, strict=True)]
+        right = [Block(v[:, step:], e) for v, e in zip(values, elements, strict=True)]
+        combined = _combined(combine_fn, left, right)
+        values = [
+            np.concatenate([_for_programs(v[:, :step], len(_spread(c, b))), _spread(c, b)], axis=1)
+            for v, c, b in zip(values, combined, right, strict=True)
+        ]
+        step *= 2
+    if reverse:
+        values = [v[:, ::-1] for v in values]
+    found = [Block(np.moveaxis(v, 1, along), e) for v, e in zip(values, elements, strict=True)]
+    return tuple(found) if isinstance(input, tuple | list) else found[0]
+
+
+def _for_programs(values: Array, num_programs: int) -> Array:
+    return np.broadcast_to(values, (num_programs, *values.shape[1:]))
+
+
+def _cumulative(ufunc: np.ufunc) -> Callable[..., Block]:
+    def scan(input: Any, axis: int = 0, reverse: bool = False, dtype: Any = None) -> Block:  # noqa: A002
+        block = as_block(input)
+        element = _sum_type(block.element, dtype)
+        block = cast_to(block, element)
+        along = _axis(block, axis)
+        values = np.flip(block.values, along) if reverse else block.values
+        found = ufunc.accumulate(values, axis=along, dtype=element.compute)
+        if element.round is not None:
+            found = element.round(found)
+        return Block(np.flip(found, along) if reverse else found, element)
+
+    return scan
+
+
+# ---- order ----
+
+
+def sort(x: Block, dim: Any = None, descending: Any = False) -> Block:
+    """Return a block sorted along its last dim."""
+    along = _last_dim(x, dim, "sort")
+    values = np.sort(x.values, axis=along)
+    return Block(np.flip(values, along) if descending else values, x.element)
+
+
+def topk(x: Block, k: Any, dim: Any = None) -> Block:
+    """Return the k largest elements along the last dim, in descending order."""
+    along = _last_dim(x, dim, "topk")
+    largest = np.flip(np.sort(x.values, axis=along), along)
+    return Block(np.take(largest, np.arange(int(k)), axis=along), x.element)
+
+
+def _last_dim(x: Block, dim: Any, name: str) -> int:
+    num_dims = len(x.shape)
+    if dim is not None and int(dim) % num_dims != num_dims - 1:
+        raise ValueError(f"{name}: only minor dimension is currently supported")
+    return num_dims
+
+
+def flip(x: Block, dim: Any = None) -> Block:
+    """Return a block in reverse along a dim."""
+    along = len(x.shape) if dim is None else _axis(x, dim)
+    return Block(np.flip(x.values, along), x.element)
+
+
+def histogram(input: Block, num_bins: Any, mask: Any = None) -> Block:  # noqa: A002
+    """Return how often each number from 0 to num_bins - 1 occurs."""
+    if len(input.shape) != 1 or input.element.kind not in "iu":
+        raise ValueError("histogram only supports 1D integer input")
+    num_bins = int(num_bins)
+    values = with_program_axis(input).astype(np.int64)
+    counted = (values >= 0) & (values < num_bins)
+    if mask is not None:
+        counted = counted & with_program_axis(as_truth(mask))
+        values = np.broadcast_to(values, counted.shape)
+    rows = np.arange(len(values))[:, None] * num_bins
+    flat = (np.where(counted, values, 0) + rows)[counted]
+    found = np.bincount(flat, minlength=len(values) * num_bins)
+    return Block(found.reshape(len(values), num_bins).astype(np.int32), int32)
+
+
+def gather(src: Block, index: Block, axis: Any) -> Block:
+    """Return elements of a block picked along a dim by another block."""
+    if index.element.kind not in "iu":
+        raise ValueError("index must be an integer tensor")
+    along = _axis(src, axis)
+    values, places = src.values, index.values.astype(np.int64)
+    size = values.shape[along]
+    if places.size and (places.min() < 0 or places.max() >= size):
+        raise ValueError(f"gather: an index is outside of 0 to {size - 1}")
+    programs = max(len(values), len(places))
+    found = np.take_along_axis(
+        _for_programs(values, programs), _for_programs(places, programs), axis=along
+    )
+    return Block(found, src.element)
+
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "reduce": reduce,
+    "_reduce_with_indices": reduce_with_indices,
+    "associative_scan": associative_scan,
+    "histogram": histogram,
+    "gather": gather,
+}
+STANDARD: dict[str, Callable[..., Any]] = {
+    "sum": sum_,
+    "max": max_,
+    "min": min_,
+    "argmax": argmax,
+    "argmin": argmin,
+    "xor_sum": xor_sum,
+    "reduce_or": reduce_or,
+    "cumsum": _cumulative(np.add),
+    "cumprod": _cumulative(np.multiply),
+    "sort": sort,
+    "topk": topk,
+    "flip": flip,
+}

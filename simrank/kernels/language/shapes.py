@@ -1,0 +1,255 @@
+"""Blocks made and reshaped: what `triton.language.core` has for shapes."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import triton.language as tl
+
+from simrank.kernels import machine
+from simrank.kernels.block import Block, aligned, as_block, cast_to, check_broadcast, constant
+from simrank.kernels.types import element_type, int32
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+Array = np.ndarray[Any, Any]
+MAX_NUMEL: int = tl.TRITON_MAX_TENSOR_NUMEL
+
+
+def settled(values: Any) -> Any:
+    """Return values, as a numpy scalar if they are one scalar that all programs share."""
+    if values.ndim == 1 and len(values) == 1:
+        return values[0]
+    return values
+
+
+def with_program_axis(block: Block) -> Array:
+    """Return a block's values as an array, also those of a shared scalar."""
+    values = block.values
+    if type(values) is np.ndarray:
+        return values
+    lifted: Array = values.reshape(1)
+    return lifted
+
+
+def as_dims(shape: Any) -> tuple[int, ...]:
+    """Return a shape that a kernel wrote, checked as the compiler checks it.
+
+    Raises:
+        ValueError: A size is no power of two, or there are too many elements.
+    """
+    if len(shape) == 1 and isinstance(shape[0], list | tuple):
+        shape = shape[0]
+    dims = tuple(int(size) for size in shape)
+    numel = 1
+    for index, size in enumerate(dims):
+        if size < 1 or size & (size - 1):
+            raise ValueError(f"Shape element {index} must be a power of 2, got {size}")
+        numel *= size
+    if numel > MAX_NUMEL:
+        raise ValueError(f"numel ({numel}) exceeds triton maximum tensor numel ({MAX_NUMEL})")
+    return dims
+
+
+def program_id(axis: int) -> Block:
+    """Return the id of this program along an axis."""
+    programs = machine.now()
+    axis = int(axis)
+    if not 0 <= axis <= 2:
+        raise ValueError(f"program_id axis must be 0, 1, or 2 but got {axis}")
+    found = programs.program_ids[axis]
+    if found is None:
+        found = programs.program_ids[axis] = Block(programs.axis_ids(axis), int32)
+    return found
+
+
+def num_programs(axis: int) -> Block:
+    """Return how many programs there are along an axis."""
+    return constant(machine.now().grid[int(axis)], int32)
+
+
+@lru_cache(maxsize=256)
+def _arange(start: int, end: int) -> Array:
+    values = np.arange(start, end, dtype=np.int32)[None]
+    values.flags.writeable = False
+    return values
+
+
+def arange(start: Any, end: Any) -> Block:
+    """Return the numbers from `start` to `end`, exclusive."""
+    if type(start) is Block or type(end) is Block:
+        raise ValueError("arange's arguments must be of type tl.constexpr")
+    if end <= start:
+        raise ValueError("arange's end argument must be greater than the start argument")
+    size = end - start
+    if size & (size - 1):
+        raise ValueError("arange's range must be a power of 2")
+    as_dims((size,))
+    return Block(_arange(start, end), int32)
+
+
+def full(shape: Any, value: Any, dtype: Any) -> Block:
+    """Return a block filled with a number, or with a scalar block."""
+    element = element_type(dtype)
+    dims = as_dims(shape)
+    scalar = cast_to(as_block(value), element)
+    if scalar.shape:
+        raise ValueError("only accepts size-1 tensor")
+    values = with_program_axis(scalar)
+    if not dims:
+        return scalar
+    filled = np.broadcast_to(values.reshape(values.shape + (1,) * len(dims)), (len(values), *dims))
+    return Block(filled, element)
+
+
+def broadcast(first: Any, second: Any) -> tuple[Block, Block]:
+    """Return two blocks in their common shape."""
+    first, second = as_block(first), as_block(second)
+    check_broadcast(first, second)
+    shape = np.broadcast_shapes(first.shape, second.shape)
+    return broadcast_to(first, shape), broadcast_to(second, shape)
+
+
+def broadcast_to(block: Any, *shape: Any) -> Block:
+    """Return a block in a larger shape."""
+    given: Block = as_block(block)
+    if len(shape) == 1 and isinstance(shape[0], list | tuple):
+        shape = tuple(shape[0])
+    dims = as_dims(shape)
+    own = given.shape
+    if own == dims:
+        return given
+    if own and len(own) != len(dims):
+        raise ValueError(f"Cannot broadcast, rank mismatch: {list(own)}, {list(dims)}")
+    for size, wanted in zip(own, dims, strict=False):
+        if size not in (1, wanted):
+            raise ValueError(
+                f"Cannot broadcast, the expanded size of the tensor ({wanted}) must match the "
+                f"existing size ({size}) at non-singleton dimension"
+            )
+    values = with_program_axis(given)
+    values = values.reshape(values.shape[:1] + (1,) * (len(dims) - len(own)) + values.shape[1:])
+    return Block(np.broadcast_to(values, (len(values), *dims)), given.element, given.base)
+
+
+def expand_dims(block: Any, axis: Any) -> Block:
+    """Return a block with further dims of size 1."""
+    block = as_block(block)
+    axes = [int(a) for a in axis] if isinstance(axis, list | tuple) else [int(axis)]
+    values = with_program_axis(block)
+    num_dims = values.ndim - 1 + len(axes)
+    places = sorted(a % num_dims if -num_dims <= a < num_dims else -1 for a in axes)
+    if -1 in places:
+        raise ValueError(f"invalid axis {axis}. Expected {-num_dims} <= axis < {num_dims}")
+    if len(set(places)) != len(places):
+        raise ValueError(f"expand_dims received duplicate axes: {axis}")
+    for place in places:
+        values = np.expand_dims(values, place + 1)
+    return Block(values, block.element, block.base)
+
+
+def reshape(block: Any, *shape: Any, can_reorder: bool = False) -> Block:
+    """Return a block's elements, in row-major order, in another shape."""
+    del can_reorder
+    block = as_block(block)
+    dims = as_dims(shape)
+    values = with_program_axis(block)
+    numel = 1
+    for size in dims:
+        numel *= size
+    if numel != block.numel:
+        raise ValueError(f"reshape() cannot change total number of elements in tensor: {dims}")
+    reshaped = values.reshape((len(values), *dims))
+    return Block(reshaped if dims else settled(reshaped), block.element, block.base)
+
+
+def item(block: Block) -> Block:
+    """Return the only element of a block as a scalar."""
+    if block.numel != 1:
+        raise ValueError("item() requires a tensor of one element")
+    return reshape(block, ())
+
+
+def permute(block: Block, *dims: Any) -> Block:
+    """Return a block with its dims in another order."""
+    if len(dims) == 1 and isinstance(dims[0], list | tuple):
+        dims = tuple(dims[0])
+    if sorted(int(d) % max(len(dims), 1) for d in dims) != list(range(len(block.shape))):
+        raise ValueError(f"permute dims must have the same length as shape: {dims}")
+    axes = [0, *(int(d) % len(dims) + 1 for d in dims)]
+    return Block(np.transpose(block.values, axes), block.element, block.base)
+
+
+def trans(block: Block, *dims: Any) -> Block:
+    """Return a block with its last two dims, or with dims as given, exchanged."""
+    if not dims:
+        if len(block.shape) < 2:
+            raise ValueError("tl.trans invoked with a 0- or 1-dimensional tensor")
+        return block.T
+    return permute(block, *dims)
+
+
+def join(first: Any, second: Any) -> Block:
+    """Return two blocks side by side in a new last dim."""
+    first, second = broadcast(first, second)
+    one, other = aligned(with_program_axis(first), with_program_axis(second))
+    shape = np.broadcast_shapes(one.shape, other.shape)
+    stacked = np.stack([np.broadcast_to(one, shape), np.broadcast_to(other, shape)], axis=-1)
+    return Block(stacked, first.element, first.base)
+
+
+def split(block: Block) -> tuple[Block, Block]:
+    """Return the two halves of a block along its last dim, which has size 2."""
+    if not block.shape or block.shape[-1] != 2:
+        raise ValueError("split: the last dimension must have size 2")
+    halves = block.values[..., 0], block.values[..., 1]
+    first, second = (Block(settled(half), block.element, block.base) for half in halves)
+    return first, second
+
+
+def cat(first: Block, second: Block, can_reorder: bool = False, dim: int = 0) -> Block:
+    """Return two blocks one after the other."""
+    if (
+        not can_reorder
+        and len(first.shape) != 1
+        and dim == 0
+        and first.shape[1:] != second.shape[1:]
+    ):
+        raise ValueError("cat: shapes differ")
+    one, other = with_program_axis(first), with_program_axis(second)
+    programs = max(len(one), len(other))
+    parts = [np.broadcast_to(part, (programs, *part.shape[1:])) for part in (one, other)]
+    return Block(np.concatenate(parts, axis=int(dim) + 1), first.element, first.base)
+
+
+def to_tensor(value: Any) -> Block:
+    """Return a number as a scalar."""
+    return as_block(value)
+
+
+def shape_of(sizes: Sequence[Any]) -> tuple[int, ...]:
+    """Return sizes that a kernel passes at run time as integers."""
+    return tuple(int(size) for size in sizes)
+
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "program_id": program_id,
+    "num_programs": num_programs,
+    "arange": arange,
+    "full": full,
+    "broadcast": broadcast,
+    "broadcast_to": broadcast_to,
+    "expand_dims": expand_dims,
+    "reshape": reshape,
+    "view": reshape,
+    "item": item,
+    "permute": permute,
+    "trans": trans,
+    "join": join,
+    "split": split,
+    "cat": cat,
+    "to_tensor": to_tensor,
+}

@@ -1,0 +1,216 @@
+"""Launches: `kernel[grid](...)` is an operation on the current stream of a simulated device."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from simrank.device import Operation, Tensor, current_stream
+from simrank.device.races import Accesses
+from simrank.engine import Activity
+from simrank.errors import UnsupportedError
+from simrank.kernels import arguments
+from simrank.kernels.batches import Grid
+from simrank.kernels.cost import DEFAULT_CTAS_PER_SM, KernelCost, kernel_cost
+from simrank.kernels.link import link
+from simrank.kernels.machine import Statistics
+from simrank.units import PS_PER_S
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from simrank.device import Stream
+    from simrank.kernels.link import LinkedKernel
+
+MODES = ("auto", "batched", "one-by-one")
+
+
+class TritonOperation(Operation):
+    """A launched kernel on a stream.
+
+    It computes when its turn in the stream comes: what it costs depends on what it did. Its results
+    are in memory from its start on; whoever reads them before its end races with it.
+
+    Attributes:
+        grid: Programs along each axis.
+        statistics: What its programs did.
+        cost: What that costs; None before it has run.
+        mode: "batched" or "one-by-one".
+        num_splits: How often programs in lockstep went different ways.
+    """
+
+    __slots__ = ("_activity", "_body", "cost", "grid", "launch", "mode", "num_splits", "statistics")
+    kind = "kernel"
+
+    def __init__(self, stream: Stream, launch: Launch, keeps: Accesses) -> None:
+        super().__init__(stream, launch.name, None, keeps)
+        self.launch = launch
+        self.grid = launch.grid
+        self.statistics = Statistics()
+        self.cost: KernelCost | None = None
+        self.mode = "one-by-one" if launch.mode == "one-by-one" else "batched"
+        self.num_splits = 0
+        self._activity: Activity | None = None
+
+    def begin(self) -> None:
+        """Run the programs, and take the time that they cost."""
+        try:
+            self._compute()
+        except Exception as error:  # noqa: BLE001 - raised in the rank that issued it
+            self._fail(error)
+            self.end()
+            return
+        assert self.cost is not None, "computed just now"
+        device = self.stream.device
+        demands = [(device.sms, float(self.cost.num_sms))]
+        if self.cost.hbm_bytes:
+            share = self.cost.hbm_bytes / self.cost.duration_ps
+            limit = device.spec.memory_bandwidth_bytes_per_s / PS_PER_S
+            demands.append((device.hbm, min(share, limit)))
+        work_ps = self.cost.duration_ps * device.slowdown
+        self._activity = Activity(work_ps, demands, self.end, max_rate=1.0)
+        device.pool.start(self._activity)
+
+    def _compute(self) -> None:
+        launch, device = self.launch, self.stream.device
+        grid = Grid(launch.grid, device, launch.name, self.statistics, is_checked=launch.is_checked)
+        grid.run(launch.body(), one_by_one=launch.mode == "one-by-one")
+        self.num_splits = grid.num_splits
+        self.cost = kernel_cost(
+            self.statistics, device, max(launch.num_programs, 1), launch.ctas_per_sm
+        )
+        self.details = {
+            "grid": list(launch.grid),
+            "mode": self.mode,
+            "splits": self.num_splits,
+            "limiter": self.cost.limiter,
+            "hbm_bytes": self.cost.hbm_bytes,
+            "flops": sum(self.statistics.flops.values()),
+            "waves": round(self.cost.waves, 3),
+        }
+
+    def end(self) -> None:
+        """Let go of the activity, which refers back, and complete."""
+        self._activity = None
+        super().end()
+
+    def drop(self) -> None:
+        """Stop using the device: the rank was aborted."""
+        if self._activity is not None:
+            self.stream.device.pool.drop(self._activity)
+
+
+class Launch:
+    """A kernel, its grid and its arguments.
+
+    Attributes:
+        name: The kernel's name.
+        grid: Programs along each axis.
+        mode: One of `MODES`.
+        ctas_per_sm: How many programs an SM holds at once.
+        is_assumed: Whether that number is assumed.
+        is_checked: Whether masked-off lanes are poisoned.
+    """
+
+    def __init__(
+        self, linked: LinkedKernel, grid: tuple[int, int, int], bound: dict[str, Any],
+        options: dict[str, Any],
+    ) -> None:  # fmt: skip
+        self._linked = linked
+        self._bound = bound
+        self.name = linked.jit.__name__
+        self.grid = grid
+        self.mode = options.pop("mode", "auto")
+        if self.mode not in MODES:
+            raise ValueError(f"mode={self.mode!r}; choices: {', '.join(MODES)}")
+        given = options.get("num_ctas_per_sm")
+        self.is_assumed = given is None
+        self.ctas_per_sm = DEFAULT_CTAS_PER_SM if given is None else int(given)
+        self.is_checked = bool(options.get("debug", False))
+
+    @property
+    def num_programs(self) -> int:
+        """Return the number of programs."""
+        return self.grid[0] * self.grid[1] * self.grid[2]
+
+    def body(self) -> Callable[[], Any]:
+        """Return what runs the kernel once for the programs that run now."""
+        seen = arguments.as_kernel_sees(self._linked.jit, self._bound)
+        return partial(self._linked.function, **seen)
+
+
+def launch(jit: Any, grid: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> TritonOperation:
+    """Issue a kernel on the running program's current stream.
+
+    Args:
+        jit: A `@triton.jit` function, or what autotune or heuristics made of one.
+        grid: Programs along up to three axes, or a function of the arguments that returns them.
+        args: Arguments by position.
+        kwargs: Arguments by name, and options: Triton's, `mode` (one of `MODES`) and
+            `num_ctas_per_sm`.
+
+    Returns:
+        The operation; its `statistics` and `cost` are there once it has begun.
+
+    Raises:
+        TypeError, ValueError: An argument is not what the kernel takes.
+        UnsupportedError: The kernel uses what is not emulated.
+    """
+    options: dict[str, Any] = {
+        name: kwargs[name] for name in ("debug", "num_ctas_per_sm") if name in kwargs
+    }
+    if "mode" in kwargs:
+        options["mode"] = kwargs.pop("mode")
+    bound = arguments.bind(jit, args, kwargs)
+    size = _grid(grid, {**bound, **kwargs})
+    launched = Launch(link(jit), size, bound, options)
+    stream = current_stream()
+    tensors = [tensor for tensor in _tensors(bound.values()) if tensor.storage.device is not None]
+    operation = TritonOperation(stream, launched, Accesses(tensors, tensors))
+    for tensor in tensors:
+        tensor.storage.note_write(operation, tensor.storage.array(tensor.dtype.numpy))
+    arguments.as_kernel_sees(jit, bound)  # What is wrong with them is said where they were given.
+    stream.submit(operation)
+    return operation
+
+
+def _tensors(values: Any) -> list[Tensor]:
+    found = []
+    for value in values:
+        if isinstance(value, Tensor):
+            found.append(value)
+        elif isinstance(value, tuple | list):
+            found += _tensors(value)
+        elif hasattr(value, "block_shape") and isinstance(getattr(value, "base", None), Tensor):
+            found.append(value.base)
+    return found
+
+
+def _grid(grid: Any, meta: dict[str, Any]) -> tuple[int, int, int]:
+    """Return a grid as three numbers.
+
+    Raises:
+        ValueError: It has more than three axes, or a size below zero.
+    """
+    size = grid(meta) if callable(grid) else grid
+    sizes = tuple(size) if isinstance(size, tuple | list) else (size,)
+    if not 1 <= len(sizes) <= 3:
+        raise ValueError(f"a grid has one to three axes, got {size!r}")
+    numbers = [int(number) for number in sizes] + [1] * (3 - len(sizes))
+    if min(numbers) < 0:
+        raise ValueError(f"a grid has no negative size, got {size!r}")
+    return numbers[0], numbers[1], numbers[2]
+
+
+def run_jit(jit: Any, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Stand for `JITFunction.run`: a simulated launch in a program of a Context, else Triton's."""
+    from simrank.ranks import current_program  # noqa: PLC0415 - asked at each launch
+
+    if current_program() is None:
+        return original(jit, *args, **kwargs)
+    grid = kwargs.pop("grid")
+    if kwargs.pop("warmup", False):
+        raise UnsupportedError("warmup of a kernel on a simulated device: nothing is compiled")
+    for hook in jit.pre_run_hooks:
+        hook(*args, **kwargs)
+    return launch(jit, grid, args, kwargs)

@@ -1,0 +1,252 @@
+"""Linking: a kernel's own source, with `triton.language` replaced by the emulation (rule K1).
+
+A linked kernel is a Python function with globals of its own; nothing in triton is changed, and file
+and line numbers stay, so that tracebacks and breakpoints point at the user's source.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import inspect
+import types as python_types
+from typing import TYPE_CHECKING, Any
+
+import triton
+import triton.language as tl
+from triton.language import core
+
+from simrank.errors import UnsupportedError
+from simrank.kernels.block import Block
+from simrank.kernels.language import BY_MODULE, control, elementwise
+from simrank.kernels.rewrite import HELPERS, Rewriter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_JITFunction: Any = triton.runtime.jit.JITFunction
+_ConstexprFunction: Any = getattr(triton.runtime.jit, "ConstexprFunction", ())
+_BUILTINS: dict[str, Any] = {
+    "range": control.Range,
+    "max": elementwise.builtin_max,
+    "min": elementwise.builtin_min,
+    "print": control.device_print,
+}
+
+
+class LinkedKernel:
+    """A kernel that the emulation runs.
+
+    Attributes:
+        function: What to call, with blocks and constants as arguments.
+        jit: Triton's object.
+        waits: Whether the kernel, or what it calls, may wait for other programs.
+        publishes: Whether it may show something to other programs while it runs.
+    """
+
+    def __init__(self, jit: Any, function: Callable[..., Any], tree: ast.FunctionDef) -> None:
+        self.jit = jit
+        self.function = function
+        self.tree = tree
+        self.callees: list[LinkedKernel] = []
+        self.captured: list[tuple[dict[str, Any], str, Any]] = []
+
+    def is_stale(self, seen: set[int]) -> bool:
+        """Whether a global that it, or what it calls, captured is bound to something else now."""
+        if id(self) in seen:
+            return False
+        seen.add(id(self))
+        if any(names.get(name) is not value for names, name, value in self.captured):
+            return True
+        return any(callee.is_stale(seen) for callee in self.callees)
+
+
+_linked: dict[int, LinkedKernel] = {}
+_proxies: dict[int, ModuleProxy] = {}
+
+
+def link(jit: Any) -> LinkedKernel:
+    """Return a kernel, or a device function, linked with the emulation."""
+    found = _linked.get(id(jit))
+    if found is None or found.jit is not jit or found.is_stale(set()):
+        found = _link(jit)
+    return found
+
+
+def _link(jit: Any) -> LinkedKernel:
+    function = jit.fn
+    tree, code = _compiled(jit)
+    names: dict[str, Any] = {"__builtins__": builtins, "__name__": function.__module__, **HELPERS}
+    own = python_types.FunctionType(code, names, function.__name__, function.__defaults__, None)
+    own.__kwdefaults__ = function.__kwdefaults__
+    own.__defaults__ = tuple(substitute(value) for value in function.__defaults__ or ()) or None
+    found = _linked[id(jit)] = LinkedKernel(jit, own, tree)
+    _capture(found, function, names)
+    return found
+
+
+def _compiled(jit: Any) -> tuple[ast.FunctionDef, python_types.CodeType]:
+    """Return a kernel's rewritten source as a tree and as code, with the lines of its file."""
+    function = jit.fn
+    tree = ast.parse(jit.src)
+    definition = tree.body[0]
+    assert isinstance(definition, ast.FunctionDef), "a kernel is a function"
+    definition.args.defaults = [ast.Constant(value=None) for _ in definition.args.defaults]
+    definition.args.kw_defaults = [
+        None if default is None else ast.Constant(value=None)
+        for default in definition.args.kw_defaults
+    ]
+    Rewriter().visit(tree)
+    ast.fix_missing_locations(tree)
+    ast.increment_lineno(tree, _first_line(jit) - 1)
+    module = compile(tree, function.__code__.co_filename, "exec")
+    code = next(c for c in module.co_consts if isinstance(c, python_types.CodeType))
+    return definition, code
+
+
+def _first_line(jit: Any) -> int:
+    """Return the line of the file in which the `def` of a kernel stands."""
+    for offset, line in enumerate(jit.raw_src):
+        if line.lstrip().startswith(("def ", "def\t")):
+            return int(jit.starting_line_number) + offset
+    return int(jit.starting_line_number)
+
+
+def _capture(linked: LinkedKernel, function: Any, names: dict[str, Any]) -> None:
+    """Give a linked function what its source names: globals, and variables around it."""
+    own_globals: dict[str, Any] = function.__globals__
+    around = inspect.getclosurevars(function).nonlocals if function.__closure__ else {}
+    used = {node.id for node in ast.walk(linked.tree) if isinstance(node, ast.Name)}
+    for name in sorted(used):
+        if name in around:
+            names[name] = substitute(around[name], linked)
+        elif name in own_globals:
+            linked.captured.append((own_globals, name, own_globals[name]))
+            names[name] = substitute(own_globals[name], linked)
+        elif name in _BUILTINS:
+            names[name] = _BUILTINS[name]
+    if names.get("isinstance") is None:
+        names["isinstance"] = _isinstance
+
+
+def substitute(value: Any, user: LinkedKernel | None = None) -> Any:  # noqa: PLR0911 - a case each
+    """Return what stands for a value of a kernel's globals in the emulation."""
+    if isinstance(value, _JITFunction):
+        return _of_jit(value, user)
+    if isinstance(value, core.constexpr):
+        return value.value
+    if isinstance(value, _ConstexprFunction):
+        return _constexpr_function(value)
+    if isinstance(value, python_types.ModuleType):
+        return _proxy(value)
+    if isinstance(value, type):
+        return _CLASSES.get(value, value)
+    if isinstance(value, python_types.FunctionType):
+        return _of_function(value)
+    if isinstance(value, python_types.BuiltinFunctionType):
+        return _BUILTINS.get(value.__name__, value) if value.__module__ == "builtins" else value
+    return value
+
+
+def _of_jit(jit: Any, user: LinkedKernel | None) -> Any:
+    native = BY_MODULE.get(jit.fn.__module__, {}).get(jit.fn.__name__)
+    if native is not None:
+        return native
+    linked = link(jit)
+    if user is not None:
+        user.callees.append(linked)
+    return linked.function
+
+
+def _of_function(function: Any) -> Any:
+    """Return the emulation of one of Triton's functions; others are what they are."""
+    module, name = function.__module__, function.__name__
+    native = BY_MODULE.get(module, {}).get(name)
+    if native is not None:
+        return native
+    if not getattr(function, core.TRITON_BUILTIN, False):
+        return function
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise UnsupportedError(f"{module.replace('triton.language', 'tl')}.{name} is not supported")
+
+    return refuse
+
+
+def _constexpr_function(function: Any) -> Callable[..., Any]:
+    """Return a compile-time function that takes and gives plain values."""
+    original = function.fn
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        found = original(*args, **kwargs)
+        return found.value if isinstance(found, core.constexpr) else found
+
+    return call
+
+
+class ModuleProxy:
+    """A module as a kernel sees it: each name replaced when it is asked for."""
+
+    def __init__(self, module: python_types.ModuleType) -> None:
+        self.__dict__["_module"] = module
+
+    def __getattr__(self, name: str) -> Any:
+        """Return what stands for the module's attribute, and keep it."""
+        found = substitute(getattr(self._module, name))
+        self.__dict__[name] = found
+        return found
+
+
+def _proxy(module: python_types.ModuleType) -> ModuleProxy:
+    found = _proxies.get(id(module))
+    if found is None:
+        found = _proxies[id(module)] = ModuleProxy(module)
+    return found
+
+
+def _constexpr(value: Any) -> Any:
+    """Return the plain value: everything that is no block is known at compile time."""
+    return value
+
+
+def _isinstance(value: Any, kinds: Any) -> bool:
+    """Answer as Triton would: what is no block is a constexpr."""
+    kinds = kinds if isinstance(kinds, tuple) else (kinds,)
+    if _constexpr in kinds:
+        return type(value) is not Block
+    return isinstance(value, tuple(kind for kind in kinds if isinstance(kind, type)))
+
+
+_CLASSES: dict[Any, Any] = {
+    core.constexpr: _constexpr,
+    core.tensor: Block,
+    core.range: control.Range,
+    core.static_range: control.static_range,
+    core.tuple: tuple,
+    builtins.range: control.Range,
+}
+
+
+def _attach_methods() -> None:
+    """Give blocks the functions that Triton's tensors have as methods."""
+    for name, value in vars(core.tensor).items():
+        if name.startswith("_") or hasattr(Block, name):
+            continue
+        function = getattr(tl, name, None) or getattr(core, name, None)
+        if callable(value) and function is not None:
+            setattr(Block, name, _method(function))
+
+
+def _method(function: Any) -> Callable[..., Any]:
+    """Return a method that is linked when it is first called."""
+    found: list[Callable[..., Any]] = []
+
+    def method(self: Block, *args: Any, **kwargs: Any) -> Any:
+        if not found:
+            found.append(substitute(function))
+        return found[0](self, *args, **kwargs)
+
+    return method
+
+
+_attach_methods()

@@ -1,0 +1,207 @@
+"""What runs now: the programs in lockstep, what they did, and how to undo it.
+
+The functions of `tl` ask `now()` who runs. Whoever resumes a program says so again: kernels
+interleave at waits only.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from simrank.device.device import Device
+    from simrank.device.memory import Storage
+    from simrank.kernels.block import Block
+
+Array = np.ndarray[Any, Any]
+
+
+class Traffic:
+    """Bytes between the programs of a launch and one storage.
+
+    Attributes:
+        storage: The storage.
+        read_bytes: Loaded, masked-off lanes not counted.
+        written_bytes: Stored and by atomics.
+        low, high: The range of elements' bytes that was touched.
+    """
+
+    __slots__ = ("high", "low", "read_bytes", "storage", "written_bytes")
+
+    def __init__(self, storage: Storage) -> None:
+        self.storage = storage
+        self.read_bytes = 0
+        self.written_bytes = 0
+        self.low = storage.size_bytes
+        self.high = 0
+
+
+class Statistics:
+    """What a launch did, for its cost and its report (rule K4).
+
+    Attributes:
+        traffic: Bytes per storage, by its address.
+        flops: Floating-point operations of dots, by the type of their inputs.
+        num_operations: Elementwise operations, in elements.
+        num_atomics: Atomic operations, in elements.
+        num_lanes: Lanes of loads and stores, masked off or not.
+        num_masked_lanes: Those that were masked off.
+        largest_block: Most lanes that one program has had in one access.
+    """
+
+    def __init__(self) -> None:
+        self.traffic: dict[int, Traffic] = {}
+        self.largest_block = 0
+        self.flops: dict[str, int] = {}
+        self.num_atomics = 0
+        self.num_lanes = 0
+        self.num_masked_lanes = 0
+
+    def count(
+        self,
+        storage: Storage,
+        num_lanes: int,
+        num_active: int,
+        extent: tuple[int, int, int],
+        *,
+        writes: bool,
+    ) -> None:
+        """Count an access.
+
+        Args:
+            storage: What was touched.
+            num_lanes: Lanes of the access, in all programs.
+            num_active: Those that were not masked off.
+            extent: (lowest, highest, bytes) of the elements touched.
+            writes: Whether it wrote.
+        """
+        traffic = self.traffic.get(storage.address)
+        if traffic is None:
+            traffic = self.traffic[storage.address] = Traffic(storage)
+        low, high, itemsize = extent
+        if writes:
+            traffic.written_bytes += num_active * itemsize
+        else:
+            traffic.read_bytes += num_active * itemsize
+        low *= itemsize
+        high = (high + 1) * itemsize
+        traffic.low = min(traffic.low, low)
+        traffic.high = max(traffic.high, high)
+        self.num_lanes += num_lanes
+        self.num_masked_lanes += num_lanes - num_active
+
+    def note_block(self, size: int) -> None:
+        """Note how many elements of one program an operation has worked on."""
+        self.largest_block = max(self.largest_block, size)
+
+    def snapshot(self) -> Any:
+        """Return the counts as they are, for `restore`."""
+        traffic = {
+            address: (t.storage, t.read_bytes, t.written_bytes, t.low, t.high)
+            for address, t in self.traffic.items()
+        }
+        return traffic, dict(self.flops), self.num_atomics, self.num_lanes, self.num_masked_lanes
+
+    def restore(self, snapshot: Any) -> None:
+        """Set the counts back: what was counted since did not happen."""
+        traffic, flops, self.num_atomics, self.num_lanes, self.num_masked_lanes = snapshot
+        self.flops = flops
+        self.traffic = {}
+        for address, (storage, *counts) in traffic.items():
+            restored = self.traffic[address] = Traffic(storage)
+            restored.read_bytes, restored.written_bytes, restored.low, restored.high = counts
+
+
+class Programs:
+    """Programs of one grid that run in lockstep, or one program that runs alone.
+
+    Attributes:
+        grid: Programs along each axis.
+        ids: [P] linear program ids; axis 0 runs fastest.
+        device: Where they run.
+        statistics: Counts of the launch.
+        undo: What was overwritten, newest last; None where nothing needs to be undone.
+        sync: How a waiting program waits and publishes; None for kernels that do neither.
+        kernel: The kernel's name, for messages.
+        is_checked: Whether masked-off lanes are poisoned (debug mode).
+    """
+
+    def __init__(
+        self,
+        grid: tuple[int, int, int],
+        ids: Array,
+        device: Device,
+        statistics: Statistics,
+        kernel: str,
+        *,
+        keeps_undo: bool = False,
+        sync: Any = None,
+        is_checked: bool = False,
+    ) -> None:
+        self.grid = grid
+        self.ids = ids
+        self.device = device
+        self.statistics = statistics
+        self.kernel = kernel
+        self.undo: list[tuple[Array, Any, Any]] | None = [] if keeps_undo else None
+        self.sync = sync
+        self.is_checked = is_checked
+        self.program_ids: list[Block | None] = [None, None, None]
+
+    def __len__(self) -> int:
+        """Return how many programs there are."""
+        return len(self.ids)
+
+    def axis_ids(self, axis: int) -> Any:
+        """Return the program ids along an axis: int32, a numpy scalar where all are equal."""
+        before = 1
+        for size in self.grid[:axis]:
+            before *= size
+        ids = (self.ids // before % self.grid[axis]).astype(np.int32)
+        if len(ids) == 1 or self.grid[axis] == 1:
+            return ids[0]
+        return ids
+
+    def roll_back(self) -> None:
+        """Restore everything that these programs overwrote."""
+        assert self.undo is not None, "batches keep what they overwrite"
+        for view, index, old in reversed(self.undo):
+            view[index] = old
+        self.undo.clear()
+
+
+_running: Programs | None = None
+_outside = "a function of triton.language was called outside a kernel"
+
+
+def now() -> Programs:
+    """Return the programs that run now.
+
+    Raises:
+        RuntimeError: None run.
+    """
+    if _running is None:
+        raise RuntimeError(_outside)
+    return _running
+
+
+def set_running(programs: Programs | None) -> Programs | None:
+    """Say who runs from now on, and return who ran before."""
+    global _running  # noqa: PLW0603 - one Python thread runs kernels
+    before = _running
+    _running = programs
+    return before
+
+
+def run(programs: Programs, body: Callable[[], Any]) -> None:
+    """Run a kernel's body for some programs."""
+    before = set_running(programs)
+    try:
+        with np.errstate(all="ignore"):  # As on a device: inf, NaN and wrapped integers.
+            body()
+    finally:
+        set_running(before)

@@ -1,0 +1,105 @@
+"""Launches: unmodified Triton kernels on simulated tensors give right results, in both modes."""
+
+import numpy as np
+import pytest
+
+import simrank
+
+triton = pytest.importorskip("triton")
+tl = pytest.importorskip("triton.language")
+
+
+@triton.jit
+def add_kernel(x_ptr, y_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    pid = tl.program_id(axis=0)
+    offs = pid * BLOCK + tl.arange(0, BLOCK)
+    mask = offs < n
+    x = tl.load(x_ptr + offs, mask=mask)
+    y = tl.load(y_ptr + offs, mask=mask)
+    tl.store(out_ptr + offs, x + y, mask=mask)
+
+
+@triton.jit
+def softmax_kernel(out, inp, stride, n, BLOCK: tl.constexpr):
+    row = tl.program_id(0)
+    cols = tl.arange(0, BLOCK)
+    x = tl.load(inp + row * stride + cols, mask=cols < n, other=-float("inf"))
+    x = x - tl.max(x, axis=0)
+    num = tl.exp(x)
+    tl.store(out + row * stride + cols, num / tl.sum(num, axis=0), mask=cols < n)
+
+
+@triton.jit
+def collatz_kernel(x_ptr, steps_ptr):
+    pid = tl.program_id(0)
+    x = tl.load(x_ptr + pid)
+    steps = 0
+    while x != 1:
+        if x % 2 == 0:  # noqa: SIM108 - that they differ is the point
+            x = x // 2
+        else:
+            x = 3 * x + 1
+        steps += 1
+        tl.store(steps_ptr + pid, steps)
+
+
+@pytest.fixture
+def on_rank():
+    """Run a function on one rank of a fresh Context."""
+
+    def run(body):
+        with simrank.Context("hgx_h100") as ctx:
+            ctx.multiprocessing.spawn(lambda rank: body(ctx), nprocs=1)
+
+    return run
+
+
+@pytest.mark.parametrize("mode", ["batched", "one-by-one"])
+def test_vector_add_equals_numpy(on_rank, mode):
+    """With a ragged end that is masked off."""
+
+    def body(ctx):
+        n = 5000
+        x, y, out = ctx.randn(n), ctx.randn(n), ctx.empty(n)
+        operation = add_kernel[(triton.cdiv(n, 1024),)](x, y, out, n, BLOCK=1024, mode=mode)
+        assert (out.numpy() == x.numpy() + y.numpy()).all()
+        assert operation.mode == mode
+        assert operation.statistics.num_masked_lanes == 3 * 120
+
+    on_rank(body)
+
+
+@pytest.mark.parametrize("mode", ["batched", "one-by-one"])
+def test_softmax_equals_numpy(on_rank, mode):
+    """Rows that fill no power of two."""
+
+    def body(ctx):
+        x, out = ctx.randn(64, 100), ctx.empty(64, 100)
+        softmax_kernel[(64,)](out, x, 100, 100, BLOCK=128, mode=mode)
+        wanted = np.exp(x.numpy() - x.numpy().max(1, keepdims=True))
+        wanted /= wanted.sum(1, keepdims=True)
+        assert np.allclose(out.numpy(), wanted, rtol=1e-6)
+
+    on_rank(body)
+
+
+@pytest.mark.parametrize("mode", ["batched", "one-by-one"])
+def test_programs_that_go_different_ways_are_split_and_their_stores_undone(on_rank, mode):
+    """Every program stores at every step of a loop of its own length."""
+
+    def body(ctx):
+        numbers = list(range(1, 40))
+        x = ctx.tensor(numbers, dtype=simrank.int32)
+        steps = ctx.zeros(len(numbers), dtype=simrank.int32)
+        operation = collatz_kernel[(len(numbers),)](x, steps, mode=mode)
+        assert steps.tolist() == [collatz(n) for n in numbers]
+        assert (operation.num_splits > 0) == (mode == "batched")
+
+    def collatz(n):
+        count = 0
+        while n != 1:
+            n = n // 2 if n % 2 == 0 else 3 * n + 1
+            count += 1
+        return count
+
+    on_rank(body)
