@@ -11,6 +11,7 @@ from simrank.collectives.cost import ScheduleCost
 from simrank.device import AddressSpace, Device, Network, Operation
 from simrank.device import Event as EventType  # The plain names are torch's, on the Context.
 from simrank.device import Stream as StreamType
+from simrank.device.held import held_memory
 from simrank.device.namespace import TorchNames
 from simrank.device.races import RaceChecker
 from simrank.distributed import Work
@@ -269,6 +270,7 @@ class Context(TorchNames):
         """What a user should know at the end of a run: leaks, races, and what depends on order."""
         leaks = self.comm_library.leaks
         found = [f"  {state}" for state in leaks.report()]
+        found += [f"  {state}" for state in held_memory(self.devices, self._running_ranks())]
         found += [f"  {race}" for race in self.races]
         found += [
             f"  recv from any source at {line}: another seed may give other numbers"
@@ -277,6 +279,14 @@ class Context(TorchNames):
         if self.faults is not None:
             found += [f"  {fault}" for fault in self.faults.unseen()]
         return found
+
+    def _running_ranks(self) -> set[int | None]:
+        return {task.rank for task in self.engine.tasks}
+
+    @property
+    def notes(self) -> list[str]:
+        """What is untidy at the end of a run and does no harm: groups that nobody destroyed."""
+        return [f"  {state}" for state in self.comm_library.leaks.notes()]
 
     def observe(self, observer: Observer) -> None:
         """Show an observer everything that happens from now on."""

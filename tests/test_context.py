@@ -233,3 +233,21 @@ def test_a_receive_from_any_source_is_named_as_dependent_on_order():
         ctx.multiprocessing.spawn(program, (ctx,), nprocs=3)
     (finding,) = ctx.findings
     assert "any source at test_context.py:" in finding
+
+
+def test_groups_that_nobody_destroyed_are_a_note():
+    """As torch warns at exit; no finding, and nothing grows with the number of spawns."""
+
+    def program(rank, ctx, tidy):
+        dist.init_process_group()
+        dist.barrier()
+        if tidy or rank == 0:
+            dist.destroy_process_group()
+
+    with simrank.Context("hgx_h100") as ctx:
+        ctx.multiprocessing.spawn(program, (ctx, True), nprocs=3)
+        assert ctx.notes == []
+        for _ in range(2):
+            ctx.multiprocessing.spawn(program, (ctx, False), nprocs=3)
+    assert ctx.notes == ["  ranks 1-2: returned without destroy_process_group() of 'default_pg'"]
+    assert ctx.findings == []

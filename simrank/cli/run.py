@@ -152,8 +152,8 @@ def _run_shown(
     if show is not None:
         typer.echo(show(added, context.now_ps, peaks, context.cluster.provenance), err=True)
     if summary == "text":
-        for finding in context.findings:
-            typer.echo(finding, err=True)
+        for line in (*context.findings, *context.notes):
+            typer.echo(line, err=True)
 
 
 _SUMMARIES: dict[str, Callable[..., str] | None] = {

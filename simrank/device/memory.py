@@ -12,6 +12,7 @@ from numpy.lib.array_utils import byte_bounds
 
 from simrank.engine import user_site
 from simrank.errors import OutOfMemoryError, SimrankError, UninitializedValueError
+from simrank.ranks import current_program
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -113,7 +114,7 @@ class DeviceMemory:
         self.space = space
         start = (device_index + 1) * DEVICE_SPAN_BYTES
         self._gaps: list[tuple[int, int]] = [(start, start + DEVICE_SPAN_BYTES)]  # By address.
-        self._live: dict[int, tuple[int, CallSite | None]] = {}
+        self._live: dict[int, tuple[int, CallSite | None, int | None]] = {}
 
     def allocate(self, size_bytes: int) -> int:
         """Return the address of a new block.
@@ -135,12 +136,14 @@ class DeviceMemory:
             self._gaps[index] = (start + block_bytes, end)
         self.used_bytes += block_bytes
         self.peak_bytes = max(self.peak_bytes, self.used_bytes)
-        self._live[start] = (block_bytes, user_site())
+        program = current_program()
+        rank = None if program is None else program.rank
+        self._live[start] = (block_bytes, user_site(), rank)
         return start
 
     def free(self, address: int) -> None:
         """Give a block back; it joins the gaps beside it."""
-        block_bytes, _ = self._live.pop(address)
+        block_bytes, _, _ = self._live.pop(address)
         self.used_bytes -= block_bytes
         self.space.remove(address)
         start, end = address, address + block_bytes
@@ -156,9 +159,13 @@ class DeviceMemory:
         """Return where a block was allocated."""
         return self._live[address][1]
 
+    def owner(self, address: int) -> int | None:
+        """Return the rank that allocated a block; None is the main program."""
+        return self._live[address][2]
+
     def _out_of_memory(self, size_bytes: int) -> OutOfMemoryError:
         largest = sorted(self._live.values(), key=lambda block: -block[0])[:_NUM_LARGEST]
-        lines = [(size, "?" if site is None else str(site.line())) for size, site in largest]
+        lines = [(size, "?" if site is None else str(site.line())) for size, site, _ in largest]
         sizes = (size_bytes, self.total_bytes - self.used_bytes, self.total_bytes)
         return OutOfMemoryError(self.device_index, sizes, lines)
 

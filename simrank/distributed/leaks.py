@@ -16,11 +16,13 @@ class Leaks:
     """What nobody has waited for yet, in all spawns of a Context.
 
     Attributes:
+        undestroyed: Default groups that ranks have not destroyed at their end; torch warns of it.
         any_source: Lines that receive from any source: another seed may give other numbers (E4).
     """
 
     def __init__(self) -> None:
         self.any_source: dict[CallSite | None, None] = {}
+        self.undestroyed: dict[str, set[int]] = {}
         self._counts: dict[Key, int] = {}
 
     def started(self, what: str, site: CallSite | None, rank: int) -> Key:
@@ -44,6 +46,18 @@ class Leaks:
     def clear(self) -> None:
         """Forget everything: the ranks were aborted, and had no chance to wait."""
         self._counts.clear()
+
+    def rank_returned(self, rank: int, group: str) -> None:
+        """Note that a rank has returned and has not destroyed its default group."""
+        self.undestroyed.setdefault(group, set()).add(rank)
+
+    def notes(self) -> list[RankState]:
+        """Return what is untidy and does no harm, per set of ranks."""
+        text = "returned without destroy_process_group() of '{}'"
+        return [
+            RankState(tuple(sorted(ranks)), text.format(group), waits=False)
+            for group, ranks in self.undestroyed.items()
+        ]
 
     def message_races(self) -> list[SourceLine]:
         """Return the lines whose results may depend on the order of messages."""

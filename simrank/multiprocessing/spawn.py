@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from simrank.device.current import drop_streams
-from simrank.distributed.group import World
+from simrank.distributed.group import World, membership
 from simrank.engine import Task, TaskGroup
 from simrank.engine.collector import calm_collector
 from simrank.errors import RankAborted, SimrankError
@@ -172,6 +172,9 @@ def _body(program: Program, call: Call) -> Callable[[], None]:
             if error.code:
                 raise
         end_daemons(program)
+        default = membership(program).default
+        if default is not None:
+            default.world.comm_library.leaks.rank_returned(program.rank or 0, default.name)
 
     return body
 
