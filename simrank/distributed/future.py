@@ -63,7 +63,8 @@ class Future:
         """Wait as `Work.wait` does, and return the value.
 
         Raises:
-            Exception: What the callback that makes the value has raised.
+            RuntimeError: The callback that makes the value has raised; torch's words.
+            Exception: What `set_exception` was given.
         """
         self._program.engine.wait(self._ready)
         if self._note_wait is not None:
@@ -108,7 +109,11 @@ class Future:
             try:
                 found._value, found._operation = self._call(callback)
             except Exception as error:  # noqa: BLE001 - raised by whoever waits for the value
-                found._error = error
+                text = f"{type(error).__name__}: {error}"
+                found._error = RuntimeError(
+                    f"Got the following error when running the callback: {text}"
+                )
+                found._error.__cause__ = error
             found._finish()
 
         self._when_done(run)

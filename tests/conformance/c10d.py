@@ -8,6 +8,7 @@ processes and pickles the results of each rank.
 import pickle
 import sys
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 
 WORLD = 4
@@ -25,7 +26,7 @@ COPYING = (
 OTHERS = (
     "any_source", "tags", "all_gather_object", "broadcast_object_list", "gather_object",
     "scatter_object_list", "send_object_list", "uneven_all_to_all_single", "work", "groups",
-    "barrier", "wrong_arguments",
+    "barrier", "wrong_arguments", "coalesced", "coalesced_mixed", "futures", "coalesced_functions",
 )  # fmt: skip
 
 
@@ -277,6 +278,67 @@ def work(s):
     x = s.tensor(s.rank)
     handle = s.dist.all_reduce(x, group=s.group, async_op=True)
     return [handle.wait(), handle.is_completed(), x]
+
+
+def ask(handle, name):
+    return getattr(handle, name)()
+
+
+def coalesced(s):
+    """Return what calls inside a manager give: results, and what their Works refuse."""
+    dist, size = s.dist, s.size
+    reduced = [s.tensor(s.rank + shift) for shift in range(2)]
+    gathered, parts = [s.empty(size) for _ in range(2)], [s.empty() for _ in range(2)]
+    refused = []
+    with dist._coalescing_manager(group=s.group, async_ops=True) as manager:
+        for x in reduced:
+            held = dist.all_reduce(x, group=s.group, async_op=True)
+            refused += [result_of(partial(ask, held, name)) for name in ("wait", "result")]
+    manager.wait()
+    with dist._coalescing_manager(group=s.group):
+        for output, x in zip(gathered, reduced, strict=True):
+            refused.append(dist.all_gather_into_tensor(output, x, group=s.group))
+    with dist._coalescing_manager(group=s.group):
+        for output, x in zip(parts, gathered, strict=True):
+            dist.reduce_scatter_tensor(output, x, group=s.group)
+    return [reduced, gathered, parts, refused, len(manager.works)]
+
+
+def coalesced_mixed(s):
+    dist, x = s.dist, s.tensor(0)
+
+    def mixed():
+        with dist._coalescing_manager(group=s.group):
+            dist.all_reduce(x, group=s.group)
+            dist.all_gather_into_tensor(s.empty(s.size), x, group=s.group)
+
+    def nothing():
+        with dist._coalescing_manager(group=s.group, async_ops=True) as manager:
+            pass
+        return manager.works
+
+    return [result_of(mixed), result_of(nothing)]
+
+
+def futures(s):
+    x, seen = s.tensor(s.rank), []
+    future = s.dist.all_reduce(x, group=s.group, async_op=True).get_future()
+    then = future.then(lambda done: [2 * value for value in done.value()[0].tolist()])
+    future.add_done_callback(lambda done: seen.append(done.done()))
+    failing = future.then(lambda done: 1 / 0)
+    results = [future.wait(), then.wait(), future.done(), future.value(), x]
+    return [*results, seen, result_of(failing.wait)]
+
+
+def coalesced_functions(s):
+    dist = s.dist
+    tensors = [s.tensor(s.rank), s.tensor(s.rank + 1, 2)]
+    first = dist.all_reduce_coalesced(tensors, group=s.group)
+    future = dist.all_reduce_coalesced(tensors, group=s.group, async_op=True)
+    second = future.wait()
+    outputs = [[s.empty(), s.empty(2)] for _ in range(s.size)]
+    dist.all_gather_coalesced(outputs, tensors, group=s.group)
+    return [first, second, outputs]
 
 
 def barrier(s):

@@ -152,8 +152,11 @@ def test_the_future_of_a_work_has_its_tensors_and_chains(run, backend, device):
         assert halved.wait().tolist() == [0.5, 0.5]
         assert future.wait()[0].tolist() == [1, 1]
         assert seen == [[1, 1]]
-        with pytest.raises(ZeroDivisionError):
+        with pytest.raises(
+            RuntimeError, match="the callback: ZeroDivisionError: division"
+        ) as error:
             failed.wait()
+        assert isinstance(error.value.__cause__, ZeroDivisionError)
 
     context = run(program, 2)
     assert context.findings == []
