@@ -28,8 +28,9 @@ __all__ = [
     "multiprocessing",
 ]
 _FACTORIES = (
-    "arange", "empty", "from_numpy", "full", "manual_seed", "ones", "rand", "randn", "tensor",
-    "zeros",
+    "arange", "as_tensor", "empty", "empty_like", "eye", "from_numpy", "full", "full_like",
+    "linspace", "manual_seed", "ones", "ones_like", "rand", "rand_like", "randint", "randint_like",
+    "randn", "randn_like", "randperm", "tensor", "zeros", "zeros_like",
 )  # fmt: skip
 _DTYPES = (
     "bfloat16", "bool", "float16", "float32", "float64", "float8_e4m3fn", "float8_e5m2", "int16",

@@ -103,3 +103,11 @@ def test_factories_beside_a_tensor_take_its_dtype_and_device(run):
         assert set(ctx.randint(3, 5, (20,)).tolist()) == {3, 4}
 
     run(program, 1)
+
+
+def test_every_factory_is_also_a_name_of_the_package():
+    """Inside a rank they need no Context at hand."""
+    import simrank
+    from simrank.device.namespace import FACTORIES
+
+    assert all(callable(getattr(simrank, name)) for name in FACTORIES)
