@@ -102,6 +102,9 @@ class Operation(Handle):
             except Exception as error:  # noqa: BLE001 - raised in the rank that issued it
                 self._fail(error)
             self.effect = None
+        watchers = self.stream.device.memory.space.watchers
+        if watchers is not None:
+            watchers.operation_wrote(engine, self.keeps)
         self.keeps = None
         self.finish(engine)
         if engine.observers:

@@ -26,10 +26,10 @@ class SourceLine(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def _is_library(filename: str) -> bool:
-    """Whether a frame of this file is simrank's own or the standard library's, nobody's program."""
+    """Whether a frame of this file is simrank's own, the standard library's or triton's."""
     if filename.startswith(_STANDARD_LIBRARY):
         return "/site-packages/" not in filename
-    return filename.startswith((_PACKAGE, "<frozen "))
+    return filename.startswith((_PACKAGE, "<frozen ")) or "/site-packages/triton/" in filename
 
 
 class CallSite(NamedTuple):

@@ -9,6 +9,7 @@ import numpy as np
 from simrank.kernels import machine
 from simrank.kernels.block import Diverged
 from simrank.kernels.machine import Programs
+from simrank.kernels.memory import PublishedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,6 +38,7 @@ class Grid:
     Attributes:
         num_splits: How often programs in lockstep went different ways.
         num_batches: How many batches ran.
+        left: Ids of programs that have not run, once one has turned out to publish.
     """
 
     def __init__(
@@ -51,6 +53,7 @@ class Grid:
         self.size = size
         self.num_splits = 0
         self.num_batches = 0
+        self.left = np.arange(size[0] * size[1] * size[2])
         self._device = device
         self._kernel = kernel
         self._statistics = statistics
@@ -85,15 +88,20 @@ class Grid:
                 self._device,
                 self._statistics,
                 self._kernel,
-                keeps_undo=len(chosen) > 1,
+                keeps_undo=True,
                 is_checked=self._is_checked,
             )
             self.num_batches += 1
-            before = self._statistics.snapshot() if len(chosen) > 1 else None
+            before = self._statistics.snapshot()
             try:
                 machine.run(programs, body)
+            except PublishedError:
+                programs.roll_back()
+                self._statistics.restore(before)
+                rest = np.arange(ids[-1] + 1, self.size[0] * self.size[1] * self.size[2])
+                self.left = np.concatenate([chosen, *reversed(waiting), rest])
+                raise
             except Diverged as split:
-                assert before is not None, "one program alone does not diverge"
                 programs.roll_back()
                 self._statistics.restore(before)
                 self.num_splits += 1

@@ -126,11 +126,13 @@ def _link_ps(device: Device, peer: Device, moved_bytes: int) -> int:
     return int(paths.latency_ps[0]) + _ps(moved_bytes, float(rates.min()))
 
 
+def flops_ps(spec: DeviceSpec, name: str, num_flops: int) -> int:
+    """Return how long the whole device takes for operations of dots on elements of a type."""
+    peak = peak_flops(spec, _PEAK_NAMES.get(name, "float32"))
+    return 0 if peak is None else _ps(num_flops, peak)
+
+
 def _arithmetic_ps(statistics: Statistics, spec: DeviceSpec, num_programs: int, slots: int) -> int:
     """Return the time of the dots: whole waves, of which the last may be nearly empty."""
-    total_ps = 0.0
-    for name, flops in statistics.flops.items():
-        peak = peak_flops(spec, _PEAK_NAMES.get(name, "float32"))
-        if peak is not None:
-            total_ps += flops * PS_PER_S / peak
+    total_ps = sum(flops_ps(spec, name, flops) for name, flops in statistics.flops.items())
     return ceil(total_ps * ceil(num_programs / slots) * slots / num_programs)

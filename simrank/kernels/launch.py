@@ -14,6 +14,8 @@ from simrank.kernels.batches import Grid
 from simrank.kernels.cost import DEFAULT_CTAS_PER_SM, KernelCost, kernel_cost
 from simrank.kernels.link import link
 from simrank.kernels.machine import Statistics
+from simrank.kernels.memory import PublishedError
+from simrank.kernels.programs import ProgramRun, TimedStatistics
 from simrank.units import PS_PER_S
 
 if TYPE_CHECKING:
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
     from simrank.device import Stream
     from simrank.kernels.link import LinkedKernel
 
-MODES = ("auto", "batched", "one-by-one")
+MODES = ("auto", "batched", "one-by-one", "tasks")
 
 
 class TritonOperation(Operation):
@@ -35,11 +37,13 @@ class TritonOperation(Operation):
         grid: Programs along each axis.
         statistics: What its programs did.
         cost: What that costs; None before it has run.
-        mode: "batched" or "one-by-one".
+        mode: "batched", "one-by-one" or "tasks".
         num_splits: How often programs in lockstep went different ways.
     """
 
-    __slots__ = ("_activity", "_body", "cost", "grid", "launch", "mode", "num_splits", "statistics")
+    __slots__ = (
+        "_activity", "_run", "cost", "grid", "launch", "mode", "num_splits", "statistics",
+    )  # fmt: skip
     kind = "kernel"
 
     def __init__(self, stream: Stream, launch: Launch, keeps: Accesses) -> None:
@@ -48,20 +52,29 @@ class TritonOperation(Operation):
         self.grid = launch.grid
         self.statistics = Statistics()
         self.cost: KernelCost | None = None
-        self.mode = "one-by-one" if launch.mode == "one-by-one" else "batched"
+        self.mode = launch.chosen_mode
         self.num_splits = 0
         self._activity: Activity | None = None
+        self._run: ProgramRun | None = None
 
     def begin(self) -> None:
         """Run the programs, and take the time that they cost."""
+        launch, device = self.launch, self.stream.device
+        grid = Grid(launch.grid, device, launch.name, self.statistics, is_checked=launch.is_checked)
+        if self.mode == "tasks":
+            self._start_tasks(grid)
+            return
         try:
-            self._compute()
+            self._compute(grid)
+        except PublishedError:
+            self.mode = "tasks"
+            self._start_tasks(grid)
+            return
         except Exception as error:  # noqa: BLE001 - raised in the rank that issued it
             self._fail(error)
             self.end()
             return
         assert self.cost is not None, "computed just now"
-        device = self.stream.device
         demands = [(device.sms, float(self.cost.num_sms))]
         if self.cost.hbm_bytes:
             share = self.cost.hbm_bytes / self.cost.duration_ps
@@ -71,14 +84,19 @@ class TritonOperation(Operation):
         self._activity = Activity(work_ps, demands, self.end, max_rate=1.0)
         device.pool.start(self._activity)
 
-    def _compute(self) -> None:
+    def _compute(self, grid: Grid) -> None:
         launch, device = self.launch, self.stream.device
-        grid = Grid(launch.grid, device, launch.name, self.statistics, is_checked=launch.is_checked)
         grid.run(launch.body(), one_by_one=launch.mode == "one-by-one")
         self.num_splits = grid.num_splits
         self.cost = kernel_cost(
             self.statistics, device, max(launch.num_programs, 1), launch.ctas_per_sm
         )
+        self._describe()
+
+    def _describe(self) -> None:
+        """Note facts for timelines."""
+        assert self.cost is not None, "it has run"
+        launch = self.launch
         self.details = {
             "grid": list(launch.grid),
             "mode": self.mode,
@@ -89,6 +107,62 @@ class TritonOperation(Operation):
             "waves": round(self.cost.waves, 3),
         }
 
+    def _start_tasks(self, grid: Grid) -> None:
+        """Start the programs as tasks; the operation ends when they have."""
+        launch, device = self.launch, self.stream.device
+        slots = max(device.spec.num_sms * launch.ctas_per_sm, 1)
+        done = self.statistics.snapshot()
+        self.statistics = TimedStatistics(device, min(slots, max(launch.num_programs, 1)))
+        self.statistics.restore(done)
+        try:
+            body = launch.body()
+        except Exception as error:  # noqa: BLE001 - raised in the rank that issued it
+            self._fail(error)
+            self.end()
+            return
+        self._run = run = ProgramRun(
+            launch.name, launch.grid, grid.left, device, self.rank, slots, self.statistics, body,
+            is_assumed=launch.is_assumed, is_checked=launch.is_checked,
+        )  # fmt: skip
+        device.hold_sms(self._held_sms())
+        run.group.on_complete(self._tasks_ended)
+        run.start()
+
+    def _held_sms(self) -> int:
+        """Return how many SMs the programs that run at the same time occupy."""
+        spec = self.stream.device.spec
+        return min(-(-self.launch.num_programs // self.launch.ctas_per_sm), spec.num_sms)
+
+    def _tasks_ended(self) -> None:
+        """Go on from the hub: the last program has not left its stack yet."""
+        engine = self.stream.device.engine
+        engine.call_at(engine.now_ps, self._tasks_over)
+
+    def _tasks_over(self) -> None:
+        """Complete, at the earliest after what every kernel takes."""
+        run, device = self._run, self.stream.device
+        if run is None:
+            return  # Dropped meanwhile.
+        if run.group.failed:
+            error = run.group.failed[0].error
+            assert error is not None, "it failed"
+            self._fail(error)
+        engine = device.engine
+        least_ps = self.start_ps + device.spec.kernel_floor_ps
+        engine.call_at(max(engine.now_ps, least_ps), self._tasks_end)
+
+    def _tasks_end(self) -> None:
+        device, launch = self.stream.device, self.launch
+        if self._run is None:
+            return  # Dropped meanwhile.
+        self._run = None
+        device.hold_sms(-self._held_sms())
+        cost = kernel_cost(self.statistics, device, max(launch.num_programs, 1), launch.ctas_per_sm)
+        taken_ps = device.engine.now_ps - self.start_ps
+        self.cost = cost._replace(duration_ps=taken_ps, limiter="programs")
+        self._describe()
+        self.end()
+
     def end(self) -> None:
         """Let go of the activity, which refers back, and complete."""
         self._activity = None
@@ -98,6 +172,10 @@ class TritonOperation(Operation):
         """Stop using the device: the rank was aborted."""
         if self._activity is not None:
             self.stream.device.pool.drop(self._activity)
+        if self._run is not None:
+            run, self._run = self._run, None
+            self.stream.device.hold_sms(-self._held_sms())
+            run.stop()
 
 
 class Launch:
@@ -106,7 +184,8 @@ class Launch:
     Attributes:
         name: The kernel's name.
         grid: Programs along each axis.
-        mode: One of `MODES`.
+        mode: One of `MODES`, as it was asked for.
+        chosen_mode: How it runs.
         ctas_per_sm: How many programs an SM holds at once.
         is_assumed: Whether that number is assumed.
         is_checked: Whether masked-off lanes are poisoned.
@@ -127,6 +206,16 @@ class Launch:
         self.is_assumed = given is None
         self.ctas_per_sm = DEFAULT_CTAS_PER_SM if given is None else int(given)
         self.is_checked = bool(options.get("debug", False))
+        conduct = linked.conduct
+        if self.mode == "auto":
+            self.chosen_mode = "tasks" if conduct.waits or conduct.publishes else "batched"
+        elif conduct.waits and self.mode != "tasks":
+            raise ValueError(
+                f"kernel '{self.name}' waits for other programs, so mode={self.mode!r} could "
+                "never end\n  to fix: leave mode out"
+            )
+        else:
+            self.chosen_mode = self.mode
 
     @property
     def num_programs(self) -> int:

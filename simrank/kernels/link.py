@@ -20,6 +20,7 @@ from simrank.errors import UnsupportedError
 from simrank.kernels.block import Block
 from simrank.kernels.language import BY_MODULE, control, elementwise
 from simrank.kernels.rewrite import HELPERS, Rewriter
+from simrank.kernels.waits import Conduct, conduct_of, is_wait
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,14 +41,17 @@ class LinkedKernel:
     Attributes:
         function: What to call, with blocks and constants as arguments.
         jit: Triton's object.
-        waits: Whether the kernel, or what it calls, may wait for other programs.
-        publishes: Whether it may show something to other programs while it runs.
+        tree: Its rewritten source.
+        conduct: How it behaves towards other programs.
     """
 
-    def __init__(self, jit: Any, function: Callable[..., Any], tree: ast.FunctionDef) -> None:
+    def __init__(
+        self, jit: Any, function: Callable[..., Any], tree: ast.FunctionDef, conduct: Conduct
+    ) -> None:
         self.jit = jit
         self.function = function
         self.tree = tree
+        self.conduct = conduct
         self.callees: list[LinkedKernel] = []
         self.captured: list[tuple[dict[str, Any], str, Any]] = []
 
@@ -75,12 +79,13 @@ def link(jit: Any) -> LinkedKernel:
 
 def _link(jit: Any) -> LinkedKernel:
     function = jit.fn
+    conduct = conduct_of_jit(jit)
     tree, code = _compiled(jit)
     names: dict[str, Any] = {"__builtins__": builtins, "__name__": function.__module__, **HELPERS}
     own = python_types.FunctionType(code, names, function.__name__, function.__defaults__, None)
     own.__kwdefaults__ = function.__kwdefaults__
     own.__defaults__ = tuple(substitute(value) for value in function.__defaults__ or ()) or None
-    found = _linked[id(jit)] = LinkedKernel(jit, own, tree)
+    found = _linked[id(jit)] = LinkedKernel(jit, own, tree, conduct)
     _capture(found, function, names)
     return found
 
@@ -96,12 +101,59 @@ def _compiled(jit: Any) -> tuple[ast.FunctionDef, python_types.CodeType]:
         None if default is None else ast.Constant(value=None)
         for default in definition.args.kw_defaults
     ]
-    Rewriter().visit(tree)
+    scope = _scope(function)
+    Rewriter(
+        lambda loop: is_wait(loop, lambda name: _callee(name, scope)),
+        lambda name: _is_language(_value(name, scope)),
+    ).visit(tree)
     ast.fix_missing_locations(tree)
     ast.increment_lineno(tree, _first_line(jit) - 1)
     module = compile(tree, function.__code__.co_filename, "exec")
     code = next(c for c in module.co_consts if isinstance(c, python_types.CodeType))
     return definition, code
+
+
+def _scope(function: Any) -> dict[str, Any]:
+    """Return what names mean in a function's source: globals, and variables around it."""
+    around = inspect.getclosurevars(function).nonlocals if function.__closure__ else {}
+    return {**function.__globals__, **around}
+
+
+def _value(name: ast.expr, scope: dict[str, Any]) -> Any:
+    """Return what a name, or an attribute of a module, is bound to; None where that is unknown."""
+    if isinstance(name, ast.Name):
+        return scope.get(name.id)
+    if isinstance(name, ast.Attribute):
+        owner = _value(name.value, scope)
+        if isinstance(owner, python_types.ModuleType):
+            return getattr(owner, name.attr, None)
+    return None
+
+
+def _is_language(value: Any) -> bool:
+    return isinstance(value, python_types.ModuleType) and value.__name__.startswith("triton.")
+
+
+_conducts: dict[int, tuple[Any, Conduct]] = {}
+
+
+def conduct_of_jit(jit: Any) -> Conduct:
+    """Return how a device function, and what it calls, behaves towards other programs."""
+    found = _conducts.get(id(jit))
+    if found is not None and found[0] is jit:
+        return found[1]
+    _conducts[id(jit)] = (jit, Conduct())  # For functions that call themselves.
+    tree = ast.parse(jit.src).body[0]
+    assert isinstance(tree, ast.FunctionDef), "a kernel is a function"
+    scope = _scope(jit.fn)
+    conduct = conduct_of(tree, lambda name: _callee(name, scope))
+    _conducts[id(jit)] = (jit, conduct)
+    return conduct
+
+
+def _callee(name: ast.expr, scope: dict[str, Any]) -> Conduct | None:
+    value = _value(name, scope)
+    return conduct_of_jit(value) if isinstance(value, _JITFunction) else None
 
 
 def _first_line(jit: Any) -> int:

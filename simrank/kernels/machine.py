@@ -94,6 +94,14 @@ class Statistics:
         self.num_lanes += num_lanes
         self.num_masked_lanes += num_lanes - num_active
 
+    def count_atomics(self, num_lanes: int) -> None:
+        """Count atomic operations."""
+        self.num_atomics += num_lanes
+
+    def count_flops(self, name: str, num_flops: int) -> None:
+        """Count operations of a dot, by the type of its inputs."""
+        self.flops[name] = self.flops.get(name, 0) + num_flops
+
     def note_block(self, size: int) -> None:
         """Note how many elements of one program an operation has worked on."""
         self.largest_block = max(self.largest_block, size)

@@ -36,6 +36,10 @@ class IllegalAccessError(SimrankError):
         self.program_ids = program_ids
 
 
+class PublishedError(Exception):
+    """Programs in lockstep write to another device: each must do so at its own time."""
+
+
 def load(pointer: Block, mask: Any, other: Any) -> Block:
     """Return what a block of pointers points to; `other` where masked off."""
     programs = machine.now()
@@ -147,6 +151,9 @@ def _gather(
             storage, 1, 1 if active is None or active else 0,
             (int(places), int(places), element.itemsize), writes=False,
         )  # fmt: skip
+        if programs.sync is not None:
+            first = int(places) * element.itemsize
+            programs.sync.loaded(storage, first, first + element.itemsize)
         return _arrived(view[places : places + 1], element)[0]
     low, high = (places.min(), places.max()) if places.size else (0, 0)
     if low < 0 or high >= len(view):
@@ -155,6 +162,9 @@ def _gather(
     programs.statistics.note_block(places.size // len(places) if places.ndim > 1 else 1)
     extent = (int(low), int(high), element.itemsize)
     programs.statistics.count(storage, places.size, num_active, extent, writes=False)
+    if programs.sync is not None:
+        itemsize = element.itemsize
+        programs.sync.loaded(storage, int(low) * itemsize, (int(high) + 1) * itemsize)
     found = view[places] if places.size < _SMALL else view.take(places, mode="clip")
     return _arrived(found, element)
 
@@ -192,6 +202,19 @@ def _poison(element: ElementType) -> Any:
     return element.compute.type(np.iinfo(element.compute).max)
 
 
+def check_bounds(
+    programs: Programs, storage: Storage, places: Array, element: ElementType, what: str
+) -> None:
+    """Raise unless elements lie in a storage.
+
+    Raises:
+        IllegalAccessError: One does not.
+    """
+    num_elements = storage.size_bytes // element.itemsize
+    if places.size and (places.min() < 0 or places.max() >= num_elements):
+        raise _illegal(programs, storage, places, None, element, what)
+
+
 def _scatter(
     programs: Programs,
     storage: Storage,
@@ -216,15 +239,22 @@ def _scatter(
         raise _illegal(programs, storage, places, None, element, "store")
     extent = (int(low), int(high), element.itemsize)
     programs.statistics.count(storage, num_lanes, num_active, extent, writes=True)
-    if programs.undo is not None:
-        programs.undo.append((view, places, view[places]))
-    if programs.sync is not None:
-        programs.sync.writes(storage, places, element)
     if type(places) is not _ndarray and type(values) is _ndarray:
         values = values.reshape(-1)[-1]  # Every program writes here; the last one stays.
-    view[places] = values
-    if programs.sync is not None:
-        programs.sync.wrote(storage, places, element)
+    sync = programs.sync
+    if sync is None:
+        if storage.device is not programs.device:
+            raise PublishedError
+        if programs.undo is not None:
+            programs.undo.append((view, places, view[places]))
+        view[places] = values
+        return
+    bytes_touched = int(low) * element.itemsize, (int(high) + 1) * element.itemsize
+    if sync.writes(storage):
+        sync.put(storage, view, places, values, bytes_touched)
+    else:
+        view[places] = values
+        sync.wrote(storage, *bytes_touched)
 
 
 # ---- pointers that were numbers ----

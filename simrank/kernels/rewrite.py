@@ -2,16 +2,22 @@
 
 `and`, `or` and `not` become Triton's logical operators, which stop early at plain numbers only.
 Chained comparisons compare pairs. A number that is assigned to a name becomes a scalar of the
-program, unless the name is annotated as `tl.constexpr`. An assert is a device assert.
+program, unless the name is annotated as `tl.constexpr`. An assert is a device assert. A loop that
+may wait for other programs asks before each round.
 """
 
 from __future__ import annotations
 
 import ast
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from simrank.kernels.block import Block, as_truth, constant
 from simrank.kernels.language.control import device_assert
+from simrank.kernels.programs import counting_spin, pure_spin
+from simrank.kernels.waits import is_pure_spin
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _ATOMICS = (
     "atomic_add", "atomic_max", "atomic_min", "atomic_and", "atomic_or", "atomic_xor",
@@ -20,10 +26,19 @@ _ATOMICS = (
 
 
 class Rewriter(ast.NodeTransformer):
-    """Rewrites one function; `HELPERS` is what the result calls."""
+    """Rewrites one function; `HELPERS` is what the result calls.
 
-    def __init__(self) -> None:
+    Args:
+        is_wait: Whether a loop may wait for other programs.
+        is_language: Whether an expression names Triton's own module.
+    """
+
+    def __init__(
+        self, is_wait: Callable[[ast.While], bool], is_language: Callable[[ast.expr], bool]
+    ) -> None:
         self._num_names = 0
+        self._is_wait = is_wait
+        self._is_language = is_language
 
     def _fresh(self) -> str:
         self._num_names += 1
@@ -107,6 +122,21 @@ class Rewriter(ast.NodeTransformer):
             value = ast.Call(ast.Name("__assigned", ast.Load()), [value], [])
         return ast.copy_location(ast.Assign([node.target], value), node)
 
+    def visit_While(self, node: ast.While) -> Any:
+        """Ask before each round of a loop that may wait whether it should be parked."""
+        waits, is_pure = self._is_wait(node), is_pure_spin(node)
+        self.generic_visit(node)
+        if not waits:
+            return node
+        name = self._fresh()
+        guard = f"__{'pure' if is_pure else 'counting'}_spin"
+        make = ast.Assign([ast.Name(name, ast.Store())], _call(ast.Name(guard, ast.Load())))
+        again = _call(ast.Attribute(ast.Name(name, ast.Load()), "again", ast.Load()))
+        over = _call(ast.Attribute(ast.Name(name, ast.Load()), "over", ast.Load()))
+        node.test = ast.BoolOp(ast.And(), [again, node.test])
+        guarded = ast.Try([node], [], [], [ast.Expr(over)])
+        return [ast.copy_location(make, node), ast.copy_location(guarded, node)]
+
     def visit_Assert(self, node: ast.Assert) -> ast.AST:
         """Check in every lane."""
         self.generic_visit(node)
@@ -118,13 +148,19 @@ class Rewriter(ast.NodeTransformer):
         """Tell an atomic whose old value nobody wants that it need not be found."""
         self.generic_visit(node)
         call = node.value
-        if isinstance(call, ast.Call) and _called(call) in _ATOMICS:
+        if isinstance(call, ast.Call) and self._is_atomic(call):
             call.keywords.append(ast.keyword("wants_old", ast.Constant(value=False)))
         return node
 
+    def _is_atomic(self, call: ast.Call) -> bool:
+        function = call.func
+        if not isinstance(function, ast.Attribute) or function.attr not in _ATOMICS:
+            return False
+        return self._is_language(function.value)
 
-def _called(call: ast.Call) -> str:
-    return getattr(call.func, "attr", getattr(call.func, "id", ""))
+
+def _call(function: ast.expr) -> ast.Call:
+    return ast.Call(function, [], [])
 
 
 def _assigned(value: Any) -> Any:
@@ -166,4 +202,6 @@ HELPERS = {
     "__decides_and": lambda left: type(left) is not Block and not left,
     "__decides_or": lambda left: type(left) is not Block and bool(left),
     "__assert": device_assert,
+    "__pure_spin": pure_spin,
+    "__counting_spin": counting_spin,
 }

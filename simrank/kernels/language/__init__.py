@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from simrank.kernels.language import access, control, elementwise, reductions, shapes
+from simrank.kernels.language import access, atomics, control, elementwise, reductions, shapes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,6 +17,7 @@ CORE: dict[str, Callable[..., Any]] = {
     **elementwise.FUNCTIONS,
     **reductions.FUNCTIONS,
     **access.FUNCTIONS,
+    **atomics.FUNCTIONS,
     **control.FUNCTIONS,
     "range": control.Range,
     "static_range": control.static_range,

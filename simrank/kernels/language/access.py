@@ -96,9 +96,7 @@ def dot(
     programs = machine.now()
     inner = ours.shape[-1]
     copies = len(programs) if len(found) == 1 else 1
-    name = input.element.name
-    flops = programs.statistics.flops
-    flops[name] = flops.get(name, 0) + 2 * found.size * inner * copies
+    programs.statistics.count_flops(input.element.name, 2 * found.size * inner * copies)
     wanted = result if out_dtype is None else element_type(out_dtype)
     if result.round is not None:
         found = result.round(found)

@@ -1,0 +1,340 @@
+"""Atomic functions of kernels: one lane after the other, in the order of programs and lanes.
+
+The old value is what the lane would have seen in that order. Lanes that touch different elements
+are done at once.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from simrank.kernels import machine, memory
+from simrank.kernels.block import Block, as_block, as_truth, cast_to
+from simrank.kernels.types import int1
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from simrank.device.memory import Storage
+    from simrank.kernels.machine import Programs
+    from simrank.kernels.types import ElementType
+
+Array = np.ndarray[Any, Any]
+_SEMS = ("acquire", "release", "acq_rel", "relaxed")
+_SCOPES = ("gpu", "cta", "sys")
+_MAX_ROUNDS = 64  # assumed: with more lanes on one element a prefix sum is faster than rounds
+
+
+class Order:
+    """How an atomic orders memory.
+
+    Attributes:
+        acquires: What others published before is seen after it.
+        releases: What was written before it is seen by whoever acquires it.
+        scope: "cta", "gpu" or "sys".
+    """
+
+    __slots__ = ("acquires", "releases", "scope")
+
+    def __init__(self, sem: str | None, scope: str | None, *, default: str = "acq_rel") -> None:
+        sem, scope = sem or default, scope or "gpu"
+        if sem not in _SEMS:
+            raise ValueError(f"Memory semantic {sem} not supported")
+        if scope not in _SCOPES:
+            raise ValueError(f"Memory semantic {scope} not supported")
+        self.acquires = sem in ("acquire", "acq_rel")
+        self.releases = sem in ("release", "acq_rel")
+        self.scope = scope
+
+
+def _lanes(
+    programs: Programs, pointer: Block, values: Sequence[Any], mask: Any
+) -> tuple[Array, list[Array], Array | None, tuple[int, ...]]:
+    """Return places, operands and active lanes as arrays of one shape, a row for each program."""
+    arrays: list[Any] = [pointer.values, *values]
+    if mask is not None:
+        arrays.append(as_truth(mask).values)
+    num_axes = max([np.ndim(array) for array in arrays] + [1])
+    rows = [_as_rows(array, num_axes) for array in arrays]
+    shape = np.broadcast_shapes((len(programs),) + (1,) * (num_axes - 1), *(r.shape for r in rows))
+    spread = [np.broadcast_to(row, shape) for row in rows]
+    active = spread.pop() if mask is not None else None
+    return spread[0], spread[1:], active, shape
+
+
+def _as_rows(values: Any, num_axes: int) -> Array:
+    array = np.asarray(values)
+    if array.ndim == 0:
+        array = array.reshape(1)
+    missing = (1,) * (num_axes - array.ndim)
+    rows: Array = array.reshape(array.shape[:1] + missing + array.shape[1:])
+    return rows
+
+
+def modify(
+    pointer: Block,
+    operands: Sequence[Any],
+    mask: Any,
+    order: Order,
+    compute: Callable[..., Any],
+    *,
+    wants_old: bool = True,
+) -> Block:
+    """Apply a function to elements in memory, atomically; return what was there before.
+
+    Args:
+        pointer: Where.
+        operands: Blocks of the pointee's type that `compute` takes after the old value.
+        mask: Lanes that do it, or None.
+        order: How it orders memory.
+        compute: Returns the new value of the old one and the operands.
+        wants_old: Whether somebody uses the result.
+    """
+    programs = machine.now()
+    element = memory.pointee(pointer)
+    values = [cast_to(as_block(operand), element).values for operand in operands]
+    places, spread, active, shape = _lanes(programs, pointer, values, mask)
+    flat = places.reshape(-1)
+    arguments = [value.reshape(-1) for value in spread]
+    chosen = None if active is None else np.flatnonzero(active.reshape(-1))
+    if chosen is not None:
+        flat, arguments = flat[chosen], [value[chosen] for value in arguments]
+    programs.statistics.count_atomics(len(flat))
+    old = np.zeros(len(flat), element.compute)
+    for storage, part, own in _by_storage(programs, pointer, flat, element):
+        mine = arguments if part is None else [value[part] for value in arguments]
+        target = slice(None) if part is None else part
+        old[target] = _on_storage(
+            programs, storage, own, mine, element, order, compute, wants_old=wants_old
+        )
+    return Block(_shaped(old, chosen, shape), element)
+
+
+def _by_storage(programs: Programs, pointer: Block, flat: Array, element: ElementType) -> Any:
+    if not len(flat):
+        return []
+    if pointer.base is not None:
+        return [(pointer.base, None, flat)]
+    return memory.segments(programs, flat, element)
+
+
+def _shaped(old: Array, chosen: Array | None, shape: tuple[int, ...]) -> Any:
+    """Return the old values in the shape of the access; zero where masked off."""
+    if chosen is not None:
+        found = np.zeros(int(np.prod(shape)), old.dtype)
+        found[chosen] = old
+        old = found
+    shaped = old.reshape(shape)
+    return shaped[0] if shaped.ndim == 1 and len(shaped) == 1 else shaped
+
+
+def _on_storage(
+    programs: Programs,
+    storage: Storage,
+    places: Array,
+    operands: Sequence[Array],
+    element: ElementType,
+    order: Order,
+    compute: Callable[..., Any],
+    *,
+    wants_old: bool,
+) -> Array:
+    view = memory.view_of(storage, element.memory)
+    memory.check_bounds(programs, storage, places, element, "atomic")
+    sync = programs.sync
+    if sync is None and storage.device is not programs.device:
+        raise memory.PublishedError
+    if sync is not None:
+        sync.before_atomic(storage, places, element, order)
+    if programs.undo is not None:
+        touched = np.unique(places)
+        programs.undo.append((view, touched, view[touched]))
+    before = view[places] if sync is not None else None
+    old = _in_order(view, places, operands, element, compute, wants_old=wants_old)
+    if sync is not None:
+        changed = bool((view[places] != before).any())
+        sync.after_atomic(storage, places, element, order, changed=changed)
+    return old
+
+
+def _in_order(
+    view: Array,
+    places: Array,
+    operands: Sequence[Array],
+    element: ElementType,
+    compute: Callable[..., Any],
+    *,
+    wants_old: bool,
+) -> Array:
+    """Apply lane after lane; lanes on different elements at once."""
+    if len(places) == 1 or len(np.unique(places)) == len(places):
+        old = view[places].astype(element.compute)
+        view[places] = _rounded(compute(old, *operands), element)
+        return old
+    nth = _nth_on_its_element(places)
+    num_rounds = int(nth.max()) + 1
+    if num_rounds > _MAX_ROUNDS and compute is np.add:
+        return _add_many(view, places, operands[0], element)
+    if num_rounds > _MAX_ROUNDS and not wants_old and element.round is None and _has_at(compute):
+        compute.at(view, places, operands[0])  # type: ignore[attr-defined]
+        return np.zeros(len(places), element.compute)
+    old = np.zeros(len(places), element.compute)
+    for number in range(num_rounds):
+        lanes = np.flatnonzero(nth == number)
+        where = places[lanes]
+        old[lanes] = view[where].astype(element.compute)
+        view[where] = _rounded(compute(old[lanes], *(value[lanes] for value in operands)), element)
+    return old
+
+
+def _has_at(compute: Callable[..., Any]) -> bool:
+    return isinstance(compute, np.ufunc)
+
+
+def _rounded(values: Any, element: ElementType) -> Any:
+    return values if element.round is None else element.round(values)
+
+
+def _nth_on_its_element(places: Array) -> Array:
+    """Return for each lane how many lanes before it touch the same element."""
+    order = np.argsort(places, kind="stable")
+    ordered = places[order]
+    starts = np.r_[True, ordered[1:] != ordered[:-1]]
+    first = np.maximum.accumulate(np.where(starts, np.arange(len(places)), 0))
+    found = np.empty(len(places), np.int64)
+    found[order] = np.arange(len(places)) - first
+    return found
+
+
+def _add_many(view: Array, places: Array, values: Array, element: ElementType) -> Array:
+    """Add many lanes per element: running sums within each element, in order."""
+    order = np.argsort(places, kind="stable")
+    ordered, added = places[order], values[order]
+    starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])
+    wide = np.float64 if element.kind == "f" else element.compute
+    total = np.cumsum(added, dtype=wide)
+    before = total - added
+    lengths = np.diff(np.r_[starts, len(ordered)])
+    base = view[ordered[starts]].astype(wide)
+    running = before - np.repeat(before[starts], lengths) + np.repeat(base, lengths)
+    old = np.empty(len(places), element.compute)
+    old[order] = running.astype(element.compute)
+    ends = starts + lengths - 1
+    sums = (running[ends] + added[ends]).astype(element.compute)
+    view[ordered[starts]] = _rounded(sums, element)
+    return old
+
+
+# ---- the functions of tl ----
+
+
+def _check_kind(pointer: Block, name: str, kinds: str, bits: tuple[int, ...]) -> None:
+    element = memory.pointee(pointer)
+    if element.kind not in kinds or element.bits not in bits:
+        raise ValueError(f"{name} does not support {element}")
+
+
+def _arithmetic(
+    name: str, compute: Callable[..., Any], kinds: str, bits: tuple[int, ...]
+) -> Callable[..., Block]:
+    def atomic(
+        pointer: Block,
+        val: Any,
+        mask: Any = None,
+        sem: str | None = None,
+        scope: str | None = None,
+        wants_old: bool = True,
+    ) -> Block:
+        _check_kind(pointer, name, kinds, bits)
+        return modify(pointer, [val], mask, Order(sem, scope), compute, wants_old=wants_old)
+
+    atomic.__name__ = name
+    return atomic
+
+
+def atomic_cas(
+    pointer: Block, cmp: Any, val: Any, sem: str | None = None, scope: str | None = None
+) -> Block:
+    """Write `val` where memory holds `cmp`; return what it held."""
+    _check_kind(pointer, "atomic_cas", "iuf", (16, 32, 64))
+    return modify(pointer, [cmp, val], None, Order(sem, scope), _swap_if_equal)
+
+
+def _swap_if_equal(old: Any, expected: Any, new: Any) -> Any:
+    return np.where(old == expected, new, old)
+
+
+def atomic_load(
+    pointer: Block, mask: Any = None, sem: str | None = None, scope: str | None = None
+) -> Block:
+    """Return what memory holds."""
+    order = Order(sem, scope, default="acquire")
+    if order.releases:
+        raise ValueError("atomic_load only supports acquire and relaxed semantics")
+    return modify(pointer, [], mask, order, _unchanged)
+
+
+def _unchanged(old: Any) -> Any:
+    return old
+
+
+def atomic_store(
+    pointer: Block, val: Any, mask: Any = None, sem: str | None = None, scope: str | None = None
+) -> None:
+    """Write to memory."""
+    order = Order(sem, scope, default="release")
+    if order.acquires:
+        raise ValueError("atomic_store only supports release and relaxed semantics")
+    modify(pointer, [val], mask, order, _replaced, wants_old=False)
+
+
+def _replaced(old: Any, new: Any) -> Any:
+    return np.where(True, new, old)  # Of the shape of both.
+
+
+def atomic_poll(
+    pointer: Block,
+    expected_value: Any,
+    sem: str | None = None,
+    scope: str | None = None,
+    timeout_ns: Any = None,
+) -> Block:
+    """Wait until memory holds the expected value; return where it did in time."""
+    _check_kind(pointer, "atomic_poll", "iu", (16, 32, 64))
+    order = Order(sem, scope, default="acquire")
+    if order.releases:
+        raise ValueError("atomic_poll only supports acquire and relaxed semantics")
+    if timeout_ns is not None and int(timeout_ns) < 0:
+        raise ValueError("atomic_poll timeout_ns must be non-negative")
+    programs = machine.now()
+    element = memory.pointee(pointer)
+    wanted = cast_to(as_block(expected_value), element)
+
+    def holds() -> Block:
+        found: Any = modify(pointer, [], None, order, _unchanged)
+        equal: Block = found == wanted
+        return equal
+
+    found = holds()
+    if programs.sync is not None:
+        budget_ps = None if timeout_ns is None else int(timeout_ns) * 1000
+        found = programs.sync.wait_until(holds, found, budget_ps)
+    return Block(found.values, int1)
+
+
+_ALL = (16, 32, 64)
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "atomic_add": _arithmetic("atomic_add", np.add, "iuf", _ALL),
+    "atomic_max": _arithmetic("atomic_max", np.fmax, "iuf", (32, 64)),
+    "atomic_min": _arithmetic("atomic_min", np.fmin, "iuf", (32, 64)),
+    "atomic_and": _arithmetic("atomic_and", np.bitwise_and, "iu", (32, 64)),
+    "atomic_or": _arithmetic("atomic_or", np.bitwise_or, "iu", (32, 64)),
+    "atomic_xor": _arithmetic("atomic_xor", np.bitwise_xor, "iu", (32, 64)),
+    "atomic_xchg": _arithmetic("atomic_xchg", _replaced, "iuf", _ALL),
+    "atomic_cas": atomic_cas,
+    "atomic_load": atomic_load,
+    "atomic_store": atomic_store,
+    "atomic_poll": atomic_poll,
+}

@@ -1,0 +1,468 @@
+"""Programs that wait or publish: one task each, on the SMs that are free (rules K1, K2).
+
+A program's accesses move its own clock; it meets the simulation's time where others can see what
+it does: at stores, atomics, fences and polls. A store to another device travels, and becomes
+visible when it arrives: in an order of its own, unless a release or a fence stands between.
+"""
+
+from __future__ import annotations
+
+import random  # noqa: TID251 - seeded per program
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from simrank.engine import Task, TaskGroup, limits
+from simrank.engine.limits import PollReason
+from simrank.kernels import machine
+from simrank.kernels.cost import flops_ps
+from simrank.kernels.machine import Programs, Statistics
+from simrank.kernels.watch import Watch, watchers_of
+from simrank.ranks import current_program, set_program
+from simrank.units import PS_PER_S
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from simrank.device.device import Device
+    from simrank.device.memory import Storage
+    from simrank.engine import CallSite, Engine
+    from simrank.kernels.block import Block
+    from simrank.kernels.language.atomics import Order
+    from simrank.kernels.types import ElementType
+
+Array = np.ndarray[Any, Any]
+
+# Assumed: what one program waits for a load from its own device's memory, half of the some 600 ns
+# of a miss hidden by what it does meanwhile; of an L2 round trip by an atomic or a poll; and what
+# issuing a store costs it (H100 latencies: Luo et al., "Benchmarking and Dissecting the Nvidia
+# Hopper GPU Architecture via Microbenchmarking", 2024).
+LOAD_PS = 300_000
+ATOMIC_PS = 300_000
+STORE_PS = 50_000
+# Assumed: half of the SMs saturate memory and links, so one program gets no more than this part.
+_SATURATING_PART = 0.5
+
+
+class ProgramRun:
+    """The programs of one launch as tasks: as many as fit on the device, then the next.
+
+    Args:
+        name: The kernel's name.
+        grid: Programs along each axis.
+        ids: Which of them run.
+        device: Where they run.
+        rank: Whose launch it is.
+        slots: How many programs the device holds at once.
+        is_assumed: Whether that number rests on an assumed occupancy.
+        statistics: Where what they do is counted.
+        body: Runs the kernel once, for the program that runs now.
+
+    Attributes:
+        group: Its tasks; complete when all programs have ended, or one has failed.
+        num_ended: Programs that have ended.
+    """
+
+    is_collective = None  # For the deadlock report.
+
+    def __init__(
+        self,
+        name: str,
+        grid: tuple[int, int, int],
+        ids: Array,
+        device: Device,
+        rank: int | None,
+        slots: int,
+        statistics: Statistics,
+        body: Callable[[], Any],
+        *,
+        is_assumed: bool,
+        is_checked: bool,
+    ) -> None:
+        self.name = name
+        self.device = device
+        self.rank = rank
+        self.slots = slots
+        self.is_assumed = is_assumed
+        self.engine: Engine = device.engine
+        self.group = TaskGroup(self.engine, f"kernel '{name}'", [])
+        self.num_ended = 0
+        self.total = len(ids)
+        self._ids = ids
+        self.num_resident = min(slots, self.total)
+        self._grid = grid
+        self._statistics = statistics
+        self._body = body
+        self._is_checked = is_checked
+        self._next = 0
+        self._live: dict[int, ProgramSync] = {}
+        self._owner = current_program()
+
+    def start(self) -> None:
+        """Start the first programs."""
+        if not self.total:
+            self.group.finish(self.engine)
+            return
+        if self.total > self.slots:
+            self.engine.pending[self] = None
+        tasks = [self._make_next() for _ in range(self.num_resident)]
+        for task in tasks:
+            self.engine.enrol(task)
+        self.engine.wake(tasks)
+
+    def _make_next(self) -> Task:
+        number = int(self._ids[self._next])
+        self._next += 1
+        task = Task(self.engine, f"program {number} of kernel '{self.name}'", self.rank)
+        self.group.add_guest(task)
+        task.carry(lambda: self._run_one(number, task))
+        return task
+
+    def _run_one(self, number: int, task: Task) -> None:
+        set_program(self._owner)
+        sync = ProgramSync(self, task, number)
+        programs = Programs(
+            self._grid,
+            np.array([number]),
+            self.device,
+            self._statistics,
+            self.name,
+            sync=sync,
+            is_checked=self._is_checked,
+        )
+        sync.programs = programs
+        self._live[number] = sync
+        machine.run(programs, self._body)
+        sync.fence()
+        del self._live[number]
+        self.num_ended += 1
+        if self._next < self.total and not self.group.failed:
+            following = self._make_next()
+            following.host_ps = task.clock_ps
+            self.engine.enrol(following)
+            self.engine.wake([following])
+        if self._next >= self.total:
+            self.engine.pending.pop(self, None)
+
+    def stop(self) -> None:
+        """End every program: the rank was aborted."""
+        self.engine.pending.pop(self, None)
+        self.group.abort()
+
+    # ---- reports ----
+
+    def waiting_programs(self, storage: Storage, low: int) -> str:
+        """Return which programs wait for the same bytes, for reports."""
+        ids = sorted(
+            number
+            for number, sync in self._live.items()
+            if sync.watch is not None and sync.watch.polls[0][:2] == (storage, low)
+        )
+        verb = "program {} waits" if len(ids) == 1 else "programs {} wait"
+        return verb.format(ids_text(ids))
+
+    def pending_ranks(self) -> Iterator[tuple[int | None, str, CallSite | None]]:
+        """Yield that some programs do not fit beside the others, for the deadlock report."""
+        left = self.total - self._next
+        assumed = ", an assumed occupancy" if self.is_assumed else ""
+        yield None, (
+            f"kernel '{self.name}' of rank {self.rank}: {left} of {self.total} programs have not "
+            f"started: the device holds {self.slots} at once{assumed}"
+        ), None  # fmt: skip
+
+    def absent_ranks(self) -> Iterator[tuple[int, str]]:
+        """Yield nothing: it waits for no rank."""
+        return iter(())
+
+
+def ids_text(ids: list[int]) -> str:
+    """Return numbers as ranges, for example `0-3, 7`."""
+    parts: list[str] = []
+    start = previous = ids[0]
+    for number in [*ids[1:], -1]:
+        if number == previous + 1:
+            previous = number
+            continue
+        parts.append(str(start) if start == previous else f"{start}-{previous}")
+        start = previous = number
+    return ", ".join(parts)
+
+
+class ProgramSync:
+    """What one waiting program does with time, and with memory that others see.
+
+    Attributes:
+        programs: The program as the emulation sees it.
+        watch: What it waits for now, or None.
+        num_effects: How often it changed memory.
+    """
+
+    def __init__(self, run: ProgramRun, task: Task, number: int) -> None:
+        self.programs: Programs | None = None
+        self.watch: Watch | None = None
+        self.num_effects = 0
+        self._run = run
+        self._task = task
+        self._number = number
+        self._engine = run.engine
+        self._device = run.device
+        self._watchers = watchers_of(run.device.memory.space)
+        self._num_spins = 0
+        self._polls: list[tuple[Storage, int, int, int]] = []
+        self._arrived_ps = 0  # When all that it stored to other devices has arrived.
+        seed = run.engine.seed
+        self._random = random.Random(f"{seed}:{run.rank}:{number}") if seed else None
+        self._routes: dict[int, tuple[int, float]] = {}
+
+    # ---- time ----
+
+    @property
+    def clock_ps(self) -> int:
+        """The program's own clock."""
+        return self._task.clock_ps
+
+    def charge(self, cost_ps: int) -> None:
+        """Let the program's clock go on, without a switch."""
+        self._task.host_ps = self._task.clock_ps + cost_ps
+
+    def catch_up(self) -> None:
+        """Let the simulation reach the program's clock: others see what it does next."""
+        if self._task.host_ps > self._engine.now_ps:
+            self._engine.sleep(0)
+            machine.set_running(self.programs)
+
+    def charge_access(self, storage: Storage, size_bytes: int, *, writes: bool) -> None:
+        """Charge a load or store: its latency, and its part of the bandwidth."""
+        device = storage.device
+        rate: float
+        if device is self._device or device is None:
+            rate = self._device.spec.memory_bandwidth_bytes_per_s
+            latency_ps = STORE_PS if writes else LOAD_PS
+        else:
+            route_ps, rate = self._route(device)
+            latency_ps = STORE_PS if writes else LOAD_PS + 2 * route_ps
+        saturating = max(self._device.spec.num_sms * _SATURATING_PART, 1.0)
+        sharing = min(max(self._run.num_resident, 1), saturating)
+        self.charge(latency_ps + round(size_bytes * PS_PER_S * sharing / rate))
+
+    def _route(self, peer: Device) -> tuple[int, float]:
+        """Return latency and bandwidth of the route to another device."""
+        found = self._routes.get(peer.index)
+        if found is None:
+            cluster = self._device.network.cluster
+            paths = cluster.paths([self._device.index], [peer.index])
+            rates = cluster.link_bandwidth_bytes_per_s[paths.links[0]]
+            found = self._routes[peer.index] = int(paths.latency_ps[0]), float(rates.min())
+        return found
+
+    def _latency_ps(self, storage: Storage) -> int:
+        """Return how long it takes until something reaches a storage."""
+        device = storage.device
+        return 0 if device is None or device is self._device else self._route(device)[0]
+
+    # ---- loads and stores ----
+
+    def before_load(self, pointer: Block, *, volatile: bool) -> None:
+        """Meet the simulation's time before a load that others' writes may decide."""
+        base = pointer.base if hasattr(pointer, "base") else None
+        if self._arrived_ps > self.clock_ps and (base is None or self._is_remote(base)):
+            self.fence()  # It sees its own stores.
+        if volatile or self._num_spins:
+            self.catch_up()
+
+    def loaded(self, storage: Storage, low: int, high: int) -> None:
+        """Note what a spinning program has looked at: bytes from `low` to `high`, exclusive."""
+        if self._num_spins:
+            self._polls.append((storage, low, high, self._watchers.version(storage)))
+
+    def _is_remote(self, storage: Storage) -> bool:
+        return storage.device is not None and storage.device is not self._device
+
+    def writes(self, storage: Storage) -> bool:
+        """Meet the simulation's time before a store; return whether it travels."""
+        self.catch_up()
+        return self._is_remote(storage)
+
+    def wrote(self, storage: Storage, low: int, high: int) -> None:
+        """Tell whoever watches that bytes from `low` to `high`, exclusive, were written."""
+        self.num_effects += 1
+        self._polls.clear()
+        self._watchers.wrote(self._engine, storage, low, high)
+
+    def put(
+        self, storage: Storage, view: Array, places: Any, values: Any, extent: tuple[int, int]
+    ) -> None:
+        """Send a store to another device: it is visible there when it has arrived."""
+        self.num_effects += 1
+        self._polls.clear()
+        arrives_ps = self.clock_ps + self._latency_ps(storage)
+        if self._random is not None:  # Without a fence stores may overtake one another.
+            arrives_ps += round(self._random.random() * self._latency_ps(storage))
+        self._arrived_ps = max(self._arrived_ps, arrives_ps)
+        kept = np.array(values)
+        low, high = extent
+
+        def arrive() -> None:
+            view[places] = kept
+            self._watchers.wrote(self._engine, storage, low, high)
+
+        self._engine.call_at(arrives_ps, arrive)
+
+    def fence(self) -> None:
+        """Wait until everything it stored is visible."""
+        if self._arrived_ps > self.clock_ps:
+            self.charge(self._arrived_ps - self.clock_ps)
+        self.catch_up()
+
+    # ---- atomics ----
+
+    def before_atomic(
+        self, storage: Storage, places: Array, element: ElementType, order: Order
+    ) -> None:
+        """Travel to the memory that an atomic is about; a release waits for earlier stores."""
+        del places, element
+        if order.releases:
+            self.fence()
+        self.charge(ATOMIC_PS // 2 + self._latency_ps(storage))
+        self.catch_up()
+
+    def after_atomic(
+        self, storage: Storage, places: Array, element: ElementType, order: Order, *, changed: bool
+    ) -> None:
+        """Travel back; what changed is told, what did not was a poll."""
+        del order
+        low = int(places.min()) * element.itemsize
+        high = (int(places.max()) + 1) * element.itemsize
+        if changed:
+            self.wrote(storage, low, high)
+        else:
+            self._polls.append((storage, low, high, self._watchers.version(storage)))
+        self.charge(ATOMIC_PS // 2 + self._latency_ps(storage))
+
+    # ---- waits ----
+
+    def enter_spin(self) -> None:
+        """Note that a loop begins that may wait; what is around it has gone on."""
+        self._num_spins += 1
+        self.num_effects += 1
+        self._polls.clear()
+
+    def leave_spin(self) -> None:
+        """Note that it has ended."""
+        self._num_spins -= 1
+        self._polls.clear()
+
+    def next_round(self, effects_before: int, *, is_pure: bool) -> None:
+        """Wait after a round that has changed nothing: for a change of what it looked at."""
+        if self.num_effects != effects_before or not self._polls:
+            self._polls.clear()
+            return
+        if is_pure:
+            self._park()
+        else:
+            limits.poll(self._engine, f"a loop of kernel '{self._run.name}'")
+            machine.set_running(self.programs)
+            self._polls.clear()
+
+    def _park(self) -> None:
+        self.catch_up()
+        polls, self._polls = self._polls, []
+        if any(self._watchers.version(storage) != then for storage, _, _, then in polls):
+            return
+        self.watch = Watch(polls, self._run, self._number)
+        self._watchers.add(self.watch)
+        try:
+            self._engine.wait(self.watch)
+        finally:
+            self._watchers.remove(self.watch)
+            self.watch = None
+            machine.set_running(self.programs)
+
+    def wait_until(self, holds: Callable[[], Block], found: Block, budget_ps: int | None) -> Block:
+        """Look again at each change until all hold, or the time is over."""
+        deadline_ps = None if budget_ps is None else self.clock_ps + budget_ps
+        while not np.all(found.values):
+            if deadline_ps is not None:
+                if self.clock_ps >= deadline_ps:
+                    return found
+                self._polls.clear()
+                self._nap(min(ATOMIC_PS, deadline_ps - self.clock_ps))
+            else:
+                self._park()
+            found = holds()
+        self._polls.clear()
+        return found
+
+    def _nap(self, delay_ps: int) -> None:
+        reason = PollReason(f"atomic_poll with a time limit in kernel '{self._run.name}'")
+        self._engine.sleep_weakly(self._task, self.clock_ps + delay_ps, reason)
+        machine.set_running(self.programs)
+
+
+class TimedStatistics(Statistics):
+    """Statistics of programs that run one by one, each with a clock of its own."""
+
+    def __init__(self, device: Device, slots: int) -> None:
+        super().__init__()
+        self._device = device
+        self._slots = slots
+
+    def count(
+        self,
+        storage: Storage,
+        num_lanes: int,
+        num_active: int,
+        extent: tuple[int, int, int],
+        *,
+        writes: bool,
+    ) -> None:
+        """Count an access, and charge it to the program that runs now."""
+        super().count(storage, num_lanes, num_active, extent, writes=writes)
+        sync = machine.now().sync
+        if sync is not None:
+            sync.charge_access(storage, num_active * extent[2], writes=writes)
+
+    def count_flops(self, name: str, num_flops: int) -> None:
+        """Count a dot, and charge it to the program that runs now."""
+        super().count_flops(name, num_flops)
+        sync = machine.now().sync
+        if sync is not None:
+            sync.charge(flops_ps(self._device.spec, name, num_flops) * self._slots)
+
+
+class Spin:
+    """A loop of a kernel that may wait: asked before every round."""
+
+    __slots__ = ("_effects", "_is_pure", "_sync")
+
+    def __init__(self, *, is_pure: bool) -> None:
+        self._is_pure = is_pure
+        self._sync: ProgramSync | None = machine.now().sync
+        self._effects = -1
+
+    def again(self) -> bool:
+        """Return True; before that, wait if the last round has changed nothing."""
+        sync = self._sync
+        if sync is None:
+            return True
+        if self._effects < 0:
+            sync.enter_spin()
+        else:
+            sync.next_round(self._effects, is_pure=self._is_pure)
+        self._effects = sync.num_effects
+        return True
+
+    def over(self) -> None:
+        """Note the end of the loop."""
+        if self._sync is not None and self._effects >= 0:
+            self._sync.leave_spin()
+
+
+def pure_spin() -> Spin:
+    """Return the guard of a loop that only looks."""
+    return Spin(is_pure=True)
+
+
+def counting_spin() -> Spin:
+    """Return the guard of a loop that looks, and counts or backs off."""
+    return Spin(is_pure=False)

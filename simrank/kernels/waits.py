@@ -1,0 +1,154 @@
+"""Which kernels wait for other programs or publish to them: read off their source (rule K1).
+
+A loop waits if its end depends on a load or atomic whose address the loop does not change. What is
+found here decides how a kernel runs, never what it computes.
+"""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+READS = {
+    "load", "atomic_load", "atomic_cas", "atomic_add", "atomic_xchg", "atomic_or", "atomic_and",
+    "atomic_xor", "atomic_max", "atomic_min", "inline_asm_elementwise",
+}  # fmt: skip
+_WAITS = {"atomic_poll"}
+_PUBLISHING_SEMS = {"release", "acq_rel"}
+# Parts of inline assembly that touch memory or wait.
+_ASM_MARKS = ("bra", "ld.", "st.", "atom", "red.", "bar", "fence", "membar", "nanosleep")
+
+
+class Conduct:
+    """How a kernel behaves towards other programs, what it calls included.
+
+    Attributes:
+        waits: It may wait for another program.
+        publishes: It may show something to another program while it runs.
+        reads: It reads memory: a loop that calls it may wait.
+    """
+
+    __slots__ = ("publishes", "reads", "waits")
+
+    def __init__(self) -> None:
+        self.waits = self.publishes = self.reads = False
+
+
+def conduct_of(tree: ast.FunctionDef, callee: Callable[[ast.expr], Conduct | None]) -> Conduct:
+    """Return how a function behaves.
+
+    Args:
+        tree: Its source.
+        callee: Returns the conduct of the device function that an expression names, or None.
+    """
+    found = Conduct()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            _add_call(found, node, callee(node.func))
+        elif isinstance(node, ast.While) and is_wait(node, callee):
+            found.waits = True
+    return found
+
+
+def _add_call(found: Conduct, node: ast.Call, called: Conduct | None) -> None:
+    if called is not None:
+        found.waits |= called.waits
+        found.publishes |= called.publishes
+        found.reads |= called.reads
+        return
+    name = name_of(node)
+    found.reads |= name in READS
+    found.waits |= name in _WAITS
+    if name == "inline_asm_elementwise" and _touches_memory(node):
+        found.waits = found.publishes = True
+    for keyword in node.keywords:
+        value = getattr(keyword.value, "value", None)
+        if keyword.arg == "scope" and value == "sys":
+            found.publishes = True
+        if keyword.arg == "sem" and value in _PUBLISHING_SEMS:
+            found.publishes = True
+
+
+def _touches_memory(node: ast.Call) -> bool:
+    """Whether inline assembly may do more than compute; unknown text may."""
+    texts = [*node.args[:1], *(k.value for k in node.keywords if k.arg == "asm")]
+    if not texts or not isinstance(texts[0], ast.Constant) or not isinstance(texts[0].value, str):
+        return True
+    return any(mark in texts[0].value for mark in _ASM_MARKS)
+
+
+def name_of(node: ast.Call) -> str:
+    """Return the last name of what a call calls."""
+    return getattr(node.func, "attr", getattr(node.func, "id", ""))
+
+
+def is_wait(loop: ast.While, callee: Callable[[ast.expr], Conduct | None]) -> bool:
+    """Whether a loop's end depends on a read whose address the loop does not change."""
+    assigned = set(_stored_names(loop))
+
+    def is_fixed_read(node: ast.AST) -> bool:
+        if not isinstance(node, ast.Call):
+            return False
+        called = callee(node.func)
+        reads = called.reads if called is not None else name_of(node) in READS
+        return reads and not (_read_names(node) & assigned)
+
+    tainted: set[str] = set()
+    before = -1
+    while before != len(tainted):
+        before = len(tainted)
+        for node in ast.walk(loop):
+            if isinstance(node, ast.Assign) and _depends(node.value, tainted, is_fixed_read):
+                tainted.update(_stored_names(node))
+    if _depends(loop.test, tainted, is_fixed_read):
+        return True
+    return any(
+        isinstance(node, ast.If) and _leaves(node) and _depends(node.test, tainted, is_fixed_read)
+        for node in ast.walk(loop)
+    )
+
+
+def _depends(node: ast.AST, tainted: set[str], is_read: Callable[[ast.AST], bool]) -> bool:
+    return any(
+        is_read(part) or (isinstance(part, ast.Name) and part.id in tainted)
+        for part in ast.walk(node)
+    )
+
+
+def _leaves(node: ast.If) -> bool:
+    return any(isinstance(part, ast.Break | ast.Return) for part in ast.walk(node))
+
+
+def _stored_names(node: ast.AST) -> Iterator[str]:
+    for part in ast.walk(node):
+        if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store):
+            yield part.id
+
+
+def _read_names(node: ast.AST) -> set[str]:
+    return {
+        part.id
+        for part in ast.walk(node)
+        if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Load)
+    }
+
+
+def is_pure_spin(loop: ast.While) -> bool:
+    """Whether a round that saw nothing new would go on seeing the same: no counter, no backoff.
+
+    Nothing in the loop may depend on the round before.
+    """
+    assigned = set(_stored_names(loop))
+    seen: set[str] = set()
+    for statement in loop.body:
+        for node in ast.walk(statement):
+            if isinstance(node, ast.AugAssign):
+                return False
+            if isinstance(node, ast.Assign):
+                if (_read_names(node.value) & assigned) - seen:
+                    return False
+                seen.update(_stored_names(node))
+    return True

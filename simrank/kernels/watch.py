@@ -1,0 +1,102 @@
+"""Watched memory: a program that spins on a flag is parked until somebody writes it (rule K2)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from simrank.engine import Handle
+
+if TYPE_CHECKING:
+    from simrank.device.memory import AddressSpace, Storage
+    from simrank.engine import Engine
+
+Array = np.ndarray[Any, Any]
+
+
+class Watch(Handle):
+    """A wait for a change of some bytes.
+
+    Attributes:
+        polls: What was read last: (storage, first byte, last byte, version then).
+        run: The kernel whose program waits.
+        program_id: Which program.
+    """
+
+    __slots__ = ("polls", "program_id", "run")
+
+    def __init__(
+        self, polls: list[tuple[Storage, int, int, int]], run: Any, program_id: int
+    ) -> None:
+        super().__init__()
+        self.polls = polls
+        self.run = run
+        self.program_id = program_id
+
+    def describe(self) -> str:
+        """Return what it waits for; equal for all programs of a kernel that wait for the same."""
+        storage, low, _, _ = self.polls[0]
+        device = "the host" if storage.device is None else f"device {storage.device.index}"
+        site = storage.site()
+        where = "" if site is None else f" (allocated at {site.line()})"
+        return (
+            f"kernel '{self.run.name}' {self.run.waiting_programs(storage, low)} for a change of "
+            f"byte {low} of a buffer of {device}{where}"
+        )
+
+
+class Watchers:
+    """Who waits for which memory of one Context.
+
+    Attributes:
+        versions: How often each storage was written while somebody looked.
+    """
+
+    def __init__(self) -> None:
+        self.versions: WeakKeyDictionary[Storage, int] = WeakKeyDictionary()
+        self._watches: WeakKeyDictionary[Storage, list[Watch]] = WeakKeyDictionary()
+
+    def version(self, storage: Storage) -> int:
+        """Return a number that changes with every write to a storage."""
+        return self.versions.setdefault(storage, 0)
+
+    def add(self, watch: Watch) -> None:
+        """Let a watch complete at the next write to what it polled."""
+        for storage, _, _, _ in watch.polls:
+            self._watches.setdefault(storage, []).append(watch)
+
+    def remove(self, watch: Watch) -> None:
+        """Forget a watch."""
+        for storage, _, _, _ in watch.polls:
+            watches = self._watches.get(storage)
+            if watches is not None and watch in watches:
+                watches.remove(watch)
+
+    def wrote(self, engine: Engine, storage: Storage, low: int, high: int) -> None:
+        """Wake whoever watches some of the bytes from `low` to `high`, exclusive."""
+        if storage not in self.versions:
+            return  # Nobody has ever looked at it.
+        self.versions[storage] += 1
+        for watch in list(self._watches.get(storage, ())):
+            if any(
+                s is storage and first < high and low < last for s, first, last, _ in watch.polls
+            ):
+                self.remove(watch)
+                watch.finish(engine)
+
+    def operation_wrote(self, engine: Engine, keeps: Any) -> None:
+        """Wake whoever watches what an operation other than a kernel has written."""
+        for tensor in getattr(keeps, "writes", ()):
+            storage = tensor.storage
+            if storage.device is not None:
+                self.wrote(engine, storage, 0, storage.size_bytes)
+
+
+def watchers_of(space: AddressSpace) -> Watchers:
+    """Return the watchers of a Context's memory, made at first use."""
+    if space.watchers is None:
+        space.watchers = Watchers()
+    found: Watchers = space.watchers
+    return found
