@@ -31,6 +31,7 @@ class Future:
         self._error: BaseException | None = None
         self._operation: Operation | None = None
         self._note_wait: Callable[[], None] | None = None
+        self._callbacks: list[Callable[[], Any]] = []
 
     @classmethod
     def of_work(
@@ -135,19 +136,21 @@ class Future:
         return value, stream.tail
 
     def _when_done(self, run: Callable[[], Any]) -> None:
-        """Run now if this is done, else in a task of its own that waits for it."""
+        """Run now if this is done, else in a task that waits for it and runs all, in order."""
         if self.done():
             run()
             return
-        program, ready = self._program, self._ready
-        _start(program, ready, run)
+        self._callbacks.append(run)
+        if len(self._callbacks) == 1:
+            _start(self._program, self._ready, self._callbacks)
 
 
-def _start(program: Program, ready: Handle, run: Callable[[], Any]) -> None:
+def _start(program: Program, ready: Handle, callbacks: list[Callable[[], Any]]) -> None:
     def body() -> None:
         set_program(program)
         program.engine.wait(ready)
-        run()
+        for run in callbacks:
+            run()
 
     task = program.engine.start_task(body, f"a future's callback of {program.rank}", program.rank)
     if program.task is not None and program.task.group is not None:
