@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from simrank.engine import TimeLimitError
 from simrank.engine.delays import DEFAULT_MAX_PS, Delay, Delays, Point
 from simrank.errors import SpawnException
 
@@ -90,6 +91,8 @@ def search(
 def _error_of(run: Callable[[Delays], object], delays: Delays) -> Exception | None:
     try:
         run(delays)
+    except TimeLimitError:  # The user's limit, in wall-clock time: no matter of order.
+        raise
     except Exception as error:  # noqa: BLE001 - any failure is what is looked for
         return error
     return None

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import signal
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from simrank.config.faults import (
 )
 from simrank.engine import Handle
 from simrank.errors import ConfigError, ConfigProblem
+from simrank.multiprocessing.processes import end_by_signal
 from simrank.ranks import require_rank
 
 if TYPE_CHECKING:
@@ -38,7 +40,6 @@ if TYPE_CHECKING:
     from simrank.engine import Engine, Task
     from simrank.hardware.cluster import Cluster
 
-SIGKILL = 9
 # Assumed: no collective takes 17 s longer than on a link that works, and half a million of its
 # steps over a dropped link still fit into 64 bits.
 _FAR_PS = 1 << 44
@@ -179,13 +180,10 @@ class _Doomed(Handle):
 
 def kill(task: Task) -> None:
     """End a rank at once, as SIGKILL does: nothing of its program runs on."""
-    for group in task.children or ():
-        group.abort()
-    task.error = SystemExit(-SIGKILL)
-    note = f"simrank: killed by an injected fault at t={task.engine.now_ps / 1e6:.3f} us"
-    task.error.add_note(note)
-    task.engine.park(task)
-    task.engine.unqueue(task)
+    end_by_signal(task, signal.SIGKILL)
+    if task.error is not None:
+        note = f"simrank: killed by an injected fault at t={task.engine.now_ps / 1e6:.3f} us"
+        task.error.add_note(note)
 
 
 def _is_rank(task: Task, ranks: tuple[int, ...] | None) -> bool:

@@ -22,7 +22,8 @@ COMMANDS = {
     "run": {
         "program", "args", "--cluster", "--nproc-per-node", "--nproc_per_node", "--nnodes",
         "--seed", "--trace", "--trace-ranks", "--summary", "--shape-only", "--races",
-        "--strict", "--faults", "--seeds", "--delays", "--max-delay", "--rdzv-backend",
+        "--strict", "--on-failure",
+        "--faults", "--seeds", "--delays", "--max-delay", "--rdzv-backend",
         "--rdzv_backend", "--rdzv-endpoint", "--rdzv_endpoint", "--rdzv-id", "--rdzv_id",
         "--master-addr", "--master_addr", "--master-port", "--master_port", "--help",
         "--watchdog", "--time-limit",

@@ -93,6 +93,9 @@ def run_command(
     races: Annotated[str, typer.Option(help="Races: off, report or error.")] = "off",
     strict: Annotated[bool, typer.Option(help="Leaked Works are errors.")] = False,
     shape_only: Annotated[bool, typer.Option(help="Large tensors have no values.")] = False,
+    on_failure: Annotated[
+        str, typer.Option(help="abort, or continue: healthy ranks run on.")
+    ] = "abort",
     faults: Annotated[str | None, typer.Option(help="YAML of faults to inject.")] = None,
     seeds: Annotated[
         int | None, typer.Option(min=1, help="Look for bugs of order under so many seeds.")
@@ -114,6 +117,7 @@ def run_command(
     if any((rdzv_backend, rdzv_endpoint, rdzv_id, master_addr, master_port)):
         typer.echo("simrank: --rdzv* and --master* are ignored: ranks share a process", err=True)
     _check_choice("--races", races, ("off", "report", "error"))
+    _check_choice("--on-failure", on_failure, ("abort", "continue"))
     _check_choice("--summary", summary, tuple(_SUMMARIES))
     check_writable(trace)
     built = load_cluster(cluster, nnodes)
@@ -123,7 +127,7 @@ def run_command(
         "data": not shape_only,
         "races": races,
     }
-    settings |= {"strict": strict, "faults": faults or ()}
+    settings |= {"strict": strict, "faults": faults or (), "on_failure": on_failure}
     settings |= {"watchdog_s": watchdog, "time_limit_s": time_limit}
     job = _Job(program, args or [], _num_ranks(built, nproc_per_node), settings)
     max_ps = _max_delay_ps(max_delay)

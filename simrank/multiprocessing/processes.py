@@ -156,11 +156,11 @@ class RankProcess:
 
     def terminate(self) -> None:
         """End it at once, as SIGTERM does: none of its code runs on, and its spawn has failed."""
-        _end(self._task, signal.SIGTERM)
+        end_by_signal(self._task, signal.SIGTERM)
 
     def kill(self) -> None:
         """End it at once, as SIGKILL does; see `terminate`."""
-        _end(self._task, signal.SIGKILL)
+        end_by_signal(self._task, signal.SIGKILL)
 
     def close(self) -> None:
         """Do nothing: there are no resources.
@@ -215,13 +215,13 @@ def _prefer_failure(group: TaskGroup, deadlock: DeadlockError) -> None:
         raise failure from deadlock
 
 
-def _end(task: Task, number: signal.Signals) -> None:
+def end_by_signal(task: Task, number: signal.Signals) -> None:
     """End a rank as a signal does that it has no handler for."""
     engine = task.engine
     if task.finished:
         return
     if engine.current_task() is task:  # It ends itself: from the hub, and it never comes back.
-        engine.call_at(engine.now_ps, partial(_end, task, number))
+        engine.call_at(engine.now_ps, partial(end_by_signal, task, number))
         engine.wait(Handle())
         return
     for group in task.children or ():
