@@ -53,6 +53,18 @@ def bind(jit: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, A
     return {name: bound[name] for name in names}
 
 
+def places(bound: dict[str, Any]) -> dict[int, tuple[str, tuple[int, ...]]]:
+    """Return the tensors among bound arguments by their storages' addresses: name and shape."""
+    found: dict[int, tuple[str, tuple[int, ...]]] = {}
+    for name, value in bound.items():
+        if isinstance(value, tuple | list):
+            found |= places({f"{name}[{i}]": part for i, part in enumerate(value)})
+        tensor = value if isinstance(value, Tensor) else getattr(value, "base", None)
+        if isinstance(tensor, Tensor):
+            found.setdefault(tensor.storage.address, (name, tuple(tensor.shape)))
+    return found
+
+
 def as_kernel_sees(jit: Any, bound: dict[str, Any]) -> dict[str, Any]:
     """Return bound arguments as blocks and constants.
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from simrank.device.device import Device
-    from simrank.kernels.machine import Statistics
+    from simrank.kernels.machine import Options, Statistics
 
 Array = np.ndarray[Any, Any]
 # Elements of one operation over all programs of a batch; more than this leaves the caches
@@ -33,7 +33,7 @@ class Grid:
         device: Where they run.
         kernel: The kernel's name, for messages.
         statistics: Where what they do is counted.
-        is_checked: Whether masked-off lanes are poisoned.
+        options: How the launch runs.
 
     Attributes:
         num_splits: How often programs in lockstep went different ways.
@@ -47,8 +47,7 @@ class Grid:
         device: Device,
         kernel: str,
         statistics: Statistics,
-        *,
-        is_checked: bool,
+        options: Options,
     ) -> None:
         self.size = size
         self.num_splits = 0
@@ -57,16 +56,22 @@ class Grid:
         self._device = device
         self._kernel = kernel
         self._statistics = statistics
-        self._is_checked = is_checked
+        self._options = options
 
-    def run(self, body: Callable[[], Any], *, one_by_one: bool = False) -> None:
-        """Run every program, in the order of their ids."""
+    def run(self, body: Callable[[], Any], mode: str = "auto") -> None:
+        """Run every program: in the order of their ids, or shuffled by a fixed seed."""
         total = self.size[0] * self.size[1] * self.size[2]
+        if mode == "shuffled":
+            order = np.random.default_rng(total).permutation(total)
+            for done in range(total):
+                self._run_batch(order[done : done + 1], body, order[done + 1 :])
+            return
+        one_by_one = mode == "one-by-one"
         batch = 1 if one_by_one else _FIRST_BATCH
         done = 0
         while done < total:
             ids = np.arange(done, min(done + batch, total))
-            self._run_batch(ids, body)
+            self._run_batch(ids, body, np.arange(ids[-1] + 1, total))
             done += len(ids)
             if not one_by_one:
                 batch = self._next_batch(batch)
@@ -78,7 +83,7 @@ class Grid:
             return 1
         return max(_BATCH_ELEMENTS // largest, 1, min(batch, 4))
 
-    def _run_batch(self, ids: Array, body: Callable[[], Any]) -> None:
+    def _run_batch(self, ids: Array, body: Callable[[], Any], rest: Array) -> None:
         waiting = [ids]
         while waiting:
             chosen = waiting.pop()
@@ -89,7 +94,7 @@ class Grid:
                 self._statistics,
                 self._kernel,
                 keeps_undo=True,
-                is_checked=self._is_checked,
+                options=self._options,
             )
             self.num_batches += 1
             before = self._statistics.snapshot()
@@ -98,7 +103,6 @@ class Grid:
             except PublishedError:
                 programs.roll_back()
                 self._statistics.restore(before)
-                rest = np.arange(ids[-1] + 1, self.size[0] * self.size[1] * self.size[2])
                 self.left = np.concatenate([chosen, *reversed(waiting), rest])
                 raise
             except Diverged as split:

@@ -13,7 +13,7 @@ from simrank.kernels import arguments
 from simrank.kernels.batches import Grid
 from simrank.kernels.cost import DEFAULT_CTAS_PER_SM, KernelCost, kernel_cost
 from simrank.kernels.link import link
-from simrank.kernels.machine import Statistics
+from simrank.kernels.machine import Options, Statistics
 from simrank.kernels.memory import PublishedError
 from simrank.kernels.programs import ProgramRun, TimedStatistics
 from simrank.units import PS_PER_S
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from simrank.device import Stream
     from simrank.kernels.link import LinkedKernel
 
-MODES = ("auto", "batched", "one-by-one", "tasks")
+MODES = ("auto", "batched", "one-by-one", "shuffled", "tasks")
+PRECISIONS = ("ieee", "hardware")
 
 
 class TritonOperation(Operation):
@@ -37,7 +38,7 @@ class TritonOperation(Operation):
         grid: Programs along each axis.
         statistics: What its programs did.
         cost: What that costs; None before it has run.
-        mode: "batched", "one-by-one" or "tasks".
+        mode: "batched", "one-by-one", "shuffled" or "tasks".
         num_splits: How often programs in lockstep went different ways.
     """
 
@@ -60,7 +61,7 @@ class TritonOperation(Operation):
     def begin(self) -> None:
         """Run the programs, and take the time that they cost."""
         launch, device = self.launch, self.stream.device
-        grid = Grid(launch.grid, device, launch.name, self.statistics, is_checked=launch.is_checked)
+        grid = Grid(launch.grid, device, launch.name, self.statistics, launch.options)
         if self.mode == "tasks":
             self._start_tasks(grid)
             return
@@ -86,7 +87,7 @@ class TritonOperation(Operation):
 
     def _compute(self, grid: Grid) -> None:
         launch, device = self.launch, self.stream.device
-        grid.run(launch.body(), one_by_one=launch.mode == "one-by-one")
+        grid.run(launch.body(), self.mode)
         self.num_splits = grid.num_splits
         self.cost = kernel_cost(
             self.statistics, device, max(launch.num_programs, 1), launch.ctas_per_sm
@@ -122,7 +123,7 @@ class TritonOperation(Operation):
             return
         self._run = run = ProgramRun(
             launch.name, launch.grid, grid.left, device, self.rank, slots, self.statistics, body,
-            is_assumed=launch.is_assumed, is_checked=launch.is_checked,
+            is_assumed=launch.is_assumed, options=launch.options,
         )  # fmt: skip
         device.hold_sms(self._held_sms())
         run.group.on_complete(self._tasks_ended)
@@ -188,7 +189,7 @@ class Launch:
         chosen_mode: How it runs.
         ctas_per_sm: How many programs an SM holds at once.
         is_assumed: Whether that number is assumed.
-        is_checked: Whether masked-off lanes are poisoned.
+        options: How its programs run.
     """
 
     def __init__(
@@ -205,7 +206,6 @@ class Launch:
         given = options.get("num_ctas_per_sm")
         self.is_assumed = given is None
         self.ctas_per_sm = DEFAULT_CTAS_PER_SM if given is None else int(given)
-        self.is_checked = bool(options.get("debug", False))
         conduct = linked.conduct
         if self.mode == "auto":
             self.chosen_mode = "tasks" if conduct.waits or conduct.publishes else "batched"
@@ -216,6 +216,15 @@ class Launch:
             )
         else:
             self.chosen_mode = self.mode
+        precision = options.get("precision", "ieee")
+        if precision not in PRECISIONS:
+            raise ValueError(f"precision={precision!r}; choices: {', '.join(PRECISIONS)}")
+        self.options = Options(
+            is_checked=bool(options.get("debug", False)),
+            num_warps=int(options.get("num_warps", 4)),
+            precision=precision,
+            arguments=arguments.places(bound),
+        )
 
     @property
     def num_programs(self) -> int:
@@ -235,8 +244,9 @@ def launch(jit: Any, grid: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -
         jit: A `@triton.jit` function, or what autotune or heuristics made of one.
         grid: Programs along up to three axes, or a function of the arguments that returns them.
         args: Arguments by position.
-        kwargs: Arguments by name, and options: Triton's, `mode` (one of `MODES`) and
-            `num_ctas_per_sm`.
+        kwargs: Arguments by name, and options: Triton's, `mode` (one of `MODES`), `precision`
+            (one of `PRECISIONS`: "hardware" rounds fp32 inputs of dots to tf32, as NVIDIA GPUs do
+            unless the kernel asks for ieee) and `num_ctas_per_sm`.
 
     Returns:
         The operation; its `statistics` and `cost` are there once it has begun.
@@ -245,11 +255,9 @@ def launch(jit: Any, grid: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -
         TypeError, ValueError: An argument is not what the kernel takes.
         UnsupportedError: The kernel uses what is not emulated.
     """
-    options: dict[str, Any] = {
-        name: kwargs[name] for name in ("debug", "num_ctas_per_sm") if name in kwargs
-    }
-    if "mode" in kwargs:
-        options["mode"] = kwargs.pop("mode")
+    names = ("debug", "num_ctas_per_sm", "num_warps")
+    options: dict[str, Any] = {name: kwargs[name] for name in names if name in kwargs}
+    options |= {name: kwargs.pop(name) for name in ("mode", "precision") if name in kwargs}
     bound = arguments.bind(jit, args, kwargs)
     size = _grid(grid, {**bound, **kwargs})
     launched = Launch(link(jit), size, bound, options)

@@ -6,7 +6,7 @@ interleave at waits only.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -124,6 +124,23 @@ class Statistics:
             restored.read_bytes, restored.written_bytes, restored.low, restored.high = counts
 
 
+class Options(NamedTuple):
+    """What a launch says about how its programs run.
+
+    Attributes:
+        is_checked: Whether masked-off lanes are poisoned (debug mode).
+        num_warps: Warps of a program, for kernels that ask.
+        precision: "ieee", or "hardware": fp32 inputs of dots are rounded to tf32 unless the kernel
+            asks otherwise.
+        arguments: Tensors by the address of their storage: name and shape, for messages.
+    """
+
+    is_checked: bool = False
+    num_warps: int = 4
+    precision: str = "ieee"
+    arguments: dict[int, tuple[str, tuple[int, ...]]] = {}  # noqa: RUF012 - never changed
+
+
 class Programs:
     """Programs of one grid that run in lockstep, or one program that runs alone.
 
@@ -135,7 +152,7 @@ class Programs:
         undo: What was overwritten, newest last; None where nothing needs to be undone.
         sync: How a waiting program waits and publishes; None for kernels that do neither.
         kernel: The kernel's name, for messages.
-        is_checked: Whether masked-off lanes are poisoned (debug mode).
+        options: How the launch runs.
     """
 
     def __init__(
@@ -148,7 +165,7 @@ class Programs:
         *,
         keeps_undo: bool = False,
         sync: Any = None,
-        is_checked: bool = False,
+        options: Options = Options(),  # noqa: B008 - it is immutable
     ) -> None:
         self.grid = grid
         self.ids = ids
@@ -157,7 +174,7 @@ class Programs:
         self.kernel = kernel
         self.undo: list[tuple[Array, Any, Any]] | None = [] if keeps_undo else None
         self.sync = sync
-        self.is_checked = is_checked
+        self.options = options
         self.program_ids: list[Block | None] = [None, None, None]
 
     def __len__(self) -> int:

@@ -185,7 +185,7 @@ def _masked(
 ) -> Any:
     """Put `other` where lanes are masked off; poison in debug mode, else zero, if there is none."""
     if other is None:
-        fill: Any = _poison(element) if programs.is_checked else element.compute.type(0)
+        fill: Any = _poison(element) if programs.options.is_checked else element.compute.type(0)
     else:
         fill = cast_to(as_block(other), element).values
     if type(values) is not _ndarray and type(active) is not _ndarray:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from simrank.engine import CallSite, Engine
     from simrank.kernels.block import Block
     from simrank.kernels.language.atomics import Order
+    from simrank.kernels.machine import Options
     from simrank.kernels.types import ElementType
 
 Array = np.ndarray[Any, Any]
@@ -77,7 +78,7 @@ class ProgramRun:
         body: Callable[[], Any],
         *,
         is_assumed: bool,
-        is_checked: bool,
+        options: Options,
     ) -> None:
         self.name = name
         self.device = device
@@ -93,7 +94,7 @@ class ProgramRun:
         self._grid = grid
         self._statistics = statistics
         self._body = body
-        self._is_checked = is_checked
+        self._options = options
         self._next = 0
         self._live: dict[int, ProgramSync] = {}
         self._owner = current_program()
@@ -128,7 +129,7 @@ class ProgramRun:
             self._statistics,
             self.name,
             sync=sync,
-            is_checked=self._is_checked,
+            options=self._options,
         )
         sync.programs = programs
         self._live[number] = sync
