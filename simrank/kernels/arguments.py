@@ -5,14 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from triton.runtime import jit
 
 from simrank.device import Tensor
-from simrank.errors import UnsupportedError
 from simrank.kernels import types
-from simrank.kernels.block import Block, constant, scalar_of
+from simrank.kernels.block import Block, cast_to, constant, scalar_of
+from simrank.kernels.language import windows
 from simrank.kernels.link import substitute
 from simrank.kernels.types import ElementType, of_memory, pointer_to
 
+_TensorWrapper: Any = jit.TensorWrapper  # What `triton.reinterpret` returns.
 # Options of a launch that say how the compiler shall build it; they change no value.
 OPTIONS = {
     "num_warps", "num_stages", "num_ctas", "maxnreg", "debug", "enable_fp_fusion",
@@ -24,32 +26,32 @@ OPTIONS = {
 }  # fmt: skip
 
 
-def bind(jit: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+def bind(kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
     """Return a kernel's arguments by name, in the order of its parameters; options are left out.
 
     Raises:
         TypeError: One is missing, unknown or given twice.
     """
-    names = jit.arg_names
+    names = kernel.arg_names
     if len(args) > len(names):
-        raise TypeError(f"{jit.__name__}() takes {len(names)} arguments, {len(args)} were given")
+        raise TypeError(f"{kernel.__name__}() takes {len(names)} arguments, {len(args)} were given")
     bound = dict(zip(names, args, strict=False))
     for name, value in kwargs.items():
         if name in bound:
-            raise TypeError(f"{jit.__name__}() got multiple values for argument '{name}'")
+            raise TypeError(f"{kernel.__name__}() got multiple values for argument '{name}'")
         if name in names:
             bound[name] = value
         elif name not in OPTIONS:
             raise KeyError(f"Keyword argument {name} was specified but unrecognised")
     missing = []
-    for parameter in jit.params:
+    for parameter in kernel.params:
         if parameter.name not in bound:
             if parameter.has_default:
                 bound[parameter.name] = parameter.default
             else:
                 missing.append(repr(parameter.name))
     if missing:
-        raise TypeError(f"{jit.__name__}() is missing arguments: {', '.join(missing)}")
+        raise TypeError(f"{kernel.__name__}() is missing arguments: {', '.join(missing)}")
     return {name: bound[name] for name in names}
 
 
@@ -65,7 +67,7 @@ def places(bound: dict[str, Any]) -> dict[int, tuple[str, tuple[int, ...]]]:
     return found
 
 
-def as_kernel_sees(jit: Any, bound: dict[str, Any]) -> dict[str, Any]:
+def as_kernel_sees(kernel: Any, bound: dict[str, Any]) -> dict[str, Any]:
     """Return bound arguments as blocks and constants.
 
     Raises:
@@ -73,7 +75,7 @@ def as_kernel_sees(jit: Any, bound: dict[str, Any]) -> dict[str, Any]:
         TypeError: An argument is of a type that kernels do not take.
     """
     found = {}
-    for parameter in jit.params:
+    for parameter in kernel.params:
         value = bound[parameter.name]
         if parameter.is_constexpr:
             found[parameter.name] = substitute(value)
@@ -82,20 +84,22 @@ def as_kernel_sees(jit: Any, bound: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _argument(value: Any, name: str, annotated: Any) -> Any:
+def _argument(value: Any, name: str, annotated: Any) -> Any:  # noqa: PLR0911 - a case each
     if isinstance(value, Tensor):
         return _pointer(value, name)
+    if isinstance(value, _TensorWrapper):
+        return cast_to(_pointer(value.base, name), pointer_to(types.element_type(value.dtype)))
     if isinstance(value, bool | int | float | np.integer | np.floating | np.bool_):
         element = _SCALARS.get(annotated) if isinstance(annotated, str) else None
         if element is not None:
             return Block(scalar_of(value, element), element)
-        return constant(value.item() if isinstance(value, np.generic) else value)
+        return _number(value.item() if isinstance(value, np.generic) else value)
     if value is None or isinstance(value, str) or type(value) is Block:
         return value
     if isinstance(value, tuple | list):
         return _tuple(value, name)
     if hasattr(value, "block_shape") and hasattr(value, "base"):
-        raise UnsupportedError(f"argument '{name}': tensor descriptors are not supported yet")
+        return windows.of_host(value, _pointer(value.base, name))
     if hasattr(value, "data_ptr"):
         raise TypeError(
             f"argument '{name}' is a {type(value).__module__}.{type(value).__name__}: kernels on "
@@ -105,6 +109,17 @@ def _argument(value: Any, name: str, annotated: Any) -> Any:
     if found is value and not callable(value) and not isinstance(value, type):
         raise TypeError(f"argument '{name}' is a {type(value).__name__}, which no kernel takes")
     return found
+
+
+def _number(value: Any) -> Block:
+    """Return a number in the type in which a launch passes it: floats are fp32."""
+    if isinstance(value, float):
+        return Block(np.float32(value), types.float32)
+    if isinstance(value, bool) or -(2**31) <= value < 2**31:
+        return constant(value)
+    if not -(2**63) <= value < 2**64:
+        raise OverflowError(f"integer argument {value} does not fit 64 bits")
+    return constant(value, types.int64 if value < 2**63 else types.uint64)
 
 
 def _tuple(values: Any, name: str) -> Any:

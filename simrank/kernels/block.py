@@ -131,10 +131,22 @@ class Block:
     ) -> Block:
         """Return the block in another type; see `tl.cast`."""
         if fp_downcast_rounding not in (None, "rtne", "rtz"):
-            raise ValueError(f"fp_downcast_rounding={fp_downcast_rounding!r}; choices: rtne, rtz")
+            raise ValueError(
+                f"Invalid rounding mode: {fp_downcast_rounding}. Supported rounding modes are "
+                "'rtne' and 'rtz'."
+            )
         target = element_type(dtype)
         if bitcast:
             return bitcast_to(self, target)
+        if (
+            fp_downcast_rounding
+            and self.element is not target
+            and not _narrows(self.element, target)
+        ):
+            raise ValueError(
+                "fp_downcast_rounding should be set only for truncating fp conversions. "
+                f"Source scalar type is {self.element} and destination type is {target}"
+            )
         return cast_to(self, target, toward_zero=fp_downcast_rounding == "rtz")
 
     # ---- what Python asks, where programs may go different ways ----
@@ -201,11 +213,11 @@ class Block:
 
     def logical_and(self, other: Block) -> Block:
         """Return where both are true."""
-        return as_truth(self) & as_truth(other)
+        return as_logical(self) & as_logical(other)
 
     def logical_or(self, other: Block) -> Block:
         """Return where one of them is true."""
-        return as_truth(self) | as_truth(other)
+        return as_logical(self) | as_logical(other)
 
     # Set in `operators`, from a table: + - * / // % & | ^ << >> and comparisons.
     __add__: Callable[[Block, Any], Block]
@@ -300,7 +312,7 @@ def cast_to(block: Block, target: ElementType, *, toward_zero: bool = False) -> 
     if target.kind == "b":
         return Block(values != 0, int1)
     if own.kind == "f" and target.kind in "iu":
-        return Block(_to_integer(values, target), target)
+        return Block(to_integer(values, target), target)
     values = values.astype(target.compute)
     if target.round is not None and (
         own.kind != "f" or own.bits > target.bits or _mixed(own, target)
@@ -309,12 +321,16 @@ def cast_to(block: Block, target: ElementType, *, toward_zero: bool = False) -> 
     return Block(values, target)
 
 
+def _narrows(own: ElementType, target: ElementType) -> bool:
+    return own.kind == "f" == target.kind and target.bits < own.bits
+
+
 def _mixed(own: ElementType, target: ElementType) -> bool:
     """Whether two floating types of one width, or fp8 kinds, do not hold each other's values."""
     return target.bits in {own.bits, 8}
 
 
-def _to_integer(values: Any, target: ElementType) -> Any:
+def to_integer(values: Any, target: ElementType) -> Any:
     """Convert floats as hardware does: toward zero, saturated, NaN to zero."""
     low, high = types.integer_range(target)
     wide = np.nan_to_num(np.asarray(values, np.float64), nan=0.0, posinf=high, neginf=low)
@@ -388,7 +404,7 @@ def bitcast_to(block: Block, target: ElementType) -> Block:
         return block
     if "p" in (own.kind, target.kind):
         return _cast_pointer(block, target)
-    if own.bits != target.bits and not (own.bits == 1 and target.bits == 8):
+    if own.bits != target.bits:
         raise ValueError(
             f"Cannot bitcast data-type of size {own.bits} to data-type of size {target.bits}"
         )
@@ -404,3 +420,12 @@ def as_truth(value: Any) -> Block:
     if block.element.kind not in "iu":
         raise ValueError(f"a condition must be an integer or int1, not {block.element}")
     return Block(block.values != 0, int1)
+
+
+def as_logical(value: Any) -> Block:
+    """Return an operand of `and`, `or` and `not`, which Triton takes as int1 only.
+
+    Raises:
+        ValueError: It is of another type.
+    """
+    return bitcast_to(as_block(value), int1)

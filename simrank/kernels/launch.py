@@ -278,7 +278,7 @@ def _tensors(values: Any) -> list[Tensor]:
             found.append(value)
         elif isinstance(value, tuple | list):
             found += _tensors(value)
-        elif hasattr(value, "block_shape") and isinstance(getattr(value, "base", None), Tensor):
+        elif isinstance(getattr(value, "base", None), Tensor):  # Descriptors, reinterpreted ones.
             found.append(value.base)
     return found
 

@@ -18,7 +18,7 @@ from triton.language import core
 
 from simrank.errors import UnsupportedError
 from simrank.kernels.block import Block
-from simrank.kernels.language import BY_MODULE, control, elementwise
+from simrank.kernels.language import BY_MODULE, control, elementwise, windows
 from simrank.kernels.rewrite import HELPERS, Rewriter
 from simrank.kernels.waits import Conduct, conduct_of, is_wait
 
@@ -216,7 +216,8 @@ def _of_function(function: Any) -> Any:
     native = BY_MODULE.get(module, {}).get(name)
     if native is not None:
         return native
-    if not getattr(function, core.TRITON_BUILTIN, False):
+    is_stub = module.startswith("triton.language.extra.")  # Which the compiler fills in.
+    if not is_stub and not getattr(function, core.TRITON_BUILTIN, False):
         return function
 
     def refuse(*_: Any, **__: Any) -> Any:
@@ -244,7 +245,9 @@ class ModuleProxy:
 
     def __getattr__(self, name: str) -> Any:
         """Return what stands for the module's attribute, and keep it."""
-        found = substitute(getattr(self._module, name))
+        module = self._module
+        gone = BY_MODULE.get(module.__name__, {}).get(name)
+        found = substitute(getattr(module, name) if hasattr(module, name) or not gone else gone)
         self.__dict__[name] = found
         return found
 
@@ -275,6 +278,8 @@ _CLASSES: dict[Any, Any] = {
     core.range: control.Range,
     core.static_range: control.static_range,
     core.tuple: tuple,
+    core.tensor_descriptor: windows.Descriptor,
+    core.tensor_descriptor_base: windows.Descriptor,
     builtins.range: control.Range,
 }
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, Any
 
-from simrank.kernels.block import Block, as_truth, constant
+from simrank.kernels.block import Block, as_logical, constant
 from simrank.kernels.language.control import device_assert
 from simrank.kernels.programs import counting_spin, pure_spin
 from simrank.kernels.waits import is_pure_spin
@@ -176,7 +176,7 @@ def _assigned(value: Any) -> Any:
 
 def _and(left: Any, right: Any) -> Any:
     if type(left) is Block and type(right) is Block:
-        return as_truth(left) & as_truth(right)
+        return as_logical(left) & as_logical(right)
     if type(left) is Block:  # A plain number: false decides, true changes nothing.
         return left if right else right
     return right
@@ -184,14 +184,14 @@ def _and(left: Any, right: Any) -> Any:
 
 def _or(left: Any, right: Any) -> Any:
     if type(left) is Block and type(right) is Block:
-        return as_truth(left) | as_truth(right)
+        return as_logical(left) | as_logical(right)
     if type(left) is Block:
         return right or left
     return right
 
 
 def _not(value: Any) -> Any:
-    return ~as_truth(value) if type(value) is Block else not value
+    return ~as_logical(value) if type(value) is Block else not value
 
 
 HELPERS = {

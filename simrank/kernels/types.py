@@ -185,11 +185,15 @@ def _promote(first: ElementType, second: ElementType, *, divides: bool) -> Eleme
 
 
 def _promote_integers(first: ElementType, second: ElementType, *, divides: bool) -> ElementType:
-    unsigned = [t for t in (first, second) if t.kind == "u"]
+    unsigned = [t for t in (first, second) if t.kind in "ub"]  # int1 counts as unsigned.
     if len(unsigned) != 1:
         return first if first.bits > second.bits else second
     if divides:
-        raise TypeError(f"Cannot use /, #, or % with {first} and {second}: different signedness")
+        raise TypeError(
+            f"Cannot use /, #, or % with {first} and {second} because they have different "
+            "signedness;this is unlikely to result in a useful answer. Cast them to the same "
+            "signedness."
+        )
     one = unsigned[0]
     other = second if one is first else first
     return one if one.bits >= other.bits else other

@@ -7,7 +7,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from simrank.kernels.language import access, atomics, control, elementwise, reductions, shapes
+from simrank.kernels.language import (
+    access,
+    atomics,
+    control,
+    dots,
+    elementwise,
+    libdevice,
+    reductions,
+    shapes,
+    windows,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,6 +28,8 @@ CORE: dict[str, Callable[..., Any]] = {
     **reductions.FUNCTIONS,
     **access.FUNCTIONS,
     **atomics.FUNCTIONS,
+    **dots.FUNCTIONS,
+    **windows.FUNCTIONS,
     **control.FUNCTIONS,
     "range": control.Range,
     "static_range": control.static_range,
@@ -27,7 +39,9 @@ MATH: dict[str, Callable[..., Any]] = elementwise.MATH
 STANDARD: dict[str, Callable[..., Any]] = reductions.STANDARD
 
 BY_MODULE: dict[str, dict[str, Callable[..., Any]]] = {
+    "triton.language": CORE,  # Names that this version of triton has no more.
     "triton.language.core": CORE,
     "triton.language.math": MATH,
     "triton.language.standard": STANDARD,
+    **libdevice.BY_MODULE,
 }

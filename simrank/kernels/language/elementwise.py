@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from math import erf as erf_of_number
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,17 +12,17 @@ from simrank.kernels.block import (
     Block,
     aligned,
     as_block,
-    as_truth,
+    cast_to,
     check_broadcast,
 )
+from simrank.kernels.language import special
 from simrank.kernels.operators import operands
-from simrank.kernels.types import ElementType, float32, float64
+from simrank.kernels.types import ElementType, float32, float64, int1
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 Array = np.ndarray[Any, Any]
-_FP32_FP64 = ("fp32", "fp64")
 
 
 def _pair(first: Any, second: Any, *, divides: bool = False) -> tuple[Any, Any, ElementType]:
@@ -107,7 +106,7 @@ def clamp(x: Any, min: Any, max: Any, propagate_nan: Any = tl.PropagateNan.NONE)
 
 def where(condition: Any, x: Any, y: Any) -> Block:
     """Return x where the condition holds, else y."""
-    chosen = as_truth(condition) if type(condition) is Block else as_truth(bool(condition))
+    chosen = cast_to(as_block(condition), int1)
     first, second = as_block(x), as_block(y)
     if first.element.kind == "p" or second.element.kind == "p":
         return _where_pointers(chosen, first, second)
@@ -161,10 +160,36 @@ def fma(x: Any, y: Any, z: Any) -> Block:
     third = as_block(z)
     result = types.promote(result, third.element) if type(z) is Block else result
     wide = np.float64 if result.kind == "f" else result.compute
-    product = np.asarray(ours, wide) * np.asarray(theirs, wide)
-    one, other = aligned(product, np.asarray(third.values, wide))
-    found = (one + other).astype(result.compute)
+    one, other = aligned(ours, third.values)
+    one, two = aligned(one, theirs)
+    found = fused(*(np.asarray(v).astype(wide) for v in (one, two, other)))
+    found = found.astype(result.compute)
     return _rounded(found if found.ndim else found[()], result)
+
+
+def fused(first: Array, second: Array, third: Array) -> Array:
+    """Return first * second + third in float64 with the products' rounding error added back.
+
+    Source: Dekker, "A floating-point technique for extending the available precision", 1971.
+    """
+    product = first * second
+    if product.dtype != np.float64:
+        return product + third
+    split = 134217729.0  # 2**27 + 1
+    high, low = (_upper(value, split) for value in (first, second))
+    error = ((high * low - product) + high * (second - low) + (first - high) * low) + (
+        first - high
+    ) * (second - low)
+    total = product + third
+    back = total - product
+    lost = (product - (total - back)) + (third - back)
+    found = total + (lost + error)
+    return np.where(np.isfinite(found), found, total)
+
+
+def _upper(value: Array, split: float) -> Array:
+    scaled = value * split
+    return scaled - (scaled - value)
 
 
 def fdiv(x: Any, y: Any, ieee_rounding: bool = False, approx: bool = False) -> Block:
@@ -178,7 +203,10 @@ def fdiv(x: Any, y: Any, ieee_rounding: bool = False, approx: bool = False) -> B
 
 
 def div_rn(x: Any, y: Any) -> Block:
-    """Return x / y, rounded to nearest."""
+    """Return x / y of fp32, rounded to nearest."""
+    for block in (x, y):
+        if type(block) is Block and block.element is not float32:
+            raise ValueError(f"Expected dtype ['fp32'] but got {block.element}")
     return fdiv(x, y, ieee_rounding=True)
 
 
@@ -206,27 +234,18 @@ def _high_of_64(one: Any, other: Any) -> Any:
 
 
 def _floating(name: str, compute: Callable[[Any], Any]) -> Callable[[Any], Block]:
-    """Return a function that Triton has for fp32 and fp64 only."""
+    """Return a function that Triton has for fp32 and fp64 only, or for fp32 only."""
+    elements = (float32,) if name.endswith("_rn") else (float32, float64)
 
     def function(x: Any) -> Block:
         block = as_block(x)
         element = block.element
-        if element is not float32 and element is not float64:
-            raise ValueError(f"Expected dtype {list(_FP32_FP64)} but got {element}")
+        if element not in elements:
+            raise ValueError(f"Expected dtype {[e.name for e in elements]} but got {element}")
         return Block(compute(block.values), element)
 
     function.__name__ = name
     return function
-
-
-def _erf(values: Any) -> Any:
-    """Return erf, by the C library's, in float64."""
-    found = np.frompyfunc(erf_of_number, 1, 1)(np.asarray(values, np.float64))
-    return np.asarray(found, np.float64).astype(values.dtype)[()]
-
-
-def _rsqrt(values: Any) -> Any:
-    return (1 / np.sqrt(np.asarray(values, np.float64))).astype(values.dtype)[()]
 
 
 def absolute(x: Any) -> Block:
@@ -258,8 +277,8 @@ _PLAIN: dict[str, Callable[[Any], Any]] = {
     "sin": np.sin,
     "sqrt": np.sqrt,
     "sqrt_rn": np.sqrt,
-    "rsqrt": _rsqrt,
-    "erf": _erf,
+    "rsqrt": special.through_float64(lambda x: 1 / np.sqrt(x)),
+    "erf": special.erf,
     "floor": np.floor,
     "ceil": np.ceil,
 }

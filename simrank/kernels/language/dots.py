@@ -1,0 +1,195 @@
+"""Products of matrices: types and limits as the compiler has them, fp32 accumulation (rule K3)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from simrank.errors import UnsupportedError
+from simrank.kernels import machine
+from simrank.kernels.block import Block
+from simrank.kernels.language import numbers, shapes
+from simrank.kernels.types import (
+    ElementType,
+    bfloat16,
+    element_type,
+    float16,
+    float32,
+    float64,
+    int8,
+    int32,
+    uint8,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_PRECISIONS = ("tf32", "tf32x3", "ieee", "bf16x3", "bf16x6")
+_INPUTS = (int8, uint8, float16, bfloat16, float32, float64)
+_LEAST_K = {8: 32, 16: 16, 32: 8, 64: 4}  # Of triton's NVIDIA backend; M and N may be 1.
+
+
+def dot(
+    input: Block,  # noqa: A002 - Triton's name
+    other: Block,
+    acc: Any = None,
+    input_precision: str | None = None,
+    allow_tf32: bool | None = None,
+    max_num_imprecise_acc: Any = None,
+    out_dtype: Any = None,
+) -> Block:
+    """Return the product of two matrices, or of batches of them; see `tl.dot`.
+
+    It accumulates in fp32 (int32, fp64 where those go in). What the hardware accumulates less
+    precisely, fp16 and fp8 in one instruction, is rounded once at the end here.
+
+    Raises:
+        ValueError: Types or shapes that the compiler does not take.
+    """
+    del max_num_imprecise_acc
+    if input_precision is not None and allow_tf32 is not None:
+        raise ValueError("Only one of input_precision and allow_tf32 can be specified")
+    if input_precision is None:
+        input_precision = "tf32" if allow_tf32 is None or allow_tf32 else "ieee"
+    if str(input_precision).lower() not in _PRECISIONS:
+        raise ValueError(f"input_precision must be one of {_PRECISIONS}. Got {input_precision}")
+    if type(input) is not Block or type(other) is not Block or not (input.shape and other.shape):
+        raise ValueError("dot operands must be block tensors (not scalars)")
+    if len(input.shape) > 3:
+        return _of_more_dims(input, other, acc, input_precision, out_dtype)
+    _check_types(input.element, other.element)
+    _check_shapes(input, other)
+    wanted = _wanted(acc, out_dtype)
+    result = _result(input.element, wanted)
+    shape = (*input.shape[:-1], other.shape[-1])
+    if acc is not None:
+        _check_accumulator(acc, shape, result, wanted)
+    found = _product(input, other, precision=str(input_precision).lower())
+    if acc is not None:
+        found = found + acc.values
+    _count(input, found)
+    return Block(found if result.round is None else result.round(found), result)
+
+
+def _of_more_dims(first: Block, second: Block, acc: Any, precision: str, out_dtype: Any) -> Block:
+    """Return a product of batches with several dims, as one batch."""
+    ours, theirs = first.shape, second.shape
+    if ours[:-2] != theirs[:-2]:
+        raise ValueError("input and other must have equal batch shapes")
+    batch = int(np.prod(ours[:-2]))
+    if acc is not None:
+        acc = shapes.reshape(acc, (batch, ours[-2], theirs[-1]))
+    found = dot(
+        shapes.reshape(first, (batch, *ours[-2:])),
+        shapes.reshape(second, (batch, *theirs[-2:])),
+        acc,
+        precision,
+        out_dtype=out_dtype,
+    )
+    return shapes.reshape(found, (*ours[:-1], theirs[-1]))
+
+
+def _is_fp8(element: ElementType) -> bool:
+    return element.kind == "f" and element.bits == 8
+
+
+def _check_types(ours: ElementType, theirs: ElementType) -> None:
+    if _is_fp8(ours) and _is_fp8(theirs):
+        return
+    for side, element in (("lhs", ours), ("rhs", theirs)):
+        if element not in _INPUTS:
+            raise ValueError(f"Unsupported {side} dtype {element}")
+    if ours is not theirs:
+        raise ValueError(f"Both operands must be same dtype. Got {ours} and {theirs}")
+    if ours is uint8:
+        raise ValueError("only int8 supported!")
+
+
+def _check_shapes(first: Block, second: Block) -> None:
+    ours, theirs = list(first.shape), list(second.shape)
+    if len(ours) != len(theirs) or len(ours) < 2:
+        raise ValueError(f"Both inputs must be either 2D or 3D; (lhs: {ours} vs rhs: {theirs})")
+    if ours[:-2] != theirs[:-2]:
+        raise ValueError("input and other must have equal batch shapes")
+    if ours[-1] != theirs[-2]:
+        raise ValueError(
+            f"First input shape ({ours}) and second input shape {theirs} are not compatible for "
+            f"matmul (second index of first shape ({ours[-1]}) must be equal to first index of "
+            f"second shape ({theirs[-2]})"
+        )
+    least = _LEAST_K[first.element.bits]
+    if ours[-1] < least:
+        raise ValueError(f"Input shapes should have M >= 1, N >= 1 and K >= {least}")
+
+
+def _wanted(acc: Any, out_dtype: Any) -> ElementType:
+    if out_dtype is not None:
+        return element_type(out_dtype)
+    return float32 if acc is None else acc.element
+
+
+def _result(ours: ElementType, wanted: ElementType) -> ElementType:
+    """Return the type of a product."""
+    if ours is int8:
+        return int32
+    if wanted is bfloat16:
+        raise ValueError(
+            "out_dtype=bfloat16 is unsupported. Please use out_dtype=float32/float16 and cast with "
+            "`.to(tl.bfloat16)`"
+        )
+    if ours in (float32, bfloat16):
+        return float32
+    return float64 if ours is float64 else wanted
+
+
+def _check_accumulator(
+    acc: Any, shape: tuple[int, ...], result: ElementType, wanted: ElementType
+) -> None:
+    if tuple(acc.shape) != shape:
+        raise ValueError(f"expected accumulator shape {list(shape)}, got {list(acc.shape)}")
+    for expected in (wanted, result):
+        if acc.element is not expected:
+            raise ValueError(
+                f"expected accumulator dtype {expected}, got {acc.element}; pass "
+                f"out_dtype={acc.element} to use this accumulator dtype"
+            )
+
+
+def _product(first: Block, second: Block, *, precision: str) -> Any:
+    ours, theirs = first.values, second.values
+    if first.element is int8:  # float64 holds products of 8-bit integers and their sums exactly.
+        return np.matmul(ours.astype(np.float64), theirs.astype(np.float64)).astype(np.int32)
+    options = machine.now().options
+    if options.precision == "hardware" and first.element is float32 and precision == "tf32":
+        ours, theirs = (numbers.to_tf32(v, truncates=True) for v in (ours, theirs))
+    return np.matmul(ours, theirs)
+
+
+def _count(first: Block, found: Any) -> None:
+    programs = machine.now()
+    copies = len(programs) if len(found) == 1 else 1
+    num_flops = 2 * found.size * first.shape[-1] * copies
+    programs.statistics.count_flops(first.element.name, num_flops)
+
+
+def dot_scaled(*args: Any, **kwargs: Any) -> Block:
+    """Refuse: microscaling formats are not emulated."""
+    del args, kwargs
+    raise UnsupportedError("tl.dot_scaled is not supported: no microscaling formats")
+
+
+def map_elementwise(*args: Any, **kwargs: Any) -> Block:
+    """Refuse: a function of single elements, packed, has no block to work on."""
+    del args, kwargs
+    raise UnsupportedError(
+        "tl.map_elementwise is not supported\n"
+        "  to fix: call the function on the whole block; use tl.where instead of if"
+    )
+
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "dot": dot,
+    "dot_scaled": dot_scaled,
+    "map_elementwise": map_elementwise,
+}

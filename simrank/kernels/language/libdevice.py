@@ -1,0 +1,274 @@
+"""`tl.extra.libdevice` and `tl.extra.cuda`: a table of functions, and what a program can ask.
+
+The table says for each function which types go in and what computes it; types, broadcasting and
+refusals are done once, in `_function`.
+"""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from simrank.kernels import machine
+from simrank.kernels.block import Block, aligned, as_block, check_broadcast, to_integer
+from simrank.kernels.language.elementwise import fused
+from simrank.kernels.language.special import erf, erfinv, through_float64
+from simrank.kernels.types import (
+    ElementType,
+    float32,
+    float64,
+    int1,
+    int32,
+    int64,
+    uint32,
+    uint64,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Compute = Callable[..., Any]
+    Signatures = dict[tuple[ElementType, ...], ElementType]
+
+_FLOATS = (float32, float64)
+
+
+def _function(name: str, signatures: Signatures, compute: Compute) -> Callable[..., Block]:
+    """Return one function of libdevice.
+
+    Raises (the function):
+        ValueError: Its arguments have none of the types of its signatures.
+    """
+
+    def call(*args: Any) -> Block:
+        blocks = [as_block(arg) for arg in args]
+        own = tuple(block.element for block in blocks)
+        result = signatures.get(own)
+        if result is None:
+            wanted = "; ".join(", ".join(t.name for t in types) for types in signatures)
+            given = ", ".join(t.name for t in own)
+            raise ValueError(f"libdevice.{name}: input arg type does not match. "
+                             f"Expect one of {wanted}, got {given}")  # fmt: skip
+        values = _broadcast(blocks)
+        found = compute(*values)
+        return Block(found.astype(result.compute, copy=False), result)
+
+    call.__name__ = name
+    return call
+
+
+def _broadcast(blocks: list[Block]) -> list[Any]:
+    values = [block.values for block in blocks]
+    for first, second in pairwise(blocks):
+        check_broadcast(first, second)
+    widest = max(values, key=np.ndim)
+    return [aligned(value, widest)[0] for value in values]
+
+
+def _floating(num_args: int, result: ElementType | None = None) -> Signatures:
+    return {(t,) * num_args: result or t for t in _FLOATS}
+
+
+def _rounded_away(values: Any) -> Any:
+    """Round halves away from zero, as C's `round`."""
+    return np.copysign(np.floor(np.abs(values) + values.dtype.type(0.5)), values)
+
+
+def _fma(first: Any, second: Any, third: Any) -> Any:
+    return fused(*(v.astype(np.float64) for v in (first, second, third))).astype(first.dtype)
+
+
+def _power(base: Any, exponent: Any) -> Any:
+    if exponent.dtype.kind == "i":
+        return np.power(base.astype(np.float64), exponent).astype(base.dtype)
+    return np.power(base, exponent)
+
+
+def _leading_zeros(values: Any) -> Any:
+    bits = values.dtype.itemsize * 8
+    left = values.view(np.dtype(f"u{values.dtype.itemsize}")).copy()
+    found = np.zeros(np.shape(values), np.int32)
+    step = bits // 2
+    while step:  # Move the highest bit up by halves.
+        is_clear = left < (left.dtype.type(1) << left.dtype.type(bits - step))
+        found = found + np.where(is_clear, step, 0)
+        left = np.where(is_clear, left << left.dtype.type(step), left).astype(left.dtype)
+        step //= 2
+    return np.where(left == 0, bits, found)
+
+
+def _population(values: Any) -> Any:
+    return np.bitwise_count(values.view(np.dtype(f"u{values.dtype.itemsize}")))
+
+
+def _first_set(values: Any) -> Any:
+    """Return the place of the lowest set bit, from 1; 0 where there is none."""
+    lowest = values & -values
+    bits = values.dtype.itemsize * 8
+    return np.where(values == 0, 0, bits - _leading_zeros(lowest))
+
+
+def _reversed_bits(values: Any) -> Any:
+    size = values.dtype.itemsize
+    raw = np.ascontiguousarray(values)[..., None].view(np.uint8)
+    bits = np.unpackbits(raw, axis=-1)[..., ::-1]
+    packed = np.ascontiguousarray(np.packbits(bits, axis=-1))
+    return packed.view(np.dtype(f"i{size}"))[..., 0]
+
+
+def _high_half(first: Any, second: Any) -> Any:
+    if first.dtype.itemsize == 4:
+        wide = np.int64 if first.dtype.kind == "i" else np.uint64
+        return (first.astype(wide) * second.astype(wide)) >> wide(32)
+    products = np.asarray(first, object) * np.asarray(second, object)
+    return np.asarray(products >> 64).astype(first.dtype)
+
+
+def _bits(target: type[np.generic]) -> Compute:
+    return lambda values: values.view(target)
+
+
+def _whole(rounded: Compute, target: ElementType) -> Compute:
+    return lambda values: to_integer(rounded(values), target)
+
+
+def _each(function: Callable[..., float]) -> Compute:
+    """Return a function of Python's `math` for arrays, computed in float64."""
+    return through_float64(np.frompyfunc(function, 1, 1))
+
+
+def _log_gamma(number: float) -> float:
+    return math.inf if number <= 0 and number == math.floor(number) else math.lgamma(number)
+
+
+_UNARY: dict[str, Compute] = {
+    "floor": np.floor, "ceil": np.ceil, "trunc": np.trunc, "rint": np.rint, "round": _rounded_away,
+    "nearbyint": np.rint, "sqrt": np.sqrt, "sqrt_rn": np.sqrt, "cbrt": np.cbrt,
+    "rsqrt": through_float64(lambda x: 1 / np.sqrt(x)),
+    "rcbrt": through_float64(lambda x: 1 / np.cbrt(x)), "rcp_rn": lambda x: 1 / x,
+    "exp": np.exp, "exp2": np.exp2, "exp10": through_float64(lambda x: np.power(10.0, x)),
+    "expm1": np.expm1, "log": np.log, "log2": np.log2, "log10": np.log10, "log1p": np.log1p,
+    "logb": lambda x: np.floor(np.log2(np.abs(x))),
+    "sin": np.sin, "cos": np.cos, "tan": np.tan, "asin": np.arcsin, "acos": np.arccos,
+    "atan": np.arctan, "sinh": np.sinh, "cosh": np.cosh, "tanh": np.tanh, "asinh": np.arcsinh,
+    "acosh": np.arccosh, "atanh": np.arctanh,
+    "sinpi": through_float64(lambda x: np.sin(np.pi * np.fmod(x, 2.0))),
+    "cospi": through_float64(lambda x: np.cos(np.pi * np.fmod(x, 2.0))),
+    "erf": erf, "erfc": _each(math.erfc), "erfinv": erfinv,
+    "normcdf": _each(lambda x: 0.5 * math.erfc(-x / math.sqrt(2))), "lgamma": _each(_log_gamma),
+}  # fmt: skip
+_BINARY: dict[str, Compute] = {
+    "copysign": np.copysign, "fmod": np.fmod, "atan2": np.arctan2, "hypot": np.hypot,
+    "nextafter": np.nextafter, "add_rn": np.add, "sub_rn": np.subtract, "mul_rn": np.multiply,
+    "div_rn": np.divide, "fdim": lambda x, y: np.where(x > y, x - y, x.dtype.type(0)),
+    "remainder": lambda x, y: x - np.rint(x / y) * y,
+}  # fmt: skip
+_TERNARY: dict[str, Compute] = {"fma": _fma, "fma_rn": _fma}
+_FAST: dict[str, Compute] = {
+    "fast_sinf": np.sin, "fast_cosf": np.cos, "fast_tanf": np.tan, "fast_logf": np.log,
+    "fast_log2f": np.log2, "fast_log10f": np.log10, "fast_expf": np.exp,
+    "fast_exp10f": through_float64(lambda x: np.power(10.0, x)),
+    "rsqrt_rn": through_float64(lambda x: 1 / np.sqrt(x)),
+    "saturatef": lambda x: np.clip(np.nan_to_num(x, nan=0.0), 0, 1),
+}  # fmt: skip
+_FAST_BINARY: dict[str, Compute] = {"fast_dividef": np.divide, "fast_powf": np.power}
+_TESTS: dict[str, Compute] = {"isnan": np.isnan, "isinf": np.isinf, "signbit": np.signbit}
+_ROUNDINGS: dict[str, Compute] = {"rn": np.rint, "rz": np.trunc, "rd": np.floor, "ru": np.ceil}
+
+_ONE_FLOAT: Signatures = {(float32,): float32}
+_TWO_FLOATS: Signatures = {(float32, float32): float32}
+_INTEGERS: Signatures = {(int32,): int32, (int64,): int32}
+_SAME_INTEGER: Signatures = {(int32,): int32, (int64,): int64}
+_PRODUCTS: Signatures = {(t, t): t for t in (int32, uint32, int64, uint64)}
+
+_TABLE: dict[str, tuple[Signatures, Compute]] = {
+    **{name: (_floating(1), compute) for name, compute in _UNARY.items()},
+    **{name: (_floating(2), compute) for name, compute in _BINARY.items()},
+    **{name: (_floating(3), compute) for name, compute in _TERNARY.items()},
+    **{name: (_ONE_FLOAT, compute) for name, compute in _FAST.items()},
+    **{name: (_TWO_FLOATS, compute) for name, compute in _FAST_BINARY.items()},
+    **{name: (_floating(1, int1), compute) for name, compute in _TESTS.items()},
+    "finitef": ({(float32,): int1}, np.isfinite),
+    "isfinited": ({(float64,): int1}, np.isfinite),
+    "abs": (_floating(1) | _SAME_INTEGER, np.abs),
+    "pow": (_floating(2) | {(t, int32): t for t in _FLOATS}, _power),
+    "ldexp": ({(t, int32): t for t in _FLOATS}, np.ldexp),
+    "scalbn": ({(t, int32): t for t in _FLOATS}, np.ldexp),
+    "clz": (_INTEGERS, _leading_zeros),
+    "popc": (_INTEGERS, _population),
+    "ffs": (_INTEGERS, _first_set),
+    "brev": (_SAME_INTEGER, _reversed_bits),
+    "mulhi": (_PRODUCTS, _high_half),
+    "llrint": (_floating(1, int64), _whole(np.rint, int64)),
+    "llround": (_floating(1, int64), _whole(_rounded_away, int64)),
+    "float_as_int": ({(float32,): int32}, _bits(np.int32)),
+    "float_as_uint": ({(float32,): int32}, _bits(np.int32)),
+    "int_as_float": ({(int32,): float32}, _bits(np.float32)),
+    "uint_as_float": ({(uint32,): float32}, _bits(np.float32)),
+    "double_as_longlong": ({(float64,): int64}, _bits(np.int64)),
+    "longlong_as_double": ({(int64,): float64}, _bits(np.float64)),
+    "double2float_rn": ({(float64,): float32}, np.float32),
+    **{
+        f"{source}2{target}_{mode}": ({(element,): whole}, _whole(rounded, whole))
+        for source, element in (("float", float32), ("double", float64))
+        for target, whole in (("int", int32), ("ll", int64))
+        for mode, rounded in _ROUNDINGS.items()
+    },
+    **{
+        f"{source}2{target}_rn": ({(element,): floating}, floating.compute.type)
+        for source, element in (("int", int32), ("uint", uint32), ("ll", int64), ("ull", uint64))
+        for target, floating in (("float", float32), ("double", float64))
+    },
+}
+LIBDEVICE: dict[str, Callable[..., Any]] = {
+    name: _function(name, signatures, compute) for name, (signatures, compute) in _TABLE.items()
+}
+
+
+# ---- tl.extra.cuda ----
+
+
+def globaltimer() -> Block:
+    """Return the simulated time in nanoseconds, at which the launch began."""
+    return Block(np.int64(machine.now().device.engine.now_ps // 1000), int64)
+
+
+def smid() -> Block:
+    """Return the SM that a program runs on: programs are dealt to the SMs in turn."""
+    programs = machine.now()
+    ids = (programs.ids % programs.device.spec.num_sms).astype(np.int32)
+    return Block(ids if len(ids) > 1 else ids[0], int32)
+
+
+def num_warps() -> int:
+    """Return the number of warps of a program."""
+    return machine.now().options.num_warps
+
+
+def num_threads() -> int:
+    """Return the number of threads of a program."""
+    return 32 * num_warps()
+
+
+def gdc_wait() -> None:
+    """Do nothing: operations of a stream run one after the other."""
+
+
+CUDA: dict[str, Callable[..., Any]] = {
+    "globaltimer": globaltimer,
+    "smid": smid,
+    "num_warps": num_warps,
+    "num_threads": num_threads,
+    "gdc_wait": gdc_wait,
+    "gdc_launch_dependents": gdc_wait,
+}
+BY_MODULE: dict[str, dict[str, Callable[..., Any]]] = {
+    "triton.language.extra.libdevice": LIBDEVICE,
+    "triton.language.extra.cuda.libdevice": LIBDEVICE,
+    "triton.language.extra.hip.libdevice": LIBDEVICE,
+    "triton.language.extra.cuda.utils": CUDA,
+    "triton.language.extra.cuda.gdc": CUDA,
+}

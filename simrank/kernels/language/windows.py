@@ -1,0 +1,371 @@
+"""Windows on tensors in memory: tensor descriptors, and the block pointers of triton up to 3.8.
+
+Both say once what a tensor looks like (base, shape, strides) and then load and store whole blocks
+of it, with what lies outside padded or left out.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from simrank.errors import UnsupportedError
+from simrank.kernels import memory
+from simrank.kernels.block import Block, Shape, as_block, cast_to, constant
+from simrank.kernels.language import numbers, shapes
+from simrank.kernels.types import ElementType, float32, int32, int64, pointer_to
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+_PADDINGS = ("", "zero", "nan")
+_MOST_DIMS = 5
+
+
+class Window:
+    """A tensor in memory, and the shape of the blocks that it is accessed in.
+
+    Attributes:
+        base: Pointer to the first element.
+        sizes: [dim] size of the tensor, as int64 scalars.
+        strides: [dim] elements from one index to the next, as int64 scalars.
+        block_shape: Shape of what is loaded and stored.
+    """
+
+    def __init__(self, base: Block, sizes: Any, strides: Any, block_shape: Any) -> None:
+        self.base = base
+        self.sizes = [_scalar(size, int64) for size in sizes]
+        self.strides = [_scalar(stride, int64) for stride in strides]
+        self.block_shape = Shape(shapes.as_dims(tuple(block_shape)))
+
+    @property
+    def element(self) -> ElementType:
+        """Return the type of the elements."""
+        return memory.pointee(self.base)
+
+    def places(self, offsets: Sequence[Any], checked: Sequence[int]) -> tuple[Block, Any]:
+        """Return pointers to a block of the tensor, and which lanes lie inside the tensor.
+
+        Args:
+            offsets: [dim] index of the block's first element.
+            checked: Dims in which a block may reach over the tensor; elsewhere it may not.
+
+        Returns:
+            Pointers, and a mask; None where nothing is checked.
+        """
+        pointer: Any = self.base
+        inside: Any = None
+        num_dims = len(self.block_shape)
+        for dim, size in enumerate(self.block_shape):
+            lanes = shapes.arange(0, size) if size > 1 else shapes.full((1,), 0, int32)
+            index = cast_to(lanes, int64) + _scalar(offsets[dim], int64)
+            index = index[tuple(slice(None) if d == dim else None for d in range(num_dims))]
+            pointer = pointer + index * self.strides[dim]
+            if dim in checked:
+                own = (index >= 0) & (index < self.sizes[dim])
+                inside = own if inside is None else inside & own
+        return pointer, inside
+
+
+def _scalar(value: Any, element: ElementType) -> Block:
+    block = as_block(value)
+    if block.shape or block.element.kind not in "iub":
+        raise ValueError("Expected an integer scalar type in shape/strides/offsets")
+    return cast_to(block, element)
+
+
+def _padding(option: str, element: ElementType) -> Any:
+    """Return what stands for elements outside of the tensor.
+
+    Raises:
+        ValueError: There is no such option, or not for this type.
+    """
+    if option not in _PADDINGS:
+        raise ValueError(f"Padding option {option} not supported")
+    if option == "nan":
+        if element.kind != "f":
+            raise ValueError("Padding option `nan` is not supported for integer blocks")
+        return constant(float("nan"), element)
+    return constant(0, element)
+
+
+# ---- tensor descriptors ----
+
+
+class Descriptor(Window):
+    """`tl.tensor_descriptor`: blocks at any offset; what lies outside is padded or left out."""
+
+    def __init__(
+        self,
+        base: Block,
+        sizes: Any,
+        strides: Any,
+        block_shape: Any,
+        padding: str,
+        *,
+        rounds_to_tf32: bool = False,
+    ) -> None:
+        super().__init__(base, sizes, strides, block_shape)
+        self._fill = _padding(padding, self.element)
+        self._rounds_to_tf32 = rounds_to_tf32
+
+    @property
+    def dtype(self) -> Any:
+        """Return Triton's type of the elements."""
+        return self.element.triton
+
+    @property
+    def shape(self) -> list[Block]:
+        """Return the sizes of the tensor."""
+        return [cast_to(size, int32) for size in self.sizes]
+
+    def _lanes(self, offsets: Any) -> tuple[Block, Block]:
+        num_dims = len(self.block_shape)
+        if len(offsets) != num_dims:
+            raise ValueError(f"expected {num_dims} offsets, but got {len(offsets)}")
+        for offset in offsets:
+            if type(offset) is Block and offset.element.bits == 64:
+                raise ValueError(
+                    "Expected a 32-bit integer; add a `.to(tl.int32)` to convert the value"
+                )
+        return self.places(offsets, range(num_dims))
+
+    def load(self, offsets: Any) -> Block:
+        """Return the block at some offsets."""
+        pointer, inside = self._lanes(offsets)
+        return self._arrived(memory.load(pointer, inside, self._fill))
+
+    def _arrived(self, found: Block) -> Block:
+        if self._rounds_to_tf32:
+            return Block(numbers.to_tf32(found.values), float32)
+        return found
+
+    def _stored(self, value: Block) -> Block:
+        if value.shape != self.block_shape:
+            raise ValueError(
+                f"expected value shape {list(self.block_shape)}, got {list(value.shape)}"
+            )
+        return cast_to(value, self.element)
+
+    def store(self, offsets: Any, value: Block) -> None:
+        """Write a block at some offsets."""
+        stored = self._stored(value)
+        pointer, inside = self._lanes(offsets)
+        memory.store(pointer, stored, inside)
+
+    def gather(self, rows: Block, column: Any) -> Block:
+        """Return rows of a matrix, from a column on."""
+        pointer, inside = self._rows(rows, column, "gather")
+        return self._arrived(memory.load(pointer, inside, self._fill))
+
+    def scatter(self, value: Block, rows: Block, column: Any) -> None:
+        """Write rows of a matrix, from a column on."""
+        pointer, inside = self._rows(rows, column, "scatter")
+        memory.store(pointer, cast_to(value, self.element), inside)
+
+    def _rows(self, rows: Block, column: Any, what: str) -> tuple[Block, Block]:
+        shown = list(self.block_shape)
+        if len(shown) != 2:
+            raise ValueError(f"descriptor must be 2D, but got {shown}")
+        if shown[0] != 1:
+            raise ValueError(f"descriptor block must have 1 row, but got {shown}")
+        if len(rows.shape) != 1 or rows.element.kind != "i" or rows.element.bits not in (16, 32):
+            raise ValueError(
+                f"x offsets must be 1D of int16 or int32, but got {rows.element}{list(rows.shape)}"
+            )
+        if rows.shape[0] < 8:
+            raise ValueError(
+                f"descriptor {what} must have at least 8 rows, but got {list(rows.shape)}"
+            )
+        least = 32 // self.element.bits * 8
+        if shown[1] < least:
+            raise ValueError(
+                f"descriptor {what} of {self.element} must have at least {least} columns, "
+                f"but got {shown[1]}"
+            )
+        row = cast_to(rows, int64)[:, None]
+        index = cast_to(shapes.arange(0, shown[1]), int64) + _scalar(column, int64)
+        index = index[None, :]
+        inside = (row >= 0) & (row < self.sizes[0]) & (index >= 0) & (index < self.sizes[1])
+        return self.base + row * self.strides[0] + index * self.strides[1], inside
+
+    def _reduce(self, name: str, offsets: Any, value: Block) -> None:
+        from simrank.kernels.language import CORE  # noqa: PLC0415 - it lists this module
+
+        if name not in CORE:
+            raise UnsupportedError(f"tl.tensor_descriptor.{name} is not supported")
+        stored = self._stored(value)
+        pointer, inside = self._lanes(offsets)
+        CORE[name](pointer, stored, mask=inside, wants_old=False)
+
+
+def _reduction(name: str) -> Callable[[Descriptor, Any, Block], None]:
+    def method(self: Descriptor, offsets: Any, value: Block) -> None:
+        self._reduce(name, offsets, value)
+
+    return method
+
+
+for _name in ("add", "min", "max", "and", "or", "xor"):
+    setattr(Descriptor, f"atomic_{_name}", _reduction(f"atomic_{_name}"))
+
+
+def make_tensor_descriptor(
+    base: Block, shape: Any, strides: Any, block_shape: Any, padding_option: str = "zero"
+) -> Descriptor:
+    """Return a descriptor of a tensor in memory; see `tl.make_tensor_descriptor`.
+
+    Raises:
+        ValueError: The hardware's tensor memory accelerator has no such descriptor.
+    """
+    num_dims = len(shape)
+    if not 1 <= num_dims <= _MOST_DIMS:
+        raise ValueError(f"Expected 1 <= ndim <= 5 but got {num_dims} dimensions")
+    if len(strides) != num_dims:
+        raise ValueError(f"Expected {num_dims} strides but got {len(strides)}")
+    if len(block_shape) != num_dims:
+        raise ValueError(
+            f"Expected block_shape to have {num_dims} dimensions but got {len(block_shape)}"
+        )
+    itemsize = memory.pointee(base).itemsize
+    row_bytes = int(block_shape[-1]) * itemsize
+    if row_bytes < 16:
+        raise ValueError(
+            "Descriptor block shape must have at least 16 bytes in the last dimension, but got "
+            f"{int(block_shape[-1])} * {itemsize} = {row_bytes} bytes"
+        )
+    last = strides[-1]
+    if not _is_one(last):
+        raise ValueError(f"Tensor descriptor last dim must be 1 but got {last}")
+    for stride in strides[:-1]:
+        _check_aligned(stride, itemsize)
+    return Descriptor(base, shape, strides, block_shape, padding_option)
+
+
+def _is_one(stride: Any) -> bool:
+    """Whether a stride is 1: an argument of 1 is a constant to the compiler too."""
+    values = stride.values if type(stride) is Block else stride
+    return type(values) is not np.ndarray and int(values) == 1
+
+
+def _check_aligned(stride: Any, itemsize: int) -> None:
+    values = stride.values if type(stride) is Block else stride
+    if type(values) is not np.ndarray and int(values) * itemsize % 16:
+        raise ValueError(
+            "Tensor descriptor strides must be 16-byte aligned, but got a stride of "
+            f"{values} * {itemsize} = {int(values) * itemsize} bytes"
+        )
+
+
+def of_host(descriptor: Any, base: Block) -> Descriptor:
+    """Return what a kernel gets for a `triton.tools.tensor_descriptor.TensorDescriptor`."""
+    return Descriptor(
+        base,
+        [int(size) for size in descriptor.shape],
+        [int(stride) for stride in descriptor.strides],
+        [int(size) for size in descriptor.block_shape],
+        getattr(descriptor, "padding", "zero"),
+        rounds_to_tf32=bool(getattr(descriptor, "round_f32_to_tf32", False)),
+    )
+
+
+def load_tensor_descriptor(desc: Descriptor, offsets: Any) -> Block:
+    """Return the block of a descriptor at some offsets."""
+    return desc.load(offsets)
+
+
+def store_tensor_descriptor(desc: Descriptor, offsets: Any, value: Block) -> None:
+    """Write a block of a descriptor at some offsets."""
+    desc.store(offsets, value)
+
+
+# ---- block pointers ----
+
+
+class BlockPointer(Window):
+    """What `tl.make_block_ptr` made up to triton 3.8: a window that is moved block by block.
+
+    Attributes:
+        offsets: [dim] index of the block's first element, as int64 scalars.
+    """
+
+    def __init__(
+        self, base: Block, sizes: Any, strides: Any, offsets: Any, block_shape: Any
+    ) -> None:
+        super().__init__(base, sizes, strides, block_shape)
+        self.offsets = [_scalar(offset, int64) for offset in offsets]
+
+    @property
+    def shape(self) -> Shape:
+        """Return the shape of the block."""
+        return self.block_shape
+
+    @property
+    def dtype(self) -> Any:
+        """Return Triton's type: a pointer to the elements."""
+        return pointer_to(self.element).triton
+
+    def advance(self, offsets: Any) -> BlockPointer:
+        """Return a window that is moved by some elements."""
+        if len(offsets) != len(self.offsets):
+            raise ValueError(f"expected {len(self.offsets)} offsets, but got {len(offsets)}")
+        moved = [
+            own + _scalar(step, int64) for own, step in zip(self.offsets, offsets, strict=True)
+        ]
+        return BlockPointer(self.base, self.sizes, self.strides, moved, self.block_shape)
+
+    def _checked(self, boundary_check: Any) -> list[int]:
+        dims = (
+            list(boundary_check) if isinstance(boundary_check, tuple | list) else [boundary_check]
+        )
+        for dim in dims:
+            if not 0 <= int(dim) < len(self.block_shape):
+                raise ValueError(f"boundary_check names dim {dim} of {len(self.block_shape)}")
+        if len(set(dims)) != len(dims):
+            raise ValueError(f"Duplicate dimension in `boundary_check`: {dims}")
+        return [int(dim) for dim in dims]
+
+    def load_block(self, boundary_check: Any, padding_option: str) -> Block:
+        """Return the block, padded in the dims that are checked."""
+        pointer, inside = self.places(self.offsets, self._checked(boundary_check))
+        fill = _padding(padding_option, self.element)
+        return memory.load(pointer, inside, None if inside is None else fill)
+
+    def store_block(self, value: Any, boundary_check: Any) -> None:
+        """Write the block, without what is outside in the dims that are checked."""
+        pointer, inside = self.places(self.offsets, self._checked(boundary_check))
+        stored = shapes.broadcast_to(as_block(value), self.block_shape)
+        memory.store(pointer, stored, inside)
+
+
+def make_block_ptr(
+    base: Block, shape: Any, strides: Any, offsets: Any, block_shape: Any, order: Any
+) -> BlockPointer:
+    """Return a block pointer; triton 3.9 has no more of them, kernels for 3.8 do.
+
+    Raises:
+        ValueError: Shape, strides, offsets, block shape and order are not of one length.
+    """
+    lengths = {len(part) for part in (shape, strides, offsets, block_shape, order)}
+    if len(lengths) != 1:
+        raise ValueError("Expected shape/strides/offsets/block_shape/order to have the same length")
+    if sorted(int(dim) for dim in order) != list(range(len(order))):
+        raise ValueError("Expected a permutation of (0, 1, ..., len(order)-1) in order")
+    if base.shape:
+        raise ValueError("Expected a scalar pointer as the base of a block pointer")
+    return BlockPointer(base, shape, strides, offsets, block_shape)
+
+
+def advance(base: BlockPointer, offsets: Any) -> BlockPointer:
+    """Return a block pointer that is moved by some elements."""
+    return base.advance(offsets)
+
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "make_tensor_descriptor": make_tensor_descriptor,
+    "load_tensor_descriptor": load_tensor_descriptor,
+    "store_tensor_descriptor": store_tensor_descriptor,
+    "make_block_ptr": make_block_ptr,
+    "advance": advance,
+}
