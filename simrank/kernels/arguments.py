@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from triton.runtime import jit
@@ -14,7 +14,14 @@ from simrank.kernels.language import windows
 from simrank.kernels.link import substitute
 from simrank.kernels.types import ElementType, of_memory, pointer_to
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from simrank.device.device import Device
+    from simrank.device.memory import Storage
+
 _TensorWrapper: Any = jit.TensorWrapper  # What `triton.reinterpret` returns.
+_MOST_POINTERS = 1024  # assumed: more groups than any grouped kernel has
 # Options of a launch that say how the compiler shall build it; they change no value.
 OPTIONS = {
     "num_warps", "num_stages", "num_ctas", "maxnreg", "debug", "enable_fp_fusion",
@@ -65,6 +72,33 @@ def places(bound: dict[str, Any]) -> dict[int, tuple[str, tuple[int, ...]]]:
         if isinstance(tensor, Tensor):
             found.setdefault(tensor.storage.address, (name, tuple(tensor.shape)))
     return found
+
+
+def reached(values: Iterable[Any], device: Device) -> list[Storage]:
+    """Return the memory of a device that arguments name by address only.
+
+    Addresses come as integers, or in tensors of them as grouped kernels take; larger ones than
+    `_MOST_POINTERS` are data. Tensors passed as such are not among them.
+    """
+    found: dict[int, Storage] = {}
+    for value in values:
+        numbers: Any = ()
+        if isinstance(value, tuple | list):
+            found |= {storage.address: storage for storage in reached(value, device)}
+        elif isinstance(value, int):
+            numbers = (value,)
+        elif isinstance(value, Tensor) and _may_hold_pointers(value):
+            numbers = value.storage.array(np.dtype(np.int64)).tolist()
+        for number in numbers:
+            storage = device.memory.space.find(number)
+            if storage is not None and storage.device is device:
+                found[storage.address] = storage
+    return list(found.values())
+
+
+def _may_hold_pointers(tensor: Tensor) -> bool:
+    is_wide = tensor.dtype.numpy.kind in "iu" and tensor.dtype.numpy.itemsize == 8
+    return is_wide and tensor.storage.size_bytes <= 8 * _MOST_POINTERS
 
 
 def as_kernel_sees(kernel: Any, bound: dict[str, Any]) -> dict[str, Any]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from simrank.device import Operation, Tensor, current_stream
 from simrank.device.races import Accesses
 from simrank.engine import Activity
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from simrank.device import Stream
+    from simrank.device.memory import Storage
     from simrank.kernels.link import LinkedKernel
 
 MODES = ("auto", "batched", "one-by-one", "shuffled", "tasks")
@@ -40,10 +43,12 @@ class TritonOperation(Operation):
         cost: What that costs; None before it has run.
         mode: "batched", "one-by-one", "shuffled" or "tasks".
         num_splits: How often programs in lockstep went different ways.
+        reaches: Memory that it gets as numbers only; it is kept until the operation ends.
     """
 
     __slots__ = (
-        "_activity", "_run", "cost", "grid", "launch", "mode", "num_splits", "statistics",
+        "_activity", "_run", "cost", "grid", "launch", "mode", "num_splits", "reaches",
+        "statistics",
     )  # fmt: skip
     kind = "kernel"
 
@@ -55,6 +60,7 @@ class TritonOperation(Operation):
         self.cost: KernelCost | None = None
         self.mode = launch.chosen_mode
         self.num_splits = 0
+        self.reaches: list[Storage] = []
         self._activity: Activity | None = None
         self._run: ProgramRun | None = None
 
@@ -167,6 +173,7 @@ class TritonOperation(Operation):
     def end(self) -> None:
         """Let go of the activity, which refers back, and complete."""
         self._activity = None
+        self.reaches = []
         super().end()
 
     def drop(self) -> None:
@@ -266,6 +273,9 @@ def launch(jit: Any, grid: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     operation = TritonOperation(stream, launched, Accesses(tensors, tensors))
     for tensor in tensors:
         tensor.storage.note_write(operation, tensor.storage.array(tensor.dtype.numpy))
+    operation.reaches = arguments.reached(bound.values(), stream.device)
+    for storage in operation.reaches:
+        storage.note_write(operation, storage.array(np.dtype(np.uint8)))
     arguments.as_kernel_sees(jit, bound)  # What is wrong with them is said where they were given.
     stream.submit(operation)
     return operation

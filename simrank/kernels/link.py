@@ -188,7 +188,8 @@ def substitute(value: Any, user: LinkedKernel | None = None) -> Any:  # noqa: PL
     if isinstance(value, core.constexpr):
         return value.value
     if isinstance(value, _ConstexprFunction):
-        return _constexpr_function(value)
+        own = BY_MODULE.get(value.fn.__module__, {}).get(value.fn.__name__)
+        return _constexpr_function(value) if own is None else own
     if isinstance(value, python_types.ModuleType):
         return _proxy(value)
     if isinstance(value, type):

@@ -16,6 +16,7 @@ from simrank.kernels.language import (
     libdevice,
     reductions,
     shapes,
+    target,
     windows,
 )
 
@@ -43,5 +44,8 @@ BY_MODULE: dict[str, dict[str, Callable[..., Any]]] = {
     "triton.language.core": CORE,
     "triton.language.math": MATH,
     "triton.language.standard": STANDARD,
+    "triton.language.target_info": target.FUNCTIONS,
     **libdevice.BY_MODULE,
 }
+# Names that are there to say that they are not emulated.
+REFUSED = ("dot_scaled", "map_elementwise", "float8e4b15")

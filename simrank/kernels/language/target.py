@@ -1,0 +1,52 @@
+"""What a kernel asks about its target: the simulated device stands for an NVIDIA GPU.
+
+The compute capability is of the device's name; assumed 9.0 (Hopper) where the name says nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from triton.backends.compiler import GPUTarget
+
+from simrank.kernels import machine
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_CAPABILITIES = (("V100", 70), ("A100", 80), ("H100", 90), ("H200", 90), ("B200", 100))
+_WARP_SIZE = 32
+
+
+def _capability() -> int:
+    name = machine.now().device.spec.name.upper()
+    return next((found for part, found in _CAPABILITIES if part in name), 90)
+
+
+def current_target() -> GPUTarget:
+    """Return the target that the kernel would be compiled for."""
+    return GPUTarget("cuda", _capability(), _WARP_SIZE)
+
+
+def is_cuda() -> bool:
+    """Return that the device is NVIDIA's."""
+    return True
+
+
+def cuda_capability_geq(major: int, minor: int = 0) -> bool:
+    """Whether the device has at least this compute capability."""
+    return _capability() >= major * 10 + minor
+
+
+def _is_other() -> bool:
+    return False
+
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "current_target": current_target,
+    "is_cuda": is_cuda,
+    "cuda_capability_geq": cuda_capability_geq,
+    "is_hip": _is_other,
+    "is_hip_cdna3": _is_other,
+    "is_hip_cdna4": _is_other,
+}
