@@ -69,7 +69,7 @@ def test_public_names_are_frozen():
         "monitored_barrier", "new_group", "new_subgroups", "new_subgroups_by_enumeration", "recv",
         "recv_object_list", "reduce", "reduce_scatter", "reduce_scatter_single",
         "reduce_scatter_tensor", "scatter", "scatter_object_list", "send", "send_object_list",
-        "split_group",
+        "split_group", "symmetric_memory",
     ]  # fmt: skip
 
 

@@ -69,7 +69,7 @@ class AddressSpace:
     """Which storage a simulated address belongs to; one table for all devices of a Context."""
 
     def __init__(self) -> None:
-        self.watchers: Any = None  # Set once a kernel waits for memory; see `kernels.watch`.
+        self.watchers: Any = None  # Set once somebody waits for memory; see `watch`.
         self._starts: list[int] = []
         self._segments: WeakValueDictionary[int, Storage] = WeakValueDictionary()
 

@@ -1,9 +1,10 @@
 """torch.distributed on simulated ranks.
 
 Read `membership` (groups), `api` (collectives), `issue` (streams and waits), `call` (calls of all
-ranks matched), `p2p` (messages matched) and `work`.
+ranks matched), `p2p` (messages matched), `work` and `symmetric_memory`.
 """
 
+from simrank.distributed import symmetric_memory
 from simrank.distributed.api import (
     all_gather_into_tensor,
     all_reduce,
@@ -65,6 +66,7 @@ from simrank.distributed.subgroups import (
 )
 from simrank.distributed.work import Work
 
+_symmetric_memory = symmetric_memory  # torch's name.
 all_gather_single = all_gather_into_tensor  # The names that torch 2.13 prefers.
 reduce_scatter_single = reduce_scatter_tensor
 
@@ -117,4 +119,5 @@ __all__ = [
     "send",
     "send_object_list",
     "split_group",
+    "symmetric_memory",
 ]

@@ -78,7 +78,8 @@ def reached(values: Iterable[Any], device: Device) -> list[Storage]:
     """Return the memory of a device that arguments name by address only.
 
     Addresses come as integers, or in tensors of them as grouped kernels take; larger ones than
-    `_MOST_POINTERS` are data. Tensors passed as such are not among them.
+    `_MOST_POINTERS` are data. An integer may be the address of a table of addresses, as symmetric
+    memory has them. Tensors passed as such are not among them.
     """
     found: dict[int, Storage] = {}
     for value in values:
@@ -86,7 +87,7 @@ def reached(values: Iterable[Any], device: Device) -> list[Storage]:
         if isinstance(value, tuple | list):
             found |= {storage.address: storage for storage in reached(value, device)}
         elif isinstance(value, int):
-            numbers = (value,)
+            numbers = (value, *_table_at(value, device))
         elif isinstance(value, Tensor) and _may_hold_pointers(value):
             numbers = value.storage.array(np.dtype(np.int64)).tolist()
         for number in numbers:
@@ -94,6 +95,16 @@ def reached(values: Iterable[Any], device: Device) -> list[Storage]:
             if storage is not None and storage.device is device:
                 found[storage.address] = storage
     return list(found.values())
+
+
+def _table_at(address: int, device: Device) -> list[int]:
+    """Return the numbers that stand where an address points to, if they may be addresses."""
+    storage = device.memory.space.find(address)
+    if storage is None or storage.size_bytes > 8 * _MOST_POINTERS or not storage.has_values:
+        return []
+    whole = storage.array(np.dtype(np.uint8))[: storage.size_bytes // 8 * 8]
+    numbers: list[int] = whole.view(np.int64).tolist()
+    return numbers
 
 
 def _may_hold_pointers(tensor: Tensor) -> bool:

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from simrank.device.watch import Watch, watchers_of
 from simrank.engine import Task, TaskGroup, limits
 from simrank.engine.limits import PollReason
 from simrank.kernels import machine
 from simrank.kernels.cost import flops_ps
 from simrank.kernels.machine import Programs, Statistics
-from simrank.kernels.watch import Watch, watchers_of
 from simrank.ranks import current_program, set_program
 from simrank.units import PS_PER_S
 

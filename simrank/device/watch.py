@@ -21,14 +21,17 @@ class Watch(Handle):
 
     Attributes:
         polls: What was read last: (storage, first byte, last byte, version then).
-        run: The kernel whose program waits.
+        run: The kernel whose program waits, or None.
         program_id: Which program.
     """
 
     __slots__ = ("polls", "program_id", "run")
 
     def __init__(
-        self, polls: list[tuple[Storage, int, int, int]], run: Any, program_id: int
+        self,
+        polls: list[tuple[Storage, int, int, int]],
+        run: Any = None,  # noqa: ANN401 - lives above
+        program_id: int = 0,
     ) -> None:
         super().__init__()
         self.polls = polls
@@ -86,7 +89,7 @@ class Watchers:
                 self.remove(watch)
                 watch.finish(engine)
 
-    def operation_wrote(self, engine: Engine, keeps: Any) -> None:
+    def operation_wrote(self, engine: Engine, keeps: object) -> None:
         """Wake whoever watches what an operation other than a kernel has written."""
         for tensor in getattr(keeps, "writes", ()):
             storage = tensor.storage

@@ -1,0 +1,397 @@
+"""Symmetric memory, with the names of `torch.distributed._symmetric_memory`.
+
+`empty` allocates a buffer and a signal pad beside it; `rendezvous` tells every member of a group
+where those of the others lie. Kernels take the addresses as numbers; they are simulated ones.
+
+Source:
+    torch 2.13, `torch/distributed/_symmetric_memory` and `csrc/distributed/c10d/symm_mem`.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from simrank.device import Tensor, as_dtype, current_stream
+from simrank.device.arithmetic import parse_device
+from simrank.device.dtypes import float32, int32
+from simrank.device.memory import Storage
+from simrank.device.shapes import as_shape
+from simrank.distributed.exchange import Exchange, Rendezvous
+from simrank.distributed.group import ProcessGroup, membership
+from simrank.distributed.membership import group_or_default
+from simrank.distributed.signals import Flags, SignalOperation
+from simrank.errors import UnsupportedError
+from simrank.ranks import require_program, require_rank
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from simrank.ranks import Program
+
+# torch 2.13: 32 channels x 72 ranks (NVL72) x 4 bytes.
+_SIGNAL_PAD_BYTES = 32 * 72 * 4
+_KEY = "symmetric memory"
+
+
+class _State:
+    """What one rank knows of symmetric memory.
+
+    Attributes:
+        pad_bytes: Size of the signal pads of buffers that are allocated from now on.
+        pads: The signal pad of each buffer.
+        exchanged: By buffer and group: what the members have told each other.
+        num_rendezvous: By group, how many this rank has called.
+        workspaces: By group name, what `get_symm_mem_workspace` has made.
+    """
+
+    def __init__(self) -> None:
+        self.pad_bytes = _SIGNAL_PAD_BYTES
+        self.pads: WeakKeyDictionary[Storage, Storage] = WeakKeyDictionary()
+        self.exchanged: WeakKeyDictionary[Storage, dict[ProcessGroup, Exchange]] = (
+            WeakKeyDictionary()
+        )
+        self.num_rendezvous: dict[ProcessGroup, int] = {}
+        self.workspaces: dict[str, Tensor] = {}
+
+
+def _state(program: Program) -> _State:
+    found = program.local.get(_KEY)
+    if found is None:
+        found = program.local[_KEY] = _State()
+    assert isinstance(found, _State)
+    return found
+
+
+# ---- allocation ----
+
+
+def empty(*size: Any, dtype: Any = None, device: Any = None) -> Tensor:  # noqa: ANN401 - as torch
+    """Return a tensor of garbage that `rendezvous` takes; it has a signal pad of zeros.
+
+    Args:
+        size: Sizes of the dims, separately or as one sequence.
+        dtype: Element type; default: float32.
+        device: The device; default: the current one.
+
+    Raises:
+        UnsupportedError: The place is the host.
+    """
+    state = _state(require_program("symmetric_memory.empty"))
+    place = parse_device(device)
+    if place is None:
+        raise UnsupportedError("symmetric memory on the host is not supported")
+    shape, kind = as_shape(size), float32 if dtype is None else as_dtype(dtype)
+    storage = Storage(place, prod(shape) * kind.itemsize)
+    pad = state.pads[storage] = Storage(place, state.pad_bytes, fresh=False)
+    if pad.is_real:
+        pad.array(np.dtype(np.uint8)).fill(0)
+    return Tensor(storage, kind, storage.array(kind.numpy).reshape(shape))
+
+
+def is_symm_mem_tensor(tensor: Tensor) -> bool:
+    """Return whether a tensor lies in a buffer that `empty` has allocated on this rank."""
+    return tensor.storage in _state(require_program("is_symm_mem_tensor")).pads
+
+
+def set_signal_pad_size(size: int) -> None:
+    """Set the size in bytes of the signal pads of buffers that are allocated from now on."""
+    if size <= 0 or size % 4:
+        raise ValueError(f"the size of a signal pad is a multiple of 4 above zero, got {size}")
+    _state(require_program("set_signal_pad_size")).pad_bytes = size
+
+
+def get_signal_pad_size() -> int:
+    """Return the size in bytes of the signal pads of buffers that are allocated from now on."""
+    return _state(require_program("get_signal_pad_size")).pad_bytes
+
+
+def get_symm_mem_workspace(group_name: str, min_size: int) -> SymmetricMemory:
+    """Return a buffer of at least `min_size` bytes that a group's members share, made once.
+
+    Every member must ask for the same sizes in the same order.
+    """
+    state = _state(require_rank("get_symm_mem_workspace"))
+    found = state.workspaces.get(group_name)
+    if found is None or found.nbytes < min_size:
+        found = state.workspaces[group_name] = empty(min_size, dtype="uint8")
+    return rendezvous(found, group_name)
+
+
+def enable_symm_mem_for_group(group_name: str) -> None:
+    """Do nothing: every group may use symmetric memory."""
+    del group_name
+
+
+def is_symm_mem_enabled_for_group(group_name: str) -> bool:
+    """Return True: every group may use symmetric memory."""
+    del group_name
+    return True
+
+
+def is_nvshmem_available() -> bool:
+    """Return False: buffers are reached by plain loads and stores."""
+    return False
+
+
+def set_backend(name: str) -> None:
+    """Choose how symmetric memory is allocated: only "CUDA" is simulated."""
+    if name != "CUDA":
+        text = f"symmetric memory with backend {name!r} is not supported: only CUDA is"
+        raise UnsupportedError(text)
+
+
+def get_backend(device: Any = None) -> str:  # noqa: ANN401 - as torch
+    """Return "CUDA"."""
+    del device
+    return "CUDA"
+
+
+# ---- rendezvous ----
+
+
+def rendezvous(tensor: Tensor, group: ProcessGroup | str | None = None) -> SymmetricMemory:
+    """Tell the members of a group where each other's buffers lie; blocks the host.
+
+    Every member must call it, with a tensor of its own from `empty`. Later calls for the same
+    buffer and group return at once.
+
+    Args:
+        tensor: Lies in this rank's buffer.
+        group: The group, its name, or None for the default group.
+
+    Raises:
+        ValueError: The tensor is not from `empty`, or there is no such group.
+        CollectiveMismatchError: The members' buffers differ in size.
+    """
+    program = require_rank("rendezvous")
+    state, chosen = _state(program), _group_of(group, program)
+    own, buffer = chosen.group_rank(program.rank), tensor.storage
+    pad = state.pads.get(buffer)
+    if pad is None:
+        raise ValueError(
+            "rendezvous: the tensor is not allocated from symmetric memory\n"
+            "  to fix: allocate it with symmetric_memory.empty"
+        )
+    if own < 0:
+        raise ValueError(f"rendezvous: rank {program.rank} is not in group '{chosen.name}'")
+    known = state.exchanged.setdefault(buffer, {})
+    meeting = None
+    if chosen not in known:
+        meeting = _meet(state, chosen, own, (buffer, pad))
+        assert meeting.exchange is not None, "it is complete"
+        known[chosen] = meeting.exchange
+    # The meeting keeps the others' buffers until this handle does: they may have returned by now.
+    return SymmetricMemory(known[chosen], chosen, own, tensor)
+
+
+def _meet(
+    state: _State, group: ProcessGroup, own: int, entry: tuple[Storage, Storage]
+) -> Rendezvous:
+    """Wait until every member has come."""
+    group.check_alive(f"rendezvous on group '{group.name}'")
+    number = state.num_rendezvous[group] = state.num_rendezvous.get(group, 0) + 1
+    meetings: dict[int, Rendezvous] = _meetings.setdefault(group, {})
+    meeting = meetings.get(number)
+    if meeting is None:
+        meeting = meetings[number] = Rendezvous(group, number)
+    try:
+        meeting.arrive(own, *entry)
+        group.engine.wait(meeting)
+    finally:
+        meetings.pop(number, None)
+        group.engine.pending.pop(meeting, None)
+    return meeting
+
+
+_meetings: WeakKeyDictionary[ProcessGroup, dict[int, Rendezvous]] = WeakKeyDictionary()
+
+
+def _group_of(group: ProcessGroup | str | None, program: Program) -> ProcessGroup:
+    """Return a group by itself or by name.
+
+    Raises:
+        ValueError: This rank has none of that name.
+    """
+    if not isinstance(group, str):
+        return group_or_default(group, program)
+    known = membership(program)
+    for candidate in (known.default, *known.made):
+        if candidate is not None and candidate.name == group:
+            return candidate
+    raise ValueError(f"rank {program.rank} is in no group of the name '{group}'")
+
+
+class SymmetricMemory:
+    """The buffers and signal pads of a group's members, as one of them sees them.
+
+    Attributes:
+        rank: This rank's place in the group.
+        world_size: Number of members.
+        group_name: The group's name.
+        device: This rank's device.
+        buffer_size: Bytes of each buffer.
+        signal_pad_size: Bytes of each signal pad.
+        offset: Bytes from the start of the buffer to the tensor that was given.
+        multicast_ptr: 0: there is no multicast address.
+    """
+
+    multicast_ptr = 0
+
+    def __init__(self, known: Exchange, group: ProcessGroup, rank: int, tensor: Tensor) -> None:
+        own = tensor.storage
+        assert own.device is not None, "symmetric memory is on devices"
+        self.rank = rank
+        self.world_size = group.size()
+        self.group_name = group.name
+        self.device = own.device
+        self.buffer_size = own.size_bytes
+        self.signal_pad_size = known.pads[rank].size_bytes
+        self.offset = tensor.data_ptr() - own.address
+        self._known = known
+        self._group = group
+        self._buffers = [_alive(buffer(), peer) for peer, buffer in enumerate(known.buffers)]
+
+    def __repr__(self) -> str:
+        """Return group, rank and size."""
+        return (
+            f"<SymmetricMemory of group '{self.group_name}': rank {self.rank} of "
+            f"{self.world_size}, {self.buffer_size} bytes>"
+        )
+
+    @property
+    def buffer_ptrs(self) -> list[int]:
+        """Return the simulated address of each member's buffer."""
+        return [buffer.address for buffer in self._buffers]
+
+    @property
+    def signal_pad_ptrs(self) -> list[int]:
+        """Return the simulated address of each member's signal pad."""
+        return [pad.address for pad in self._known.pads]
+
+    @property
+    def buffer_ptrs_dev(self) -> int:
+        """Return where on this device the addresses of the buffers stand, as int64."""
+        return self._known.tables[self.rank][0].address
+
+    @property
+    def signal_pad_ptrs_dev(self) -> int:
+        """Return where on this device the addresses of the signal pads stand, as int64."""
+        return self._known.tables[self.rank][1].address
+
+    def get_buffer(
+        self,
+        rank: int,
+        sizes: Sequence[int],
+        dtype: Any,  # noqa: ANN401 - whatever names one
+        storage_offset: int = 0,
+    ) -> Tensor:
+        """Return a member's buffer, or a part of it, as a tensor; it lies on its device.
+
+        Args:
+            rank: The member.
+            sizes: The shape.
+            dtype: The element type.
+            storage_offset: Elements before it.
+
+        Raises:
+            RuntimeError: The buffer is too small.
+        """
+        return _part(self._buffers[self._member(rank)], sizes, dtype, storage_offset, "get_buffer")
+
+    def get_remote_tensor(
+        self,
+        peer: int,
+        sizes: Sequence[int],
+        dtype: Any,  # noqa: ANN401 - whatever names one
+    ) -> Tensor:
+        """Return of a member's buffer the part at which this rank's tensor lies in its own."""
+        offset = self.offset // as_dtype(dtype).itemsize
+        return self.get_buffer(peer, sizes, dtype, offset)
+
+    def get_signal_pad(
+        self,
+        rank: int,
+        sizes: Sequence[int] = (),
+        dtype: Any = None,  # noqa: ANN401 - whatever names one
+        storage_offset: int = 0,
+    ) -> Tensor:
+        """Return a member's signal pad, or a part of it; default: what is left, as int32.
+
+        torch's default is uint32, a type that simrank's tensors do not have.
+        """
+        pad = self._known.pads[self._member(rank)]
+        kind = int32 if dtype is None else as_dtype(dtype)
+        shape = tuple(sizes) or (pad.size_bytes // kind.itemsize - storage_offset,)
+        return _part(pad, shape, kind, storage_offset, "get_signal_pad")
+
+    def barrier(self, channel: int = 0, timeout_ms: int = 0) -> None:
+        """Hold the current stream until every member's stream has come to its barrier.
+
+        Args:
+            channel: Barriers of different channels do not meet.
+            timeout_ms: Simulated milliseconds after which it is an error; 0: never.
+        """
+        others = [peer for peer in range(self.world_size) if peer != self.rank]
+        self._signal("barrier", others, others, channel, timeout_ms)
+
+    def put_signal(self, dst_rank: int, channel: int = 0, timeout_ms: int = 0) -> None:
+        """Set this rank's flag at a member, on the current stream, once the last one is taken."""
+        self._signal("put_signal", [self._member(dst_rank)], [], channel, timeout_ms)
+
+    def wait_signal(self, src_rank: int, channel: int = 0, timeout_ms: int = 0) -> None:
+        """Hold the current stream until a member's flag is set here, and take it."""
+        self._signal("wait_signal", [], [self._member(src_rank)], channel, timeout_ms)
+
+    def _signal(
+        self, name: str, puts: list[int], waits: list[int], channel: int, timeout_ms: int
+    ) -> None:
+        if channel < 0 or (channel + 1) * self.world_size * 4 > self.signal_pad_size:
+            raise RuntimeError(
+                f"{name}: channel {channel} of {self.world_size} ranks is not in a signal pad of "
+                f"{self.signal_pad_size} bytes\n  to fix: use set_signal_pad_size before empty"
+            )
+        stream = current_stream()
+        where = Flags(self._known.pads, self.rank, channel, self._group.ranks)
+        operation = SignalOperation(
+            stream, f"{name} on symmetric memory of group '{self.group_name}', channel {channel}",
+            where, (puts, waits), timeout_ms, keeps=self
+        )  # fmt: skip
+        own = self._known.pads[self.rank]
+        own.note_write(operation, own.array(np.dtype(np.uint8)))
+        stream.submit(operation)
+
+    def _member(self, rank: int) -> int:
+        if not 0 <= rank < self.world_size:
+            raise ValueError(f"rank {rank} is not in a group of {self.world_size}")
+        return rank
+
+
+def _alive(buffer: Storage | None, peer: int) -> Storage:
+    if buffer is None:
+        raise ValueError(
+            f"rendezvous: rank {peer} of the group has freed its buffer\n"
+            "  to fix: keep the tensor there as long as others use it"
+        )
+    return buffer
+
+
+def _part(
+    storage: Storage,
+    sizes: Sequence[int],
+    dtype: Any,  # noqa: ANN401 - whatever names one
+    offset: int,
+    call: str,
+) -> Tensor:
+    shape, kind = as_shape((tuple(sizes),)), as_dtype(dtype)
+    end = (offset + prod(shape)) * kind.itemsize
+    if offset < 0 or end > storage.size_bytes:
+        raise RuntimeError(
+            f"{call}: the requested size ({end} bytes from the start) exceeds the allocated size "
+            f"({storage.size_bytes} bytes)"
+        )
+    whole = storage.array(np.dtype(np.uint8))[offset * kind.itemsize : end]
+    return Tensor(storage, kind, whole.view(kind.numpy).reshape(shape))
