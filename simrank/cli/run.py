@@ -121,13 +121,8 @@ def run_command(
     _check_choice("--summary", summary, tuple(_SUMMARIES))
     check_writable(trace)
     built = load_cluster(cluster, nnodes)
-    settings: dict[str, Any] = {
-        "cluster": built,
-        "seed": seed,
-        "data": not shape_only,
-        "races": races,
-    }
-    settings |= {"strict": strict, "faults": faults or (), "on_failure": on_failure}
+    settings: dict[str, Any] = {"cluster": built, "seed": seed, "data": not shape_only}
+    settings |= {"races": races, "strict": strict, "faults": faults or (), "on_failure": on_failure}
     settings |= {"watchdog_s": watchdog, "time_limit_s": time_limit}
     job = _Job(program, args or [], _num_ranks(built, nproc_per_node), settings)
     max_ps = _max_delay_ps(max_delay)
