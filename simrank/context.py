@@ -161,10 +161,11 @@ class Context(TorchNames):
         )
 
     @classmethod
-    def for_ranks(cls, num_ranks: int) -> Context:
+    def for_ranks(cls, num_ranks: int, **settings: Any) -> Context:  # noqa: ANN401 - __init__'s
         """Return a Context of HGX H100 nodes, as many as `num_ranks` needs."""
         nodes = max(-(-num_ranks // _DEVICES_PER_NODE), 1)
-        return cls("hgx_h100") if nodes == 1 else cls({"name": "h100_ib", "nodes": nodes})
+        cluster = "hgx_h100" if nodes == 1 else {"name": "h100_ib", "nodes": nodes}
+        return cls(cluster, **settings)
 
     # ---- running ----
 
@@ -173,7 +174,7 @@ class Context(TorchNames):
         if self._watchdog is not None and not self._outer:
             self._watchdog.start()
         stdlib.enter(self.engine)
-        hook.watch()
+        hook.enter()
         self._outer.append(current_program())
         set_program(self.program)
         return self
@@ -196,6 +197,7 @@ class Context(TorchNames):
         finally:
             set_program(self._outer.pop())
             stdlib.leave(self.engine)
+            hook.leave()
             if self._watchdog is not None and not self._outer:
                 self._watchdog.stop()
 

@@ -1,6 +1,7 @@
 """The one place where triton is changed: a launch asks whether a simulated program runs (K1).
 
-`watch` is called when a Context is entered. It costs nothing where triton is never imported.
+So does `triton.testing.do_bench`. While a Context is entered, triton's active driver is a simulated
+one. Nothing here costs anything where triton is never imported.
 """
 
 from __future__ import annotations
@@ -11,25 +12,38 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from importlib.machinery import ModuleSpec
     from types import ModuleType
 
-_TARGET = "triton.runtime.jit"
+_num_entered = 0
+_driver_before: list[Any] = []  # Triton's active driver, while a Context is entered.
 
 
-def watch() -> None:
-    """Install the launch of simulated kernels, now or when triton is imported."""
-    if _TARGET in sys.modules:
-        install(sys.modules[_TARGET])
-    elif not any(isinstance(finder, _Watcher) for finder in sys.meta_path):
+def enter() -> None:
+    """Note that a Context has been entered: simulated launches work from now on."""
+    global _num_entered  # noqa: PLW0603 - one process, one triton
+    _num_entered += 1
+    for name, install in _INSTALLERS.items():
+        if name in sys.modules:
+            install(sys.modules[name])
+    if not any(isinstance(finder, _Watcher) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Watcher())
 
 
-def install(jit_module: ModuleType) -> None:
+def leave() -> None:
+    """Note that a Context has exited; the last one gives triton its driver back."""
+    global _num_entered  # noqa: PLW0603 - likewise
+    _num_entered -= 1
+    if not _num_entered and _driver_before:
+        config: Any = sys.modules["triton.runtime.driver"]
+        config.driver._active = _driver_before.pop()  # noqa: SLF001 - None has no setter
+
+
+def _install_launch(module: ModuleType) -> None:
     """Let `JITFunction.run` ask whether a simulated program runs; once."""
-    owner: Any = jit_module.JITFunction
-    original = owner.run
+    owner: Any = module
+    original = owner.JITFunction.run
     if getattr(original, "is_simrank", False):
         return
 
@@ -39,21 +53,63 @@ def install(jit_module: ModuleType) -> None:
         return run_jit(self, original, *args, **kwargs)
 
     run.is_simrank = True  # type: ignore[attr-defined]
-    owner.run = run
+    owner.JITFunction.run = run
+
+
+def _install_bench(module: ModuleType) -> None:
+    """Let `do_bench` ask whether a simulated program runs; once."""
+    owner: Any = module
+    original = owner.do_bench
+    if getattr(original, "is_simrank", False):
+        return
+
+    def do_bench(*args: Any, **kwargs: Any) -> Any:
+        from simrank.kernels.driver import do_bench as simulated  # noqa: PLC0415 - it needs triton
+        from simrank.ranks import current_program  # noqa: PLC0415 - asked at each call
+
+        return (original if current_program() is None else simulated)(*args, **kwargs)
+
+    do_bench.is_simrank = True  # type: ignore[attr-defined]
+    do_bench.__doc__ = original.__doc__
+    owner.do_bench = do_bench
+
+
+def _install_driver(module: ModuleType) -> None:
+    """Make the simulated driver triton's active one, while a Context is entered."""
+    if _num_entered and not _driver_before:
+        from simrank.kernels.driver import SimulatedDriver  # noqa: PLC0415 - it needs triton
+
+        owner: Any = module
+        _driver_before.append(owner.driver._active)  # noqa: SLF001 - asking may look for a GPU
+        owner.driver.set_active(SimulatedDriver())
+
+
+_INSTALLERS: dict[str, Callable[[ModuleType], None]] = {
+    "triton.runtime.jit": _install_launch,
+    "triton.runtime.driver": _install_driver,
+    "triton.testing": _install_bench,
+}
 
 
 class _Watcher(MetaPathFinder):
-    """Waits for the import of triton's launch code, and steps aside."""
+    """Waits for the imports of what is changed."""
+
+    def __init__(self) -> None:
+        self._is_asking = False
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """Return triton's own spec, with the installation after its execution."""
         del path, target
-        if fullname != _TARGET:
+        install = _INSTALLERS.get(fullname)
+        if install is None or self._is_asking:
             return None
-        sys.meta_path.remove(self)
-        spec = find_spec(fullname)
+        self._is_asking = True
+        try:
+            spec = find_spec(fullname)
+        finally:
+            self._is_asking = False
         if spec is None or spec.loader is None:
             return spec
         loader: Any = spec.loader

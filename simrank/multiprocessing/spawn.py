@@ -104,8 +104,20 @@ def spawn_in(  # noqa: PLR0913 - spawn's
     join: bool = True,
     daemon: bool = False,
     share_args: bool = False,
+    is_users: bool = True,
 ) -> ProcessContext | None:
-    """Run `fn(rank, *args)` on ranks of the parent's Context; see `spawn`."""
+    """Run `fn(rank, *args)` on ranks of the parent's Context; see `spawn`.
+
+    Args:
+        parent: Who spawns.
+        fn: As in `spawn`.
+        args: As in `spawn`.
+        nprocs: As in `spawn`.
+        join: As in `spawn`.
+        daemon: As in `spawn`.
+        share_args: As in `spawn`.
+        is_users: Whether a real spawn would have to pickle `fn`, which `strict` asks about.
+    """
     if nprocs < 0:
         raise ValueError(f"nprocs={nprocs}: expected a number of ranks from 0")
     context = parent.context
@@ -117,7 +129,7 @@ def spawn_in(  # noqa: PLR0913 - spawn's
         )
     if nprocs and parent.local.get("daemon"):
         raise AssertionError("daemonic processes are not allowed to have children")
-    if context.strict:
+    if context.strict and is_users:
         check_picklable(fn, args, shared=share_args)
     with calm_collector():
         call = per_rank(fn, args, shared=share_args)

@@ -1,0 +1,265 @@
+"""pytest: `@pytest.mark.ranks(8)` runs a test's body on every simulated rank.
+
+```python
+@pytest.mark.ranks(8, cluster="hgx_h100", races="error")
+def test_all_reduce_sums(rank, world_size, ctx):
+    dist.init_process_group("nccl")
+    x = ctx.full((4,), float(rank))
+    dist.all_reduce(x)
+    assert x.tolist() == [28.0] * 4
+```
+
+The marker takes the number of ranks, `seeds=N` to look for bugs of order, and every keyword of
+`simrank.Context`. Fixtures are set up once, in the main program, and shared; `rank` differs.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+# Everything else of simrank is imported when the first marked test needs it: pytest loads this
+# file in every run, marked tests or not.
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from simrank.context import Context
+    from simrank.engine.delays import Delays
+    from simrank.errors import SpawnException
+    from simrank.trace import Timeline
+
+_MARK = "ranks"
+_HELP = (
+    "ranks(n, *, seeds=None, cluster=None, **context): run the body on n simulated ranks; the "
+    "keywords are those of simrank.Context"
+)
+
+
+class _PerRank:
+    """Stands for a fixture's value that every rank has for itself."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __repr__(self) -> str:
+        return f"<{self._name} of a simulated rank>"
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever was asked for
+        raise AttributeError(
+            f"fixture '{self._name}' has a value on the ranks only, not in other fixtures"
+        )
+
+
+_RANK = _PerRank("rank")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Make the marker known."""
+    config.addinivalue_line("markers", _HELP)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option that writes timelines."""
+    group = parser.getgroup("simrank")
+    group.addoption(
+        "--simrank-trace",
+        metavar="DIR",
+        default=None,
+        help="write the timeline of every test marked with ranks to this folder",
+    )
+
+
+def _asked(node: pytest.Item) -> tuple[int, dict[str, Any]]:
+    """Return a marked test's number of ranks and its other options.
+
+    Raises:
+        UsageError: The marker is written wrongly.
+    """
+    marker = node.get_closest_marker(_MARK)
+    if marker is None:
+        raise pytest.UsageError(f"{node.nodeid}: this fixture is for tests marked with ranks(n)")
+    options = dict(marker.kwargs)
+    given = marker.args or (options.pop("n", None),)
+    num_ranks = given[0]
+    if len(given) != 1 or isinstance(num_ranks, bool) or not isinstance(num_ranks, int):
+        raise pytest.UsageError(f"{node.nodeid}: write ranks(n) with a number of ranks, {_HELP}")
+    if num_ranks < 1:
+        raise pytest.UsageError(f"{node.nodeid}: ranks({num_ranks}): expected 1 or more")
+    return num_ranks, options
+
+
+def _make_context(num_ranks: int, options: Mapping[str, Any]) -> Context:
+    from simrank.context import Context  # noqa: PLC0415 - see above
+
+    settings = {name: value for name, value in options.items() if name != "seeds"}
+    if "cluster" in settings:
+        return Context(**settings)
+    return Context.for_ranks(num_ranks, **settings)
+
+
+@pytest.fixture
+def rank(request: pytest.FixtureRequest) -> Any:  # noqa: ANN401 - an int on the ranks
+    """The rank that runs the body."""
+    _asked(request.node)
+    return _RANK
+
+
+@pytest.fixture
+def world_size(request: pytest.FixtureRequest) -> int:
+    """The number of ranks."""
+    return _asked(request.node)[0]
+
+
+@pytest.fixture
+def ctx(request: pytest.FixtureRequest) -> Context:
+    """The Context of the ranks: its factories, streams, simulated time and findings."""
+    num_ranks, options = _asked(request.node)
+    return _make_context(num_ranks, options)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run the body of a marked test on its ranks."""
+    if pyfuncitem.get_closest_marker(_MARK) is None:
+        return None
+    num_ranks, options = _asked(pyfuncitem)
+    names = pyfuncitem._fixtureinfo.argnames  # noqa: SLF001 - as pytest's own call does
+    values = {name: pyfuncitem.funcargs[name] for name in names}
+    test = _Test(pyfuncitem.obj, values, num_ranks)
+    seeds = options.get("seeds")
+    if seeds is not None:
+        _search(test, options, int(seeds))
+        return True
+    given: Any = values.get("ctx")
+    is_given = hasattr(given, "multiprocessing")  # A fixture of the user's may have this name.
+    context: Context = given if is_given else _make_context(num_ranks, options)
+    folder = pyfuncitem.config.getoption("--simrank-trace")
+    if folder is None:
+        test.run(context)
+    else:
+        _run_traced(test, context, folder, pyfuncitem.nodeid)
+    return True
+
+
+def _run_traced(test: _Test, context: Context, folder: str, nodeid: str) -> None:
+    from simrank.trace import Timeline  # noqa: PLC0415 - see above
+
+    timeline = Timeline()
+    context.observe(timeline)
+    try:
+        test.run(context)
+    finally:
+        _write(timeline, folder, nodeid)
+
+
+class _Test:
+    """A test's body, its fixtures' values and its ranks."""
+
+    def __init__(self, body: Callable[..., Any], values: Mapping[str, Any], num_ranks: int) -> None:
+        self._body = body
+        self._values = values
+        self._num_ranks = num_ranks
+
+    def run(self, context: Context) -> None:
+        """Run it in a Context; what ranks raise is told by rank."""
+        from simrank.errors import SpawnException  # noqa: PLC0415 - see above
+        from simrank.multiprocessing.spawn import spawn_in  # noqa: PLC0415 - see above
+
+        __tracebackhide__ = True
+        values = dict(self._values)
+        if "ctx" in values:
+            values["ctx"] = context
+
+        def on_rank(rank: int) -> None:
+            own = {name: rank if value is _RANK else value for name, value in values.items()}
+            self._body(**own)
+
+        failure = None
+        try:
+            with context:
+                spawn_in(context.program, on_rank, (), self._num_ranks, is_users=False)
+        except SpawnException as error:
+            failure = error
+        if failure is not None:
+            _raise_by_rank(failure)
+
+
+def _raise_by_rank(failure: SpawnException) -> None:
+    """Raise one failure that shows what the ranks raised, equal ones together."""
+    from simrank.errors import ranks_text  # noqa: PLC0415 - see above
+
+    __tracebackhide__ = True
+    errors = failure.errors
+    outcomes = [error for error in errors.values() if isinstance(error, pytest.skip.Exception)]
+    if len(outcomes) == len(errors):
+        raise outcomes[0]
+    groups: dict[tuple[str, str, str], list[int]] = {}
+    for number, error in errors.items():
+        if not isinstance(error, pytest.skip.Exception):
+            groups.setdefault(_key(error), []).append(number)
+    parts = []
+    for ranks in groups.values():
+        excinfo = pytest.ExceptionInfo.from_exception(errors[ranks[0]])
+        shown = excinfo.getrepr(style="long", tbfilter=_user_frames)
+        word = "rank" if len(ranks) == 1 else "ranks"
+        parts.append(f"on {word} {ranks_text(ranks)}:\n{shown}")
+    when = "" if failure.time_ps is None else f" at t={failure.time_ps / 1e6:.3f} us"
+    head = f"{sum(map(len, groups.values()))} rank(s) failed{when}"
+    pytest.fail("\n\n".join([head, *parts]), pytrace=False)
+
+
+def _key(error: BaseException) -> tuple[str, str, str]:
+    """Return what makes two ranks' failures the same: type, text and line."""
+    frames = pytest.ExceptionInfo.from_exception(error).traceback
+    last = frames[-1]
+    return type(error).__name__, str(error), f"{last.path}:{last.lineno}"
+
+
+def _user_frames(excinfo: pytest.ExceptionInfo[BaseException]) -> Any:  # noqa: ANN401 - pytest's
+    """Return the frames from the test's body on."""
+    own = [
+        entry
+        for entry in excinfo.traceback
+        if not entry.frame.f_globals.get("__name__", "").startswith("simrank.")
+    ]
+    return type(excinfo.traceback)(own or excinfo.traceback)
+
+
+def _search(test: _Test, options: Mapping[str, Any], num_seeds: int) -> None:
+    """Run the test under many seeds of delays, after once without."""
+    from simrank import explore  # noqa: PLC0415 - see above
+
+    __tracebackhide__ = True
+    num_ranks = test._num_ranks  # noqa: SLF001 - of this module
+
+    def once(delays: Delays | None) -> None:
+        test.run(_make_context(num_ranks, {**options, "delays": delays}))
+
+    once(None)
+    found = explore.search(_failing_as_exception(once), num_seeds)
+    if found is not None:
+        replay = f"to replay: ranks({num_ranks}, delays={str(found.delays)!r})"
+        pytest.fail(f"{found}\n{replay}\n\n{found.error}", pytrace=False)
+
+
+def _failing_as_exception(once: Callable[[Delays], None]) -> Callable[[Delays], None]:
+    """Turn pytest's failures, which are no Exceptions, into some."""
+
+    def run(delays: Delays) -> None:
+        try:
+            once(delays)
+        except pytest.fail.Exception as error:
+            raise AssertionError(str(error)) from None
+
+    return run
+
+
+def _write(timeline: Timeline, folder: str, nodeid: str) -> None:
+    from pathlib import Path  # noqa: PLC0415 - only where a timeline is asked for
+
+    target = Path(folder)
+    target.mkdir(parents=True, exist_ok=True)
+    name = "".join(c if c.isalnum() or c in "-_." else "_" for c in nodeid)
+    timeline.write(target / f"{name}.json")
