@@ -48,6 +48,7 @@ class Statistics:
         flops: Floating-point operations of dots, by the type of their inputs.
         num_operations: Elementwise operations, in elements.
         num_atomics: Atomic operations, in elements.
+        views: Storages as arrays, by numpy's number of the dtype; made once.
         num_lanes: Lanes of loads and stores, masked off or not.
         num_masked_lanes: Those that were masked off.
         largest_block: Most lanes that one program has had in one access.
@@ -58,6 +59,7 @@ class Statistics:
         self.largest_block = 0
         self.flops: dict[str, int] = {}
         self.num_atomics = 0
+        self.views: dict[tuple[Storage, int], Array] = {}
         self.num_lanes = 0
         self.num_masked_lanes = 0
 
@@ -101,6 +103,11 @@ class Statistics:
     def count_flops(self, name: str, num_flops: int) -> None:
         """Count operations of a dot, by the type of its inputs."""
         self.flops[name] = self.flops.get(name, 0) + num_flops
+
+    def count_masked(self, num_lanes: int) -> None:
+        """Count lanes of an access that were all masked off."""
+        self.num_lanes += num_lanes
+        self.num_masked_lanes += num_lanes
 
     def note_block(self, size: int) -> None:
         """Note how many elements of one program an operation has worked on."""

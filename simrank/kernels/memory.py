@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from simrank.errors import SimrankError
-from simrank.kernels import machine
-from simrank.kernels.block import Block, addresses, aligned, as_block, as_truth, cast_to
+from simrank.kernels import illegal, machine
+from simrank.kernels.block import Block, addresses, aligned, as_block, cast_to
+from simrank.kernels.illegal import IllegalAccessError, Lanes
+from simrank.kernels.types import int1
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,20 +21,6 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 _ndarray = np.ndarray
 _SMALL = 64  # elements; below it fancy indexing is faster than `take` (measured)
-
-
-class IllegalAccessError(SimrankError):
-    """A kernel touched memory that is not its own, as CUDA's illegal memory access.
-
-    Attributes:
-        address: The first wrong simulated address.
-        program_ids: The programs that touched it, at most eight.
-    """
-
-    def __init__(self, message: str, address: int, program_ids: tuple[int, ...]) -> None:
-        super().__init__(message)
-        self.address = address
-        self.program_ids = program_ids
 
 
 class PublishedError(Exception):
@@ -61,21 +48,20 @@ def store(pointer: Block, value: Any, mask: Any) -> None:
     block = cast_to(as_block(value), element)
     places, active = _lanes(pointer, block.values, mask)
     values = block.values
+    lanes = Lanes(places, active, "store")
     if type(places) is _ndarray:
-        values = np.broadcast_to(aligned(places, values)[1], places.shape)
-    if active is not None:
-        if type(places) is not _ndarray:
-            if not active:
-                return
-        else:
+        if type(values) is not _ndarray or values.shape != places.shape:
+            values = np.broadcast_to(aligned(places, values)[1], places.shape)
+        if active is not None:
             places, values = places[active], values[active]
+    elif active is not None and not active:
+        return
     if pointer.base is not None:
-        _scatter(programs, pointer.base, places, values, element, active)
+        _scatter(programs, pointer.base, places, values, element, lanes)
         return
     for storage, chosen, own in segments(programs, places, element):
-        _scatter(
-            programs, storage, own, values if chosen is None else values[chosen], element, None
-        )
+        part = values if chosen is None else values[chosen]
+        _scatter(programs, storage, own, part, element, Lanes(own, None, "store"))
 
 
 def pointee(pointer: Any) -> ElementType:
@@ -94,28 +80,59 @@ def _lanes(pointer: Block, values: Any, mask: Any) -> tuple[Any, Any]:
     """Return the places of an access and its active lanes, broadcast to one shape.
 
     The active lanes are None where none is masked off.
+
+    Raises:
+        ValueError: Shapes or the mask's type do not go together, in Triton's words.
     """
     places = pointer.values
-    active = None
-    if mask is not None:
-        active = as_truth(mask).values
-        if type(active) is not _ndarray:
-            if active:
-                active = None
-        elif active.all():
-            active = None
+    active = None if mask is None else _active(mask)
+    is_block = type(places) is _ndarray
     if active is None and values is None:
         return places, None
+    shape = places.shape if is_block else None
+    if (active is None or (type(active) is _ndarray and active.shape == shape)) and (
+        type(values) is not _ndarray or values.shape == shape
+    ):
+        return places, active
+    _check_lanes(pointer, values, active)
     arrays = [a for a in (places, values, active) if type(a) is _ndarray]
     if not arrays:
         return places, active
     num_axes = max(array.ndim for array in arrays)
     wide = [_with_axes(array, num_axes) for array in arrays]
-    shape = np.broadcast_shapes(*(array.shape for array in wide))
-    places = np.broadcast_to(_with_axes(places, num_axes), shape)
+    common = np.broadcast_shapes(*(array.shape for array in wide))
+    places = np.broadcast_to(_with_axes(places, num_axes), common)
     if active is not None:
-        active = np.broadcast_to(_with_axes(active, num_axes), shape)
+        active = np.broadcast_to(_with_axes(active, num_axes), common)
     return places, active
+
+
+def _active(mask: Any) -> Any:
+    """Return where a mask is true; None where it is everywhere."""
+    block = as_block(mask)
+    if block.element is not int1:
+        raise ValueError("Mask must have boolean scalar type")
+    active = block.values
+    if type(active) is not _ndarray:
+        return None if active else active
+    return None if np.count_nonzero(active) == active.size else active
+
+
+def _check_lanes(pointer: Block, values: Any, active: Any) -> None:
+    """Raise if a pointer would have to be copied for more values than it has lanes."""
+    own = list(pointer.shape)
+    for array, what in ((values, "Value"), (active, "Mask")):
+        shape = list(array.shape[1:]) if type(array) is _ndarray else []
+        if not own and shape:
+            raise ValueError(
+                f"{what} argument cannot be block type if pointer argument is not a block"
+            )
+        if array is values and shape:
+            wider = np.broadcast_shapes(tuple(own), tuple(shape))
+            if list(wider) != own:
+                raise ValueError(
+                    f"Expected pointer argument to have shape {list(wider)} but got {own}"
+                )
 
 
 def _with_axes(values: Any, num_axes: int) -> Any:
@@ -134,6 +151,15 @@ def view_of(storage: Storage, dtype: np.dtype[Any]) -> Array:
     return raw.view(dtype)
 
 
+def _view(programs: Programs, storage: Storage, dtype: np.dtype[Any]) -> Array:
+    """Return a storage as an array; a launch makes it once."""
+    views = programs.statistics.views
+    found = views.get((storage, dtype.num))
+    if found is None:
+        found = views[storage, dtype.num] = view_of(storage, dtype)
+    return found
+
+
 def _gather(
     programs: Programs,
     storage: Storage,
@@ -141,30 +167,36 @@ def _gather(
     active: Any,
     element: ElementType,
 ) -> Any:
-    view = view_of(storage, element.carrier)
-    if active is not None:
-        places = np.where(active, places, 0)
+    view = _view(programs, storage, element.carrier)
+    statistics = programs.statistics
     if type(places) is not _ndarray:
-        if not 0 <= places < len(view):
-            raise _illegal(programs, storage, places, active, element, "load")
-        programs.statistics.count(
-            storage, 1, 1 if active is None or active else 0,
-            (int(places), int(places), element.itemsize), writes=False,
-        )  # fmt: skip
+        if active is not None:  # It is not, else it would be None.
+            statistics.count_masked(1)
+            return element.compute.type(0)
+        first = int(places)
+        if not 0 <= first < len(view):
+            raise illegal.outside(programs, storage, Lanes(places, active, "load"), element)
+        statistics.count(storage, 1, 1, (first, first, element.itemsize), writes=False)
         if programs.sync is not None:
-            first = int(places) * element.itemsize
-            programs.sync.loaded(storage, first, first + element.itemsize)
-        return _arrived(view[places : places + 1], element)[0]
-    low, high = (places.min(), places.max()) if places.size else (0, 0)
+            begin = first * element.itemsize
+            programs.sync.loaded(storage, begin, begin + element.itemsize)
+        return _arrived(view[first : first + 1], element)[0]
+    num_active = places.size
+    if active is not None:
+        num_active = int(np.count_nonzero(active))
+        if not num_active:
+            statistics.count_masked(places.size)
+            return np.zeros(places.shape, element.compute)
+        given, places = places, np.where(active, places, places.flat[int(active.argmax())])
+    low, high = int(np.minimum.reduce(places, None)), int(np.maximum.reduce(places, None))
     if low < 0 or high >= len(view):
-        raise _illegal(programs, storage, places, active, element, "load")
-    num_active = places.size if active is None else int(np.count_nonzero(active))
-    programs.statistics.note_block(places.size // len(places) if places.ndim > 1 else 1)
-    extent = (int(low), int(high), element.itemsize)
-    programs.statistics.count(storage, places.size, num_active, extent, writes=False)
+        wrong = Lanes(places if active is None else given, active, "load")
+        raise illegal.outside(programs, storage, wrong, element)
+    statistics.note_block(places.size // len(places))
+    statistics.count(storage, places.size, num_active, (low, high, element.itemsize), writes=False)
     if programs.sync is not None:
         itemsize = element.itemsize
-        programs.sync.loaded(storage, int(low) * itemsize, (int(high) + 1) * itemsize)
+        programs.sync.loaded(storage, low * itemsize, (high + 1) * itemsize)
     found = view[places] if places.size < _SMALL else view.take(places, mode="clip")
     return _arrived(found, element)
 
@@ -212,7 +244,7 @@ def check_bounds(
     """
     num_elements = storage.size_bytes // element.itemsize
     if places.size and (places.min() < 0 or places.max() >= num_elements):
-        raise _illegal(programs, storage, places, None, element, what)
+        raise illegal.outside(programs, storage, Lanes(places, None, what), element)
 
 
 def _scatter(
@@ -221,23 +253,22 @@ def _scatter(
     places: Any,
     values: Any,
     element: ElementType,
-    active: Any,
+    lanes: Lanes,
 ) -> None:
-    view = view_of(storage, element.memory)
+    view = _view(programs, storage, element.memory)
+    num_lanes = num_active = 1
     if type(places) is not _ndarray:
-        low = high = places
-        num_lanes = num_active = 1
+        low = high = int(places)
     else:
         num_active = places.size
-        num_lanes = num_active if active is None else active.size
+        num_lanes = num_active if lanes.active is None else lanes.active.size
         if not num_active:
-            programs.statistics.num_lanes += num_lanes
-            programs.statistics.num_masked_lanes += num_lanes
+            programs.statistics.count_masked(num_lanes)
             return
-        low, high = places.min(), places.max()
+        low, high = int(np.minimum.reduce(places, None)), int(np.maximum.reduce(places, None))
     if low < 0 or high >= len(view):
-        raise _illegal(programs, storage, places, None, element, "store")
-    extent = (int(low), int(high), element.itemsize)
+        raise illegal.outside(programs, storage, lanes, element)
+    extent = (low, high, element.itemsize)
     programs.statistics.count(storage, num_lanes, num_active, extent, writes=True)
     if type(places) is not _ndarray and type(values) is _ndarray:
         values = values.reshape(-1)[-1]  # Every program writes here; the last one stays.
@@ -249,7 +280,7 @@ def _scatter(
             programs.undo.append((view, places, view[places]))
         view[places] = values
         return
-    bytes_touched = int(low) * element.itemsize, (int(high) + 1) * element.itemsize
+    bytes_touched = low * element.itemsize, (high + 1) * element.itemsize
     if sync.writes(storage):
         sync.put(storage, view, places, values, bytes_touched)
     else:
@@ -309,7 +340,7 @@ def segments(
         chosen = left & (places < end)
         offsets = places[chosen] - storage.address
         if (offsets % element.itemsize).any():
-            raise _misaligned(programs, first, element)
+            raise illegal.misaligned(programs, first, element)
         is_all = chosen.all()
         own = offsets // element.itemsize
         yield storage, None if is_all else chosen, own.reshape(places.shape) if is_all else own
@@ -319,64 +350,10 @@ def segments(
 def _find(programs: Programs, space: AddressSpace, address: int, element: ElementType) -> Storage:
     storage = space.find(address)
     if storage is None:
-        raise IllegalAccessError(
-            f"illegal memory access in kernel '{programs.kernel}': address {address:#x} is of no "
-            "allocation",
-            address,
-            tuple(programs.ids[:8].tolist()),
-        )
+        raise illegal.nowhere(programs, address)
     if (address - storage.address) % element.itemsize:
-        raise _misaligned(programs, address, element)
+        raise illegal.misaligned(programs, address, element)
     return storage
-
-
-def _misaligned(programs: Programs, address: int, element: ElementType) -> IllegalAccessError:
-    return IllegalAccessError(
-        f"misaligned address in kernel '{programs.kernel}': {address:#x} is no multiple of "
-        f"{element.itemsize}, the size of {element}",
-        address,
-        tuple(programs.ids[:8].tolist()),
-    )
-
-
-def _illegal(
-    programs: Programs,
-    storage: Storage,
-    places: Any,
-    active: Any,
-    element: ElementType,
-    what: str,
-) -> IllegalAccessError:
-    """Build the error of an access outside of a storage."""
-    num_elements = storage.size_bytes // element.itemsize
-    flat = np.atleast_1d(np.asarray(places))
-    is_wrong = (flat < 0) | (flat >= num_elements)
-    if active is not None:
-        is_wrong &= np.asarray(active)
-    first = int(flat[is_wrong][0])
-    if flat.shape[0] == len(programs.ids):
-        wrong_programs = np.flatnonzero(is_wrong.reshape(flat.shape[0], -1).any(axis=1))
-        ids = programs.ids[wrong_programs]
-    else:
-        ids = programs.ids
-    site = storage.site()
-    where = "" if site is None else f", allocated at {site.line()}"
-    shown = ", ".join(str(i) for i in ids[:8].tolist()) + (", ..." if len(ids) > 8 else "")
-    line = _user_line(programs)
-    return IllegalAccessError(
-        f"illegal memory access in kernel '{programs.kernel}'{line}: {what} of element {first} of "
-        f"{element} from an allocation of {num_elements} elements{where}; program {shown}",
-        storage.address + first * element.itemsize,
-        tuple(ids[:8].tolist()),
-    )
-
-
-def _user_line(programs: Programs) -> str:
-    from simrank.engine import user_site  # noqa: PLC0415 - only for the message
-
-    del programs
-    site = user_site()
-    return "" if site is None else f" at {site.line()}"
 
 
 __all__ = ["IllegalAccessError", "addresses", "load", "pointee", "segments", "store", "view_of"]

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _ndarray = np.ndarray
+_INT64 = np.dtype(np.int64)
 
 
 def operands(first: Block, second: Any, *, divides: bool = False) -> tuple[Any, Any, ElementType]:
@@ -82,8 +83,13 @@ def _move_pointer(first: Block, second: Any, name: str) -> Block:
             raise TypeError("cannot add pointers together")
     if name not in ("add", "sub") or offset.element.kind not in "iub":
         raise TypeError(f"invalid operands of type {first.element} and {offset.element}")
-    check_broadcast(pointer, offset)
-    places, steps = aligned(pointer.values, wide(offset.values))
+    places, steps = pointer.values, offset.values
+    are_blocks = type(places) is _ndarray and type(steps) is _ndarray
+    if are_blocks and places.shape[1:] != steps.shape[1:]:
+        check_broadcast(pointer, offset)
+        places, steps = aligned(places, steps)
+    if steps.dtype is not _INT64:
+        steps = wide(steps)
     if pointer.base is None:
         steps = steps * np.int64(pointee_of(pointer.element).itemsize)
     moved = places + steps if name == "add" else places - steps
