@@ -14,14 +14,14 @@ from simrank.errors import UnsupportedError
 from simrank.kernels import arguments
 from simrank.kernels.batches import Grid
 from simrank.kernels.cost import DEFAULT_CTAS_PER_SM, KernelCost, kernel_cost
-from simrank.kernels.link import link
+from simrank.kernels.link import link, written_by_jit
 from simrank.kernels.machine import Options, Statistics
 from simrank.kernels.memory import PublishedError
 from simrank.kernels.programs import ProgramRun, TimedStatistics
 from simrank.units import PS_PER_S
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from simrank.device import Stream
     from simrank.device.memory import Storage
@@ -269,9 +269,11 @@ def launch(jit: Any, grid: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     size = _grid(grid, {**bound, **kwargs})
     launched = Launch(link(jit), size, bound, options)
     stream = current_stream()
-    tensors = [tensor for tensor in _tensors(bound.values()) if tensor.storage.device is not None]
-    operation = TritonOperation(stream, launched, Accesses(tensors, tensors))
-    for tensor in tensors:
+    written = written_by_jit(jit)
+    reads = _on_device(bound.values())
+    writes = _on_device(value for name, value in bound.items() if name in written)
+    operation = TritonOperation(stream, launched, Accesses(reads, writes))
+    for tensor in writes:
         tensor.storage.note_write(operation, tensor.storage.array(tensor.dtype.numpy))
     operation.reaches = arguments.reached(bound.values(), stream.device)
     for storage in operation.reaches:
@@ -279,6 +281,10 @@ def launch(jit: Any, grid: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     arguments.as_kernel_sees(jit, bound)  # What is wrong with them is said where they were given.
     stream.submit(operation)
     return operation
+
+
+def _on_device(values: Iterable[Any]) -> list[Tensor]:
+    return [tensor for tensor in _tensors(values) if tensor.storage.device is not None]
 
 
 def _tensors(values: Any) -> list[Tensor]:

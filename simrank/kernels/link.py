@@ -18,6 +18,7 @@ from triton.language import core
 
 from simrank.errors import UnsupportedError
 from simrank.kernels.block import Block
+from simrank.kernels.effects import written_parameters
 from simrank.kernels.language import BY_MODULE, control, elementwise, windows
 from simrank.kernels.rewrite import HELPERS, Rewriter
 from simrank.kernels.waits import Conduct, conduct_of, is_wait
@@ -149,6 +150,31 @@ def conduct_of_jit(jit: Any) -> Conduct:
     conduct = conduct_of(tree, lambda name: _callee(name, scope))
     _conducts[id(jit)] = (jit, conduct)
     return conduct
+
+
+_written: dict[int, tuple[Any, frozenset[str]]] = {}
+
+
+def written_by_jit(jit: Any) -> frozenset[str]:
+    """Return the parameters through which a device function, or what it calls, may write."""
+    found = _written.get(id(jit))
+    if found is not None and found[0] is jit:
+        return found[1]
+    _written[id(jit)] = (jit, frozenset())  # For functions that call themselves.
+    tree = ast.parse(jit.src).body[0]
+    assert isinstance(tree, ast.FunctionDef), "a kernel is a function"
+    scope = _scope(jit.fn)
+
+    def callee(name: ast.expr) -> tuple[Any, frozenset[str]] | None:
+        value = _value(name, scope)
+        if not isinstance(value, _JITFunction):
+            return None
+        return value.arg_names, written_by_jit(value)
+
+    constants = {parameter.name for parameter in jit.params if parameter.is_constexpr}
+    written = written_parameters(tree, callee) - constants
+    _written[id(jit)] = (jit, written)
+    return written
 
 
 def _callee(name: ast.expr, scope: dict[str, Any]) -> Conduct | None:
