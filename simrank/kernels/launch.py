@@ -13,6 +13,7 @@ from simrank.engine import Activity
 from simrank.errors import UnsupportedError
 from simrank.kernels import arguments
 from simrank.kernels.batches import Grid
+from simrank.kernels.compiled import COMPILER_OPTIONS, resources
 from simrank.kernels.cost import DEFAULT_CTAS_PER_SM, KernelCost, kernel_cost
 from simrank.kernels.link import link, written_by_jit
 from simrank.kernels.machine import Options, Statistics
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from simrank.device import Stream
     from simrank.device.memory import Storage
+    from simrank.hardware.spec import DeviceSpec
     from simrank.kernels.link import LinkedKernel
 
 MODES = ("auto", "batched", "one-by-one", "shuffled", "tasks")
@@ -95,6 +97,8 @@ class TritonOperation(Operation):
         launch, device = self.launch, self.stream.device
         grid.run(launch.body(), self.mode)
         self.num_splits = grid.num_splits
+        if self.statistics.flops:
+            launch.ask_compiler(device.spec)
         self.cost = kernel_cost(
             self.statistics, device, max(launch.num_programs, 1), launch.ctas_per_sm
         )
@@ -117,6 +121,7 @@ class TritonOperation(Operation):
     def _start_tasks(self, grid: Grid) -> None:
         """Start the programs as tasks; the operation ends when they have."""
         launch, device = self.launch, self.stream.device
+        launch.ask_compiler(device.spec)
         slots = max(device.spec.num_sms * launch.ctas_per_sm, 1)
         done = self.statistics.snapshot()
         self.statistics = TimedStatistics(device, min(slots, max(launch.num_programs, 1)))
@@ -213,6 +218,7 @@ class Launch:
         given = options.get("num_ctas_per_sm")
         self.is_assumed = given is None
         self.ctas_per_sm = DEFAULT_CTAS_PER_SM if given is None else int(given)
+        self._compiler_options = {name: options.get(name) for name in COMPILER_OPTIONS}
         conduct = linked.conduct
         if self.mode == "auto":
             self.chosen_mode = "tasks" if conduct.waits or conduct.publishes else "batched"
@@ -228,7 +234,7 @@ class Launch:
             raise ValueError(f"precision={precision!r}; choices: {', '.join(PRECISIONS)}")
         self.options = Options(
             is_checked=bool(options.get("debug", False)),
-            num_warps=int(options.get("num_warps", 4)),
+            num_warps=int(options.get("num_warps") or 4),
             precision=precision,
             arguments=arguments.places(bound),
         )
@@ -237,6 +243,17 @@ class Launch:
     def num_programs(self) -> int:
         """Return the number of programs."""
         return self.grid[0] * self.grid[1] * self.grid[2]
+
+    def ask_compiler(self, spec: DeviceSpec) -> None:
+        """Learn from the compiler how many programs an SM holds, unless the launch said so.
+
+        Only where there are more programs than SMs: else one each has room.
+        """
+        if not self.is_assumed or self.num_programs <= spec.num_sms:
+            return
+        found = resources(self._linked.jit, self._bound, self._compiler_options, spec)
+        if found is not None:
+            self.ctas_per_sm, self.is_assumed = found.ctas_per_sm, False
 
     def body(self) -> Callable[[], Any]:
         """Return what runs the kernel once for the programs that run now."""
@@ -262,7 +279,7 @@ def launch(jit: Any, grid: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -
         TypeError, ValueError: An argument is not what the kernel takes.
         UnsupportedError: The kernel uses what is not emulated.
     """
-    names = ("debug", "num_ctas_per_sm", "num_warps")
+    names = ("debug", "num_ctas_per_sm", *COMPILER_OPTIONS)
     options: dict[str, Any] = {name: kwargs[name] for name in names if name in kwargs}
     options |= {name: kwargs.pop(name) for name in ("mode", "precision") if name in kwargs}
     bound = arguments.bind(jit, args, kwargs)

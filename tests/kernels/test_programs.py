@@ -82,18 +82,36 @@ def test_a_barrier_of_all_programs_ends_where_they_fit_on_the_device(run):
 
 
 def test_a_barrier_of_more_programs_than_fit_is_a_deadlock_that_says_so(run):
-    """The last program never starts; that the occupancy is assumed is said too."""
+    """The last program never starts, as it was said how many an SM holds."""
 
     def body(rank, ctx):
         counter = ctx.zeros(1, dtype=simrank.int32)
         out = ctx.zeros(400, dtype=simrank.int32)
-        grid_barrier[(265,)](counter, out, 265)
+        grid_barrier[(265,)](counter, out, 265, num_ctas_per_sm=2)
         out.tolist()
 
     with pytest.raises(DeadlockError) as caught:
         run(body, 1)
     assert "1 of 265 programs have not started: the device holds 264 at once" in str(caught.value)
-    assert "assumed" in str(caught.value)
+    assert "assumed" not in str(caught.value)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("num_programs", "hangs"), [(264, False), (265, True)])
+def test_how_many_programs_fit_is_what_the_compiler_says(run, num_programs, hangs):
+    """With 32 warps each, two of them fill an SM's 64."""
+
+    def body(rank, ctx):
+        counter = ctx.zeros(1, dtype=simrank.int32)
+        out = ctx.zeros(400, dtype=simrank.int32)
+        grid_barrier[(num_programs,)](counter, out, num_programs, num_warps=32)
+        out.tolist()
+
+    if hangs:
+        with pytest.raises(DeadlockError, match="the device holds 264 at once"):
+            run(body, 1)
+    else:
+        run(body, 1)
 
 
 @pytest.mark.parametrize("mode", ["batched", "one-by-one", "tasks"])
