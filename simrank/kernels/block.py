@@ -6,6 +6,7 @@ entry per program. A scalar that all programs share is a bare numpy scalar: ten 
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 _ndarray = np.ndarray
+MAX_NUMEL: int = tl.TRITON_MAX_TENSOR_NUMEL
 
 
 class Diverged(Exception):  # noqa: N818 - not an error: the programs go on in groups
@@ -264,16 +266,33 @@ def aligned(first: Any, second: Any) -> tuple[Any, Any]:
 
 def check_broadcast(first: Block, second: Block) -> None:
     """Raise, in Triton's words, if two shapes do not go together."""
-    ours, theirs = first.shape, second.shape
+    common_shape(first.shape, second.shape)
+
+
+@lru_cache(maxsize=1024)
+def common_shape(ours: tuple[int, ...], theirs: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the shape that two shapes are broadcast to.
+
+    Raises:
+        ValueError: They do not go together, or have too many elements together.
+    """
     if not ours or not theirs:
-        return
-    for position in range(1, min(len(ours), len(theirs)) + 1):
-        one, other = ours[-position], theirs[-position]
+        return ours or theirs
+    num_dims = max(len(ours), len(theirs))
+    found, numel = [], 1
+    for dim in range(-num_dims, 0):
+        one = ours[dim] if -dim <= len(ours) else 1
+        other = theirs[dim] if -dim <= len(theirs) else 1
         if one != other and 1 not in (one, other):
             raise ValueError(
                 "Cannot make_shape_compatible: incompatible dimensions at index "
-                f"{len(ours) - position}: {one} and {other}"
+                f"{num_dims + dim}: {one} and {other}"
             )
+        found.append(max(one, other))
+        numel *= found[-1]
+    if numel > MAX_NUMEL:
+        raise ValueError(f"numel ({numel}) exceeds triton maximum tensor numel ({MAX_NUMEL})")
+    return tuple(found)
 
 
 def constant(number: Any, element: ElementType | None = None) -> Block:

@@ -31,7 +31,7 @@ def _axis(block: Block, axis: Any) -> int:
     """
     number, num_dims = int(axis), len(block.shape)
     if not -num_dims <= number < num_dims:
-        raise ValueError(f"reduction axis must be < inputs rank ({num_dims}), got {number}")
+        raise ValueError(f"invalid axis {number}. Expected {-num_dims} <= axis < {num_dims}")
     return number % num_dims + 1
 
 

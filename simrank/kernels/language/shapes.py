@@ -6,17 +6,23 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import triton.language as tl
 
 from simrank.kernels import machine
-from simrank.kernels.block import Block, aligned, as_block, cast_to, check_broadcast, constant
+from simrank.kernels.block import (
+    MAX_NUMEL,
+    Block,
+    aligned,
+    as_block,
+    cast_to,
+    check_broadcast,
+    constant,
+)
 from simrank.kernels.types import element_type, int32
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 Array = np.ndarray[Any, Any]
-MAX_NUMEL: int = tl.TRITON_MAX_TENSOR_NUMEL
 
 
 def settled(values: Any) -> Any:
