@@ -74,8 +74,7 @@ class Grid:
         done = 0
         while done < total:
             ids = np.arange(done, min(done + batch, total))
-            self._run_batch(ids, body, np.arange(ids[-1] + 1, total))
-            done += len(ids)
+            done += self._run_batch(ids, body, np.arange(ids[-1] + 1, total))
             if not one_by_one:
                 batch = self._next_batch(batch)
 
@@ -90,8 +89,14 @@ class Grid:
         """Return how many programs that go the same way run together."""
         return max(_BATCH_ELEMENTS // max(self._statistics.largest_block, 1), 1, min(batch, 4))
 
-    def _run_batch(self, ids: Array, body: Callable[[], Any], rest: Array) -> None:
+    def _run_batch(self, ids: Array, body: Callable[[], Any], rest: Array) -> int:
+        """Run programs; where the first ones part, more of the rest with them.
+
+        Returns:
+            How many programs have run.
+        """
         waiting = [ids]
+        num_more = 0
         while waiting:
             chosen = waiting.pop()
             programs = Programs(
@@ -115,8 +120,14 @@ class Grid:
             except Diverged as split:
                 programs.roll_back()
                 self._statistics.restore(before)
+                if self.num_splits == 0 and not num_more and len(rest):
+                    num_more = min(len(chosen) * (_SPLIT_BATCHES - 1), len(rest))
+                    waiting.append(np.concatenate([chosen, rest[:num_more]]))
+                    rest = rest[num_more:]
+                    continue
                 self.num_splits += 1
                 waiting += reversed(self._groups(chosen, split.choices))
+        return len(ids) + num_more
 
     def _groups(self, ids: Array, choices: Array) -> list[Array]:
         """Return the programs that go the same way; each by itself after too many splits."""
