@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from simrank.errors import RaceError
     from simrank.faults import Faults
     from simrank.hardware.cluster import Cluster
+    from simrank.kernels.launch import TritonOperation
     from simrank.multiprocessing import ProcessContext
 
 _DEVICES_PER_NODE = 8
@@ -255,6 +256,21 @@ class Context(TorchNames):
             body()
 
         return self.engine.start_task(run, name, program.rank)
+
+    def launch(self, kernel: Any, grid: Any, *args: Any, **kwargs: Any) -> TritonOperation:  # noqa: ANN401
+        """Launch a Triton kernel on the running program's current stream: `kernel[grid](...)`.
+
+        Args:
+            kernel: A `@triton.jit` function, or what autotune or heuristics made of one.
+            grid: Programs along up to three axes, or a function of the arguments.
+            *args: Its arguments.
+            **kwargs: Its arguments by name, and options; see `simrank.kernels.launch.launch`.
+
+        Returns:
+            The operation: a Handle, with `statistics`, `cost`, `mode` and `num_splits`.
+        """
+        bound: Callable[..., TritonOperation] = self.bind(kernel.run)
+        return bound(*args, grid=grid, warmup=False, **kwargs)
 
     def timer(self, delay_ps: int) -> Handle:
         """Return a handle that completes `delay_ps` of simulated time from now."""

@@ -19,7 +19,7 @@ COMMANDS = {
     },
     "check": {"file", "--help"},
     "clusters": {"--help"},
-    "kernels": {"--help"},
+    "kernels": {"--help"},  # A group: coverage and report.
     "run": {
         "program", "args", "--cluster", "--nproc-per-node", "--nproc_per_node", "--nnodes",
         "--seed", "--trace", "--trace-ranks", "--summary", "--shape-only", "--races",

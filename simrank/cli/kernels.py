@@ -1,18 +1,28 @@
-"""`simrank kernels`: what of Triton's language is emulated."""
+"""`simrank kernels`: what of Triton's language is emulated, and what the lines of kernels did."""
 
 from __future__ import annotations
 
+import inspect
 import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from simrank.cli.common import EXIT_STATUS, app
-from simrank.errors import UnsupportedError
+from simrank.cli.common import EXIT_STATUS, app, check_writable, write_text
+from simrank.context import Context
+from simrank.errors import ConfigError, ConfigProblem, UnsupportedError
+from simrank.multiprocessing.script import run_script
+from simrank.multiprocessing.spawn import spawn_in
+from simrank.trace.kernel_report import report_html, report_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 group = typer.Typer(
-    help="Triton kernels: what of the language is emulated.",
+    help="Triton kernels: what of the language is emulated, and what their lines did.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -21,16 +31,13 @@ app.add_typer(group, name="kernels")
 
 @group.callback()
 def _kernels() -> None:
-    """Triton kernels: what of the language is emulated."""
+    """Triton kernels: what of the language is emulated, and what their lines did."""
 
 
 @group.command(epilog=EXIT_STATUS)
 def coverage() -> None:
     """List every name of triton.language with how it is emulated."""
-    try:
-        import triton  # noqa: PLC0415 - an extra
-    except ImportError:
-        raise UnsupportedError("triton is not installed\n  to fix: pip install triton") from None
+    triton = _triton()
     from simrank.kernels import coverage as names  # noqa: PLC0415 - it needs triton
 
     states = names.coverage()
@@ -50,3 +57,75 @@ def coverage() -> None:
     ]
     typer.echo(f"{num_covered} of {len(states)} names of triton {triton.__version__}: ", nl=False)
     typer.echo(", ".join(counts))
+
+
+@group.command(epilog=EXIT_STATUS)
+def report(
+    target: Annotated[str, typer.Argument(help="FILE, or FILE::FUNCTION: what launches them.")],
+    cluster: Annotated[str, typer.Option(help="Cluster name or file.")] = "hgx_h100",
+    nproc: Annotated[
+        int, typer.Option("--nproc-per-node", "--nproc_per_node", help="Ranks that run it.")
+    ] = 1,
+    html: Annotated[str | None, typer.Option(help="Write a page instead of text.")] = None,
+) -> None:
+    """Run a script or a function of it, and show what each line of its kernels did."""
+    _triton()
+    from simrank.kernels.profile import collected  # noqa: PLC0415 - it needs triton
+
+    check_writable(html)
+    file, _, name = target.partition("::")
+    with collected() as profiles, Context(cluster) as context:
+        if name:
+            spawn_in(context.program, _function(file, name, context), (), nproc, is_users=False)
+        else:
+            run_script(context.program, file, [], nproc)
+    if not profiles:
+        problem = ConfigProblem(
+            "command line", None, "target", "a program that launches kernels", target
+        )
+        raise ConfigError(problem)
+    if html is None:
+        typer.echo(report_text(profiles))
+    else:
+        write_text(html, report_html(profiles))
+
+
+def _triton() -> Any:  # noqa: ANN401 - the module
+    try:
+        import triton  # noqa: PLC0415 - an extra
+    except ImportError:
+        raise UnsupportedError("triton is not installed\n  to fix: pip install triton") from None
+    return triton
+
+
+def _function(file: str, name: str, context: Context) -> Callable[[int], None]:
+    """Return what calls a function of a file on a rank, with the arguments that it has names for.
+
+    Raises:
+        ConfigError: There is no such file or function, or it takes what nobody knows.
+    """
+    if not Path(file).is_file():
+        problem = ConfigProblem("command line", None, "target", "a Python file", file)
+        raise ConfigError(problem)
+    names: dict[str, Any] = {"__name__": Path(file).stem, "__file__": file}
+    sys.path.insert(0, str(Path(file).absolute().parent))
+    exec(compile(Path(file).read_bytes(), file, "exec"), names)  # noqa: S102 - the user's own file
+    function = names.get(name)
+    if not callable(function):
+        expected = f"a function of {file}"
+        raise ConfigError(ConfigProblem("command line", None, "target", expected, name))
+    known = {"rank", "ctx", "world_size"}
+    wanted = set(inspect.signature(function).parameters)
+    if wanted - known:
+        expected = f"a function of no other arguments than {', '.join(sorted(known))}"
+        got = f"{name}({', '.join(sorted(wanted))})"
+        raise ConfigError(ConfigProblem("command line", None, "target", expected, got))
+
+    def on_rank(rank: int) -> None:
+        from simrank.ranks import require_rank  # noqa: PLC0415 - on the rank
+
+        size = require_rank("a report").world_size
+        values = {"rank": rank, "ctx": context, "world_size": size}
+        function(**{key: value for key, value in values.items() if key in wanted})
+
+    return on_rank

@@ -18,6 +18,7 @@ from simrank.kernels.cost import DEFAULT_CTAS_PER_SM, KernelCost, kernel_cost
 from simrank.kernels.link import link, written_by_jit
 from simrank.kernels.machine import Options, Statistics
 from simrank.kernels.memory import PublishedError
+from simrank.kernels.profile import profile_of
 from simrank.kernels.programs import ProgramRun, TimedStatistics
 from simrank.units import PS_PER_S
 
@@ -59,6 +60,7 @@ class TritonOperation(Operation):
         self.launch = launch
         self.grid = launch.grid
         self.statistics = Statistics()
+        self.statistics.profile = profile_of(launch.jit)
         self.cost: KernelCost | None = None
         self.mode = launch.chosen_mode
         self.num_splits = 0
@@ -107,7 +109,9 @@ class TritonOperation(Operation):
     def _describe(self) -> None:
         """Note facts for timelines."""
         assert self.cost is not None, "it has run"
-        launch = self.launch
+        launch, profile = self.launch, self.statistics.profile
+        if profile is not None:
+            profile.ended(launch.num_programs, self.cost)
         self.details = {
             "grid": list(launch.grid),
             "mode": self.mode,
@@ -125,6 +129,7 @@ class TritonOperation(Operation):
         slots = max(device.spec.num_sms * launch.ctas_per_sm, 1)
         done = self.statistics.snapshot()
         self.statistics = TimedStatistics(device, min(slots, max(launch.num_programs, 1)))
+        self.statistics.profile = profile_of(launch.jit)
         self.statistics.restore(done)
         try:
             body = launch.body()
@@ -195,6 +200,7 @@ class Launch:
     """A kernel, its grid and its arguments.
 
     Attributes:
+        jit: Triton's object of the kernel.
         name: The kernel's name.
         grid: Programs along each axis.
         mode: One of `MODES`, as it was asked for.
@@ -210,6 +216,7 @@ class Launch:
     ) -> None:  # fmt: skip
         self._linked = linked
         self._bound = bound
+        self.jit = linked.jit
         self.name = linked.jit.__name__
         self.grid = grid
         self.mode = options.pop("mode", "auto")

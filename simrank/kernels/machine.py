@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from simrank.device.device import Device
     from simrank.device.memory import Storage
     from simrank.kernels.block import Block
+    from simrank.kernels.profile import KernelProfile
 
 Array = np.ndarray[Any, Any]
 
@@ -52,9 +53,11 @@ class Statistics:
         num_lanes: Lanes of loads and stores, masked off or not.
         num_masked_lanes: Those that were masked off.
         largest_block: Most lanes that one program has had in one access.
+        profile: Where lines are counted, while somebody collects them; else None.
     """
 
     def __init__(self) -> None:
+        self.profile: KernelProfile | None = None
         self.traffic: dict[int, Traffic] = {}
         self.largest_block = 0
         self.flops: dict[str, int] = {}
@@ -95,14 +98,20 @@ class Statistics:
         traffic.high = max(traffic.high, high)
         self.num_lanes += num_lanes
         self.num_masked_lanes += num_lanes - num_active
+        if self.profile is not None:
+            self.profile.access(storage, now().device, num_lanes, num_active, itemsize)
 
     def count_atomics(self, num_lanes: int) -> None:
         """Count atomic operations."""
         self.num_atomics += num_lanes
+        if self.profile is not None:
+            self.profile.here().num_atomics += num_lanes
 
     def count_flops(self, name: str, num_flops: int) -> None:
         """Count operations of a dot, by the type of its inputs."""
         self.flops[name] = self.flops.get(name, 0) + num_flops
+        if self.profile is not None:
+            self.profile.here().flops += num_flops
 
     def count_masked(self, num_lanes: int) -> None:
         """Count lanes of an access that were all masked off."""
@@ -119,12 +128,17 @@ class Statistics:
             address: (t.storage, t.read_bytes, t.written_bytes, t.low, t.high)
             for address, t in self.traffic.items()
         }
-        return traffic, dict(self.flops), self.num_atomics, self.num_lanes, self.num_masked_lanes
+        lines = None if self.profile is None else self.profile.snapshot()
+        counts = self.num_atomics, self.num_lanes, self.num_masked_lanes
+        return traffic, dict(self.flops), counts, lines
 
     def restore(self, snapshot: Any) -> None:
         """Set the counts back: what was counted since did not happen."""
-        traffic, flops, self.num_atomics, self.num_lanes, self.num_masked_lanes = snapshot
+        traffic, flops, counts, lines = snapshot
+        self.num_atomics, self.num_lanes, self.num_masked_lanes = counts
         self.flops = flops
+        if self.profile is not None:
+            self.profile.restore(lines)
         self.traffic = {}
         for address, (storage, *counts) in traffic.items():
             restored = self.traffic[address] = Traffic(storage)

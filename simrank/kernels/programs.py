@@ -372,12 +372,16 @@ class ProgramSync:
             return
         self.watch = Watch(polls, self._run, self._number)
         self._watchers.add(self.watch)
+        start_ps = self._engine.now_ps
         try:
             self._engine.wait(self.watch)
         finally:
             self._watchers.remove(self.watch)
             self.watch = None
             machine.set_running(self.programs)
+        profile = self.programs.statistics.profile if self.programs is not None else None
+        if profile is not None:
+            profile.here().parked_ps += self._engine.now_ps - start_ps
 
     def wait_until(self, holds: Callable[[], Block], found: Block, budget_ps: int | None) -> Block:
         """Look again at each change until all hold, or the time is over."""

@@ -133,7 +133,8 @@ class Rewriter(ast.NodeTransformer):
         make = ast.Assign([ast.Name(name, ast.Store())], _call(ast.Name(guard, ast.Load())))
         again = _call(ast.Attribute(ast.Name(name, ast.Load()), "again", ast.Load()))
         over = _call(ast.Attribute(ast.Name(name, ast.Load()), "over", ast.Load()))
-        node.test = ast.BoolOp(ast.And(), [again, node.test])
+        ast.copy_location(again, node.test)
+        node.test = ast.copy_location(ast.BoolOp(ast.And(), [again, node.test]), node.test)
         guarded = ast.Try([node], [], [], [ast.Expr(over)])
         return [ast.copy_location(make, node), ast.copy_location(guarded, node)]
 
