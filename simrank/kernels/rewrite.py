@@ -103,6 +103,13 @@ class Rewriter(ast.NodeTransformer):
             found = self._combined(found, pair, is_and=True)
         return ast.copy_location(found, node)
 
+    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
+        """Let `.value` give a constant itself: constants are plain numbers here."""
+        self.generic_visit(node)
+        if node.attr != "value" or not isinstance(node.ctx, ast.Load):
+            return node
+        return ast.copy_location(ast.Call(ast.Name("__value", ast.Load()), [node.value], []), node)
+
     def visit_Assign(self, node: ast.Assign) -> ast.AST:
         """Make a scalar of a number that is assigned."""
         self.generic_visit(node)
@@ -175,6 +182,10 @@ def _assigned(value: Any) -> Any:
     return value
 
 
+def _value(owner: Any) -> Any:
+    return owner.value if hasattr(owner, "value") else owner
+
+
 def _and(left: Any, right: Any) -> Any:
     if type(left) is Block and type(right) is Block:
         return as_logical(left) & as_logical(right)
@@ -197,6 +208,7 @@ def _not(value: Any) -> Any:
 
 HELPERS = {
     "__assigned": _assigned,
+    "__value": _value,
     "__and": _and,
     "__or": _or,
     "__not": _not,

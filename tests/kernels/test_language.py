@@ -362,3 +362,33 @@ def test_hardware_precision_truncates_fp32_inputs_to_tf32(on_rank):
             np.testing.assert_allclose(tensors[2].numpy(), wanted, rtol=1e-5, atol=1e-5)
 
     on_rank(body)
+
+
+@triton.jit
+def values_of_constants(out, N: tl.constexpr):
+    x = tl.zeros((N,), tl.float32)
+    tl.static_assert(x.shape[0].value == N.value)
+    tl.static_assert(tl.constexpr(3).value == 3)
+    bottom = tl.topk(tl.arange(0, 8), 2, descending=False)
+    tl.store(out + tl.arange(0, 2), bottom + x.numel.value)
+
+
+def test_constants_have_a_value(on_rank):
+    """Kernels that ask for it get the constant itself."""
+
+    def body(ctx):
+        assert launch(ctx, values_of_constants, [], np.zeros(2, "i4"), N=N).tolist() == [N, N + 1]
+
+    on_rank(body)
+
+
+@triton.jit
+def no_such_hint(out):
+    for i in tl.range(0, 4, stages=3):
+        tl.store(out + i, i)
+
+
+def test_unknown_hints_of_loops_are_refused(on_rank):
+    """A misspelt one would do nothing."""
+    with pytest.raises(TypeError, match=r"tl\.range has no argument 'stages'"):
+        on_rank(lambda ctx: launch(ctx, no_such_hint, [], np.zeros(4, "i4")) and None)

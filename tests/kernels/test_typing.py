@@ -11,7 +11,7 @@ from triton.runtime.interpreter import InterpreterOptions
 
 from simrank.kernels import types
 from simrank.kernels.block import Block
-from simrank.kernels.language import CORE
+from simrank.kernels.language import CORE, STANDARD
 
 DTYPES = (
     tl.int1, tl.int8, tl.int16, tl.int32, tl.int64, tl.uint8, tl.uint16, tl.uint32, tl.uint64,
@@ -116,3 +116,18 @@ def test_where_promotes_as_in_triton(number):
             if wanted != got:
                 wrong.append(f"where {a}, {b}: Triton {wanted}, simrank {got}")
     assert not wrong
+
+
+def test_sums_have_the_types_of_triton():
+    """Integers below 32 bits are widened, int1 as unsigned."""
+    wanted = {str(d): str(tl.standard._pick_sum_dtype.fn(d, None)) for d in DTYPES}
+    assert {str(d): str(STANDARD["sum"](ours(d)[None], 0).dtype) for d in DTYPES} == wanted
+
+
+def test_extremes_are_widened_only_without_their_places():
+    """As tl.max does; the value beside an index keeps the type of its block."""
+    for dtype in (tl.int8, tl.float16, tl.bfloat16, tl.uint8, tl.float64):
+        block = ours(dtype)[None]
+        wide = {8: tl.int32, 16: tl.float32}.get(dtype.primitive_bitwidth, dtype)
+        assert STANDARD["max"](block, 0).dtype == wide
+        assert STANDARD["max"](block, 0, return_indices=True)[0].dtype == dtype

@@ -27,6 +27,12 @@ class KernelAssertionError(AssertionError):
         self.program_ids = program_ids
 
 
+_HINTS = {
+    "num_stages", "loop_unroll_factor", "disallow_acc_multi_buffer", "flatten", "warp_specialize",
+    "disable_licm",
+}  # fmt: skip
+
+
 class Range:
     """`range` in a kernel: its index is a 32-bit integer of the program.
 
@@ -35,7 +41,9 @@ class Range:
     """
 
     def __init__(self, start: Any, stop: Any = None, step: Any = 1, **hints: Any) -> None:
-        del hints  # num_stages, loop_unroll_factor, ...: they change no value.
+        for name in hints:  # They change no value.
+            if name not in _HINTS:
+                raise TypeError(f"tl.range has no argument '{name}'")
         self._start: Any = 0 if stop is None else start
         self._stop: Any = start if stop is None else stop
         self._step = 1 if step is None else step

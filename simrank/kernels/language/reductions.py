@@ -70,9 +70,9 @@ def _sum_type(own: ElementType, dtype: Any) -> ElementType:
     """Return the type of a sum: integers below 32 bits become 32 bits."""
     if dtype is not None:
         return element_type(dtype)
-    if own.kind in "ib" and own.bits < 32:
-        return int32
-    return uint32 if own.kind == "u" and own.bits < 32 else own
+    if own.kind in "iub" and own.bits < 32:
+        return int32 if own.kind == "i" else uint32  # int1 counts as unsigned.
+    return own
 
 
 def _widened(block: Block) -> Block:
@@ -91,7 +91,7 @@ def _extreme(ufunc: np.ufunc, choose: Callable[..., Any]) -> Callable[..., Any]:
         keep_dims: bool = False,
     ) -> Any:
         del return_indices_tie_break_left  # The left one is right either way.
-        block = _widened(as_block(input))
+        block = as_block(input) if return_indices else _widened(as_block(input))
         values, along = _along(block, axis)
         found = Block(
             _kept(ufunc.reduce(values, axis=along), block, axis, keep_dims=keep_dims),
@@ -266,17 +266,29 @@ def sort(x: Block, dim: Any = None, descending: Any = False) -> Block:
     return Block(np.flip(values, along) if descending else values, x.element)
 
 
-def topk(x: Block, k: Any, dim: Any = None) -> Block:
-    """Return the k largest elements along the last dim, in descending order."""
+def topk(x: Block, k: Any, dim: Any = None, descending: Any = True) -> Block:
+    """Return the k largest (or smallest) elements along the last dim, the most extreme first."""
     along = _last_dim(x, dim, "topk")
-    largest = np.flip(np.sort(x.values, axis=along), along)
-    return Block(np.take(largest, np.arange(int(k)), axis=along), x.element)
+    size = int(k)
+    if size < 1:
+        raise AssertionError("static assertion failed: topk: k must be greater than 0")
+    if size & (size - 1):
+        raise AssertionError("static assertion failed: topk: k must be a power of two")
+    if size > x.shape[-1]:
+        raise AssertionError(
+            "static assertion failed: topk: k must not exceed the size of the selected dimension"
+        )
+    values = np.sort(x.values, axis=along)
+    values = np.flip(values, along) if descending else values
+    return Block(np.take(values, np.arange(size), axis=along), x.element)
 
 
 def _last_dim(x: Block, dim: Any, name: str) -> int:
     num_dims = len(x.shape)
     if dim is not None and int(dim) % num_dims != num_dims - 1:
-        raise ValueError(f"{name}: only minor dimension is currently supported")
+        raise AssertionError(
+            f"static assertion failed: {name}: only minor dimension is currently supported"
+        )
     return num_dims
 
 
@@ -288,8 +300,10 @@ def flip(x: Block, dim: Any = None) -> Block:
 
 def histogram(input: Block, num_bins: Any, mask: Any = None) -> Block:  # noqa: A002
     """Return how often each number from 0 to num_bins - 1 occurs."""
-    if len(input.shape) != 1 or input.element.kind not in "iu":
-        raise ValueError("histogram only supports 1D integer input")
+    if len(input.shape) != 1:
+        raise ValueError("histogram only supports 1D input")
+    if input.element.kind not in "iu" or input.element.bits != 32:
+        raise ValueError(f"histogram only supports 32-bit integer input, but got {input.element}")
     num_bins = int(num_bins)
     values = with_program_axis(input).astype(np.int64)
     counted = (values >= 0) & (values < num_bins)
