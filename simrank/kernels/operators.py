@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -46,16 +47,31 @@ def operands(first: Block, second: Any, *, divides: bool = False) -> tuple[Any, 
         return ours, theirs, result
     if isinstance(second, np.generic):
         second = second.item()
-    result = promote_number(own, second, divides=divides)
+    # The cache takes 0.0 and -0.0 for one number; zeros are looked up anew.
+    find = _number if second else _number.__wrapped__
+    number, result = find(own, second, divides)
     ours = first.values
     if own.compute is not result.compute:
         ours = ours.astype(result.compute)
-    return ours, scalar_of(second, result), result
+    return ours, number, result
+
+
+@lru_cache(maxsize=4096, typed=True)
+def _number(own: ElementType, number: Any, divides: bool) -> tuple[Any, ElementType]:
+    """Return a Python number as it takes part beside a block, and the type that they give."""
+    result = promote_number(own, number, divides=divides)
+    return scalar_of(number, result), result
 
 
 def _arithmetic(compute: Callable[[Any, Any], Any], name: str, *, swapped: bool) -> Any:
     def operator(self: Block, other: Any) -> Block:
-        if self.element.kind == "p" or (type(other) is Block and other.element.kind == "p"):
+        own = self.element
+        if own.is_plain and type(other) is Block and other.element is own:
+            ours, theirs = self.values, other.values
+            is_one = type(ours) is not _ndarray or type(theirs) is not _ndarray
+            if is_one or ours.shape[1:] == theirs.shape[1:]:
+                return Block(compute(theirs, ours) if swapped else compute(ours, theirs), own)
+        if own.kind == "p" or (type(other) is Block and other.element.kind == "p"):
             return _move_pointer(self, other, name)
         ours, theirs, result = operands(self, other)
         if result.kind == "b":

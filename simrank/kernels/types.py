@@ -30,6 +30,7 @@ class ElementType:
         compute: numpy dtype of values in flight.
         memory: numpy dtype in memory; None for what cannot be stored.
         carrier: Unsigned or plain dtype of the same size that numpy moves fast.
+        is_plain: Whether numpy's arithmetic of `compute` is the type's own.
         itemsize: Bytes in memory.
         kind: "b" int1, "i" signed, "u" unsigned, "f" floating, "p" pointer.
         bits: Width.
@@ -38,8 +39,8 @@ class ElementType:
     """
 
     __slots__ = (
-        "bits", "carrier", "compute", "itemsize", "kind", "memory", "name", "pointee", "round",
-        "triton",
+        "bits", "carrier", "compute", "is_plain", "itemsize", "kind", "memory", "name", "pointee",
+        "round", "triton",
     )  # fmt: skip
 
     def __init__(self, triton: Any, kind: str, compute: Any, memory: Any) -> None:
@@ -53,6 +54,7 @@ class ElementType:
         is_narrow = kind == "f" and self.bits < 32
         self.carrier = np.dtype(f"u{self.itemsize}") if is_narrow else self.memory
         self.round: Callable[[Any], Any] | None = _rounder(self.memory) if is_narrow else None
+        self.is_plain = kind in "iuf" and not is_narrow
         self.pointee: ElementType | None = None
 
     def __repr__(self) -> str:
