@@ -67,12 +67,12 @@ class Watchers:
 
     def add(self, watch: Watch) -> None:
         """Let a watch complete at the next write to what it polled."""
-        for storage, _, _, _ in watch.polls:
+        for storage in dict.fromkeys(poll[0] for poll in watch.polls):
             self._watches.setdefault(storage, []).append(watch)
 
     def remove(self, watch: Watch) -> None:
         """Forget a watch."""
-        for storage, _, _, _ in watch.polls:
+        for storage in dict.fromkeys(poll[0] for poll in watch.polls):
             watches = self._watches.get(storage)
             if watches is not None and watch in watches:
                 watches.remove(watch)

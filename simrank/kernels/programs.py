@@ -22,7 +22,7 @@ from simrank.ranks import current_program, set_program
 from simrank.units import PS_PER_S
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from simrank.device.device import Device
     from simrank.device.memory import Storage
@@ -317,28 +317,41 @@ class ProgramSync:
 
     # ---- atomics ----
 
-    def before_atomic(
-        self, storage: Storage, places: Array, element: ElementType, order: Order
-    ) -> None:
-        """Travel to the memory that an atomic is about; a release waits for earlier stores."""
-        del places, element
+    def before_atomic(self, storages: Sequence[Storage], order: Order) -> None:
+        """Travel to the memory that an atomic is about; a release waits for earlier stores.
+
+        Lanes that go to several devices go at the same time, and all take effect with the last.
+        """
         if order.releases:
             self.fence()
-        self.charge(ATOMIC_PS // 2 + self._latency_ps(storage))
+        self.charge(ATOMIC_PS // 2 + self._longest_ps(storages))
         self.catch_up()
 
-    def after_atomic(
-        self, storage: Storage, places: Array, element: ElementType, order: Order, *, changed: bool
+    def applied(
+        self, storage: Storage, places: Array, element: ElementType, *, changed: bool
     ) -> None:
-        """Travel back; what changed is told, what did not was a poll."""
-        del order
+        """Tell what an atomic changed; what it did not was a poll."""
         low = int(places.min()) * element.itemsize
         high = (int(places.max()) + 1) * element.itemsize
         if changed:
             self.wrote(storage, low, high)
         else:
             self._polls.append((storage, low, high, self._watchers.version(storage)))
-        self.charge(ATOMIC_PS // 2 + self._latency_ps(storage))
+
+    def after_atomic(self, storages: Sequence[Storage]) -> None:
+        """Travel back."""
+        self.charge(ATOMIC_PS // 2 + self._longest_ps(storages))
+
+    def _longest_ps(self, storages: Sequence[Storage]) -> int:
+        return max((self._latency_ps(storage) for storage in storages), default=0)
+
+    def before_signal(self, order: Order) -> None:
+        """Let a store that others wait for be one: a release waits for earlier stores."""
+        if order.releases:
+            self.fence()
+
+    def after_signal(self) -> None:
+        """Note that such a store is done."""
 
     # ---- waits ----
 
@@ -359,13 +372,23 @@ class ProgramSync:
             self._polls.clear()
             return
         if is_pure:
-            self._park()
+            self.park()
         else:
-            limits.poll(self._engine, f"a loop of kernel '{self._run.name}'")
-            machine.set_running(self.programs)
-            self._polls.clear()
+            self.poll_again()
 
-    def _park(self) -> None:
+    def poll_again(self) -> None:
+        """Go on with a loop that counts or looks at the clock, some time later."""
+        limits.poll(self._engine, f"a loop of kernel '{self._run.name}'")
+        machine.set_running(self.programs)
+        self._polls.clear()
+
+    @property
+    def has_polls(self) -> bool:
+        """Whether it has looked at memory since it last changed any."""
+        return bool(self._polls)
+
+    def park(self) -> None:
+        """Wait for a change of what it looked at."""
         self.catch_up()
         polls, self._polls = self._polls, []
         if any(self._watchers.version(storage) != then for storage, _, _, then in polls):
@@ -393,7 +416,7 @@ class ProgramSync:
                 self._polls.clear()
                 self._nap(min(ATOMIC_PS, deadline_ps - self.clock_ps))
             else:
-                self._park()
+                self.park()
             found = holds()
         self._polls.clear()
         return found
@@ -433,41 +456,3 @@ class TimedStatistics(Statistics):
         sync = machine.now().sync
         if sync is not None:
             sync.charge(flops_ps(self._device.spec, name, num_flops) * self._slots)
-
-
-class Spin:
-    """A loop of a kernel that may wait: asked before every round."""
-
-    __slots__ = ("_effects", "_is_pure", "_sync")
-
-    def __init__(self, *, is_pure: bool) -> None:
-        self._is_pure = is_pure
-        self._sync: ProgramSync | None = machine.now().sync
-        self._effects = -1
-
-    def again(self) -> bool:
-        """Return True; before that, wait if the last round has changed nothing."""
-        sync = self._sync
-        if sync is None:
-            return True
-        if self._effects < 0:
-            sync.enter_spin()
-        else:
-            sync.next_round(self._effects, is_pure=self._is_pure)
-        self._effects = sync.num_effects
-        return True
-
-    def over(self) -> None:
-        """Note the end of the loop."""
-        if self._sync is not None and self._effects >= 0:
-            self._sync.leave_spin()
-
-
-def pure_spin() -> Spin:
-    """Return the guard of a loop that only looks."""
-    return Spin(is_pure=True)
-
-
-def counting_spin() -> Spin:
-    """Return the guard of a loop that looks, and counts or backs off."""
-    return Spin(is_pure=False)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from simrank.kernels.block import Block, as_logical, constant
 from simrank.kernels.language.control import device_assert
-from simrank.kernels.programs import counting_spin, pure_spin
+from simrank.kernels.spins import counting_spin, pure_spin
 from simrank.kernels.waits import is_pure_spin
 
 if TYPE_CHECKING:

@@ -18,8 +18,8 @@ READS = {
 }  # fmt: skip
 _WAITS = {"atomic_poll"}
 _PUBLISHING_SEMS = {"release", "acq_rel"}
-# Parts of inline assembly that touch memory or wait.
-_ASM_MARKS = ("bra", "ld.", "st.", "atom", "red.", "bar", "fence", "membar", "nanosleep")
+# Parts of inline assembly that write memory.
+_ASM_WRITES = ("st.", "atom", "red.")
 
 
 class Conduct:
@@ -62,8 +62,10 @@ def _add_call(found: Conduct, node: ast.Call, called: Conduct | None) -> None:
     name = name_of(node)
     found.reads |= name in READS
     found.waits |= name in _WAITS
-    if name == "inline_asm_elementwise" and _touches_memory(node):
-        found.waits = found.publishes = True
+    if name == "inline_asm_elementwise":
+        waits, publishes = _asm_conduct(node)
+        found.waits |= waits
+        found.publishes |= publishes
     for keyword in node.keywords:
         value = getattr(keyword.value, "value", None)
         if keyword.arg == "scope" and value == "sys":
@@ -72,12 +74,21 @@ def _add_call(found: Conduct, node: ast.Call, called: Conduct | None) -> None:
             found.publishes = True
 
 
-def _touches_memory(node: ast.Call) -> bool:
-    """Whether inline assembly may do more than compute; unknown text may."""
+def _asm_conduct(node: ast.Call) -> tuple[bool, bool]:
+    """Return whether inline assembly may wait, and whether it may publish; unknown text may.
+
+    Of a formatted string the fixed parts are looked at: what is filled in are names.
+    """
     texts = [*node.args[:1], *(k.value for k in node.keywords if k.arg == "asm")]
-    if not texts or not isinstance(texts[0], ast.Constant) or not isinstance(texts[0].value, str):
-        return True
-    return any(mark in texts[0].value for mark in _ASM_MARKS)
+    pieces = texts[0].values if texts and isinstance(texts[0], ast.JoinedStr) else texts[:1]
+    known = [part for part in pieces if not isinstance(part, ast.FormattedValue)]
+    values = [part.value for part in known if isinstance(part, ast.Constant)]
+    words = [value for value in values if isinstance(value, str)]
+    if not words or len(words) < len(known):
+        return True, True
+    text = " ".join(words)
+    publishes = any(mark in text for mark in _ASM_WRITES)
+    return "bra" in text and (publishes or "ld." in text), publishes
 
 
 def name_of(node: ast.Call) -> str:

@@ -23,6 +23,13 @@ from simrank.kernels.language import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+
+def _inline_asm_elementwise(*args: Any, **kwargs: Any) -> Any:
+    from simrank.kernels.ptx import inline_asm_elementwise  # noqa: PLC0415 - it uses atomics
+
+    return inline_asm_elementwise(*args, **kwargs)
+
+
 CORE: dict[str, Callable[..., Any]] = {
     **shapes.FUNCTIONS,
     **elementwise.FUNCTIONS,
@@ -32,6 +39,7 @@ CORE: dict[str, Callable[..., Any]] = {
     **dots.FUNCTIONS,
     **windows.FUNCTIONS,
     **control.FUNCTIONS,
+    "inline_asm_elementwise": _inline_asm_elementwise,
     "range": control.Range,
     "static_range": control.static_range,
 }

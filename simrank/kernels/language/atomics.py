@@ -103,12 +103,16 @@ def modify(
         flat, arguments = flat[chosen], [value[chosen] for value in arguments]
     programs.statistics.count_atomics(len(flat))
     old = np.zeros(len(flat), element.compute)
-    for storage, part, own in _by_storage(programs, pointer, flat, element):
+    found = list(_by_storage(programs, pointer, flat, element))
+    storages = [storage for storage, _, _ in found]
+    if programs.sync is not None and storages:
+        programs.sync.before_atomic(storages, order)
+    for storage, part, own in found:
         mine = arguments if part is None else [value[part] for value in arguments]
         target = slice(None) if part is None else part
-        old[target] = _on_storage(
-            programs, storage, own, mine, element, order, compute, wants_old=wants_old
-        )
+        old[target] = _on_storage(programs, storage, own, mine, element, compute, wants_old)
+    if programs.sync is not None and storages:
+        programs.sync.after_atomic(storages)
     return Block(_shaped(old, chosen, shape), element)
 
 
@@ -136,9 +140,7 @@ def _on_storage(
     places: Array,
     operands: Sequence[Array],
     element: ElementType,
-    order: Order,
     compute: Callable[..., Any],
-    *,
     wants_old: bool,
 ) -> Array:
     view = memory.view_of(storage, element.memory)
@@ -146,8 +148,6 @@ def _on_storage(
     sync = programs.sync
     if sync is None and storage.device is not programs.device:
         raise memory.PublishedError
-    if sync is not None:
-        sync.before_atomic(storage, places, element, order)
     if programs.undo is not None:
         touched = np.unique(places)
         programs.undo.append((view, touched, view[touched]))
@@ -155,7 +155,7 @@ def _on_storage(
     old = _in_order(view, places, operands, element, compute, wants_old=wants_old)
     if sync is not None:
         changed = bool((view[places] != before).any())
-        sync.after_atomic(storage, places, element, order, changed=changed)
+        sync.applied(storage, places, element, changed=changed)
     return old
 
 

@@ -1,0 +1,208 @@
+"""What instructions do to memory: loads, stores, atomics, fences and barriers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from simrank.errors import SimrankError, UnsupportedError
+from simrank.kernels import machine, memory, types
+from simrank.kernels.block import Block
+from simrank.kernels.language.atomics import Order, modify
+from simrank.kernels.ptx.compute import TYPES, bits_of, read_as
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from simrank.kernels.ptx.parse import Instruction, Operand
+    from simrank.kernels.ptx.run import Lanes
+    from simrank.kernels.types import ElementType
+
+Array = np.ndarray[Any, Any]
+_ELEMENTS: dict[str, ElementType] = {
+    "b8": types.uint8, "u8": types.uint8, "s8": types.int8, "b16": types.uint16,
+    "u16": types.uint16, "s16": types.int16, "b32": types.uint32, "u32": types.uint32,
+    "s32": types.int32, "b64": types.uint64, "u64": types.uint64, "s64": types.int64,
+    "f16": types.float16, "bf16": types.bfloat16, "f32": types.float32, "f64": types.float64,
+}  # fmt: skip
+_SEMS = ("relaxed", "acquire", "release", "acq_rel", "volatile", "weak", "mmio")
+_SCOPES = {"sys": "sys", "gpu": "gpu", "cta": "cta", "cluster": "gpu"}
+_WIDTHS = {"v2": 2, "v4": 4, "v8": 8}
+# What says how an access is cached; it changes no value.
+_HINTS = {
+    "global", "nc", "ca", "cg", "cs", "lu", "cv", "wb", "wt", "noftz", "L1", "L2", "no_allocate",
+    "evict_first", "evict_last", "evict_normal", "evict_unchanged", "64B", "128B", "256B",
+}  # fmt: skip
+
+
+class _Access:
+    """What an instruction says about its access.
+
+    Attributes:
+        element: Type of the elements.
+        kind: PTX's name of it.
+        sem: "" where none is given.
+        scope: "cta", "gpu" or "sys".
+        width: Elements of each lane.
+        operation: Of an atomic, for example "add"; else "".
+    """
+
+    def __init__(self, instruction: Instruction) -> None:
+        self.kind = instruction.opcode[-1]
+        self.sem, self.scope, self.width, self.operation = "", "gpu", 1, ""
+        if self.kind not in _ELEMENTS:
+            raise UnsupportedError(f"inline assembly with {instruction.name} is not supported")
+        self.element = _ELEMENTS[self.kind]
+        is_atomic = instruction.opcode[0] in ("atom", "red")
+        for part in instruction.opcode[1:-1]:
+            if part in _SEMS:
+                self.sem = part
+            elif part in _SCOPES:
+                self.scope = _SCOPES[part]
+            elif part in _WIDTHS:
+                self.width = _WIDTHS[part]
+            elif is_atomic and part in _ATOMICS:
+                self.operation = part
+            elif part not in _HINTS:
+                text = f"inline assembly with {instruction.name} is not supported: .{part}"
+                raise UnsupportedError(text)
+
+    def order(self) -> Order:
+        """Return how it orders memory; what does not say is relaxed."""
+        sem = self.sem if self.sem in ("acquire", "release", "acq_rel") else "relaxed"
+        return Order(sem, "sys" if self.sem in ("volatile", "mmio") else self.scope)
+
+
+def _pointer(lanes_of: Lanes, operand: Operand, access: _Access, lanes: Array) -> Block:
+    """Return where lanes access memory.
+
+    Raises:
+        PublishedError: Several programs run in lockstep: each must do it at its own time.
+    """
+    if len(machine.now()) > 1:
+        raise memory.PublishedError
+    address = operand.parts[0] if operand.kind == "memory" else operand
+    places = lanes_of.read(address, "b64", lanes).view(np.int64) + int(operand.value)
+    return Block(places.reshape(1, -1), types.pointer_to(access.element))
+
+
+def _block(lanes_of: Lanes, operand: Operand, access: _Access, lanes: Array) -> Block:
+    bits = lanes_of.read(operand, access.kind, lanes)
+    values = read_as(bits, access.kind).astype(access.element.compute)
+    return Block(values.reshape(1, -1), access.element)
+
+
+def _keep(lanes_of: Lanes, operand: Operand, access: _Access, found: Block, lanes: Array) -> None:
+    values = np.broadcast_to(np.asarray(found.values).reshape(-1), (len(lanes),))
+    lanes_of.write(operand, access.kind, bits_of(values, access.kind), lanes)
+
+
+def _parts(operand: Operand, access: _Access) -> list[tuple[int, Operand]]:
+    """Return the elements of a vector access: bytes behind the first, and the register."""
+    parts = operand.parts if operand.kind == "vector" else (operand,)
+    return [(index * access.element.itemsize, part) for index, part in enumerate(parts)]
+
+
+def _load(lanes_of: Lanes, instruction: Instruction, lanes: Array) -> None:
+    access = _Access(instruction)
+    target, place = instruction.operands[:2]
+    # In a loop every load is a poll: assembly is never hoisted out of it.
+    is_poll = access.sem not in ("", "weak") or lanes_of.loops
+    for offset, part in _parts(target, access):
+        pointer = _pointer(lanes_of, place._replace(value=place.value + offset), access, lanes)
+        if is_poll:
+            found = modify(pointer, [], None, access.order(), _unchanged)
+        else:
+            found = memory.load(pointer, None, None)
+        _keep(lanes_of, part, access, found, lanes)
+
+
+def _store(lanes_of: Lanes, instruction: Instruction, lanes: Array) -> None:
+    access = _Access(instruction)
+    place, source = instruction.operands[:2]
+    sync, order = machine.now().sync, access.order()
+    if sync is not None and access.sem not in ("", "weak"):
+        sync.before_signal(order)
+    for offset, part in _parts(source, access):
+        pointer = _pointer(lanes_of, place._replace(value=place.value + offset), access, lanes)
+        memory.store(pointer, _block(lanes_of, part, access, lanes), None)
+    if sync is not None:
+        sync.after_signal()
+
+
+def _atomic(lanes_of: Lanes, instruction: Instruction, lanes: Array) -> None:
+    access = _Access(instruction)
+    operands = list(instruction.operands)
+    target = operands.pop(0) if instruction.opcode[0] == "atom" else None
+    if not access.operation or access.width > 1:
+        raise UnsupportedError(f"inline assembly with {instruction.name} is not supported")
+    pointer = _pointer(lanes_of, operands[0], access, lanes)
+    values = [_block(lanes_of, operand, access, lanes) for operand in operands[1:]]
+    found = modify(
+        pointer, values, None, access.order(), _ATOMICS[access.operation],
+        wants_old=target is not None,
+    )  # fmt: skip
+    if target is not None:
+        _keep(lanes_of, target, access, found, lanes)
+
+
+def _unchanged(old: Any) -> Any:
+    return old
+
+
+def _increased(old: Any, limit: Any) -> Any:
+    return np.where(old >= limit, old.dtype.type(0), old + old.dtype.type(1))
+
+
+def _decreased(old: Any, limit: Any) -> Any:
+    return np.where((old == 0) | (old > limit), limit, old - old.dtype.type(1))
+
+
+_ATOMICS: dict[str, Callable[..., Any]] = {
+    "add": np.add, "min": np.fmin, "max": np.fmax, "and": np.bitwise_and, "or": np.bitwise_or,
+    "xor": np.bitwise_xor, "exch": lambda old, new: np.where(True, new, old),
+    "cas": lambda old, expected, new: np.where(old == expected, new, old),
+    "inc": _increased, "dec": _decreased,
+}  # fmt: skip
+
+
+def _fence(lanes_of: Lanes, instruction: Instruction, lanes: Array) -> None:
+    del lanes_of, lanes
+    sync, parts = machine.now().sync, instruction.opcode[1:]
+    if sync is not None and not {"cta", "proxy", "mbarrier_init"} & set(parts):
+        sync.fence()
+
+
+def _barrier(lanes_of: Lanes, instruction: Instruction, lanes: Array) -> None:
+    """Do nothing: one lane stands for all threads of its block."""
+    del lanes_of, lanes
+    if not {"sync", "arrive", "warp"} & set(instruction.opcode[1:]):
+        raise UnsupportedError(f"inline assembly with {instruction.name} is not supported")
+
+
+def _nothing(lanes_of: Lanes, instruction: Instruction, lanes: Array) -> None:
+    """Do nothing: it is a hint."""
+    del lanes_of, instruction, lanes
+
+
+def _sleep(lanes_of: Lanes, instruction: Instruction, lanes: Array) -> None:
+    sync = machine.now().sync
+    if sync is not None:
+        nanoseconds = lanes_of.values(instruction.operands[0], "u32", lanes)
+        sync.charge(int(nanoseconds.max()) * 1000)
+
+
+def _trap(lanes_of: Lanes, instruction: Instruction, lanes: Array) -> None:
+    del lanes_of, instruction, lanes
+    programs = machine.now()
+    shown = ", ".join(str(number) for number in programs.ids[:8].tolist())
+    raise SimrankError(f"kernel '{programs.kernel}' trapped (inline assembly), program {shown}")
+
+
+HANDLERS: dict[str, Callable[[Lanes, Instruction, Array], None]] = {
+    "ld": _load, "st": _store, "atom": _atomic, "red": _atomic, "fence": _fence, "membar": _fence,
+    "bar": _barrier, "barrier": _barrier, "nanosleep": _sleep, "trap": _trap,
+    "prefetch": _nothing, "prefetchu": _nothing, "griddepcontrol": _nothing,
+}  # fmt: skip
+assert set(_ELEMENTS) <= set(TYPES)

@@ -1,0 +1,236 @@
+"""What instructions without memory give: integers, floats, comparisons, bits.
+
+Registers hold bits; an instruction's type says how to read them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import ml_dtypes
+import numpy as np
+
+from simrank.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+Array = np.ndarray[Any, Any]
+
+# Types by PTX's names. Packed ones are two elements wide.
+TYPES: dict[str, np.dtype[Any]] = {
+    name: np.dtype(kind)
+    for name, kind in {
+        "b8": np.uint8, "u8": np.uint8, "s8": np.int8, "b16": np.uint16, "u16": np.uint16,
+        "s16": np.int16, "b32": np.uint32, "u32": np.uint32, "s32": np.int32, "b64": np.uint64,
+        "u64": np.uint64, "s64": np.int64, "f16": np.float16, "bf16": ml_dtypes.bfloat16,
+        "f32": np.float32, "f64": np.float64, "pred": np.bool_, "f16x2": np.float16,
+        "bf16x2": ml_dtypes.bfloat16, "tf32": np.float32,
+    }.items()
+}  # fmt: skip
+PACKED = {"f16x2", "bf16x2"}
+
+
+def read_as(bits: Array, kind: str) -> Any:
+    """Return bits as values of a PTX type; of a packed one as an array with two columns."""
+    if kind == "pred":
+        return bits != 0
+    dtype = TYPES[kind]
+    if kind in PACKED:
+        return bits.astype(np.uint32).view(dtype).reshape(-1, 2)
+    return bits.astype(f"u{dtype.itemsize}").view(dtype)
+
+
+def bits_of(values: Any, kind: str) -> Array:
+    """Return the bits of values of a PTX type."""
+    dtype = TYPES[kind]
+    if kind == "pred":
+        return np.asarray(values, np.uint64)
+    typed = np.ascontiguousarray(values).astype(dtype)
+    if kind in PACKED:
+        return typed.view(np.uint32).reshape(-1).astype(np.uint64)
+    return typed.view(f"u{dtype.itemsize}").astype(np.uint64)
+
+
+def is_float(kind: str) -> bool:
+    """Whether a PTX type is a floating one."""
+    return "f" in kind
+
+
+def compute(opcode: tuple[str, ...], kind: str, values: list[Array]) -> Any:
+    """Return what an instruction gives.
+
+    Args:
+        opcode: The instruction.
+        kind: Its type.
+        values: Its operands as values of that type.
+
+    Raises:
+        UnsupportedError: There is no such instruction here.
+    """
+    found = _FLOAT.get(opcode[0]) if is_float(kind) else None
+    if found is not None:
+        # Narrow floats are computed in float32 and rounded once, which hardware does too.
+        wide = [v.astype(np.float32) if v.dtype.itemsize < 4 else v for v in values]
+        result: Any = found(*wide)
+        if "relu" in opcode:
+            result = np.maximum(result, 0)
+        return np.clip(result, 0, 1) if "sat" in opcode else result
+    if opcode[0] in ("mul", "mad"):
+        return _multiplied(opcode, kind, values)
+    integer = _INTEGER.get(opcode[0])
+    if integer is None or is_float(kind):
+        raise UnsupportedError(
+            f"inline assembly with {'.'.join(opcode)} is not supported: no such instruction"
+        )
+    return integer(*values)
+
+
+def _multiplied(opcode: tuple[str, ...], kind: str, values: list[Array]) -> Any:
+    """Return the low half, high half or whole of products of integers, plus what is added."""
+    first, second, *added = values
+    if "wide" in opcode:
+        wide = kind[0] + str(2 * int(kind[1:]))
+        product: Any = first.astype(TYPES[wide]) * second.astype(TYPES[wide])
+    elif "hi" in opcode:
+        bits = 8 * first.dtype.itemsize
+        exact = first.astype(object) * second.astype(object)
+        product = np.array([int(value) >> bits for value in exact], object).astype(first.dtype)
+    else:
+        product = first * second
+    return product + added[0] if added else product
+
+
+def result_kind(opcode: tuple[str, ...], kind: str) -> str:
+    """Return the type of what an instruction gives."""
+    if "wide" in opcode and opcode[0] in ("mul", "mad"):
+        return kind[0] + str(2 * int(kind[1:]))
+    return "u32" if opcode[0] in ("popc", "clz", "bfind") else kind
+
+
+def _shift_left(value: Array, by: Array) -> Any:
+    by = by.astype(np.uint32)
+    bits = 8 * value.dtype.itemsize
+    kept = np.minimum(by, bits - 1).astype(value.dtype)
+    return np.where(by >= bits, value.dtype.type(0), value << kept)
+
+
+def _shift_right(value: Array, by: Array) -> Any:
+    by = by.astype(np.uint32)
+    bits = 8 * value.dtype.itemsize
+    kept = np.minimum(by, bits - 1).astype(value.dtype)
+    filled = value >> kept
+    if value.dtype.kind == "i":
+        return filled
+    return np.where(by >= bits, value.dtype.type(0), filled)
+
+
+def _divided(first: Array, second: Array) -> Any:
+    """Divide toward zero; by zero gives all bits, as hardware."""
+    safe = np.where(second == 0, second.dtype.type(1), second)
+    found = np.trunc(first.astype(np.longdouble) / safe).astype(first.dtype)
+    return np.where(second == 0, ~first.dtype.type(0), found)
+
+
+def _popc(value: Array) -> Any:
+    return np.bitwise_count(value.view(f"u{value.dtype.itemsize}")).astype(np.uint32)
+
+
+def _clz(value: Array) -> Array:
+    bits = 8 * value.dtype.itemsize
+    return np.array([bits - int(v).bit_length() for v in value.tolist()], np.uint32)
+
+
+def _reversed(value: Array) -> Array:
+    bits = 8 * value.dtype.itemsize
+    return np.array([int(f"{int(v):0{bits}b}"[::-1], 2) for v in value.tolist()], value.dtype)
+
+
+def _extract(value: Array, start: Array, length: Array) -> Array:
+    """Return a field of bits, extended by its highest bit if the type is signed."""
+    found = []
+    for v, first, count in zip(value.tolist(), start.tolist(), length.tolist(), strict=True):
+        width = count & 0xFF
+        field = (v >> (first & 0xFF)) & ((1 << width) - 1)
+        is_negative = value.dtype.kind == "i" and width and field >> (width - 1)
+        found.append(field - (1 << width) if is_negative else field)
+    return np.array(found, value.dtype)
+
+
+def _logic(first: Array, second: Array, third: Array, table: Array) -> Array:
+    """Return any function of three bits, by its table of eight."""
+    found = np.zeros_like(first)
+    ones = ~first.dtype.type(0)
+    lut = int(table[0]) & 0xFF
+    for index in range(8):
+        if lut >> index & 1:
+            part = (first if index & 4 else first ^ ones) & (second if index & 2 else second ^ ones)
+            found |= part & (third if index & 1 else third ^ ones)
+    return found
+
+
+def _permuted(first: Array, second: Array, selector: Array) -> Array:
+    """Return four chosen bytes of eight."""
+    both = first.astype(np.uint64) | (second.astype(np.uint64) << np.uint64(32))
+    found = np.zeros_like(first)
+    for byte in range(4):
+        chosen = (selector >> np.uint32(4 * byte)) & np.uint32(0xF)
+        value = (both >> (np.uint64(8) * (chosen & np.uint32(7)).astype(np.uint64))) & np.uint64(
+            255
+        )
+        value = value.astype(np.uint32)
+        sign = np.where(value & np.uint32(0x80), np.uint32(0xFF), np.uint32(0))
+        value = np.where(chosen & np.uint32(8), sign, value)
+        found |= value << np.uint32(8 * byte)
+    return found
+
+
+def _copy_sign(sign: Array, magnitude: Array) -> Array:
+    return np.copysign(magnitude, sign)
+
+
+def _fused(first: Array, second: Array, third: Array) -> Array:
+    """Return a * b + c, rounded once where the product of two float32 is exact in float64."""
+    wide = first.astype(np.float64) * second.astype(np.float64) + third.astype(np.float64)
+    return wide.astype(first.dtype)
+
+
+def _unordered(first: Array, second: Array) -> Array:
+    return np.isnan(first) | np.isnan(second)
+
+
+_INTEGER: dict[str, Callable[..., Array]] = {
+    "add": np.add, "sub": np.subtract, "div": _divided, "min": np.minimum, "max": np.maximum,
+    "rem": lambda a, b: (a - _divided(a, b) * b).astype(a.dtype),
+    "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor,
+    "not": np.invert, "neg": np.negative, "abs": np.abs, "shl": _shift_left, "shr": _shift_right,
+    "popc": _popc, "clz": _clz, "brev": _reversed, "bfe": _extract, "lop3": _logic,
+    "prmt": _permuted,
+    "sad": lambda a, b, c: c + np.where(a < b, b - a, a - b),
+}  # fmt: skip
+_FLOAT: dict[str, Callable[..., Array]] = {
+    "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide,
+    "fma": _fused, "mad": _fused,
+    "min": np.fmin, "max": np.fmax, "neg": np.negative, "abs": np.abs,
+    "rcp": lambda a: a.dtype.type(1) / a, "sqrt": np.sqrt,
+    "rsqrt": lambda a: a.dtype.type(1) / np.sqrt(a),
+    "ex2": np.exp2, "lg2": np.log2, "sin": np.sin, "cos": np.cos, "tanh": np.tanh,
+    "copysign": _copy_sign,
+}  # fmt: skip
+COMPARISONS: dict[str, Callable[[Array, Array], Array]] = {
+    "eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater,
+    "ge": np.greater_equal, "lo": np.less, "ls": np.less_equal, "hi": np.greater,
+    "hs": np.greater_equal,
+    "equ": lambda a, b: (a == b) | _unordered(a, b),
+    "neu": lambda a, b: (a != b) | _unordered(a, b),
+    "ltu": lambda a, b: (a < b) | _unordered(a, b),
+    "leu": lambda a, b: (a <= b) | _unordered(a, b),
+    "gtu": lambda a, b: (a > b) | _unordered(a, b),
+    "geu": lambda a, b: (a >= b) | _unordered(a, b),
+    "nan": _unordered, "num": lambda a, b: ~_unordered(a, b),
+}  # fmt: skip
+COMBINED: dict[str, Callable[[Array, Array], Array]] = {
+    "and": np.logical_and,
+    "or": np.logical_or,
+    "xor": np.logical_xor,
+}

@@ -1,0 +1,107 @@
+"""Conversions: `cvt` between integers, floats and pairs of narrow floats."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import ml_dtypes
+import numpy as np
+
+from simrank.errors import UnsupportedError
+from simrank.kernels.ptx.compute import TYPES, bits_of, is_float, read_as
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+Array = np.ndarray[Any, Any]
+_FP8: dict[str, Any] = {"e4m3x2": ml_dtypes.float8_e4m3fn, "e5m2x2": ml_dtypes.float8_e5m2}
+_PAIRS = {"f16x2": "f16", "bf16x2": "bf16"}
+_ROUNDINGS = {"rni": np.rint, "rzi": np.trunc, "rmi": np.floor, "rpi": np.ceil}
+_KNOWN = {
+    "rn", "rz", "rna", "rni", "rzi", "rmi", "rpi", "sat", "satfinite", "ftz", "relu", "approx",
+}  # fmt: skip
+
+
+def convert(opcode: tuple[str, ...], sources: Sequence[Array]) -> Array:
+    """Return the bits of a conversion; of two sources, the first goes to the upper half.
+
+    Raises:
+        UnsupportedError: It is none of the conversions here.
+    """
+    *modifiers, target, source = opcode[1:]
+    name = ".".join(opcode)
+    known = {*TYPES, *_FP8}
+    if target not in known or source not in known or set(modifiers) - _KNOWN:
+        raise UnsupportedError(f"inline assembly with {name} is not supported: no such conversion")
+    if source in _FP8:
+        return _from_fp8(sources[0], source, target)
+    if target in _FP8 or target in _PAIRS:
+        return _to_pair(sources, source, target, is_relu="relu" in modifiers)
+    values = read_as(sources[0], source)
+    if is_float(source) and not is_float(target):
+        return bits_of(_to_integer(values, TYPES[target], modifiers), target)
+    if is_float(source) and is_float(target):
+        return bits_of(_to_float(values, target, modifiers), target)
+    if "sat" in modifiers:
+        info = np.iinfo(TYPES[target])
+        low = max(int(info.min), int(np.iinfo(values.dtype).min))
+        values = np.clip(values, low, min(int(info.max), int(np.iinfo(values.dtype).max)))
+    return bits_of(values, target)
+
+
+def _to_float(values: Array, target: str, modifiers: Sequence[str]) -> Array:
+    rounding = next((_ROUNDINGS[m] for m in modifiers if m in _ROUNDINGS), None)
+    wide = values.astype(np.float32) if values.dtype.itemsize < 4 else values
+    if rounding is not None:
+        wide = rounding(wide)
+    if "sat" in modifiers:
+        wide = np.clip(wide, 0, 1)
+    if "relu" in modifiers:
+        wide = np.maximum(wide, 0)
+    if target == "tf32":
+        bits = np.asarray(wide, np.float32).view(np.uint32)
+        return ((bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000)).view(np.float32)
+    if "rz" in modifiers and target in ("f16", "bf16"):
+        return _toward_zero(wide, TYPES[target])
+    return wide.astype(TYPES[target])
+
+
+def _toward_zero(values: Array, dtype: np.dtype[Any]) -> Array:
+    near = values.astype(dtype)
+    too_large = np.abs(near.astype(np.float32)) > np.abs(values)
+    smaller: Array = np.where(too_large, np.nextafter(near, dtype.type(0)), near)
+    return smaller
+
+
+def _to_integer(values: Array, dtype: np.dtype[Any], modifiers: Sequence[str]) -> Any:
+    """Round, and saturate as hardware does; NaN gives zero."""
+    rounding = next((_ROUNDINGS[m] for m in modifiers if m in _ROUNDINGS), np.trunc)
+    wide = np.nan_to_num(rounding(values.astype(np.float64)), nan=0.0)
+    info = np.iinfo(dtype)
+    inside = np.clip(wide, float(info.min), float(info.max))
+    found = inside.astype(dtype)
+    return np.where(wide >= float(info.max), dtype.type(info.max), found)
+
+
+def _to_pair(sources: Sequence[Array], source: str, target: str, *, is_relu: bool) -> Array:
+    """Put two values side by side, the first above the second."""
+    if source in _PAIRS:
+        both = read_as(sources[0], source).astype(np.float32)
+    else:
+        upper, lower = (read_as(bits, source) for bits in sources)
+        both = np.stack([lower, upper], axis=-1)
+    if is_relu:
+        both = np.maximum(both, 0)
+    if target in _PAIRS:
+        return bits_of(both, target)
+    dtype = np.dtype(_FP8[target])
+    largest = float(ml_dtypes.finfo(dtype).max)  # type: ignore[no-untyped-call]
+    narrow = np.clip(both, -largest, largest).astype(dtype)  # These conversions saturate.
+    return np.ascontiguousarray(narrow).view(np.uint16).reshape(-1).astype(np.uint64)
+
+
+def _from_fp8(bits: Array, source: str, target: str) -> Array:
+    if target not in _PAIRS:
+        raise UnsupportedError(f"inline assembly with a conversion of {source} to {target}")
+    pair = bits.astype(np.uint16).view(np.dtype(_FP8[source])).reshape(-1, 2)
+    return bits_of(pair.astype(np.float32), target)

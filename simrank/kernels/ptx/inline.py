@@ -1,0 +1,163 @@
+"""`tl.inline_asm_elementwise`: blocks to registers of lanes and back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from simrank.errors import UnsupportedError
+from simrank.kernels import machine
+from simrank.kernels.block import Block, addresses, as_block, check_broadcast
+from simrank.kernels.ptx.parse import parse
+from simrank.kernels.ptx.run import Lanes
+from simrank.kernels.types import ElementType, element_type
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+Array = np.ndarray[Any, Any]
+_LETTERS = set("rlhfdcnq")
+
+
+class _Constraints:
+    """Which operands there are.
+
+    Attributes:
+        num_outputs: How many `$` numbers are outputs.
+        ties: For each input the output whose register it shares, or -1.
+    """
+
+    def __init__(self, text: str) -> None:
+        tokens = [token.strip() for token in text.split(",") if token.strip()]
+        tokens = [token for token in tokens if not token.startswith("~")]
+        outputs = [token for token in tokens if token.startswith("=")]
+        inputs = [token for token in tokens if not token.startswith("=")]
+        for token in tokens:
+            letter = token.lstrip("=&")
+            if letter not in _LETTERS and not letter.isdigit():
+                raise UnsupportedError(f"inline assembly with the constraint '{token}'")
+        self.num_outputs = len(outputs)
+        self.ties = [int(token) if token.isdigit() else -1 for token in inputs]
+
+
+def inline_asm_elementwise(
+    asm: str, constraints: str, args: Sequence[Any], dtype: Any, is_pure: bool, pack: int
+) -> Any:
+    """Return what PTX gives for the elements of blocks, `pack` of them at a time.
+
+    Raises:
+        UnsupportedError: The text has an instruction that is not emulated.
+        ValueError: Constraints, arguments and results do not go together.
+    """
+    del is_pure  # Whether it has effects is known here.
+    is_tuple = isinstance(dtype, tuple | list)
+    results = [element_type(kind) for kind in (dtype if is_tuple else (dtype,))]
+    snippet, wanted = parse(str(asm)), _Constraints(str(constraints))
+    blocks = [as_block(arg) for arg in args]
+    per_program = any(
+        instruction.opcode[0] in ("ld", "st", "atom", "red")
+        or any(operand.kind == "special" for operand in instruction.operands)
+        for instruction in snippet.instructions
+    )
+    rows, shape, values = _spread(blocks, is_per_program=per_program)
+    inputs = [
+        register
+        for block, lanes in zip(blocks, values, strict=True)
+        for register in _registers(lanes, _storage(block.element), int(pack))
+    ]
+    num_lanes = -(-rows * int(np.prod(shape)) // int(pack))
+    counts = [_num_registers(kind, int(pack)) for kind in results]
+    if sum(counts) != wanted.num_outputs or len(inputs) != len(wanted.ties):
+        raise ValueError(
+            f"inline assembly: the constraints have {wanted.num_outputs} outputs and "
+            f"{len(wanted.ties)} inputs, results and arguments take {sum(counts)} and {len(inputs)}"
+        )
+    outputs = [np.zeros(num_lanes, np.uint64) for _ in range(wanted.num_outputs)]
+    for tie, register in zip(wanted.ties, inputs, strict=True):
+        if tie >= 0:
+            outputs[tie][:] = register
+    of_lanes = np.arange(num_lanes) * int(pack) // max(int(np.prod(shape)), 1)
+    lanes = Lanes(snippet, outputs + inputs, np.minimum(of_lanes, rows - 1))
+    lanes.run()
+    found = []
+    for kind, count in zip(results, counts, strict=True):
+        taken, outputs = outputs[:count], outputs[count:]
+        found.append(_block(taken, kind, int(pack), (rows, *shape)))
+    return tuple(found) if is_tuple else found[0]
+
+
+def _storage(element: ElementType) -> np.dtype[Any]:
+    """Return the unsigned type of an element's bits."""
+    if element.kind == "b":
+        raise UnsupportedError("inline assembly on int1: cast it to int32 first")
+    return np.dtype(f"u{element.itemsize}")
+
+
+def _spread(
+    blocks: Sequence[Block], *, is_per_program: bool
+) -> tuple[int, tuple[int, ...], list[Array]]:
+    """Return the number of programs, the shape of all, and each block's bits in lanes' order."""
+    for block in blocks[1:]:
+        check_broadcast(blocks[0], block)
+    arrays: list[Array] = []
+    for block in blocks:
+        values = addresses(block) if block.element.kind == "p" else block.values
+        memory = np.asarray(values).astype(block.element.memory)
+        bits: Array = (
+            np.ascontiguousarray(memory).view(_storage(block.element)).reshape(memory.shape)
+        )
+        arrays.append(bits if bits.ndim else bits.reshape(1))
+    shapes = [array.shape[1:] for array in arrays]
+    shape: tuple[int, ...] = tuple(np.broadcast_shapes(*shapes)) if shapes else ()
+    rows = max([array.shape[0] for array in arrays] + [1])
+    if is_per_program:
+        rows = len(machine.now())
+    spread = []
+    for array in arrays:
+        missing = (1,) * (len(shape) + 1 - array.ndim)
+        wide = array.reshape(array.shape[:1] + missing + array.shape[1:])
+        spread.append(np.broadcast_to(wide, (rows, *shape)).reshape(-1))
+    return rows, shape, spread
+
+
+def _per_register(bits: int, pack: int) -> int:
+    return min(32 // bits, pack) if bits < 32 else 1
+
+
+def _num_registers(element: ElementType, pack: int) -> int:
+    return -(-pack // _per_register(8 * element.itemsize, pack))
+
+
+def _registers(lanes: Array, storage: np.dtype[Any], pack: int) -> list[Array]:
+    """Return the registers of an input: elements below 32 bits share them."""
+    bits = 8 * storage.itemsize
+    per = _per_register(bits, pack)
+    padded = np.pad(lanes, (0, -len(lanes) % pack), mode="edge") if len(lanes) % pack else lanes
+    columns = padded.reshape(-1, pack).astype(np.uint64)
+    found = []
+    for first in range(0, pack, per):
+        register = np.zeros(len(columns), np.uint64)
+        for index in range(per):
+            register |= columns[:, first + index] << np.uint64(bits * index)
+        found.append(register)
+    return found
+
+
+def _block(
+    registers: Sequence[Array], element: ElementType, pack: int, shape: tuple[int, ...]
+) -> Block:
+    """Return an output as a block."""
+    storage = _storage(element)
+    bits = 8 * storage.itemsize
+    per = _per_register(bits, pack)
+    columns = [
+        (register >> np.uint64(bits * index)).astype(storage)
+        for register in registers
+        for index in range(per)
+    ]
+    flat = np.stack(columns, axis=-1).reshape(-1)[: int(np.prod(shape))]
+    values = np.ascontiguousarray(flat).view(element.memory).astype(element.compute)
+    shaped = values.reshape(shape)
+    scalar = shaped.ndim == 1 and len(shaped) == 1
+    return Block(shaped[0] if scalar else shaped, element)

@@ -1,0 +1,52 @@
+"""Special registers: who a lane is, and what time it is.
+
+One lane stands for its whole thread block: thread 0 of 32 x num_warps.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from simrank.errors import UnsupportedError
+from simrank.kernels import machine
+
+Array = np.ndarray[Any, Any]
+_AXES = ("x", "y", "z")
+
+
+def read(name: str, rows: Array) -> Array:
+    """Return the bits of a special register, for lanes of some of the programs that run now.
+
+    Raises:
+        UnsupportedError: There is no such register here.
+    """
+    programs = machine.now()
+    register, _, axis = name.partition(".")
+    number = _AXES.index(axis) if axis in _AXES else 0
+    if register == "ctaid":
+        ids = np.broadcast_to(programs.axis_ids(number), (len(programs),))
+        return ids.astype(np.uint64)[rows]
+    if register == "smid":  # Programs are dealt to the SMs in turn.
+        return (programs.ids % programs.device.spec.num_sms).astype(np.uint64)[rows]
+    return np.full(len(rows), _shared(register, number), np.uint64)
+
+
+def _shared(register: str, axis: int) -> int:
+    programs = machine.now()
+    num_warps = programs.options.num_warps
+    fixed = {
+        "tid": 0, "laneid": 0, "warpid": 0, "cluster_ctarank": 0, "clock_hi": 0,
+        "ntid": 1 if axis else 32 * num_warps, "nwarpid": num_warps,
+        "nctaid": programs.grid[axis], "nsmid": programs.device.spec.num_sms,
+    }  # fmt: skip
+    if register in fixed:
+        return fixed[register]
+    sync = programs.sync
+    now_ps = programs.device.engine.now_ps if sync is None else sync.clock_ps
+    if register in ("globaltimer", "clock64"):  # Assumed: a clock of 1 GHz.
+        return int(now_ps // 1000)
+    if register in ("globaltimer_lo", "clock"):
+        return int(now_ps // 1000) & 0xFFFFFFFF
+    raise UnsupportedError(f"inline assembly with %{register} is not supported")
