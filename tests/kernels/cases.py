@@ -1,7 +1,8 @@
 """Small kernels that simrank and Triton's own interpreter must run alike.
 
 The module is imported twice: here, and with TRITON_INTERPRET=1 in a process of its own. Kernels
-write one row of `out` per value, so that a difference names the expression.
+write one row of `out` per value, so that a difference names the expression. Loads add a program
+id times 0: so that programs in lockstep have values of their own, which are the same.
 """
 
 from dataclasses import dataclass, field
@@ -43,7 +44,7 @@ def put(out, row, value, N: tl.constexpr):
 @triton.jit
 def arithmetic(x_ptr, y_ptr, out, N: tl.constexpr):
     lanes = tl.arange(0, N)
-    x = tl.load(x_ptr + lanes)
+    x = tl.load(x_ptr + tl.program_id(0) * 0 + lanes)
     y = tl.load(y_ptr + lanes)
     put(out, 0, x + y, N)
     put(out, 1, x - y, N)
@@ -67,7 +68,7 @@ def arithmetic(x_ptr, y_ptr, out, N: tl.constexpr):
 @triton.jit
 def integers(x_ptr, y_ptr, out, N: tl.constexpr):
     lanes = tl.arange(0, N)
-    x = tl.load(x_ptr + lanes)
+    x = tl.load(x_ptr + tl.program_id(0) * 0 + lanes)
     y = tl.load(y_ptr + lanes)
     put(out, 0, x // y, N)
     put(out, 1, x % y, N)
@@ -89,13 +90,13 @@ def integers(x_ptr, y_ptr, out, N: tl.constexpr):
 @triton.jit
 def high_halves(x_ptr, y_ptr, out, N: tl.constexpr):
     lanes = tl.arange(0, N)
-    put(out, 0, tl.umulhi(tl.load(x_ptr + lanes), tl.load(y_ptr + lanes)), N)
+    put(out, 0, tl.umulhi(tl.load(x_ptr + tl.program_id(0) * 0 + lanes), tl.load(y_ptr + lanes)), N)
 
 
 @triton.jit
 def functions(x_ptr, y_ptr, out, N: tl.constexpr):
     lanes = tl.arange(0, N)
-    x = tl.load(x_ptr + lanes)
+    x = tl.load(x_ptr + tl.program_id(0) * 0 + lanes)
     y = tl.load(y_ptr + lanes)
     put(out, 0, tl.exp(x), N)
     put(out, 1, tl.exp2(x), N)
@@ -117,7 +118,7 @@ def functions(x_ptr, y_ptr, out, N: tl.constexpr):
 @triton.jit
 def rounded_functions(x_ptr, y_ptr, out, N: tl.constexpr):
     lanes = tl.arange(0, N)
-    x = tl.load(x_ptr + lanes)
+    x = tl.load(x_ptr + tl.program_id(0) * 0 + lanes)
     y = tl.load(y_ptr + lanes)
     put(out, 0, tl.sqrt_rn(y), N)
     put(out, 1, tl.div_rn(x, y), N)
@@ -125,7 +126,7 @@ def rounded_functions(x_ptr, y_ptr, out, N: tl.constexpr):
 
 @triton.jit
 def casts(x_ptr, out, N: tl.constexpr):
-    x = tl.load(x_ptr + tl.arange(0, N))
+    x = tl.load(x_ptr + tl.program_id(0) * 0 + tl.arange(0, N))
     put(out, 0, x.to(tl.float16), N)
     put(out, 1, x.to(tl.float32), N)
     put(out, 2, x.to(tl.float64), N)
@@ -162,7 +163,7 @@ def decayed(a1, x1, a2, x2):
 def reductions(x_ptr, out, M: tl.constexpr, K: tl.constexpr):
     rows = tl.arange(0, M)
     columns = tl.arange(0, K)
-    x = tl.load(x_ptr + rows[:, None] * K + columns[None, :])
+    x = tl.load(x_ptr + tl.program_id(0) * 0 + rows[:, None] * K + columns[None, :])
     put(out, 0, tl.sum(x, axis=1), M)
     put(out, 1, tl.max(x, 1), M)
     put(out, 2, tl.min(x, -1), M)
@@ -185,7 +186,7 @@ def reductions(x_ptr, out, M: tl.constexpr, K: tl.constexpr):
 def several_together(x_ptr, out, M: tl.constexpr, K: tl.constexpr):
     rows = tl.arange(0, M)
     columns = tl.arange(0, K)
-    x = tl.load(x_ptr + rows[:, None] * K + columns[None, :])
+    x = tl.load(x_ptr + tl.program_id(0) * 0 + rows[:, None] * K + columns[None, :])
     ones = tl.full((M, K), 1.0, tl.float32)
     zeros = tl.zeros_like(x)
     mean, m2, weight = tl.reduce((x, zeros, ones), 1, merge_welford)
@@ -201,7 +202,7 @@ def several_together(x_ptr, out, M: tl.constexpr, K: tl.constexpr):
 @triton.jit
 def bits_together(x_ptr, out, M: tl.constexpr, K: tl.constexpr):
     rows = tl.arange(0, M)
-    x = tl.load(x_ptr + rows[:, None] * K + tl.arange(0, K)[None, :])
+    x = tl.load(x_ptr + tl.program_id(0) * 0 + rows[:, None] * K + tl.arange(0, K)[None, :])
     put(out, 0, tl.xor_sum(x, 1), M)
     put(out, 1, tl.reduce_or(x, 1), M)
 
@@ -209,7 +210,9 @@ def bits_together(x_ptr, out, M: tl.constexpr, K: tl.constexpr):
 @triton.jit
 def moves(x_ptr, out, M: tl.constexpr, K: tl.constexpr):
     S: tl.constexpr = M * K
-    x = tl.load(x_ptr + tl.arange(0, M)[:, None] * K + tl.arange(0, K)[None, :])
+    x = tl.load(
+        x_ptr + tl.program_id(0) * 0 + tl.arange(0, M)[:, None] * K + tl.arange(0, K)[None, :]
+    )
     put(out, 0, tl.ravel(tl.trans(x)), S)
     put(out, 1, tl.reshape(x.T, (S,)), S)
     put(out, 2, tl.ravel(tl.permute(tl.reshape(x, (M, 2, K // 2)), (1, 2, 0))), S)
@@ -235,14 +238,14 @@ def moves(x_ptr, out, M: tl.constexpr, K: tl.constexpr):
 
 @triton.jit
 def counts(x_ptr, out, N: tl.constexpr):
-    x = tl.load(x_ptr + tl.arange(0, N))
+    x = tl.load(x_ptr + tl.program_id(0) * 0 + tl.arange(0, N))
     put(out, 0, tl.histogram(x, N), N)
     put(out, 1, tl.histogram(x, N, mask=x % 2 == 0), N)
 
 
 @triton.jit
 def randoms(out, seed, N: tl.constexpr):
-    lanes = tl.arange(0, N)
+    lanes = tl.arange(0, N) + tl.program_id(0) * 0
     put(out, 0, tl.rand(seed, lanes), N)
     put(out, 1, tl.randn(seed, lanes), N)
     put(out, 2, tl.randint(seed, lanes), N)
@@ -307,10 +310,10 @@ def control(x_ptr, out, limit, flag: tl.constexpr, N: tl.constexpr):
 @triton.jit
 def masks(x_ptr, out, size, N: tl.constexpr):
     lanes = tl.arange(0, N)
-    x = tl.load(x_ptr + lanes, mask=lanes < size, other=-1)
+    x = tl.load(x_ptr + tl.program_id(0) * 0 + lanes, mask=lanes < size, other=-1)
     put(out, 0, x, N)
     tl.store(out + N + lanes, x, mask=lanes % 3 == 0)
-    put(out, 2, tl.load(x_ptr + lanes, mask=lanes >= size, other=5.0), N)
+    put(out, 2, tl.load(x_ptr + tl.program_id(0) * 0 + lanes, mask=lanes >= size, other=5.0), N)
     first = tl.load(x_ptr)
     tl.store(out + 3 * N, first + tl.load(x_ptr + 1))
     tl.store(out + 4 * N + lanes[:, None] // 2 + tl.zeros((1, 2), tl.int32), first)
@@ -332,7 +335,7 @@ def matrix_product(
     rows = tl.arange(0, M)
     inner = tl.arange(0, K)
     columns = tl.arange(0, L)
-    a = tl.load(a_ptr + rows[:, None] * K + inner[None, :])
+    a = tl.load(a_ptr + tl.program_id(0) * 0 + rows[:, None] * K + inner[None, :])
     b = tl.load(b_ptr + inner[:, None] * L + columns[None, :])
     c = tl.dot(a, b, acc=tl.zeros((M, L), WIDE))
     tl.store(out + rows[:, None] * L + columns[None, :], tl.dot(a, b, c))
