@@ -12,6 +12,7 @@ from simrank.device import AddressSpace, Device, Network, Operation
 from simrank.device import Event as EventType  # The plain names are torch's, on the Context.
 from simrank.device import Stream as StreamType
 from simrank.device.held import held_memory
+from simrank.device.loading import preload
 from simrank.device.namespace import TorchNames
 from simrank.device.races import RaceChecker
 from simrank.distributed import Work
@@ -25,7 +26,7 @@ from simrank.multiprocessing.spawn import check_method, end_daemons, spawn_in, w
 from simrank.ranks import Program, current_program, set_program, stdlib
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from types import TracebackType
 
     from simrank.config.faults import FaultsRef
@@ -271,6 +272,15 @@ class Context(TorchNames):
         """
         bound: Callable[..., TritonOperation] = self.bind(kernel.run)
         return bound(*args, grid=grid, warmup=False, **kwargs)
+
+    def preload(self, kernels: Iterable[Any]) -> None:
+        """Load kernels onto every device now, where devices load them at their first launch.
+
+        Args:
+            kernels: Triton kernels, and names as timelines show them ("all_reduce", "mul").
+        """
+        names = [kernel if isinstance(kernel, str) else kernel.__name__ for kernel in kernels]
+        preload((self.devices[index] for index in range(len(self.devices))), names)
 
     def timer(self, delay_ps: int) -> Handle:
         """Return a handle that completes `delay_ps` of simulated time from now."""

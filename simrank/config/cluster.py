@@ -17,6 +17,7 @@ from simrank.config.quantity import (
     BandwidthPerDirection,
     Count,
     DeviceCount,
+    Flag,
     Flops,
     LatencyPerDirection,
     Name,
@@ -83,6 +84,10 @@ Between = Annotated[tuple[str, str], BeforeValidator(_between)]
 Sources = Annotated[Mapping[str, str], BeforeValidator(_sources)]
 
 
+# Keys that say what something is; the others are numbers, which have a source.
+NOT_MEASURED = {"source", "like", "name", "count", "between", "lazy_loading"}
+
+
 class Sourced(Model):
     """A block of numbers that says where they come from.
 
@@ -107,6 +112,8 @@ class DeviceConfig(Sourced):
         kernel_floor_ps: Time of the smallest kernel in a stream.
         launch_overhead_ps: Host time to launch one operation.
         host_link_bandwidth_bytes_per_s: Rate between device and host, per direction.
+        lazy_loading: Whether a kernel's code is loaded at its first launch, which waits until
+            the device is quiet (CUDA_MODULE_LOADING=LAZY, CUDA's default since 12.2).
     """
 
     like: Text | None = None
@@ -119,6 +126,7 @@ class DeviceConfig(Sourced):
     kernel_floor_ps: Time = Field(alias="kernel_floor")
     launch_overhead_ps: Time = Field(alias="launch_overhead")
     host_link_bandwidth_bytes_per_s: Bandwidth = Field(alias="host_link")
+    lazy_loading: Flag = False
 
 
 class LinkConfig(Sourced):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from simrank.config.cluster import NOT_MEASURED
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from simrank.config.cluster import ClusterConfig, Sourced
 
 CALIBRATED, SOURCED, ASSUMED = KINDS = ("calibrated", "sourced", "assumed")
-_NOT_NUMBERS = {"source", "like", "name", "count", "between"}
 
 
 class Provenance(NamedTuple):
@@ -32,7 +33,7 @@ def provenance_of(config: ClusterConfig) -> tuple[Provenance, ...]:
     found = []
     for name, block in _blocks(config):
         keys = type(block).keys()
-        for key in [each for each in keys if each not in _NOT_NUMBERS]:
+        for key in [each for each in keys if each not in NOT_MEASURED]:
             texts = (block.source.get(key), block.source.get("others"))
             whole = (config.source.get(key), config.source.get("others"))
             text = next((text for text in (*texts, *whole) if text is not None), None)

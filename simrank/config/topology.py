@@ -8,7 +8,7 @@ Start with `expand`.
 import re
 from dataclasses import dataclass
 
-from simrank.config.cluster import ClusterConfig, LinkConfig, Sourced, expand_range
+from simrank.config.cluster import NOT_MEASURED, ClusterConfig, LinkConfig, Sourced, expand_range
 from simrank.config.quantity import PerDirection, closest
 from simrank.config.yaml_source import KeyPath, Source
 from simrank.errors import ConfigProblem
@@ -204,7 +204,7 @@ def _unsourced(config: ClusterConfig, source: Source) -> list[ConfigProblem]:
     blocks.append((("collectives",), config.collectives))
     problems = []
     for key_path, block in blocks:
-        keys = set(type(block).keys()) - {"source", "like", "name", "count", "between"}
+        keys = set(type(block).keys()) - NOT_MEASURED
         for key in sorted(set(block.source) - keys - {"others"}):
             expected = "a key of this block, or others"
             problems.append(source.problem((*key_path, "source", key), expected, key))

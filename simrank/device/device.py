@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from math import ceil
 from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
 from simrank.device.memory import DeviceMemory
 from simrank.device.stream import KernelOperation
@@ -56,6 +57,8 @@ class Device:
         memory: Its memory.
         pool: The activities on it.
         sms: Its SMs, as a shared resource; collectives hold some of them.
+        loaded: Kernels whose code it has; None where all is loaded from the start.
+        streams: All of its streams, where that matters for loading.
     """
 
     type = "cuda"
@@ -79,6 +82,8 @@ class Device:
         self.races = races
         self.slowdown = 1.0
         self.launch_overhead_ps = spec.launch_overhead_ps
+        self.loaded: set[str] | None = set() if spec.lazy_loading else None
+        self.streams: WeakKeyDictionary[Stream, None] = WeakKeyDictionary()
         self.memory = DeviceMemory(index, spec.memory_bytes, space)
         self.pool = ActivityPool(engine, solve_rates)
         self.sms = Resource("SMs", float(spec.num_sms))

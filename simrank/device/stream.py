@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from simrank.device.loading import load_before
 from simrank.engine import Activity, Handle, limits, user_site
 from simrank.engine.delays import STREAM
 
@@ -60,6 +61,11 @@ class Operation(Handle):
         self._task = stream.device.engine.current_task()
         self.rank: int | None = None if self._task is None else self._task.rank
         self._site = user_site()
+
+    @property
+    def module(self) -> str | None:
+        """Return what code of the device it runs, or None: copies and events need none."""
+        return None
 
     @property
     def issued_at(self) -> CallSite | None:
@@ -157,6 +163,11 @@ class KernelOperation(Operation):
         self.demands = demands
         self._activity: Activity | None = None
 
+    @property
+    def module(self) -> str | None:
+        """Return its name: a kernel's code; copies within a device need none, they are memcpys."""
+        return None if self.name == "copy_" else self.name
+
     def begin(self) -> None:
         """Share the device from now on."""
         device = self.stream.device
@@ -230,6 +241,8 @@ class Stream:
         self.name = name
         self.head: Operation | None = None
         self.race_agent: Any = None  # Set where races are looked for.
+        if device.loaded is not None:
+            device.streams[self] = None
         self._advancing = False
         self._queue: deque[Operation] = deque()
 
@@ -241,6 +254,8 @@ class Stream:
             cost_ps: Host time of the launch in picoseconds; default: the device's.
         """
         engine = self.device.engine
+        if self.device.loaded is not None:
+            load_before(self, operation)
         if self.device.races is not None:
             self.device.races.issued(operation)
         if cost_ps is None:

@@ -49,6 +49,11 @@ class CollectiveOperation(Operation):
         self.inputs, self.outputs = request.source, request.target
         self.num_sms = num_sms
 
+    @property
+    def module(self) -> str | None:
+        """Return the collective's name: its kernel; what the host runs needs none."""
+        return self.call.signature[0] if self.num_sms else None
+
     def begin(self) -> None:
         """Arrive: spin on some SMs until the collective lets this rank go."""
         if self.num_sms:

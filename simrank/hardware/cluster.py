@@ -273,6 +273,7 @@ def _device_spec(device: DeviceConfig) -> DeviceSpec:
         peak_flops=dict(device.peak_flops),
         kernel_floor_ps=device.kernel_floor_ps,
         launch_overhead_ps=device.launch_overhead_ps,
+        lazy_loading=device.lazy_loading,
         host_link_bandwidth_bytes_per_s=device.host_link_bandwidth_bytes_per_s,
     )
 

@@ -22,6 +22,7 @@ class DeviceSpec:
         kernel_floor_ps: Time of the smallest kernel in a stream, in picoseconds.
         launch_overhead_ps: Host time to launch one operation, in picoseconds.
         host_link_bandwidth_bytes_per_s: Rate between the device and its host, per direction.
+        lazy_loading: Whether a kernel's code is loaded at its first launch.
     """
 
     name: str
@@ -32,6 +33,7 @@ class DeviceSpec:
     kernel_floor_ps: int
     launch_overhead_ps: int
     host_link_bandwidth_bytes_per_s: int
+    lazy_loading: bool = False
 
 
 @dataclass(frozen=True, slots=True)

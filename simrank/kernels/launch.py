@@ -68,6 +68,12 @@ class TritonOperation(Operation):
         self._activity: Activity | None = None
         self._run: ProgramRun | None = None
 
+    @property
+    def module(self) -> str | None:
+        """Return the kernel's name: its code."""
+        name: str = self.launch.name
+        return name
+
     def begin(self) -> None:
         """Run the programs, and take the time that they cost."""
         launch, device = self.launch, self.stream.device
