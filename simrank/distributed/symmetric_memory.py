@@ -395,3 +395,29 @@ def _part(
         )
     whole = storage.array(np.dtype(np.uint8))[offset * kind.itemsize : end]
     return Tensor(storage, kind, whole.view(kind.numpy).reshape(shape))
+
+
+def counterpart(storage: Storage, peer: int) -> Storage:
+    """Return at another rank what a buffer or signal pad of this rank is here.
+
+    Args:
+        storage: The buffer or signal pad.
+        peer: The global rank.
+
+    Raises:
+        ValueError: No rendezvous has told where that is.
+    """
+    program = require_rank("an access to a peer's memory")
+    for buffer, known in _state(program).exchanged.items():
+        for group, exchange in known.items():
+            own, other = group.group_rank(program.rank), group.group_rank(peer)
+            if other < 0:
+                continue
+            if storage is buffer:
+                return _alive(exchange.buffers[other](), peer)
+            if storage is exchange.pads[own]:
+                return exchange.pads[other]
+    raise ValueError(
+        f"rank {program.rank} does not know where rank {peer} has its part of this memory\n"
+        "  to fix: allocate it with symmetric_memory.empty, and call rendezvous"
+    )

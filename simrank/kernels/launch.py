@@ -20,6 +20,7 @@ from simrank.kernels.machine import Options, Statistics
 from simrank.kernels.memory import PublishedError
 from simrank.kernels.profile import profile_of
 from simrank.kernels.programs import ProgramRun, TimedStatistics
+from simrank.ranks import current_program
 from simrank.units import PS_PER_S
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from simrank.device.memory import Storage
     from simrank.hardware.spec import DeviceSpec
     from simrank.kernels.link import LinkedKernel
+    from simrank.ranks import Program
 
 MODES = ("auto", "batched", "one-by-one", "shuffled", "tasks")
 PRECISIONS = ("ieee", "hardware")
@@ -50,7 +52,7 @@ class TritonOperation(Operation):
     """
 
     __slots__ = (
-        "_activity", "_run", "cost", "grid", "launch", "mode", "num_splits", "reaches",
+        "_activity", "_program", "_run", "cost", "grid", "launch", "mode", "num_splits", "reaches",
         "statistics",
     )  # fmt: skip
     kind = "kernel"
@@ -67,6 +69,7 @@ class TritonOperation(Operation):
         self.reaches: list[Storage] = []
         self._activity: Activity | None = None
         self._run: ProgramRun | None = None
+        self._program: Program | None = current_program()
 
     @property
     def module(self) -> str | None:
@@ -145,8 +148,9 @@ class TritonOperation(Operation):
             return
         self._run = run = ProgramRun(
             launch.name, launch.grid, grid.left, device, self.rank, slots, self.statistics, body,
-            is_assumed=launch.is_assumed, options=launch.options,
+            owner=self._program, is_assumed=launch.is_assumed, options=launch.options,
         )  # fmt: skip
+        self._program = None
         device.hold_sms(self._held_sms())
         run.group.on_complete(self._tasks_ended)
         run.start()
@@ -302,6 +306,8 @@ def launch(jit: Any, grid: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     written = written_by_jit(jit)
     reads = _on_device(bound.values())
     writes = _on_device(value for name, value in bound.items() if name in written)
+    if launched.chosen_mode == "tasks":  # While it runs, peers may write what it only reads.
+        writes = reads
     operation = TritonOperation(stream, launched, Accesses(reads, writes))
     for tensor in writes:
         tensor.storage.note_write(operation, tensor.storage.array(tensor.dtype.numpy))
@@ -347,8 +353,6 @@ def _grid(grid: Any, meta: dict[str, Any]) -> tuple[int, int, int]:
 
 def run_jit(jit: Any, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Stand for `JITFunction.run`: a simulated launch in a program of a Context, else Triton's."""
-    from simrank.ranks import current_program  # noqa: PLC0415 - asked at each launch
-
     if current_program() is None:
         return original(jit, *args, **kwargs)
     grid = kwargs.pop("grid")

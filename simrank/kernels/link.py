@@ -17,6 +17,7 @@ import triton.language as tl
 from triton.language import core
 
 from simrank.errors import UnsupportedError
+from simrank.kernels import shmem
 from simrank.kernels.block import Block
 from simrank.kernels.effects import written_parameters
 from simrank.kernels.language import BY_MODULE, control, elementwise, windows
@@ -179,6 +180,9 @@ def written_by_jit(jit: Any) -> frozenset[str]:
 
 def _callee(name: ast.expr, scope: dict[str, Any]) -> Conduct | None:
     value = _value(name, scope)
+    own = shmem.conduct(getattr(value, "fn", value))
+    if own is not None:
+        return own
     return conduct_of_jit(value) if isinstance(value, _JITFunction) else None
 
 
@@ -228,7 +232,7 @@ def substitute(value: Any, user: LinkedKernel | None = None) -> Any:  # noqa: PL
 
 
 def _of_jit(jit: Any, user: LinkedKernel | None) -> Any:
-    native = BY_MODULE.get(jit.fn.__module__, {}).get(jit.fn.__name__)
+    native = BY_MODULE.get(jit.fn.__module__, {}).get(jit.fn.__name__) or shmem.substitute(jit.fn)
     if native is not None:
         return native
     linked = link(jit)
@@ -240,7 +244,7 @@ def _of_jit(jit: Any, user: LinkedKernel | None) -> Any:
 def _of_function(function: Any) -> Any:
     """Return the emulation of one of Triton's functions; others are what they are."""
     module, name = function.__module__, function.__name__
-    native = BY_MODULE.get(module, {}).get(name)
+    native = BY_MODULE.get(module, {}).get(name) or shmem.substitute(function)
     if native is not None:
         return native
     is_stub = module.startswith("triton.language.extra.")  # Which the compiler fills in.

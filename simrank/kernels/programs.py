@@ -18,7 +18,7 @@ from simrank.engine.limits import PollReason
 from simrank.kernels import machine
 from simrank.kernels.cost import flops_ps
 from simrank.kernels.machine import Programs, Statistics
-from simrank.ranks import current_program, set_program
+from simrank.ranks import set_program
 from simrank.units import PS_PER_S
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from simrank.kernels.language.atomics import Order
     from simrank.kernels.machine import Options
     from simrank.kernels.types import ElementType
+    from simrank.ranks import Program
 
 Array = np.ndarray[Any, Any]
 
@@ -58,6 +59,7 @@ class ProgramRun:
         is_assumed: Whether that number rests on an assumed occupancy.
         statistics: Where what they do is counted.
         body: Runs the kernel once, for the program that runs now.
+        owner: The rank's program that launched it.
 
     Attributes:
         group: Its tasks; complete when all programs have ended, or one has failed.
@@ -77,6 +79,7 @@ class ProgramRun:
         statistics: Statistics,
         body: Callable[[], Any],
         *,
+        owner: Program | None,
         is_assumed: bool,
         options: Options,
     ) -> None:
@@ -97,7 +100,7 @@ class ProgramRun:
         self._options = options
         self._next = 0
         self._live: dict[int, ProgramSync] = {}
-        self._owner = current_program()
+        self._owner = owner
 
     def start(self) -> None:
         """Start the first programs."""

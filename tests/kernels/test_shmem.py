@@ -1,0 +1,171 @@
+"""SHMEM names in kernels: substituted by module and name, whatever the module really is."""
+
+import importlib.util
+import sys
+
+import pytest
+
+import simrank
+import simrank.distributed as dist
+import simrank.distributed.symmetric_memory as symm_mem
+
+triton = pytest.importorskip("triton")
+tl = pytest.importorskip("triton.language")
+
+nv = None  # Set by the fixture: what kernels call.
+NAME = "torch.distributed._symmetric_memory._nvshmem_triton"
+STUB = """
+import triton
+from triton.language import core
+
+@triton.jit
+def put(dest, source, nelems, pe):
+    return missing_library(dest, source)
+
+@triton.jit
+def get(dest, source, nelems, pe):
+    return missing_library(dest, source)
+
+@triton.jit
+def putmem_signal_block(dst, src, size_bytes, signal, sig_val, sig_op, pe):
+    return missing_library(dst, src)
+
+@triton.jit
+def signal_wait_until(signal, cmp, cmp_val):
+    return missing_library(signal, cmp)
+
+@triton.jit
+def wait_until(ivar, cmp_op, cmp_val):
+    return missing_library(ivar, cmp_op)
+
+@core.extern
+def signal_op(sig_addr, signal, sig_op, pe, _semantic=None):
+    raise AssertionError
+
+@core.extern
+def fence(_semantic=None):
+    raise AssertionError
+
+@core.extern
+def my_pe(_semantic=None):
+    raise AssertionError
+
+@core.extern
+def n_pes(_semantic=None):
+    raise AssertionError
+
+@core.extern
+def barrier_all(_semantic=None):
+    raise AssertionError
+
+@triton.jit
+def alltoall(team, dest, source, nelems_per_pe):
+    return missing_library(dest, source)
+"""
+
+
+@pytest.fixture(scope="module")
+def nvshmem(tmp_path_factory):
+    """A module of the bindings' name, without the library behind it."""
+    path = tmp_path_factory.mktemp("stub") / "_nvshmem_triton.py"
+    path.write_text(STUB)
+    spec = importlib.util.spec_from_file_location(NAME, path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[NAME] = module
+    spec.loader.exec_module(module)
+    globals()["nv"] = module
+    yield module
+    del sys.modules[NAME]
+
+
+@triton.jit
+def ring_put(dst, src, signal, n, pe):
+    nv.putmem_signal_block(dst, src, n * 4, signal, 1, 5, pe)
+    nv.signal_wait_until(signal, 3, 1)
+
+
+@triton.jit
+def put_fence_signal(dst, src, signal, n):
+    right = (nv.my_pe() + 1) % nv.n_pes()
+    nv.put(dst, src, n, right)
+    nv.fence()
+    nv.signal_op(signal, 1, 0, right)
+    nv.wait_until(signal, 0, 1)
+
+
+@triton.jit
+def get_after_barrier(dst, src, n):
+    nv.barrier_all()
+    nv.get(dst, src, n, (nv.my_pe() + 1) % nv.n_pes())
+
+
+@triton.jit
+def exchange_all(dst, src, n):
+    nv.alltoall(0, dst, src, n)
+
+
+def parts(ctx, rank):
+    """Return a buffer to receive into, one to send from, and the signal pad as int64."""
+    dist.init_process_group("nccl")
+    both = [symm_mem.empty(8, dtype=simrank.float32) for _ in range(2)]
+    handles = [symm_mem.rendezvous(tensor) for tensor in both]
+    both[1].fill_(float(rank))
+    return both[0], both[1], handles[0].get_signal_pad(rank, dtype=simrank.int64), handles
+
+
+def test_a_put_with_signal_arrives_before_its_signal(run, nvshmem):
+    """Each rank puts to the next and waits for the one before."""
+
+    def body(rank, ctx):
+        dst, src, signal, _ = parts(ctx, rank)
+        ring_put[(1,)](dst, src, signal, 8, (rank + 1) % 4)
+        assert dst.tolist() == [float((rank - 1) % 4)] * 8
+        assert signal[0].item() == 1
+
+    run(body, 4, seed=3)
+
+
+def test_a_fence_orders_a_put_before_a_signal(run, nvshmem):
+    """Who I am and how many we are is known in the kernel."""
+
+    def body(rank, ctx):
+        dst, src, signal, _ = parts(ctx, rank)
+        put_fence_signal[(1,)](dst, src, signal, 8)
+        assert dst.tolist() == [float((rank - 1) % 2)] * 8
+
+    run(body, 2, seed=5)
+
+
+def test_a_get_reads_the_peers_part(run, nvshmem):
+    """After a barrier of all ranks' kernels."""
+
+    def body(rank, ctx):
+        dst, src, _, _ = parts(ctx, rank)
+        get_after_barrier[(1,)](dst, src, 8)
+        assert dst.tolist() == [float((rank + 1) % 3)] * 8
+
+    run(body, 3)
+
+
+def test_what_is_not_done_is_refused_by_name(run, nvshmem):
+    """Collectives of teams, for example."""
+
+    def body(rank, ctx):
+        dst, src, _, _ = parts(ctx, rank)
+        exchange_all[(1,)](dst, src, 8)
+        ctx.synchronize()
+
+    with pytest.raises(Exception, match=r"_nvshmem_triton\.alltoall is not supported"):
+        run(body, 2)
+
+
+def test_memory_without_a_rendezvous_is_refused(run, nvshmem):
+    """Nobody knows where the peer has it."""
+
+    def body(rank, ctx):
+        dist.init_process_group("nccl")
+        get_after_barrier[(1,)](ctx.zeros(8), ctx.zeros(8), 8)
+        ctx.synchronize()
+
+    with pytest.raises(Exception, match="does not know where rank 1 has its part"):
+        run(body, 2)
