@@ -141,7 +141,7 @@ class Rewriter(ast.NodeTransformer):
         again = _call(ast.Attribute(ast.Name(name, ast.Load()), "again", ast.Load()))
         over = _call(ast.Attribute(ast.Name(name, ast.Load()), "over", ast.Load()))
         ast.copy_location(again, node.test)
-        node.test = ast.copy_location(ast.BoolOp(ast.And(), [again, node.test]), node.test)
+        node.test = ast.copy_location(ast.BoolOp(ast.And(), [node.test, again]), node.test)
         guarded = ast.Try([node], [], [], [ast.Expr(over)])
         return [ast.copy_location(make, node), ast.copy_location(guarded, node)]
 

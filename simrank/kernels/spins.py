@@ -18,23 +18,25 @@ class Spin:
     def __init__(self, *, is_pure: bool) -> None:
         self._is_pure = is_pure
         self._sync: ProgramSync | None = machine.now().sync
-        self._effects = -1
+        self._effects = 0
+        if self._sync is not None:
+            self._sync.enter_spin()
+            self._effects = self._sync.num_effects
 
     def again(self) -> bool:
-        """Return True; before that, wait if the last round has changed nothing."""
+        """Return True; before that, wait if all since the last round has changed nothing.
+
+        It is asked after the loop's own test: what was read last may have ended the loop.
+        """
         sync = self._sync
-        if sync is None:
-            return True
-        if self._effects < 0:
-            sync.enter_spin()
-        else:
+        if sync is not None:
             sync.next_round(self._effects, is_pure=self._is_pure)
-        self._effects = sync.num_effects
+            self._effects = sync.num_effects
         return True
 
     def over(self) -> None:
         """Note the end of the loop."""
-        if self._sync is not None and self._effects >= 0:
+        if self._sync is not None:
             self._sync.leave_spin()
 
 

@@ -1,0 +1,58 @@
+"""Two-shot all-reduce over plain symmetric memory: a part per rank, written to all."""
+
+import triton
+import triton.language as tl
+
+from simrank.kernels import channels
+
+COLLECTIVE = "all_reduce"
+
+
+def buffer_elements(
+    count: int, world_size: int, num_channels: int, num_slots: int, slot: int
+) -> int:
+    """Return the elements of symmetric memory that each rank needs."""
+    return count
+
+
+def pad_words(world_size, num_channels, num_slots):
+    """Return the words of the signal pad that each rank needs."""
+    return num_channels * channels.barrier_words(world_size)
+
+
+@triton.jit
+def kernel(
+    source, target, buffers, pads, count, rank,
+    WORLD_SIZE: tl.constexpr, NUM_SLOTS: tl.constexpr, SLOT: tl.constexpr,
+):  # fmt: skip
+    pid = tl.program_id(0)
+    dtype: tl.constexpr = target.dtype.element_ty
+    word = pid * (WORLD_SIZE + 1)
+    mine = channels.peer_pointer(buffers, rank, dtype)
+    per_rank = tl.cdiv(count, WORLD_SIZE)
+    for peer in range(WORLD_SIZE):
+        for start in range(pid * SLOT, per_rank, tl.num_programs(0) * SLOT):
+            within = start + tl.arange(0, SLOT)
+            offs = peer * per_rank + within
+            mask = (within < per_rank) & (offs < count)
+            tl.store(mine + offs, tl.load(source + offs, mask=mask), mask=mask)
+    channels.barrier(pads, word, rank, WORLD_SIZE)
+    for start in range(pid * SLOT, per_rank, tl.num_programs(0) * SLOT):
+        within = start + tl.arange(0, SLOT)
+        offs = rank * per_rank + within
+        mask = (within < per_rank) & (offs < count)
+        total = tl.zeros((SLOT,), tl.float32)
+        for peer in range(WORLD_SIZE):
+            part = channels.peer_pointer(buffers, peer, dtype)
+            total += tl.load(part + offs, mask=mask, other=0.0).to(tl.float32)
+        for peer in range(WORLD_SIZE):
+            part = channels.peer_pointer(buffers, (rank + peer) % WORLD_SIZE, dtype)
+            tl.store(part + offs, total.to(dtype), mask=mask)
+    channels.barrier(pads, word, rank, WORLD_SIZE)
+    for peer in range(WORLD_SIZE):
+        for start in range(pid * SLOT, per_rank, tl.num_programs(0) * SLOT):
+            within = start + tl.arange(0, SLOT)
+            offs = peer * per_rank + within
+            mask = (within < per_rank) & (offs < count)
+            tl.store(target + offs, tl.load(mine + offs, mask=mask), mask=mask)
+    channels.barrier(pads, word, rank, WORLD_SIZE)

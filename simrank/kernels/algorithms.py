@@ -1,0 +1,148 @@
+"""Collectives as Triton kernels, for benchmarks: a module, its options, its symmetric memory (C6).
+
+A module has `kernel`, `COLLECTIVE`, `buffer_elements` and `pad_words`; see `benches/kernels`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from simrank.device import as_dtype
+from simrank.distributed import symmetric_memory
+from simrank.errors import UnsupportedError
+from simrank.ranks import require_rank
+from simrank.units import parse_size
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from simrank.device import Tensor
+    from simrank.kernels.launch import TritonOperation
+
+# Assumed: what a kernel of one NVLink domain starts with.
+DEFAULTS: dict[str, Any] = {
+    "buffer": "hbm", "num_channels": 8, "num_slots": 4, "slot_size": 4096, "num_warps": 4,
+}  # fmt: skip
+_NEEDED = ("kernel", "COLLECTIVE", "buffer_elements", "pad_words")
+
+
+class KernelAlgorithm:
+    """A kernel that is a collective.
+
+    Args:
+        name: What users call it.
+        reference: The module: a dotted name, or the path of a Python file; relative ones are
+            looked for from the working directory, then among installed modules.
+        options: `num_channels` (programs), `num_slots`, `slot_size` (bytes), `num_warps` and
+            `buffer` (only "hbm"); what is missing has a default.
+
+    Attributes:
+        name: As given.
+        collective: Which one it is.
+        kernel: The `@triton.jit` function.
+        options: All of them.
+
+    Raises:
+        ValueError: There is no such module, something in it is missing, or an option is unknown.
+    """
+
+    def __init__(self, name: str, reference: str, options: Mapping[str, Any]) -> None:
+        self.name = name
+        self._module = _load(reference)
+        missing = [part for part in _NEEDED if not hasattr(self._module, part)]
+        if missing:
+            raise ValueError(f"{reference} has no {', '.join(missing)}")
+        unknown = [option for option in options if option not in DEFAULTS]
+        if unknown:
+            raise ValueError(f"no option {', '.join(unknown)}; choices: {', '.join(DEFAULTS)}")
+        self.collective: str = self._module.COLLECTIVE
+        self.kernel: Any = self._module.kernel
+        self.options = {**DEFAULTS, **options}
+        if self.options["buffer"] != "hbm":
+            raise UnsupportedError(f"buffer: {self.options['buffer']} is not supported: only hbm")
+        size = self.options["slot_size"]
+        self.options["slot_size"] = parse_size(size) if isinstance(size, str) else size
+        for option in ("num_channels", "num_slots", "slot_size", "num_warps"):
+            value = self.options[option]
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise ValueError(f"{option} must be a whole number from 1, got {value!r}")
+        if size_is_no_power(self.options["slot_size"]):
+            raise ValueError(
+                f"slot_size must be a power of two in bytes, got {self.options['slot_size']}"
+            )
+
+    def prepare(self, count: int, dtype: Any) -> PreparedKernel:
+        """Allocate this rank's symmetric memory for calls of one size; every rank must call it.
+
+        Args:
+            count: As in NCCL's call.
+            dtype: Element type.
+        """
+        program = require_rank("a kernel algorithm")
+        options, kind, world_size = self.options, as_dtype(dtype), program.world_size
+        slot = max(options["slot_size"] // kind.itemsize, 1)
+        num_channels, num_slots = options["num_channels"], options["num_slots"]
+        words = self._module.pad_words(world_size, num_channels, num_slots)
+        before = symmetric_memory.get_signal_pad_size()
+        symmetric_memory.set_signal_pad_size(max(before, 4 * words))
+        elements = self._module.buffer_elements(count, world_size, num_channels, num_slots, slot)
+        buffer = symmetric_memory.empty(max(elements, 1), dtype=kind)
+        symmetric_memory.set_signal_pad_size(before)
+        return PreparedKernel(self, count, slot, buffer)
+
+
+def size_is_no_power(size: int) -> bool:
+    """Return whether a size is no power of two."""
+    return size & (size - 1) != 0
+
+
+class PreparedKernel:
+    """A kernel algorithm with the symmetric memory of one rank, ready for calls of one size."""
+
+    def __init__(self, algorithm: KernelAlgorithm, count: int, slot: int, buffer: Tensor) -> None:
+        self._algorithm = algorithm
+        self._count = count
+        self._slot = slot
+        self._buffer = buffer
+        self._handle = symmetric_memory.rendezvous(buffer)
+
+    def launch(self, source: Tensor, target: Tensor) -> TritonOperation:
+        """Launch it on the current stream."""
+        options, handle = self._algorithm.options, self._handle
+        launched: TritonOperation = self._algorithm.kernel[(options["num_channels"],)](
+            source, target, handle.buffer_ptrs_dev, handle.signal_pad_ptrs_dev, self._count,
+            handle.rank, WORLD_SIZE=handle.world_size, NUM_SLOTS=options["num_slots"],
+            SLOT=self._slot, num_warps=options["num_warps"],
+        )  # fmt: skip
+        return launched
+
+
+def _load(reference: str) -> Any:
+    """Return a module by file or dotted name.
+
+    Raises:
+        ValueError: There is none.
+    """
+    path = Path(reference) if reference.endswith(".py") else _path_of(reference)
+    if path.is_file():
+        name = f"simrank_kernel_{path.resolve().as_posix().replace('/', '_').replace('.', '_')}"
+        if name in sys.modules:
+            return sys.modules[name]
+        spec = importlib.util.spec_from_file_location(name, path)
+        assert spec is not None, "a Python file has a loader"
+        assert spec.loader is not None, "a Python file has a loader"
+        module = sys.modules[name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
+    try:
+        return importlib.import_module(reference)
+    except ModuleNotFoundError as error:
+        raise ValueError(f"no module {reference} with a kernel ({error})") from None
+
+
+def _path_of(dotted: str) -> Path:
+    return Path(*dotted.split(".")).with_suffix(".py")
