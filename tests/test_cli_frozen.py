@@ -10,6 +10,7 @@ import simrank.multiprocessing
 from simrank.cli import app
 
 COMMANDS = {
+    "accuracy": {"--help"},  # A group: gemm.
     "bench": {
         "target", "--cluster", "--nodes", "-g", "--ngpus", "--num-ranks", "-b", "--minbytes", "-e",
         "--maxbytes", "-f", "--stepfactor", "-i", "--stepbytes", "-n", "--iters", "-w",

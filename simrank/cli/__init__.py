@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from simrank.cli import bench, configs, kernels, run
+from simrank.cli import accuracy, bench, configs, kernels, run
 from simrank.cli.common import BAD_CONFIG, BUG, FAILED, app
 from simrank.errors import ConfigError, SimrankError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["app", "bench", "configs", "kernels", "main", "run"]
+__all__ = ["accuracy", "app", "bench", "configs", "kernels", "main", "run"]
 
 
 def main(args: list[str] | None = None) -> None:

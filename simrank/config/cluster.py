@@ -85,7 +85,7 @@ Sources = Annotated[Mapping[str, str], BeforeValidator(_sources)]
 
 
 # Keys that say what something is; the others are numbers, which have a source.
-NOT_MEASURED = {"source", "like", "name", "count", "between", "lazy_loading"}
+NOT_MEASURED = {"source", "like", "name", "count", "between", "lazy_loading", "gemm_table"}
 
 
 class Sourced(Model):
@@ -114,6 +114,7 @@ class DeviceConfig(Sourced):
         host_link_bandwidth_bytes_per_s: Rate between device and host, per direction.
         lazy_loading: Whether a kernel's code is loaded at its first launch, which waits until
             the device is quiet (CUDA_MODULE_LOADING=LAZY, CUDA's default since 12.2).
+        gemm_table: A table of measured matrix products, a built-in name or a CSV file.
     """
 
     like: Text | None = None
@@ -127,6 +128,7 @@ class DeviceConfig(Sourced):
     launch_overhead_ps: Time = Field(alias="launch_overhead")
     host_link_bandwidth_bytes_per_s: Bandwidth = Field(alias="host_link")
     lazy_loading: Flag = False
+    gemm_table: Text | None = None
 
 
 class LinkConfig(Sourced):

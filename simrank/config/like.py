@@ -7,6 +7,7 @@ The keys that `device` does not give are those of the built-in cluster, with the
 from collections.abc import Mapping
 from dataclasses import replace
 
+from simrank.config.cluster import NOT_MEASURED
 from simrank.config.locate import builtin_names, locate
 from simrank.config.quantity import choice_text, closest
 from simrank.config.yaml_source import KeyPath, Source, read_yaml
@@ -60,7 +61,7 @@ def _merged(base: Mapping[str, object], own: Mapping[str, object]) -> dict[str, 
         own_source = {"others": own_source}
     if not isinstance(own_source, Mapping):
         return merged  # The model says what is wrong with it.
-    numbers = set(base) - set(own) - {"name", "count", "source"}
+    numbers = set(base) - set(own) - NOT_MEASURED
     inherited = {key: base_source.get(key, base_source.get("others")) for key in sorted(numbers)}
     merged["source"] = {**inherited, **own_source}
     return merged

@@ -9,7 +9,7 @@ from pathlib import Path
 from simrank.config.quantity import closest
 from simrank.errors import ConfigError, ConfigProblem
 
-_SUFFIXES = {"clusters": ".yaml", "bench": ".yaml", "measured": ".csv"}
+_SUFFIXES = {"clusters": ".yaml", "bench": ".yaml", "measured": ".csv", "gemm": ".csv"}
 
 
 def configs_dir() -> Path:
@@ -26,7 +26,7 @@ def builtin_names(kind: str) -> list[str]:
     """Return the names of the built-in files of a kind.
 
     Args:
-        kind: "clusters", "bench" or "measured".
+        kind: "clusters", "bench", "measured" or "gemm".
     """
     suffix = _SUFFIXES[kind]
     return sorted(path.stem for path in (configs_dir() / kind).glob(f"*{suffix}"))
@@ -41,7 +41,7 @@ def locate(kind: str, word: str, base: Path | None = None) -> Path:
     """Return the file that a name or path stands for.
 
     Args:
-        kind: "clusters", "bench" or "measured".
+        kind: "clusters", "bench", "measured" or "gemm".
         word: A built-in name, or the path of a file.
         base: Folder that relative paths start from, or None for the current one.
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from simrank.device.device import Device
     from simrank.device.tensor import Tensor
+    from simrank.hardware.roofline import Product
 
 Array = np.ndarray[Any, Any]
 
@@ -47,7 +48,7 @@ def _name(device: Device | None) -> str:
     return "cpu" if device is None else f"cuda:{device.index}"
 
 
-def run(
+def run(  # noqa: PLR0913 - an operation's facts
     name: str,
     compute: Callable[[], None],
     reads: Sequence[Tensor],
@@ -55,6 +56,7 @@ def run(
     *,
     flops: int | None = None,
     bytes_moved: int | None = None,
+    product: Product | None = None,
 ) -> None:
     """Run `compute` on values: at once on the host, in stream order on a device.
 
@@ -93,6 +95,7 @@ def run(
         bytes_moved=bytes_moved,
         flops=writes[0].numel() if flops is None else flops,
         dtype=writes[0].dtype.name,
+        product=product,
     )
     for tensor in writes:
         tensor.storage.note_write(operation, tensor.array)
@@ -202,6 +205,7 @@ def produce(  # noqa: PLR0913 - an operation's facts
     *,
     flops: int | None = None,
     bytes_moved: int | None = None,
+    product: Product | None = None,
 ) -> Tensor:
     """Return a new tensor of `function(*arrays)`, computed in stream order; see `run`.
 
@@ -213,6 +217,7 @@ def produce(  # noqa: PLR0913 - an operation's facts
         dtype: Of the result.
         flops: Default: one per element of the result.
         bytes_moved: Default: all that is read and written.
+        product: Its shape as a library's matrix product, if it is one.
     """
     result = empty_beside(tensors[0], shape, dtype)
     arrays, target = [tensor.array for tensor in tensors], result.array
@@ -220,7 +225,7 @@ def produce(  # noqa: PLR0913 - an operation's facts
     def compute() -> None:
         target[...] = function(*[widen(values) for values in arrays])
 
-    run(name, compute, tensors, (result,), flops=flops, bytes_moved=bytes_moved)
+    run(name, compute, tensors, (result,), flops=flops, bytes_moved=bytes_moved, product=product)
     return result
 
 

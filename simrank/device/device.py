@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from simrank.device.stream import Stream
     from simrank.device.transfer import Network
     from simrank.engine import Engine
+    from simrank.hardware.roofline import Product
     from simrank.hardware.spec import DeviceSpec
 
 _ELEMENTS_PER_SM = 8 * 1024  # assumed: an elementwise kernel gives an SM about 8 blocks of 1,024
@@ -105,13 +106,16 @@ class Device:
         bytes_moved: int,
         flops: int = 0,
         dtype: str = "float32",
+        product: Product | None = None,
     ) -> KernelOperation:
         """Issue a kernel that takes roofline time and shares SMs and memory bandwidth.
+
+        A `product` takes the time that was measured for its shape, where the device has a table.
 
         Returns:
             The operation; `effect` runs at its end.
         """
-        duration_ps = kernel_ps(self.spec, flops, dtype, bytes_moved)
+        duration_ps = kernel_ps(self.spec, flops, dtype, bytes_moved, product)
         num_sms = min(max(-(-num_elements // _ELEMENTS_PER_SM), 1), self.spec.num_sms)
         demands = ((self.sms, float(num_sms)), (self.hbm, bytes_moved / duration_ps))
         operation = KernelOperation(

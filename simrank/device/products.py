@@ -51,8 +51,19 @@ def matmul(tensor: Tensor, other: Tensor) -> Tensor:
     batch = broadcast(tensor.shape[:-2], other.shape[:-2])
     shape = (*batch, *tensor.shape[-2:-1], *other.shape[-1:][: other.ndim - 1])
     flops = 2 * prod(shape) * tensor.shape[-1]
-    operands = (tensor, other)
-    return arithmetic.produce("matmul", np.matmul, operands, shape, tensor.dtype, flops=flops)
+    return arithmetic.produce(
+        "matmul", np.matmul, (tensor, other), shape, tensor.dtype,
+        flops=flops, product=_product(tensor, other, batch),
+    )  # fmt: skip
+
+
+def _product(tensor: Tensor, other: Tensor, batch: tuple[int, ...]) -> tuple[int, int, int, int]:
+    """Return a product's shape as a library sees it: a stack times one matrix is one product."""
+    rows = tensor.shape[-2] if tensor.ndim > 1 else 1
+    columns = other.shape[-1] if other.ndim > 1 else 1
+    if other.ndim <= 2:
+        return 1, prod(batch) * rows, columns, tensor.shape[-1]
+    return prod(batch), rows, columns, tensor.shape[-1]
 
 
 def mm(tensor: Tensor, mat2: Tensor) -> Tensor:
@@ -116,8 +127,9 @@ def addmm(
 
     flops = 2 * prod(shape) * mat1.shape[1]
     return arithmetic.produce(
-        "addmm", compute, (tensor, mat1, mat2), shape, mat1.dtype, flops=flops
-    )
+        "addmm", compute, (tensor, mat1, mat2), shape, mat1.dtype,
+        flops=flops, product=(1, *shape, mat1.shape[1]),
+    )  # fmt: skip
 
 
 def einsum(equation: str, *operands: Tensor | Sequence[Tensor]) -> Tensor:

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simrank.config.load import load_cluster_config
+from simrank.config.locate import locate
 from simrank.config.provenance import provenance_of
 from simrank.config.topology import Topology, Wire, expand
 from simrank.hardware.routes import FABRIC, RouteTable
@@ -274,8 +275,14 @@ def _device_spec(device: DeviceConfig) -> DeviceSpec:
         kernel_floor_ps=device.kernel_floor_ps,
         launch_overhead_ps=device.launch_overhead_ps,
         lazy_loading=device.lazy_loading,
+        gemm_table=_gemm_table(device.gemm_table),
         host_link_bandwidth_bytes_per_s=device.host_link_bandwidth_bytes_per_s,
     )
+
+
+def _gemm_table(word: str | None) -> str | None:
+    """Return the file of a device's measured products."""
+    return None if word is None else str(locate("gemm", word))
 
 
 def _both_ways(number: PerDirection) -> tuple[int, int]:

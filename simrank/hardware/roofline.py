@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from simrank.hardware.gemm import gemm_ps
 from simrank.units import transfer_ps
 
 if TYPE_CHECKING:
     from simrank.hardware.spec import DeviceSpec
 
 
-def kernel_ps(spec: DeviceSpec, flops: int, dtype: str, bytes_moved: int) -> int:
+# (batch, m, n, k): `batch` products of an m x k by a k x n matrix.
+Product = tuple[int, int, int, int]
+
+
+def kernel_ps(
+    spec: DeviceSpec, flops: int, dtype: str, bytes_moved: int, product: Product | None = None
+) -> int:
     """Return the time of one kernel, in picoseconds, rounded up.
 
     Args:
@@ -18,6 +25,8 @@ def kernel_ps(spec: DeviceSpec, flops: int, dtype: str, bytes_moved: int) -> int
         flops: Operations of the kernel.
         dtype: Name of the dtype they are done in.
         bytes_moved: Bytes it reads and writes in the device's memory.
+        product: The shape of a library's matrix product; its arithmetic takes the measured time
+            where the device has a table of them.
 
     Returns:
         The longest of its arithmetic, its memory traffic and the device's floor. Arithmetic of
@@ -32,8 +41,12 @@ def kernel_ps(spec: DeviceSpec, flops: int, dtype: str, bytes_moved: int) -> int
     if flops < 0 or bytes_moved < 0:
         raise ValueError(f"a kernel has no negative work: {flops} flops, {bytes_moved} bytes")
     memory_ps = transfer_ps(bytes_moved, spec.memory_bandwidth_bytes_per_s)
-    peak = peak_flops(spec, dtype)
-    arithmetic_ps = 0 if peak is None else transfer_ps(flops, peak)
+    arithmetic_ps = None
+    if product is not None and spec.gemm_table is not None:
+        arithmetic_ps = gemm_ps(spec.gemm_table, dtype, *product)
+    if arithmetic_ps is None:
+        peak = peak_flops(spec, dtype)
+        arithmetic_ps = 0 if peak is None else transfer_ps(flops, peak)
     return max(spec.kernel_floor_ps, memory_ps, arithmetic_ps)
 
 

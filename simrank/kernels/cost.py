@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from math import ceil
+from math import ceil, sqrt
 from typing import TYPE_CHECKING, NamedTuple
 
+from simrank.hardware.gemm import gemm_ps
 from simrank.hardware.roofline import peak_flops
 from simrank.units import PS_PER_S
 
@@ -135,4 +136,32 @@ def flops_ps(spec: DeviceSpec, name: str, num_flops: int) -> int:
 def _arithmetic_ps(statistics: Statistics, spec: DeviceSpec, num_programs: int, slots: int) -> int:
     """Return the time of the dots: whole waves, of which the last may be nearly empty."""
     total_ps = sum(flops_ps(spec, name, flops) for name, flops in statistics.flops.items())
-    return ceil(total_ps * ceil(num_programs / slots) * slots / num_programs)
+    in_waves_ps = ceil(total_ps * ceil(num_programs / slots) * slots / num_programs)
+    return max(in_waves_ps, _library_ps(statistics, spec, num_programs))
+
+
+def _library_ps(statistics: Statistics, spec: DeviceSpec, num_programs: int) -> int:
+    """Return what the device's library takes for as much: no kernel's dots are faster than that.
+
+    The product's shape follows from what the kernel did: its results are m x n, its operations
+    2 m n k, and the two largest tensors that it read are m x k and k x n.
+    """
+    if spec.gemm_table is None or not statistics.dot_outputs:
+        return 0
+    num_outputs = num_programs * statistics.dot_outputs
+    extents = sorted(
+        (t.high - t.low for t in statistics.traffic.values() if t.read_bytes and t.high > t.low),
+        reverse=True,
+    )
+    ratio = extents[0] / extents[1] if len(extents) > 1 else 1.0
+    ratio = min(max(ratio, 1.0), float(num_outputs))
+    longer = max(round(sqrt(num_outputs * ratio)), 1)
+    shorter = max(round(num_outputs / longer), 1)
+    longest_ps = 0
+    for name, flops in statistics.flops.items():
+        dtype = _PEAK_NAMES.get(name, "float32")
+        inner = max(round(flops / (2 * longer * shorter)), 1)
+        shapes = ((longer, shorter), (shorter, longer))
+        either = [gemm_ps(spec.gemm_table, dtype, 1, m, n, inner) or 0 for m, n in shapes]
+        longest_ps += max(either)
+    return longest_ps

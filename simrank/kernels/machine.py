@@ -47,7 +47,7 @@ class Statistics:
     Attributes:
         traffic: Bytes per storage, by its address.
         flops: Floating-point operations of dots, by the type of their inputs.
-        num_operations: Elementwise operations, in elements.
+        dot_outputs: Most elements that the result of a dot has had in one program.
         num_atomics: Atomic operations, in elements.
         views: Storages as arrays, by numpy's number of the dtype; made once.
         num_lanes: Lanes of loads and stores, masked off or not.
@@ -60,6 +60,7 @@ class Statistics:
         self.profile: KernelProfile | None = None
         self.traffic: dict[int, Traffic] = {}
         self.largest_block = 0
+        self.dot_outputs = 0
         self.flops: dict[str, int] = {}
         self.num_atomics = 0
         self.views: dict[tuple[Storage, int], Array] = {}
@@ -107,9 +108,16 @@ class Statistics:
         if self.profile is not None:
             self.profile.here().num_atomics += num_lanes
 
-    def count_flops(self, name: str, num_flops: int) -> None:
-        """Count operations of a dot, by the type of its inputs."""
+    def count_flops(self, name: str, num_flops: int, num_outputs: int) -> None:
+        """Count a dot.
+
+        Args:
+            name: Type of its inputs.
+            num_flops: Its operations, in all programs.
+            num_outputs: Elements of its result in one program.
+        """
         self.flops[name] = self.flops.get(name, 0) + num_flops
+        self.dot_outputs = max(self.dot_outputs, num_outputs)
         if self.profile is not None:
             self.profile.here().flops += num_flops
 

@@ -453,9 +453,9 @@ class TimedStatistics(Statistics):
         if sync is not None:
             sync.charge_access(storage, num_active * extent[2], writes=writes)
 
-    def count_flops(self, name: str, num_flops: int) -> None:
+    def count_flops(self, name: str, num_flops: int, num_outputs: int) -> None:
         """Count a dot, and charge it to the program that runs now."""
-        super().count_flops(name, num_flops)
+        super().count_flops(name, num_flops, num_outputs)
         sync = machine.now().sync
         if sync is not None:
             sync.charge(flops_ps(self._device.spec, name, num_flops) * self._slots)

@@ -170,7 +170,8 @@ def _count(first: Block, found: Any) -> None:
     programs = machine.now()
     copies = len(programs) if len(found) == 1 else 1
     num_flops = 2 * found.size * first.shape[-1] * copies
-    programs.statistics.count_flops(first.element.name, num_flops)
+    num_outputs = found.size // len(found)
+    programs.statistics.count_flops(first.element.name, num_flops, num_outputs)
 
 
 def dot_scaled(*args: Any, **kwargs: Any) -> Block:
