@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
     from simrank.context import Context
     from simrank.device import Tensor
+    from simrank.kernels.algorithms import KernelAlgorithm
 
 Array = np.ndarray[Any, Any]
 BLOCKS = ("all_gather", "reduce_scatter", "all_to_all")  # Their size counts every rank's block.
@@ -86,6 +88,13 @@ def redop_of(collective: str, redop: str) -> str:
 def root_of(collective: str, root: int) -> int:
     """Return the root that a collective uses: -1 if it has none."""
     return root if collective in ROOTED else -1
+
+
+def prepared(case: Case, kernel: KernelAlgorithm | None) -> Callable[[Tensor, Tensor], Any]:
+    """Return what issues a collective once: torch's call, or the launch of a kernel."""
+    if kernel is not None:
+        return kernel.prepare(case.count, case.dtype).launch
+    return partial(issue, case)
 
 
 def issue(case: Case, source: Tensor, target: Tensor) -> None:
@@ -167,40 +176,48 @@ def timed_program(
     cases: list[Case],
     iterations: tuple[int, int],
     report: Callable[[int, int, float], None],
+    kernel: KernelAlgorithm | None = None,
 ) -> None:
     """Time every case as nccl-tests does: warm up, then iterations back to back between events.
 
     Args:
         rank: This rank.
-        ctx: A shape-only Context.
+        ctx: A Context; shape-only unless a kernel runs.
         cases: What to time.
         iterations: Warm-up and timed iterations.
         report: Called with (rank, index of the case, microseconds per iteration).
+        kernel: What runs instead of the library's collective.
     """
     dist.init_process_group()
     num_warmup, num_timed = iterations
     for index, case in enumerate(cases):
         source, target = buffers(ctx, case, rank, None)
+        call = prepared(case, kernel)
         for _ in range(num_warmup):
-            issue(case, source, target)
+            call(source, target)
         ctx.synchronize()
         dist.barrier()
         start, end = ctx.Event(enable_timing=True), ctx.Event(enable_timing=True)
         start.record()
         for _ in range(num_timed):
-            issue(case, source, target)
+            call(source, target)
         end.record()
         end.synchronize()
         report(rank, index, start.elapsed_time(end) * 1e3 / num_timed)
-        del source, target  # Else the next case's buffers would have to fit beside them.
+        del source, target, call  # Else the next case's buffers would have to fit beside them.
 
 
 def checked_program(
-    rank: int, ctx: Context, case: Case, data: TestData, outputs: list[Array | None]
+    rank: int,
+    ctx: Context,
+    case: Case,
+    data: TestData,
+    outputs: list[Array | None],
+    kernel: KernelAlgorithm | None = None,
 ) -> None:
     """Run one case once on real numbers and leave the result for the check."""
     dist.init_process_group()
     source, target = buffers(ctx, case, rank, data.of(rank, case.num_inputs))
-    issue(case, source, target)
+    prepared(case, kernel)(source, target)
     target.wait_values()
     outputs[rank] = target.array  # Not a copy: nothing writes it any more.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import asdict, dataclass, replace
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from simrank.collectives.problem import COLLECTIVES, REDUCING
 from simrank.collectives.reference import count_wrong
 from simrank.config import BenchConfig, bench_config_from_mapping, load_bench_config, load_measured
 from simrank.context import Context
-from simrank.errors import ConfigError, ConfigProblem
+from simrank.errors import ConfigError, ConfigProblem, UnsupportedError
 from simrank.hardware.cluster import Cluster, build_cluster
 from simrank.units import format_size
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
+    from simrank.kernels.algorithms import KernelAlgorithm
     from simrank.trace import Timeline
 
 # Larger sizes are timed shape-only: one rank's size, and what all ranks hold together.
@@ -103,6 +105,7 @@ class Series:
         dtype: Element type.
         redop: Reduce operation, or "none".
         root: Root rank, or -1.
+        kernel: The Triton kernel that is the algorithm, or None.
     """
 
     cluster: Cluster
@@ -113,6 +116,7 @@ class Series:
     dtype: str
     redop: str
     root: int
+    kernel: KernelAlgorithm | None = None
 
     @property
     def title(self) -> str:
@@ -195,16 +199,35 @@ def series_of(config: BenchConfig) -> Iterator[Series]:
     if not any(config.sizes_bytes):
         problem = (config.source_file, None, "sizes", "a size above 0 B", "none")
         raise ConfigError(ConfigProblem(*problem))
+    kernels = {name: _kernel(name, options) for name, options in config.algorithms.items()}
     for cluster, num_ranks, collective in combinations:
         redops = dict.fromkeys(redop_of(collective, redop) for redop in config.redops)
         root = root_of(collective, config.root)
         for (name, options), dtype, redop in itertools.product(
             config.algorithms.items(), config.dtypes, redops
         ):
-            if name == "auto" or name in algorithms_for(collective, num_ranks):
-                yield Series(
-                    cluster, num_ranks, collective, name, _integers(options), dtype, redop, root
-                )
+            kernel, facts = kernels[name], (dtype, redop, root)
+            if kernel is not None:
+                if kernel.collective == collective and redop in ("none", "sum"):
+                    yield Series(cluster, num_ranks, collective, name, {}, *facts, kernel)
+            elif name == "auto" or name in algorithms_for(collective, num_ranks):
+                yield Series(cluster, num_ranks, collective, name, _integers(options), *facts)
+
+
+def _kernel(name: str, options: Mapping[str, object]) -> KernelAlgorithm | None:
+    """Return the Triton kernel that an entry names, or None where it is a schedule.
+
+    Raises:
+        ValueError, UnsupportedError: There is none, or it does not take an option.
+    """
+    if "kernel" not in options:
+        return None
+    if find_spec("triton") is None:
+        raise ValueError("triton installed: pip install simrank[triton]")
+    from simrank.kernels.algorithms import KernelAlgorithm  # noqa: PLC0415 - it needs triton
+
+    rest = {key: value for key, value in options.items() if key != "kernel"}
+    return KernelAlgorithm(name, str(options["kernel"]), rest)
 
 
 def _integers(options: Mapping[str, object]) -> Mapping[str, int]:
@@ -235,6 +258,15 @@ def _wrong_with(
     """Return what would have been accepted in place of an algorithm, or None if it is."""
     if name == "auto":
         return "auto without options" if options else None
+    if "kernel" in options:
+        try:
+            kernel = _kernel(name, options)
+        except (ValueError, UnsupportedError) as error:
+            return f"a kernel that exists and takes its options ({error})"
+        assert kernel is not None, "it names one"
+        known = sorted({collective for collective, _ in calls})
+        is_used = kernel.collective in known
+        return None if is_used else f"a kernel for {', '.join(known)}, not {kernel.collective}"
     having = [call for call in sorted(calls) if name in algorithms_for(*call)]
     if not having:
         names = dict.fromkeys(known for call in sorted(calls) for known in algorithms_for(*call))
@@ -262,7 +294,7 @@ def _run_series(
         if same not in wrong:
             wrong[same] = _num_wrong(series, same, config)
         wrong[case] = wrong[same]
-    context = _context(series, config, data=False)
+    context = _context(series, config, data=series.kernel is not None)  # Kernels need values.
     if timeline is not None:
         timeline.begin_section(series.title)
         context.observe(timeline)
@@ -273,7 +305,7 @@ def _run_series(
 
     iterations = (config.iterations.warmup, config.iterations.timed)
     with context:
-        args = (context, cases, iterations, report)
+        args = (context, cases, iterations, report, series.kernel)
         spawn = context.multiprocessing.spawn
         spawn(timed_program, args, nprocs=series.num_ranks, share_args=True)
     return [
@@ -283,7 +315,8 @@ def _run_series(
 
 
 def _context(series: Series, config: BenchConfig, *, data: bool) -> Context:
-    forced = {series.collective: (series.algorithm, series.options)}
+    named = "auto" if series.kernel is not None else series.algorithm
+    forced = {series.collective: (named, series.options)}
     faults = config.faults
     return Context(series.cluster, seed=config.seed, data=data, algorithms=forced, faults=faults)
 
@@ -297,7 +330,7 @@ def _num_wrong(series: Series, case: Case, config: BenchConfig) -> int | None:
     data = TestData(case.num_inputs, case.num_ranks, case.dtype, case.redop, config.seed)
     outputs: list[Any] = [None] * case.num_ranks
     with _context(series, config, data=True) as context:
-        args = (context, case, data, outputs)
+        args = (context, case, data, outputs, series.kernel)
         spawn = context.multiprocessing.spawn
         spawn(checked_program, args, nprocs=case.num_ranks, share_args=True)
     inputs = [data.of(rank, case.num_inputs) for rank in range(case.num_ranks)]
@@ -305,17 +338,25 @@ def _num_wrong(series: Series, case: Case, config: BenchConfig) -> int | None:
     return count_wrong(case.problem, inputs, outputs, reduce_op=redop)
 
 
+def _chosen(series: Series, case: Case, context: Context) -> tuple[str, str, int]:
+    """Return what ran, where its time comes from, and its channels."""
+    if series.kernel is not None:
+        return series.algorithm, "programs", int(series.kernel.options["num_channels"])
+    choice = context.comm_library.choose(case.problem, np.arange(case.num_ranks))
+    return choice.algorithm, choice.level, choice.schedule.num_channels
+
+
 def _row(
     series: Series, case: Case, time_us: float, num_wrong: int | None, context: Context
 ) -> Row:
-    choice = context.comm_library.choose(case.problem, np.arange(case.num_ranks))
+    algorithm, level, channels = _chosen(series, case, context)
     algbw = case.size_bytes / time_us / 1e3 if time_us else 0.0
     factor = busbw_factor(case.collective, case.num_ranks)
     nodes = series.cluster.node_of(np.arange(case.num_ranks))
     return Row(
         cluster=series.cluster.name,
         collective=case.collective,
-        algorithm=choice.algorithm,
+        algorithm=algorithm,
         protocol=None,
         num_ranks=case.num_ranks,
         num_nodes=int(nodes.max()) + 1,
@@ -328,10 +369,10 @@ def _row(
         algbw_GBps=algbw,
         busbw_GBps=algbw * factor,
         num_wrong=num_wrong,
-        cost_level=choice.level,
+        cost_level=level,
         calibration=None,
         interval_us=None,
-        channels=choice.schedule.num_channels,
+        channels=channels,
         measured_us=None,
         error_pct=None,
     )

@@ -126,7 +126,10 @@ def _num_ranks(value: object) -> tuple[int, ...]:
 
 
 def _algorithms(value: object) -> dict[str, Mapping[str, object]]:
-    """Validate algorithm names, or a mapping from name to options."""
+    """Validate algorithm names, or a mapping from name to options.
+
+    An entry with a `kernel` is a Triton kernel; it takes what it does not say from `defaults`.
+    """
     if isinstance(value, str) and value:
         return {value: {}}
     if isinstance(value, list | tuple) and value:
@@ -139,7 +142,14 @@ def _algorithms(value: object) -> dict[str, Mapping[str, object]]:
     for name, options in value.items():
         if options is not None and not isinstance(options, Mapping):
             raise reject("a mapping from option to value", sub=(name,))
-    return {name: dict(options or {}) for name, options in value.items()}
+    defaults = dict(value.get("defaults") or {})
+    found = {name: dict(options or {}) for name, options in value.items() if name != "defaults"}
+    if not found:
+        raise reject("an algorithm beside the defaults")
+    return {
+        name: {**defaults, **options} if "kernel" in options else options
+        for name, options in found.items()
+    }
 
 
 def _in_place(value: object) -> tuple[bool, ...]:
