@@ -191,11 +191,26 @@ class RaceChecker:
                 kept.append(other)
         history[:] = [*kept[-_MAX_ACCESSES:], access]
 
-    def _report(self, storage: Storage, first: _Access, second: _Access) -> None:
-        place = (first.name, first.site, second.name, second.site)
+    @property
+    def now_ps(self) -> int:
+        """Simulated time in picoseconds."""
+        return self._engine.now_ps
+
+    def note(self, error: RaceError, place: tuple[object, ...]) -> None:
+        """Keep a race, or raise it; once for each pair of places.
+
+        Raises:
+            RaceError: Races are errors.
+        """
         if place in self._places:
             return
         self._places.add(place)
+        self.found.append(error)
+        if self._raises:
+            raise error
+
+    def _report(self, storage: Storage, first: _Access, second: _Access) -> None:
+        place = (first.name, first.site, second.name, second.site)
         program = require_program("a race check")
         made = storage.site()
         error = RaceError(
@@ -205,9 +220,7 @@ class RaceChecker:
             _as_fact(second),
             None if made is None else str(made.line()),
         )
-        self.found.append(error)
-        if self._raises:
-            raise error
+        self.note(error, place)
 
 
 def _as_fact(access: _Access) -> RaceAccess:

@@ -179,7 +179,9 @@ def _gather(
         statistics.count(storage, 1, 1, (first, first, element.itemsize), writes=False)
         if programs.sync is not None:
             begin = first * element.itemsize
-            programs.sync.loaded(storage, begin, begin + element.itemsize)
+            programs.sync.loaded(
+                storage, begin, begin + element.itemsize, (places, element.itemsize)
+            )
         return _arrived(view[first : first + 1], element)[0]
     num_active = places.size
     if active is not None:
@@ -196,7 +198,7 @@ def _gather(
     statistics.count(storage, places.size, num_active, (low, high, element.itemsize), writes=False)
     if programs.sync is not None:
         itemsize = element.itemsize
-        programs.sync.loaded(storage, low * itemsize, (high + 1) * itemsize)
+        programs.sync.loaded(storage, low * itemsize, (high + 1) * itemsize, (places, itemsize))
     found = view[places] if places.size < _SMALL else view.take(places, mode="clip")
     return _arrived(found, element)
 
@@ -281,6 +283,9 @@ def _scatter(
         view[places] = values
         return
     bytes_touched = low * element.itemsize, (high + 1) * element.itemsize
+    if sync.races is not None:
+        given = np.asarray(values, element.memory)
+        sync.races.stores(storage, np.atleast_1d(np.asarray(places)), given)
     if sync.writes(storage):
         sync.put(storage, view, places, values, bytes_touched)
     else:

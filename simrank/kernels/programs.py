@@ -17,6 +17,7 @@ from simrank.engine import Task, TaskGroup, limits
 from simrank.engine.limits import PollReason
 from simrank.kernels import machine
 from simrank.kernels.cost import flops_ps
+from simrank.kernels.happens import races_of
 from simrank.kernels.machine import Programs, Statistics
 from simrank.ranks import set_program
 from simrank.units import PS_PER_S
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from simrank.device.memory import Storage
     from simrank.engine import CallSite, Engine
     from simrank.kernels.block import Block
+    from simrank.kernels.happens import Agent
     from simrank.kernels.language.atomics import Order
     from simrank.kernels.machine import Options
     from simrank.kernels.types import ElementType
@@ -98,6 +100,8 @@ class ProgramRun:
         self._statistics = statistics
         self._body = body
         self._options = options
+        self.known_races = races_of(device.races)
+        self.since = 0 if self.known_races is None else self.known_races.num_ended
         self._next = 0
         self._live: dict[int, ProgramSync] = {}
         self._owner = owner
@@ -137,7 +141,7 @@ class ProgramRun:
         sync.programs = programs
         self._live[number] = sync
         machine.run(programs, self._body)
-        sync.fence()
+        sync.finish()
         del self._live[number]
         self.num_ended += 1
         if self._next < self.total and not self.group.failed:
@@ -198,6 +202,7 @@ class ProgramSync:
     Attributes:
         programs: The program as the emulation sees it.
         watch: What it waits for now, or None.
+        races: Its clock, where races are looked for.
         num_effects: How often it changed memory.
     """
 
@@ -217,6 +222,11 @@ class ProgramSync:
         seed = run.engine.seed
         self._random = random.Random(f"{seed}:{run.rank}:{number}") if seed else None
         self._routes: dict[int, tuple[int, float]] = {}
+        self.races: Agent | None = None
+        if run.known_races is not None:
+            self.races = run.known_races.start(
+                run.name, number, run.rank, run.device.index, run.since
+            )
 
     # ---- time ----
 
@@ -270,12 +280,19 @@ class ProgramSync:
         """Meet the simulation's time before a load that others' writes may decide."""
         base = pointer.base if hasattr(pointer, "base") else None
         if self._arrived_ps > self.clock_ps and (base is None or self._is_remote(base)):
-            self.fence()  # It sees its own stores.
+            self._drain()  # It sees its own stores.
         if volatile or self._num_spins:
             self.catch_up()
+        if self.races is not None:
+            self.races.looks = volatile
 
-    def loaded(self, storage: Storage, low: int, high: int) -> None:
-        """Note what a spinning program has looked at: bytes from `low` to `high`, exclusive."""
+    def loaded(self, storage: Storage, low: int, high: int, lanes: tuple[Any, int]) -> None:
+        """Note what a program has looked at: bytes from `low` to `high`, exclusive.
+
+        `lanes` are the elements, and their size.
+        """
+        if self.races is not None:
+            self.races.loads(storage, np.atleast_1d(lanes[0]), lanes[1])
         if self._num_spins:
             self._polls.append((storage, low, high, self._watchers.version(storage)))
 
@@ -313,6 +330,18 @@ class ProgramSync:
         self._engine.call_at(arrives_ps, arrive)
 
     def fence(self) -> None:
+        """Order what comes behind all before it: everything it stored is visible."""
+        self._drain()
+        if self.races is not None:
+            self.races.fence()
+
+    def finish(self) -> None:
+        """End: everything it stored is visible."""
+        self._drain()
+        if self.races is not None:
+            self.races.end()
+
+    def _drain(self) -> None:
         """Wait until everything it stored is visible."""
         if self._arrived_ps > self.clock_ps:
             self.charge(self._arrived_ps - self.clock_ps)
@@ -326,7 +355,7 @@ class ProgramSync:
         Lanes that go to several devices go at the same time, and all take effect with the last.
         """
         if order.releases:
-            self.fence()
+            self._drain()
         self.charge(ATOMIC_PS // 2 + self._longest_ps(storages))
         self.catch_up()
 
@@ -351,10 +380,14 @@ class ProgramSync:
     def before_signal(self, order: Order) -> None:
         """Let a store that others wait for be one: a release waits for earlier stores."""
         if order.releases:
-            self.fence()
+            self._drain()
+        if self.races is not None:
+            self.races.signal = order
 
     def after_signal(self) -> None:
         """Note that such a store is done."""
+        if self.races is not None:
+            self.races.signal = None
 
     # ---- waits ----
 

@@ -178,13 +178,14 @@ def n_pes() -> Block:
 class _Barrier(Handle):
     """One barrier of all ranks' kernels."""
 
-    __slots__ = ("came", "number", "total")
+    __slots__ = ("came", "clock", "number", "total")
 
     def __init__(self, number: int, total: int) -> None:
         super().__init__()
         self.number = number
         self.total = total
         self.came: set[int | None] = set()
+        self.clock: dict[int, int] = {}  # For race checks: what the programs that came are behind.
 
     def describe(self) -> str:
         """Return what it is and how many are there."""
@@ -206,12 +207,16 @@ def barrier_all() -> Block:
     if barrier is None:
         barrier = of_world[number] = _Barrier(number, program.world_size)
     barrier.came.add(program.rank)
+    if sync.races is not None:
+        sync.races.meet(barrier.clock)
     if len(barrier.came) == barrier.total:
         del of_world[number]
         barrier.finish(engine)
     else:
         engine.wait(barrier)
         machine.set_running(sync.programs)
+        if sync.races is not None:
+            sync.races.meet(barrier.clock)
     return constant(_STATUS)
 
 

@@ -110,7 +110,7 @@ def modify(
     for storage, part, own in found:
         mine = arguments if part is None else [value[part] for value in arguments]
         target = slice(None) if part is None else part
-        old[target] = _on_storage(programs, storage, own, mine, element, compute, wants_old)
+        old[target] = _on_storage(programs, storage, own, mine, element, order, compute, wants_old)
     if programs.sync is not None and storages:
         programs.sync.after_atomic(storages)
     return Block(_shaped(old, chosen, shape), element)
@@ -140,6 +140,7 @@ def _on_storage(
     places: Array,
     operands: Sequence[Array],
     element: ElementType,
+    order: Order,
     compute: Callable[..., Any],
     wants_old: bool,
 ) -> Array:
@@ -156,6 +157,9 @@ def _on_storage(
     if sync is not None:
         changed = bool((view[places] != before).any())
         sync.applied(storage, places, element, changed=changed)
+        if sync.races is not None:
+            hands = changed or (bool(operands) and order.releases)
+            sync.races.atomic(storage, places, element.itemsize, order, hands=hands)
     return old
 
 

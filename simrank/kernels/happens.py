@@ -1,0 +1,283 @@
+"""Races between programs of kernels: stores that others read or overwrite without an order.
+
+Every program has a vector clock. A release hands it to the flag it writes, an acquire of that flag
+takes it over; a fence does the same for relaxed signals after it, and for relaxed looks before it.
+With scope gpu that holds on one device, with sys between devices. A store is remembered per byte
+with its program and epoch; a load or another store of a program that is not ordered behind it is a
+race, unless the launch of one had ended before the other began: then the host has ordered them.
+
+Atomics race with nothing. Loads before a store are not remembered.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from simrank.engine import user_site
+from simrank.errors import RaceAccess, RaceError, at_text, us_text
+
+if TYPE_CHECKING:
+    from simrank.device.memory import Storage
+    from simrank.device.races import RaceChecker
+    from simrank.engine import CallSite
+    from simrank.kernels.language.atomics import Order
+
+Array = np.ndarray[Any, Any]
+Clock = dict[int, int]  # Program's number -> its latest epoch that is known to be over.
+_SYS = -1  # Stands for all devices among the places where a release is seen.
+
+
+class ProgramRaceError(RaceError):
+    """Two programs of kernels touched the same bytes, and nothing orders them.
+
+    Attributes:
+        time_ps: Simulated time of the second access.
+        rank: Whose program made the second access.
+        first, second: The accesses; `name` says which program of which rank.
+        created_at: Where the memory was allocated, as `file.py:line`, or None.
+    """
+
+    def __init__(
+        self,
+        time_ps: int,
+        rank: int | None,
+        first: RaceAccess,
+        second: RaceAccess,
+        created_at: str | None,
+    ) -> None:
+        super().__init__(time_ps, rank, first, second, created_at)
+        made = "" if created_at is None else f" (allocated at {created_at})"
+        lines = [
+            f"race (proved) at t={us_text(time_ps)}: nothing orders two programs{made}",
+            *(f"  {a.name} {a.verb}{at_text(a.file, a.line)}" for a in (first, second)),
+        ]
+        if second.verb == "reads":
+            lines.append(
+                '  to fix: signal with sem="release" after the store and wait with sem="acquire"; '
+                'between devices with scope="sys"'
+            )
+        self.args = ("\n".join(lines),)
+
+
+class _Shadow:
+    """Who stored each byte of a storage last: program, epoch, place in the source, and what."""
+
+    __slots__ = ("epochs", "sites", "values", "writers")
+
+    def __init__(self, storage: Storage) -> None:
+        size = storage.size_bytes
+        self.writers = np.zeros(size, np.int32)  # 0: nobody.
+        self.epochs = np.zeros(size, np.int32)
+        self.sites = np.zeros(size, np.int32)
+        self.values = storage.array(np.dtype(np.uint8))[:size].copy()
+
+
+class ProgramRaces:
+    """What is known of the stores and signals of all programs of one Context."""
+
+    def __init__(self, checker: RaceChecker) -> None:
+        self.checker = checker
+        self.shadows: WeakKeyDictionary[Storage, _Shadow] = WeakKeyDictionary()
+        # Per flag: what a release has handed to it, for each device that sees it, or for all.
+        self.flags: WeakKeyDictionary[Storage, dict[int, dict[int, Clock]]] = WeakKeyDictionary()
+        self.names: list[tuple[str, int | None]] = [("", None)]
+        self.ends: list[int] = [0]  # By program: how many had ended when it did; 0 while it runs.
+        self.num_ended = 0
+        self.sites: list[CallSite | None] = []
+        self._site_numbers: dict[CallSite | None, int] = {}
+
+    def start(self, kernel: str, number: int, rank: int | None, device: int, since: int) -> Agent:
+        """Return a program's clock.
+
+        Args:
+            kernel: The kernel's name.
+            number: The program's id.
+            rank: Whose launch it is.
+            device: Where it runs.
+            since: `num_ended` when its launch began.
+        """
+        self.names.append((f"program {number} of kernel '{kernel}'", rank))
+        self.ends.append(0)
+        return Agent(self, len(self.ends) - 1, device, since)
+
+    def site_number(self) -> int:
+        """Return a number for where the running program is."""
+        site = user_site()
+        found = self._site_numbers.get(site)
+        if found is None:
+            found = self._site_numbers[site] = len(self.sites)
+            self.sites.append(site)
+        return found
+
+
+class Agent:
+    """One program: what it does, and what it is ordered behind."""
+
+    __slots__ = (
+        "_clock", "_device", "_fenced", "_known", "_number", "_seen", "_since", "looks", "signal",
+    )  # fmt: skip
+
+    def __init__(self, known: ProgramRaces, number: int, device: int, since: int) -> None:
+        self.signal: Order | None = None  # While a store is a signal: how it orders.
+        self.looks = False  # While a load is volatile: a relaxed look at a signal.
+        self._known = known
+        self._number = number
+        self._device = device
+        self._since = since
+        self._clock: Clock = {number: 1}
+        self._fenced: Clock = {}  # Its clock at the last fence: relaxed signals hand this on.
+        self._seen: Clock = {}  # What relaxed looks have met: the next fence takes it over.
+
+    def end(self) -> None:
+        """Note that the program has ended."""
+        self._known.num_ended += 1
+        self._known.ends[self._number] = self._known.num_ended
+
+    # ---- order ----
+
+    def fence(self) -> None:
+        """Order signals after this behind all before, and all after this behind looks before."""
+        _join(self._clock, self._seen)
+        self._seen.clear()
+        self._fenced = dict(self._clock)
+        self._clock[self._number] += 1
+
+    def atomic(
+        self, storage: Storage, places: Array, itemsize: int, order: Order | None, *, hands: bool
+    ) -> None:
+        """Take over what an atomic's flags carry, and hand over.
+
+        Args:
+            storage: Where the flags are.
+            places: Which elements.
+            itemsize: Their size.
+            order: How it orders; None is a relaxed look of any scope.
+            hands: Whether it writes.
+        """
+        flags = self._known.flags.setdefault(storage, {})
+        releases = order is not None and order.releases
+        is_wide = order is None or order.scope == "sys"
+        scopes = (self._device, _SYS) if is_wide else (self._device,)
+        carried: Clock = {}
+        for place in np.unique(places).tolist():
+            by_scope = flags.setdefault(place * itemsize, {})
+            for scope in scopes:
+                clock = by_scope.setdefault(scope, {})
+                _join(carried, clock)
+                if hands:
+                    _join(clock, self._clock if releases else self._fenced)
+        _join(self._clock if order is not None and order.acquires else self._seen, carried)
+        if releases:
+            self._clock[self._number] += 1
+
+    def meet(self, clock: Clock) -> None:
+        """Hand over to, and take over from, a barrier that programs of all ranks meet at."""
+        _join(self._clock, clock)
+        _join(clock, self._clock)
+        self._clock[self._number] += 1
+
+    def _is_ordered(self, writer: int, epoch: int) -> bool:
+        ended = self._known.ends[writer]
+        return (
+            writer in (0, self._number)
+            or 0 < ended <= self._since
+            or self._clock.get(writer, 0) >= epoch
+        )
+
+    # ---- accesses ----
+
+    def loads(self, storage: Storage, places: Array, itemsize: int) -> None:
+        """Check a load against the stores of other programs.
+
+        Raises:
+            RaceError: One is not ordered before it, and races are errors.
+        """
+        if self.looks:
+            self.looks = False
+            self.atomic(storage, places, itemsize, None, hands=False)
+            return
+        shadow = self._known.shadows.get(storage)
+        if shadow is None or not places.size:
+            return
+        first = places.reshape(-1) * itemsize
+        self._check(storage, shadow, first, "reads")
+
+    def stores(self, storage: Storage, places: Array, values: Array) -> None:
+        """Check a store against those of other programs of other values, and remember it.
+
+        Raises:
+            RaceError: One is not ordered before it, and races are errors.
+        """
+        if self.signal is not None:
+            self.atomic(storage, places, values.dtype.itemsize, self.signal, hands=True)
+            return
+        shadow = self._known.shadows.get(storage)
+        if shadow is None:
+            shadow = self._known.shadows[storage] = _Shadow(storage)
+        itemsize = values.dtype.itemsize
+        first = places.reshape(-1) * itemsize
+        flat = np.ascontiguousarray(np.broadcast_to(values, places.shape)).reshape(-1)
+        new = flat.view(np.uint8).reshape(-1, itemsize)
+        index = first[:, None] + np.arange(itemsize)
+        differs = (shadow.values[index] != new).any(axis=1)
+        if differs.any():
+            self._check(storage, shadow, first[differs], "writes")
+        shadow.values[index] = new
+        shadow.writers[index] = self._number
+        shadow.epochs[index] = self._clock[self._number]
+        shadow.sites[index] = self._known.site_number()
+
+    def _check(self, storage: Storage, shadow: _Shadow, first: Array, verb: str) -> None:
+        writers = shadow.writers[first]
+        for writer in np.unique(writers).tolist():
+            if writer in (0, self._number):
+                continue
+            own = first[writers == writer]
+            epochs = shadow.epochs[own]
+            if not self._is_ordered(writer, int(epochs.max())):
+                worst = int(own[int(epochs.argmax())])
+                self._report(storage, (writer, int(shadow.sites[worst]), worst), verb)
+
+    def _report(self, storage: Storage, other: tuple[int, int, int], verb: str) -> None:
+        known, (writer, site_number, _) = self._known, other
+        first = _access(known.names[writer], "writes", known.sites[site_number])
+        second = _access(known.names[self._number], verb, user_site())
+        made = storage.site()
+        error = ProgramRaceError(
+            known.checker.now_ps,
+            known.names[self._number][1],
+            first,
+            second,
+            None if made is None else str(made.line()),
+        )
+        both = (known.names[writer], known.names[self._number])
+        kernels = [name.partition(" of ")[2] for name, _ in both]  # Once for all their programs.
+        place = (*kernels, known.sites[site_number], user_site(), verb)
+        known.checker.note(error, place)
+
+
+def _access(name: tuple[str, int | None], verb: str, site: CallSite | None) -> RaceAccess:
+    file, line = (None, None) if site is None else site.line()
+    return RaceAccess(f"{name[0]} of rank {name[1]}", verb, "", file, line)
+
+
+def _join(clock: Clock, other: Clock) -> None:
+    for number, epoch in other.items():
+        if clock.get(number, 0) < epoch:
+            clock[number] = epoch
+
+
+_by_checker: WeakKeyDictionary[RaceChecker, ProgramRaces] = WeakKeyDictionary()
+
+
+def races_of(checker: RaceChecker | None) -> ProgramRaces | None:
+    """Return what is known of programs' races in a Context; None where they are not looked for."""
+    if checker is None:
+        return None
+    found = _by_checker.get(checker)
+    if found is None:
+        found = _by_checker[checker] = ProgramRaces(checker)
+    return found

@@ -1,0 +1,136 @@
+"""Races between programs: found by happens-before, silent on correct kernels."""
+
+import numpy as np
+import pytest
+
+import simrank
+import simrank.distributed as dist
+import simrank.distributed.symmetric_memory as symm_mem
+from simrank.errors import SpawnException
+
+triton = pytest.importorskip("triton")
+tl = pytest.importorskip("triton.language")
+
+from simrank.kernels.algorithms import KernelAlgorithm  # noqa: E402 - it needs triton
+from simrank.kernels.happens import ProgramRaceError  # noqa: E402
+
+from . import published  # noqa: E402
+
+
+@triton.jit
+def put_then_signal(
+    theirs, flag, mine, own_flag, out, rank, SEM: tl.constexpr, SCOPE: tl.constexpr
+):
+    offs = tl.arange(0, 8)
+    if rank == 0:
+        tl.store(theirs + offs, offs + 1.0)
+        tl.atomic_xchg(flag, 1, sem=SEM, scope=SCOPE)
+    else:
+        while tl.atomic_add(own_flag, 0, sem="acquire", scope="sys") != 1:
+            pass
+        tl.store(out + offs, tl.load(mine + offs))
+
+
+def signalled(run, sem, scope="sys", **options):
+    """Run it on two ranks and return the Context."""
+
+    def body(rank, ctx):
+        dist.init_process_group("nccl")
+        buffer = symm_mem.empty(8)
+        handle = symm_mem.rendezvous(buffer)
+        peer = handle.get_buffer(1 - rank, (8,), simrank.float32)
+        flags = [handle.get_signal_pad(r) for r in (1 - rank, rank)]
+        out = ctx.zeros(8)
+        put_then_signal[(1,)](peer, flags[0], buffer, flags[1], out, rank, SEM=sem, SCOPE=scope)
+        ctx.synchronize()
+
+    return run(body, 2, **options)
+
+
+def test_a_relaxed_signal_after_a_store_is_a_race(run):
+    """The data may arrive after its signal; text and facts name both programs and lines."""
+    (race,) = signalled(run, "relaxed", races="report").races
+    assert isinstance(race, ProgramRaceError)
+    lines = str(race).splitlines()
+    assert lines[0].startswith("race (proved) at t=")
+    assert "nothing orders two programs (allocated at test_races.py:" in lines[0]
+    assert lines[1].startswith("  program 0 of kernel 'put_then_signal' of rank 0 writes at test_r")
+    assert lines[2].startswith("  program 0 of kernel 'put_then_signal' of rank 1 reads at test_r")
+    assert lines[3].startswith('  to fix: signal with sem="release"')
+    assert (race.second.verb, race.rank) == ("reads", 1)
+
+
+def test_a_release_signal_orders_what_was_stored_before_it(run):
+    """No finding."""
+    assert signalled(run, "release", races="report").races == []
+
+
+def test_a_release_for_one_device_does_not_order_another(run):
+    """Between devices the scope is sys."""
+    assert len(signalled(run, "release", "gpu", races="report").races) == 1
+
+
+def test_races_may_be_errors_of_the_rank(run):
+    """Raised in the program that reads."""
+    with pytest.raises(SpawnException) as caught:
+        signalled(run, "relaxed", races="error")
+    assert isinstance(caught.value.errors[1], ProgramRaceError)
+
+
+@triton.jit
+def same_place(counter, out, DIFFERENT: tl.constexpr):
+    tl.atomic_add(counter, 1, sem="relaxed")
+    tl.store(out, tl.program_id(0) * DIFFERENT)
+
+
+def test_programs_that_store_different_values_to_one_place_race(run):
+    """Equal values are no finding."""
+
+    def body(rank, ctx, different):
+        counter, out = ctx.zeros(1, dtype=simrank.int32), ctx.zeros(1, dtype=simrank.int32)
+        same_place[(3,)](counter, out, DIFFERENT=different, mode="tasks")
+        ctx.synchronize()
+
+    assert run(body, 1, 0, races="report").races == []
+    (race,) = run(body, 1, 1, races="report").races
+    assert race.second.verb == "writes"
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["ring_all_reduce", "one_shot_all_reduce", "two_shot_all_reduce", "all_gather",
+     "reduce_scatter", "all_to_all"],
+)  # fmt: skip
+def test_correct_kernels_on_channels_have_no_findings(run, name):
+    """Two launches in a row, on memory that is used again."""
+    algorithm = KernelAlgorithm(
+        name, f"benches.kernels.{name}", {"num_channels": 2, "num_slots": 2, "slot_size": 32}
+    )
+
+    def body(rank, ctx):
+        dist.init_process_group("nccl")
+        source, target = ctx.ones(80), ctx.zeros(160)
+        prepared = algorithm.prepare(40, "float32")
+        for _ in range(2):
+            prepared.launch(source, target)
+        ctx.synchronize()
+
+    assert run(body, 2, races="report").races == []
+
+
+def test_published_kernels_have_no_findings(run):
+    """Barriers in inline PTX order the programs of all ranks."""
+
+    def body(rank, ctx):
+        dist.init_process_group("nccl")
+        buffer = symm_mem.empty(128, dtype=simrank.bfloat16)
+        buffer.fill_(1.0)
+        handle = symm_mem.rendezvous(buffer)
+        for _ in range(2):
+            published.two_shot_all_reduce[(2,)](
+                handle.buffer_ptrs_dev, handle.signal_pad_ptrs_dev, 128,
+                rank=rank, world_size=2, BLOCK_SIZE=16,
+            )  # fmt: skip
+        assert np.all(buffer.float().numpy() == 4.0)
+
+    assert run(body, 2, races="report").races == []
