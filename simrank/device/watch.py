@@ -40,14 +40,17 @@ class Watch(Handle):
 
     def describe(self) -> str:
         """Return what it waits for; equal for all programs of a kernel that wait for the same."""
-        storage, low, _, _ = self.polls[0]
-        device = "the host" if storage.device is None else f"device {storage.device.index}"
+        storage = self.polls[0][0]
+        if storage.device is None:
+            place = "of the host"
+        elif storage.device is self.run.device:  # So that ranks in the same state look the same.
+            place = "of its own device"
+        else:
+            place = f"of device {storage.device.index}"
         site = storage.site()
         where = "" if site is None else f" (allocated at {site.line()})"
-        return (
-            f"kernel '{self.run.name}' {self.run.waiting_programs(storage, low)} for a change of "
-            f"byte {low} of a buffer of {device}{where}"
-        )
+        waiting = self.run.waiting_programs(storage)
+        return f"kernel '{self.run.name}' {waiting} of a buffer {place}{where}"
 
 
 class Watchers:

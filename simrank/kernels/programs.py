@@ -46,6 +46,7 @@ ATOMIC_PS = 300_000
 STORE_PS = 50_000
 # Assumed: half of the SMs saturate memory and links, so one program gets no more than this part.
 _SATURATING_PART = 0.5
+_MAX_PLACES = 8  # of those that are waited for, in reports
 
 
 class ProgramRun:
@@ -159,15 +160,18 @@ class ProgramRun:
 
     # ---- reports ----
 
-    def waiting_programs(self, storage: Storage, low: int) -> str:
-        """Return which programs wait for the same bytes, for reports."""
-        ids = sorted(
-            number
-            for number, sync in self._live.items()
-            if sync.watch is not None and sync.watch.polls[0][:2] == (storage, low)
-        )
-        verb = "program {} waits" if len(ids) == 1 else "programs {} wait"
-        return verb.format(ids_text(ids))
+    def waiting_programs(self, storage: Storage) -> str:
+        """Return which programs wait for which bytes of the same storage, for reports."""
+        lows = {
+            number: sync.watch.polls[0][1]
+            for number, sync in sorted(self._live.items())
+            if sync.watch is not None and sync.watch.polls[0][0] is storage
+        }
+        verb = "program {} waits" if len(lows) == 1 else "programs {} wait"
+        places = list(dict.fromkeys(lows.values()))
+        shown = ", ".join(map(str, places[:_MAX_PLACES])) + ", ..." * (len(places) > _MAX_PLACES)
+        bytes_ = f"byte{'s' * (len(places) > 1)} {shown}"
+        return f"{verb.format(ids_text(list(lows)))} for a change of {bytes_}"
 
     def pending_ranks(self) -> Iterator[tuple[int | None, str, CallSite | None]]:
         """Yield that some programs do not fit beside the others, for the deadlock report."""

@@ -1,5 +1,7 @@
 """Kernels on channels and plain symmetric memory: right numbers, back-pressure, hangs told."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -97,10 +99,38 @@ def test_a_rank_that_does_not_launch_hangs_the_others_by_name(run, name):
     """Kernel, programs and the user's line."""
     with pytest.raises(DeadlockError) as caught:
         played(run, name, 2, 40, absent=(1,))
-    assert "kernel 'kernel' programs 0-1 wait for a change of byte" in str(caught.value) or (
-        "kernel 'kernel' program 0 waits for a change of byte" in str(caught.value)
+    text = str(caught.value)
+    assert "kernel 'kernel' programs 0-1 wait for a change of bytes 0, " in text
+    assert "rank 1: returned" in text
+
+
+@triton.jit
+def meet(pads, rank, WORLD_SIZE: tl.constexpr):
+    channels.barrier(pads, tl.program_id(0) * (WORLD_SIZE + 1), rank, WORLD_SIZE)
+
+
+def test_the_report_of_a_hang_has_one_line_for_ranks_in_the_same_state(run):
+    """Which programs of which kernel wait for which bytes, and who never came."""
+    import simrank.distributed.symmetric_memory as symm_mem
+
+    def body(rank, ctx):
+        dist.init_process_group("nccl")
+        buffer = symm_mem.empty(4)
+        handle = symm_mem.rendezvous(buffer)
+        if rank != 2:
+            meet[(3,)](handle.signal_pad_ptrs_dev, rank, WORLD_SIZE=4)
+        ctx.synchronize()
+
+    with pytest.raises(DeadlockError) as caught:
+        run(body, 4)
+    text = re.sub(r"py:\d+", "py", str(caught.value))
+    assert text == (
+        "deadlock (proved) at t=17.900 us: 3 rank(s) wait forever\n"
+        "  ranks 0-1, 3: meet at test_channels.py\n"
+        "  ranks 0-1, 3: kernel 'meet' programs 0-2 wait for a change of bytes 0, 20, 40 of a "
+        "buffer of its own device (allocated at test_channels.py) at test_channels.py\n"
+        "  rank 2: returned"
     )
-    assert "rank 1: returned" in str(caught.value)
 
 
 @triton.jit

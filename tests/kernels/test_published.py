@@ -100,7 +100,8 @@ def test_a_rank_that_does_not_launch_is_named_by_the_programs_that_wait(run):
     with pytest.raises(DeadlockError) as caught:
         run(body, 2)
     text = str(caught.value)
-    assert "kernel 'one_shot_all_reduce' program 0 waits for a change of byte 0 of" in text
+    assert "programs 0-1 wait for a change of bytes 0, 8 of a buffer of its own device" in text
+    assert "kernel 'one_shot_all_reduce'" in text
     assert "published.py:" in text
 
 
