@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,6 +11,7 @@ import simrank
 from simrank import units
 from simrank.bench import table
 from simrank.bench.run import Row, Series, run
+from simrank.bench.sweep import run_sweep, sweep_header, sweep_line
 from simrank.cli.common import (
     EXIT_STATUS,
     FAILED,
@@ -22,8 +23,12 @@ from simrank.cli.common import (
 )
 from simrank.config import BenchConfig, bench_config_from_mapping, load_bench_config
 from simrank.config.names import COLLECTIVE_ALIASES, COLLECTIVES
+from simrank.config.sweep import is_sweep, load_sweep
 from simrank.errors import ConfigError, ConfigProblem
 from simrank.trace import Timeline
+
+if TYPE_CHECKING:
+    from simrank.config.sweep import SweepConfig
 
 
 @app.command(epilog=EXIT_STATUS)
@@ -66,6 +71,9 @@ def bench(
         config = bench_config_from_mapping(_mapping(context.params))
     else:
         _refuse_series_options(context)
+        if is_sweep(target):
+            _bench_program(load_sweep(target), context.params)
+            return
         config = load_bench_config(target)
         if seed is not None:
             config = config.model_copy(update={"seed": seed})
@@ -81,6 +89,36 @@ def bench(
         timeline.write(trace)
     if any(row["num_wrong"] for row in rows):
         raise typer.Exit(FAILED)
+
+
+def _bench_program(config: SweepConfig, given: dict[str, Any]) -> None:
+    """Benchmark a program: print its table as it grows, and write what was asked for."""
+    if given["seed"] is not None:
+        config = config.model_copy(update={"seed": given["seed"]})
+    for name in ("json_file", "csv_file", "trace"):
+        check_writable(given[name])
+    timeline = None if given["trace"] is None else Timeline(parse_ranks(given["trace_ranks"]))
+    typer.echo(f"# simrank {simrank.__version__}, simulated time, seed {config.seed}")
+    typer.echo(sweep_header(config))
+    with progress_bar() as progress:
+        task = progress.add_task("", total=None)
+
+        def show_progress(title: str, done: int, total: int) -> None:
+            progress.update(task, description=title, completed=done, total=total)
+
+        def show_row(row: dict[str, Any]) -> None:
+            progress.stop()  # The table goes to stdout, between two bars on stderr.
+            typer.echo(sweep_line(row))
+            progress.start()
+
+        rows = run_sweep(config, timeline=timeline, on_row=show_row, on_progress=show_progress)
+    document = {"simrank": simrank.__version__, "seed": config.seed, "program": config.program}
+    if given["json_file"] is not None:
+        write_text(given["json_file"], json.dumps({**document, "rows": rows}, indent=1) + "\n")
+    if given["csv_file"] is not None:
+        _write_csv(given["csv_file"], rows)
+    if timeline is not None:
+        timeline.write(given["trace"])
 
 
 def _mapping(given: dict[str, Any]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from simrank.config.faults import load_faults
 from simrank.config.load import cluster_from_yaml
 from simrank.config.locate import builtin_names, locate
 from simrank.config.measured import load_measured
+from simrank.config.sweep import is_sweep, load_sweep
 from simrank.config.yaml_source import Source, read_yaml
 from simrank.errors import ConfigError
 
@@ -31,6 +32,10 @@ def check_file(path: str | Path) -> str:
     if path.suffix == ".csv":
         return f"measured table with {len(load_measured(path))} rows"
     source = read_yaml(path)
+    if is_sweep(path):
+        sweep = load_sweep(path)
+        num_runs = len(sweep.combinations()) * len(sweep.clusters)
+        return f"benchmark of program {sweep.program}, {num_runs} runs"
     if kind_of(source) == "faults":
         return f"faults: {len(load_faults(path))}"
     if kind_of(source) == "cluster":

@@ -1,0 +1,172 @@
+"""Benchmarks of programs: a function, timed on simulated ranks for all of its parameters."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import TYPE_CHECKING, Any
+
+from simrank.context import Context
+from simrank.errors import ConfigError, ConfigProblem
+from simrank.hardware.cluster import build_cluster
+from simrank.multiprocessing.spawn import spawn_in
+from simrank.trace import Summary
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from simrank.config.cluster import ClusterConfig
+    from simrank.config.sweep import SweepConfig
+    from simrank.trace import Timeline
+
+Row = dict[str, Any]
+
+
+def run_sweep(
+    config: SweepConfig,
+    *,
+    timeline: Timeline | None = None,
+    on_row: Callable[[Row], None] | None = None,
+    on_progress: Callable[[str, int, int], None] | None = None,
+) -> list[Row]:
+    """Run a program for every cluster and combination of parameters.
+
+    Args:
+        config: The benchmark.
+        timeline: Observes every run.
+        on_row: Called with each row when it is known.
+        on_progress: Called with what runs, how many runs are done, and how many there are.
+
+    Returns:
+        A row per run: cluster, the parameters, `num_ranks`, and per timed iteration, of the rank
+        that took longest: `step_us`, `compute_us`, `exposed_us` (communication that no computation
+        hides) and `idle_us`; and `peak_bytes` of its device.
+
+    Raises:
+        ConfigError: The program is not there, or a cluster has too few devices.
+        SpawnException: The program raised.
+    """
+    make = _function(config)
+    runs = [(cluster, chosen) for cluster in config.clusters for chosen in config.combinations()]
+    rows = []
+    for number, (cluster, chosen) in enumerate(runs):
+        if on_progress is not None:
+            shown = ", ".join(f"{name}={value}" for name, value in chosen.items())
+            on_progress(f"{cluster.name} {shown}", number, len(runs))
+        row = _run_one(config, make, cluster, chosen, timeline)
+        rows.append(row)
+        if on_row is not None:
+            on_row(row)
+    return rows
+
+
+def _run_one(
+    config: SweepConfig,
+    make: Callable[..., Callable[[], Any]],
+    cluster: ClusterConfig,
+    chosen: dict[str, Any],
+    timeline: Timeline | None,
+) -> Row:
+    num_ranks = _ranks(config, cluster, chosen)
+    summary = Summary()
+    context = Context(build_cluster(cluster), seed=config.seed, data=config.data)
+    if timeline is not None:
+        context.observe(timeline)
+    spans: list[tuple[int, int]] = []
+
+    def program(rank: int) -> None:
+        step = make(context, **chosen)
+        for _ in range(config.iterations.warmup):
+            step()
+        context.synchronize()
+        context.distributed.barrier()
+        if rank == 0:
+            context.observe(summary)
+        start_ps = context.now_ps
+        for _ in range(config.iterations.timed):
+            step()
+        context.synchronize()
+        spans.append((start_ps, context.now_ps))
+
+    with context:
+        spawn_in(context.program, program, (), num_ranks, is_users=False)
+    peaks = {device.index: device.memory.peak_bytes for device in context.devices}
+    return _row(config, cluster, chosen, spans, (summary, peaks))
+
+
+def _row(
+    config: SweepConfig,
+    cluster: ClusterConfig,
+    chosen: dict[str, Any],
+    spans: list[tuple[int, int]],
+    seen: tuple[Summary, dict[int, int]],
+) -> Row:
+    summary, peaks = seen
+    times = config.iterations.timed
+    whole_ps = max(end for _, end in spans) - min(start for start, _ in spans)
+    slowest = max(summary.ranks(whole_ps, peaks), key=lambda ranks: ranks.exposed_communication_us)
+    return {
+        "cluster": cluster.name,
+        **chosen,
+        "num_ranks": len(spans),
+        "step_us": whole_ps / 1e6 / times,
+        "compute_us": slowest.compute_us / times,
+        "exposed_us": slowest.exposed_communication_us / times,
+        "idle_us": slowest.idle_us / times,
+        "peak_bytes": max(peaks.values(), default=0),
+    }
+
+
+def _ranks(config: SweepConfig, cluster: ClusterConfig, chosen: dict[str, Any]) -> int:
+    asked = config.num_ranks
+    num_ranks = chosen[asked] if isinstance(asked, str) else asked or cluster.num_devices
+    if not isinstance(num_ranks, int) or not 1 <= num_ranks <= cluster.num_devices:
+        expected = f"1 to {cluster.num_devices} ranks, the devices of {cluster.name}"
+        raise ConfigError(ConfigProblem("benchmark", None, "num_ranks", expected, str(num_ranks)))
+    return num_ranks
+
+
+def _function(config: SweepConfig) -> Callable[..., Callable[[], Any]]:
+    """Import the program from the folder of the file, the current one, or what is installed."""
+    module_name, _, name = config.program.rpartition(".")
+    before = list(sys.path)
+    sys.path[:0] = [str(config.folder)] if config.folder is not None else []
+    sys.path.insert(0, "")
+    try:
+        function = getattr(importlib.import_module(module_name), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        expected = "a function, as module and name with a dot between"
+        got = f"{config.program} ({error})"
+        raise ConfigError(ConfigProblem("benchmark", None, "program", expected, got)) from None
+    finally:
+        sys.path[:] = before
+    found: Callable[..., Callable[[], Any]] = function
+    return found
+
+
+_WIDTH = 12
+
+
+def sweep_header(config: SweepConfig) -> str:
+    """Return the head of the table."""
+    names = [
+        "cluster",
+        *config.parameters,
+        "ranks",
+        "step us",
+        "compute us",
+        "exposed us",
+        "idle us",
+    ]
+    return " ".join(name.rjust(_WIDTH) for name in [*names, "peak GB"])
+
+
+def sweep_line(row: Row) -> str:
+    """Return a row of the table."""
+    cells = []
+    for name, value in row.items():
+        if name == "peak_bytes":
+            cells.append(f"{value / 1e9:.2f}")
+        else:
+            cells.append(f"{value:.1f}" if isinstance(value, float) else str(value))
+    return " ".join(cell.rjust(_WIDTH) for cell in cells)

@@ -1,0 +1,137 @@
+"""Benchmarks of programs: every combination is a row with step time and exposed communication."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from simrank.bench.sweep import run_sweep
+from simrank.cli import main
+from simrank.config.sweep import load_sweep
+from simrank.errors import ConfigError
+
+PROGRAM = """
+import simrank.distributed as dist
+
+def steps(ctx, size, reduces=1):
+    dist.init_process_group("nccl")
+    x = ctx.empty(size)
+    busy = ctx.empty(size)
+
+    def step():
+        busy.mul_(2.0)
+        for _ in range(reduces):
+            dist.all_reduce(x)
+
+    return step
+"""
+TP_MLP = Path(__file__).resolve().parents[2] / "benches" / "tp_mlp.yaml"
+
+
+@pytest.fixture
+def sweep(tmp_path):
+    """Write a benchmark beside its program; `change` replaces text of it."""
+
+    def make(*change):
+        name = f"program_of_{tmp_path.name.replace('-', '_')}"
+        (tmp_path / f"{name}.py").write_text(PROGRAM)
+        text = (
+            f"program: {name}.steps\nclusters: [hgx_h100, hgx_b200]\nnum_ranks: 4\n"
+            "parameters: {size: [1024, 4194304], reduces: [0, 2]}\n"
+            "iterations: {warmup: 1, timed: 3}\n"
+        )
+        if change:
+            assert change[0] in text
+            text = text.replace(*change)
+        path = tmp_path / "sweep.yaml"
+        path.write_text(text)
+        return path
+
+    return make
+
+
+def test_every_combination_is_a_row_and_times_are_per_step(sweep):
+    """The last parameter runs fastest; computation and exposed communication make up the step."""
+    seen = []
+    rows = run_sweep(load_sweep(sweep()), on_row=seen.append)
+    assert seen == rows
+    assert [(row["cluster"], row["size"], row["reduces"]) for row in rows] == [
+        (cluster, size, reduces)
+        for cluster in ("hgx_h100", "hgx_b200")
+        for size in (1024, 4194304)
+        for reduces in (0, 2)
+    ]
+    for row in rows:
+        parts = row["compute_us"] + row["exposed_us"] + row["idle_us"]
+        assert parts == pytest.approx(row["step_us"], rel=0.05)
+        assert (row["exposed_us"] > 0) == (row["reduces"] > 0)
+        assert row["num_ranks"] == 4
+    large = [row for row in rows if row["size"] == 4194304]
+    assert large[1]["step_us"] > large[0]["step_us"]
+
+
+def test_two_runs_are_equal_to_the_byte(sweep, tmp_path, capsys):
+    """Table, JSON and timeline."""
+    path = sweep()
+    outputs = []
+    for number in range(2):
+        files = [str(tmp_path / f"{number}.{kind}") for kind in ("json", "csv", "trace")]
+        with pytest.raises(SystemExit) as caught:
+            main(["bench", str(path), "--json", files[0], "--csv", files[1], "--trace", files[2]])
+        assert caught.value.code == 0
+        outputs.append([capsys.readouterr().out, *(Path(file).read_text() for file in files)])
+    assert outputs[0] == outputs[1]
+    assert len(json.loads(outputs[0][1])["rows"]) == 8
+
+
+def test_the_number_of_ranks_may_be_a_parameter(sweep):
+    """As for tensor-parallel sizes."""
+    config = load_sweep(sweep("num_ranks: 4", "num_ranks: reduces").with_name("sweep.yaml"))
+    with pytest.raises(ConfigError, match="1 to 8 ranks, the devices of hgx_h100, got 0"):
+        run_sweep(config)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            ("num_ranks: 4", "num_ranks: many"),
+            "num_ranks: expected a whole number from 1",
+        ),
+        (("[1024, 4194304]", "[]"), "parameters.size: expected at least one value"),
+        (("hgx_b200", "hgx_c300"), "unknown name"),
+        (("program:", "program: 5 #"), "program: expected text"),
+        (("parameters:", "params:"), "params"),
+    ],
+)
+def test_what_is_wrong_names_the_key(sweep, change, message):
+    """With file and line."""
+    with pytest.raises(ConfigError) as caught:
+        load_sweep(sweep(*change))
+    assert message in str(caught.value)
+    assert "sweep.yaml:" in str(caught.value)
+
+
+def test_a_program_that_is_not_there_is_a_configuration_error(sweep):
+    """With what Python said."""
+    with pytest.raises(ConfigError, match="expected a function, as module and name"):
+        run_sweep(load_sweep(sweep(".steps", ".stairs")))
+
+
+def test_the_benchmark_of_the_tensor_parallel_mlp_runs_and_overlap_helps(capsys):
+    """Checked whole; run on one cluster and size."""
+    with pytest.raises(SystemExit) as caught:
+        main(["check", str(TP_MLP)])
+    assert caught.value.code == 0
+    assert "72 runs" in capsys.readouterr().out
+    config = load_sweep(TP_MLP)
+    small = config.model_copy(
+        update={
+            "clusters": config.clusters[:1],
+            "parameters": {"tp_size": (1, 8), "hidden": (8192,), "overlap": (True, False)},
+        }
+    )
+    serial, _, overlapped, exposed = run_sweep(small)
+    assert serial["exposed_us"] == 0
+    assert overlapped["step_us"] < exposed["step_us"] < serial["step_us"]
+    assert overlapped["exposed_us"] < 0.6 * exposed["exposed_us"]
