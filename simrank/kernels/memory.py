@@ -308,17 +308,29 @@ def _gather_anywhere(
             return element.compute.type(0)
         ((storage, _, own),) = segments(programs, places, element)
         return _gather(programs, storage, own, None, element)
+    if active is None:
+        return _gather_all(programs, places, element)
     found = np.zeros(places.shape, element.compute)
-    chosen_places = places if active is None else places[active]
+    chosen_places = places[active].reshape(-1)
     flat = np.zeros(chosen_places.size, element.compute)
-    chosen_places = chosen_places.reshape(-1)
     for storage, chosen, own in segments(programs, chosen_places, element):
         flat[slice(None) if chosen is None else chosen] = _gather(
             programs, storage, own, None, element
         )
-    if active is None:
-        return flat.reshape(places.shape)
     found[active] = flat
+    return found
+
+
+def _gather_all(programs: Programs, places: Array, element: ElementType) -> Array:
+    """Load from addresses none of which is masked off: nearly always of one storage."""
+    parts = list(segments(programs, places, element))
+    if len(parts) == 1:
+        storage, _, own = parts[0]
+        loaded: Array = _gather(programs, storage, own, None, element)
+        return loaded
+    found = np.zeros(places.shape, element.compute)
+    for storage, chosen, own in parts:
+        found[chosen] = _gather(programs, storage, own, None, element)
     return found
 
 
@@ -336,6 +348,15 @@ def segments(
     if type(places) is not _ndarray:
         storage = _find(programs, space, int(places), element)
         yield storage, None, np.int64((int(places) - storage.address) // element.itemsize)
+        return
+    if not places.size:
+        return
+    storage = _find(programs, space, int(places.min()), element)
+    offsets = places - storage.address
+    if offsets.max() < storage.size_bytes:
+        if (offsets % element.itemsize).any():
+            raise illegal.misaligned(programs, storage.address + int(offsets.min()), element)
+        yield storage, None, offsets // element.itemsize
         return
     left = np.ones(places.shape, bool)
     while left.any():

@@ -105,6 +105,7 @@ class ProgramRun:
         self.since = 0 if self.known_races is None else self.known_races.num_ended
         self._next = 0
         self._live: dict[int, ProgramSync] = {}
+        self.routes: dict[int, tuple[int, float]] = {}  # Latency and bandwidth to peers, once.
         self._owner = owner
 
     def start(self) -> None:
@@ -225,7 +226,7 @@ class ProgramSync:
         self._arrived_ps = 0  # When all that it stored to other devices has arrived.
         seed = run.engine.seed
         self._random = random.Random(f"{seed}:{run.rank}:{number}") if seed else None
-        self._routes: dict[int, tuple[int, float]] = {}
+        self._routes = run.routes
         self.races: Agent | None = None
         if run.known_races is not None:
             self.races = run.known_races.start(
