@@ -132,6 +132,15 @@ def _value(name: ast.expr, scope: dict[str, Any]) -> Any:
     return None
 
 
+def _text(expression: ast.expr, scope: dict[str, Any]) -> str | None:
+    """Return the string that an expression is: written there, or bound to a name."""
+    found: Any = _value(expression, scope)
+    if isinstance(expression, ast.Constant):
+        found = expression.value
+    found = found.value if isinstance(found, core.constexpr) else found
+    return found if isinstance(found, str) else None
+
+
 def _is_language(value: Any) -> bool:
     return isinstance(value, python_types.ModuleType) and value.__name__.startswith("triton.")
 
@@ -148,7 +157,7 @@ def conduct_of_jit(jit: Any) -> Conduct:
     tree = ast.parse(jit.src).body[0]
     assert isinstance(tree, ast.FunctionDef), "a kernel is a function"
     scope = _scope(jit.fn)
-    conduct = conduct_of(tree, lambda name: _callee(name, scope))
+    conduct = conduct_of(tree, lambda name: _callee(name, scope), lambda name: _text(name, scope))
     _conducts[id(jit)] = (jit, conduct)
     return conduct
 

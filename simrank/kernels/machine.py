@@ -52,6 +52,8 @@ class Statistics:
         views: Storages as arrays, by numpy's number of the dtype; made once.
         num_lanes: Lanes of loads and stores, masked off or not.
         num_masked_lanes: Those that were masked off.
+        num_steps: Accesses and dots so far, each of all programs in lockstep once; also of programs
+            that were rolled back.
         largest_block: Most lanes that one program has had in one access.
         profile: Where lines are counted, while somebody collects them; else None.
     """
@@ -60,6 +62,7 @@ class Statistics:
         self.profile: KernelProfile | None = None
         self.traffic: dict[int, Traffic] = {}
         self.largest_block = 0
+        self.num_steps = 0
         self.dot_outputs = 0
         self.flops: dict[str, int] = {}
         self.num_atomics = 0
@@ -85,6 +88,7 @@ class Statistics:
             extent: (lowest, highest, bytes) of the elements touched.
             writes: Whether it wrote.
         """
+        self.num_steps += 1
         traffic = self.traffic.get(storage.address)
         if traffic is None:
             traffic = self.traffic[storage.address] = Traffic(storage)
@@ -116,6 +120,7 @@ class Statistics:
             num_flops: Its operations, in all programs.
             num_outputs: Elements of its result in one program.
         """
+        self.num_steps += 1
         self.flops[name] = self.flops.get(name, 0) + num_flops
         self.dot_outputs = max(self.dot_outputs, num_outputs)
         if self.profile is not None:
@@ -123,6 +128,7 @@ class Statistics:
 
     def count_masked(self, num_lanes: int) -> None:
         """Count lanes of an access that were all masked off."""
+        self.num_steps += 1
         self.num_lanes += num_lanes
         self.num_masked_lanes += num_lanes
 

@@ -37,23 +37,33 @@ class Conduct:
         self.waits = self.publishes = self.reads = False
 
 
-def conduct_of(tree: ast.FunctionDef, callee: Callable[[ast.expr], Conduct | None]) -> Conduct:
+def conduct_of(
+    tree: ast.FunctionDef,
+    callee: Callable[[ast.expr], Conduct | None],
+    text: Callable[[ast.expr], str | None],
+) -> Conduct:
     """Return how a function behaves.
 
     Args:
         tree: Its source.
         callee: Returns the conduct of the device function that an expression names, or None.
+        text: Returns the string that an expression is known to be, or None.
     """
     found = Conduct()
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
-            _add_call(found, node, callee(node.func))
+            _add_call(found, node, callee(node.func), text)
         elif isinstance(node, ast.While) and is_wait(node, callee):
             found.waits = True
     return found
 
 
-def _add_call(found: Conduct, node: ast.Call, called: Conduct | None) -> None:
+def _add_call(
+    found: Conduct,
+    node: ast.Call,
+    called: Conduct | None,
+    text: Callable[[ast.expr], str | None],
+) -> None:
     if called is not None:
         found.waits |= called.waits
         found.publishes |= called.publishes
@@ -63,7 +73,7 @@ def _add_call(found: Conduct, node: ast.Call, called: Conduct | None) -> None:
     found.reads |= name in READS
     found.waits |= name in _WAITS
     if name == "inline_asm_elementwise":
-        waits, publishes = _asm_conduct(node)
+        waits, publishes = _asm_conduct(node, text)
         found.waits |= waits
         found.publishes |= publishes
     for keyword in node.keywords:
@@ -74,21 +84,20 @@ def _add_call(found: Conduct, node: ast.Call, called: Conduct | None) -> None:
             found.publishes = True
 
 
-def _asm_conduct(node: ast.Call) -> tuple[bool, bool]:
+def _asm_conduct(node: ast.Call, text: Callable[[ast.expr], str | None]) -> tuple[bool, bool]:
     """Return whether inline assembly may wait, and whether it may publish; unknown text may.
 
     Of a formatted string the fixed parts are looked at: what is filled in are names.
     """
     texts = [*node.args[:1], *(k.value for k in node.keywords if k.arg == "asm")]
     pieces = texts[0].values if texts and isinstance(texts[0], ast.JoinedStr) else texts[:1]
-    known = [part for part in pieces if not isinstance(part, ast.FormattedValue)]
-    values = [part.value for part in known if isinstance(part, ast.Constant)]
-    words = [value for value in values if isinstance(value, str)]
+    known = [text(part) for part in pieces if not isinstance(part, ast.FormattedValue)]
+    words = [word for word in known if word is not None]
     if not words or len(words) < len(known):
         return True, True
-    text = " ".join(words)
-    publishes = any(mark in text for mark in _ASM_WRITES)
-    return "bra" in text and (publishes or "ld." in text), publishes
+    whole = " ".join(words)
+    publishes = any(mark in whole for mark in _ASM_WRITES)
+    return "bra" in whole and (publishes or "ld." in whole), publishes
 
 
 def name_of(node: ast.Call) -> str:

@@ -43,6 +43,16 @@ def collatz_kernel(x_ptr, steps_ptr):
         tl.store(steps_ptr + pid, steps)
 
 
+@triton.jit
+def branch_per_tile_kernel(x_ptr, out_ptr, num_tiles):
+    for tile in range(tl.program_id(0), num_tiles, tl.num_programs(0)):
+        x = tl.load(x_ptr + tile)
+        if x > 0:
+            tl.store(out_ptr + tile, 2 * x)
+        else:
+            tl.store(out_ptr + tile, -x)
+
+
 @pytest.fixture
 def on_rank():
     """Run a function on one rank of a fresh Context."""
@@ -101,5 +111,20 @@ def test_programs_that_go_different_ways_are_split_and_their_stores_undone(on_ra
             n = n // 2 if n % 2 == 0 else 3 * n + 1
             count += 1
         return count
+
+    on_rank(body)
+
+
+@pytest.mark.parametrize("num_programs", [12, 64])
+def test_programs_that_part_at_every_tile_soon_run_one_by_one(on_rank, num_programs):
+    """What was done in vain is bounded: far fewer splits than there are programs."""
+    x = np.random.default_rng(3).standard_normal(num_programs * 20).astype(np.float32)
+
+    def body(ctx):
+        out = ctx.zeros(len(x))
+        operation = branch_per_tile_kernel[(num_programs,)](ctx.from_numpy(x), out, len(x))
+        assert np.array_equal(out.numpy(), np.where(x > 0, 2 * x, -x))
+        assert operation.mode == "batched"
+        assert 0 < operation.num_splits <= num_programs // 4
 
     on_rank(body)
