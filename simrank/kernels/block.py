@@ -177,9 +177,12 @@ class Block:
 
     def __bool__(self) -> bool:
         """Return the truth of a scalar; programs that differ are split."""
-        values = self.values
+        # Of a pointer the address counts: it may well point to the first element of its storage.
+        values = self.values if self.base is None else addresses(self)
         if type(values) is _ndarray and values.dtype != np.bool_:
             return bool(Block(values != 0, int1).shared())
+        if self.base is not None:
+            return bool(values)
         return bool(self.shared())
 
     def __index__(self) -> int:

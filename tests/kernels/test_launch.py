@@ -53,6 +53,17 @@ def branch_per_tile_kernel(x_ptr, out_ptr, num_tiles):
             tl.store(out_ptr + tile, -x)
 
 
+@triton.jit
+def optional_start_kernel(start_ptr, out_ptr):
+    pid = tl.program_id(0)
+    start = 0
+    if start_ptr:
+        start = tl.load(start_ptr + pid)
+    if not start_ptr:
+        start = -1
+    tl.store(out_ptr + pid, start)
+
+
 @pytest.fixture
 def on_rank():
     """Run a function on one rank of a fresh Context."""
@@ -126,5 +137,19 @@ def test_programs_that_part_at_every_tile_soon_run_one_by_one(on_rank, num_progr
         assert np.array_equal(out.numpy(), np.where(x > 0, 2 * x, -x))
         assert operation.mode == "batched"
         assert 0 < operation.num_splits <= num_programs // 4
+
+    on_rank(body)
+
+
+@pytest.mark.parametrize("mode", ["batched", "one-by-one", "tasks"])
+def test_a_pointer_is_true_also_where_it_points_to_the_first_element(on_rank, mode):
+    """Kernels ask `if start_ptr:` for arguments that may be None, which is false."""
+
+    def body(ctx):
+        out = ctx.zeros(3, dtype=simrank.int32)
+        optional_start_kernel[(3,)](ctx.arange(5, 8, dtype=simrank.int32), out, mode=mode)
+        assert out.tolist() == [5, 6, 7]
+        optional_start_kernel[(3,)](None, out, mode=mode)
+        assert out.tolist() == [-1, -1, -1]
 
     on_rank(body)
