@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import subprocess
 import tempfile
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import triton
@@ -20,7 +21,7 @@ from simrank.kernels.driver import target_of
 from simrank.kernels.types import of_memory, type_of_number
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from simrank.hardware.spec import DeviceSpec
 
@@ -70,22 +71,68 @@ def resources(
         CompilationError: Triton's own: the compiler rejects the kernel.
     """
     target = target_of(spec)
-    if target.backend != "cuda":
-        return None
     described = _signature(jit, bound)
-    if described is None:
+    if target.backend != "cuda" or described is None:
         return None
-    signature, constants = described
     chosen = {name: options[name] for name in COMPILER_OPTIONS if options.get(name) is not None}
+    signature, constants = described
     key = (id(jit), tuple(signature.items()), repr(constants), repr(chosen), target.arch)
     found = _known.get(key)
     if found is None:
-        source = ASTSource(fn=jit, signature=signature, constexprs=constants)
-        compiled = triton.compile(
-            source, target=target, options={**chosen, "enable_fp_fusion": False}
-        )
+        compiled = _compile(jit, described, chosen, target)
         found = _known[key] = _resources(compiled, int(target.arch))
     return found
+
+
+def _compile(jit: Any, described: Any, chosen: dict[str, Any], target: Any) -> Any:
+    signature, constants = described
+    source = ASTSource(fn=jit, signature=signature, constexprs=constants)
+    return triton.compile(source, target=target, options={**chosen, "enable_fp_fusion": False})
+
+
+class WarmKernel:
+    """What `kernel.warmup(...)` returns: a kernel that the real compiler has built.
+
+    Attributes:
+        name: The kernel's name.
+        metadata: The compiler's, with `shared` and `num_warps`.
+        asm: What it built, by stage: "ttir" to "ptx", and the binary.
+        n_regs: Registers per thread.
+    """
+
+    def __init__(self, jit: Any, compiled: Any, found: Resources, options: dict[str, Any]) -> None:
+        self.name: str = jit.__name__
+        self.metadata = compiled.metadata
+        self.asm = compiled.asm
+        self.n_regs = found.registers
+        self._jit = jit
+        self._options = options
+
+    def _init_handles(self) -> None:
+        """Do nothing: what triton's own kernels load here is there already."""
+
+    def __getitem__(self, grid: Any) -> Callable[..., Any]:
+        """Return what launches it on simulated devices, with all arguments by position."""
+        return partial(self._jit.run, grid=grid, warmup=False, **self._options)
+
+
+def warm_kernel(
+    jit: Any, bound: Mapping[str, Any], options: Mapping[str, Any], spec: DeviceSpec
+) -> WarmKernel:
+    """Compile a kernel for a device ahead of its launch.
+
+    Raises:
+        UnsupportedError: The device is not NVIDIA's, or an argument has no plain type.
+        CompilationError: Triton's own: the compiler rejects the kernel.
+    """
+    target = target_of(spec)
+    described = _signature(jit, bound)
+    if target.backend != "cuda" or described is None:
+        why = "an argument has no plain type" if described is None else f"{spec.name} runs no CUDA"
+        raise UnsupportedError(f"warmup of kernel '{jit.__name__}': {why}")
+    chosen = {name: options[name] for name in COMPILER_OPTIONS if options.get(name) is not None}
+    compiled = _compile(jit, described, chosen, target)
+    return WarmKernel(jit, compiled, _resources(compiled, int(target.arch)), chosen)
 
 
 def _signature(jit: Any, bound: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, Any]] | None:

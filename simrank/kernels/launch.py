@@ -10,10 +10,9 @@ import numpy as np
 from simrank.device import Operation, Tensor, current_stream
 from simrank.device.races import Accesses
 from simrank.engine import Activity
-from simrank.errors import UnsupportedError
 from simrank.kernels import arguments
 from simrank.kernels.batches import Grid
-from simrank.kernels.compiled import COMPILER_OPTIONS, resources
+from simrank.kernels.compiled import COMPILER_OPTIONS, resources, warm_kernel
 from simrank.kernels.cost import DEFAULT_CTAS_PER_SM, KernelCost, kernel_cost
 from simrank.kernels.link import link, written_by_jit
 from simrank.kernels.machine import Options, Statistics
@@ -357,7 +356,8 @@ def run_jit(jit: Any, original: Callable[..., Any], *args: Any, **kwargs: Any) -
         return original(jit, *args, **kwargs)
     grid = kwargs.pop("grid")
     if kwargs.pop("warmup", False):
-        raise UnsupportedError("warmup of a kernel on a simulated device: nothing is compiled")
+        bound = arguments.bind(jit, args, kwargs)
+        return warm_kernel(jit, bound, kwargs, current_stream().device.spec)
     for hook in jit.pre_run_hooks:
         hook(*args, **kwargs)
     return launch(jit, grid, args, kwargs)

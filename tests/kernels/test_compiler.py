@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import simrank
+from simrank.errors import UnsupportedError
 
 triton = pytest.importorskip("triton")
 tl = pytest.importorskip("triton.language")
@@ -244,3 +245,35 @@ def test_what_the_compiler_refuses_simrank_refuses_in_its_words(kernel):
         ctx.multiprocessing.spawn(body, nprocs=1)
     assert REFUSED[kernel] in cause_of(theirs.value)
     assert REFUSED[kernel] in str(ours.value.errors[0])
+
+
+@triton.jit
+def doubled(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    offs = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out_ptr + offs, 2 * tl.load(x_ptr + offs, mask=offs < n), mask=offs < n)
+
+
+def test_a_kernel_that_is_warmed_up_says_what_it_takes_and_is_launched(run):
+    """As programs that size their grid by registers and shared memory do; no GPU is needed."""
+
+    def body(rank, ctx):
+        x, out = ctx.arange(100, dtype=simrank.float32), ctx.zeros(100)
+        kernel = doubled.warmup(x, out, 100, BLOCK=64, num_warps=2, grid=(1,))
+        kernel._init_handles()
+        assert kernel.n_regs > 0
+        assert kernel.metadata.shared == 0
+        assert kernel.metadata.num_warps == 2
+        kernel[2, 1, 1](x, out, 100, 64)
+        assert out.tolist() == [2.0 * i for i in range(100)]
+
+    run(body, 1)
+
+
+def test_a_warmup_for_devices_without_cuda_is_refused_by_name(run):
+    """Registers and shared memory of AMD's compiler mean other things."""
+
+    def body(rank, ctx):
+        with pytest.raises(UnsupportedError, match=r"warmup of kernel 'doubled': .*MI300"):
+            doubled.warmup(ctx.zeros(4), ctx.zeros(4), 4, BLOCK=4, grid=(1,))
+
+    run(body, 1, cluster="mi300x")
