@@ -118,12 +118,20 @@ class Operation(Handle):
                 observer.on_operation(self)
         self.stream.ended(self)
 
-    def _fail(self, error: BaseException) -> None:
-        """Raise in the rank that issued this, where it waits; without one, in the main program."""
+    def _fail(self, error: BaseException, first: Callable[[], None] | None = None) -> None:
+        """Raise in the rank that issued this, where it waits; without one, in the main program.
+
+        Args:
+            error: What is raised.
+            first: What happens just before; an operation that ends there is not seen to have
+                ended by anybody who is not told of the error.
+        """
         error.add_note(f"simrank: raised by {self.name}, when it ran on the stream")
         engine, task = self.stream.device.engine, self._task
 
         def surface() -> None:
+            if first is not None:
+                first()
             if task is None or task.finished:
                 raise error
             task.thrown = error

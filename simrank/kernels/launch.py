@@ -90,8 +90,7 @@ class TritonOperation(Operation):
             self._start_tasks(grid)
             return
         except Exception as error:  # noqa: BLE001 - raised in the rank that issued it
-            self._fail(error)
-            self.end()
+            self._fail(error, first=self.end)
             return
         assert self.cost is not None, "computed just now"
         demands = [(device.sms, float(self.cost.num_sms))]
@@ -142,8 +141,7 @@ class TritonOperation(Operation):
         try:
             body = launch.body()
         except Exception as error:  # noqa: BLE001 - raised in the rank that issued it
-            self._fail(error)
-            self.end()
+            self._fail(error, first=self.end)
             return
         self._run = run = ProgramRun(
             launch.name, launch.grid, grid.left, device, self.rank, slots, self.statistics, body,

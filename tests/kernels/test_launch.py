@@ -8,6 +8,8 @@ import simrank
 triton = pytest.importorskip("triton")
 tl = pytest.importorskip("triton.language")
 
+from simrank.kernels.memory import IllegalAccessError  # noqa: E402 - it needs triton
+
 
 @triton.jit
 def add_kernel(x_ptr, y_ptr, out_ptr, n, BLOCK: tl.constexpr):
@@ -153,3 +155,13 @@ def test_a_pointer_is_true_also_where_it_points_to_the_first_element(on_rank, mo
         assert out.tolist() == [-1, -1, -1]
 
     on_rank(body)
+
+
+def test_the_main_program_is_told_of_a_kernel_that_failed_before_it_reads_what_it_wrote(ctx):
+    """Not at its next wait: the values are there, but they are no results."""
+    x, out = ctx.zeros(4), ctx.zeros(4)
+    add_kernel[(1,)](x, x, out, 1000, BLOCK=1024)
+    with pytest.raises(IllegalAccessError):
+        out.numpy()
+    add_kernel[(1,)](x, x, out, 4, BLOCK=1024)
+    assert out.tolist() == [0.0] * 4
