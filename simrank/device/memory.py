@@ -263,8 +263,11 @@ class Storage:
 
     def settle(self) -> None:
         """Forget writes that have ended: an operation that keeps its tensors refers back."""
-        if self._writes is not None:
-            self._writes = [w for w in self._writes if _is_open(w[0])] or None
+        writes = self._writes
+        while writes and not _is_open(writes[0][0]):  # They nearly always end in order.
+            del writes[0]
+        if not writes:
+            self._writes = None
 
     def lose_values(self) -> None:
         """Mark the bytes as unknown: an operation without values has written them."""
