@@ -4,7 +4,9 @@ Read `membership` (groups), `api` (collectives), `issue` (streams and waits), `c
 ranks matched), `p2p` (messages matched), `work` and `symmetric_memory`.
 """
 
-from simrank.distributed import symmetric_memory
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from simrank.distributed.api import (
     all_gather_into_tensor,
     all_reduce,
@@ -66,7 +68,9 @@ from simrank.distributed.subgroups import (
 )
 from simrank.distributed.work import Work
 
-_symmetric_memory = symmetric_memory  # torch's name.
+if TYPE_CHECKING:
+    from simrank.distributed import symmetric_memory
+
 all_gather_single = all_gather_into_tensor  # The names that torch 2.13 prefers.
 reduce_scatter_single = reduce_scatter_tensor
 
@@ -121,3 +125,9 @@ __all__ = [
     "split_group",
     "symmetric_memory",
 ]
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401 - a module
+    if name in ("symmetric_memory", "_symmetric_memory"):  # torch's name has the underscore.
+        return import_module("simrank.distributed.symmetric_memory")
+    raise AttributeError(f"module 'simrank.distributed' has no attribute {name!r}")
