@@ -72,6 +72,7 @@ class Faults:
         self._devices = devices
         self._listed = load_faults(faults)
         self._unseen = dict(enumerate(self._listed))
+        self._killed: set[tuple[int, int]] = set()
         self._calls: list[tuple[int, Kill | DelayArrivals]] = []
         self._generators: dict[tuple[int, int], np.random.Generator] = {}
         self._links = _FaultyLinks(engine, network.cluster)
@@ -92,7 +93,11 @@ class Faults:
         """Queue what happens at a time; what happens at a call is looked up there."""
         match fault:
             case Kill(at_ps=at_ps) if at_ps is not None:
-                self._at(at_ps, lambda: self._kill(index, fault.ranks))
+                self._engine.call_at(
+                    max(at_ps, self._engine.now_ps),
+                    lambda: self._kill(index, fault.ranks),
+                    lapses=True,
+                )
             case Kill() | DelayArrivals():
                 self._calls.append((index, fault))
             case Slow():
@@ -139,8 +144,9 @@ class Faults:
                 continue
             if isinstance(fault, DelayArrivals):
                 self._delay(index, fault, rank)
-            elif index in self._unseen:
-                del self._unseen[index]
+            elif (index, rank) not in self._killed:  # Once each, also over several spawns.
+                self._killed.add((index, rank))
+                self._unseen.pop(index, None)
                 self._engine.call_at(task.clock_ps, lambda: kill(task))
                 self._engine.wait(_Doomed())
 

@@ -67,6 +67,28 @@ def test_after_a_kill_the_context_runs_on(run):
         ctx.multiprocessing.spawn(steps, (ctx,), nprocs=4)
 
 
+def test_a_kill_at_time_zero_strikes(run):
+    """The ranks of a spawn begin at time 0: the kill is not over before them."""
+    with pytest.raises(ProcessExitedException, match="process 1 terminated"):
+        run(steps, 2, faults=[{"kill": 1, "at": "0 s"}])
+
+
+def test_a_kill_of_several_ranks_at_a_collective_strikes_each(run):
+    """The second of them dies as the first did, where the run continues after it."""
+    reached = []
+
+    def calls_three(rank, ctx):
+        dist.init_process_group("nccl")
+        for _ in range(3):
+            dist.all_reduce(ctx.ones(4), async_op=True)
+        reached.append(rank)
+
+    faults = [{"kill": [1, 2], "at_collective": 2}]
+    with pytest.raises(ProcessExitedException):
+        run(calls_three, 4, faults=faults, on_failure="continue")
+    assert sorted(reached) == [0, 3]
+
+
 def test_a_kill_ends_what_the_rank_has_spawned(run):
     """Its children die with it, and the run ends."""
 

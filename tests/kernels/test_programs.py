@@ -170,3 +170,30 @@ def test_assembly_that_a_name_stands_for_is_read_before_a_kernel_is_taken_to_wai
         assert spin_by_name[(1,)](flag, SPIN).mode == "tasks"
 
     run(body, 1)
+
+
+@triton.jit
+def until_it_is(counter, n):
+    while tl.atomic_add(counter, 0) != n:
+        pass
+
+
+@triton.jit
+def poll_until_it_is(counter, n):
+    tl.atomic_poll(counter, n)
+
+
+@triton.jit
+def barrier_by_callback(counter, out, n, WAIT: tl.constexpr):
+    tl.atomic_add(counter, 1)
+    WAIT(counter, n)
+    tl.store(out + tl.program_id(0), tl.program_id(0))
+
+
+@pytest.mark.parametrize("wait", [until_it_is, poll_until_it_is])
+def test_a_wait_inside_a_callback_is_a_wait(wait):
+    """The kernel does not spell it out; its programs still run each at its own time."""
+    with simrank.Context("hgx_h100") as ctx:
+        counter, out = ctx.zeros(1, dtype="int32"), ctx.zeros(4, dtype="int32")
+        barrier_by_callback[(4,)](counter, out, 4, WAIT=wait)
+        assert (counter.item(), out.tolist()) == (4, [0, 1, 2, 3])
