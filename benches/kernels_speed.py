@@ -215,8 +215,9 @@ def stock_blocking(as_tensor):
         for rank in range(RANKS):
             given = [*(as_tensor(table) for table in addresses), as_tensor(outputs[rank])]
             tensors = [interpreter._implicit_cvt(x) for x in (*given, COUNT, rank)]  # noqa: SLF001
-            for pid in range(PROGRAMS):
-                waiting.append((pid, greenlet(lambda t=tensors: body(*t, RANKS, BLOCK))))
+            waiting += [
+                (pid, greenlet(lambda t=tensors: body(*t, RANKS, BLOCK))) for pid in range(PROGRAMS)
+            ]
         while waiting:
             for pid, program in waiting:
                 builder.set_grid_idx(pid, 0, 0)

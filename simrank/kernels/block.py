@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import triton.language as tl
 
-from simrank.kernels import types
+from simrank.kernels import machine, types
 from simrank.kernels.types import ElementType, element_type, int1
 
 if TYPE_CHECKING:
@@ -56,20 +56,37 @@ class Shape(tuple[int, ...]):
 _SCALAR = Shape()
 
 
+class Anchor:
+    """Where a number became a pointer: offsets count from its storage, but may leave it.
+
+    Attributes:
+        storage: What the number pointed into.
+        address: Where that begins.
+    """
+
+    __slots__ = ("address", "storage")
+
+    def __init__(self, storage: Storage) -> None:
+        self.storage = storage
+        self.address = storage.address
+
+
 class Block:
     """A value of a kernel, as `tl.tensor`.
 
     Attributes:
         values: [1 or P, *shape] array, or a numpy scalar where shape is () and all share it.
         element: Type of the elements.
-        base: Of pointers: the storage that `values` count elements in. None: `values` are
-            addresses in bytes.
+        base: Of pointers: the storage, or the anchor in one, that `values` count elements in.
+            None: `values` are addresses in bytes.
     """
 
     __slots__ = ("base", "element", "values")
     __array_ufunc__ = None  # numpy's operators leave mixed expressions to this class.
 
-    def __init__(self, values: Any, element: ElementType, base: Storage | None = None) -> None:
+    def __init__(
+        self, values: Any, element: ElementType, base: Storage | Anchor | None = None
+    ) -> None:
         self.values = values
         self.element = element
         self.base = base
@@ -382,16 +399,28 @@ def _cast_pointer(block: Block, target: ElementType) -> Block:
             and pointee_of(target).itemsize == pointee_of(own).itemsize
         ):
             return Block(block.values, target, block.base)
-        return Block(addresses(block), target)
+        return _pointer_at(addresses(block), target)
     if target.kind == "p":
         if own.kind == "f":
             raise ValueError(f"cannot cast {own} to {target}")
-        return Block(wide(block.values), target)
+        return _pointer_at(wide(block.values), target)
     if target.kind in "iu" and target.bits == 64:
         return Block(addresses(block).astype(target.compute), target)
     if target.kind == "b":
         return Block(addresses(block) != 0, int1)
     raise ValueError(f"cannot cast {own} to {target}")
+
+
+def _pointer_at(places: Any, target: ElementType) -> Block:
+    """Return pointers to addresses; one that all programs share counts from its storage."""
+    if type(places) is _ndarray or not machine.is_running():
+        return Block(places, target)
+    address = int(places)
+    storage = machine.now().device.memory.space.find(address)
+    if storage is None:
+        return Block(places, target)
+    index, odd = divmod(address - storage.address, pointee_of(target).itemsize)
+    return Block(places, target) if odd else Block(np.int64(index), target, Anchor(storage))
 
 
 def wide(values: Any) -> Any:

@@ -249,6 +249,11 @@ def now() -> Programs:
     return _running
 
 
+def is_running() -> bool:
+    """Return whether programs run now."""
+    return _running is not None
+
+
 def set_running(programs: Programs | None) -> Programs | None:
     """Say who runs from now on, and return who ran before."""
     global _running  # noqa: PLW0603 - one Python thread runs kernels

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from simrank.kernels import illegal, machine
-from simrank.kernels.block import Block, addresses, aligned, as_block, cast_to
+from simrank.kernels.block import Anchor, Block, addresses, aligned, as_block, cast_to
 from simrank.kernels.illegal import IllegalAccessError, Lanes
 from simrank.kernels.types import int1
 
@@ -58,7 +58,12 @@ def store(pointer: Block, value: Any, mask: Any) -> None:
         return
     if pointer.base is not None:
         _scatter(programs, pointer.base, places, values, element, lanes)
-        return
+    else:
+        _scatter_anywhere(programs, places, values, element)
+
+
+def _scatter_anywhere(programs: Programs, places: Any, values: Any, element: ElementType) -> None:
+    """Store to addresses that may lie in several storages, of several devices."""
     for storage, chosen, own in segments(programs, places, element):
         part = values if chosen is None else values[chosen]
         _scatter(programs, storage, own, part, element, Lanes(own, None, "store"))
@@ -151,7 +156,7 @@ def view_of(storage: Storage, dtype: np.dtype[Any]) -> Array:
     return raw.view(dtype)
 
 
-def _view(programs: Programs, storage: Storage, dtype: np.dtype[Any]) -> Array:
+def launch_view(programs: Programs, storage: Storage, dtype: np.dtype[Any]) -> Array:
     """Return a storage as an array; a launch makes it once."""
     views = programs.statistics.views
     found = views.get((storage, dtype.num))
@@ -162,27 +167,19 @@ def _view(programs: Programs, storage: Storage, dtype: np.dtype[Any]) -> Array:
 
 def _gather(
     programs: Programs,
-    storage: Storage,
+    base: Storage | Anchor,
     places: Any,
     active: Any,
     element: ElementType,
 ) -> Any:
-    view = _view(programs, storage, element.carrier)
-    statistics = programs.statistics
     if type(places) is not _ndarray:
         if active is not None:  # It is not, else it would be None.
-            statistics.count_masked(1)
+            programs.statistics.count_masked(1)
             return element.compute.type(0)
-        first = int(places)
-        if not 0 <= first < len(view):
-            raise illegal.outside(programs, storage, Lanes(places, active, "load"), element)
-        statistics.count(storage, 1, 1, (first, first, element.itemsize), writes=False)
-        if programs.sync is not None:
-            begin = first * element.itemsize
-            programs.sync.loaded(
-                storage, begin, begin + element.itemsize, (places, element.itemsize)
-            )
-        return _arrived(view[first : first + 1], element)[0]
+        return _gather_one(programs, base, int(places), element)
+    storage = base.storage if isinstance(base, Anchor) else base
+    view = launch_view(programs, storage, element.carrier)
+    statistics = programs.statistics
     num_active = places.size
     if active is not None:
         num_active = int(np.count_nonzero(active))
@@ -192,7 +189,10 @@ def _gather(
         given, places = places, np.where(active, places, places.flat[int(active.argmax())])
     low, high = int(np.minimum.reduce(places, None)), int(np.maximum.reduce(places, None))
     if low < 0 or high >= len(view):
-        wrong = Lanes(places if active is None else given, active, "load")
+        given = places if active is None else given
+        if isinstance(base, Anchor):
+            return _gather_anywhere(programs, _absolute(base, given, element), active, element)
+        wrong = Lanes(given, active, "load")
         raise illegal.outside(programs, storage, wrong, element)
     statistics.note_block(places.size // len(places))
     statistics.count(storage, places.size, num_active, (low, high, element.itemsize), writes=False)
@@ -201,6 +201,32 @@ def _gather(
         programs.sync.loaded(storage, low * itemsize, (high + 1) * itemsize, (places, itemsize))
     found = view[places] if places.size < _SMALL else view.take(places, mode="clip")
     return _arrived(found, element)
+
+
+def _gather_one(
+    programs: Programs, base: Storage | Anchor, index: int, element: ElementType
+) -> Any:
+    """Load one element for all programs."""
+    storage = base.storage if isinstance(base, Anchor) else base
+    view = launch_view(programs, storage, element.carrier)
+    itemsize = element.itemsize
+    if not 0 <= index < len(view):
+        if isinstance(base, Anchor):
+            elsewhere = target(programs, base.address + index * itemsize, element)
+            return _gather_one(programs, *elsewhere, element)
+        raise illegal.outside(programs, storage, Lanes(np.int64(index), None, "load"), element)
+    programs.statistics.count(storage, 1, 1, (index, index, itemsize), writes=False)
+    if programs.sync is not None:
+        begin = index * itemsize
+        programs.sync.loaded(storage, begin, begin + itemsize, (index, itemsize))
+    if element.memory is element.compute:
+        return view[index]
+    return _arrived(view[index : index + 1], element)[0]
+
+
+def _absolute(base: Anchor, places: Any, element: ElementType) -> Any:
+    """Return addresses of what has left an anchor's storage."""
+    return places * np.int64(element.itemsize) + np.int64(base.address)
 
 
 def _arrived(found: Array, element: ElementType) -> Array:
@@ -251,13 +277,14 @@ def check_bounds(
 
 def _scatter(
     programs: Programs,
-    storage: Storage,
+    base: Storage | Anchor,
     places: Any,
     values: Any,
     element: ElementType,
     lanes: Lanes,
 ) -> None:
-    view = _view(programs, storage, element.memory)
+    storage = base.storage if isinstance(base, Anchor) else base
+    view = launch_view(programs, storage, element.memory)
     num_lanes = num_active = 1
     if type(places) is not _ndarray:
         low = high = int(places)
@@ -269,22 +296,32 @@ def _scatter(
             return
         low, high = int(np.minimum.reduce(places, None)), int(np.maximum.reduce(places, None))
     if low < 0 or high >= len(view):
+        if isinstance(base, Anchor):
+            _scatter_anywhere(programs, _absolute(base, places, element), values, element)
+            return
         raise illegal.outside(programs, storage, lanes, element)
     extent = (low, high, element.itemsize)
     programs.statistics.count(storage, num_lanes, num_active, extent, writes=True)
     if type(places) is not _ndarray and type(values) is _ndarray:
         values = values.reshape(-1)[-1]  # Every program writes here; the last one stays.
-    sync = programs.sync
-    if sync is None:
-        if storage.device is not programs.device:
-            raise PublishedError
-        if programs.undo is not None:
-            programs.undo.append((view, places, view[places]))
-        view[places] = values
+    if programs.sync is not None:
+        _publish(programs.sync, storage, view, places, values, extent)
         return
-    bytes_touched = low * element.itemsize, (high + 1) * element.itemsize
+    if storage.device is not programs.device:
+        raise PublishedError
+    if programs.undo is not None:
+        programs.undo.append((view, places, view[places]))
+    view[places] = values
+
+
+def _publish(
+    sync: Any, storage: Storage, view: Array, places: Any, values: Any, extent: tuple[int, int, int]
+) -> None:
+    """Write where others may see it, at the program's own time."""
+    low, high, itemsize = extent
+    bytes_touched = low * itemsize, (high + 1) * itemsize
     if sync.races is not None:
-        given = np.asarray(values, element.memory)
+        given = np.asarray(values, view.dtype)
         sync.races.stores(storage, np.atleast_1d(np.asarray(places)), given)
     if sync.writes(storage):
         sync.put(storage, view, places, values, bytes_touched)
@@ -306,8 +343,7 @@ def _gather_anywhere(
     if type(places) is not _ndarray:
         if active is not None and not active:
             return element.compute.type(0)
-        ((storage, _, own),) = segments(programs, places, element)
-        return _gather(programs, storage, own, None, element)
+        return _gather_one(programs, *target(programs, int(places), element), element)
     if active is None:
         return _gather_all(programs, places, element)
     found = np.zeros(places.shape, element.compute)
@@ -346,17 +382,17 @@ def segments(
     """
     space = programs.device.memory.space
     if type(places) is not _ndarray:
-        storage = _find(programs, space, int(places), element)
-        yield storage, None, np.int64((int(places) - storage.address) // element.itemsize)
+        storage, index = target(programs, int(places), element)
+        yield storage, None, np.int64(index)
         return
     if not places.size:
         return
     storage = _find(programs, space, int(places.min()), element)
     offsets = places - storage.address
     if offsets.max() < storage.size_bytes:
-        if (offsets % element.itemsize).any():
+        if np.bitwise_or.reduce(offsets, None) & (element.itemsize - 1):
             raise illegal.misaligned(programs, storage.address + int(offsets.min()), element)
-        yield storage, None, offsets // element.itemsize
+        yield storage, None, offsets >> (element.itemsize.bit_length() - 1)
         return
     left = np.ones(places.shape, bool)
     while left.any():
@@ -371,6 +407,16 @@ def segments(
         own = offsets // element.itemsize
         yield storage, None if is_all else chosen, own.reshape(places.shape) if is_all else own
         left &= ~chosen
+
+
+def target(programs: Programs, address: int, element: ElementType) -> tuple[Storage, int]:
+    """Return the storage that an address lies in, and the index of its element there.
+
+    Raises:
+        IllegalAccessError: The address is of no storage, or not aligned.
+    """
+    storage = _find(programs, programs.device.memory.space, address, element)
+    return storage, (address - storage.address) // element.itemsize
 
 
 def _find(programs: Programs, space: AddressSpace, address: int, element: ElementType) -> Storage:

@@ -16,6 +16,7 @@ from simrank.device.watch import Watch, watchers_of
 from simrank.engine import Task, TaskGroup, limits
 from simrank.engine.limits import PollReason
 from simrank.kernels import machine
+from simrank.kernels.block import Anchor
 from simrank.kernels.cost import flops_ps
 from simrank.kernels.happens import races_of
 from simrank.kernels.machine import Programs, Statistics
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from simrank.kernels.happens import Agent
     from simrank.kernels.language.atomics import Order
     from simrank.kernels.machine import Options
-    from simrank.kernels.types import ElementType
     from simrank.ranks import Program
 
 Array = np.ndarray[Any, Any]
@@ -283,9 +283,12 @@ class ProgramSync:
 
     def before_load(self, pointer: Block, *, volatile: bool) -> None:
         """Meet the simulation's time before a load that others' writes may decide."""
-        base = pointer.base if hasattr(pointer, "base") else None
-        if self._arrived_ps > self.clock_ps and (base is None or self._is_remote(base)):
-            self._drain()  # It sees its own stores.
+        if self._arrived_ps > self.clock_ps:
+            base = getattr(pointer, "base", None)
+            if isinstance(base, Anchor):
+                base = base.storage
+            if base is None or self._is_remote(base):
+                self._drain()  # It sees its own stores.
         if volatile or self._num_spins:
             self.catch_up()
         if self.races is not None:
@@ -364,12 +367,8 @@ class ProgramSync:
         self.charge(ATOMIC_PS // 2 + self._longest_ps(storages))
         self.catch_up()
 
-    def applied(
-        self, storage: Storage, places: Array, element: ElementType, *, changed: bool
-    ) -> None:
-        """Tell what an atomic changed; what it did not was a poll."""
-        low = int(places.min()) * element.itemsize
-        high = (int(places.max()) + 1) * element.itemsize
+    def applied(self, storage: Storage, low: int, high: int, *, changed: bool) -> None:
+        """Tell what an atomic changed, of bytes `low` to `high`; what it did not was a poll."""
         if changed:
             self.wrote(storage, low, high)
         else:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from simrank.kernels import machine, memory
-from simrank.kernels.block import Block, as_block, as_truth, cast_to
+from simrank.kernels import illegal, machine, memory
+from simrank.kernels.block import Anchor, Block, as_block, as_truth, cast_to
 from simrank.kernels.types import int1
 
 if TYPE_CHECKING:
@@ -22,8 +22,10 @@ if TYPE_CHECKING:
     from simrank.kernels.types import ElementType
 
 Array = np.ndarray[Any, Any]
+_ndarray = np.ndarray
 _SEMS = ("acquire", "release", "acq_rel", "relaxed")
 _SCOPES = ("gpu", "cta", "sys")
+_FEW = 16  # lanes; with so few, numpy's calls on arrays cost more than a loop (measured)
 _MAX_ROUNDS = 64  # assumed: with more lanes on one element a prefix sum is faster than rounds
 
 
@@ -47,6 +49,10 @@ class Order:
         self.acquires = sem in ("acquire", "acq_rel")
         self.releases = sem in ("release", "acq_rel")
         self.scope = scope
+
+
+def _are_scalars(*values: Any) -> bool:
+    return not any(type(value) is _ndarray for value in values)
 
 
 def _lanes(
@@ -95,6 +101,8 @@ def modify(
     programs = machine.now()
     element = memory.pointee(pointer)
     values = [cast_to(as_block(operand), element).values for operand in operands]
+    if mask is None and len(programs.ids) == 1 and _are_scalars(pointer.values, *values):
+        return _one(programs, pointer, values, element, order, compute)
     places, spread, active, shape = _lanes(programs, pointer, values, mask)
     flat = places.reshape(-1)
     arguments = [value.reshape(-1) for value in spread]
@@ -102,6 +110,24 @@ def modify(
     if chosen is not None:
         flat, arguments = flat[chosen], [value[chosen] for value in arguments]
     programs.statistics.count_atomics(len(flat))
+    if len(flat) <= _FEW:
+        old = _one_by_one(programs, pointer, flat, arguments, element, order, compute)
+    else:
+        old = _together(programs, pointer, flat, arguments, element, order, compute, wants_old)
+    return Block(_shaped(old, chosen, shape), element)
+
+
+def _together(
+    programs: Programs,
+    pointer: Block,
+    flat: Array,
+    arguments: list[Array],
+    element: ElementType,
+    order: Order,
+    compute: Callable[..., Any],
+    wants_old: bool,
+) -> Array:
+    """Apply an atomic to many lanes, with arrays; return the old values."""
     old = np.zeros(len(flat), element.compute)
     found = list(_by_storage(programs, pointer, flat, element))
     storages = [storage for storage, _, _ in found]
@@ -113,14 +139,108 @@ def modify(
         old[target] = _on_storage(programs, storage, own, mine, element, order, compute, wants_old)
     if programs.sync is not None and storages:
         programs.sync.after_atomic(storages)
-    return Block(_shaped(old, chosen, shape), element)
+    return old
+
+
+def _one_by_one(
+    programs: Programs,
+    pointer: Block,
+    flat: Array,
+    arguments: list[Array],
+    element: ElementType,
+    order: Order,
+    compute: Callable[..., Any],
+) -> Array:
+    """Apply an atomic to few lanes, one after the other; return the old values."""
+    sync = programs.sync
+    targets = [_target(programs, pointer, place, element) for place in flat.tolist()]
+    storages = list(dict.fromkeys([storage for storage, _ in targets]))
+    if sync is not None and storages:
+        sync.before_atomic(storages, order)
+    old = np.zeros(len(flat), element.compute)
+    for lane, (storage, index) in enumerate(targets):
+        operands = [argument[lane] for argument in arguments]
+        old[lane] = _on_element(programs, storage, index, operands, element, order, compute)
+    if sync is not None and storages:
+        sync.after_atomic(storages)
+    return old
+
+
+def _one(
+    programs: Programs,
+    pointer: Block,
+    operands: Sequence[Any],
+    element: ElementType,
+    order: Order,
+    compute: Callable[..., Any],
+) -> Block:
+    """Apply an atomic to the one element that one program means; return the old value."""
+    programs.statistics.count_atomics(1)
+    storage, index = _target(programs, pointer, int(pointer.values), element)
+    if programs.sync is None:
+        old = _on_element(programs, storage, index, operands, element, order, compute)
+    else:
+        programs.sync.before_atomic([storage], order)
+        old = _on_element(programs, storage, index, operands, element, order, compute)
+        programs.sync.after_atomic([storage])
+    return Block(old, element)
+
+
+def _target(
+    programs: Programs, pointer: Block, place: int, element: ElementType
+) -> tuple[Storage, int]:
+    """Return the storage and the element that a pointer means."""
+    base = pointer.base
+    if base is None:
+        return memory.target(programs, place, element)
+    if not isinstance(base, Anchor):
+        return base, place
+    if 0 <= place < base.storage.size_bytes // element.itemsize:
+        return base.storage, place
+    return memory.target(programs, base.address + place * element.itemsize, element)
+
+
+def _on_element(
+    programs: Programs,
+    storage: Storage,
+    index: int,
+    operands: Sequence[Any],
+    element: ElementType,
+    order: Order,
+    compute: Callable[..., Any],
+) -> Any:
+    """Apply an atomic to one element of a storage; return the old value."""
+    view = memory.launch_view(programs, storage, element.memory)
+    if not 0 <= index < len(view):
+        wrong = illegal.Lanes(np.int64(index), None, "atomic")
+        raise illegal.outside(programs, storage, wrong, element)
+    sync = programs.sync
+    if sync is None and storage.device is not programs.device:
+        raise memory.PublishedError
+    before = view[index]
+    if programs.undo is not None:
+        programs.undo.append((view, index, before))
+    old = before if element.memory is element.compute else before.astype(element.compute)
+    view[index] = _rounded(compute(old, *operands), element)
+    if sync is not None:
+        changed = bool(view[index] != before)
+        sync.applied(
+            storage, index * element.itemsize, (index + 1) * element.itemsize, changed=changed
+        )
+        if sync.races is not None:
+            hands = changed or (bool(operands) and order.releases)
+            sync.races.atomic(storage, np.array([index]), element.itemsize, order, hands=hands)
+    return old
 
 
 def _by_storage(programs: Programs, pointer: Block, flat: Array, element: ElementType) -> Any:
     if not len(flat):
         return []
-    if pointer.base is not None:
-        return [(pointer.base, None, flat)]
+    base = pointer.base
+    if isinstance(base, Anchor):
+        flat = flat * np.int64(element.itemsize) + np.int64(base.address)
+    elif base is not None:
+        return [(base, None, flat)]
     return memory.segments(programs, flat, element)
 
 
@@ -144,7 +264,7 @@ def _on_storage(
     compute: Callable[..., Any],
     wants_old: bool,
 ) -> Array:
-    view = memory.view_of(storage, element.memory)
+    view = memory.launch_view(programs, storage, element.memory)
     memory.check_bounds(programs, storage, places, element, "atomic")
     sync = programs.sync
     if sync is None and storage.device is not programs.device:
@@ -156,7 +276,8 @@ def _on_storage(
     old = _in_order(view, places, operands, element, compute, wants_old=wants_old)
     if sync is not None:
         changed = bool((view[places] != before).any())
-        sync.applied(storage, places, element, changed=changed)
+        low, high = int(places.min()), int(places.max()) + 1
+        sync.applied(storage, low * element.itemsize, high * element.itemsize, changed=changed)
         if sync.races is not None:
             hands = changed or (bool(operands) and order.releases)
             sync.races.atomic(storage, places, element.itemsize, order, hands=hands)
@@ -267,6 +388,8 @@ def atomic_cas(
 
 
 def _swap_if_equal(old: Any, expected: Any, new: Any) -> Any:
+    if type(old) is not _ndarray:
+        return new if old == expected else old
     return np.where(old == expected, new, old)
 
 
@@ -295,6 +418,8 @@ def atomic_store(
 
 
 def _replaced(old: Any, new: Any) -> Any:
+    if type(old) is not _ndarray:
+        return new
     return np.where(True, new, old)  # Of the shape of both.
 
 

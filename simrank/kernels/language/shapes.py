@@ -11,6 +11,7 @@ from simrank.kernels import machine
 from simrank.kernels.block import (
     MAX_NUMEL,
     Block,
+    addresses,
     aligned,
     as_block,
     cast_to,
@@ -200,11 +201,25 @@ def trans(block: Block, *dims: Any) -> Block:
 
 def join(first: Any, second: Any) -> Block:
     """Return two blocks side by side in a new last dim."""
-    first, second = broadcast(first, second)
+    first, second = _of_one_base(*broadcast(first, second))
     one, other = aligned(with_program_axis(first), with_program_axis(second))
     shape = np.broadcast_shapes(one.shape, other.shape)
     stacked = np.stack([np.broadcast_to(one, shape), np.broadcast_to(other, shape)], axis=-1)
     return Block(stacked, first.element, first.base)
+
+
+def _of_one_base(first: Block, second: Block) -> tuple[Block, Block]:
+    """Return two blocks whose values go into one; pointers into different storages as addresses.
+
+    Raises:
+        TypeError: Their types differ.
+    """
+    if first.element is not second.element:
+        raise TypeError(f"blocks of types {first.element} and {second.element} do not go together")
+    if first.base is second.base:
+        return first, second
+    ours, theirs = (Block(addresses(block), block.element) for block in (first, second))
+    return ours, theirs
 
 
 def split(block: Block) -> tuple[Block, Block]:
@@ -225,6 +240,7 @@ def cat(first: Block, second: Block, can_reorder: bool = False, dim: int = 0) ->
         and first.shape[1:] != second.shape[1:]
     ):
         raise ValueError("cat: shapes differ")
+    first, second = _of_one_base(first, second)
     one, other = with_program_axis(first), with_program_axis(second)
     programs = max(len(one), len(other))
     parts = [np.broadcast_to(part, (programs, *part.shape[1:])) for part in (one, other)]
