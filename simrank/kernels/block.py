@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 _ndarray = np.ndarray
+_INT64 = np.dtype(np.int64)
 MAX_NUMEL: int = tl.TRITON_MAX_TENSOR_NUMEL
 
 
@@ -425,9 +426,11 @@ def _pointer_at(places: Any, target: ElementType) -> Block:
 
 def wide(values: Any) -> Any:
     """Return integers as int64; numpy would make floats of int64 and uint64."""
-    if values.dtype == np.uint64:
-        return values.view(np.int64)
-    return values.astype(np.int64)
+    if type(values) is not _ndarray:
+        return values.view(np.int64) if type(values) is np.uint64 else np.int64(values)
+    if values.dtype is _INT64:
+        return values
+    return values.view(np.int64) if values.dtype == np.uint64 else values.astype(np.int64)
 
 
 def pointee_of(element: ElementType) -> ElementType:

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _ndarray = np.ndarray
-_INT64 = np.dtype(np.int64)
 
 
 def operands(first: Block, second: Any, *, divides: bool = False) -> tuple[Any, Any, ElementType]:
@@ -92,6 +91,8 @@ def _as_bits(values: Any) -> Any:
 
 def _move_pointer(first: Block, second: Any, name: str) -> Block:
     """Return a pointer moved by a number of elements."""
+    if type(second) is int and first.element.kind == "p" and name in ("add", "sub"):
+        return _moved(first, first.values, np.int64(second), name)
     pointer, offset = first, as_block(second)
     if offset.element.kind == "p":
         pointer, offset = offset, first
@@ -104,8 +105,11 @@ def _move_pointer(first: Block, second: Any, name: str) -> Block:
     if are_blocks and places.shape[1:] != steps.shape[1:]:
         check_broadcast(pointer, offset)
         places, steps = aligned(places, steps)
-    if steps.dtype is not _INT64:
-        steps = wide(steps)
+    return _moved(pointer, places, wide(steps), name)
+
+
+def _moved(pointer: Block, places: Any, steps: Any, name: str) -> Block:
+    """Return a pointer with its places moved by int64 elements whose axes go together with them."""
     if pointer.base is None:
         steps = steps * np.int64(pointee_of(pointer.element).itemsize)
     moved = places + steps if name == "add" else places - steps

@@ -67,6 +67,7 @@ class ProgramRun:
     Attributes:
         group: Its tasks; complete when all programs have ended, or one has failed.
         num_ended: Programs that have ended.
+        sharing: How many programs share the bandwidth of memory and links.
     """
 
     is_collective = None  # For the deadlock report.
@@ -97,6 +98,8 @@ class ProgramRun:
         self.total = len(ids)
         self._ids = ids
         self.num_resident = min(slots, self.total)
+        saturating = max(device.spec.num_sms * _SATURATING_PART, 1.0)
+        self.sharing = min(max(self.num_resident, 1), saturating)
         self._grid = grid
         self._statistics = statistics
         self._body = body
@@ -227,6 +230,8 @@ class ProgramSync:
         seed = run.engine.seed
         self._random = random.Random(f"{seed}:{run.rank}:{number}") if seed else None
         self._routes = run.routes
+        self._own_rate: float = run.device.spec.memory_bandwidth_bytes_per_s
+        self._sharing = run.sharing
         self.races: Agent | None = None
         if run.known_races is not None and run.behind is not None:
             self.races = run.known_races.start(
@@ -253,16 +258,11 @@ class ProgramSync:
     def charge_access(self, storage: Storage, size_bytes: int, *, writes: bool) -> None:
         """Charge a load or store: its latency, and its part of the bandwidth."""
         device = storage.device
-        rate: float
-        if device is self._device or device is None:
-            rate = self._device.spec.memory_bandwidth_bytes_per_s
-            latency_ps = STORE_PS if writes else LOAD_PS
-        else:
+        route_ps, rate = 0, self._own_rate
+        if device is not self._device and device is not None:
             route_ps, rate = self._route(device)
-            latency_ps = STORE_PS if writes else LOAD_PS + 2 * route_ps
-        saturating = max(self._device.spec.num_sms * _SATURATING_PART, 1.0)
-        sharing = min(max(self._run.num_resident, 1), saturating)
-        self.charge(latency_ps + round(size_bytes * PS_PER_S * sharing / rate))
+        latency_ps = STORE_PS if writes else LOAD_PS + 2 * route_ps
+        self.charge(latency_ps + round(size_bytes * PS_PER_S * self._sharing / rate))
 
     def _route(self, peer: Device) -> tuple[int, float]:
         """Return latency and bandwidth of the route to another device."""

@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from simrank.kernels import machine, memory
+from simrank.kernels.block import Block
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from simrank.kernels.block import Block
 
 _LOAD_MODIFIERS = ("", ".ca", ".cg", ".cs", ".cv")
 _STORE_MODIFIERS = ("", ".wb", ".cg", ".cs", ".wt")
@@ -34,8 +33,9 @@ def load(
     volatile: bool = False,
 ) -> Block:
     """Return what pointers point to; see `tl.load`. Hints to the caches change no value."""
-    _check_hints(cache_modifier, _LOAD_MODIFIERS, eviction_policy)
-    if hasattr(pointer, "load_block"):
+    if cache_modifier or eviction_policy:
+        _check_hints(cache_modifier, _LOAD_MODIFIERS, eviction_policy)
+    if type(pointer) is not Block and hasattr(pointer, "load_block"):
         found: Block = pointer.load_block(boundary_check, padding_option)
         return found
     if other is not None and mask is None:
@@ -55,8 +55,9 @@ def store(
     eviction_policy: str = "",
 ) -> None:
     """Write values where pointers point to; see `tl.store`."""
-    _check_hints(cache_modifier, _STORE_MODIFIERS, eviction_policy)
-    if hasattr(pointer, "store_block"):
+    if cache_modifier or eviction_policy:
+        _check_hints(cache_modifier, _STORE_MODIFIERS, eviction_policy)
+    if type(pointer) is not Block and hasattr(pointer, "store_block"):
         pointer.store_block(value, boundary_check)
         return
     memory.store(pointer, value, mask)
