@@ -18,7 +18,7 @@ from simrank.kernels.block import (
     scalar_of,
     wide,
 )
-from simrank.kernels.types import ElementType, int1, promote, promote_number
+from simrank.kernels.types import ElementType, int1, promote, promote_number, uint64
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -92,7 +92,7 @@ def _as_bits(values: Any) -> Any:
 def _move_pointer(first: Block, second: Any, name: str) -> Block:
     """Return a pointer moved by a number of elements."""
     if type(second) is int and first.element.kind == "p" and name in ("add", "sub"):
-        return _moved(first, first.values, np.int64(second), name)
+        return _moved(first, first.values, second, name)
     pointer, offset = first, as_block(second)
     if offset.element.kind == "p":
         pointer, offset = offset, first
@@ -105,11 +105,12 @@ def _move_pointer(first: Block, second: Any, name: str) -> Block:
     if are_blocks and places.shape[1:] != steps.shape[1:]:
         check_broadcast(pointer, offset)
         places, steps = aligned(places, steps)
-    return _moved(pointer, places, wide(steps), name)
+    # numpy makes int64 of int64 places and all integers but uint64.
+    return _moved(pointer, places, wide(steps) if offset.element is uint64 else steps, name)
 
 
 def _moved(pointer: Block, places: Any, steps: Any, name: str) -> Block:
-    """Return a pointer with its places moved by int64 elements whose axes go together with them."""
+    """Return a pointer with its places moved by elements whose axes go together with them."""
     if pointer.base is None:
         steps = steps * np.int64(pointee_of(pointer.element).itemsize)
     moved = places + steps if name == "add" else places - steps

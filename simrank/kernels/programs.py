@@ -247,7 +247,8 @@ class ProgramSync:
 
     def charge(self, cost_ps: int) -> None:
         """Let the program's clock go on, without a switch."""
-        self._task.host_ps = self._task.clock_ps + cost_ps
+        task, now_ps = self._task, self._engine.now_ps
+        task.host_ps = max(now_ps, task.host_ps) + cost_ps
 
     def catch_up(self) -> None:
         """Let the simulation reach the program's clock: others see what it does next."""
@@ -379,6 +380,8 @@ class ProgramSync:
         self.charge(ATOMIC_PS // 2 + self._longest_ps(storages))
 
     def _longest_ps(self, storages: Sequence[Storage]) -> int:
+        if len(storages) == 1:
+            return self._latency_ps(storages[0])
         return max((self._latency_ps(storage) for storage in storages), default=0)
 
     def before_signal(self, order: Order) -> None:
