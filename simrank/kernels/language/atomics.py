@@ -6,6 +6,7 @@ are done at once.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -247,7 +248,7 @@ def _by_storage(programs: Programs, pointer: Block, flat: Array, element: Elemen
 def _shaped(old: Array, chosen: Array | None, shape: tuple[int, ...]) -> Any:
     """Return the old values in the shape of the access; zero where masked off."""
     if chosen is not None:
-        found = np.zeros(int(np.prod(shape)), old.dtype)
+        found = np.zeros(math.prod(shape), old.dtype)
         found[chosen] = old
         old = found
     shaped = old.reshape(shape)
@@ -384,10 +385,11 @@ def atomic_cas(
 ) -> Block:
     """Write `val` where memory holds `cmp`; return what it held."""
     _check_kind(pointer, "atomic_cas", "iuf", (16, 32, 64))
-    return modify(pointer, [cmp, val], None, Order(sem, scope), _swap_if_equal)
+    return modify(pointer, [cmp, val], None, Order(sem, scope), swap_if_equal)
 
 
-def _swap_if_equal(old: Any, expected: Any, new: Any) -> Any:
+def swap_if_equal(old: Any, expected: Any, new: Any) -> Any:
+    """Return what a compare-and-swap leaves, of elements or of one."""
     if type(old) is not _ndarray:
         return new if old == expected else old
     return np.where(old == expected, new, old)
@@ -400,10 +402,11 @@ def atomic_load(
     order = Order(sem, scope, default="acquire")
     if order.releases:
         raise ValueError("atomic_load only supports acquire and relaxed semantics")
-    return modify(pointer, [], mask, order, _unchanged)
+    return modify(pointer, [], mask, order, unchanged)
 
 
-def _unchanged(old: Any) -> Any:
+def unchanged(old: Any) -> Any:
+    """Return what a look leaves."""
     return old
 
 
@@ -414,10 +417,11 @@ def atomic_store(
     order = Order(sem, scope, default="release")
     if order.acquires:
         raise ValueError("atomic_store only supports release and relaxed semantics")
-    modify(pointer, [val], mask, order, _replaced, wants_old=False)
+    modify(pointer, [val], mask, order, replaced, wants_old=False)
 
 
-def _replaced(old: Any, new: Any) -> Any:
+def replaced(old: Any, new: Any) -> Any:
+    """Return what an exchange leaves, of elements or of one."""
     if type(old) is not _ndarray:
         return new
     return np.where(True, new, old)  # Of the shape of both.
@@ -442,7 +446,7 @@ def atomic_poll(
     wanted = cast_to(as_block(expected_value), element)
 
     def holds() -> Block:
-        found: Any = modify(pointer, [], None, order, _unchanged)
+        found: Any = modify(pointer, [], None, order, unchanged)
         equal: Block = found == wanted
         return equal
 
@@ -461,7 +465,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "atomic_and": _arithmetic("atomic_and", np.bitwise_and, "iu", (32, 64)),
     "atomic_or": _arithmetic("atomic_or", np.bitwise_or, "iu", (32, 64)),
     "atomic_xor": _arithmetic("atomic_xor", np.bitwise_xor, "iu", (32, 64)),
-    "atomic_xchg": _arithmetic("atomic_xchg", _replaced, "iuf", _ALL),
+    "atomic_xchg": _arithmetic("atomic_xchg", replaced, "iuf", _ALL),
     "atomic_cas": atomic_cas,
     "atomic_load": atomic_load,
     "atomic_store": atomic_store,

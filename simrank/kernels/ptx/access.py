@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -9,7 +10,13 @@ import numpy as np
 from simrank.errors import SimrankError, UnsupportedError
 from simrank.kernels import machine, memory, types
 from simrank.kernels.block import Block
-from simrank.kernels.language.atomics import Order, modify
+from simrank.kernels.language.atomics import (
+    Order,
+    modify,
+    replaced,
+    swap_if_equal,
+    unchanged,
+)
 from simrank.kernels.ptx.compute import TYPES, bits_of, read_as
 
 if TYPE_CHECKING:
@@ -74,6 +81,12 @@ class _Access:
         return Order(sem, "sys" if self.sem in ("volatile", "mmio") else self.scope)
 
 
+@lru_cache(maxsize=1024)
+def _access(instruction: Instruction) -> _Access:
+    """Return what an instruction says about its access; each is read once."""
+    return _Access(instruction)
+
+
 def _pointer(lanes_of: Lanes, operand: Operand, access: _Access, lanes: Array) -> Block:
     """Return where lanes access memory.
 
@@ -105,21 +118,21 @@ def _parts(operand: Operand, access: _Access) -> list[tuple[int, Operand]]:
 
 
 def _load(lanes_of: Lanes, instruction: Instruction, lanes: Array) -> None:
-    access = _Access(instruction)
+    access = _access(instruction)
     target, place = instruction.operands[:2]
     # In a loop every load is a poll: assembly is never hoisted out of it.
     is_poll = access.sem not in ("", "weak") or lanes_of.loops
     for offset, part in _parts(target, access):
         pointer = _pointer(lanes_of, place._replace(value=place.value + offset), access, lanes)
         if is_poll:
-            found = modify(pointer, [], None, access.order(), _unchanged)
+            found = modify(pointer, [], None, access.order(), unchanged)
         else:
             found = memory.load(pointer, None, None)
         _keep(lanes_of, part, access, found, lanes)
 
 
 def _store(lanes_of: Lanes, instruction: Instruction, lanes: Array) -> None:
-    access = _Access(instruction)
+    access = _access(instruction)
     place, source = instruction.operands[:2]
     sync, order = machine.now().sync, access.order()
     if sync is not None and access.sem not in ("", "weak"):
@@ -132,7 +145,7 @@ def _store(lanes_of: Lanes, instruction: Instruction, lanes: Array) -> None:
 
 
 def _atomic(lanes_of: Lanes, instruction: Instruction, lanes: Array) -> None:
-    access = _Access(instruction)
+    access = _access(instruction)
     operands = list(instruction.operands)
     target = operands.pop(0) if instruction.opcode[0] == "atom" else None
     if not access.operation or access.width > 1:
@@ -147,10 +160,6 @@ def _atomic(lanes_of: Lanes, instruction: Instruction, lanes: Array) -> None:
         _keep(lanes_of, target, access, found, lanes)
 
 
-def _unchanged(old: Any) -> Any:
-    return old
-
-
 def _increased(old: Any, limit: Any) -> Any:
     return np.where(old >= limit, old.dtype.type(0), old + old.dtype.type(1))
 
@@ -161,8 +170,7 @@ def _decreased(old: Any, limit: Any) -> Any:
 
 _ATOMICS: dict[str, Callable[..., Any]] = {
     "add": np.add, "min": np.fmin, "max": np.fmax, "and": np.bitwise_and, "or": np.bitwise_or,
-    "xor": np.bitwise_xor, "exch": lambda old, new: np.where(True, new, old),
-    "cas": lambda old, expected, new: np.where(old == expected, new, old),
+    "xor": np.bitwise_xor, "exch": replaced, "cas": swap_if_equal,
     "inc": _increased, "dec": _decreased,
 }  # fmt: skip
 

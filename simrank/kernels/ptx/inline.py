@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -53,20 +55,15 @@ def inline_asm_elementwise(
     del is_pure  # Whether it has effects is known here.
     is_tuple = isinstance(dtype, tuple | list)
     results = [element_type(kind) for kind in (dtype if is_tuple else (dtype,))]
-    snippet, wanted = parse(str(asm)), _Constraints(str(constraints))
+    snippet, wanted = parse(str(asm)), _constraints(str(constraints))
     blocks = [as_block(arg) for arg in args]
-    per_program = any(
-        instruction.opcode[0] in ("ld", "st", "atom", "red")
-        or any(operand.kind == "special" for operand in instruction.operands)
-        for instruction in snippet.instructions
-    )
-    rows, shape, values = _spread(blocks, is_per_program=per_program)
+    rows, shape, values = _spread(blocks, is_per_program=_is_per_program(str(asm)))
     inputs = [
         register
         for block, lanes in zip(blocks, values, strict=True)
         for register in _registers(lanes, _storage(block.element), int(pack))
     ]
-    num_lanes = -(-rows * int(np.prod(shape)) // int(pack))
+    num_lanes = -(-rows * math.prod(shape) // int(pack))
     counts = [_num_registers(kind, int(pack)) for kind in results]
     if sum(counts) != wanted.num_outputs or len(inputs) != len(wanted.ties):
         raise ValueError(
@@ -77,7 +74,7 @@ def inline_asm_elementwise(
     for tie, register in zip(wanted.ties, inputs, strict=True):
         if tie >= 0:
             outputs[tie][:] = register
-    of_lanes = np.arange(num_lanes) * int(pack) // max(int(np.prod(shape)), 1)
+    of_lanes = np.arange(num_lanes) * int(pack) // max(math.prod(shape), 1)
     lanes = Lanes(snippet, outputs + inputs, np.minimum(of_lanes, rows - 1))
     lanes.run()
     found = []
@@ -85,6 +82,21 @@ def inline_asm_elementwise(
         taken, outputs = outputs[:count], outputs[count:]
         found.append(_block(taken, kind, int(pack), (rows, *shape)))
     return tuple(found) if is_tuple else found[0]
+
+
+@lru_cache(maxsize=1024)
+def _constraints(text: str) -> _Constraints:
+    return _Constraints(text)
+
+
+@lru_cache(maxsize=1024)
+def _is_per_program(asm: str) -> bool:
+    """Return whether a snippet does something that each program must do itself."""
+    return any(
+        instruction.opcode[0] in ("ld", "st", "atom", "red")
+        or any(operand.kind == "special" for operand in instruction.operands)
+        for instruction in parse(asm).instructions
+    )
 
 
 def _storage(element: ElementType) -> np.dtype[Any]:
@@ -156,7 +168,7 @@ def _block(
         for register in registers
         for index in range(per)
     ]
-    flat = np.stack(columns, axis=-1).reshape(-1)[: int(np.prod(shape))]
+    flat = np.stack(columns, axis=-1).reshape(-1)[: math.prod(shape)]
     values = np.ascontiguousarray(flat).view(element.memory).astype(element.compute)
     shaped = values.reshape(shape)
     scalar = shaped.ndim == 1 and len(shaped) == 1
