@@ -1,13 +1,13 @@
-"""Races between programs of kernels: stores that others read or overwrite without an order.
+"""Races between programs of kernels: stores and loads of the same bytes without an order.
 
 Every program has a vector clock. A release hands it to the flag it writes, an acquire of that flag
 takes it over; a fence does the same for relaxed signals after it, and for relaxed looks before it.
-With scope gpu that holds on one device, with sys between devices. A store is remembered per byte
-with its program and epoch; a load or another store of a program that is not ordered behind it is a
-race, unless the launch of one had ended before the other began: then the host has ordered them, and
-with them all that the one had taken over.
+With scope gpu that holds on one device, with sys between devices. Loads and stores are remembered
+with their program and epoch. A load or store of a program that is not ordered behind a store, or a
+store of one that is not ordered behind a load, is a race, unless the launch of one had ended before
+the other began: then the host has ordered them, and with them all that the one had taken over.
 
-Atomics race with nothing. Loads before a store are not remembered.
+Atomics race with nothing. A store that changes nothing does not either.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import numpy as np
 
 from simrank.engine import user_site
 from simrank.errors import RaceAccess, RaceError, at_text, us_text
+from simrank.kernels.reads import Reads
 
 if TYPE_CHECKING:
     from simrank.device.memory import Storage
@@ -55,10 +56,11 @@ class ProgramRaceError(RaceError):
             f"race (proved) at t={us_text(time_ps)}: nothing orders two programs{made}",
             *(f"  {a.name} {a.verb}{at_text(a.file, a.line)}" for a in (first, second)),
         ]
-        if second.verb == "reads":
+        if "reads" in (first.verb, second.verb):
+            verb = "store" if second.verb == "reads" else "load"
             lines.append(
-                '  to fix: signal with sem="release" after the store and wait with sem="acquire"; '
-                'between devices with scope="sys"'
+                f'  to fix: signal with sem="release" after the {verb} and wait with '
+                'sem="acquire"; between devices with scope="sys"'
             )
         self.args = ("\n".join(lines),)
 
@@ -94,11 +96,13 @@ class ProgramRaces:
     def __init__(self, checker: RaceChecker) -> None:
         self.checker = checker
         self.shadows: WeakKeyDictionary[Storage, _Shadow] = WeakKeyDictionary()
+        self.reads: WeakKeyDictionary[Storage, Reads] = WeakKeyDictionary()
         # Per flag: what a release has handed to it, for each device that sees it, or for all.
         self.flags: WeakKeyDictionary[Storage, dict[int, dict[int, Clock]]] = WeakKeyDictionary()
         self.names: list[tuple[str, int | None]] = [("", None)]
         self.ends: list[int] = [0]  # By program: how many had ended when it did; 0 while it runs.
         self.num_ended = 0
+        self._live: list[int] = []  # `num_ended` of each launch when it began, while it runs.
         self._past: Clock = {}  # What programs that have ended had taken over from running ones.
         self.sites: list[CallSite | None] = []
         self._site_numbers: dict[CallSite | None, int] = {}
@@ -106,7 +110,16 @@ class ProgramRaces:
     def launched(self) -> Launched:
         """Return what is over for a launch that begins now."""
         self._past = self._running(self._past)
+        if not self._live or self._live[0] < self.num_ended:
+            oldest = self._live[0] if self._live else self.num_ended
+            for reads in self.reads.values():
+                reads.forget(lambda reader: 0 < self.ends[reader] <= oldest)
+        self._live.append(self.num_ended)
         return Launched(self.num_ended, dict(self._past))
+
+    def over(self, behind: Launched) -> None:
+        """Note that a launch has ended."""
+        self._live.remove(behind.num_ended)
 
     def start(
         self, kernel: str, number: int, rank: int | None, device: int, behind: Launched
@@ -162,7 +175,8 @@ class Agent:
         self._seen: Clock = {}  # What relaxed looks have met: the next fence takes it over.
 
     def end(self) -> None:
-        """Note that the program has ended."""
+        """Note that the program has ended, which is a fence."""
+        _join(self._clock, self._seen)
         self._known.ended(self._number, self._clock)
 
     # ---- order ----
@@ -219,7 +233,7 @@ class Agent:
     # ---- accesses ----
 
     def loads(self, storage: Storage, places: Array, itemsize: int) -> None:
-        """Check a load against the stores of other programs.
+        """Check a load against the stores of other programs, and remember it.
 
         Raises:
             RaceError: One is not ordered before it, and races are errors.
@@ -228,11 +242,17 @@ class Agent:
             self.looks = False
             self.atomic(storage, places, itemsize, None, hands=False)
             return
-        shadow = self._known.shadows.get(storage)
-        if shadow is None or not places.size:
+        if not places.size:
             return
         first = places.reshape(-1) * itemsize
-        self._check(storage, shadow, first, "reads")
+        shadow = self._known.shadows.get(storage)
+        if shadow is not None:
+            self._check(storage, shadow, first, "reads")
+        reads = self._known.reads.get(storage)
+        if reads is None:
+            reads = self._known.reads[storage] = Reads()
+        site = self._known.site_number()
+        reads.add(first, itemsize, self._number, self._clock[self._number], site)
 
     def stores(self, storage: Storage, places: Array, values: Array) -> None:
         """Check a store against those of other programs of other values, and remember it.
@@ -254,6 +274,7 @@ class Agent:
         differs = (shadow.values[index] != new).any(axis=1)
         if differs.any():
             self._check(storage, shadow, first[differs], "writes")
+            self._check_reads(storage, first[differs], itemsize)
         shadow.values[index] = new
         shadow.writers[index] = self._number
         shadow.epochs[index] = self._clock[self._number]
@@ -268,11 +289,23 @@ class Agent:
             epochs = shadow.epochs[own]
             if not self._is_ordered(writer, int(epochs.max())):
                 worst = int(own[int(epochs.argmax())])
-                self._report(storage, (writer, int(shadow.sites[worst]), worst), verb)
+                self._report(storage, writer, int(shadow.sites[worst]), ("writes", verb))
 
-    def _report(self, storage: Storage, other: tuple[int, int, int], verb: str) -> None:
-        known, (writer, site_number, _) = self._known, other
-        first = _access(known.names[writer], "writes", known.sites[site_number])
+    def _check_reads(self, storage: Storage, first: Array, itemsize: int) -> None:
+        """Check what a store is about to change against the loads of other programs."""
+        reads = self._known.reads.get(storage)
+        if reads is None:
+            return
+        for reader, epoch, site in reads.touched_by(first, itemsize):
+            if not self._is_ordered(reader, epoch):
+                self._report(storage, reader, site, ("reads", "writes"))
+
+    def _report(
+        self, storage: Storage, other: int, site_number: int, verbs: tuple[str, str]
+    ) -> None:
+        """Report a race of this program with what another one did before."""
+        known, (before, verb) = self._known, verbs
+        first = _access(known.names[other], before, known.sites[site_number])
         second = _access(known.names[self._number], verb, user_site())
         made = storage.site()
         error = ProgramRaceError(
@@ -282,9 +315,9 @@ class Agent:
             second,
             None if made is None else str(made.line()),
         )
-        both = (known.names[writer], known.names[self._number])
+        both = (known.names[other], known.names[self._number])
         kernels = [name.partition(" of ")[2] for name, _ in both]  # Once for all their programs.
-        place = (*kernels, known.sites[site_number], user_site(), verb)
+        place = (*kernels, known.sites[site_number], user_site(), *verbs)
         known.checker.note(error, place)
 
 

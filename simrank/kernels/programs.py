@@ -156,6 +156,9 @@ class ProgramRun:
             self.engine.wake([following])
         if self._next >= self.total:
             self.engine.pending.pop(self, None)
+        if self.num_ended == self.total and self.known_races is not None:
+            assert self.behind is not None, "it was asked for with the races"
+            self.known_races.over(self.behind)
 
     def stop(self) -> None:
         """End every program: the rank was aborted."""

@@ -11,7 +11,8 @@ from simrank.errors import SpawnException
 triton = pytest.importorskip("triton")
 tl = pytest.importorskip("triton.language")
 
-from simrank.kernels.algorithms import KernelAlgorithm  # noqa: E402 - it needs triton
+from simrank.kernels import channels  # noqa: E402 - it needs triton
+from simrank.kernels.algorithms import KernelAlgorithm  # noqa: E402
 from simrank.kernels.happens import ProgramRaceError  # noqa: E402
 
 from . import published  # noqa: E402
@@ -176,3 +177,62 @@ def test_published_kernels_have_no_findings(run):
         assert np.all(buffer.float().numpy() == 4.0)
 
     assert run(body, 2, races="report").races == []
+
+
+@triton.jit
+def read_peer_then_overwrite_own(mine, theirs, out, pads, rank, HAS_BARRIER: tl.constexpr):
+    offs = tl.arange(0, 8)
+    channels.barrier(pads, 0, rank, 2)
+    tl.store(out + offs, tl.load(theirs + offs))
+    if HAS_BARRIER:
+        channels.barrier(pads, 0, rank, 2)
+    tl.store(mine + offs, offs + 7.0)
+
+
+@pytest.mark.parametrize("has_barrier", [False, True])
+def test_a_store_to_what_a_peer_still_reads_is_a_race(run, has_barrier):
+    """The second barrier of a symmetric-memory kernel is the one that people forget."""
+
+    def body(rank, ctx):
+        dist.init_process_group("nccl")
+        buffer = symm_mem.empty(8)
+        buffer.fill_(float(rank))
+        handle = symm_mem.rendezvous(buffer)
+        peer, out = handle.get_buffer(1 - rank, (8,), simrank.float32), ctx.zeros(8)
+        read_peer_then_overwrite_own[(1,)](
+            buffer, peer, out, handle.signal_pad_ptrs_dev, rank, HAS_BARRIER=has_barrier
+        )
+        ctx.synchronize()
+
+    races = run(body, 2, races="report").races
+    assert bool(races) is not has_barrier
+    if races:
+        assert (races[0].first.verb, races[0].second.verb) == ("reads", "writes")
+        assert "after the load and wait" in str(races[0])
+
+
+@triton.jit
+def every_other(memory, flag, rank, FIRST: tl.constexpr):
+    offs = 2 * tl.arange(0, 8)
+    if rank == 0:
+        tl.load(memory + offs)
+        tl.atomic_xchg(flag, 1, sem="relaxed", scope="sys")
+    else:
+        while tl.atomic_add(flag, 0, sem="relaxed", scope="sys") != 1:
+            pass
+        tl.store(memory + FIRST + offs, 3.0)
+
+
+@pytest.mark.parametrize(("first", "num_races"), [(0, 1), (1, 0)])
+def test_loads_with_gaps_count_for_what_they_load(run, first, num_races):
+    """A store between the elements that another program loads races with nothing."""
+
+    def body(rank, ctx):
+        dist.init_process_group("nccl")
+        handle = symm_mem.rendezvous(symm_mem.empty(16))
+        memory = handle.get_buffer(0, (16,), simrank.float32)
+        flag = handle.get_signal_pad(1)
+        every_other[(1,)](memory, flag, rank, FIRST=first)
+        ctx.synchronize()
+
+    assert len(run(body, 2, races="report").races) == num_races
