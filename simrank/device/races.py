@@ -196,17 +196,17 @@ class RaceChecker:
         """Simulated time in picoseconds."""
         return self._engine.now_ps
 
-    def note(self, error: RaceError, place: tuple[object, ...]) -> None:
+    def note(self, error: RaceError, place: tuple[object, ...], *, is_proved: bool = True) -> None:
         """Keep a race, or raise it; once for each pair of places.
 
         Raises:
-            RaceError: Races are errors.
+            RaceError: Races are errors, and this one is proved.
         """
         if place in self._places:
             return
         self._places.add(place)
         self.found.append(error)
-        if self._raises:
+        if self._raises and is_proved:
             raise error
 
     def _report(self, storage: Storage, first: _Access, second: _Access) -> None:

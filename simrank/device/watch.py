@@ -10,6 +10,8 @@ import numpy as np
 from simrank.engine import Handle
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from simrank.device.memory import AddressSpace, Storage
     from simrank.engine import Engine
 
@@ -58,9 +60,11 @@ class Watchers:
 
     Attributes:
         versions: How often each storage was written while somebody looked.
+        listener: Told of every write to what somebody has looked at, or None.
     """
 
     def __init__(self) -> None:
+        self.listener: Callable[[Storage, int, int], None] | None = None
         self.versions: WeakKeyDictionary[Storage, int] = WeakKeyDictionary()
         self._watches: WeakKeyDictionary[Storage, list[Watch]] = WeakKeyDictionary()
 
@@ -85,6 +89,8 @@ class Watchers:
         if storage not in self.versions:
             return  # Nobody has ever looked at it.
         self.versions[storage] += 1
+        if self.listener is not None:
+            self.listener(storage, low, high)
         for watch in list(self._watches.get(storage, ())):
             if any(
                 s is storage and first < high and low < last for s, first, last, _ in watch.polls

@@ -20,6 +20,7 @@ import numpy as np
 from simrank.engine import user_site
 from simrank.errors import RaceAccess, RaceError, at_text, us_text
 from simrank.kernels.reads import Reads
+from simrank.kernels.signals import Signals, Waiter, stale
 
 if TYPE_CHECKING:
     from simrank.device.memory import Storage
@@ -82,10 +83,12 @@ class Launched(NamedTuple):
     """What a launch is ordered behind, as it begins.
 
     Attributes:
+        number: Which launch it is.
         num_ended: How many programs had ended.
         clock: What those had taken over from programs that had not.
     """
 
+    number: int
     num_ended: int
     clock: Clock
 
@@ -102,6 +105,8 @@ class ProgramRaces:
         self.names: list[tuple[str, int | None]] = [("", None)]
         self.ends: list[int] = [0]  # By program: how many had ended when it did; 0 while it runs.
         self.num_ended = 0
+        self._num_launches = 0
+        self.signals = Signals()
         self._live: list[int] = []  # `num_ended` of each launch when it began, while it runs.
         self._past: Clock = {}  # What programs that have ended had taken over from running ones.
         self.sites: list[CallSite | None] = []
@@ -115,7 +120,8 @@ class ProgramRaces:
             for reads in self.reads.values():
                 reads.forget(lambda reader: 0 < self.ends[reader] <= oldest)
         self._live.append(self.num_ended)
-        return Launched(self.num_ended, dict(self._past))
+        self._num_launches += 1
+        return Launched(self._num_launches, self.num_ended, dict(self._past))
 
     def over(self, behind: Launched) -> None:
         """Note that a launch has ended."""
@@ -160,7 +166,8 @@ class Agent:
     """One program: what it does, and what it is ordered behind."""
 
     __slots__ = (
-        "_clock", "_device", "_fenced", "_known", "_number", "_seen", "_since", "looks", "signal",
+        "_clock", "_device", "_fenced", "_known", "_launch", "_number", "_seen", "_since", "looks",
+        "signal",
     )  # fmt: skip
 
     def __init__(self, known: ProgramRaces, number: int, device: int, behind: Launched) -> None:
@@ -170,6 +177,7 @@ class Agent:
         self._number = number
         self._device = device
         self._since = behind.num_ended
+        self._launch = behind.number
         self._clock: Clock = {**behind.clock, number: 1}
         self._fenced: Clock = {}  # Its clock at the last fence: relaxed signals hand this on.
         self._seen: Clock = {}  # What relaxed looks have met: the next fence takes it over.
@@ -178,6 +186,18 @@ class Agent:
         """Note that the program has ended, which is a fence."""
         _join(self._clock, self._seen)
         self._known.ended(self._number, self._clock)
+
+    def took(self, storage: Storage, low: int, high: int) -> None:
+        """Note that the program has waited until a flag had a value, and report a stale one."""
+        known, (name, rank) = self._known, self._known.names[self._number]
+        waiter = Waiter(
+            self._launch, name.partition(" of ")[2], f"{name} of rank {rank}", user_site()
+        )
+        before = known.signals.take(storage, low, high, waiter)
+        if before is not None:
+            error = stale(known.checker.now_ps, rank, (before, waiter), storage)
+            place = ("stale signal", waiter.kernel, waiter.site)
+            known.checker.note(error, place, is_proved=False)
 
     # ---- order ----
 

@@ -236,6 +236,8 @@ class ProgramSync:
         self._own_rate: float = run.device.spec.memory_bandwidth_bytes_per_s
         self._sharing = run.sharing
         self.races: Agent | None = None
+        if run.known_races is not None:
+            self._watchers.listener = run.known_races.signals.wrote
         if run.known_races is not None and run.behind is not None:
             self.races = run.known_races.start(
                 run.name, number, run.rank, run.device.index, run.behind
@@ -407,10 +409,17 @@ class ProgramSync:
         self.num_effects += 1
         self._polls.clear()
 
-    def leave_spin(self) -> None:
-        """Note that it has ended."""
+    def leave_spin(self, *, for_value: bool = False) -> None:
+        """Note that it has ended; `for_value`: because what it looked at had a value."""
         self._num_spins -= 1
-        self._polls.clear()
+        self.end_wait(for_value=for_value)
+
+    def end_wait(self, *, for_value: bool) -> None:
+        """Note that a wait is over, and of which signals if it was for a value."""
+        polls, self._polls = self._polls, []
+        if for_value and self.races is not None:
+            for storage, low, high, _ in polls:
+                self.races.took(storage, low, high)
 
     def next_round(self, effects_before: int, *, is_pure: bool) -> None:
         """Wait after a round that has changed nothing: for a change of what it looked at."""
@@ -452,8 +461,12 @@ class ProgramSync:
         if profile is not None:
             profile.here().parked_ps += self._engine.now_ps - start_ps
 
-    def wait_until(self, holds: Callable[[], Block], found: Block, budget_ps: int | None) -> Block:
-        """Look again at each change until all hold, or the time is over."""
+    def wait_until(
+        self, holds: Callable[[], Block], budget_ps: int | None, *, for_value: bool
+    ) -> Block:
+        """Look at each change until all hold, or the time is over."""
+        self._polls.clear()
+        found = holds()
         deadline_ps = None if budget_ps is None else self.clock_ps + budget_ps
         while not np.all(found.values):
             if deadline_ps is not None:
@@ -464,7 +477,7 @@ class ProgramSync:
             else:
                 self.park()
             found = holds()
-        self._polls.clear()
+        self.end_wait(for_value=for_value)
         return found
 
     def _nap(self, delay_ps: int) -> None:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from simrank.kernels.block import Block, as_logical, constant
 from simrank.kernels.language.control import device_assert
-from simrank.kernels.spins import counting_spin, pure_spin
-from simrank.kernels.waits import is_pure_spin
+from simrank.kernels.spins import spin
+from simrank.kernels.waits import is_for_value, is_pure_spin
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -131,13 +131,16 @@ class Rewriter(ast.NodeTransformer):
 
     def visit_While(self, node: ast.While) -> Any:
         """Ask before each round of a loop that may wait whether it should be parked."""
-        waits, is_pure = self._is_wait(node), is_pure_spin(node)
+        waits = self._is_wait(node)
+        traits: list[ast.expr] = [
+            ast.Constant(is_pure_spin(node)), ast.Constant(is_for_value(node.test))
+        ]  # fmt: skip
         self.generic_visit(node)
         if not waits:
             return node
         name = self._fresh()
-        guard = f"__{'pure' if is_pure else 'counting'}_spin"
-        make = ast.Assign([ast.Name(name, ast.Store())], _call(ast.Name(guard, ast.Load())))
+        guard = ast.Call(ast.Name("__spin", ast.Load()), traits, [])
+        make = ast.Assign([ast.Name(name, ast.Store())], guard)
         again = _call(ast.Attribute(ast.Name(name, ast.Load()), "again", ast.Load()))
         over = _call(ast.Attribute(ast.Name(name, ast.Load()), "over", ast.Load()))
         ast.copy_location(again, node.test)
@@ -215,6 +218,5 @@ HELPERS = {
     "__decides_and": lambda left: type(left) is not Block and not left,
     "__decides_or": lambda left: type(left) is not Block and bool(left),
     "__assert": device_assert,
-    "__pure_spin": pure_spin,
-    "__counting_spin": counting_spin,
+    "__spin": spin,
 }

@@ -143,7 +143,7 @@ def _wait(pointer: Any, element: ElementType, cmp: Any, cmp_val: Any) -> Block:
         value = int(np.asarray(found.values).reshape(-1)[0])
         return Block(np.bool_(_COMPARISONS[kind](value, wanted)), types.int1)
 
-    sync.wait_until(holds, holds(), None)
+    sync.wait_until(holds, None, for_value=_COMPARISONS[kind] is operator.eq)
     return constant(_STATUS)
 
 

@@ -13,10 +13,11 @@ if TYPE_CHECKING:
 class Spin:
     """A loop of a kernel that may wait: asked before every round."""
 
-    __slots__ = ("_effects", "_is_pure", "_sync")
+    __slots__ = ("_effects", "_for_value", "_is_pure", "_sync")
 
-    def __init__(self, *, is_pure: bool) -> None:
+    def __init__(self, *, is_pure: bool, for_value: bool) -> None:
         self._is_pure = is_pure
+        self._for_value = for_value
         self._sync: ProgramSync | None = machine.now().sync
         self._effects = 0
         if self._sync is not None:
@@ -37,14 +38,14 @@ class Spin:
     def over(self) -> None:
         """Note the end of the loop."""
         if self._sync is not None:
-            self._sync.leave_spin()
+            self._sync.leave_spin(for_value=self._for_value)
 
 
-def pure_spin() -> Spin:
-    """Return the guard of a loop that only looks."""
-    return Spin(is_pure=True)
+def spin(is_pure: bool, for_value: bool) -> Spin:
+    """Return the guard of a loop.
 
-
-def counting_spin() -> Spin:
-    """Return the guard of a loop that looks, and counts or backs off."""
-    return Spin(is_pure=False)
+    Args:
+        is_pure: It only looks; it neither counts nor backs off.
+        for_value: It ends when what it looks at has a value, not when it is past one.
+    """
+    return Spin(is_pure=is_pure, for_value=for_value)

@@ -172,3 +172,23 @@ def is_pure_spin(loop: ast.While) -> bool:
                     return False
                 seen.update(_stored_names(node))
     return True
+
+
+def is_for_value(test: ast.expr) -> bool:
+    """Whether a loop with this test ends when something has a value, not when it is past one."""
+    compared = [
+        (comparison, node)
+        for node in ast.walk(test)
+        if isinstance(node, ast.Compare)
+        for comparison in node.ops
+    ]
+    negated = {
+        id(part)
+        for node in ast.walk(test)
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not)
+        for part in ast.walk(node.operand)
+    }
+    return bool(compared) and all(
+        isinstance(comparison, ast.Eq if id(node) in negated else ast.NotEq)
+        for comparison, node in compared
+    )

@@ -450,10 +450,10 @@ def atomic_poll(
         equal: Block = found == wanted
         return equal
 
-    found = holds()
-    if programs.sync is not None:
-        budget_ps = None if timeout_ns is None else int(timeout_ns) * 1000
-        found = programs.sync.wait_until(holds, found, budget_ps)
+    if programs.sync is None:
+        return Block(holds().values, int1)
+    budget_ps = None if timeout_ns is None else int(timeout_ns) * 1000
+    found = programs.sync.wait_until(holds, budget_ps, for_value=True)
     return Block(found.values, int1)
 
 

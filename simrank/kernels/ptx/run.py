@@ -73,6 +73,7 @@ class Lanes:
             runs = (self._places < end) & ~self._blocked
             if not runs.any():
                 if not self._blocked.any():
+                    self._end_wait()
                     return
                 self._unblock()
                 continue
@@ -117,6 +118,14 @@ class Lanes:
             self._blocked_effects = sync.num_effects
         else:  # It counts or looks at the clock: it goes on by itself.
             sync.poll_again()
+
+    def _end_wait(self) -> None:
+        sync = machine.now().sync
+        if sync is not None and self.loops:
+            compared = [
+                part.opcode[1] for part in self.snippet.instructions if part.opcode[0] == "setp"
+            ]
+            sync.end_wait(for_value=bool(compared) and set(compared) <= {"eq", "ne"})
 
     def _unblock(self) -> None:
         """Let blocked lanes look again, once something they looked at may have changed."""
