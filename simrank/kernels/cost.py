@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from simrank.hardware.gemm import gemm_ps
 from simrank.hardware.roofline import peak_flops
+from simrank.kernels import machine
+from simrank.kernels.machine import Statistics
 from simrank.units import PS_PER_S
 
 if TYPE_CHECKING:
     from simrank.device.device import Device
+    from simrank.device.memory import Storage
     from simrank.hardware.spec import DeviceSpec
-    from simrank.kernels.machine import Statistics
 
 # Assumed: L2 delivers 2.5 times the memory's bandwidth (H100: 5.5 to 7 TB/s were measured beside
 # 3.35 of HBM3; Chips and Cheese, "Nvidia's H100: Funny L2, and Tons of Bandwidth", 2023).
@@ -165,3 +167,34 @@ def _library_ps(statistics: Statistics, spec: DeviceSpec, num_programs: int) -> 
         either = [gemm_ps(spec.gemm_table, dtype, 1, m, n, inner) or 0 for m, n in shapes]
         longest_ps += max(either)
     return longest_ps
+
+
+class TimedStatistics(Statistics):
+    """Statistics of programs that run one by one, each with a clock of its own."""
+
+    def __init__(self, device: Device, slots: int) -> None:
+        super().__init__()
+        self._device = device
+        self._slots = slots
+
+    def count(
+        self,
+        storage: Storage,
+        num_lanes: int,
+        num_active: int,
+        extent: tuple[int, int, int],
+        *,
+        writes: bool,
+    ) -> None:
+        """Count an access, and charge it to the program that runs now."""
+        super().count(storage, num_lanes, num_active, extent, writes=writes)
+        sync = machine.now().sync
+        if sync is not None:
+            sync.charge_access(storage, num_active * extent[2], writes=writes)
+
+    def count_flops(self, name: str, num_flops: int, num_outputs: int) -> None:
+        """Count a dot, and charge it to the program that runs now."""
+        super().count_flops(name, num_flops, num_outputs)
+        sync = machine.now().sync
+        if sync is not None:
+            sync.charge(flops_ps(self._device.spec, name, num_flops) * self._slots)

@@ -13,12 +13,12 @@ from simrank.engine import Activity
 from simrank.kernels import arguments
 from simrank.kernels.batches import Grid
 from simrank.kernels.compiled import COMPILER_OPTIONS, resources, warm_kernel
-from simrank.kernels.cost import DEFAULT_CTAS_PER_SM, KernelCost, kernel_cost
+from simrank.kernels.cost import DEFAULT_CTAS_PER_SM, KernelCost, TimedStatistics, kernel_cost
 from simrank.kernels.link import link, written_by_jit
 from simrank.kernels.machine import Options, Statistics
 from simrank.kernels.memory import PublishedError
 from simrank.kernels.profile import profile_of
-from simrank.kernels.programs import ProgramRun, TimedStatistics
+from simrank.kernels.programs import ProgramRun
 from simrank.ranks import current_program
 from simrank.units import PS_PER_S
 

@@ -17,9 +17,8 @@ from simrank.engine import Task, TaskGroup, limits
 from simrank.engine.limits import PollReason
 from simrank.kernels import machine
 from simrank.kernels.block import Anchor
-from simrank.kernels.cost import flops_ps
 from simrank.kernels.happens import races_of
-from simrank.kernels.machine import Programs, Statistics
+from simrank.kernels.machine import Programs
 from simrank.ranks import set_program
 from simrank.units import PS_PER_S
 
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
     from simrank.kernels.block import Block
     from simrank.kernels.happens import Agent
     from simrank.kernels.language.atomics import Order
-    from simrank.kernels.machine import Options
+    from simrank.kernels.machine import Options, Statistics
     from simrank.ranks import Program
 
 Array = np.ndarray[Any, Any]
@@ -484,34 +483,3 @@ class ProgramSync:
         reason = PollReason(f"atomic_poll with a time limit in kernel '{self._run.name}'")
         self._engine.sleep_weakly(self._task, self.clock_ps + delay_ps, reason)
         machine.set_running(self.programs)
-
-
-class TimedStatistics(Statistics):
-    """Statistics of programs that run one by one, each with a clock of its own."""
-
-    def __init__(self, device: Device, slots: int) -> None:
-        super().__init__()
-        self._device = device
-        self._slots = slots
-
-    def count(
-        self,
-        storage: Storage,
-        num_lanes: int,
-        num_active: int,
-        extent: tuple[int, int, int],
-        *,
-        writes: bool,
-    ) -> None:
-        """Count an access, and charge it to the program that runs now."""
-        super().count(storage, num_lanes, num_active, extent, writes=writes)
-        sync = machine.now().sync
-        if sync is not None:
-            sync.charge_access(storage, num_active * extent[2], writes=writes)
-
-    def count_flops(self, name: str, num_flops: int, num_outputs: int) -> None:
-        """Count a dot, and charge it to the program that runs now."""
-        super().count_flops(name, num_flops, num_outputs)
-        sync = machine.now().sync
-        if sync is not None:
-            sync.charge(flops_ps(self._device.spec, name, num_flops) * self._slots)
