@@ -153,7 +153,9 @@ def cases():
     n = 500 * 1024 - 100
     big = _normal(512, 512)
     heads = _normal(4, 512, 64)
-    tiles = _normal(96, 256)
+    tiles = _normal(96, 256)  # Of about half of them the sum is positive: every branch diverges.
+    few_differ = abs(tiles)
+    few_differ[[17, 40, 66]] *= -1  # Three programs go another way, each at one tile.
     return {
         "vector_add": (vector_add, (500,), [_normal(n), _normal(n), np.zeros(n, "f4")], [n, 1024]),
         "softmax": (
@@ -166,7 +168,8 @@ def cases():
             attention, (8, 4), [heads, heads[::-1].copy(), heads + 1, np.zeros_like(heads)],
             [0.125, 512, 64, 64, 64],
         ),
-        "persistent": (persistent, (12,), [tiles, np.zeros_like(tiles)], [96, 256]),
+        "persistent": (persistent, (12,), [few_differ, np.zeros_like(tiles)], [96, 256]),
+        "persistent_random": (persistent, (12,), [tiles, np.zeros_like(tiles)], [96, 256]),
         "different_trips": (
             different_trips, (64,), [tiles[:64].copy(), np.zeros((64, 256), "f4")], [256],
         ),

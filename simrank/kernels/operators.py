@@ -105,8 +105,10 @@ def _move_pointer(first: Block, second: Any, name: str) -> Block:
     if are_blocks and places.shape[1:] != steps.shape[1:]:
         check_broadcast(pointer, offset)
         places, steps = aligned(places, steps)
-    # numpy makes int64 of int64 places and all integers but uint64.
-    return _moved(pointer, places, wide(steps) if offset.element is uint64 else steps, name)
+    # numpy makes int64 of a place and all integers but uint64; of arrays it does so slowly.
+    if type(steps) is _ndarray or offset.element is uint64:
+        steps = wide(steps)
+    return _moved(pointer, places, steps, name)
 
 
 def _moved(pointer: Block, places: Any, steps: Any, name: str) -> Block:
