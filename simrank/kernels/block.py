@@ -141,6 +141,9 @@ class Block:
         values = self.values
         if type(values) is not _ndarray:
             values = values.reshape(1)
+        num_used = sum(part is not None for part in indices)
+        if num_used > values.ndim - 1:
+            raise ValueError(f"too many indices for tensor of rank {values.ndim - 1}")
         return Block(values[(slice(None), *indices)], self.element, self.base)
 
     def to(

@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from simrank.kernels import illegal, machine
-from simrank.kernels.block import Anchor, Block, addresses, aligned, as_block, cast_to
+from simrank.kernels.block import (
+    Anchor,
+    Block,
+    addresses,
+    aligned,
+    as_block,
+    cast_to,
+    common_shape,
+)
 from simrank.kernels.illegal import IllegalAccessError, Lanes
 from simrank.kernels.types import int1
 
@@ -103,6 +111,8 @@ def _lanes(pointer: Block, values: Any, mask: Any) -> tuple[Any, Any]:
     arrays = [a for a in (places, values, active) if type(a) is _ndarray]
     if not arrays:
         return places, active
+    for array in arrays[1:] if is_block else ():
+        common_shape(tuple(pointer.shape), array.shape[1:])  # Else it says so in Triton's words.
     num_axes = max(array.ndim for array in arrays)
     wide = [_with_axes(array, num_axes) for array in arrays]
     common = np.broadcast_shapes(*(array.shape for array in wide))

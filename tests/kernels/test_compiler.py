@@ -192,7 +192,20 @@ def failed_assertion(x_ptr):
     tl.static_assert(x_ptr.dtype.element_ty == tl.float16, "it is not fp16")
 
 
+@triton.jit
+def mask_of_another_shape(x_ptr):
+    rows = tl.arange(0, 8)[:, None] + tl.arange(0, 16)[None, :]
+    tl.load(x_ptr + rows, mask=tl.arange(0, 16)[:, None] < 4)
+
+
+@triton.jit
+def index_of_scalar(x_ptr):
+    tl.store(x_ptr + tl.arange(0, 8), tl.load(x_ptr)[:, None])
+
+
 REFUSED = {
+    mask_of_another_shape: "Cannot make_shape_compatible: incompatible dimensions at index 0",
+    index_of_scalar: "too many indices for tensor of rank 0",
     odd_arange: "arange's range must be a power of 2",
     reversed_arange: "arange's end argument must be greater than the start argument",
     odd_shape: "must be a power of 2",

@@ -14,11 +14,16 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 Array = np.ndarray[Any, Any]
+# Pairs of floats of 8 and of 4 bits, and of bare powers of two.
 _FP8: dict[str, Any] = {"e4m3x2": ml_dtypes.float8_e4m3fn, "e5m2x2": ml_dtypes.float8_e5m2}
+_FP4, _POWERS = "e2m1x2", "ue8m0x2"
+_NARROW = {*_FP8, _FP4, _POWERS}
+_POWER_BIAS, _POWER_NAN = 127, 255
 _PAIRS = {"f16x2": "f16", "bf16x2": "bf16"}
 _ROUNDINGS = {"rni": np.rint, "rzi": np.trunc, "rmi": np.floor, "rpi": np.ceil}
 _KNOWN = {
-    "rn", "rz", "rna", "rni", "rzi", "rmi", "rpi", "sat", "satfinite", "ftz", "relu", "approx",
+    "rn", "rz", "rp", "rna", "rni", "rzi", "rmi", "rpi", "sat", "satfinite", "ftz", "relu",
+    "approx",
 }  # fmt: skip
 
 
@@ -30,13 +35,13 @@ def convert(opcode: tuple[str, ...], sources: Sequence[Array]) -> Array:
     """
     *modifiers, target, source = opcode[1:]
     name = ".".join(opcode)
-    known = {*TYPES, *_FP8}
+    known = {*TYPES, *_NARROW}
     if target not in known or source not in known or set(modifiers) - _KNOWN:
         raise UnsupportedError(f"inline assembly with {name} is not supported: no such conversion")
-    if source in _FP8:
-        return _from_fp8(sources[0], source, target)
-    if target in _FP8 or target in _PAIRS:
-        return _to_pair(sources, source, target, is_relu="relu" in modifiers)
+    if source in _NARROW:
+        return _from_narrow(sources[0], source, target)
+    if target in _NARROW or target in _PAIRS:
+        return _to_pair(sources, source, target, modifiers)
     values = read_as(sources[0], source)
     if is_float(source) and not is_float(target):
         return bits_of(_to_integer(values, TYPES[target], modifiers), target)
@@ -83,25 +88,49 @@ def _to_integer(values: Array, dtype: np.dtype[Any], modifiers: Sequence[str]) -
     return np.where(wide >= float(info.max), dtype.type(info.max), found)
 
 
-def _to_pair(sources: Sequence[Array], source: str, target: str, *, is_relu: bool) -> Array:
+def _to_pair(sources: Sequence[Array], source: str, target: str, modifiers: Sequence[str]) -> Array:
     """Put two values side by side, the first above the second."""
     if source in _PAIRS:
         both = read_as(sources[0], source).astype(np.float32)
     else:
         upper, lower = (read_as(bits, source) for bits in sources)
         both = np.stack([lower, upper], axis=-1)
-    if is_relu:
+    if "relu" in modifiers:
         both = np.maximum(both, 0)
     if target in _PAIRS:
         return bits_of(both, target)
-    dtype = np.dtype(_FP8[target])
-    largest = float(ml_dtypes.finfo(dtype).max)  # type: ignore[no-untyped-call]
-    narrow = np.clip(both, -largest, largest).astype(dtype)  # These conversions saturate.
-    return np.ascontiguousarray(narrow).view(np.uint16).reshape(-1).astype(np.uint64)
+    if target == _FP4:
+        # NaN gives the largest value (PTX ISA 8.8, cvt).
+        narrow = np.clip(np.nan_to_num(both, nan=6.0), -6.0, 6.0).astype(ml_dtypes.float4_e2m1fn)
+        codes = narrow.view(np.uint8) & 0xF
+        packed: Array = codes[:, 0] | codes[:, 1] << 4
+        return packed.astype(np.uint64)
+    if target == _POWERS:
+        codes = _power_codes(both, rounds_up="rp" in modifiers)
+    else:
+        dtype = np.dtype(_FP8[target])
+        largest = float(ml_dtypes.finfo(dtype).max)  # type: ignore[no-untyped-call]
+        codes = np.clip(both, -largest, largest).astype(dtype)  # These conversions saturate.
+    return np.ascontiguousarray(codes).view(np.uint16).reshape(-1).astype(np.uint64)
 
 
-def _from_fp8(bits: Array, source: str, target: str) -> Array:
+def _power_codes(values: Array, *, rounds_up: bool) -> Array:
+    """Return the biased exponents of powers of two, up or toward zero; signs are dropped."""
+    wide = np.abs(values.astype(np.float64))
+    fraction, exponent = np.frexp(wide)  # Of 0.5 to 1: an exact power of two has 0.5.
+    exponent = exponent - 1 + ((fraction > 0.5) & rounds_up)
+    inside = np.clip(exponent, -_POWER_BIAS, _POWER_BIAS)
+    inside = np.where(wide == 0, -_POWER_BIAS, np.where(np.isinf(wide), _POWER_BIAS, inside))
+    return np.where(np.isnan(wide), _POWER_NAN, inside + _POWER_BIAS).astype(np.uint8)
+
+
+def _from_narrow(bits: Array, source: str, target: str) -> Array:
     if target not in _PAIRS:
         raise UnsupportedError(f"inline assembly with a conversion of {source} to {target}")
-    pair = bits.astype(np.uint16).view(np.dtype(_FP8[source])).reshape(-1, 2)
+    if source == _FP4:
+        codes = np.stack([bits & 0xF, (bits >> 4) & 0xF], axis=-1).astype(np.uint8)
+        pair = codes.view(ml_dtypes.float4_e2m1fn)
+    else:
+        dtype = ml_dtypes.float8_e8m0fnu if source == _POWERS else _FP8[source]
+        pair = bits.astype(np.uint16).view(np.dtype(dtype)).reshape(-1, 2)
     return bits_of(pair.astype(np.float32), target)
