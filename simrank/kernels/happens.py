@@ -4,14 +4,15 @@ Every program has a vector clock. A release hands it to the flag it writes, an a
 takes it over; a fence does the same for relaxed signals after it, and for relaxed looks before it.
 With scope gpu that holds on one device, with sys between devices. A store is remembered per byte
 with its program and epoch; a load or another store of a program that is not ordered behind it is a
-race, unless the launch of one had ended before the other began: then the host has ordered them.
+race, unless the launch of one had ended before the other began: then the host has ordered them, and
+with them all that the one had taken over.
 
 Atomics race with nothing. Loads before a store are not remembered.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -75,6 +76,18 @@ class _Shadow:
         self.values = storage.array(np.dtype(np.uint8))[:size].copy()
 
 
+class Launched(NamedTuple):
+    """What a launch is ordered behind, as it begins.
+
+    Attributes:
+        num_ended: How many programs had ended.
+        clock: What those had taken over from programs that had not.
+    """
+
+    num_ended: int
+    clock: Clock
+
+
 class ProgramRaces:
     """What is known of the stores and signals of all programs of one Context."""
 
@@ -86,10 +99,18 @@ class ProgramRaces:
         self.names: list[tuple[str, int | None]] = [("", None)]
         self.ends: list[int] = [0]  # By program: how many had ended when it did; 0 while it runs.
         self.num_ended = 0
+        self._past: Clock = {}  # What programs that have ended had taken over from running ones.
         self.sites: list[CallSite | None] = []
         self._site_numbers: dict[CallSite | None, int] = {}
 
-    def start(self, kernel: str, number: int, rank: int | None, device: int, since: int) -> Agent:
+    def launched(self) -> Launched:
+        """Return what is over for a launch that begins now."""
+        self._past = self._running(self._past)
+        return Launched(self.num_ended, dict(self._past))
+
+    def start(
+        self, kernel: str, number: int, rank: int | None, device: int, behind: Launched
+    ) -> Agent:
         """Return a program's clock.
 
         Args:
@@ -97,11 +118,20 @@ class ProgramRaces:
             number: The program's id.
             rank: Whose launch it is.
             device: Where it runs.
-            since: `num_ended` when its launch began.
+            behind: What was over when its launch began.
         """
         self.names.append((f"program {number} of kernel '{kernel}'", rank))
         self.ends.append(0)
-        return Agent(self, len(self.ends) - 1, device, since)
+        return Agent(self, len(self.ends) - 1, device, behind)
+
+    def ended(self, number: int, clock: Clock) -> None:
+        """Note that a program has ended, and what it was ordered behind."""
+        self.num_ended += 1
+        self.ends[number] = self.num_ended
+        _join(self._past, self._running(clock))
+
+    def _running(self, clock: Clock) -> Clock:
+        return {number: epoch for number, epoch in clock.items() if not self.ends[number]}
 
     def site_number(self) -> int:
         """Return a number for where the running program is."""
@@ -120,21 +150,20 @@ class Agent:
         "_clock", "_device", "_fenced", "_known", "_number", "_seen", "_since", "looks", "signal",
     )  # fmt: skip
 
-    def __init__(self, known: ProgramRaces, number: int, device: int, since: int) -> None:
+    def __init__(self, known: ProgramRaces, number: int, device: int, behind: Launched) -> None:
         self.signal: Order | None = None  # While a store is a signal: how it orders.
         self.looks = False  # While a load is volatile: a relaxed look at a signal.
         self._known = known
         self._number = number
         self._device = device
-        self._since = since
-        self._clock: Clock = {number: 1}
+        self._since = behind.num_ended
+        self._clock: Clock = {**behind.clock, number: 1}
         self._fenced: Clock = {}  # Its clock at the last fence: relaxed signals hand this on.
         self._seen: Clock = {}  # What relaxed looks have met: the next fence takes it over.
 
     def end(self) -> None:
         """Note that the program has ended."""
-        self._known.num_ended += 1
-        self._known.ends[self._number] = self._known.num_ended
+        self._known.ended(self._number, self._clock)
 
     # ---- order ----
 

@@ -102,7 +102,7 @@ class ProgramRun:
         self._body = body
         self._options = options
         self.known_races = races_of(device.races)
-        self.since = 0 if self.known_races is None else self.known_races.num_ended
+        self.behind = None if self.known_races is None else self.known_races.launched()
         self._next = 0
         self._live: dict[int, ProgramSync] = {}
         self.routes: dict[int, tuple[int, float]] = {}  # Latency and bandwidth to peers, once.
@@ -228,9 +228,9 @@ class ProgramSync:
         self._random = random.Random(f"{seed}:{run.rank}:{number}") if seed else None
         self._routes = run.routes
         self.races: Agent | None = None
-        if run.known_races is not None:
+        if run.known_races is not None and run.behind is not None:
             self.races = run.known_races.start(
-                run.name, number, run.rank, run.device.index, run.since
+                run.name, number, run.rank, run.device.index, run.behind
             )
 
     # ---- time ----

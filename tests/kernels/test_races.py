@@ -31,6 +31,27 @@ def put_then_signal(
         tl.store(out + offs, tl.load(mine + offs))
 
 
+@triton.jit
+def put_signal_and_stay(theirs, their_flag, own_flag):
+    offs = tl.arange(0, 8)
+    tl.store(theirs + offs, offs + 1.0)
+    tl.atomic_xchg(their_flag, 1, sem="release", scope="sys")
+    while tl.atomic_add(own_flag, 0, sem="acquire", scope="sys") != 1:
+        pass
+
+
+@triton.jit
+def wait_for_signal(own_flag):
+    while tl.atomic_add(own_flag, 0, sem="acquire", scope="sys") != 1:
+        pass
+
+
+@triton.jit
+def overwrite_then_signal(mine, their_flag):
+    tl.store(mine + tl.arange(0, 8), tl.zeros((8,), tl.float32))
+    tl.atomic_xchg(their_flag, 1, sem="release", scope="sys")
+
+
 def signalled(run, sem, scope="sys", **options):
     """Run it on two ranks and return the Context."""
 
@@ -63,6 +84,27 @@ def test_a_relaxed_signal_after_a_store_is_a_race(run):
 def test_a_release_signal_orders_what_was_stored_before_it(run):
     """No finding."""
     assert signalled(run, "release", races="report").races == []
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_launch_is_ordered_behind_what_the_one_before_it_waited_for(run, waits):
+    """The peer that stored still runs; without the wait the two stores race."""
+
+    def body(rank, ctx):
+        dist.init_process_group("nccl")
+        buffer = symm_mem.empty(8)
+        handle = symm_mem.rendezvous(buffer)
+        theirs, own = (handle.get_signal_pad(peer) for peer in (1 - rank, rank))
+        if rank == 0:
+            peer = handle.get_buffer(1, (8,), simrank.float32)
+            put_signal_and_stay[(1,)](peer, theirs, own)
+        else:
+            if waits:
+                wait_for_signal[(1,)](own)
+            overwrite_then_signal[(1,)](buffer, theirs)
+        ctx.synchronize()
+
+    assert len(run(body, 2, races="report").races) == (0 if waits else 1)
 
 
 def test_a_release_for_one_device_does_not_order_another(run):
