@@ -7,7 +7,7 @@ tensor as a function (`ctx.exp(x)` is `x.exp()`). What needs the device is in `C
 from __future__ import annotations
 
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from simrank.device import factories, indexing, joining, products
 from simrank.device.arithmetic import parse_device
@@ -247,6 +247,11 @@ class CudaNames:
         """Return what a device is."""
         return self._context.device_of(device).spec.name
 
+    def get_device_properties(self, device: Any = None) -> DeviceProperties:  # noqa: ANN401
+        """Return what programs size themselves by."""
+        spec = self._context.device_of(device).spec
+        return DeviceProperties(spec.name, spec.memory_bytes, spec.num_sms)
+
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - nothing
         """Refuse what simrank does not have of torch.cuda, by name.
 
@@ -254,6 +259,14 @@ class CudaNames:
             UnsupportedError: Always; it is also an AttributeError, so that `hasattr` works.
         """
         raise _MissingError(f"cuda.{name} is not supported")
+
+
+class DeviceProperties(NamedTuple):
+    """What a cluster's file says of a device, under torch's names."""
+
+    name: str
+    total_memory: int
+    multi_processor_count: int
 
 
 class _MissingError(UnsupportedError, AttributeError):

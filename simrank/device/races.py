@@ -6,6 +6,10 @@ to the same bytes, one of them a write, that are ordered by none of these are a 
 hardware, whatever the simulated times say. A host read counts as a copy on the current stream.
 
 Accesses of different ranks are not compared: each rank has its own tensors.
+
+A kernel that waits for flags in memory may order itself. What is written behind its launch may be
+what it waits for; so is what was written before, if behind that a stream wrote integers that the
+kernel may look at.
 """
 
 from __future__ import annotations
@@ -21,7 +25,7 @@ from simrank.errors import RaceAccess, RaceError
 from simrank.ranks import require_program
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from simrank.device.memory import Storage
     from simrank.device.stream import Operation, Stream
@@ -35,10 +39,15 @@ _MAX_ACCESSES = 64  # assumed: a storage with more unordered readers than this f
 
 
 class Accesses(NamedTuple):
-    """The tensors that an operation reads and writes; it keeps them alive until its end."""
+    """The tensors that an operation reads and writes; it keeps them alive until its end.
+
+    Attributes:
+        waits: Whether it may wait for flags among them.
+    """
 
     reads: Sequence[Tensor]
     writes: Sequence[Tensor]
+    waits: bool = False
 
     def views(self) -> Iterator[tuple[Storage, Array, bool]]:
         """Yield storage, view and whether it is written."""
@@ -59,6 +68,8 @@ class _Access(NamedTuple):
     name: str
     stream: str
     site: CallSite | None
+    waits: bool = False
+    signals: Clock | None = None  # A write of integers: what whoever sees it is ordered behind.
 
 
 class Agent:
@@ -115,8 +126,10 @@ class RaceChecker:
         operation.clock = dict(agent.clock)
         if isinstance(operation.keeps, Accesses):
             where = (operation.name, stream.name, operation.issued_at)
-            for storage, view, is_write in operation.keeps.views():
-                self._check(storage, view, (agent, step, is_write), where)
+            touched = list(operation.keeps.views())
+            looked_at = {storage for storage, _, _ in touched} if operation.keeps.waits else None
+            for storage, view, is_write in touched:
+                self._check(storage, view, (agent, step, is_write), where, looked_at)
 
     def stream_waits(self, stream: Stream, clock: Clock | None) -> None:
         """Order what a stream does from now on behind an operation (an event, a Work)."""
@@ -173,23 +186,40 @@ class RaceChecker:
         view: Array,
         step: tuple[Agent, int, bool],
         where: tuple[str, str, CallSite | None],
+        looked_at: set[Storage] | None = None,
     ) -> None:
+        """Compare an access with those before it; `looked_at` is where a waiting kernel may look.
+
+        Raises:
+            RaceError: It races, and races are errors.
+        """
         agent, number, is_write = step
         program = self._host().number
         low, high = byte_bounds(view)
-        access = _Access(program, agent.number, number, low, high, is_write, *where)
+        signals = dict(agent.clock) if is_write and view.dtype.kind in "iu" else None
+        waits = looked_at is not None
+        access = _Access(program, agent.number, number, low, high, is_write, *where, waits, signals)
         history = self._history.setdefault(storage, [])
         kept = []
         for other in history:
             ordered = agent.clock.get(other.agent, 0) >= other.step or other.program != program
             overlaps = other.low < high and low < other.high
             if overlaps and not ordered and (is_write or other.is_write):
-                self._report(storage, other, access)
+                signalled = other.waits and is_write
+                if not signalled and not self._is_signalled(other, looked_at or ()):
+                    self._report(storage, other, access)
             covered = low <= other.low and other.high <= high
             # What is ordered before a write that covers it can race with nothing new.
             if not (ordered and covered and (is_write or not other.is_write)):
                 kept.append(other)
         history[:] = [*kept[-_MAX_ACCESSES:], access]
+
+    def _is_signalled(self, other: _Access, looked_at: Iterable[Storage]) -> bool:
+        """Whether integers were written behind an access, where a kernel may look at them."""
+        flags = (flag for storage in looked_at for flag in self._history.get(storage, ()))
+        return any(
+            flag.signals and flag.signals.get(other.agent, 0) >= other.step for flag in flags
+        )
 
     @property
     def now_ps(self) -> int:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from simrank.device.arithmetic import Tensor_like as like
+from simrank.device.dtypes import DType
 from simrank.device.shapes import as_shape, resolve, wrap_dim
 
 if TYPE_CHECKING:
@@ -15,12 +16,14 @@ if TYPE_CHECKING:
     from simrank.device.tensor import Tensor
 
 
-def view(tensor: Tensor, *shape: int | Sequence[int]) -> Tensor:
-    """Return the same bytes under another shape.
+def view(tensor: Tensor, *shape: int | Sequence[int] | DType) -> Tensor:
+    """Return the same bytes under another shape, or as elements of another type.
 
     Raises:
         RuntimeError: The tensor is not contiguous in the way that needs.
     """
+    if len(shape) == 1 and isinstance(shape[0], DType):
+        return _as_type(tensor, shape[0])
     new_shape = resolve(as_shape(shape), tensor.numel())
     try:
         return like(tensor, np.reshape(tensor.array, new_shape, copy=False))
@@ -30,6 +33,18 @@ def view(tensor: Tensor, *shape: int | Sequence[int]) -> Tensor:
             "(at least one dimension spans across two contiguous subspaces). "
             "Use .reshape(...) instead."
         ) from None
+
+
+def _as_type(tensor: Tensor, dtype: DType) -> Tensor:
+    """Return the same bytes as elements of another type; the last dim's size changes with it."""
+    try:
+        seen = tensor.array.view(dtype.numpy)
+    except ValueError as error:
+        raise RuntimeError(
+            f"a tensor of shape {tuple(tensor.shape)} and stride {tuple(tensor.stride())} cannot "
+            f"be viewed as {dtype.name} without a copy: {error}"
+        ) from None
+    return type(tensor)(tensor.storage, dtype, seen)
 
 
 def view_as(tensor: Tensor, other: Tensor) -> Tensor:

@@ -113,7 +113,8 @@ class WarmKernel:
 
     def __getitem__(self, grid: Any) -> Callable[..., Any]:
         """Return what launches it on simulated devices, with all arguments by position."""
-        return partial(self._jit.run, grid=grid, warmup=False, **self._options)
+        given = {k: v for k, v in self._options.items() if k not in self._jit.arg_names}
+        return partial(self._jit.run, grid=grid, warmup=False, **given)
 
 
 def warm_kernel(

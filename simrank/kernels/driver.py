@@ -152,6 +152,7 @@ def do_bench(
         raise ValueError(f"return_mode={return_mode!r}; choices: mean, median, min, max, all")
     cuda = require_program("do_bench").context.cuda
     fn()
+    cuda.synchronize()  # As triton does: a kernel that fails has failed once.
     times_ms = []
     for _ in range(_NUM_TIMED):
         clear_l2()

@@ -303,10 +303,10 @@ def launch(jit: Any, grid: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     written = written_by_jit(jit)
     reads = _on_device(bound.values())
     writes = _on_device(value for name, value in bound.items() if name in written)
-    if launched.chosen_mode == "tasks":  # While it runs, peers may write what it only reads.
-        writes = reads
-    operation = TritonOperation(stream, launched, Accesses(reads, writes))
-    for tensor in writes:
+    waits = launched.chosen_mode == "tasks" and link(jit).conduct.waits
+    operation = TritonOperation(stream, launched, Accesses(reads, writes, waits))
+    # While programs run as tasks, peers may write what they only read.
+    for tensor in reads if launched.chosen_mode == "tasks" else writes:
         tensor.storage.note_write(operation, tensor.storage.array(tensor.dtype.numpy))
     operation.reaches = arguments.reached(bound.values(), stream.device)
     for storage in operation.reaches:

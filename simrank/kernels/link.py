@@ -17,7 +17,7 @@ import triton.language as tl
 from triton.language import core
 
 from simrank.errors import UnsupportedError
-from simrank.kernels import shmem
+from simrank.kernels import aggregates, shmem
 from simrank.kernels.block import Block
 from simrank.kernels.effects import written_parameters
 from simrank.kernels.language import BY_MODULE, control, elementwise, windows
@@ -122,14 +122,23 @@ def _scope(function: Any) -> dict[str, Any]:
 
 
 def _value(name: ast.expr, scope: dict[str, Any]) -> Any:
-    """Return what a name, or an attribute of a module, is bound to; None where that is unknown."""
+    """Return what a name, or an attribute of a module, is bound to; None where that is unknown.
+
+    An attribute of what is unknown is the method of an aggregate, if one has a method of that name.
+    """
     if isinstance(name, ast.Name):
         return scope.get(name.id)
     if isinstance(name, ast.Attribute):
         owner = _value(name.value, scope)
-        if isinstance(owner, python_types.ModuleType):
+        if isinstance(owner, python_types.ModuleType) or aggregates.is_aggregate(owner):
             return getattr(owner, name.attr, None)
+        if owner is None:
+            return next(filter(None, (_method_of(k, name.attr) for k in scope.values())), None)
     return None
+
+
+def _method_of(kind: Any, name: str) -> Any:
+    return aggregates.methods(kind).get(name) if aggregates.is_aggregate(kind) else None
 
 
 def _text(expression: ast.expr, scope: dict[str, Any]) -> str | None:
@@ -179,7 +188,8 @@ def written_by_jit(jit: Any) -> frozenset[str]:
         value = _value(name, scope)
         if not isinstance(value, _JITFunction):
             return None
-        return value.arg_names, written_by_jit(value)
+        is_method = isinstance(name, ast.Attribute) and _value(name.value, scope) is None
+        return value.arg_names[is_method:], written_by_jit(value)
 
     constants = {parameter.name for parameter in jit.params if parameter.is_constexpr}
     written = written_parameters(tree, callee) - constants
@@ -231,6 +241,8 @@ def substitute(value: Any, user: LinkedKernel | None = None) -> Any:  # noqa: PL
         return _constexpr_function(value) if own is None else own
     if isinstance(value, python_types.ModuleType):
         return _proxy(value)
+    if aggregates.is_aggregate(value):
+        return aggregates.emulated(value, lambda method: substitute(method, user))
     if isinstance(value, type):
         return _CLASSES.get(value, value)
     if isinstance(value, python_types.FunctionType):

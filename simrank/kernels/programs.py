@@ -293,7 +293,7 @@ class ProgramSync:
             if isinstance(base, Anchor):
                 base = base.storage
             if base is None or self._is_remote(base):
-                self._drain()  # It sees its own stores.
+                self.drain()  # It sees its own stores.
         if volatile or self._num_spins:
             self.catch_up()
         if self.races is not None:
@@ -344,17 +344,17 @@ class ProgramSync:
 
     def fence(self) -> None:
         """Order what comes behind all before it: everything it stored is visible."""
-        self._drain()
+        self.drain()
         if self.races is not None:
             self.races.fence()
 
     def finish(self) -> None:
         """End: everything it stored is visible."""
-        self._drain()
+        self.drain()
         if self.races is not None:
             self.races.end()
 
-    def _drain(self) -> None:
+    def drain(self) -> None:
         """Wait until everything it stored is visible."""
         if self._arrived_ps > self.clock_ps:
             self.charge(self._arrived_ps - self.clock_ps)
@@ -368,7 +368,7 @@ class ProgramSync:
         Lanes that go to several devices go at the same time, and all take effect with the last.
         """
         if order.releases:
-            self._drain()
+            self.drain()
         self.charge(ATOMIC_PS // 2 + self._longest_ps(storages))
         self.catch_up()
 
@@ -391,7 +391,7 @@ class ProgramSync:
     def before_signal(self, order: Order) -> None:
         """Let a store that others wait for be one: a release waits for earlier stores."""
         if order.releases:
-            self._drain()
+            self.drain()
         if self.races is not None:
             self.races.signal = order
 

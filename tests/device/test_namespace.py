@@ -61,6 +61,10 @@ def test_torch_cuda_is_there(run):
         cuda.synchronize()
         cuda.empty_cache()
         assert not hasattr(cuda, "graphs")
+        properties = cuda.get_device_properties("cuda")
+        assert properties.multi_processor_count == torch.cluster.device.num_sms == 132
+        assert properties.total_memory == cuda.mem_get_info()[1]
+        assert properties.name == cuda.get_device_name()
 
     run(program, 2)
 

@@ -285,3 +285,19 @@ def test_a_host_read_waits_only_for_what_overlaps(run):
         assert ctx.now_ps - start < 100_000_000
 
     run(program, 1)
+
+
+def test_bytes_are_viewed_as_elements_of_another_type(ctx):
+    """As heaps of bytes are, that hold tensors: storage and places stay, the last dim changes."""
+    heap = ctx.zeros(24, dtype=ctx.uint8).cuda()
+    floats = heap[8:].view(ctx.float32)
+    floats.copy_(ctx.tensor([1.0, 2.0, -2.0, 0.5]).cuda())
+    assert floats.view(2, 2)[1].tolist() == [-2.0, 0.5]
+    assert floats.view(ctx.int32)[0].item() == 0x3F800000
+    assert floats.view(2, 2).view(ctx.bfloat16).shape == (2, 4)
+    assert floats.data_ptr() == heap.data_ptr() + 8
+    assert heap.tolist()[8:12] == [0, 0, 0x80, 0x3F]
+    with pytest.raises(RuntimeError, match="cannot be viewed as float32 without a copy"):
+        heap[:6].view(ctx.float32)
+    with pytest.raises(RuntimeError, match="cannot be viewed as float32 without a copy"):
+        heap[::2].view(ctx.float32)

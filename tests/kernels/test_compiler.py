@@ -282,6 +282,25 @@ def test_a_kernel_that_is_warmed_up_says_what_it_takes_and_is_launched(run):
     run(body, 1)
 
 
+@triton.jit
+def doubled_in_stages(x_ptr, BLOCK: tl.constexpr, num_stages: tl.constexpr):
+    for start in tl.range(0, 64, BLOCK, num_stages=num_stages):
+        offs = start + tl.arange(0, BLOCK)
+        tl.store(x_ptr + offs, 2 * tl.load(x_ptr + offs))
+
+
+def test_a_warmed_kernel_takes_an_option_that_is_an_argument_by_position(run):
+    """A kernel that wants to know its `num_stages` is given them twice: once for the compiler."""
+
+    def body(rank, ctx):
+        x = ctx.ones(64)
+        kernel = doubled_in_stages.warmup(x, BLOCK=16, num_stages=4, grid=(1,))
+        kernel[1, 1, 1](x, 16, 4)
+        assert x.tolist() == [2.0] * 64
+
+    run(body, 1)
+
+
 def test_a_warmup_for_devices_without_cuda_is_refused_by_name(run):
     """Registers and shared memory of AMD's compiler mean other things."""
 

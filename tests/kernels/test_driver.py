@@ -42,6 +42,29 @@ def test_autotune_picks_what_is_fastest_in_simulated_time_and_restores_values(ru
     run(body, 1)
 
 
+@triton.autotune(configs=[triton.Config({"BLOCK": size}) for size in (128, 64, 16)], key=["n"])
+@triton.jit
+def double_in_small_blocks(x, n, BLOCK: tl.constexpr):
+    tl.static_assert(BLOCK <= 64, "too large")
+    offs = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(x + offs, 2 * tl.load(x + offs, mask=offs < n), mask=offs < n)
+
+
+def test_autotune_leaves_out_what_a_static_assert_refuses(run):
+    """As triton's own does; launched by itself, such a configuration fails."""
+
+    def body(rank, ctx):
+        double_in_small_blocks[grid](ctx.ones(100), 100)
+        assert double_in_small_blocks.best_config.kwargs["BLOCK"] <= 64
+        refused, *taken = double_in_small_blocks.configs_timings.values()
+        assert refused[0] == float("inf") > max(times[0] for times in taken)
+        double_in_small_blocks.fn[(1,)](ctx.ones(100), 100, BLOCK=128)
+        with pytest.raises(AssertionError, match="static assertion failed: too large"):
+            ctx.synchronize()
+
+    run(body, 1)
+
+
 def test_do_bench_measures_the_kernel_in_simulated_milliseconds(run):
     """Without what the host pays for the launch."""
 

@@ -371,3 +371,37 @@ def test_what_is_not_emulated_is_refused_by_name(run, asm, constraints, named):
     with pytest.raises(Exception, match="inline assembly") as caught:
         applied(run, asm, INTS, kind=tl.int32, constraints=constraints)
     assert named in str(caught.value)
+
+
+@triton.jit
+def timed_on_amd(x, out, clock):
+    tl.inline_asm_elementwise("s_waitcnt vmcnt(0)", "=r", [], dtype=tl.int32, is_pure=False, pack=1)
+    now = tl.inline_asm_elementwise(
+        """s_waitcnt vmcnt(0)
+        s_memrealtime $0
+        s_waitcnt lgkmcnt(0)""",
+        "=s", [], dtype=tl.int64, is_pure=False, pack=1,
+    )  # fmt: skip
+    tl.store(clock + tl.program_id(0), now)
+    tl.store(out + tl.program_id(0), tl.load(x + tl.program_id(0)))
+
+
+def test_waits_and_the_clock_of_amd_are_known(run):
+    """Its counter runs at 100 MHz; other instructions of AMD's are refused by name."""
+
+    def body(rank, ctx):
+        out, clock = ctx.zeros(2), ctx.zeros(2, dtype=simrank.int64)
+        for _ in range(2):
+            before_ps = ctx.now_ps
+            timed_on_amd[(2,)](ctx.ones(2), out, clock)
+            ctx.synchronize()
+            assert before_ps // 10_000 <= min(clock.tolist()) <= ctx.now_ps // 10_000
+        assert out.tolist() == [1.0, 1.0]
+        with pytest.raises(simrank.errors.UnsupportedError, match="s_getreg_b32"):
+            unary[(1,)](
+                ctx.zeros(2), out, ASM="s_getreg_b32 $0, hwreg(HW_REG_XCC_ID, 0, 16)",
+                CONSTRAINTS="=s,r", KIND=tl.int32, N=2,
+            )  # fmt: skip
+            ctx.synchronize()
+
+    run(body, 1, cluster="mi300x")

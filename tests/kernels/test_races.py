@@ -6,7 +6,7 @@ import pytest
 import simrank
 import simrank.distributed as dist
 import simrank.distributed.symmetric_memory as symm_mem
-from simrank.errors import SpawnException
+from simrank.errors import RaceError, SpawnException
 
 triton = pytest.importorskip("triton")
 tl = pytest.importorskip("triton.language")
@@ -51,6 +51,14 @@ def wait_for_signal(own_flag):
 def overwrite_then_signal(mine, their_flag):
     tl.store(mine + tl.arange(0, 8), tl.zeros((8,), tl.float32))
     tl.atomic_xchg(their_flag, 1, sem="release", scope="sys")
+
+
+@triton.jit
+def double_once_ready(source, ready, out):
+    offs = tl.arange(0, 8)
+    while tl.atomic_add(ready, 0, sem="acquire", scope="sys") != 1:
+        pass
+    tl.store(out + offs, 2 * tl.load(source + offs))
 
 
 def signalled(run, sem, scope="sys", **options):
@@ -106,6 +114,61 @@ def test_a_launch_is_ordered_behind_what_the_one_before_it_waited_for(run, waits
         ctx.synchronize()
 
     assert len(run(body, 2, races="report").races) == (0 if waits else 1)
+
+
+def beside_a_copy(ctx, *, announces=True, kernel_first=False):
+    """Run a kernel that waits for a flag, and on another stream the copy that it is about."""
+    source, ready, out = ctx.zeros(8), ctx.zeros(1, dtype=simrank.int32), ctx.zeros(8)
+    values, side = ctx.ones(8), ctx.cuda.Stream()
+    side.wait_stream(ctx.cuda.current_stream())
+    if not announces:
+        ready.fill_(1)
+    if kernel_first:
+        double_once_ready[(1,)](source, ready, out)
+    with ctx.cuda.stream(side):
+        source.copy_(values)
+        if announces:
+            ready.fill_(1)
+    if not kernel_first:
+        double_once_ready[(1,)](source, ready, out)
+    return out
+
+
+@pytest.mark.parametrize("kernel_first", [True, False])
+def test_a_kernel_may_wait_for_the_flag_that_follows_a_copy(run, kernel_first):
+    """Nothing of the host orders them, and nothing has to: copies beside a product are made so."""
+
+    def body(rank, ctx):
+        assert beside_a_copy(ctx, kernel_first=kernel_first).tolist() == [2.0] * 8
+
+    run(body, 1, races="error")
+
+
+def test_a_copy_that_no_flag_follows_races_with_a_kernel_that_waits(run):
+    """The kernel waits for something else."""
+
+    def body(rank, ctx):
+        with pytest.raises(RaceError, match="double_once_ready reads"):
+            beside_a_copy(ctx, announces=False)
+
+    run(body, 1, races="error")
+
+
+def test_a_kernel_that_waits_may_read_what_another_stream_reads(run):
+    """Although peers could write it."""
+
+    def body(rank, ctx):
+        source, ready = ctx.ones(8), ctx.ones(1, dtype=simrank.int32)
+        out, side = ctx.zeros(8), ctx.cuda.Stream()
+        side.wait_stream(ctx.cuda.current_stream())
+        with ctx.cuda.stream(side):
+            copied = source.clone()
+        double_once_ready[(1,)](source, ready, out)
+        side.synchronize()
+        assert out.tolist() == [2.0] * 8
+        assert copied.sum().item() == 8
+
+    run(body, 1, races="error")
 
 
 def test_a_release_for_one_device_does_not_order_another(run):

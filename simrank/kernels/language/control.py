@@ -6,6 +6,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from triton.compiler.errors import CompileTimeAssertionFailure
 
 from simrank.kernels import machine
 from simrank.kernels.block import Block, Diverged, as_block, as_truth
@@ -81,10 +82,26 @@ def assume(condition: Any) -> None:
     device_assert(condition, "tl.assume does not hold")
 
 
+class StaticAssertionError(AssertionError, CompileTimeAssertionFailure):  # type: ignore[misc]
+    """A compile-time condition does not hold; autotuning leaves such a configuration out."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message  # What Triton's class shows.
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle by the message: there is no node of a compiler's tree."""
+        return type(self), (self.message,)
+
+
 def static_assert(condition: Any, message: Any = "") -> None:
-    """Check a compile-time condition."""
+    """Check a compile-time condition.
+
+    Raises:
+        StaticAssertionError: It does not hold.
+    """
     if not condition:
-        raise AssertionError(f"static assertion failed: {message}")
+        raise StaticAssertionError(f"static assertion failed: {message}")
 
 
 def static_print(

@@ -194,6 +194,14 @@ def _nothing(lanes_of: Lanes, instruction: Instruction, lanes: Array) -> None:
     del lanes_of, instruction, lanes
 
 
+def _wait_for_memory(lanes_of: Lanes, instruction: Instruction, lanes: Array) -> None:
+    """Wait until what was stored has arrived; that orders nothing that others do."""
+    del lanes_of, instruction, lanes
+    sync = machine.now().sync
+    if sync is not None:
+        sync.drain()
+
+
 def _sleep(lanes_of: Lanes, instruction: Instruction, lanes: Array) -> None:
     sync = machine.now().sync
     if sync is not None:
@@ -212,5 +220,6 @@ HANDLERS: dict[str, Callable[[Lanes, Instruction, Array], None]] = {
     "ld": _load, "st": _store, "atom": _atomic, "red": _atomic, "fence": _fence, "membar": _fence,
     "bar": _barrier, "barrier": _barrier, "nanosleep": _sleep, "trap": _trap,
     "prefetch": _nothing, "prefetchu": _nothing, "griddepcontrol": _nothing,
+    "s_waitcnt": _wait_for_memory, "s_barrier": _nothing, "s_nop": _nothing,
 }  # fmt: skip
 assert set(_ELEMENTS) <= set(TYPES)

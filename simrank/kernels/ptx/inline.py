@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 Array = np.ndarray[Any, Any]
-_LETTERS = set("rlhfdcnq")
+_LETTERS = set("rlhfdcnq") | set("sv")  # The last two are AMD's.
 
 
 class _Constraints:

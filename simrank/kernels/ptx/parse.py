@@ -66,8 +66,10 @@ _SPLIT = re.compile(r",(?![^\[{]*[\]}])")
 _MEMORY = re.compile(r"\[\s*([^\]+]+?)\s*(?:\+\s*(-?\w+)\s*)?\]")
 _SPECIALS = {
     "tid", "ntid", "ctaid", "nctaid", "laneid", "warpid", "nwarpid", "smid", "nsmid",
-    "globaltimer", "globaltimer_lo", "clock", "clock64", "clock_hi", "cluster_ctarank",
+    "globaltimer", "globaltimer_lo", "clock", "clock64", "clock_hi", "cluster_ctarank", "realtime",
 }  # fmt: skip
+_IS_AMD = re.compile(r"\s*s_[a-z]")
+_AMD_CLOCK = re.compile(r"s_memrealtime\s+(\$\d+)")
 
 
 @lru_cache(maxsize=1024)
@@ -79,6 +81,8 @@ def parse(text: str) -> Snippet:
     """
     plain = _COMMENT.sub(" ", text).replace("${:uid}", "_uid").replace("%=", "_uid")
     plain = plain.replace("$$", "")
+    if _IS_AMD.match(plain):  # Lines of AMD's language; of it only waits and the clock are known.
+        plain = _AMD_CLOCK.sub(r"mov.u64 \1, %realtime", plain).replace("\n", ";")
     found: list[Instruction] = []
     labels: dict[str, int] = {}
     for piece in plain.split(";"):

@@ -49,4 +49,6 @@ def _shared(register: str, axis: int) -> int:
         return int(now_ps // 1000)
     if register in ("globaltimer_lo", "clock"):
         return int(now_ps // 1000) & 0xFFFFFFFF
+    if register == "realtime":  # AMD's: 100 MHz, see the CDNA 3 ISA, S_MEMREALTIME.
+        return int(now_ps // 10_000)
     raise UnsupportedError(f"inline assembly with %{register} is not supported")
