@@ -32,10 +32,10 @@ def common_device(tensors: Sequence[Tensor]) -> Device | None:
     Raises:
         RuntimeError: They are on different devices; torch's words.
     """
-    device = tensors[0].storage.device
+    device = tensors[0].place
     for tensor in tensors[1:]:
-        if tensor.storage.device is not device:
-            names = sorted({str(_name(t.storage.device)) for t in tensors})
+        if tensor.place is not device:
+            names = sorted({str(_name(t.place)) for t in tensors})
             raise RuntimeError(
                 "Expected all tensors to be on the same device, but found at least two devices, "
                 + " and ".join(names)
@@ -85,7 +85,7 @@ def run(  # noqa: PLR0913 - an operation's facts
             compute()
         return
     if bytes_moved is None:
-        bytes_moved = sum(tensor.nbytes for tensor in (*reads, *writes))
+        bytes_moved = sum(_bytes_moved(tensor, device) for tensor in (*reads, *writes))
     operation = device.launch(
         current.stream_on(device),
         name,
@@ -99,6 +99,15 @@ def run(  # noqa: PLR0913 - an operation's facts
     )
     for tensor in writes:
         tensor.storage.note_write(operation, tensor.array)
+
+
+def _bytes_moved(tensor: Tensor, device: Device) -> int:
+    """Return a tensor's bytes; of a peer's memory as many as the device's moves in their time."""
+    if tensor.storage.device is device:
+        return tensor.nbytes
+    assert tensor.storage.device is not None, "host tensors are not operands of a device"
+    rate = device.network.route_bandwidth_bytes_per_s(tensor.storage.device.index, device.index)
+    return round(tensor.nbytes * device.spec.memory_bandwidth_bytes_per_s / rate)
 
 
 def _overlaps_itself(view: Array) -> bool:
@@ -120,8 +129,8 @@ def copy(target: Tensor, src: Tensor, *, non_blocking: bool) -> None:
                 f"{list(broadcast(target.shape, src.shape))}"
             )
         src = Tensor_like(src, np.broadcast_to(src.array, target.shape))
-    into, source = target.storage.device, src.storage.device
-    if into is source:
+    into = target.place
+    if into is src.place and target.storage.device is src.storage.device:
         view, values = target.array, src.array
         run("copy_", lambda: _assign(view, values), (src,), (target,))
         return
@@ -133,7 +142,9 @@ def copy(target: Tensor, src: Tensor, *, non_blocking: bool) -> None:
 
 def Tensor_like(tensor: Tensor, view: Array) -> Tensor:  # noqa: N802 - stands for the class
     """Return a tensor of the same storage with another view."""
-    return type(tensor)(tensor.storage, tensor.dtype, view)
+    found = type(tensor)(tensor.storage, tensor.dtype, view)
+    found.place = tensor.place
+    return found
 
 
 def _assign(view: Array, values: Array) -> None:
@@ -148,11 +159,11 @@ def split_target(target: Sequence[Any]) -> tuple[list[Any], list[bool]]:
 
 def parse_target(tensor: Tensor, target: Any) -> tuple[Device | None, DType]:  # noqa: ANN401
     """Return device and dtype that `Tensor.to(target)` asks for."""
-    device = tensor.storage.device
+    device = tensor.place
     if isinstance(target, DType):
         return device, target
     if hasattr(target, "storage"):
-        return target.storage.device, target.dtype
+        return target.place, target.dtype
     if isinstance(target, str) and target.partition(":")[0] not in ("cpu", "cuda"):
         return device, as_dtype(target)
     return parse_device(target), tensor.dtype
@@ -187,7 +198,7 @@ def empty_beside(tensor: Tensor, shape: Sequence[int], dtype: DType) -> Tensor:
     """Return a tensor on the device of another, every byte of which is written next."""
     from simrank.device.tensor import empty  # noqa: PLC0415 - tensors are made of this module
 
-    return empty(shape, dtype, tensor.storage.device, fresh=False)
+    return empty(shape, dtype, tensor.place, fresh=False)
 
 
 def widen(values: Array) -> Array:
@@ -239,7 +250,7 @@ def operand(value: Any, like: Tensor) -> tuple[Any, DType, tuple[Tensor, ...]]: 
     dtype = promote(like.dtype, other.dtype)
     if other.dtype.kind == like.dtype.kind and (other.ndim == 0) != (like.ndim == 0):
         dtype = like.dtype if other.ndim == 0 else other.dtype  # A scalar does not widen.
-    if other.ndim == 0 and other.storage.device is None and like.storage.device is not None:
+    if other.ndim == 0 and other.place is None and like.place is not None:
         other.wait_values()  # As in torch: a host scalar goes with tensors of any device.
         return other.array.copy(), dtype, ()
     return other.array, dtype, (other,)

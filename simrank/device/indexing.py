@@ -108,7 +108,7 @@ def _as_index(part: Any) -> tuple[Any, tuple[Tensor, ...]]:  # noqa: ANN401 - a 
         raise IndexError("tensors used as indices must be long, int, byte or bool tensors")
     if not hasattr(part, "storage"):
         return part.copy(), ()
-    if part.storage.device is None:
+    if part.place is None:
         part.wait_values()
         return part.array.copy(), ()
     return part.array, (part,)
@@ -220,7 +220,7 @@ def _value(value: Any, view: Tensor) -> tuple[Any, tuple[Tensor, ...]]:  # noqa:
     """Return what is written, and the tensor it comes from, if on a device."""
     if not hasattr(value, "storage"):
         return value, ()
-    if value.storage.device is None and value.ndim == 0:
+    if value.place is None and value.ndim == 0:
         return arithmetic.operand(value, view)[0], ()
     return value.array, (value,)
 

@@ -54,15 +54,18 @@ class Tensor(TensorMethods):
     Attributes:
         storage: The bytes it views.
         dtype: Element type.
+        place: The device that it counts as being on, whose streams work on it; None for the host.
+            Not the storage's own where a peer's memory is mapped.
         shape: As in torch.
     """
 
-    __slots__ = ("_view", "dtype", "storage")
+    __slots__ = ("_view", "dtype", "place", "storage")
     __array_priority__ = 1000  # numpy's operators leave mixed expressions to this class.
 
     def __init__(self, storage: Storage, dtype: DType, view: Array) -> None:
         self.storage = storage
         self.dtype = dtype
+        self.place = storage.device
         self._view = view
 
     # ---- what is known without values ----
@@ -81,12 +84,12 @@ class Tensor(TensorMethods):
     @property
     def device(self) -> Device | str:
         """Return the device, or "cpu"."""
-        return HOST if self.storage.device is None else self.storage.device
+        return HOST if self.place is None else self.place
 
     @property
     def is_cuda(self) -> bool:
         """Return whether it lives on a device."""
-        return self.storage.device is not None
+        return self.place is not None
 
     @property
     def nbytes(self) -> int:
@@ -142,7 +145,7 @@ class Tensor(TensorMethods):
 
     def get_device(self) -> int:
         """Return the index of its device, -1 for the host."""
-        return -1 if self.storage.device is None else self.storage.device.index
+        return -1 if self.place is None else self.place.index
 
     def numel(self) -> int:
         """Return the number of elements."""
@@ -184,7 +187,7 @@ class Tensor(TensorMethods):
     # ---- in stream order ----
 
     def _like(self, view: Array) -> Tensor:
-        return Tensor(self.storage, self.dtype, view)
+        return arithmetic.Tensor_like(self, view)
 
     def __getitem__(self, index: Any) -> Tensor:  # noqa: ANN401 - whatever torch takes
         """Return `self[index]`: a view, a deferred copy, or with a mask a barrier on the mask."""
@@ -251,12 +254,12 @@ class Tensor(TensorMethods):
         """
         named, flags = arithmetic.split_target(target)
         non_blocking, copy = (*flags, *(non_blocking, copy)[len(flags) :])
-        place, new_dtype = self.storage.device, self.dtype
+        place, new_dtype = self.place, self.dtype
         for given in (*named, *(x for x in (device, dtype) if x is not None)):
             where, kind = arithmetic.parse_target(self, given)
-            place = place if where is self.storage.device else where
+            place = place if where is self.place else where
             new_dtype = new_dtype if kind is self.dtype else kind
-        if place is self.storage.device and new_dtype is self.dtype and not copy:
+        if place is self.place and new_dtype is self.dtype and not copy:
             return self
         result = empty(self.shape, new_dtype, place, fresh=False)
         return result.copy_(self, non_blocking=non_blocking)
@@ -284,7 +287,7 @@ class Tensor(TensorMethods):
     def new_empty(self, *size: Any, dtype: Any = None, device: Any = None) -> Tensor:  # noqa: ANN401
         """Return a tensor of garbage of the same dtype and device, unless told otherwise."""
         kind = self.dtype if dtype is None else as_dtype(dtype)
-        place = self.storage.device if device is None else arithmetic.parse_device(device)
+        place = self.place if device is None else arithmetic.parse_device(device)
         return empty(as_shape(size), kind, place)
 
     def new_full(
@@ -321,8 +324,7 @@ class Tensor(TensorMethods):
         Raises:
             UninitializedValueError: A shape-only run does not have the values.
         """
-        storage = self.storage
-        device = storage.device
+        storage, device = self.storage, self.place
         if device is not None and device.races is not None:
             device.races.host_reads(self, stream_on(device))
         for operation in storage.pending_writes(self._view):
@@ -339,7 +341,7 @@ class Tensor(TensorMethods):
     @host_read
     def numpy(self) -> Array:
         """Return the values: of a device tensor a copy, of a host tensor the memory itself."""
-        return self._view if self.storage.device is None else self._view.copy()
+        return self._view if self.place is None else self._view.copy()
 
     @host_read
     def item(self) -> Scalar:
@@ -389,9 +391,7 @@ class Tensor(TensorMethods):
         values = np.array2string(self._view.astype(np.float64), separator=", ")
         if self.dtype.kind != "float":
             values = np.array2string(self._view, separator=", ")
-        where = (
-            "" if self.storage.device is None else f", device='cuda:{self.storage.device.index}'"
-        )
+        where = "" if self.place is None else f", device='cuda:{self.place.index}'"
         return f"tensor({values}, dtype={self.dtype!r}{where})"
 
     @host_read
@@ -472,7 +472,7 @@ def empty(
 
 def empty_like(tensor: Tensor, dtype: DType | None = None, *, fresh: bool = True) -> Tensor:
     """Return a garbage tensor of the same shape and device."""
-    return empty(tensor.shape, dtype or tensor.dtype, tensor.storage.device, fresh=fresh)
+    return empty(tensor.shape, dtype or tensor.dtype, tensor.place, fresh=fresh)
 
 
 def from_numpy(values: Array) -> Tensor:

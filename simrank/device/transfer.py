@@ -56,6 +56,11 @@ class Network:
         """
         self.pool.change(self.link(index), capacity=bandwidth_bytes_per_s / _PS_PER_S)
 
+    def route_bandwidth_bytes_per_s(self, src: int, dst: int) -> float:
+        """Return what the narrowest link from device to device carries when it is free."""
+        paths = self.cluster.paths([src], [dst])
+        return float(self.cluster.link_bandwidth_bytes_per_s[paths.links[0]].min())
+
     def transfer(
         self, src: int, dst: int, size_bytes: int, done: Callable[[], None]
     ) -> Callable[[], None]:
@@ -141,12 +146,12 @@ class TransferOperation(Operation):
 
 def copy_between(target: Tensor, src: Tensor) -> TransferOperation:
     """Issue a copy between two places on the current stream of the device side."""
-    device = src.storage.device or target.storage.device
+    device = src.place or target.place
     assert device is not None, "copies within the host are no transfers"
-    if src.storage.device is None:
+    if src.place is None:
         src.wait_values()
     stream = stream_on(device)
-    other = None if target.storage.device in (None, device) else stream_on(target.storage.device)
+    other = None if target.place in (None, device) else stream_on(target.place)
     if other is not None:
         stream.wait_stream(other)  # As in torch: the target's own work comes first,
     operation = TransferOperation(
@@ -187,7 +192,7 @@ def upload(values: np.ndarray[Any, Any], device: Device) -> Tensor:
 
 def _effect(target: Tensor, src: Tensor) -> Callable[[], None]:
     # Host memory is read at once, as a copy from pageable memory does.
-    view, from_host = target.array, src.storage.device is None
+    view, from_host = target.array, src.place is None
     values: Any = src.array.copy() if from_host and src.storage.has_values else src.array
 
     def assign() -> None:

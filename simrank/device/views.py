@@ -44,7 +44,9 @@ def _as_type(tensor: Tensor, dtype: DType) -> Tensor:
             f"a tensor of shape {tuple(tensor.shape)} and stride {tuple(tensor.stride())} cannot "
             f"be viewed as {dtype.name} without a copy: {error}"
         ) from None
-    return type(tensor)(tensor.storage, dtype, seen)
+    found = type(tensor)(tensor.storage, dtype, seen)
+    found.place = tensor.place
+    return found
 
 
 def view_as(tensor: Tensor, other: Tensor) -> Tensor:

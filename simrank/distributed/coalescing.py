@@ -96,7 +96,7 @@ class CoalescingManager:
             outputs = _by_member(outputs, size)
         elif kinds[0] == "reduce_scatter_tensor":
             inputs = _by_member(inputs, size)
-        first, device = inputs[0], inputs[0].storage.device
+        first, device = inputs[0], inputs[0].place
         name, reduction, root, dtype, _ = requests[0].signature
         count = sum(int(r.signature[4] or 0) for r in requests)
         source = staging(inputs, first.dtype, device)

@@ -79,7 +79,7 @@ def _check_alike(call: str, tensors: Sequence[Tensor], lists: Sequence[Sequence[
                 "Invalid usage of tensors with different dtypes: "
                 f"{call} found {first.dtype.name} and {tensor.dtype.name}"
             )
-        if (tensor.storage.device is None) != (first.storage.device is None):
+        if (tensor.place is None) != (first.place is None):
             raise ValueError(f"{call}: tensors lie on the host and on a device")
     return first
 
@@ -199,10 +199,10 @@ def after(stream: Stream, current: Stream) -> None:
 
 def after_writes(stream: Stream, current: Stream, tensors: Sequence[Tensor]) -> None:
     """Let `stream` go on after what `current` was given, or still writes to host tensors."""
-    if any(tensor.storage.device is not None for tensor in tensors):
+    if any(tensor.place is not None for tensor in tensors):
         after(stream, current)
     for tensor in tensors:
-        if tensor.storage.device is None:
+        if tensor.place is None:
             for operation in tensor.storage.pending_writes(tensor.array):
                 stream.wait_for(operation)
 

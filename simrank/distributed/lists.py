@@ -47,7 +47,7 @@ def all_gather(
     if place[2] == GLOO:
         _check_shapes("allgather", tensor_list, tensor)
     numels = [part.numel() for part in tensor_list]
-    target = staging(tensor_list, tensor.dtype, tensor.storage.device)
+    target = staging(tensor_list, tensor.dtype, tensor.place)
     count = _count(tensor.numel(), numels)
     splits = ([tensor.numel()] * size, numels) if count == UNEVEN else None
     request = Request(("all_gather", None, None, tensor.dtype.name, count), tensor, target, splits)
@@ -83,7 +83,7 @@ def reduce_scatter(
     count = _count(output.numel(), numels)
     request = Request(
         ("reduce_scatter", name, None, output.dtype.name, count),
-        staging(input_list, output.dtype, output.storage.device),
+        staging(input_list, output.dtype, output.place),
         output,
         (numels, [output.numel()] * size) if count == UNEVEN else None,
         factor=factor,
@@ -259,7 +259,7 @@ def all_reduce_coalesced(
     if place is None:
         return None
     name, factor = reduction_of(place, op, listed[0])
-    flat = staging(listed, listed[0].dtype, listed[0].storage.device)
+    flat = staging(listed, listed[0].dtype, listed[0].place)
     request = Request(
         ("all_reduce", name, None, flat.dtype.name, flat.numel()), flat, flat, factor=factor
     )
@@ -295,8 +295,8 @@ def all_gather_coalesced(
         )
     targets = [output for outputs in output_tensor_lists for output in outputs]
     first = input_tensor_list[0]
-    source = staging(input_tensor_list, first.dtype, first.storage.device)
-    target = staging(targets, first.dtype, first.storage.device)
+    source = staging(input_tensor_list, first.dtype, first.place)
+    target = staging(targets, first.dtype, first.place)
     if target.numel() != size * source.numel():
         raise RuntimeError(
             f"allgather_coalesced: outputs of {target.numel()} elements for {size} members' inputs "

@@ -289,7 +289,10 @@ class SymmetricMemory:
         dtype: Any,  # noqa: ANN401 - whatever names one
         storage_offset: int = 0,
     ) -> Tensor:
-        """Return a member's buffer, or a part of it, as a tensor; it lies on its device.
+        """Return a member's buffer, or a part of it, as a tensor.
+
+        As in torch it counts as a tensor of this rank's device, whose streams work on it; its
+        bytes cross the links.
 
         Args:
             rank: The member.
@@ -300,7 +303,8 @@ class SymmetricMemory:
         Raises:
             RuntimeError: The buffer is too small.
         """
-        return _part(self._buffers[self._member(rank)], sizes, dtype, storage_offset, "get_buffer")
+        buffer = self._buffers[self._member(rank)]
+        return self._mapped(_part(buffer, sizes, dtype, storage_offset, "get_buffer"))
 
     def get_remote_tensor(
         self,
@@ -326,7 +330,12 @@ class SymmetricMemory:
         pad = self._known.pads[self._member(rank)]
         kind = int32 if dtype is None else as_dtype(dtype)
         shape = tuple(sizes) or (pad.size_bytes // kind.itemsize - storage_offset,)
-        return _part(pad, shape, kind, storage_offset, "get_signal_pad")
+        return self._mapped(_part(pad, shape, kind, storage_offset, "get_signal_pad"))
+
+    def _mapped(self, tensor: Tensor) -> Tensor:
+        """Return a tensor that counts as one of this rank's device."""
+        tensor.place = self.device
+        return tensor
 
     def barrier(self, channel: int = 0, timeout_ms: int = 0) -> None:
         """Hold the current stream until every member's stream has come to its barrier.
@@ -360,8 +369,11 @@ class SymmetricMemory:
             stream, f"{name} on symmetric memory of group '{self.group_name}', channel {channel}",
             where, (puts, waits), timeout_ms, keeps=self
         )  # fmt: skip
-        own = self._known.pads[self.rank]
-        own.note_write(operation, own.array(np.dtype(np.uint8)))
+        touched = [self._known.pads[self.rank]]
+        if waits:  # What peers have put before is there after it: host reads must come behind it.
+            touched += _state(require_program(name)).pads
+        for storage in touched:
+            storage.note_write(operation, storage.array(np.dtype(np.uint8)))
         stream.submit(operation)
 
     def _member(self, rank: int) -> int:

@@ -305,8 +305,9 @@ def launch(jit: Any, grid: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     writes = _on_device(value for name, value in bound.items() if name in written)
     waits = launched.chosen_mode == "tasks" and link(jit).conduct.waits
     operation = TritonOperation(stream, launched, Accesses(reads, writes, waits))
-    # While programs run as tasks, peers may write what they only read.
-    for tensor in reads if launched.chosen_mode == "tasks" else writes:
+    if launched.chosen_mode == "tasks":  # Peers may write here what its programs only read.
+        writes = [*writes, *(t for t in reads if t.storage.device is stream.device)]
+    for tensor in writes:
         tensor.storage.note_write(operation, tensor.storage.array(tensor.dtype.numpy))
     operation.reaches = arguments.reached(bound.values(), stream.device)
     for storage in operation.reaches:

@@ -273,10 +273,10 @@ class ProgramSync:
         """Return latency and bandwidth of the route to another device."""
         found = self._routes.get(peer.index)
         if found is None:
-            cluster = self._device.network.cluster
-            paths = cluster.paths([self._device.index], [peer.index])
-            rates = cluster.link_bandwidth_bytes_per_s[paths.links[0]]
-            found = self._routes[peer.index] = int(paths.latency_ps[0]), float(rates.min())
+            network, own = self._device.network, self._device.index
+            latency_ps = int(network.cluster.paths([own], [peer.index]).latency_ps[0])
+            rate = network.route_bandwidth_bytes_per_s(own, peer.index)
+            found = self._routes[peer.index] = latency_ps, rate
         return found
 
     def _latency_ps(self, storage: Storage) -> int:

@@ -39,13 +39,57 @@ def test_a_peers_buffer_is_read_and_written_as_a_tensor(run):
         buffer, handle = met(ctx, (4, 4))
         right = (rank + 1) % 4
         handle.get_buffer(right, (4,), simrank.float32, 4).copy_(ctx.full((4,), float(rank)))
-        ctx.synchronize(handle.get_buffer(right, (1,), simrank.float32).device)
         handle.barrier()
         assert buffer[1].tolist() == [float((rank - 1) % 4)] * 4
         view = handle.get_remote_tensor(right, (2, 2), simrank.float32)
         assert view.data_ptr() == handle.buffer_ptrs[right]
 
     run(body, 4)
+
+
+def test_a_peers_buffer_counts_as_a_tensor_of_ones_own_device(run):
+    """Its streams work on it, as in torch: a peer whose stream is held does not hold the copy."""
+
+    def body(rank, ctx):
+        buffer, handle = met(ctx)
+        theirs = handle.get_buffer(1 - rank, (16,), simrank.float32)
+        assert theirs.device == buffer.device
+        assert theirs[2:4].device == buffer.device
+        buffer.fill_(float(rank + 1))
+        handle.barrier()
+        if rank == 0:
+            handle.wait_signal(1)  # Held until rank 1 has read and written what is here.
+        else:
+            assert (theirs + 1).tolist() == [2.0] * 16
+            assert (2 * theirs.clone()).sum().item() == 32
+            theirs.copy_(ctx.full((16,), 7.0))
+            handle.put_signal(0)
+        ctx.synchronize()
+        assert buffer.tolist() == [7.0 if rank == 0 else 2.0] * 16
+
+    run(body, 2)
+
+
+def test_what_is_read_of_a_peer_crosses_the_link(run):
+    """A sum over a peer's buffer takes as long as its bytes take over the route."""
+    times = {}
+
+    def body(rank, ctx):
+        dist.init_process_group("nccl")
+        tensor = symm_mem.empty(1 << 24)
+        handle = symm_mem.rendezvous(tensor)
+        for owner in (rank, 1 - rank):
+            part = handle.get_buffer(owner, (1 << 24,), simrank.float32)
+            start, end = (ctx.cuda.Event(enable_timing=True) for _ in range(2))
+            handle.barrier()
+            start.record()
+            part.sum()
+            end.record()
+            end.synchronize()
+            times[owner == rank] = start.elapsed_time(end)
+
+    run(body, 2)
+    assert 5 < times[False] / times[True] < 10  # HBM3 beside a direction of NVLink 4.
 
 
 def test_a_view_that_does_not_fit_is_refused_with_both_sizes(run):
