@@ -39,6 +39,8 @@ def load(pointer: Block, mask: Any, other: Any) -> Block:
     """Return what a block of pointers points to; `other` where masked off."""
     programs = machine.now()
     element = pointee(pointer)
+    if mask is None and pointer.base is not None and type(pointer.values) is not _ndarray:
+        return Block(_gather_one(programs, pointer.base, int(pointer.values), element), element)
     places, active = _lanes(pointer, None, mask)
     if pointer.base is not None:
         values = _gather(programs, pointer.base, places, active, element)

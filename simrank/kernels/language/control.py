@@ -55,7 +55,12 @@ class Range:
         Raises:
             Diverged: Programs make different numbers of rounds.
         """
-        bounds = [as_block(bound) for bound in (self._start, self._stop, self._step)]
+        bare = self._start, self._stop, self._step
+        if all(type(bound) is int and abs(bound) < 1 << 31 for bound in bare):
+            for number in range(*bare):
+                yield Block(np.int32(number), int32)
+            return
+        bounds = [as_block(bound) for bound in bare]
         element = int64 if any(bound.element.bits == 64 for bound in bounds) else int32
         make = element.compute.type
         if all(type(bound.values) is not np.ndarray or bound.values.size == 1 for bound in bounds):
