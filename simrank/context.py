@@ -299,7 +299,7 @@ class Context(TorchNames):
         leaks = self.comm_library.leaks
         found = [f"  {state}" for state in leaks.report()]
         found += [f"  {state}" for state in held_memory(self.devices, self._running_ranks())]
-        found += [f"  {race}" for race in self.races]
+        found += ["  " + str(race).replace("\n", "\n  ") for race in self.races]
         found += [
             f"  recv from any source at {line}: another seed may give other numbers"
             for line in leaks.message_races()
