@@ -20,6 +20,8 @@ _WAITS = {"atomic_poll"}
 _PUBLISHING_SEMS = {"release", "acq_rel"}
 # Parts of inline assembly that write memory.
 _ASM_WRITES = ("st.", "atom", "red.")
+# What external functions are called, or begin with, that give the index of a thread.
+_OF_THREAD = (".sreg.tid.", ".sreg.laneid", ".sreg.tid.x", ".sreg.tid.y", ".sreg.tid.z")
 
 
 class Conduct:
@@ -29,12 +31,18 @@ class Conduct:
         waits: It may wait for another program.
         publishes: It may show something to another program while it runs.
         reads: It reads memory: a loop that calls it may wait.
+        threads: It asks which of its program's threads it is.
     """
 
-    __slots__ = ("publishes", "reads", "waits")
+    __slots__ = ("publishes", "reads", "threads", "waits")
 
     def __init__(self) -> None:
-        self.waits = self.publishes = self.reads = False
+        self.waits = self.publishes = self.reads = self.threads = False
+
+    def add(self, other: Conduct) -> None:
+        """Behave as another function as well."""
+        for name in self.__slots__:
+            setattr(self, name, getattr(self, name) or getattr(other, name))
 
 
 def conduct_of(
@@ -65,13 +73,13 @@ def _add_call(
     text: Callable[[ast.expr], str | None],
 ) -> None:
     if called is not None:
-        found.waits |= called.waits
-        found.publishes |= called.publishes
-        found.reads |= called.reads
+        found.add(called)
         return
     name = name_of(node)
     found.reads |= name in READS
     found.waits |= name in _WAITS
+    if name == "extern_elementwise" and _names_thread(node):  # Each thread at its own time.
+        found.threads = found.publishes = True
     if name == "inline_asm_elementwise":
         waits, publishes = _asm_conduct(node, text)
         found.waits |= waits
@@ -82,6 +90,11 @@ def _add_call(
             found.publishes = True
         if keyword.arg == "sem" and value in _PUBLISHING_SEMS:
             found.publishes = True
+
+
+def _names_thread(node: ast.Call) -> bool:
+    texts = [part.value for part in ast.walk(node) if isinstance(part, ast.Constant)]
+    return any(isinstance(text, str) and text.endswith(_OF_THREAD) for text in texts)
 
 
 def _asm_conduct(node: ast.Call, text: Callable[[ast.expr], str | None]) -> tuple[bool, bool]:

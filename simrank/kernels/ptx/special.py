@@ -1,18 +1,27 @@
 """Special registers: who a lane is, and what time it is.
 
-One lane stands for its whole thread block: thread 0 of 32 x num_warps.
+One lane stands for its whole thread block: thread 0 of 32 x num_warps; but in kernels that ask for
+their threads by other means each thread has a lane.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from simrank.errors import UnsupportedError
 from simrank.kernels import machine
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 Array = np.ndarray[Any, Any]
+_OF_THREADS: dict[str, Callable[[Array], Array]] = {
+    "tid.x": lambda threads: threads,
+    "laneid": lambda threads: threads % 32,
+    "warpid": lambda threads: threads // 32,
+}
 _AXES = ("x", "y", "z")
 
 
@@ -25,6 +34,11 @@ def read(name: str, rows: Array) -> Array:
     programs = machine.now()
     register, _, axis = name.partition(".")
     number = _AXES.index(axis) if axis in _AXES else 0
+    if programs.options.num_threads:
+        found = _OF_THREADS.get(name)
+        if found is not None:
+            return found(rows).astype(np.uint64)
+        rows = np.zeros(len(rows), np.int64)
     if register == "ctaid":
         ids = np.broadcast_to(programs.axis_ids(number), (len(programs),))
         return ids.astype(np.uint64)[rows]

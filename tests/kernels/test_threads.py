@@ -1,0 +1,213 @@
+"""Kernels that ask which thread they are: each thread keeps its own values and goes its own way."""
+
+import numpy as np
+import pytest
+
+import simrank
+import simrank.distributed as dist
+import simrank.distributed.symmetric_memory as symm_mem
+from simrank.errors import UnsupportedError
+
+triton = pytest.importorskip("triton")
+tl = pytest.importorskip("triton.language")
+
+from triton.language import core  # noqa: E402
+
+REGISTER = "llvm.nvvm.read.ptx.sreg"
+
+
+@core.extern
+def read_register(name: core.constexpr, _semantic=None):
+    return core.extern_elementwise(
+        "", "", [], {(): (f"llvm.nvvm.read.ptx.sreg.tid.{name.value}", core.dtype("int32"))},
+        is_pure=False, _semantic=_semantic,
+    )  # fmt: skip
+
+
+@core.extern
+def thread(axis: core.constexpr, _semantic=None):
+    if axis == 0:
+        return read_register(core.constexpr("x"), _semantic=_semantic)
+    return read_register(core.constexpr("y"), _semantic=_semantic)
+
+
+@core.extern
+def add(ptr, value, scope: core.constexpr, _semantic=None):
+    return tl.inline_asm_elementwise(
+        asm=f"atom.acq_rel.{scope.value}.global.add.s32 $0, [$1], $2;",
+        constraints="=r,l,r",
+        args=[ptr, value],
+        dtype=tl.int32,
+        is_pure=False,
+        pack=1,
+        _semantic=_semantic,
+    )
+
+
+@core.extern
+def put(ptr, value, _semantic=None):
+    return tl.inline_asm_elementwise(
+        asm="st.release.sys.global.b32 [$1], $2; mov.u32 $0, 0;",
+        constraints="=r,l,r",
+        args=[ptr, value],
+        dtype=tl.int32,
+        is_pure=False,
+        pack=1,
+        _semantic=_semantic,
+    )
+
+
+@core.extern
+def look(ptr, _semantic=None):
+    return tl.inline_asm_elementwise(
+        asm="ld.acquire.sys.global.b32 $0, [$1];",
+        constraints="=r,l",
+        args=[ptr],
+        dtype=tl.int32,
+        is_pure=False,
+        pack=1,
+        _semantic=_semantic,
+    )
+
+
+@triton.jit
+def own_ways(out):
+    me = thread(0)
+    if me < 40:
+        found = me * 2
+        if me % 2 == 0:
+            found += 1000
+        else:
+            extra = 7
+            found += extra
+    elif me < 50:
+        found = tl.cast(-1, tl.int32)
+    else:
+        found = tl.cast(-2, tl.int32)
+    put(out + me, found)
+
+
+@triton.jit
+def rounds(out, n):
+    me = thread(0)
+    total = me * 0
+    for i in range(me, n, 128):
+        total += i
+    steps = me * 0
+    while steps * 3 < me:
+        steps += 1
+    put(out + 2 * me, total)
+    put(out + 2 * me + 1, steps)
+
+
+@triton.jit
+def count(counter, out):
+    add(counter, 1, "gpu")
+    if thread(0) == 0:
+        add(counter, 1000, "gpu")
+        tl.atomic_add(counter, 100000)
+    tl.store(out, tl.load(counter))
+
+
+@triton.jit
+def meet(pads, out, rank, world_size: tl.constexpr):
+    me = thread(0)
+    if me < world_size:
+        theirs = tl.load(pads + me).to(tl.pointer_type(tl.int32))
+        put(theirs + rank, 1)
+        mine = tl.load(pads + rank).to(tl.pointer_type(tl.int32))
+        while look(mine + me) != 1:
+            pass
+    tl.store(out, 1)
+
+
+@triton.jit
+def store_of_each(out):
+    tl.store(out + thread(0), 1)
+
+
+@triton.jit
+def leave_alone(out):
+    if thread(0) > 3:
+        return
+    put(out + thread(0), 1)
+
+
+@triton.jit
+def block_of_each(out):
+    tl.store(out, tl.sum(tl.load(out + thread(0) + tl.arange(0, 16))))
+
+
+def launched(ctx, kernel, size, *args, **options):
+    out = simrank.zeros(size, dtype=simrank.int32)
+    kernel[(1,)](out, *args, **options)
+    return out.numpy()
+
+
+def test_threads_keep_what_they_assign_on_their_way(run):
+    """On either side of an `if`, nested ones included."""
+
+    def body(rank, ctx):
+        me = np.arange(128)
+        expected = np.where(me % 2 == 0, me * 2 + 1000, me * 2 + 7)
+        expected = np.where(me < 40, expected, np.where(me < 50, -1, -2))
+        np.testing.assert_array_equal(launched(ctx, own_ways, 128), expected)
+
+    run(body, 1, races="error")
+
+
+def test_threads_make_different_numbers_of_rounds(run):
+    """In `for` and in `while`; the number of threads is that of the launch's warps."""
+
+    def body(rank, ctx):
+        me = np.arange(256)
+        found = launched(ctx, rounds, 512, 300, num_warps=8).reshape(256, 2)
+        sums = [sum(range(m, 300, 128)) for m in range(256)]
+        np.testing.assert_array_equal(found, np.stack([sums, -(-me // 3)], axis=1))
+
+    run(body, 1)
+
+
+def test_every_thread_does_an_atomic_of_inline_assembly(run):
+    """But Triton's own atomic of a scalar is done by thread 0 alone."""
+
+    def body(rank, ctx):
+        out = simrank.zeros(1, dtype=simrank.int32)
+        counter = simrank.zeros(1, dtype=simrank.int32)
+        count[(1,)](counter, out)
+        assert out.item() == 128 + 1000 + 100000
+
+    run(body, 1)
+
+
+@pytest.mark.parametrize("world_size", [2, 8])
+def test_each_thread_meets_one_peer(run, world_size):
+    """A thread waits for its own flag while others have gone on."""
+
+    def body(rank, ctx):
+        dist.init_process_group("nccl")
+        handle = symm_mem.rendezvous(symm_mem.empty(8, dtype=simrank.float32))
+        out = simrank.zeros(1, dtype=simrank.int32)
+        table = simrank.tensor(handle.signal_pad_ptrs)
+        meet[(1,)](table, out, rank, world_size)
+        assert out.item() == 1
+
+    run(body, world_size, seed=3, races="error")
+
+
+@pytest.mark.parametrize(
+    ("kernel", "words"),
+    [
+        (store_of_each, "thread 0 alone writes"),
+        (leave_alone, "a `return`"),
+        (block_of_each, "blocks that differ between threads"),
+    ],
+)
+def test_what_only_some_threads_would_do_is_refused(run, kernel, words):
+    """Rather than done by others as well."""
+
+    def body(rank, ctx):
+        with pytest.raises(UnsupportedError, match=words):
+            launched(ctx, kernel, 128)
+
+    run(body, 1)
