@@ -5,6 +5,8 @@ import numpy as np
 import pytest
 
 import simrank
+import simrank.distributed as dist
+import simrank.distributed.symmetric_memory as symm_mem
 
 triton = pytest.importorskip("triton")
 tl = pytest.importorskip("triton.language")
@@ -319,3 +321,53 @@ def test_what_is_not_emulated_is_refused_by_name(run, asm, constraints, named):
     with pytest.raises(Exception, match="inline assembly") as caught:
         applied(run, asm, INTS, kind=tl.int32, constraints=constraints)
     assert named in str(caught.value)
+
+
+@triton.jit
+def send_pairs(pads, rank, N: tl.constexpr):
+    lanes = tl.arange(0, N)
+    there = tl.load(pads + 1 - rank).to(tl.pointer_type(tl.int32)) + 2 * lanes
+    tl.inline_asm_elementwise(
+        "st.volatile.global.v2.b32 [$1], {$2, $3}; mov.u32 $0, 0;",
+        "=r,l,r,r",
+        [there, lanes + 100, lanes * 0 + 1],
+        dtype=tl.int32,
+        is_pure=False,
+        pack=1,
+    )
+
+
+@triton.jit
+def receive_pairs(pads, out, rank, N: tl.constexpr):
+    lanes = tl.arange(0, N)
+    here = tl.load(pads + rank).to(tl.pointer_type(tl.int32)) + 2 * lanes
+    arrived = 0
+    while arrived < N:
+        data, flag = tl.inline_asm_elementwise(
+            "ld.volatile.global.v2.b32 {$0, $1}, [$2];",
+            "=r,=r,l",
+            [here],
+            dtype=(tl.int32, tl.int32),
+            is_pure=False,
+            pack=1,
+        )
+        arrived = tl.sum(flag)
+    tl.store(out + lanes, data)
+
+
+@pytest.mark.parametrize("seed", [4, 5, 8, 9])
+def test_a_vector_is_loaded_and_stored_at_one_time(run, seed):
+    """Who sees the flag beside data sees the data."""
+
+    def body(rank, ctx):
+        dist.init_process_group("nccl")
+        handle = symm_mem.rendezvous(symm_mem.empty(8, dtype=simrank.float32))
+        pads, out = simrank.tensor(handle.signal_pad_ptrs), ctx.zeros(16, dtype=simrank.int32)
+        dist.barrier()
+        if rank == 0:
+            receive_pairs[(1,)](pads, out, rank, 16)
+            assert out.tolist() == list(range(100, 116))
+        else:
+            send_pairs[(1,)](pads, rank, 16)
+
+    run(body, 2, seed=seed)
