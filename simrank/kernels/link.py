@@ -17,7 +17,7 @@ import triton.language as tl
 from triton.language import core
 
 from simrank.errors import UnsupportedError
-from simrank.kernels import shmem, threads
+from simrank.kernels import libraries, threads
 from simrank.kernels.block import Block
 from simrank.kernels.effects import written_parameters
 from simrank.kernels.language import BY_MODULE, control, elementwise, windows
@@ -210,7 +210,7 @@ def written_by_jit(jit: Any) -> frozenset[str]:
 
 def _callee(name: ast.expr, scope: dict[str, Any]) -> Conduct | None:
     value = _value(name, scope)
-    own = shmem.conduct(getattr(value, "fn", value))
+    own = libraries.conduct(getattr(value, "fn", value))
     if own is not None:
         return own
     jit = _as_jit(value)
@@ -292,7 +292,7 @@ def substitute(  # noqa: PLR0911 - a case each
     if isinstance(value, python_types.ModuleType):
         return _proxy(value, by_thread=by_thread)
     if isinstance(value, type):
-        return _CLASSES.get(value, value)
+        return libraries.substitute(value) or _CLASSES.get(value, value)
     if isinstance(value, python_types.FunctionType):
         return _of_function(value, user, by_thread=by_thread)
     if isinstance(value, python_types.BuiltinFunctionType):
@@ -301,7 +301,9 @@ def substitute(  # noqa: PLR0911 - a case each
 
 
 def _of_jit(jit: Any, user: LinkedKernel | None, *, by_thread: bool) -> Any:
-    native = BY_MODULE.get(jit.fn.__module__, {}).get(jit.fn.__name__) or shmem.substitute(jit.fn)
+    native = BY_MODULE.get(jit.fn.__module__, {}).get(jit.fn.__name__) or libraries.substitute(
+        jit.fn
+    )
     if native is not None:
         return native
     linked = link(jit, by_thread=by_thread)
@@ -313,7 +315,7 @@ def _of_jit(jit: Any, user: LinkedKernel | None, *, by_thread: bool) -> Any:
 def _of_function(function: Any, user: LinkedKernel | None, *, by_thread: bool) -> Any:
     """Return the emulation of one of Triton's functions; others are what they are."""
     module, name = function.__module__, function.__name__
-    native = BY_MODULE.get(module, {}).get(name) or shmem.substitute(function)
+    native = BY_MODULE.get(module, {}).get(name) or libraries.substitute(function)
     if native is not None:
         is_guarded = by_thread and native is BY_MODULE["triton.language.core"].get(name)
         return threads.guarded(name, native) if is_guarded else native

@@ -110,6 +110,12 @@ def _number(value: Any) -> Any:
     return np.asarray(addresses(value) if value.element.kind == "p" else value.values)
 
 
+def num_active() -> int:
+    """Return how many threads run; 1 in kernels that do not ask for them."""
+    active = machine.now().active
+    return max(num_threads(), 1) if active is None else int(np.count_nonzero(active))
+
+
 def spread(found: Array) -> Any:
     """Return results of the active threads as rows of all; see `of_active`."""
     total = num_threads()

@@ -1,0 +1,186 @@
+"""Triton-distributed's names in kernels: substituted by module and name, whatever is installed."""
+
+import importlib.util
+import sys
+
+import numpy as np
+import pytest
+
+import simrank
+import simrank.distributed as dist
+import simrank.distributed.symmetric_memory as symm_mem
+
+triton = pytest.importorskip("triton")
+tl = pytest.importorskip("triton.language")
+
+dl = simt = shmem = None  # Set by the fixture: what kernels call.
+OPS = """
+from triton.language import core
+
+@core.builtin
+def wait(barrierPtrs, numBarriers, scope, semantic, waitValue=1, _semantic=None):
+    raise AssertionError
+
+@core.builtin
+def consume_token(value, token, _semantic=None):
+    raise AssertionError
+
+@core.builtin
+def rank(axis=-1, _semantic=None):
+    raise AssertionError
+
+@core.builtin
+def num_ranks(axis=-1, _semantic=None):
+    raise AssertionError
+
+@core.builtin
+def symm_at(ptr, rank, _semantic=None):
+    raise AssertionError
+
+@core.builtin
+def notify(ptr, rank, signal=1, sig_op="set", comm_scope="inter_node", _semantic=None):
+    raise AssertionError
+"""
+SIMT = """
+class simt_exec_region:
+    def __enter__(self): ...
+    def __exit__(self, *error): ...
+"""
+SHMEM = """
+NVSHMEM_SIGNAL_ADD = 10
+NVSHMEM_CMP_GE = 5
+def signal_op(sig_addr, signal, sig_op, pe): ...
+def signal_wait_until(sig_addr, cmp_, cmp_val): ...
+def putmem_nbi_warp(dest, source, bytes, pe): ...
+def putmem_signal_block(dest, source, bytes, sig_addr, signal, sig_op, pe): ...
+def barrier_all_block(): ...
+def team_n_pes(team): ...
+def broadcastmem_block(team, dest, source, nelems, pe_root): ...
+"""
+SOURCES = {
+    "dl": ("triton_dist.language.distributed_ops", OPS),
+    "simt": ("triton_dist.language.simt_ops", SIMT),
+    "shmem": ("triton_dist.language.extra.libshmem_device", SHMEM),
+}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def library(tmp_path_factory):
+    """Modules of the library's names, without the compiler behind them."""
+    folder = tmp_path_factory.mktemp("library")
+    for short, (name, source) in SOURCES.items():
+        path = folder / f"{short}.py"
+        path.write_text(source)
+        spec = importlib.util.spec_from_file_location(name, path)
+        module = sys.modules[name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        globals()[short] = module
+    yield
+    for name, _ in SOURCES.values():
+        del sys.modules[name]
+
+
+@triton.jit
+def gather(buffer, signal, out, N: tl.constexpr):
+    me, size = dl.rank(), dl.num_ranks()
+    lanes = tl.arange(0, N)
+    for step in range(1, size):
+        peer = (me + step) % size
+        there = dl.symm_at(buffer, peer)
+        tl.store(there + me * N + lanes, tl.load(buffer + me * N + lanes))
+        dl.notify(signal + me, peer, signal=3, sig_op="add", comm_scope="intra_node")
+    tl.store(signal + me, 3)
+    token = dl.wait(signal, size, "sys", "acquire", waitValue=3)
+    buffer = dl.consume_token(buffer, token)
+    for peer in range(size):
+        tl.store(out + peer * N + lanes, tl.load(buffer + peer * N + lanes))
+
+
+@triton.jit
+def signal_each(signal, out, world_size):
+    with simt.simt_exec_region() as (thread, num_threads):
+        if thread < world_size:
+            add = shmem.NVSHMEM_SIGNAL_ADD
+            shmem.signal_op(signal + dl.rank(), 5, add, thread)
+            shmem.signal_wait_until(signal + thread, shmem.NVSHMEM_CMP_GE, 5)
+    tl.store(out, num_threads)
+
+
+@triton.jit
+def warps_put(buffer, world_size, N: tl.constexpr):
+    me = dl.rank()
+    with simt.simt_exec_region() as (thread, _):
+        warp = thread // 32
+        if warp < world_size and warp != me:
+            shmem.putmem_nbi_warp(buffer + me * N, buffer + me * N, N * 4, warp)
+    shmem.barrier_all_block()
+
+
+@triton.jit
+def root_of_the_node(buffer, sizes, N: tl.constexpr):
+    tl.store(sizes, shmem.team_n_pes(2))
+    shmem.broadcastmem_block(2, buffer + N, buffer, N * 4, 1)
+
+
+def symmetric(shape, dtype):
+    tensor = symm_mem.empty(shape, dtype=dtype)
+    tensor.fill_(0)
+    symm_mem.rendezvous(tensor)
+    dist.barrier()
+    return tensor
+
+
+@pytest.mark.parametrize("world_size", [2, 8])
+def test_what_is_notified_is_there_after_the_wait(run, world_size):
+    """Stores through a peer's pointer come before the signal."""
+
+    def body(rank, ctx):
+        dist.init_process_group("nccl")
+        buffer = symmetric((world_size, 16), simrank.float32)
+        signal, out = symmetric(world_size, simrank.int64), ctx.zeros(world_size, 16)
+        buffer[rank].fill_(rank + 1.0)
+        gather[(1,)](buffer, signal, out, 16)
+        np.testing.assert_array_equal(out.numpy()[:, 3], np.arange(1, world_size + 1))
+
+    run(body, world_size, seed=4, races="error")
+
+
+def test_each_thread_signals_and_waits_for_a_peer_of_its_own(run):
+    """As many threads as ranks do; a launch of two warps has 64."""
+
+    def body(rank, ctx):
+        dist.init_process_group("nccl")
+        signal, out = symmetric(8, simrank.int64), simrank.zeros(1, dtype=simrank.int32)
+        signal_each[(1,)](signal, out, 8, num_warps=2)
+        assert out.item() == 64
+        assert signal.tolist() == [5] * 8
+
+    run(body, 8, seed=4, races="error")
+
+
+def test_a_put_of_a_warp_is_done_once_for_each_warp(run):
+    """With the arguments of its first thread."""
+
+    def body(rank, ctx):
+        dist.init_process_group("nccl")
+        buffer = symmetric((4, 16), simrank.float32)
+        buffer[rank].fill_(rank + 1.0)
+        warps_put[(1,)](buffer, 4, 16)
+        np.testing.assert_array_equal(buffer.numpy()[:, 7], [1, 2, 3, 4])
+
+    run(body, 4, races="error")
+
+
+def test_the_team_of_a_node_has_the_ranks_of_one_node(run):
+    """Two nodes of eight: each has a root of its own."""
+
+    def body(rank, ctx):
+        dist.init_process_group("nccl")
+        buffer = symmetric(32, simrank.float32)
+        sizes = simrank.zeros(1, dtype=simrank.int32)
+        buffer[:16].fill_(float(rank))
+        root_of_the_node[(1,)](buffer, sizes, 16)
+        assert sizes.item() == 8
+        assert buffer[16:].tolist() == [float(rank // 8 * 8 + 1)] * 16
+
+    run(body, 16, cluster="h100_ib", races="error")
