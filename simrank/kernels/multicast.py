@@ -13,6 +13,7 @@ import numpy as np
 from simrank.kernels.shmem import at_peer
 from simrank.kernels.teams import members
 
+Array = np.ndarray[Any, Any]
 _MARK = 1 << 61  # assumed: no simulated memory is that large
 _TEAM = 56  # the bit from which on the team's number stands
 
@@ -22,17 +23,24 @@ def address(own: Any, team: int) -> Any:
     return own | np.int64(_MARK | team << _TEAM)
 
 
-def places(multicast: int) -> list[int]:
-    """Return what a multicast address stands for: the same place at each rank of the team.
+def places(multicast: Array) -> list[Array]:
+    """Return what multicast addresses stand for: the same places at each rank of the team.
 
     Raises:
-        ValueError: It is no multicast address.
+        ValueError: One is no multicast address, or they are of several allocations.
     """
-    if not multicast & _MARK:
+    first, last = int(multicast.min()), int(multicast.max())
+    if not first & _MARK:
         raise ValueError(
-            f"address {multicast:#x} is no multicast address\n"
+            f"address {first:#x} is no multicast address\n"
             "  to fix: give multimem instructions what remote_mc_ptr returned"
         )
-    team = (multicast ^ _MARK) >> _TEAM
-    own = multicast & ((1 << _TEAM) - 1)
-    return [at_peer(own, rank) for rank in members(team)]
+    team = (first ^ _MARK) >> _TEAM
+    own, length = first & ((1 << _TEAM) - 1), last - first
+    found = []
+    for rank in members(team):
+        start = at_peer(own, rank)
+        if at_peer(own + length, rank) != start + length:
+            raise ValueError("multicast addresses of one instruction are of several allocations")
+        found.append(multicast - first + start)
+    return found

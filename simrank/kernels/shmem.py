@@ -264,7 +264,8 @@ def n_pes() -> Block:
 
 
 def remote_ptr(pointer: Block, pe: Any) -> Block:
-    """Return a pointer to the same place at a peer."""
-    calls = _calls(pointer, pe, scope="thread")
-    found = np.array([at_peer(*call) for call in calls], np.int64)
+    """Return a pointer to the same place at a peer; null where there is no such peer."""
+    calls, size = _calls(pointer, pe, scope="thread"), require_rank("remote_ptr").world_size
+    there = [at_peer(place, peer) if 0 <= peer < size else 0 for place, peer in calls]
+    found = np.array(there, np.int64)
     return Block(threads.spread(found), pointer.element)

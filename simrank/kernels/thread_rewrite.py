@@ -32,6 +32,14 @@ class ThreadRewriter(Rewriter):
         )
         return [ast.copy_location(make, node), ast.copy_location(loop, node)]
 
+    def visit_IfExp(self, node: ast.IfExp) -> ast.AST:  # noqa: N802 - ast's name
+        """Give each thread the value of its side."""
+        self.generic_visit(node)
+        nothing = ast.arguments([], [], None, [], [], None, [])
+        sides: list[ast.expr] = [ast.Lambda(nothing, node.body), ast.Lambda(nothing, node.orelse)]
+        call = ast.Call(ast.Name("__choose", ast.Load()), [node.test, *sides], [])
+        return ast.copy_location(call, node)
+
     def visit_For(self, node: ast.For) -> Any:  # noqa: N802 - ast's name
         """Make the rounds that some thread makes."""
         names = _assigned_in(node.body)

@@ -249,6 +249,19 @@ class Looping(Divergence):
         self._programs.active = self._outer
 
 
+def choose(test: Any, first: Callable[[], Any], second: Callable[[], Any]) -> Any:
+    """Return for each thread the value of the side that it takes."""
+    if not varies(test):
+        return first() if test else second()
+    programs, found = machine.now(), []
+    outer, truth = programs.active, np.asarray(_rows(test))
+    for mask, side in ((truth, first), (~truth, second)):
+        programs.active = mask if outer is None else mask & outer
+        found.append(side())
+    programs.active = outer
+    return _merged(truth, *found)
+
+
 def _merged(mask: Array, new: Any, old: Any) -> Any:
     """Return a value that is new for some threads and old for the others."""
     if new is old or old is _MISSING or new is None:
@@ -341,4 +354,4 @@ def running(body: Callable[[], Any]) -> Callable[[], Any]:
     return run
 
 
-HELPERS = {"__branch": Branch, "__rounds": Rounds, "__looping": Looping}
+HELPERS = {"__choose": choose, "__branch": Branch, "__rounds": Rounds, "__looping": Looping}

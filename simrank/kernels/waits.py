@@ -19,7 +19,7 @@ READS = {
 _WAITS = {"atomic_poll"}
 _PUBLISHING_SEMS = {"release", "acq_rel"}
 # Parts of inline assembly that write memory.
-_ASM_WRITES = ("st.", "atom", "red.")
+_ASM_WRITES = ("st.", "atom", "red.", "multimem")
 # What external functions are called, or begin with, that give the index of a thread.
 _OF_THREAD = (".sreg.tid.", ".sreg.laneid", ".sreg.tid.x", ".sreg.tid.y", ".sreg.tid.z")
 

@@ -55,6 +55,7 @@ def putmem_nbi_warp(dest, source, bytes, pe): ...
 def putmem_signal_block(dest, source, bytes, sig_addr, signal, sig_op, pe): ...
 def barrier_all_block(): ...
 def team_n_pes(team): ...
+def remote_mc_ptr(team, ptr): ...
 def broadcastmem_block(team, dest, source, nelems, pe_root): ...
 """
 SOURCES = {
@@ -122,6 +123,59 @@ def root_of_the_node(buffer, sizes, N: tl.constexpr):
     shmem.broadcastmem_block(2, buffer + N, buffer, N * 4, 1)
 
 
+@triton.jit
+def reduce_in_the_switch(buffer, world_size, N: tl.constexpr):
+    everywhere = shmem.remote_mc_ptr(0, buffer)
+    shmem.barrier_all_block()
+    with simt.simt_exec_region() as (thread, num_threads):
+        for n in range(thread + dl.rank() * num_threads, N // 8, num_threads * world_size):
+            a, b, c, d = tl.inline_asm_elementwise(
+                "multimem.ld_reduce.global.add.acc::f32.v4.bf16x2 {$0, $1, $2, $3}, [$4];",
+                "=r,=r,=r,=r,l",
+                [everywhere + n * 8],
+                dtype=(tl.int32, tl.int32, tl.int32, tl.int32),
+                is_pure=False,
+                pack=1,
+            )
+            low = tl.inline_asm_elementwise(
+                "mov.b64 $0, {$1, $2};", "=l,r,r", [a, b], dtype=tl.int64, is_pure=True, pack=1
+            )
+            tl.inline_asm_elementwise(
+                "multimem.st.global.b64 [$1], $2; mov.u32 $0, 0;",
+                "=r,l,l",
+                [everywhere + n * 8, low],
+                dtype=tl.int32,
+                is_pure=False,
+                pack=1,
+            )
+            tl.inline_asm_elementwise(
+                "multimem.st.global.v2.b32 [$1], {$2, $3}; mov.u32 $0, 0;",
+                "=r,l,r,r",
+                [everywhere + n * 8 + 4, c, d],
+                dtype=tl.int32,
+                is_pure=False,
+                pack=1,
+            )
+    shmem.barrier_all_block()
+
+
+@triton.jit
+def reduce_one_part(buffer):
+    tl.inline_asm_elementwise(
+        "multimem.red.relaxed.sys.global.add.f32 [$1], $2; mov.u32 $0, 0;",
+        "=r,l,f",
+        [buffer, tl.cast(1, tl.float32)],
+        dtype=tl.int32,
+        is_pure=False,
+        pack=1,
+    )
+
+
+@triton.jit
+def add_everywhere(buffer):
+    reduce_one_part(shmem.remote_mc_ptr(0, buffer))
+
+
 def symmetric(shape, dtype):
     tensor = symm_mem.empty(shape, dtype=dtype)
     tensor.fill_(0)
@@ -184,3 +238,35 @@ def test_the_team_of_a_node_has_the_ranks_of_one_node(run):
         assert buffer[16:].tolist() == [float(rank // 8 * 8 + 1)] * 16
 
     run(body, 16, cluster="h100_ib", races="error")
+
+
+@pytest.mark.parametrize("world_size", [2, 4])
+def test_multimem_instructions_reduce_and_write_at_all_ranks(run, world_size):
+    """Each rank does its part of an all-reduce in place."""
+
+    def body(rank, ctx):
+        dist.init_process_group("nccl")
+        buffer = symmetric(1024, simrank.bfloat16)
+        given = np.random.default_rng(0).integers(-9, 9, (world_size, 1024)).astype(np.float32)
+        buffer.copy_(ctx.from_numpy(given[rank]).to(simrank.bfloat16))
+        reduce_in_the_switch[(1,)](buffer, world_size, 1024, num_warps=1)
+        np.testing.assert_array_equal(buffer.numpy().astype(np.float32), given.sum(axis=0))
+
+    run(body, world_size, seed=1, races="error")
+
+
+def test_multimem_red_adds_at_every_rank(run):
+    """An address that is of one rank only is refused."""
+
+    def body(rank, ctx):
+        dist.init_process_group("nccl")
+        buffer = symmetric(4, simrank.float32)
+        add_everywhere[(1,)](buffer)
+        ctx.synchronize()
+        dist.barrier()
+        assert buffer.tolist() == [3.0, 0.0, 0.0, 0.0]
+        reduce_one_part[(1,)](buffer)
+        with pytest.raises(ValueError, match="no multicast address"):
+            ctx.synchronize()
+
+    run(body, 3, races="error")

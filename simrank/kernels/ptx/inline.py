@@ -103,7 +103,7 @@ def _constraints(text: str) -> _Constraints:
 def _is_per_program(asm: str) -> bool:
     """Return whether a snippet does something that each program must do itself."""
     return any(
-        instruction.opcode[0] in ("ld", "st", "atom", "red")
+        instruction.opcode[0] in ("ld", "st", "atom", "red", "multimem")
         or any(operand.kind == "special" for operand in instruction.operands)
         for instruction in parse(asm).instructions
     )

@@ -13,7 +13,7 @@ import numpy as np
 
 from simrank.errors import UnsupportedError
 from simrank.kernels import machine
-from simrank.kernels.ptx import access, special
+from simrank.kernels.ptx import access, multimem, special, warps
 from simrank.kernels.ptx.compute import (
     COMBINED,
     COMPARISONS,
@@ -291,4 +291,7 @@ _HANDLERS: dict[str, Callable[[Lanes, Instruction, Array], None]] = {
     "setp": _set_predicate,
     "selp": _select,
     "cvt": _convert,
+    "multimem": multimem.run,
+    "shfl": warps.shuffle,
+    "vote": warps.vote,
 }
