@@ -116,10 +116,20 @@ def num_active() -> int:
     return max(num_threads(), 1) if active is None else int(np.count_nonzero(active))
 
 
+def as_one(rows: Any) -> Any:
+    """Return a bare scalar of rows where all active threads have the same value.
+
+    What is left out is not looked at until threads meet again, and then keeps what it had.
+    """
+    active = machine.now().active
+    chosen = rows if active is None else rows[active]
+    return chosen[0] if (chosen == chosen[0]).all() else rows
+
+
 def spread(found: Array) -> Any:
     """Return results of the active threads as rows of all; see `of_active`."""
     total = num_threads()
-    if len(found) == 1:
+    if (found == found[0]).all():
         return found[0]
     active = machine.now().active
     chosen = slice(None) if active is None else np.flatnonzero(active)
@@ -279,7 +289,10 @@ def _merged(mask: Array, new: Any, old: Any) -> Any:
         theirs = Block(addresses(theirs), ours.element)
     first, second = aligned(ours.values, theirs.values)
     rows = mask.reshape(mask.shape + (1,) * max(np.ndim(first) - 1, np.ndim(second) - 1, 0))
-    return Block(np.where(rows, first, second), ours.element, ours.base)
+    values: Any = np.where(rows, first, second)
+    if values.ndim == 1 and (values == values[0]).all():
+        values = values[0]
+    return Block(values, ours.element, ours.base)
 
 
 # ---- what threads do to memory by Triton's own functions ----

@@ -277,3 +277,22 @@ def test_a_conditional_expression_gives_each_thread_its_side(run):
         np.testing.assert_array_equal(launched(ctx, choose_side, 128), np.where(me > 5, me * 2, 1))
 
     run(body, 1)
+
+
+@triton.jit
+def tile_of_first_vote(out, limit):
+    votes = ballot(thread(0) % 32 >= limit)
+    place = take(thread(0), limit, "idx", 31) % 32 + votes * 0
+    if thread(0) < 0:
+        place = thread(0)
+    tl.store(out + place * 16 + tl.arange(0, 16), place)
+
+
+def test_what_all_threads_have_found_alike_is_theirs_together(run):
+    """So that it may say where a block lies; a condition goes into a register as 0 or 1."""
+
+    def body(rank, ctx):
+        found = launched(ctx, tile_of_first_vote, 64, 2).reshape(4, 16)
+        np.testing.assert_array_equal(found[:, 5], [0, 0, 2, 0])
+
+    run(body, 1)

@@ -10,10 +10,10 @@ import numpy as np
 
 from simrank.errors import UnsupportedError
 from simrank.kernels import machine, threads
-from simrank.kernels.block import Block, addresses, as_block, check_broadcast
+from simrank.kernels.block import Block, addresses, as_block, cast_to, check_broadcast
 from simrank.kernels.ptx.parse import Snippet, parse
 from simrank.kernels.ptx.run import Lanes
-from simrank.kernels.types import ElementType, element_type
+from simrank.kernels.types import ElementType, element_type, int32
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -58,7 +58,7 @@ def inline_asm_elementwise(
     is_tuple = isinstance(dtype, tuple | list)
     results = [element_type(kind) for kind in (dtype if is_tuple else (dtype,))]
     snippet, wanted = parse(str(asm)), _constraints(str(constraints))
-    blocks = [as_block(arg) for arg in args]
+    blocks = [_input(as_block(arg), int(pack)) for arg in args]
     by_thread = threads.num_threads() if _is_by_thread(snippet, blocks) else 0
     rows, shape, values = _spread(
         blocks, is_per_program=_is_per_program(str(asm)), num_threads=by_thread
@@ -90,7 +90,10 @@ def inline_asm_elementwise(
     found = []
     for kind, count in zip(results, counts, strict=True):
         taken, outputs = outputs[:count], outputs[count:]
-        found.append(_block(taken, kind, int(pack), (rows, *shape)))
+        result = _block(taken, kind, int(pack), (rows, *shape))
+        if by_thread:
+            result = Block(threads.as_one(result.values), result.element)
+        found.append(result)
     return tuple(found) if is_tuple else found[0]
 
 
@@ -127,6 +130,19 @@ def _is_by_thread(snippet: Snippet, blocks: Sequence[Block]) -> bool:
         or any(part.kind == "special" for part in instruction.operands)
         for instruction in snippet.instructions
     )
+
+
+def _input(block: Block, pack: int) -> Block:
+    """Return an input; a condition is 1 or 0 in a register (assumed: LLVM may give -1 for 1).
+
+    Raises:
+        UnsupportedError: Conditions would share a register.
+    """
+    if block.element.kind != "b":
+        return block
+    if pack > 1:
+        raise UnsupportedError("inline assembly on packed int1: cast it to int32 first")
+    return cast_to(block, int32)
 
 
 def _storage(element: ElementType) -> np.dtype[Any]:
