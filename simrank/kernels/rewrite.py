@@ -113,8 +113,14 @@ class Rewriter(ast.NodeTransformer):
         return ast.copy_location(ast.Call(ast.Name("__value", ast.Load()), [node.value], []), node)
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
-        """Drop what the compiler passes from one function of a library to the next."""
+        """Drop what the compiler passes from one function of a library to the next.
+
+        Static assertions and prints that get it are calls of Python, and do nothing.
+        """
         self.generic_visit(node)
+        passes_on = any(word.arg in _OF_COMPILER for word in node.keywords)
+        if passes_on and getattr(node.func, "attr", "") in ("static_assert", "static_print"):
+            return ast.copy_location(ast.Constant(value=None), node)
         node.keywords = [word for word in node.keywords if word.arg not in _OF_COMPILER]
         return node
 

@@ -306,7 +306,9 @@ def guarded(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         return _load(function)
 
     def write(pointer: Any, *args: Any, **kwargs: Any) -> Any:
-        active = machine.now().active
+        active, pointer = machine.now().active, _together(pointer)
+        args = tuple(_together(arg) for arg in args)
+        kwargs = {name: _together(arg) for name, arg in kwargs.items()}
         if varies(pointer) or any(varies(a) and _is_block(a) for a in (*args, *kwargs.values())):
             raise UnsupportedError(
                 f"tl.{name} to places or of blocks that differ between threads is not supported: "
@@ -323,6 +325,14 @@ def guarded(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     return write
 
 
+def _together(value: Any) -> Any:
+    """Return a value without a row for each thread, if all have the same."""
+    if not varies(value) or not (value.values == value.values[0]).all():
+        return value
+    values = value.values[:1] if value.shape else value.values[0]
+    return Block(values, value.element, value.base)
+
+
 def _is_block(value: Any) -> bool:
     return bool(getattr(value, "shape", False))
 
@@ -333,7 +343,7 @@ def _of_thread_0(value: Any) -> Any:
 
 def _load(function: Callable[..., Any]) -> Callable[..., Any]:
     def load(pointer: Any, mask: Any = None, *args: Any, **kwargs: Any) -> Any:
-        active = machine.now().active
+        active, pointer, mask = machine.now().active, _together(pointer), _together(mask)
         if not varies(pointer) and not varies(mask):
             return function(pointer, mask, *args, **kwargs)
         if _is_block(pointer) or _is_block(mask):

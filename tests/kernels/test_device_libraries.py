@@ -15,7 +15,7 @@ from triton.language import core  # noqa: E402
 def letter(bits: core.constexpr, _semantic=None):
     if bits.value == 64:
         return core.constexpr("l")
-    tl.static_assert(bits.value == 32, "32 or 64 bits", _semantic=_semantic)
+    tl.static_assert(bits.value == 64, "it does nothing in Python", _semantic=_semantic)
     return core.constexpr("r")
 
 
