@@ -251,6 +251,7 @@ class Launch:
             num_warps=int(options.get("num_warps") or 4),
             precision=precision,
             num_threads=32 * int(options.get("num_warps") or 4) if conduct.threads else 0,
+            is_cooperative=bool(options.get("launch_cooperative_grid", False)),
             arguments=arguments.places(bound),
         )
 
@@ -295,7 +296,7 @@ def launch(jit: Any, grid: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -
         TypeError, ValueError: An argument is not what the kernel takes.
         UnsupportedError: The kernel uses what is not emulated.
     """
-    names = ("debug", "num_ctas_per_sm", *COMPILER_OPTIONS)
+    names = ("debug", "num_ctas_per_sm", "launch_cooperative_grid", *COMPILER_OPTIONS)
     options: dict[str, Any] = {name: kwargs[name] for name in names if name in kwargs}
     options |= {name: kwargs.pop(name) for name in ("mode", "precision") if name in kwargs}
     bound = arguments.bind(jit, args, kwargs)

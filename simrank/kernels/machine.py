@@ -168,6 +168,7 @@ class Options(NamedTuple):
         precision: "ieee", or "hardware": fp32 inputs of dots are rounded to tf32 unless the kernel
             asks otherwise.
         num_threads: Threads of a program, for kernels that ask which one they are; 0 in others.
+        is_cooperative: Whether all programs run at once, and have a workspace together.
         arguments: Tensors by the address of their storage: name and shape, for messages.
     """
 
@@ -175,6 +176,7 @@ class Options(NamedTuple):
     num_warps: int = 4
     precision: str = "ieee"
     num_threads: int = 0
+    is_cooperative: bool = False
     arguments: dict[int, tuple[str, tuple[int, ...]]] = {}  # noqa: RUF012 - never changed
 
 

@@ -7,6 +7,7 @@ import pytest
 import simrank
 import simrank.distributed as dist
 import simrank.distributed.symmetric_memory as symm_mem
+from simrank.errors import UnsupportedError
 
 triton = pytest.importorskip("triton")
 tl = pytest.importorskip("triton.language")
@@ -371,3 +372,36 @@ def test_a_vector_is_loaded_and_stored_at_one_time(run, seed):
             send_pairs[(1,)](pads, rank, 16)
 
     run(body, 2, seed=seed)
+
+
+@triton.jit
+def meet_in_the_workspace(out):
+    high, low = tl.inline_asm_elementwise(
+        "mov.u32 $0, %envreg1; mov.u32 $1, %envreg2;",
+        "=r,=r",
+        [],
+        dtype=(tl.uint32, tl.uint32),
+        is_pure=True,
+        pack=1,
+    )
+    address = (high.to(tl.uint64) << 32) | low
+    counter = tl.cast(address, tl.pointer_type(tl.int32), bitcast=True) + 1
+    tl.atomic_add(counter, 1)
+    while tl.atomic_add(counter, 0) != tl.num_programs(0):
+        pass
+    tl.store(out + tl.program_id(0), 1)
+
+
+def test_programs_of_a_cooperative_launch_share_a_workspace(run):
+    """Zero at the start of each; other launches have none."""
+
+    def body(rank, ctx):
+        for _ in range(2):
+            out = ctx.zeros(5, dtype=simrank.int32)
+            meet_in_the_workspace[(5,)](out, launch_cooperative_grid=True)
+            assert out.tolist() == [1] * 5
+        meet_in_the_workspace[(5,)](out)
+        with pytest.raises(UnsupportedError, match="launch_cooperative_grid=True"):
+            ctx.synchronize()
+
+    run(body, 1, races="error")

@@ -67,6 +67,7 @@ _MEMORY = re.compile(r"\[\s*([^\]+]+?)\s*(?:\+\s*(-?\w+)\s*)?\]")
 _SPECIALS = {
     "tid", "ntid", "ctaid", "nctaid", "laneid", "warpid", "nwarpid", "smid", "nsmid",
     "globaltimer", "globaltimer_lo", "clock", "clock64", "clock_hi", "cluster_ctarank",
+    "envreg1", "envreg2",
 }  # fmt: skip
 
 

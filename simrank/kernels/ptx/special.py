@@ -7,14 +7,18 @@ their threads by other means each thread has a lane.
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from simrank.device.memory import Storage
 from simrank.errors import UnsupportedError
 from simrank.kernels import machine
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from simrank.kernels.machine import Programs, Statistics
 
 Array = np.ndarray[Any, Any]
 _OF_THREADS: dict[str, Callable[[Array], Array]] = {
@@ -63,4 +67,30 @@ def _shared(register: str, axis: int) -> int:
         return int(now_ps // 1000)
     if register in ("globaltimer_lo", "clock"):
         return int(now_ps // 1000) & 0xFFFFFFFF
+    if register in _HALVES:
+        return _workspace(programs).address >> _HALVES[register] & 0xFFFFFFFF
     raise UnsupportedError(f"inline assembly with %{register} is not supported")
+
+
+# The driver hands the address of a grid's workspace to cooperative groups in these.
+_HALVES = {"envreg1": 32, "envreg2": 0}
+_WORKSPACE_BYTES = 64
+_workspaces: WeakKeyDictionary[Statistics, Storage] = WeakKeyDictionary()
+
+
+def _workspace(programs: Programs) -> Storage:
+    """Return the workspace of a launch, zero at its start.
+
+    Raises:
+        UnsupportedError: The launch is not cooperative, so it has none.
+    """
+    if not programs.options.is_cooperative:
+        raise UnsupportedError(
+            f"kernel '{programs.kernel}' asks for the workspace of a cooperative launch\n"
+            "  to fix: launch it with launch_cooperative_grid=True"
+        )
+    found = _workspaces.get(programs.statistics)
+    if found is None:
+        found = _workspaces[programs.statistics] = Storage(programs.device, _WORKSPACE_BYTES)
+        found.array(np.dtype(np.uint8))[:] = 0
+    return found
