@@ -111,6 +111,26 @@ PARTLY: dict[str, Table] = {
     f"{_EXTRA}.cuda.language_extra": distributed_language.LANGUAGE_EXTRA,
     f"{_OF_DIST}.extra.cuda.language_extra": distributed_language.LANGUAGE_EXTRA,
 }
+_OF_HEADERS = {"nvshmemx_": NVSHMEM, "nvshmem_": NVSHMEM, "rocshmem_": ROCSHMEM}
+
+
+def by_symbol(symbol: str) -> Callable[..., Any] | None:
+    """Return what stands for a function of NVSHMEM or rocSHMEM by its name in C, or None."""
+    prefix = next((known for known in _OF_HEADERS if symbol.startswith(known)), None)
+    if prefix is None:
+        return None
+    codes, name = _OF_HEADERS[prefix], symbol.removeprefix(prefix)
+    extra: Table = {
+        "ptr": shmem.remote_ptr,
+        "mc_ptr": distributed_language.remote_mc_ptr,
+        "int_wait_until": shmem.wait_until(codes, types.int32),
+        "long_wait_until": shmem.wait_until(codes, types.int64),
+        "longlong_wait_until": shmem.wait_until(codes, types.int64),
+        "uint64_wait_until": shmem.wait_until(codes, types.uint64),
+    }
+    return {**_of_triton_distributed(codes), **extra}.get(name)
+
+
 _WAITS = ("wait", "barrier", "sync", "broadcast", "collect", "alltoall", "reduce")
 _ONLY_ASK = ("my_pe", "n_pes", "rank", "num_ranks", "remote", "symm_at", "consume", "translate")
 

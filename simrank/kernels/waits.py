@@ -22,6 +22,8 @@ _PUBLISHING_SEMS = {"release", "acq_rel"}
 _ASM_WRITES = ("st.", "atom", "red.", "multimem")
 # What external functions are called, or begin with, that give the index of a thread.
 _OF_THREAD = (".sreg.tid.", ".sreg.laneid", ".sreg.tid.x", ".sreg.tid.y", ".sreg.tid.z")
+_OF_SHMEM = ("nvshmem", "rocshmem")
+_WAITING = ("wait", "barrier", "sync", "broadcast", "collect", "alltoall", "reduce")
 
 
 class Conduct:
@@ -78,8 +80,8 @@ def _add_call(
     name = name_of(node)
     found.reads |= name in READS
     found.waits |= name in _WAITS
-    if name == "extern_elementwise" and _names_thread(node):  # Each thread at its own time.
-        found.threads = found.publishes = True
+    if name in ("extern_elementwise", "extern_call"):
+        _add_extern(found, node)
     if name == "inline_asm_elementwise":
         waits, publishes = _asm_conduct(node, text)
         found.waits |= waits
@@ -92,9 +94,15 @@ def _add_call(
             found.publishes = True
 
 
-def _names_thread(node: ast.Call) -> bool:
-    texts = [part.value for part in ast.walk(node) if isinstance(part, ast.Constant)]
-    return any(isinstance(text, str) and text.endswith(_OF_THREAD) for text in texts)
+def _add_extern(found: Conduct, node: ast.Call) -> None:
+    """Note what an external function does, as far as its symbol says."""
+    constants = [part.value for part in ast.walk(node) if isinstance(part, ast.Constant)]
+    texts = [text for text in constants if isinstance(text, str)]
+    if any(text.endswith(_OF_THREAD) for text in texts):  # Each thread at its own time.
+        found.threads = found.publishes = True
+    if any(text.startswith(_OF_SHMEM) for text in texts):
+        found.publishes = True
+        found.waits |= any(part in text for text in texts for part in _WAITING)
 
 
 def _asm_conduct(node: ast.Call, text: Callable[[ast.expr], str | None]) -> tuple[bool, bool]:

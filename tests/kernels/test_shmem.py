@@ -12,6 +12,8 @@ import simrank.distributed.symmetric_memory as symm_mem
 triton = pytest.importorskip("triton")
 tl = pytest.importorskip("triton.language")
 
+from triton.language import core  # noqa: E402
+
 nv = None  # Set by the fixture: what kernels call.
 NAME = "torch.distributed._symmetric_memory._nvshmem_triton"
 STUB = """
@@ -137,6 +139,22 @@ def wait_at_most(signal, code, limit, out):
     tl.store(out, 1)
 
 
+@core.extern
+def c_function(name: core.constexpr, arguments, _semantic=None):
+    kinds = tuple(core.dtype("int64") for _ in arguments)
+    return core.extern_elementwise(
+        "", "", arguments, {kinds: (f"nvshmem{name.value}", core.dtype("int32"))},
+        is_pure=False, _semantic=_semantic,
+    )  # fmt: skip
+
+
+@triton.jit
+def put_by_symbol(dst, src, signal, size_bytes, pe):
+    there, here, flag = dst.to(tl.int64), src.to(tl.int64), signal.to(tl.int64)
+    c_function("x_putmem_signal_block", [there, here, size_bytes, flag, 1, 9, pe])
+    c_function("_signal_wait_until", [flag, 5, 1])
+
+
 def parts(ctx, rank):
     """Return a buffer to receive into, one to send from, and the signal pad as int64."""
     dist.init_process_group("nccl")
@@ -190,6 +208,17 @@ def test_what_is_not_done_is_refused_by_name(run, nvshmem):
 
     with pytest.raises(Exception, match=r"_nvshmem_triton\.scan is not supported"):
         run(body, 2)
+
+
+def test_functions_are_known_by_their_names_in_c(run):
+    """Whatever module wraps them."""
+
+    def body(rank, ctx):
+        dst, src, signal, _ = parts(ctx, rank)
+        put_by_symbol[(1,)](dst, src, signal, 32, (rank + 1) % 4)
+        assert dst.tolist() == [float((rank - 1) % 4)] * 8
+
+    run(body, 4, seed=3, races="error")
 
 
 @pytest.mark.parametrize("world_size", [2, 4, 8])

@@ -40,9 +40,12 @@ def extern_elementwise(
     Raises:
         UnsupportedError: There is no source of it here.
     """
+    from simrank.kernels.libraries import by_symbol  # noqa: PLC0415 - it is built on the language
+
     del lib_path, is_pure
     symbols = list(dict.fromkeys(found[0] for found in arg_type_symbol_dict.values()))
-    known = next((SYMBOLS[symbol] for symbol in symbols if symbol in SYMBOLS), None)
+    found = [SYMBOLS.get(symbol) or by_symbol(symbol) for symbol in symbols]
+    known = next((function for function in found if function is not None), None)
     if known is None:
         raise UnsupportedError(
             f"the external function {' or '.join(symbols)} of library '{lib_name}' is not supported"
