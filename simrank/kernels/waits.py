@@ -22,6 +22,7 @@ _PUBLISHING_SEMS = {"release", "acq_rel"}
 _ASM_WRITES = ("st.", "atom", "red.", "multimem")
 # What external functions are called, or begin with, that give the index of a thread.
 _OF_THREAD = (".sreg.tid.", ".sreg.laneid", ".sreg.tid.x", ".sreg.tid.y", ".sreg.tid.z")
+_THREAD_REGISTERS = ("%tid.x", "%laneid", "%warpid")
 _OF_SHMEM = ("nvshmem", "rocshmem")
 _WAITING = ("wait", "barrier", "sync", "broadcast", "collect", "alltoall", "reduce")
 
@@ -83,9 +84,7 @@ def _add_call(
     if name in ("extern_elementwise", "extern_call"):
         _add_extern(found, node)
     if name == "inline_asm_elementwise":
-        waits, publishes = _asm_conduct(node, text)
-        found.waits |= waits
-        found.publishes |= publishes
+        _add_assembly(found, node, text)
     for keyword in node.keywords:
         value = getattr(keyword.value, "value", None)
         if keyword.arg == "scope" and value == "sys":
@@ -105,8 +104,8 @@ def _add_extern(found: Conduct, node: ast.Call) -> None:
         found.waits |= any(part in text for text in texts for part in _WAITING)
 
 
-def _asm_conduct(node: ast.Call, text: Callable[[ast.expr], str | None]) -> tuple[bool, bool]:
-    """Return whether inline assembly may wait, and whether it may publish; unknown text may.
+def _add_assembly(found: Conduct, node: ast.Call, text: Callable[[ast.expr], str | None]) -> None:
+    """Note what inline assembly does; unknown text may wait and publish.
 
     Of a formatted string the fixed parts are looked at: what is filled in are names.
     """
@@ -115,10 +114,14 @@ def _asm_conduct(node: ast.Call, text: Callable[[ast.expr], str | None]) -> tupl
     known = [text(part) for part in pieces if not isinstance(part, ast.FormattedValue)]
     words = [word for word in known if word is not None]
     if not words or len(words) < len(known):
-        return True, True
+        found.waits = found.publishes = True
+        return
     whole = " ".join(words)
+    if any(register in whole for register in _THREAD_REGISTERS):
+        found.threads = found.publishes = True
     publishes = any(mark in whole for mark in _ASM_WRITES)
-    return "bra" in whole and (publishes or "ld." in whole), publishes
+    found.publishes |= publishes
+    found.waits |= "bra" in whole and (publishes or "ld." in whole)
 
 
 def name_of(node: ast.Call) -> str:

@@ -255,6 +255,21 @@ def test_comparisons_have_the_numbers_of_the_librarys_header(run, nvshmem):
         run(body, 2)
 
 
+def test_a_wrapper_that_adds_libraries_launches(run, nvshmem):
+    """As torch's decorator does: `run` of the kernel gets the path of a library."""
+
+    class WithLibraries(triton.runtime.jit.KernelInterface):
+        def run(self, *args, **kwargs):
+            return put_fence_signal.run(*args, **kwargs, extern_libs={"nvshmem": "nowhere.bc"})
+
+    def body(rank, ctx):
+        dst, src, signal, _ = parts(ctx, rank)
+        WithLibraries()[(1,)](dst, src, signal, 8)
+        assert dst.tolist() == [float((rank - 1) % 2)] * 8
+
+    run(body, 2, races="error")
+
+
 def test_memory_without_a_rendezvous_is_refused(run, nvshmem):
     """Nobody knows where the peer has it."""
 

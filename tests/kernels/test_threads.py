@@ -296,3 +296,33 @@ def test_what_all_threads_have_found_alike_is_theirs_together(run):
         np.testing.assert_array_equal(found[:, 5], [0, 0, 2, 0])
 
     run(body, 1)
+
+
+@triton.jit
+def thread_of_assembly():
+    x, _ = tl.inline_asm_elementwise(
+        "mov.u32 $0, %tid.x; mov.u32 $1, %tid.y;",
+        "=r,=r",
+        [],
+        dtype=(tl.int32, tl.int32),
+        is_pure=True,
+        pack=1,
+    )
+    return x
+
+
+@triton.jit
+def store_where_assembly_says(out, n):
+    me = thread_of_assembly()
+    if me < n:
+        put(out + me, me + 1)
+
+
+def test_inline_assembly_tells_threads_apart(run):
+    """A guard lets through as many threads as it says, not thread 0 for all."""
+
+    def body(rank, ctx):
+        expected = np.where(np.arange(128) < 20, np.arange(128) + 1, 0)
+        np.testing.assert_array_equal(launched(ctx, store_where_assembly_says, 128, 20), expected)
+
+    run(body, 1, races="error")

@@ -1,7 +1,7 @@
 """Special registers: who a lane is, and what time it is.
 
-One lane stands for its whole thread block: thread 0 of 32 x num_warps; but in kernels that ask for
-their threads by other means each thread has a lane.
+A snippet that reads the index of a thread has a lane for each; else one lane stands for its whole
+thread block, and where elements of a block are lanes each stands for thread 0.
 """
 
 from __future__ import annotations
