@@ -120,4 +120,4 @@ CORE: dict[str, Callable[..., Any]] = {
     "extern_elementwise": extern_elementwise,
 }
 LANGUAGE_EXTRA: dict[str, Callable[..., Any]] = {"__syncthreads": threads.sync_threads}
-BY_THREAD = ("simt_exec_region",)
+BY_THREAD = ("simt_exec_region", "thread_idx")

@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from simrank.errors import UnsupportedError
-from simrank.kernels import distributed_language, shmem, teams, types
+from simrank.kernels import distributed_language, hip_language, shmem, teams, types
 from simrank.kernels.shmem import NVSHMEM, ROCSHMEM
 from simrank.kernels.waits import Conduct
 
@@ -110,6 +110,7 @@ TABLES: dict[str, Table] = {
 PARTLY: dict[str, Table] = {
     f"{_EXTRA}.cuda.language_extra": distributed_language.LANGUAGE_EXTRA,
     f"{_OF_DIST}.extra.cuda.language_extra": distributed_language.LANGUAGE_EXTRA,
+    f"{_EXTRA}.hip.libdevice": hip_language.FUNCTIONS,
 }
 _OF_HEADERS = {"nvshmemx_": NVSHMEM, "nvshmem_": NVSHMEM, "rocshmem_": ROCSHMEM}
 
@@ -141,6 +142,9 @@ def conduct(function: Any) -> Conduct | None:
     if module not in TABLES and name not in PARTLY.get(module, ()):
         return None
     found = Conduct()
+    if name.endswith("syncthreads"):
+        return found
+    found.reads = name.startswith(("load_", "atom_"))
     found.publishes = not any(part in name for part in _ONLY_ASK)
     found.waits = found.publishes and any(part in name for part in _WAITS)
     found.threads = name in distributed_language.BY_THREAD

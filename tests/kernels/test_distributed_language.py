@@ -13,7 +13,7 @@ import simrank.distributed.symmetric_memory as symm_mem
 triton = pytest.importorskip("triton")
 tl = pytest.importorskip("triton.language")
 
-dl = simt = shmem = None  # Set by the fixture: what kernels call.
+dl = simt = shmem = hip = None  # Set by the fixture: what kernels call.
 OPS = """
 from triton.language import core
 
@@ -58,7 +58,31 @@ def team_n_pes(team): ...
 def remote_mc_ptr(team, ptr): ...
 def broadcastmem_block(team, dest, source, nelems, pe_root): ...
 """
+HIP = """
+from triton.language import core
+
+@core.extern
+def thread_idx(axis, _semantic=None):
+    raise AssertionError
+
+@core.extern
+def load_acquire_system(arg0, _semantic=None):
+    raise AssertionError
+
+@core.extern
+def store_release_system(arg0, arg1, _semantic=None):
+    raise AssertionError
+
+@core.extern
+def atom_add_relaxed_agent(arg0, arg1, _semantic=None):
+    raise AssertionError
+
+@core.extern
+def syncthreads(_semantic=None):
+    raise AssertionError
+"""
 SOURCES = {
+    "hip": ("triton.language.extra.hip.libdevice", HIP),
     "dl": ("triton_dist.language.distributed_ops", OPS),
     "simt": ("triton_dist.language.simt_ops", SIMT),
     "shmem": ("triton_dist.language.extra.libshmem_device", SHMEM),
@@ -69,6 +93,7 @@ SOURCES = {
 def library(tmp_path_factory):
     """Modules of the library's names, without the compiler behind them."""
     folder = tmp_path_factory.mktemp("library")
+    before = {name: sys.modules.get(name) for name, _ in SOURCES.values()}
     for short, (name, source) in SOURCES.items():
         path = folder / f"{short}.py"
         path.write_text(source)
@@ -77,8 +102,10 @@ def library(tmp_path_factory):
         spec.loader.exec_module(module)
         globals()[short] = module
     yield
-    for name, _ in SOURCES.values():
+    for name, module in before.items():
         del sys.modules[name]
+        if module is not None:
+            sys.modules[name] = module
 
 
 @triton.jit
@@ -176,6 +203,19 @@ def add_everywhere(buffer):
     reduce_one_part(shmem.remote_mc_ptr(0, buffer))
 
 
+@triton.jit
+def meet_on_amd(pads, out, rank, world_size):
+    thread = hip.thread_idx(0)
+    if thread < world_size:
+        there = tl.load(pads + thread).to(tl.pointer_type(tl.int32))
+        hip.store_release_system(there + rank, 1)
+        here = tl.load(pads + rank).to(tl.pointer_type(tl.int32))
+        while hip.load_acquire_system(here + thread) != 1:
+            pass
+    hip.syncthreads()
+    hip.atom_add_relaxed_agent(out, 2)
+
+
 def symmetric(shape, dtype):
     tensor = symm_mem.empty(shape, dtype=dtype)
     tensor.fill_(0)
@@ -270,3 +310,16 @@ def test_multimem_red_adds_at_every_rank(run):
             ctx.synchronize()
 
     run(body, 3, races="error")
+
+
+def test_threads_of_amd_meet_and_count(run):
+    """By the names that its library gets."""
+
+    def body(rank, ctx):
+        dist.init_process_group("nccl")
+        handle = symm_mem.rendezvous(symm_mem.empty(8, dtype=simrank.float32))
+        out = simrank.zeros(1, dtype=simrank.int32)
+        meet_on_amd[(1,)](simrank.tensor(handle.signal_pad_ptrs), out, rank, 4, num_warps=2)
+        assert out.item() == 2 * 64
+
+    run(body, 4, seed=2, races="error")
