@@ -133,7 +133,6 @@ def by_symbol(symbol: str) -> Callable[..., Any] | None:
 
 
 _WAITS = ("wait", "barrier", "sync", "broadcast", "collect", "alltoall", "reduce")
-_ONLY_ASK = ("my_pe", "n_pes", "rank", "num_ranks", "remote", "symm_at", "consume", "translate")
 
 
 def conduct(function: Any) -> Conduct | None:
@@ -145,8 +144,8 @@ def conduct(function: Any) -> Conduct | None:
     if name.endswith("syncthreads"):
         return found
     found.reads = name.startswith(("load_", "atom_"))
-    found.publishes = not any(part in name for part in _ONLY_ASK)
-    found.waits = found.publishes and any(part in name for part in _WAITS)
+    found.publishes = True  # Also of those that only ask: who runs is known in tasks only.
+    found.waits = any(part in name for part in _WAITS)
     found.threads = name in distributed_language.BY_THREAD
     return found
 

@@ -11,9 +11,27 @@ from typing import Any
 
 from simrank.kernels.rewrite import Rewriter, method_of, spin_traits
 
+_CAME = "__threads_that_came"
+
 
 class ThreadRewriter(Rewriter):
     """Rewrites one function; `threads.HELPERS` is what the result calls besides."""
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:  # noqa: N802 - ast's name
+        """Note which threads came."""
+        super().visit_FunctionDef(node)
+        came = ast.Assign([ast.Name(_CAME, ast.Store())], _call("__came"))
+        node.body.insert(0, ast.copy_location(came, node.body[0]))
+        return node
+
+    def visit_Return(self, node: ast.Return) -> ast.AST:  # noqa: N802 - ast's name
+        """Return only where all that came are."""
+        self.generic_visit(node)
+        value = node.value or ast.Constant(value=None)
+        node.value = ast.copy_location(
+            _call("__returned", value, ast.Name(_CAME, ast.Load())), node
+        )
+        return node
 
     def visit_If(self, node: ast.If) -> Any:  # noqa: N802 - ast's name
         """Run each side for the threads that take it."""
@@ -73,8 +91,12 @@ def _make(name: str, helper: str, value: ast.expr | None, names: list[str]) -> a
     return ast.Assign([ast.Name(name, ast.Store())], call)
 
 
+def _call(name: str, *arguments: ast.expr) -> ast.Call:
+    return ast.Call(ast.Name(name, ast.Load()), list(arguments), [])
+
+
 def _locals() -> ast.expr:
-    return ast.Call(ast.Name("locals", ast.Load()), [], [])
+    return _call("locals")
 
 
 def _varies(name: str) -> ast.expr:

@@ -377,4 +377,27 @@ def running(body: Callable[[], Any]) -> Callable[[], Any]:
     return run
 
 
-HELPERS = {"__choose": choose, "__branch": Branch, "__rounds": Rounds, "__looping": Looping}
+def came() -> Any:
+    """Return which threads begin a function."""
+    return machine.now().active
+
+
+def returned(value: Any, before: Any) -> Any:
+    """Return a value from a function that all threads leave that began it.
+
+    Raises:
+        UnsupportedError: Some of them are still in a loop, or have left it.
+    """
+    if machine.now().active is not before:
+        raise UnsupportedError("`return` where threads go different ways is not supported")
+    return value
+
+
+HELPERS = {
+    "__came": came,
+    "__returned": returned,
+    "__choose": choose,
+    "__branch": Branch,
+    "__rounds": Rounds,
+    "__looping": Looping,
+}

@@ -216,6 +216,12 @@ def meet_on_amd(pads, out, rank, world_size):
     hip.atom_add_relaxed_agent(out, 2)
 
 
+@triton.jit
+def look_at_all(buffer, out):
+    peer = tl.program_id(0)
+    tl.store(out + peer, tl.load(dl.symm_at(buffer, peer)))
+
+
 def symmetric(shape, dtype):
     tensor = symm_mem.empty(shape, dtype=dtype)
     tensor.fill_(0)
@@ -323,3 +329,18 @@ def test_threads_of_amd_meet_and_count(run):
         assert out.item() == 2 * 64
 
     run(body, 4, seed=2, races="error")
+
+
+def test_a_kernel_that_only_asks_knows_its_rank(run):
+    """Each of its programs may look at another peer."""
+
+    def body(rank, ctx):
+        dist.init_process_group("nccl")
+        buffer, out = symmetric(4, simrank.float32), ctx.zeros(4)
+        buffer.fill_(rank + 1.0)
+        ctx.synchronize()
+        dist.barrier()
+        look_at_all[(4,)](buffer, out)
+        assert out.tolist() == [1.0, 2.0, 3.0, 4.0]
+
+    run(body, 4)

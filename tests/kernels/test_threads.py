@@ -138,6 +138,23 @@ def block_of_each(out):
     tl.store(out, tl.sum(tl.load(out + thread(0) + tl.arange(0, 16))))
 
 
+@triton.jit
+def leave_a_loop(out):
+    for n in range(thread(0), 100, 128):
+        put(out + n, 1)
+        if tl.program_id(0) == 0:
+            return
+
+
+@triton.jit
+def skip_a_round(out):
+    for n in range(thread(0), 100, 128):
+        found = n + 1
+        if tl.program_id(0) == 0:
+            continue
+        put(out + n, found)
+
+
 def launched(ctx, kernel, size, *args, **options):
     out = simrank.zeros(size, dtype=simrank.int32)
     kernel[(1,)](out, *args, **options)
@@ -201,6 +218,8 @@ def test_each_thread_meets_one_peer(run, world_size):
         (store_of_each, "thread 0 alone writes"),
         (leave_alone, "a `return`"),
         (block_of_each, "blocks that differ between threads"),
+        (leave_a_loop, "`return` where"),
+        (skip_a_round, "`continue` where"),
     ],
 )
 def test_what_only_some_threads_would_do_is_refused(run, kernel, words):
