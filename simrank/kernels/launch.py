@@ -10,7 +10,7 @@ import numpy as np
 from simrank.device import Operation, Tensor, current_stream
 from simrank.device.races import Accesses
 from simrank.engine import Activity
-from simrank.kernels import arguments
+from simrank.kernels import arguments, threads
 from simrank.kernels.batches import Grid
 from simrank.kernels.compiled import COMPILER_OPTIONS, resources, warm_kernel
 from simrank.kernels.cost import DEFAULT_CTAS_PER_SM, KernelCost, TimedStatistics, kernel_cost
@@ -250,6 +250,8 @@ class Launch:
             is_checked=bool(options.get("debug", False)),
             num_warps=int(options.get("num_warps") or 4),
             precision=precision,
+            num_threads=32 * int(options.get("num_warps") or 4) if conduct.threads else 0,
+            is_cooperative=bool(options.get("launch_cooperative_grid", False)),
             arguments=arguments.places(bound),
         )
 
@@ -272,7 +274,8 @@ class Launch:
     def body(self) -> Callable[[], Any]:
         """Return what runs the kernel once for the programs that run now."""
         seen = arguments.as_kernel_sees(self._linked.jit, self._bound)
-        return partial(self._linked.function, **seen)
+        body = partial(self._linked.function, **seen)
+        return threads.running(body) if self.options.num_threads else body
 
 
 def launch(jit: Any, grid: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> TritonOperation:
@@ -293,7 +296,7 @@ def launch(jit: Any, grid: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -
         TypeError, ValueError: An argument is not what the kernel takes.
         UnsupportedError: The kernel uses what is not emulated.
     """
-    names = ("debug", "num_ctas_per_sm", *COMPILER_OPTIONS)
+    names = ("debug", "num_ctas_per_sm", "launch_cooperative_grid", *COMPILER_OPTIONS)
     options: dict[str, Any] = {name: kwargs[name] for name in names if name in kwargs}
     options |= {name: kwargs.pop(name) for name in ("mode", "precision") if name in kwargs}
     bound = arguments.bind(jit, args, kwargs)

@@ -17,11 +17,12 @@ import triton.language as tl
 from triton.language import core
 
 from simrank.errors import UnsupportedError
-from simrank.kernels import aggregates, shmem
+from simrank.kernels import aggregates, libraries, threads
 from simrank.kernels.block import Block
 from simrank.kernels.effects import written_parameters
 from simrank.kernels.language import BY_MODULE, control, elementwise, windows
 from simrank.kernels.rewrite import HELPERS, Rewriter
+from simrank.kernels.thread_rewrite import ThreadRewriter
 from simrank.kernels.waits import Conduct, conduct_of, is_wait
 
 if TYPE_CHECKING:
@@ -45,11 +46,19 @@ class LinkedKernel:
         jit: Triton's object.
         tree: Its rewritten source.
         conduct: How it behaves towards other programs.
+        by_thread: Whether its threads may go different ways.
     """
 
     def __init__(
-        self, jit: Any, function: Callable[..., Any], tree: ast.FunctionDef, conduct: Conduct
+        self,
+        jit: Any,
+        function: Callable[..., Any],
+        tree: ast.FunctionDef,
+        conduct: Conduct,
+        *,
+        by_thread: bool,
     ) -> None:
+        self.by_thread = by_thread
         self.jit = jit
         self.function = function
         self.tree = tree
@@ -67,32 +76,44 @@ class LinkedKernel:
         return any(callee.is_stale(seen) for callee in self.callees)
 
 
-_linked: dict[int, LinkedKernel] = {}
-_proxies: dict[int, ModuleProxy] = {}
+_linked: dict[tuple[int, bool], LinkedKernel] = {}
+_proxies: dict[tuple[int, bool], ModuleProxy] = {}
 
 
-def link(jit: Any) -> LinkedKernel:
-    """Return a kernel, or a device function, linked with the emulation."""
-    found = _linked.get(id(jit))
+def link(jit: Any, *, by_thread: bool = False) -> LinkedKernel:
+    """Return a kernel, or a device function, linked with the emulation.
+
+    Args:
+        jit: Triton's object.
+        by_thread: Whether what calls it has threads that may go different ways.
+    """
+    by_thread |= conduct_of_jit(jit).threads
+    found = _linked.get((id(jit), by_thread))
     if found is None or found.jit is not jit or found.is_stale(set()):
-        found = _link(jit)
+        found = _link(jit, by_thread=by_thread)
     return found
 
 
-def _link(jit: Any) -> LinkedKernel:
+def _link(jit: Any, *, by_thread: bool) -> LinkedKernel:
     function = jit.fn
     conduct = conduct_of_jit(jit)
-    tree, code = _compiled(jit)
-    names: dict[str, Any] = {"__builtins__": builtins, "__name__": function.__module__, **HELPERS}
+    tree, code = _compiled(jit, ThreadRewriter if by_thread else Rewriter)
+    names: dict[str, Any] = {
+        "__builtins__": builtins,
+        "__name__": function.__module__,
+        **HELPERS,
+        **threads.HELPERS,
+    }
     own = python_types.FunctionType(code, names, function.__name__, function.__defaults__, None)
     own.__kwdefaults__ = function.__kwdefaults__
     own.__defaults__ = tuple(substitute(value) for value in function.__defaults__ or ()) or None
-    found = _linked[id(jit)] = LinkedKernel(jit, own, tree, conduct)
+    found = LinkedKernel(jit, own, tree, conduct, by_thread=by_thread)
+    _linked[id(jit), by_thread] = found
     _capture(found, function, names)
     return found
 
 
-def _compiled(jit: Any) -> tuple[ast.FunctionDef, python_types.CodeType]:
+def _compiled(jit: Any, rewriter: type[Rewriter]) -> tuple[ast.FunctionDef, python_types.CodeType]:
     """Return a kernel's rewritten source as a tree and as code, with the lines of its file."""
     function = jit.fn
     tree = ast.parse(jit.src)
@@ -104,7 +125,7 @@ def _compiled(jit: Any) -> tuple[ast.FunctionDef, python_types.CodeType]:
         for default in definition.args.kw_defaults
     ]
     scope = _scope(function)
-    Rewriter(
+    rewriter(
         lambda loop: is_wait(loop, lambda name: _callee(name, scope)),
         lambda name: _is_language(_value(name, scope)),
     ).visit(tree)
@@ -199,10 +220,41 @@ def written_by_jit(jit: Any) -> frozenset[str]:
 
 def _callee(name: ast.expr, scope: dict[str, Any]) -> Conduct | None:
     value = _value(name, scope)
-    own = shmem.conduct(getattr(value, "fn", value))
+    own = libraries.conduct(getattr(value, "fn", value))
     if own is not None:
         return own
-    return conduct_of_jit(value) if isinstance(value, _JITFunction) else None
+    jit = _as_jit(value)
+    return None if jit is None else conduct_of_jit(jit)
+
+
+_of_libraries: dict[int, tuple[Any, Any]] = {}
+
+
+def _as_jit(value: Any) -> Any:
+    """Return a device function as Triton's object; None where it is none whose source runs.
+
+    Libraries write their own with `core.extern` or `core.builtin` around Triton's functions: they
+    are as good as `triton.jit`, once `_semantic` is left out.
+    """
+    if isinstance(value, _JITFunction):
+        return value
+    if not isinstance(value, python_types.FunctionType) or not _is_of_library(value):
+        return None
+    found = _of_libraries.get(id(value))
+    if found is None or found[0] is not value:
+        try:
+            jit = _JITFunction(inspect.unwrap(value))
+        except (OSError, ValueError):  # Its source is not there.
+            return None
+        found = _of_libraries[id(value)] = value, jit
+    return found[1]
+
+
+def _is_of_library(function: Any) -> bool:
+    module = function.__module__
+    if not getattr(function, core.TRITON_BUILTIN, False) or module in BY_MODULE:
+        return False
+    return not module.startswith("triton.") or module.startswith("triton.language.extra.")
 
 
 def _first_line(jit: Any) -> int:
@@ -220,54 +272,68 @@ def _capture(linked: LinkedKernel, function: Any, names: dict[str, Any]) -> None
     used = {node.id for node in ast.walk(linked.tree) if isinstance(node, ast.Name)}
     for name in sorted(used):
         if name in around:
-            names[name] = substitute(around[name], linked)
+            names[name] = substitute(around[name], linked, by_thread=linked.by_thread)
         elif name in own_globals:
             linked.captured.append((own_globals, name, own_globals[name]))
-            names[name] = substitute(own_globals[name], linked)
+            names[name] = substitute(own_globals[name], linked, by_thread=linked.by_thread)
         elif name in _BUILTINS:
             names[name] = _BUILTINS[name]
     if names.get("isinstance") is None:
         names["isinstance"] = _isinstance
 
 
-def substitute(value: Any, user: LinkedKernel | None = None) -> Any:  # noqa: PLR0911 - a case each
-    """Return what stands for a value of a kernel's globals in the emulation."""
+def substitute(  # noqa: PLR0911 - a case each
+    value: Any, user: LinkedKernel | None = None, *, by_thread: bool = False
+) -> Any:
+    """Return what stands for a value of a kernel's globals in the emulation.
+
+    Args:
+        value: The value.
+        user: Who names it, if it shall know what it calls.
+        by_thread: Whether the threads of who names it may go different ways.
+    """
     if isinstance(value, _JITFunction):
-        return _of_jit(value, user)
+        return _of_jit(value, user, by_thread=by_thread)
     if isinstance(value, core.constexpr):
         return value.value
     if isinstance(value, _ConstexprFunction):
         own = BY_MODULE.get(value.fn.__module__, {}).get(value.fn.__name__)
         return _constexpr_function(value) if own is None else own
     if isinstance(value, python_types.ModuleType):
-        return _proxy(value)
+        return _proxy(value, by_thread=by_thread)
     if aggregates.is_aggregate(value):
         return aggregates.emulated(value, lambda method: substitute(method, user))
     if isinstance(value, type):
-        return _CLASSES.get(value, value)
+        return libraries.substitute(value) or _CLASSES.get(value, value)
     if isinstance(value, python_types.FunctionType):
-        return _of_function(value)
+        return _of_function(value, user, by_thread=by_thread)
     if isinstance(value, python_types.BuiltinFunctionType):
         return _BUILTINS.get(value.__name__, value) if value.__module__ == "builtins" else value
     return value
 
 
-def _of_jit(jit: Any, user: LinkedKernel | None) -> Any:
-    native = BY_MODULE.get(jit.fn.__module__, {}).get(jit.fn.__name__) or shmem.substitute(jit.fn)
+def _of_jit(jit: Any, user: LinkedKernel | None, *, by_thread: bool) -> Any:
+    native = BY_MODULE.get(jit.fn.__module__, {}).get(jit.fn.__name__) or libraries.substitute(
+        jit.fn
+    )
     if native is not None:
         return native
-    linked = link(jit)
+    linked = link(jit, by_thread=by_thread)
     if user is not None:
         user.callees.append(linked)
     return linked.function
 
 
-def _of_function(function: Any) -> Any:
+def _of_function(function: Any, user: LinkedKernel | None, *, by_thread: bool) -> Any:
     """Return the emulation of one of Triton's functions; others are what they are."""
     module, name = function.__module__, function.__name__
-    native = BY_MODULE.get(module, {}).get(name) or shmem.substitute(function)
+    native = BY_MODULE.get(module, {}).get(name) or libraries.substitute(function)
     if native is not None:
-        return native
+        is_guarded = by_thread and native is BY_MODULE["triton.language.core"].get(name)
+        return threads.guarded(name, native) if is_guarded else native
+    own = _as_jit(function)
+    if own is not None:
+        return _of_jit(own, user, by_thread=by_thread)
     is_stub = module.startswith("triton.language.extra.")  # Which the compiler fills in.
     if not is_stub and not getattr(function, core.TRITON_BUILTIN, False):
         return function
@@ -292,22 +358,24 @@ def _constexpr_function(function: Any) -> Callable[..., Any]:
 class ModuleProxy:
     """A module as a kernel sees it: each name replaced when it is asked for."""
 
-    def __init__(self, module: python_types.ModuleType) -> None:
+    def __init__(self, module: python_types.ModuleType, *, by_thread: bool) -> None:
         self.__dict__["_module"] = module
+        self.__dict__["_by_thread"] = by_thread
 
     def __getattr__(self, name: str) -> Any:
         """Return what stands for the module's attribute, and keep it."""
         module = self._module
         gone = BY_MODULE.get(module.__name__, {}).get(name)
-        found = substitute(getattr(module, name) if hasattr(module, name) or not gone else gone)
+        known = getattr(module, name) if hasattr(module, name) or not gone else gone
+        found = substitute(known, by_thread=self._by_thread)
         self.__dict__[name] = found
         return found
 
 
-def _proxy(module: python_types.ModuleType) -> ModuleProxy:
-    found = _proxies.get(id(module))
+def _proxy(module: python_types.ModuleType, *, by_thread: bool) -> ModuleProxy:
+    found = _proxies.get((id(module), by_thread))
     if found is None:
-        found = _proxies[id(module)] = ModuleProxy(module)
+        found = _proxies[id(module), by_thread] = ModuleProxy(module, by_thread=by_thread)
     return found
 
 

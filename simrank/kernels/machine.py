@@ -167,12 +167,16 @@ class Options(NamedTuple):
         num_warps: Warps of a program, for kernels that ask.
         precision: "ieee", or "hardware": fp32 inputs of dots are rounded to tf32 unless the kernel
             asks otherwise.
+        num_threads: Threads of a program, for kernels that ask which one they are; 0 in others.
+        is_cooperative: Whether all programs run at once, and have a workspace together.
         arguments: Tensors by the address of their storage: name and shape, for messages.
     """
 
     is_checked: bool = False
     num_warps: int = 4
     precision: str = "ieee"
+    num_threads: int = 0
+    is_cooperative: bool = False
     arguments: dict[int, tuple[str, tuple[int, ...]]] = {}  # noqa: RUF012 - never changed
 
 
@@ -188,6 +192,7 @@ class Programs:
         sync: How a waiting program waits and publishes; None for kernels that do neither.
         kernel: The kernel's name, for messages.
         options: How the launch runs.
+        active: Which of its threads do what comes next; None for all, see `threads`.
     """
 
     def __init__(
@@ -211,6 +216,7 @@ class Programs:
         self.sync = sync
         self.options = options
         self.program_ids: list[Block | None] = [None, None, None]
+        self.active: Array | None = None
 
     def __len__(self) -> int:
         """Return how many programs there are."""

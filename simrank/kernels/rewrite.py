@@ -23,6 +23,7 @@ _ATOMICS = (
     "atomic_add", "atomic_max", "atomic_min", "atomic_and", "atomic_or", "atomic_xor",
     "atomic_xchg",
 )  # fmt: skip
+_OF_COMPILER = ("_semantic", "_builder", "_generator")
 
 
 class Rewriter(ast.NodeTransformer):
@@ -37,10 +38,11 @@ class Rewriter(ast.NodeTransformer):
         self, is_wait: Callable[[ast.While], bool], is_language: Callable[[ast.expr], bool]
     ) -> None:
         self._num_names = 0
-        self._is_wait = is_wait
+        self.is_wait = is_wait
         self._is_language = is_language
 
-    def _fresh(self) -> str:
+    def fresh(self) -> str:
+        """Return a name that no kernel has."""
         self._num_names += 1
         return f"__kept_{self._num_names}"
 
@@ -64,7 +66,7 @@ class Rewriter(ast.NodeTransformer):
         return ast.copy_location(found, node)
 
     def _combined(self, left: ast.expr, right: ast.expr, *, is_and: bool) -> ast.expr:
-        name = self._fresh()
+        name = self.fresh()
         keep = ast.NamedExpr(ast.Name(name, ast.Store()), left)
         kept = ast.Name(name, ast.Load())
         decides = ast.Call(
@@ -92,7 +94,7 @@ class Rewriter(ast.NodeTransformer):
         for number, (operator, right) in enumerate(zip(node.ops, node.comparators, strict=True)):
             ours = right
             if number < len(node.ops) - 1:
-                name = self._fresh()
+                name = self.fresh()
                 ours = ast.NamedExpr(ast.Name(name, ast.Store()), right)
                 pairs.append(ast.Compare(left, [operator], [ours]))
                 left = ast.Name(name, ast.Load())
@@ -109,6 +111,18 @@ class Rewriter(ast.NodeTransformer):
         if node.attr != "value" or not isinstance(node.ctx, ast.Load):
             return node
         return ast.copy_location(ast.Call(ast.Name("__value", ast.Load()), [node.value], []), node)
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        """Drop what the compiler passes from one function of a library to the next.
+
+        Static assertions and prints that get it are calls of Python, and do nothing.
+        """
+        self.generic_visit(node)
+        passes_on = any(word.arg in _OF_COMPILER for word in node.keywords)
+        if passes_on and getattr(node.func, "attr", "") in ("static_assert", "static_print"):
+            return ast.copy_location(ast.Constant(value=None), node)
+        node.keywords = [word for word in node.keywords if word.arg not in _OF_COMPILER]
+        return node
 
     def visit_Assign(self, node: ast.Assign) -> ast.AST:
         """Make a scalar of a number that is assigned."""
@@ -131,18 +145,16 @@ class Rewriter(ast.NodeTransformer):
 
     def visit_While(self, node: ast.While) -> Any:
         """Ask before each round of a loop that may wait whether it should be parked."""
-        waits = self._is_wait(node)
-        traits: list[ast.expr] = [
-            ast.Constant(is_pure_spin(node)), ast.Constant(is_for_value(node.test))
-        ]  # fmt: skip
+        waits, traits = self.is_wait(node), spin_traits(node)
         self.generic_visit(node)
-        if not waits:
-            return node
-        name = self._fresh()
+        return self.spinning(node, traits) if waits else node
+
+    def spinning(self, node: ast.While, traits: list[ast.expr]) -> list[ast.stmt]:
+        """Return a loop that asks before each round whether the program should be parked."""
+        name = self.fresh()
         guard = ast.Call(ast.Name("__spin", ast.Load()), traits, [])
         make = ast.Assign([ast.Name(name, ast.Store())], guard)
-        again = _call(ast.Attribute(ast.Name(name, ast.Load()), "again", ast.Load()))
-        over = _call(ast.Attribute(ast.Name(name, ast.Load()), "over", ast.Load()))
+        again, over = method_of(name, "again"), method_of(name, "over")
         ast.copy_location(again, node.test)
         node.test = ast.copy_location(ast.BoolOp(ast.And(), [node.test, again]), node.test)
         guarded = ast.Try([node], [], [], [ast.Expr(over)])
@@ -172,6 +184,17 @@ class Rewriter(ast.NodeTransformer):
 
 def _call(function: ast.expr) -> ast.Call:
     return ast.Call(function, [], [])
+
+
+def spin_traits(loop: ast.While) -> list[ast.expr]:
+    """Return what the guard of a loop that may wait is told of it, as it is written."""
+    return [ast.Constant(is_pure_spin(loop)), ast.Constant(is_for_value(loop.test))]
+
+
+def method_of(name: str, method: str, *arguments: ast.expr) -> ast.Call:
+    """Return a call of a method of what a name is bound to."""
+    function = ast.Attribute(ast.Name(name, ast.Load()), method, ast.Load())
+    return ast.Call(function, list(arguments), [])
 
 
 def _assigned(value: Any) -> Any:

@@ -1,83 +1,89 @@
-"""SHMEM functions of kernels: torch's NVSHMEM and rocSHMEM names, done on symmetric memory.
+"""What SHMEM functions of kernels do, on symmetric memory; `libraries` says what they are called.
 
 A pointer of this rank's part stands for the same place in a peer's. A put returns when the source
-may be reused; a fence, a quiet or a signal comes after what was put before.
+may be reused; a fence, a quiet or a signal comes after what was put before. Where threads of a
+program call with different arguments, each call is done.
 
 Source:
-    torch 2.13, `torch/distributed/_symmetric_memory/_nvshmem_triton.py`; NVSHMEM 3 API.
+    NVSHMEM 3 API and `nvshmem_constants.h`; rocSHMEM 3 `rocshmem_common.hpp`.
 """
 
 from __future__ import annotations
 
 import operator
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from simrank.distributed.symmetric_memory import counterpart
-from simrank.engine import Handle
-from simrank.errors import UnsupportedError
-from simrank.kernels import machine, memory, types
-from simrank.kernels.block import Block, addresses, as_block, constant
+from simrank.kernels import machine, memory, threads, types
+from simrank.kernels.block import Block, as_block, constant
 from simrank.kernels.language.atomics import Order, modify
-from simrank.kernels.waits import Conduct
 from simrank.ranks import require_rank
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from simrank.engine import Engine
     from simrank.kernels.types import ElementType
 
 Array = np.ndarray[Any, Any]
-MODULES = (
-    "torch.distributed._symmetric_memory._nvshmem_triton",
-    "torch.distributed._symmetric_memory._rocshmem_triton",
-)
-_COMPARISONS = (operator.eq, operator.ne, operator.gt, operator.ge, operator.lt, operator.le)
-_SET, _ADD = 0, 5  # NVSHMEM_SIGNAL_SET and NVSHMEM_SIGNAL_ADD
 _STATUS = 0
+_WORDS = (types.uint64, types.uint32, types.uint16, types.uint8)
 
 
-def _number(value: Any) -> int:
-    return int(value)
+class Codes:
+    """The numbers by which a library names comparisons and signal operations.
+
+    Attributes:
+        comparisons: In the order of their numbers, from 0.
+        sets: Signal operations that set.
+        adds: Signal operations that add.
+    """
+
+    def __init__(self, comparisons: str, sets: tuple[int, ...], adds: tuple[int, ...]) -> None:
+        self.comparisons = [getattr(operator, name) for name in comparisons.split()]
+        self.sets = sets
+        self.adds = adds
 
 
-def _at_peer(pointer: Any, pe: Any) -> int:
-    """Return the address at a peer of what a pointer points to here."""
-    address = _number(Block(addresses(pointer), types.int64) if _is_pointer(pointer) else pointer)
-    space = machine.now().device.memory.space
-    storage = space.find(address)
+# torch's tests say 0 and 5 where NVSHMEM's header says 9 and 10. What torch's docstrings say about
+# comparisons 3 and 5 is not what the library does: it is `le` and `ge`.
+NVSHMEM = Codes("eq ne gt le lt ge", (0, 9), (5, 10))
+ROCSHMEM = Codes("eq ne gt ge lt le", (0,), (1,))
+
+
+def at_peer(address: int, peer: int) -> int:
+    """Return the address at a peer of what an address of this rank's part means here."""
+    storage = machine.now().device.memory.space.find(address)
     if storage is None:
         raise ValueError(f"address {address:#x} is of no allocation")
-    peer = _number(pe)
     if peer == require_rank("a SHMEM function").rank:
         return address
     return counterpart(storage, peer).address + address - storage.address
 
 
-def _is_pointer(value: Any) -> bool:
-    return type(value) is Block and value.element.kind == "p"
-
-
-def _own(pointer: Any) -> int:
-    return _number(Block(addresses(pointer), types.int64) if _is_pointer(pointer) else pointer)
-
-
-def _range(address: int, count: int, element: ElementType) -> Block:
+def range_of(address: int, count: int, element: ElementType) -> Block:
+    """Return pointers to elements that lie one after the other."""
     places = address + np.arange(count, dtype=np.int64) * element.itemsize
     return Block(places.reshape(1, -1), types.pointer_to(element))
 
 
-def _copy(target: int, source: int, count: int, element: ElementType) -> None:
-    if count <= 0:
+def _each(places: Array, element: ElementType) -> Block:
+    return Block(places.astype(np.int64).reshape(1, -1), types.pointer_to(element))
+
+
+def copy(target: int, source: int, size_bytes: int) -> None:
+    """Copy bytes, in words as wide as the addresses allow."""
+    if size_bytes <= 0:
         return
-    values = memory.load(_range(source, count, element), None, None)
-    memory.store(_range(target, count, element), values, None)
+    both = target | source | size_bytes
+    element = next(word for word in _WORDS if both % word.itemsize == 0)
+    count = size_bytes // element.itemsize
+    values = memory.load(range_of(source, count, element), None, None)
+    memory.store(range_of(target, count, element), values, None)
 
 
-def _alone() -> Any:
+def alone() -> Any:
     """Return how the one program that runs waits and publishes."""
     sync = machine.now().sync
     if sync is None:
@@ -85,43 +91,104 @@ def _alone() -> Any:
     return sync
 
 
+def status() -> Block:
+    """Return what functions give that have nothing to say."""
+    return constant(_STATUS)
+
+
+# ---- puts and gets ----
+
+
+def putmem(dest: Any, source: Any, size_bytes: Any, pe: Any, *, scope: str = "thread") -> Block:
+    """Copy bytes from here to a peer."""
+    alone()
+    for row in _calls(dest, source, size_bytes, pe, scope=scope):
+        copy(at_peer(row[0], row[3]), row[1], row[2])
+    return status()
+
+
+def getmem(dest: Any, source: Any, size_bytes: Any, pe: Any, *, scope: str = "thread") -> Block:
+    """Copy bytes from a peer to here."""
+    alone()
+    for row in _calls(dest, source, size_bytes, pe, scope=scope):
+        copy(row[0], at_peer(row[1], row[3]), row[2])
+    return status()
+
+
+def _calls(*arguments: Any, scope: str) -> list[tuple[int, ...]]:
+    """Return the arguments of each call that the threads of a program make."""
+    columns = threads.of_active(*arguments, scope=scope)
+    return list(zip(*(column.tolist() for column in columns), strict=True))
+
+
 def put(dest: Block, source: Block, nelems: Any, pe: Any) -> Block:
     """Copy elements from here to a peer."""
-    _alone()
-    if dest.type != source.type:
-        raise ValueError(f"put from {source.type} to {dest.type}")
-    _copy(_at_peer(dest, pe), _own(source), _number(nelems), memory.pointee(dest))
-    return constant(_STATUS)
+    _check_types(dest, source, "put")
+    return putmem(dest, source, as_block(nelems) * memory.pointee(dest).itemsize, pe)
 
 
 def get(dest: Block, source: Block, nelems: Any, pe: Any) -> Block:
     """Copy elements from a peer to here."""
-    _alone()
+    _check_types(dest, source, "get")
+    return getmem(dest, source, as_block(nelems) * memory.pointee(dest).itemsize, pe)
+
+
+def _check_types(dest: Block, source: Block, name: str) -> None:
     if dest.type != source.type:
-        raise ValueError(f"get from {source.type} to {dest.type}")
-    _copy(_own(dest), _at_peer(source, pe), _number(nelems), memory.pointee(dest))
-    return constant(_STATUS)
+        raise ValueError(f"{name} from {source.type} to {dest.type}")
 
 
-def putmem_signal_block(
-    dst: Any, src: Any, size_bytes: Any, signal: Any, sig_val: Any, sig_op: Any, pe: Any
-) -> Block:
-    """Copy bytes to a peer, then change a signal there."""
-    _alone()
-    _copy(_at_peer(dst, pe), _own(src), _number(size_bytes), types.uint8)
-    return signal_op(signal, sig_val, sig_op, pe, sem="release")
+def p(dest: Block, value: Any, pe: Any) -> Block:
+    """Write one element at a peer."""
+    alone()
+    values = as_block(value)
+    for address, number, peer in _calls(dest, values.values, pe, scope="thread"):
+        element = memory.pointee(dest)
+        memory.store(range_of(at_peer(address, peer), 1, element), number, None)
+    return status()
 
 
-def signal_op(sig_addr: Any, signal: Any, sig_op: Any, pe: Any, sem: str = "relaxed") -> Block:
-    """Set a signal at a peer, or add to it; by itself it waits for no put before it."""
-    _alone()
-    computes: dict[int, Callable[..., Any]] = {_SET: _replaced, _ADD: np.add}
-    kind = _number(sig_op)
-    if kind not in computes:
-        raise ValueError(f"signal operation {kind}; choices: {_SET} (set), {_ADD} (add)")
-    pointer = _range(_at_peer(sig_addr, pe), 1, types.uint64)
-    modify(pointer, [as_block(signal)], None, Order(sem, "sys"), computes[kind], wants_old=False)
-    return constant(_STATUS)
+# ---- signals ----
+
+
+def putmem_signal(codes: Codes, scope: str = "thread") -> Callable[..., Block]:
+    """Return a function that copies bytes to a peer, then changes a signal there."""
+    change = signal_op(codes, sem="release", scope=scope)
+
+    def put_and_signal(
+        dst: Any, src: Any, size_bytes: Any, signal: Any, sig_val: Any, sig_op: Any, pe: Any
+    ) -> Block:
+        putmem(dst, src, size_bytes, pe, scope=scope)
+        return change(signal, sig_val, sig_op, pe)
+
+    return put_and_signal
+
+
+def signal_op(codes: Codes, sem: str = "relaxed", scope: str = "thread") -> Callable[..., Block]:
+    """Return a function that sets a signal at a peer, or adds to it.
+
+    By itself it waits for no put before it.
+    """
+
+    def change(sig_addr: Any, signal: Any, sig_op: Any, pe: Any) -> Block:
+        alone()
+        kind = int(sig_op)
+        if kind not in codes.sets + codes.adds:
+            choices = f"{codes.sets} (set), {codes.adds} (add)"
+            raise ValueError(f"signal operation {kind}; choices: {choices}")
+        places, values, peers = threads.of_active(sig_addr, signal, pe, scope=scope)
+        both = zip(places.tolist(), peers.tolist(), strict=True)
+        there = np.array([at_peer(*pair) for pair in both], np.int64)
+        times = 1
+        if kind in codes.adds and len(places) == 1 and scope == "thread":
+            times = threads.num_active()
+        added = Block(values.astype(np.uint64).reshape(1, -1) * np.uint64(times), types.uint64)
+        compute = np.add if kind in codes.adds else _replaced
+        order = Order(sem, "sys")
+        modify(_each(there, types.uint64), [added], None, order, compute, wants_old=False)
+        return status()
+
+    return change
 
 
 def _replaced(old: Any, new: Any) -> Any:
@@ -132,35 +199,56 @@ def _unchanged(old: Any) -> Any:
     return old
 
 
-def _wait(pointer: Any, element: ElementType, cmp: Any, cmp_val: Any) -> Block:
-    sync, kind, wanted = _alone(), _number(cmp), _number(cmp_val)
-    if not 0 <= kind < len(_COMPARISONS):
-        raise ValueError(f"comparison {kind}; choices: 0 to {len(_COMPARISONS) - 1}")
-    flag = _range(_own(pointer), 1, element)
+def wait_for(
+    places: Array, element: ElementType, holds: Callable[[Array], Any], *, for_value: bool
+) -> None:
+    """Wait until values of this rank are as wanted: each of them, if not all at once.
 
-    def holds() -> Block:
-        found = modify(flag, [], None, Order("acquire", "sys"), _unchanged)
-        value = int(np.asarray(found.values).reshape(-1)[0])
-        return Block(np.bool_(_COMPARISONS[kind](value, wanted)), types.int1)
+    Args:
+        places: Their addresses.
+        element: Their type.
+        holds: Returns where values are as wanted.
+        for_value: Whether that is one value only.
+    """
+    flags = _each(places, element)
 
-    sync.wait_until(holds, None, for_value=_COMPARISONS[kind] is operator.eq)
-    return constant(_STATUS)
+    def look() -> Block:
+        found = modify(flags, [], None, Order("acquire", "sys"), _unchanged)
+        return Block(holds(np.asarray(found.values).reshape(-1)), types.int1)
+
+    alone().wait_until(look, None, for_value=for_value)
 
 
-def wait_until(ivar: Any, cmp_op: Any, cmp_val: Any) -> Block:
-    """Wait until a 32-bit variable of this rank compares as wanted."""
-    return _wait(ivar, types.int32, cmp_op, cmp_val)
+def wait_until(codes: Codes, element: ElementType | None = None) -> Callable[..., Block]:
+    """Return a function that waits until a variable of this rank compares as wanted.
+
+    Args:
+        codes: The library's.
+        element: Type of the variable; None: what the pointer points to.
+    """
+
+    def wait(pointer: Any, cmp: Any, cmp_val: Any) -> Block:
+        alone()
+        kind = int(cmp)
+        if not 0 <= kind < len(codes.comparisons):
+            raise ValueError(f"comparison {kind}; choices: 0 to {len(codes.comparisons) - 1}")
+        own = element or memory.pointee(pointer)
+        places, wanted = threads.of_active(pointer, cmp_val)
+        compare, numbers = codes.comparisons[kind], wanted.astype(own.compute)
+        is_equal = compare is operator.eq
+        wait_for(places, own, lambda found: compare(found, numbers), for_value=is_equal)
+        return status()
+
+    return wait
 
 
-def signal_wait_until(signal: Any, cmp: Any, cmp_val: Any) -> Block:
-    """Wait until a signal of this rank compares as wanted."""
-    return _wait(signal, types.uint64, cmp, cmp_val)
+# ---- order, and who is who ----
 
 
 def fence() -> Block:
     """Let what is put from now on arrive after what was put before."""
-    _alone().fence()
-    return constant(_STATUS)
+    alone().fence()
+    return status()
 
 
 def my_pe() -> Block:
@@ -175,96 +263,9 @@ def n_pes() -> Block:
     return constant(require_rank("n_pes").world_size)
 
 
-class _Barrier(Handle):
-    """One barrier of all ranks' kernels."""
-
-    __slots__ = ("came", "clock", "number", "total")
-
-    def __init__(self, number: int, total: int) -> None:
-        super().__init__()
-        self.number = number
-        self.total = total
-        self.came: set[int | None] = set()
-        self.clock: dict[int, int] = {}  # For race checks: what the programs that came are behind.
-
-    def describe(self) -> str:
-        """Return what it is and how many are there."""
-        return f"barrier_all #{self.number} in a kernel: {len(self.came)} of {self.total} ranks"
-
-
-_barriers: WeakKeyDictionary[Any, dict[int, _Barrier]] = WeakKeyDictionary()
-_KEY = "kernel barriers"
-
-
-def barrier_all() -> Block:
-    """Wait until a program of every rank has come, and what they put before is visible."""
-    sync, program = _alone(), require_rank("barrier_all")
-    sync.fence()
-    engine: Engine = program.engine
-    number = program.local[_KEY] = program.local.get(_KEY, 0) + 1
-    of_world = _barriers.setdefault(program.local["world"], {})
-    barrier = of_world.get(number)
-    if barrier is None:
-        barrier = of_world[number] = _Barrier(number, program.world_size)
-    barrier.came.add(program.rank)
-    if sync.races is not None:
-        sync.races.meet(barrier.clock)
-    if len(barrier.came) == barrier.total:
-        del of_world[number]
-        barrier.finish(engine)
-    else:
-        engine.wait(barrier)
-        machine.set_running(sync.programs)
-        if sync.races is not None:
-            sync.races.meet(barrier.clock)
-    return constant(_STATUS)
-
-
-FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "put": put,
-    "get": get,
-    "get_nbi": get,
-    "putmem_signal_block": putmem_signal_block,
-    "wait_until": wait_until,
-    "signal_wait_until": signal_wait_until,
-    "signal_op": signal_op,
-    "fence": fence,
-    "quiet": fence,
-    "my_pe": my_pe,
-    "n_pes": n_pes,
-    "barrier_all": barrier_all,
-    "sync_all": barrier_all,
-}
-
-
-_WAITS = ("wait_until", "signal_wait_until", "barrier_all", "sync_all")
-
-
-def conduct(function: Any) -> Conduct | None:
-    """Return how a SHMEM function behaves towards other programs; None where it is none."""
-    if getattr(function, "__module__", None) not in MODULES:
-        return None
-    found = Conduct()
-    found.publishes = True
-    found.waits = getattr(function, "__name__", "") in _WAITS
-    return found
-
-
-def substitute(function: Any) -> Callable[..., Any] | None:
-    """Return what stands for a SHMEM function in a kernel; None where it is none.
-
-    One that is not done here is refused by name when it is called.
-    """
-    module, name = getattr(function, "__module__", None), getattr(function, "__name__", "")
-    if module not in MODULES:
-        return None
-    found = FUNCTIONS.get(name)
-    if found is not None:
-        return found
-
-    def refuse(*_: Any, **__: Any) -> Any:
-        raise UnsupportedError(
-            f"{module}.{name} is not supported; supported are {', '.join(FUNCTIONS)}"
-        )
-
-    return refuse
+def remote_ptr(pointer: Block, pe: Any) -> Block:
+    """Return a pointer to the same place at a peer; null where there is no such peer."""
+    calls, size = _calls(pointer, pe, scope="thread"), require_rank("remote_ptr").world_size
+    there = [at_peer(place, peer) if 0 <= peer < size else 0 for place, peer in calls]
+    found = np.array(there, np.int64)
+    return Block(threads.spread(found), pointer.element)

@@ -19,7 +19,12 @@ READS = {
 _WAITS = {"atomic_poll"}
 _PUBLISHING_SEMS = {"release", "acq_rel"}
 # Parts of inline assembly that write memory.
-_ASM_WRITES = ("st.", "atom", "red.")
+_ASM_WRITES = ("st.", "atom", "red.", "multimem")
+# What external functions are called, or begin with, that give the index of a thread.
+_OF_THREAD = (".sreg.tid.", ".sreg.laneid", ".sreg.tid.x", ".sreg.tid.y", ".sreg.tid.z")
+_THREAD_REGISTERS = ("%tid.x", "%laneid", "%warpid")
+_OF_SHMEM = ("nvshmem", "rocshmem")
+_WAITING = ("wait", "barrier", "sync", "broadcast", "collect", "alltoall", "reduce")
 
 
 class Conduct:
@@ -29,12 +34,18 @@ class Conduct:
         waits: It may wait for another program.
         publishes: It may show something to another program while it runs.
         reads: It reads memory: a loop that calls it may wait.
+        threads: It asks which of its program's threads it is.
     """
 
-    __slots__ = ("publishes", "reads", "waits")
+    __slots__ = ("publishes", "reads", "threads", "waits")
 
     def __init__(self) -> None:
-        self.waits = self.publishes = self.reads = False
+        self.waits = self.publishes = self.reads = self.threads = False
+
+    def add(self, other: Conduct) -> None:
+        """Behave as another function as well."""
+        for name in self.__slots__:
+            setattr(self, name, getattr(self, name) or getattr(other, name))
 
 
 def conduct_of(
@@ -65,17 +76,15 @@ def _add_call(
     text: Callable[[ast.expr], str | None],
 ) -> None:
     if called is not None:
-        found.waits |= called.waits
-        found.publishes |= called.publishes
-        found.reads |= called.reads
+        found.add(called)
         return
     name = name_of(node)
     found.reads |= name in READS
     found.waits |= name in _WAITS
+    if name in ("extern_elementwise", "extern_call"):
+        _add_extern(found, node)
     if name == "inline_asm_elementwise":
-        waits, publishes = _asm_conduct(node, text)
-        found.waits |= waits
-        found.publishes |= publishes
+        _add_assembly(found, node, text)
     for keyword in node.keywords:
         value = getattr(keyword.value, "value", None)
         if keyword.arg == "scope" and value == "sys":
@@ -84,8 +93,19 @@ def _add_call(
             found.publishes = True
 
 
-def _asm_conduct(node: ast.Call, text: Callable[[ast.expr], str | None]) -> tuple[bool, bool]:
-    """Return whether inline assembly may wait, and whether it may publish; unknown text may.
+def _add_extern(found: Conduct, node: ast.Call) -> None:
+    """Note what an external function does, as far as its symbol says."""
+    constants = [part.value for part in ast.walk(node) if isinstance(part, ast.Constant)]
+    texts = [text for text in constants if isinstance(text, str)]
+    if any(text.endswith(_OF_THREAD) for text in texts):  # Each thread at its own time.
+        found.threads = found.publishes = True
+    if any(text.startswith(_OF_SHMEM) for text in texts):
+        found.publishes = True
+        found.waits |= any(part in text for text in texts for part in _WAITING)
+
+
+def _add_assembly(found: Conduct, node: ast.Call, text: Callable[[ast.expr], str | None]) -> None:
+    """Note what inline assembly does; unknown text may wait and publish.
 
     Of a formatted string the fixed parts are looked at: what is filled in are names.
     """
@@ -94,10 +114,14 @@ def _asm_conduct(node: ast.Call, text: Callable[[ast.expr], str | None]) -> tupl
     known = [text(part) for part in pieces if not isinstance(part, ast.FormattedValue)]
     words = [word for word in known if word is not None]
     if not words or len(words) < len(known):
-        return True, True
+        found.waits = found.publishes = True
+        return
     whole = " ".join(words)
+    if any(register in whole for register in _THREAD_REGISTERS):
+        found.threads = found.publishes = True
     publishes = any(mark in whole for mark in _ASM_WRITES)
-    return "bra" in whole and (publishes or "ld." in whole), publishes
+    found.publishes |= publishes
+    found.waits |= "bra" in whole and (publishes or "ld." in whole)
 
 
 def name_of(node: ast.Call) -> str:

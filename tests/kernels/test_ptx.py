@@ -5,6 +5,9 @@ import numpy as np
 import pytest
 
 import simrank
+import simrank.distributed as dist
+import simrank.distributed.symmetric_memory as symm_mem
+from simrank.errors import UnsupportedError
 
 triton = pytest.importorskip("triton")
 tl = pytest.importorskip("triton.language")
@@ -405,3 +408,86 @@ def test_waits_and_the_clock_of_amd_are_known(run):
             ctx.synchronize()
 
     run(body, 1, cluster="mi300x")
+
+
+@triton.jit
+def send_pairs(pads, rank, N: tl.constexpr):
+    lanes = tl.arange(0, N)
+    there = tl.load(pads + 1 - rank).to(tl.pointer_type(tl.int32)) + 2 * lanes
+    tl.inline_asm_elementwise(
+        "st.volatile.global.v2.b32 [$1], {$2, $3}; mov.u32 $0, 0;",
+        "=r,l,r,r",
+        [there, lanes + 100, lanes * 0 + 1],
+        dtype=tl.int32,
+        is_pure=False,
+        pack=1,
+    )
+
+
+@triton.jit
+def receive_pairs(pads, out, rank, N: tl.constexpr):
+    lanes = tl.arange(0, N)
+    here = tl.load(pads + rank).to(tl.pointer_type(tl.int32)) + 2 * lanes
+    arrived = 0
+    while arrived < N:
+        data, flag = tl.inline_asm_elementwise(
+            "ld.volatile.global.v2.b32 {$0, $1}, [$2];",
+            "=r,=r,l",
+            [here],
+            dtype=(tl.int32, tl.int32),
+            is_pure=False,
+            pack=1,
+        )
+        arrived = tl.sum(flag)
+    tl.store(out + lanes, data)
+
+
+@pytest.mark.parametrize("seed", [4, 5, 8, 9])
+def test_a_vector_is_loaded_and_stored_at_one_time(run, seed):
+    """Who sees the flag beside data sees the data."""
+
+    def body(rank, ctx):
+        dist.init_process_group("nccl")
+        handle = symm_mem.rendezvous(symm_mem.empty(8, dtype=simrank.float32))
+        pads, out = simrank.tensor(handle.signal_pad_ptrs), ctx.zeros(16, dtype=simrank.int32)
+        dist.barrier()
+        if rank == 0:
+            receive_pairs[(1,)](pads, out, rank, 16)
+            assert out.tolist() == list(range(100, 116))
+        else:
+            send_pairs[(1,)](pads, rank, 16)
+
+    run(body, 2, seed=seed)
+
+
+@triton.jit
+def meet_in_the_workspace(out):
+    high, low = tl.inline_asm_elementwise(
+        "mov.u32 $0, %envreg1; mov.u32 $1, %envreg2;",
+        "=r,=r",
+        [],
+        dtype=(tl.uint32, tl.uint32),
+        is_pure=True,
+        pack=1,
+    )
+    address = (high.to(tl.uint64) << 32) | low
+    counter = tl.cast(address, tl.pointer_type(tl.int32), bitcast=True) + 1
+    tl.atomic_add(counter, 1)
+    while tl.atomic_add(counter, 0) != tl.num_programs(0):
+        pass
+    tl.store(out + tl.program_id(0), 1)
+
+
+def test_programs_of_a_cooperative_launch_share_a_workspace(run):
+    """Zero at the start of each; other launches have none."""
+
+    def body(rank, ctx):
+        for _ in range(2):
+            out = ctx.zeros(5, dtype=simrank.int32)
+            meet_in_the_workspace[(5,)](out, launch_cooperative_grid=True)
+            assert out.tolist() == [1] * 5
+        meet_in_the_workspace[(5,)](out)
+        with pytest.raises(UnsupportedError, match="launch_cooperative_grid=True"):
+            ctx.synchronize()
+
+    run(body, 1, races="error")

@@ -12,6 +12,8 @@ import simrank.distributed.symmetric_memory as symm_mem
 triton = pytest.importorskip("triton")
 tl = pytest.importorskip("triton.language")
 
+from triton.language import core  # noqa: E402
+
 nv = None  # Set by the fixture: what kernels call.
 NAME = "torch.distributed._symmetric_memory._nvshmem_triton"
 STUB = """
@@ -61,6 +63,18 @@ def barrier_all(_semantic=None):
 @triton.jit
 def alltoall(team, dest, source, nelems_per_pe):
     return missing_library(dest, source)
+
+@triton.jit
+def broadcast(team, dest, source, nelems, pe_root):
+    return missing_library(dest, source)
+
+@triton.jit
+def reduce(team, dest, source, nreduce, operation: core.constexpr):
+    return missing_library(dest, source)
+
+@triton.jit
+def scan(team, dest, source):
+    return missing_library(dest, source)
 """
 
 
@@ -81,7 +95,7 @@ def nvshmem(tmp_path_factory):
 @triton.jit
 def ring_put(dst, src, signal, n, pe):
     nv.putmem_signal_block(dst, src, n * 4, signal, 1, 5, pe)
-    nv.signal_wait_until(signal, 3, 1)
+    nv.signal_wait_until(signal, 5, 1)
 
 
 @triton.jit
@@ -102,6 +116,43 @@ def get_after_barrier(dst, src, n):
 @triton.jit
 def exchange_all(dst, src, n):
     nv.alltoall(0, dst, src, n)
+
+
+@triton.jit
+def take_roots(dst, src, n, root):
+    nv.broadcast(0, dst, src, n, root)
+
+
+@triton.jit
+def combine(dst, src, n, operation: tl.constexpr):
+    nv.reduce(0, dst, src, n, operation)
+
+
+@triton.jit
+def scan_all(dst, src):
+    nv.scan(0, dst, src)
+
+
+@triton.jit
+def wait_at_most(signal, code, limit, out):
+    nv.signal_wait_until(signal, code, limit)
+    tl.store(out, 1)
+
+
+@core.extern
+def c_function(name: core.constexpr, arguments, _semantic=None):
+    kinds = tuple(core.dtype("int64") for _ in arguments)
+    return core.extern_elementwise(
+        "", "", arguments, {kinds: (f"nvshmem{name.value}", core.dtype("int32"))},
+        is_pure=False, _semantic=_semantic,
+    )  # fmt: skip
+
+
+@triton.jit
+def put_by_symbol(dst, src, signal, size_bytes, pe):
+    there, here, flag = dst.to(tl.int64), src.to(tl.int64), signal.to(tl.int64)
+    c_function("x_putmem_signal_block", [there, here, size_bytes, flag, 1, 9, pe])
+    c_function("_signal_wait_until", [flag, 5, 1])
 
 
 def parts(ctx, rank):
@@ -152,11 +203,71 @@ def test_what_is_not_done_is_refused_by_name(run, nvshmem):
 
     def body(rank, ctx):
         dst, src, _, _ = parts(ctx, rank)
-        exchange_all[(1,)](dst, src, 8)
+        scan_all[(1,)](dst, src)
         ctx.synchronize()
 
-    with pytest.raises(Exception, match=r"_nvshmem_triton\.alltoall is not supported"):
+    with pytest.raises(Exception, match=r"_nvshmem_triton\.scan is not supported"):
         run(body, 2)
+
+
+def test_functions_are_known_by_their_names_in_c(run):
+    """Whatever module wraps them."""
+
+    def body(rank, ctx):
+        dst, src, signal, _ = parts(ctx, rank)
+        put_by_symbol[(1,)](dst, src, signal, 32, (rank + 1) % 4)
+        assert dst.tolist() == [float((rank - 1) % 4)] * 8
+
+    run(body, 4, seed=3, races="error")
+
+
+@pytest.mark.parametrize("world_size", [2, 4, 8])
+def test_collectives_of_kernels_give_what_their_names_say(run, nvshmem, world_size):
+    """All-to-all, broadcast, and reductions, in place too."""
+
+    def body(rank, ctx):
+        dst, src, _, _ = parts(ctx, rank)
+        everyone, n = range(world_size), 8 // world_size
+        exchange_all[(1,)](dst, src, n)
+        assert dst.tolist() == [float(peer) for peer in everyone for _ in range(n)]
+        take_roots[(1,)](dst, src, 8, world_size - 1)
+        assert dst.tolist() == [world_size - 1.0] * 8
+        combine[(1,)](dst, src, 8, "max")
+        assert dst.tolist() == [world_size - 1.0] * 8
+        combine[(1,)](src, src, 8, "sum")
+        assert src.tolist() == [float(sum(everyone))] * 8
+
+    run(body, world_size, seed=2, races="error")
+
+
+def test_comparisons_have_the_numbers_of_the_librarys_header(run, nvshmem):
+    """In NVSHMEM 3 is "at most" and 5 "at least"."""
+
+    def body(rank, ctx):
+        _, _, signal, _ = parts(ctx, rank)
+        out = simrank.zeros(1, dtype=simrank.int32)
+        wait_at_most[(1,)](signal, 3, 7, out)
+        assert out.item() == 1
+        wait_at_most[(1,)](signal, 5, 7, out)
+        ctx.synchronize()
+
+    with pytest.raises(Exception, match="deadlock"):
+        run(body, 2)
+
+
+def test_a_wrapper_that_adds_libraries_launches(run, nvshmem):
+    """As torch's decorator does: `run` of the kernel gets the path of a library."""
+
+    class WithLibraries(triton.runtime.jit.KernelInterface):
+        def run(self, *args, **kwargs):
+            return put_fence_signal.run(*args, **kwargs, extern_libs={"nvshmem": "nowhere.bc"})
+
+    def body(rank, ctx):
+        dst, src, signal, _ = parts(ctx, rank)
+        WithLibraries()[(1,)](dst, src, signal, 8)
+        assert dst.tolist() == [float((rank - 1) % 2)] * 8
+
+    run(body, 2, races="error")
 
 
 def test_memory_without_a_rendezvous_is_refused(run, nvshmem):

@@ -49,6 +49,16 @@ class Range:
         self._stop: Any = start if stop is None else stop
         self._step = 1 if step is None else step
 
+    def bounds(self) -> tuple[Block, Block, Block]:
+        """Return start, stop and step."""
+        return as_block(self._start), as_block(self._stop), as_block(self._step)
+
+    def item(self, values: Any) -> Block:
+        """Return numbers as an index of the loop."""
+        is_wide = any(bound.element.bits == 64 for bound in self.bounds())
+        element = int64 if is_wide else int32
+        return Block(values.astype(element.compute), element)
+
     def __iter__(self) -> Iterator[Block]:
         """Yield the index of each round.
 
@@ -60,7 +70,7 @@ class Range:
             for number in range(*bare):
                 yield Block(np.int32(number), int32)
             return
-        bounds = [as_block(bound) for bound in bare]
+        bounds = self.bounds()
         element = int64 if any(bound.element.bits == 64 for bound in bounds) else int32
         make = element.compute.type
         if all(type(bound.values) is not np.ndarray or bound.values.size == 1 for bound in bounds):
@@ -73,7 +83,7 @@ class Range:
         if not (rounds == rounds[0]).all():
             raise Diverged(rounds)
         for number in range(int(rounds[0])):
-            yield Block((start + number * step).astype(element.compute), element)
+            yield self.item(start + number * step)
 
 
 def static_range(start: Any, stop: Any = None, step: Any = 1) -> range:

@@ -87,8 +87,10 @@ def _access(instruction: Instruction) -> _Access:
     return _Access(instruction)
 
 
-def _pointer(lanes_of: Lanes, operand: Operand, access: _Access, lanes: Array) -> Block:
-    """Return where lanes access memory.
+def _pointer(
+    lanes_of: Lanes, operand: Operand, access: _Access, lanes: Array, width: int = 1
+) -> Block:
+    """Return where lanes access memory: `width` elements of each, one after the other.
 
     Raises:
         PublishedError: Several programs run in lockstep: each must do it at its own time.
@@ -97,6 +99,9 @@ def _pointer(lanes_of: Lanes, operand: Operand, access: _Access, lanes: Array) -
         raise memory.PublishedError
     address = operand.parts[0] if operand.kind == "memory" else operand
     places = lanes_of.read(address, "b64", lanes).view(np.int64) + int(operand.value)
+    if width > 1:
+        offsets = np.arange(width, dtype=np.int64) * access.element.itemsize
+        places = places[:, None] + offsets
     return Block(places.reshape(1, -1), types.pointer_to(access.element))
 
 
@@ -111,35 +116,40 @@ def _keep(lanes_of: Lanes, operand: Operand, access: _Access, found: Block, lane
     lanes_of.write(operand, access.kind, bits_of(values, access.kind), lanes)
 
 
-def _parts(operand: Operand, access: _Access) -> list[tuple[int, Operand]]:
-    """Return the elements of a vector access: bytes behind the first, and the register."""
-    parts = operand.parts if operand.kind == "vector" else (operand,)
-    return [(index * access.element.itemsize, part) for index, part in enumerate(parts)]
+def _parts(operand: Operand) -> tuple[Operand, ...]:
+    """Return the registers of an access: several of a vector."""
+    return operand.parts if operand.kind == "vector" else (operand,)
 
 
 def _load(lanes_of: Lanes, instruction: Instruction, lanes: Array) -> None:
+    """Load all elements of a vector at once: protocols have a flag beside the data."""
     access = _access(instruction)
     target, place = instruction.operands[:2]
+    parts = _parts(target)
     # In a loop every load is a poll: assembly is never hoisted out of it.
     is_poll = access.sem not in ("", "weak") or lanes_of.loops
-    for offset, part in _parts(target, access):
-        pointer = _pointer(lanes_of, place._replace(value=place.value + offset), access, lanes)
-        if is_poll:
-            found = modify(pointer, [], None, access.order(), unchanged)
-        else:
-            found = memory.load(pointer, None, None)
-        _keep(lanes_of, part, access, found, lanes)
+    pointer = _pointer(lanes_of, place, access, lanes, len(parts))
+    if is_poll:
+        found = modify(pointer, [], None, access.order(), unchanged)
+    else:
+        found = memory.load(pointer, None, None)
+    columns = np.asarray(found.values).reshape(-1, len(parts))
+    for column, part in zip(columns.T, parts, strict=True):
+        _keep(lanes_of, part, access, Block(column, access.element), lanes)
 
 
 def _store(lanes_of: Lanes, instruction: Instruction, lanes: Array) -> None:
+    """Store all elements of a vector at once."""
     access = _access(instruction)
     place, source = instruction.operands[:2]
+    parts = _parts(source)
     sync, order = machine.now().sync, access.order()
     if sync is not None and access.sem not in ("", "weak"):
         sync.before_signal(order)
-    for offset, part in _parts(source, access):
-        pointer = _pointer(lanes_of, place._replace(value=place.value + offset), access, lanes)
-        memory.store(pointer, _block(lanes_of, part, access, lanes), None)
+    columns = [_block(lanes_of, part, access, lanes).values.reshape(-1) for part in parts]
+    values = np.stack(columns, axis=-1).reshape(1, -1)
+    pointer = _pointer(lanes_of, place, access, lanes, len(parts))
+    memory.store(pointer, Block(values, access.element), None)
     if sync is not None:
         sync.after_signal()
 

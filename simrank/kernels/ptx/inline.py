@@ -9,16 +9,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from simrank.errors import UnsupportedError
-from simrank.kernels import machine
-from simrank.kernels.block import Block, addresses, as_block, check_broadcast
-from simrank.kernels.ptx.parse import parse
+from simrank.kernels import machine, threads
+from simrank.kernels.block import Block, addresses, as_block, cast_to, check_broadcast
+from simrank.kernels.ptx.parse import Snippet, parse
 from simrank.kernels.ptx.run import Lanes
-from simrank.kernels.types import ElementType, element_type
+from simrank.kernels.types import ElementType, element_type, int32
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 Array = np.ndarray[Any, Any]
+# What each thread does for itself, even where all have the same operands.
+_EACH_THREAD = ("atom", "red", "shfl", "vote")
 _LETTERS = set("rlhfdcnq") | set("sv")  # The last two are AMD's.
 
 
@@ -56,8 +58,11 @@ def inline_asm_elementwise(
     is_tuple = isinstance(dtype, tuple | list)
     results = [element_type(kind) for kind in (dtype if is_tuple else (dtype,))]
     snippet, wanted = parse(str(asm)), _constraints(str(constraints))
-    blocks = [as_block(arg) for arg in args]
-    rows, shape, values = _spread(blocks, is_per_program=_is_per_program(str(asm)))
+    blocks = [_input(as_block(arg), int(pack)) for arg in args]
+    by_thread = threads.num_threads() if _is_by_thread(snippet, blocks) else 0
+    rows, shape, values = _spread(
+        blocks, is_per_program=_is_per_program(str(asm)), num_threads=by_thread
+    )
     inputs = [
         register
         for block, lanes in zip(blocks, values, strict=True)
@@ -75,12 +80,20 @@ def inline_asm_elementwise(
         if tie >= 0:
             outputs[tie][:] = register
     of_lanes = np.arange(num_lanes) * int(pack) // max(math.prod(shape), 1)
-    lanes = Lanes(snippet, outputs + inputs, np.minimum(of_lanes, rows - 1))
+    lanes = Lanes(
+        snippet,
+        outputs + inputs,
+        np.minimum(of_lanes, rows - 1),
+        machine.now().active if by_thread else None,
+    )
     lanes.run()
     found = []
     for kind, count in zip(results, counts, strict=True):
         taken, outputs = outputs[:count], outputs[count:]
-        found.append(_block(taken, kind, int(pack), (rows, *shape)))
+        result = _block(taken, kind, int(pack), (rows, *shape))
+        if by_thread:
+            result = Block(threads.as_one(result.values), result.element)
+        found.append(result)
     return tuple(found) if is_tuple else found[0]
 
 
@@ -93,10 +106,43 @@ def _constraints(text: str) -> _Constraints:
 def _is_per_program(asm: str) -> bool:
     """Return whether a snippet does something that each program must do itself."""
     return any(
-        instruction.opcode[0] in ("ld", "st", "atom", "red")
+        instruction.opcode[0] in ("ld", "st", "atom", "red", "multimem")
         or any(operand.kind == "special" for operand in instruction.operands)
         for instruction in parse(asm).instructions
     )
+
+
+def _is_by_thread(snippet: Snippet, blocks: Sequence[Block]) -> bool:
+    """Whether each thread of a kernel that asks for them must run a snippet for itself.
+
+    Raises:
+        UnsupportedError: It is about a block, but differs between threads.
+    """
+    if not threads.num_threads():
+        return False
+    differs = any(threads.varies(block) for block in blocks)
+    if any(block.shape for block in blocks):
+        if differs:
+            raise UnsupportedError("inline assembly on blocks that differ between threads")
+        return False
+    return differs or any(
+        instruction.opcode[0] in _EACH_THREAD
+        or any(part.kind == "special" for part in instruction.operands)
+        for instruction in snippet.instructions
+    )
+
+
+def _input(block: Block, pack: int) -> Block:
+    """Return an input; a condition is 1 or 0 in a register (assumed: LLVM may give -1 for 1).
+
+    Raises:
+        UnsupportedError: Conditions would share a register.
+    """
+    if block.element.kind != "b":
+        return block
+    if pack > 1:
+        raise UnsupportedError("inline assembly on packed int1: cast it to int32 first")
+    return cast_to(block, int32)
 
 
 def _storage(element: ElementType) -> np.dtype[Any]:
@@ -107,7 +153,7 @@ def _storage(element: ElementType) -> np.dtype[Any]:
 
 
 def _spread(
-    blocks: Sequence[Block], *, is_per_program: bool
+    blocks: Sequence[Block], *, is_per_program: bool, num_threads: int
 ) -> tuple[int, tuple[int, ...], list[Array]]:
     """Return the number of programs, the shape of all, and each block's bits in lanes' order."""
     for block in blocks[1:]:
@@ -123,7 +169,9 @@ def _spread(
     shapes = [array.shape[1:] for array in arrays]
     shape: tuple[int, ...] = tuple(np.broadcast_shapes(*shapes)) if shapes else ()
     rows = max([array.shape[0] for array in arrays] + [1])
-    if is_per_program:
+    if num_threads:
+        rows = num_threads
+    elif is_per_program:
         rows = len(machine.now())
     spread = []
     for array in arrays:

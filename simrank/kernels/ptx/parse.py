@@ -66,7 +66,8 @@ _SPLIT = re.compile(r",(?![^\[{]*[\]}])")
 _MEMORY = re.compile(r"\[\s*([^\]+]+?)\s*(?:\+\s*(-?\w+)\s*)?\]")
 _SPECIALS = {
     "tid", "ntid", "ctaid", "nctaid", "laneid", "warpid", "nwarpid", "smid", "nsmid",
-    "globaltimer", "globaltimer_lo", "clock", "clock64", "clock_hi", "cluster_ctarank", "realtime",
+    "globaltimer", "globaltimer_lo", "clock", "clock64", "clock_hi", "cluster_ctarank",
+    "envreg1", "envreg2", "realtime",
 }  # fmt: skip
 _IS_AMD = re.compile(r"\s*s_[a-z]")
 _AMD_CLOCK = re.compile(r"s_memrealtime\s+(\$\d+)")

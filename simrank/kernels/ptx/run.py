@@ -13,7 +13,7 @@ import numpy as np
 
 from simrank.errors import UnsupportedError
 from simrank.kernels import machine
-from simrank.kernels.ptx import access, special
+from simrank.kernels.ptx import access, multimem, special, warps
 from simrank.kernels.ptx.compute import (
     COMBINED,
     COMPARISONS,
@@ -41,7 +41,9 @@ class Lanes:
     Args:
         snippet: What they run.
         arguments: Bits of `$0`, `$1`, ...: outputs first; each [lanes].
-        rows: [lanes] which of the programs that run now each lane is of.
+        rows: [lanes] which of the programs that run now each lane is of; where it has a lane for
+            each of its threads, which thread.
+        active: [lanes] which of them run; None for all.
 
     Attributes:
         arguments: As given; outputs are there when `run` returns.
@@ -50,7 +52,13 @@ class Lanes:
         loops: Whether a branch goes back.
     """
 
-    def __init__(self, snippet: Snippet, arguments: list[Array], rows: Array) -> None:
+    def __init__(
+        self,
+        snippet: Snippet,
+        arguments: list[Array],
+        rows: Array,
+        active: Array | None = None,
+    ) -> None:
         self.snippet = snippet
         self.arguments = arguments
         self.rows = rows
@@ -62,6 +70,8 @@ class Lanes:
         )
         self._registers: dict[str, Array] = {}
         self._places = np.zeros(len(rows), np.int64)
+        if active is not None:
+            self._places[~active] = len(snippet.instructions)
         self._blocked = np.zeros(len(rows), bool)
         self._blocked_effects = 0
         self._seen: dict[int, tuple[int, list[bytes]]] = {}
@@ -281,4 +291,7 @@ _HANDLERS: dict[str, Callable[[Lanes, Instruction, Array], None]] = {
     "setp": _set_predicate,
     "selp": _select,
     "cvt": _convert,
+    "multimem": multimem.run,
+    "shfl": warps.shuffle,
+    "vote": warps.vote,
 }

@@ -1,18 +1,31 @@
 """Special registers: who a lane is, and what time it is.
 
-One lane stands for its whole thread block: thread 0 of 32 x num_warps.
+A snippet that reads the index of a thread has a lane for each; else one lane stands for its whole
+thread block, and where elements of a block are lanes each stands for thread 0.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from simrank.device.memory import Storage
 from simrank.errors import UnsupportedError
 from simrank.kernels import machine
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from simrank.kernels.machine import Programs, Statistics
+
 Array = np.ndarray[Any, Any]
+_OF_THREADS: dict[str, Callable[[Array], Array]] = {
+    "tid.x": lambda threads: threads,
+    "laneid": lambda threads: threads % 32,
+    "warpid": lambda threads: threads // 32,
+}
 _AXES = ("x", "y", "z")
 
 
@@ -25,6 +38,11 @@ def read(name: str, rows: Array) -> Array:
     programs = machine.now()
     register, _, axis = name.partition(".")
     number = _AXES.index(axis) if axis in _AXES else 0
+    if programs.options.num_threads:
+        found = _OF_THREADS.get(name)
+        if found is not None:
+            return found(rows).astype(np.uint64)
+        rows = np.zeros(len(rows), np.int64)
     if register == "ctaid":
         ids = np.broadcast_to(programs.axis_ids(number), (len(programs),))
         return ids.astype(np.uint64)[rows]
@@ -51,4 +69,30 @@ def _shared(register: str, axis: int) -> int:
         return int(now_ps // 1000) & 0xFFFFFFFF
     if register == "realtime":  # AMD's: 100 MHz, see the CDNA 3 ISA, S_MEMREALTIME.
         return int(now_ps // 10_000)
+    if register in _HALVES:
+        return _workspace(programs).address >> _HALVES[register] & 0xFFFFFFFF
     raise UnsupportedError(f"inline assembly with %{register} is not supported")
+
+
+# The driver hands the address of a grid's workspace to cooperative groups in these.
+_HALVES = {"envreg1": 32, "envreg2": 0}
+_WORKSPACE_BYTES = 64
+_workspaces: WeakKeyDictionary[Statistics, Storage] = WeakKeyDictionary()
+
+
+def _workspace(programs: Programs) -> Storage:
+    """Return the workspace of a launch, zero at its start.
+
+    Raises:
+        UnsupportedError: The launch is not cooperative, so it has none.
+    """
+    if not programs.options.is_cooperative:
+        raise UnsupportedError(
+            f"kernel '{programs.kernel}' asks for the workspace of a cooperative launch\n"
+            "  to fix: launch it with launch_cooperative_grid=True"
+        )
+    found = _workspaces.get(programs.statistics)
+    if found is None:
+        found = _workspaces[programs.statistics] = Storage(programs.device, _WORKSPACE_BYTES)
+        found.array(np.dtype(np.uint8))[:] = 0
+    return found

@@ -1,0 +1,166 @@
+"""`multimem` instructions: one address stands for the memory of all ranks of a team."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from simrank.errors import UnsupportedError
+from simrank.kernels import machine, memory, multicast, types
+from simrank.kernels.block import Block
+from simrank.kernels.language.atomics import Order, modify
+from simrank.kernels.ptx.compute import PACKED, TYPES, bits_of, read_as
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from simrank.kernels.ptx.parse import Instruction, Operand
+    from simrank.kernels.ptx.run import Lanes
+
+Array = np.ndarray[Any, Any]
+_OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
+    "add": np.add, "min": np.fmin, "max": np.fmax, "and": np.bitwise_and, "or": np.bitwise_or,
+    "xor": np.bitwise_xor,
+}  # fmt: skip
+_SEMS = ("relaxed", "acquire", "release", "acq_rel")
+_SCOPES = {"sys": "sys", "gpu": "gpu", "cta": "cta", "cluster": "gpu"}
+_OTHERS = {"weak", "global", "v2", "v4", "v8"}
+
+
+class _Access:
+    """What an instruction says.
+
+    Attributes:
+        kind: PTX's type of a register.
+        element: Type of what memory holds.
+        operation: How values are combined; "" where they are not.
+        order: How it orders memory; None where it does not.
+        accumulates: Whether sums are rounded once, at their end.
+    """
+
+    def __init__(self, instruction: Instruction) -> None:
+        *parts, self.kind = instruction.opcode[2:]
+        if "acc" in parts:  # `.acc::f32`
+            parts = [part for part in parts if part not in ("acc", "f32")]
+        self.accumulates = len(parts) < len(instruction.opcode) - 3
+        if self.kind not in TYPES or self.kind == "pred":
+            raise UnsupportedError(f"inline assembly with {instruction.name} is not supported")
+        self.element = types.of_memory(TYPES[self.kind])
+        self.operation, sem, scope = "", "", "sys"
+        for part in parts:
+            if part in _OPERATIONS:
+                self.operation = part
+            elif part in _SEMS:
+                sem = part
+            elif part in _SCOPES:
+                scope = _SCOPES[part]
+            elif part not in _OTHERS:
+                text = f"inline assembly with {instruction.name} is not supported: .{part}"
+                raise UnsupportedError(text)
+        self.order = Order(sem, scope) if sem else None
+        self.per_register = 2 if self.kind in PACKED else 1
+
+
+def run(lanes_of: Lanes, instruction: Instruction, lanes: Array) -> None:
+    """Run one instruction for some lanes.
+
+    Raises:
+        UnsupportedError: It is not emulated.
+        ValueError: The address is no multicast address.
+    """
+    if len(machine.now()) > 1:
+        raise memory.PublishedError
+    handler = _HANDLERS.get(instruction.opcode[1] if len(instruction.opcode) > 1 else "")
+    if handler is None:
+        raise UnsupportedError(f"inline assembly with {instruction.name} is not supported")
+    handler(lanes_of, instruction, lanes)
+
+
+def _registers(operand: Operand) -> tuple[Operand, ...]:
+    return operand.parts if operand.kind == "vector" else (operand,)
+
+
+def _pointers(
+    lanes_of: Lanes, operand: Operand, access: _Access, lanes: Array, num_registers: int
+) -> list[Block]:
+    """Return for each rank of the team where lanes access its memory."""
+    address = operand.parts[0] if operand.kind == "memory" else operand
+    first = lanes_of.read(address, "b64", lanes).view(np.int64) + int(operand.value)
+    count = num_registers * access.per_register
+    offsets = np.arange(count, dtype=np.int64) * access.element.itemsize
+    kind = types.pointer_to(access.element)
+    return [
+        Block((places[:, None] + offsets).reshape(1, -1), kind)
+        for places in multicast.places(first)
+    ]
+
+
+def _load_reduce(lanes_of: Lanes, instruction: Instruction, lanes: Array) -> None:
+    access = _Access(instruction)
+    target, place = instruction.operands
+    registers = _registers(target)
+    combine = _OPERATIONS.get(access.operation)
+    if combine is None:
+        raise UnsupportedError(f"inline assembly with {instruction.name} is not supported")
+    total: Any = None
+    for pointer in _pointers(lanes_of, place, access, lanes, len(registers)):
+        if access.order is None:
+            found = memory.load(pointer, None, None).values
+        else:
+            found = modify(pointer, [], None, access.order, _unchanged).values
+        total = found if total is None else combine(total, found)
+        if access.element.round is not None and not access.accumulates:
+            total = access.element.round(total)
+    shaped = np.asarray(total).reshape(len(lanes), len(registers), access.per_register)
+    for index, register in enumerate(registers):
+        values = shaped[:, index].astype(TYPES[access.kind])
+        flat = values if access.per_register > 1 else values.reshape(-1)
+        lanes_of.write(register, access.kind, bits_of(flat, access.kind), lanes)
+
+
+def _unchanged(old: Any) -> Any:
+    return old
+
+
+def _values(lanes_of: Lanes, operand: Operand, access: _Access, lanes: Array) -> Block:
+    columns = [
+        np.asarray(read_as(lanes_of.read(part, access.kind, lanes), access.kind))
+        for part in _registers(operand)
+    ]
+    stacked = np.stack([column.reshape(len(lanes), -1) for column in columns], axis=1)
+    return Block(stacked.reshape(1, -1).astype(access.element.compute), access.element)
+
+
+def _store(lanes_of: Lanes, instruction: Instruction, lanes: Array) -> None:
+    access = _Access(instruction)
+    place, source = instruction.operands
+    values = _values(lanes_of, source, access, lanes)
+    sync = machine.now().sync
+    if sync is not None and access.order is not None:
+        sync.before_signal(access.order)
+    for pointer in _pointers(lanes_of, place, access, lanes, len(_registers(source))):
+        memory.store(pointer, values, None)
+    if sync is not None:
+        sync.after_signal()
+
+
+def _reduce(lanes_of: Lanes, instruction: Instruction, lanes: Array) -> None:
+    access = _Access(instruction)
+    place, source = instruction.operands
+    combine = _OPERATIONS.get(access.operation)
+    if combine is None:
+        raise UnsupportedError(f"inline assembly with {instruction.name} is not supported")
+    values, order = (
+        _values(lanes_of, source, access, lanes),
+        access.order or Order("relaxed", "sys"),
+    )
+    for pointer in _pointers(lanes_of, place, access, lanes, len(_registers(source))):
+        modify(pointer, [values], None, order, combine, wants_old=False)
+
+
+_HANDLERS: dict[str, Callable[[Lanes, Instruction, Array], None]] = {
+    "ld_reduce": _load_reduce,
+    "st": _store,
+    "red": _reduce,
+}

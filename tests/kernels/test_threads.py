@@ -1,0 +1,347 @@
+"""Kernels that ask which thread they are: each thread keeps its own values and goes its own way."""
+
+import numpy as np
+import pytest
+
+import simrank
+import simrank.distributed as dist
+import simrank.distributed.symmetric_memory as symm_mem
+from simrank.errors import UnsupportedError
+
+triton = pytest.importorskip("triton")
+tl = pytest.importorskip("triton.language")
+
+from triton.language import core  # noqa: E402
+
+REGISTER = "llvm.nvvm.read.ptx.sreg"
+
+
+@core.extern
+def read_register(name: core.constexpr, _semantic=None):
+    return core.extern_elementwise(
+        "", "", [], {(): (f"llvm.nvvm.read.ptx.sreg.tid.{name.value}", core.dtype("int32"))},
+        is_pure=False, _semantic=_semantic,
+    )  # fmt: skip
+
+
+@core.extern
+def thread(axis: core.constexpr, _semantic=None):
+    if axis == 0:
+        return read_register(core.constexpr("x"), _semantic=_semantic)
+    return read_register(core.constexpr("y"), _semantic=_semantic)
+
+
+@core.extern
+def add(ptr, value, scope: core.constexpr, _semantic=None):
+    return tl.inline_asm_elementwise(
+        asm=f"atom.acq_rel.{scope.value}.global.add.s32 $0, [$1], $2;",
+        constraints="=r,l,r",
+        args=[ptr, value],
+        dtype=tl.int32,
+        is_pure=False,
+        pack=1,
+        _semantic=_semantic,
+    )
+
+
+@core.extern
+def put(ptr, value, _semantic=None):
+    return tl.inline_asm_elementwise(
+        asm="st.release.sys.global.b32 [$1], $2; mov.u32 $0, 0;",
+        constraints="=r,l,r",
+        args=[ptr, value],
+        dtype=tl.int32,
+        is_pure=False,
+        pack=1,
+        _semantic=_semantic,
+    )
+
+
+@core.extern
+def look(ptr, _semantic=None):
+    return tl.inline_asm_elementwise(
+        asm="ld.acquire.sys.global.b32 $0, [$1];",
+        constraints="=r,l",
+        args=[ptr],
+        dtype=tl.int32,
+        is_pure=False,
+        pack=1,
+        _semantic=_semantic,
+    )
+
+
+@triton.jit
+def own_ways(out):
+    me = thread(0)
+    if me < 40:
+        found = me * 2
+        if me % 2 == 0:
+            found += 1000
+        else:
+            extra = 7
+            found += extra
+    elif me < 50:
+        found = tl.cast(-1, tl.int32)
+    else:
+        found = tl.cast(-2, tl.int32)
+    put(out + me, found)
+
+
+@triton.jit
+def rounds(out, n):
+    me = thread(0)
+    total = me * 0
+    for i in range(me, n, 128):
+        total += i
+    steps = me * 0
+    while steps * 3 < me:
+        steps += 1
+    put(out + 2 * me, total)
+    put(out + 2 * me + 1, steps)
+
+
+@triton.jit
+def count(counter, out):
+    add(counter, 1, "gpu")
+    if thread(0) == 0:
+        add(counter, 1000, "gpu")
+        tl.atomic_add(counter, 100000)
+    tl.store(out, tl.load(counter))
+
+
+@triton.jit
+def meet(pads, out, rank, world_size: tl.constexpr):
+    me = thread(0)
+    if me < world_size:
+        theirs = tl.load(pads + me).to(tl.pointer_type(tl.int32))
+        put(theirs + rank, 1)
+        mine = tl.load(pads + rank).to(tl.pointer_type(tl.int32))
+        while look(mine + me) != 1:
+            pass
+    tl.store(out, 1)
+
+
+@triton.jit
+def store_of_each(out):
+    tl.store(out + thread(0), 1)
+
+
+@triton.jit
+def leave_alone(out):
+    if thread(0) > 3:
+        return
+    put(out + thread(0), 1)
+
+
+@triton.jit
+def block_of_each(out):
+    tl.store(out, tl.sum(tl.load(out + thread(0) + tl.arange(0, 16))))
+
+
+@triton.jit
+def leave_a_loop(out):
+    for n in range(thread(0), 100, 128):
+        put(out + n, 1)
+        if tl.program_id(0) == 0:
+            return
+
+
+@triton.jit
+def skip_a_round(out):
+    for n in range(thread(0), 100, 128):
+        found = n + 1
+        if tl.program_id(0) == 0:
+            continue
+        put(out + n, found)
+
+
+def launched(ctx, kernel, size, *args, **options):
+    out = simrank.zeros(size, dtype=simrank.int32)
+    kernel[(1,)](out, *args, **options)
+    return out.numpy()
+
+
+def test_threads_keep_what_they_assign_on_their_way(run):
+    """On either side of an `if`, nested ones included."""
+
+    def body(rank, ctx):
+        me = np.arange(128)
+        expected = np.where(me % 2 == 0, me * 2 + 1000, me * 2 + 7)
+        expected = np.where(me < 40, expected, np.where(me < 50, -1, -2))
+        np.testing.assert_array_equal(launched(ctx, own_ways, 128), expected)
+
+    run(body, 1, races="error")
+
+
+def test_threads_make_different_numbers_of_rounds(run):
+    """In `for` and in `while`; the number of threads is that of the launch's warps."""
+
+    def body(rank, ctx):
+        me = np.arange(256)
+        found = launched(ctx, rounds, 512, 300, num_warps=8).reshape(256, 2)
+        sums = [sum(range(m, 300, 128)) for m in range(256)]
+        np.testing.assert_array_equal(found, np.stack([sums, -(-me // 3)], axis=1))
+
+    run(body, 1)
+
+
+def test_every_thread_does_an_atomic_of_inline_assembly(run):
+    """But Triton's own atomic of a scalar is done by thread 0 alone."""
+
+    def body(rank, ctx):
+        out = simrank.zeros(1, dtype=simrank.int32)
+        counter = simrank.zeros(1, dtype=simrank.int32)
+        count[(1,)](counter, out)
+        assert out.item() == 128 + 1000 + 100000
+
+    run(body, 1)
+
+
+@pytest.mark.parametrize("world_size", [2, 8])
+def test_each_thread_meets_one_peer(run, world_size):
+    """A thread waits for its own flag while others have gone on."""
+
+    def body(rank, ctx):
+        dist.init_process_group("nccl")
+        handle = symm_mem.rendezvous(symm_mem.empty(8, dtype=simrank.float32))
+        out = simrank.zeros(1, dtype=simrank.int32)
+        table = simrank.tensor(handle.signal_pad_ptrs)
+        meet[(1,)](table, out, rank, world_size)
+        assert out.item() == 1
+
+    run(body, world_size, seed=3, races="error")
+
+
+@pytest.mark.parametrize(
+    ("kernel", "words"),
+    [
+        (store_of_each, "thread 0 alone writes"),
+        (leave_alone, "a `return`"),
+        (block_of_each, "blocks that differ between threads"),
+        (leave_a_loop, "`return` where"),
+        (skip_a_round, "`continue` where"),
+    ],
+)
+def test_what_only_some_threads_would_do_is_refused(run, kernel, words):
+    """Rather than done by others as well."""
+
+    def body(rank, ctx):
+        with pytest.raises(UnsupportedError, match=words):
+            launched(ctx, kernel, 128)
+
+    run(body, 1)
+
+
+@core.extern
+def take(value, lane, mode: core.constexpr, bounds: core.constexpr, _semantic=None):
+    return tl.inline_asm_elementwise(
+        asm=f"shfl.sync.{mode.value}.b32 $0, $1, $2, {bounds.value}, $3;",
+        constraints="=r,r,r,r",
+        args=[value, lane, -1],
+        dtype=tl.int32,
+        is_pure=False,
+        pack=1,
+        _semantic=_semantic,
+    )
+
+
+@core.extern
+def ballot(condition, _semantic=None):
+    return tl.inline_asm_elementwise(
+        asm="{.reg .pred p; setp.ne.b32 p, $1, 0; vote.sync.ballot.b32 $0, p, $2;}",
+        constraints="=r,r,r",
+        args=[condition, -1],
+        dtype=tl.int32,
+        is_pure=False,
+        pack=1,
+        _semantic=_semantic,
+    )
+
+
+@triton.jit
+def talk(out):
+    me = thread(0)
+    put(out + me * 5, take(me, 3, "idx", 31))
+    put(out + me * 5 + 1, take(me, 1, "up", 0))
+    put(out + me * 5 + 2, take(me, 2, "down", 31))
+    put(out + me * 5 + 3, take(me, 16, "bfly", 31))
+    put(out + me * 5 + 4, ballot((me % 32 < 3).to(tl.int32)))
+
+
+@triton.jit
+def choose_side(out):
+    me = thread(0)
+    put(out + me, me * 2 if me > 5 else 1)
+
+
+def test_threads_of_a_warp_tell_each_other_values(run):
+    """Shuffles, clamped at the warp's ends, and ballots."""
+
+    def body(rank, ctx):
+        me = np.arange(64)
+        base, lane = me // 32 * 32, me % 32
+        expected = [base + 3, base + np.where(lane, lane - 1, 0)]
+        expected += [base + np.where(lane < 30, lane + 2, lane), base + (lane ^ 16), me * 0 + 7]
+        found = launched(ctx, talk, 320, num_warps=2).reshape(64, 5)
+        np.testing.assert_array_equal(found, np.stack(expected, axis=1))
+
+    run(body, 1)
+
+
+def test_a_conditional_expression_gives_each_thread_its_side(run):
+    """As Triton's compiler does for scalars."""
+
+    def body(rank, ctx):
+        me = np.arange(128)
+        np.testing.assert_array_equal(launched(ctx, choose_side, 128), np.where(me > 5, me * 2, 1))
+
+    run(body, 1)
+
+
+@triton.jit
+def tile_of_first_vote(out, limit):
+    votes = ballot(thread(0) % 32 >= limit)
+    place = take(thread(0), limit, "idx", 31) % 32 + votes * 0
+    if thread(0) < 0:
+        place = thread(0)
+    tl.store(out + place * 16 + tl.arange(0, 16), place)
+
+
+def test_what_all_threads_have_found_alike_is_theirs_together(run):
+    """So that it may say where a block lies; a condition goes into a register as 0 or 1."""
+
+    def body(rank, ctx):
+        found = launched(ctx, tile_of_first_vote, 64, 2).reshape(4, 16)
+        np.testing.assert_array_equal(found[:, 5], [0, 0, 2, 0])
+
+    run(body, 1)
+
+
+@triton.jit
+def thread_of_assembly():
+    x, _ = tl.inline_asm_elementwise(
+        "mov.u32 $0, %tid.x; mov.u32 $1, %tid.y;",
+        "=r,=r",
+        [],
+        dtype=(tl.int32, tl.int32),
+        is_pure=True,
+        pack=1,
+    )
+    return x
+
+
+@triton.jit
+def store_where_assembly_says(out, n):
+    me = thread_of_assembly()
+    if me < n:
+        put(out + me, me + 1)
+
+
+def test_inline_assembly_tells_threads_apart(run):
+    """A guard lets through as many threads as it says, not thread 0 for all."""
+
+    def body(rank, ctx):
+        expected = np.where(np.arange(128) < 20, np.arange(128) + 1, 0)
+        np.testing.assert_array_equal(launched(ctx, store_where_assembly_says, 128, 20), expected)
+
+    run(body, 1, races="error")
