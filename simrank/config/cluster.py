@@ -85,7 +85,16 @@ Sources = Annotated[Mapping[str, str], BeforeValidator(_sources)]
 
 
 # Keys that say what something is; the others are numbers, which have a source.
-NOT_MEASURED = {"source", "like", "name", "count", "between", "lazy_loading", "gemm_table"}
+NOT_MEASURED = {
+    "source",
+    "like",
+    "name",
+    "count",
+    "between",
+    "lazy_loading",
+    "gemm_table",
+    "multicast",
+}
 
 
 class Sourced(Model):
@@ -115,6 +124,8 @@ class DeviceConfig(Sourced):
         lazy_loading: Whether a kernel's code is loaded at its first launch, which waits until
             the device is quiet (CUDA_MODULE_LOADING=LAZY, CUDA's default since 12.2).
         gemm_table: A table of measured matrix products, a built-in name or a CSV file.
+        multicast: Whether one address may stand for the memory of all devices of a node, and
+            switches copy and reduce what goes there (NVLink SHARP).
     """
 
     like: Text | None = None
@@ -129,6 +140,7 @@ class DeviceConfig(Sourced):
     host_link_bandwidth_bytes_per_s: Bandwidth = Field(alias="host_link")
     lazy_loading: Flag = False
     gemm_table: Text | None = None
+    multicast: Flag = False
 
 
 class LinkConfig(Sourced):

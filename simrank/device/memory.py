@@ -5,7 +5,7 @@ from __future__ import annotations
 import mmap
 from bisect import bisect_right, insort
 from typing import TYPE_CHECKING, Any
-from weakref import WeakValueDictionary
+from weakref import ReferenceType, WeakValueDictionary
 
 import numpy as np
 from numpy.lib.array_utils import byte_bounds
@@ -65,10 +65,16 @@ def _is_covered(write: tuple[Operation, int, int], low: int, high: int) -> bool:
     return write[0].complete and low <= write[1] and write[2] <= high
 
 
+# Multicast addresses lie above all memory, each in a span of its own.
+_MULTICAST = 1 << 62
+_MULTICAST_SPAN_BITS = 44
+
+
 class AddressSpace:
     """Which storage a simulated address belongs to; one table for all devices of a Context."""
 
     def __init__(self) -> None:
+        self._multicasts: list[list[ReferenceType[Storage]]] = []
         self.watchers: Any = None  # Set once somebody waits for memory; see `watch`.
         self._starts: list[int] = []
         self._segments: WeakValueDictionary[int, Storage] = WeakValueDictionary()
@@ -96,6 +102,27 @@ class AddressSpace:
         if storage is None or address >= storage.address + max(storage.size_bytes, 1):
             return None
         return storage
+
+    def add_multicast(self, members: Sequence[ReferenceType[Storage]]) -> int:
+        """Return an address that stands for the same place in several storages."""
+        self._multicasts.append(list(members))
+        return _MULTICAST | (len(self._multicasts) - 1) << _MULTICAST_SPAN_BITS
+
+    def multicast(self, address: int) -> tuple[list[Storage], int] | None:
+        """Return what a multicast address stands for: storages, and the offset in each of them.
+
+        None for other addresses, and where one of the storages is gone.
+        """
+        if address < _MULTICAST:
+            return None
+        index, offset = divmod(address - _MULTICAST, 1 << _MULTICAST_SPAN_BITS)
+        if index >= len(self._multicasts):
+            return None
+        found = [member() for member in self._multicasts[index]]
+        alive = [
+            storage for storage in found if storage is not None and offset < storage.size_bytes
+        ]
+        return (alive, offset) if len(alive) == len(found) else None
 
 
 class DeviceMemory:

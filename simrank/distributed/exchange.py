@@ -14,7 +14,7 @@ from simrank.errors import CallVariant, CollectiveMismatchError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from simrank.device import Device
+    from simrank.device import AddressSpace, Device
     from simrank.distributed.group import ProcessGroup
     from simrank.engine import CallSite
 
@@ -38,6 +38,12 @@ class Exchange:
             np.array([pad.address for pad in self.pads], np.int64),
         )
         self.tables = [tuple(_table(pad.device, a) for a in addresses) for pad in self.pads]
+        self._multicast = 0
+
+    def multicast_address(self, space: AddressSpace) -> int:
+        """Return the address that stands for the buffers of all members."""
+        self._multicast = self._multicast or space.add_multicast(self.buffers)
+        return self._multicast
 
 
 def _table(device: Device | None, addresses: np.ndarray[Any, Any]) -> Storage:

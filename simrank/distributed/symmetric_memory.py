@@ -236,10 +236,7 @@ class SymmetricMemory:
         buffer_size: Bytes of each buffer.
         signal_pad_size: Bytes of each signal pad.
         offset: Bytes from the start of the buffer to the tensor that was given.
-        multicast_ptr: 0: there is no multicast address.
     """
-
-    multicast_ptr = 0
 
     def __init__(self, known: Exchange, group: ProcessGroup, rank: int, tensor: Tensor) -> None:
         own = tensor.storage
@@ -271,6 +268,18 @@ class SymmetricMemory:
     def signal_pad_ptrs(self) -> list[int]:
         """Return the simulated address of each member's signal pad."""
         return [pad.address for pad in self._known.pads]
+
+    @property
+    def multicast_ptr(self) -> int:
+        """Return the address that stands for all buffers; 0 where devices or nodes have none."""
+        cluster = self.device.network.cluster
+        nodes = {rank // cluster.devices_per_node for rank in self._device_indices()}
+        if not self.device.spec.multicast or len(nodes) > 1:
+            return 0
+        return self._known.multicast_address(self.device.memory.space)
+
+    def _device_indices(self) -> list[int]:
+        return [pad.device.index for pad in self._known.pads if pad.device is not None]
 
     @property
     def buffer_ptrs_dev(self) -> int:

@@ -275,6 +275,7 @@ def _device_spec(device: DeviceConfig) -> DeviceSpec:
         kernel_floor_ps=device.kernel_floor_ps,
         launch_overhead_ps=device.launch_overhead_ps,
         lazy_loading=device.lazy_loading,
+        multicast=device.multicast,
         gemm_table=_gemm_table(device.gemm_table),
         host_link_bandwidth_bytes_per_s=device.host_link_bandwidth_bytes_per_s,
     )

@@ -23,6 +23,7 @@ class DeviceSpec:
         launch_overhead_ps: Host time to launch one operation, in picoseconds.
         host_link_bandwidth_bytes_per_s: Rate between the device and its host, per direction.
         lazy_loading: Whether a kernel's code is loaded at its first launch.
+        multicast: Whether one address may stand for the memory of all devices of its node.
         gemm_table: File of measured matrix products; None where products run at the roofline.
     """
 
@@ -35,6 +36,7 @@ class DeviceSpec:
     launch_overhead_ps: int
     host_link_bandwidth_bytes_per_s: int
     lazy_loading: bool = False
+    multicast: bool = False
     gemm_table: str | None = None
 
 

@@ -91,10 +91,20 @@ def reached(values: Iterable[Any], device: Device) -> list[Storage]:
         elif isinstance(value, Tensor) and _may_hold_pointers(value):
             numbers = value.storage.array(np.dtype(np.int64)).tolist()
         for number in numbers:
-            storage = device.memory.space.find(number)
-            if storage is not None and storage.device is device:
+            for storage in _storages_at(number, device):
                 found[storage.address] = storage
     return list(found.values())
+
+
+def _storages_at(address: int, device: Device) -> list[Storage]:
+    """Return the memory of a device that an address, or one of multicast, leads to."""
+    of_group = device.memory.space.multicast(address)
+    if of_group is None:
+        storage = device.memory.space.find(address)
+        members = [] if storage is None else [storage]
+    else:
+        members = of_group[0]
+    return [storage for storage in members if storage.device is device]
 
 
 def _table_at(address: int, device: Device) -> list[int]:

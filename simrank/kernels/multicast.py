@@ -1,7 +1,7 @@
-"""Multicast addresses: one that stands for the same place at all ranks of a team.
+"""Multicast addresses: one that stands for the same place at all ranks of a team or group.
 
-They are the address of this rank's part with marks above what memory has; only `multimem`
-instructions take them.
+Those of a team are the address of this rank's part with marks above what memory has; those of a
+group are known to the address space. Only `multimem` instructions take them.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from simrank.kernels import machine
 from simrank.kernels.shmem import at_peer
 from simrank.kernels.teams import members
 
@@ -30,10 +31,15 @@ def places(multicast: Array) -> list[Array]:
         ValueError: One is no multicast address, or they are of several allocations.
     """
     first, last = int(multicast.min()), int(multicast.max())
+    of_group = machine.now().device.memory.space.multicast(first)
+    if of_group is not None:
+        storages, offset = of_group
+        return [multicast - first + (storage.address + offset) for storage in storages]
     if not first & _MARK:
         raise ValueError(
             f"address {first:#x} is no multicast address\n"
-            "  to fix: give multimem instructions what remote_mc_ptr returned"
+            "  to fix: give multimem instructions the handle's multicast_ptr, or what "
+            "remote_mc_ptr returned"
         )
     team = (first ^ _MARK) >> _TEAM
     own, length = first & ((1 << _TEAM) - 1), last - first

@@ -214,12 +214,14 @@ class ProgramSync:
         watch: What it waits for now, or None.
         races: Its clock, where races are looked for.
         num_effects: How often it changed memory.
+        is_free: Whether accesses are part of one that is paid for.
     """
 
     def __init__(self, run: ProgramRun, task: Task, number: int) -> None:
         self.programs: Programs | None = None
         self.watch: Watch | None = None
         self.num_effects = 0
+        self.is_free = False
         self._run = run
         self._task = task
         self._number = number
@@ -262,6 +264,8 @@ class ProgramSync:
 
     def charge_access(self, storage: Storage, size_bytes: int, *, writes: bool) -> None:
         """Charge a load or store: its latency, and its part of the bandwidth."""
+        if self.is_free:
+            return
         device = storage.device
         route_ps, rate = 0, self._own_rate
         if device is not self._device and device is not None:

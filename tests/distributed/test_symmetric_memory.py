@@ -25,7 +25,7 @@ def test_every_member_sees_the_same_addresses(run):
         assert handle.buffer_ptrs[rank] == buffer.data_ptr()
         assert (handle.rank, handle.world_size, handle.buffer_size) == (rank, 4, 64)
         assert handle.signal_pad_size == 32 * 72 * 4
-        assert handle.multicast_ptr == 0
+        assert handle.multicast_ptr > 0
         assert ctx.distributed.symmetric_memory is symm_mem
 
     run(body, 4)
@@ -90,6 +90,23 @@ def test_what_is_read_of_a_peer_crosses_the_link(run):
 
     run(body, 2)
     assert 5 < times[False] / times[True] < 10  # HBM3 beside a direction of NVLink 4.
+
+
+def test_a_multicast_address_needs_a_switch_that_has_it_and_one_node(run):
+    """0 elsewhere, as in torch."""
+    found = {}
+
+    def body(rank, ctx):
+        _, handle = met(ctx)
+        found[ctx.cluster.name, rank] = handle.multicast_ptr
+
+    run(body, 2, cluster="hgx_a100")
+    run(body, 16, cluster="h100_ib")
+    run(body, 2, cluster="hgx_b200")
+    assert {name: bool(found[name, 0]) for name, _ in found} == {
+        "hgx_a100": False, "h100_ib": False, "hgx_b200": True,
+    }  # fmt: skip
+    assert found["hgx_b200", 0] == found["hgx_b200", 1]
 
 
 def test_a_view_that_does_not_fit_is_refused_with_both_sizes(run):

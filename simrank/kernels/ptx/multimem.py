@@ -9,11 +9,11 @@ import numpy as np
 from simrank.errors import UnsupportedError
 from simrank.kernels import machine, memory, multicast, types
 from simrank.kernels.block import Block
-from simrank.kernels.language.atomics import Order, modify
+from simrank.kernels.language.atomics import Order, modify, unchanged
 from simrank.kernels.ptx.compute import PACKED, TYPES, bits_of, read_as
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from simrank.kernels.ptx.parse import Instruction, Operand
     from simrank.kernels.ptx.run import Lanes
@@ -104,11 +104,8 @@ def _load_reduce(lanes_of: Lanes, instruction: Instruction, lanes: Array) -> Non
     if combine is None:
         raise UnsupportedError(f"inline assembly with {instruction.name} is not supported")
     total: Any = None
-    for pointer in _pointers(lanes_of, place, access, lanes, len(registers)):
-        if access.order is None:
-            found = memory.load(pointer, None, None).values
-        else:
-            found = modify(pointer, [], None, access.order, _unchanged).values
+    pointers = _pointers(lanes_of, place, access, lanes, len(registers))
+    for found in _loaded(pointers, access):
         total = found if total is None else combine(total, found)
         if access.element.round is not None and not access.accumulates:
             total = access.element.round(total)
@@ -119,8 +116,28 @@ def _load_reduce(lanes_of: Lanes, instruction: Instruction, lanes: Array) -> Non
         lanes_of.write(register, access.kind, bits_of(flat, access.kind), lanes)
 
 
-def _unchanged(old: Any) -> Any:
-    return old
+def _loaded(pointers: list[Block], access: _Access) -> list[Any]:
+    """Return what memory holds at each rank; the switch asks all of them at the same time."""
+    if access.order is None:
+        return [memory.load(pointer, None, None).values for pointer in _at_once(pointers)]
+    found: Any = modify(_joined(pointers), [], None, access.order, unchanged).values
+    return np.split(found.reshape(1, -1), len(pointers), axis=1)
+
+
+def _at_once(pointers: list[Block]) -> Iterator[Block]:
+    """Yield what an access is made of, one part for each rank; its program pays for one."""
+    sync = machine.now().sync
+    for number, pointer in enumerate(pointers):
+        if sync is not None:
+            sync.is_free = number > 0
+        yield pointer
+    if sync is not None:
+        sync.is_free = False
+
+
+def _joined(pointers: list[Block]) -> Block:
+    places = np.concatenate([pointer.values for pointer in pointers], axis=1)
+    return Block(places, pointers[0].element)
 
 
 def _values(lanes_of: Lanes, operand: Operand, access: _Access, lanes: Array) -> Block:
@@ -139,7 +156,7 @@ def _store(lanes_of: Lanes, instruction: Instruction, lanes: Array) -> None:
     sync = machine.now().sync
     if sync is not None and access.order is not None:
         sync.before_signal(access.order)
-    for pointer in _pointers(lanes_of, place, access, lanes, len(_registers(source))):
+    for pointer in _at_once(_pointers(lanes_of, place, access, lanes, len(_registers(source)))):
         memory.store(pointer, values, None)
     if sync is not None:
         sync.after_signal()
@@ -155,8 +172,9 @@ def _reduce(lanes_of: Lanes, instruction: Instruction, lanes: Array) -> None:
         _values(lanes_of, source, access, lanes),
         access.order or Order("relaxed", "sys"),
     )
-    for pointer in _pointers(lanes_of, place, access, lanes, len(_registers(source))):
-        modify(pointer, [values], None, order, combine, wants_old=False)
+    pointers = _pointers(lanes_of, place, access, lanes, len(_registers(source)))
+    operand = Block(np.tile(np.asarray(values.values), (1, len(pointers))), values.element)
+    modify(_joined(pointers), [operand], None, order, combine, wants_old=False)
 
 
 _HANDLERS: dict[str, Callable[[Lanes, Instruction, Array], None]] = {
