@@ -127,7 +127,7 @@ def _load(lanes_of: Lanes, instruction: Instruction, lanes: Array) -> None:
     target, place = instruction.operands[:2]
     parts = _parts(target)
     # In a loop every load is a poll: assembly is never hoisted out of it.
-    is_poll = access.sem not in ("", "weak") or lanes_of.loops
+    is_poll = access.sem not in ("", "weak") or lanes_of.snippet.loops
     pointer = _pointer(lanes_of, place, access, lanes, len(parts))
     if is_poll:
         found = modify(pointer, [], None, access.order(), unchanged)

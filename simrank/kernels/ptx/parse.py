@@ -53,10 +53,12 @@ class Snippet(NamedTuple):
     Attributes:
         instructions: In order.
         labels: Where a label stands: index of the instruction after it.
+        loops: Whether a branch goes back.
     """
 
     instructions: tuple[Instruction, ...]
     labels: dict[str, int]
+    loops: bool
 
 
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
@@ -106,7 +108,13 @@ def parse(text: str) -> Snippet:
                 tuple(_operand(part) for part in parts),
             )
         )
-    return Snippet(tuple(found), labels)
+    loops = any(
+        labels.get(part.name, len(found)) <= index
+        for index, instruction in enumerate(found)
+        if instruction.opcode[0] == "bra"
+        for part in instruction.operands
+    )
+    return Snippet(tuple(found), labels, loops)
 
 
 def _without_labels(piece: str, labels: dict[str, int], index: int) -> str:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from simrank.kernels.ptx.parse import Instruction, Operand, Snippet
 
 Array = np.ndarray[Any, Any]
+_LEAVING = ("bra", "ret", "exit")  # What goes elsewhere than to the next instruction.
 _SECOND_IS_U32 = ("shl", "shr")
 
 
@@ -49,7 +50,6 @@ class Lanes:
         arguments: As given; outputs are there when `run` returns.
         snippet: As given.
         rows: As given.
-        loops: Whether a branch goes back.
     """
 
     def __init__(
@@ -62,47 +62,67 @@ class Lanes:
         self.snippet = snippet
         self.arguments = arguments
         self.rows = rows
-        self.loops = any(
-            snippet.labels.get(part.name, len(snippet.instructions)) <= index
-            for index, instruction in enumerate(snippet.instructions)
-            if instruction.opcode[0] == "bra"
-            for part in instruction.operands
-        )
         self._registers: dict[str, Array] = {}
-        self._places = np.zeros(len(rows), np.int64)
-        if active is not None:
-            self._places[~active] = len(snippet.instructions)
+        self._end = len(snippet.instructions)
+        self._all = np.arange(len(rows)) if active is None else np.flatnonzero(active)
+        self._places = np.full(len(rows), self._end)
         self._blocked = np.zeros(len(rows), bool)
         self._blocked_effects = 0
         self._seen: dict[int, tuple[int, list[bytes]]] = {}
 
     def run(self) -> None:
         """Run every lane to its end."""
-        end = len(self.snippet.instructions)
+        place = 0
+        while place < self._end:
+            place = self._run_together(place)
+            self._places[self._all] = place
+            place = self._run_apart()
+        self._end_wait()
+
+    def _run_together(self, place: int) -> int:
+        """Run all lanes from one place on; return where the next branch is, or the end."""
+        for instruction in self.snippet.instructions[place:]:
+            if instruction.opcode[0] in _LEAVING:
+                return place
+            lanes = self._taking_part(instruction, self._all)
+            if len(lanes):
+                self._execute(instruction, place, lanes)
+            place += 1
+        return place
+
+    def _run_apart(self) -> int:
+        """Run the lanes that are furthest behind until all are at one place; return it."""
         while True:
-            runs = (self._places < end) & ~self._blocked
+            runs = (self._places < self._end) & ~self._blocked
             if not runs.any():
                 if not self._blocked.any():
-                    self._end_wait()
-                    return
+                    return self._end
                 self._unblock()
                 continue
             place = int(self._places[runs].min())
             lanes = np.flatnonzero(runs & (self._places == place))
             instruction = self.snippet.instructions[place]
+            if len(lanes) == len(self._all) and instruction.opcode[0] not in _LEAVING:
+                return place
             self._places[lanes] = place + 1
-            if instruction.guard:
-                truth = self._register(instruction.guard)[lanes] != 0
-                lanes = lanes[truth != instruction.is_negated]
+            lanes = self._taking_part(instruction, lanes)
             if len(lanes):
                 self._execute(instruction, place, lanes)
+
+    def _taking_part(self, instruction: Instruction, lanes: Array) -> Array:
+        """Return the lanes whose guard lets them run an instruction."""
+        if not instruction.guard:
+            return lanes
+        truth = self._register(instruction.guard)[lanes] != 0
+        found: Array = lanes[truth != instruction.is_negated]
+        return found
 
     def _execute(self, instruction: Instruction, place: int, lanes: Array) -> None:
         name = instruction.opcode[0]
         if name == "bra":
             self._branch(instruction, place, lanes)
-        elif name in ("ret", "exit"):
-            self._places[lanes] = len(self.snippet.instructions)
+        elif name in _LEAVING:
+            self._places[lanes] = self._end
         else:
             handler = _HANDLERS.get(name, access.HANDLERS.get(name, _arithmetic))
             handler(self, instruction, lanes)
@@ -131,7 +151,7 @@ class Lanes:
 
     def _end_wait(self) -> None:
         sync = machine.now().sync
-        if sync is not None and self.loops:
+        if sync is not None and self.snippet.loops:
             compared = [
                 part.opcode[1] for part in self.snippet.instructions if part.opcode[0] == "setp"
             ]
