@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from simrank.kernels.machine import Options, Statistics
 
 Array = np.ndarray[Any, Any]
+_Batch = tuple[Array, bool]  # Ids of programs, and whether some may be masked off on their way.
 # Elements of one operation over all programs of a batch; more than this leaves the caches
 # (measured: 140 times the stock interpreter at 2**16 to 2**17, 38 times at 2**19).
 _BATCH_ELEMENTS = 1 << 16
@@ -29,6 +30,9 @@ _SPLIT_BATCHES = 8
 # more than this part of what they would have taken one by one so far (measured: 1.1 times the time
 # of one by one where every tile branches at random; 1.7 times without this rule).
 _MOST_IN_VAIN = 1 / 16
+# Programs of which more than this part would go a way of their own go on with masks.
+_MANY_WAYS = 0.5
+_LEAST_MASKED = 4  # programs: fewer are done sooner one by one (measured)
 MAX_SPLITS = 64  # assumed: beyond it programs have little in common, and run one by one
 
 
@@ -64,21 +68,38 @@ class Grid:
         self._kernel = kernel
         self._statistics = statistics
         self._options = options
+        self._masked: Callable[[], Callable[[], Any]] | None = None
+        self._bodies: dict[bool, Callable[[], Any]] = {}
 
-    def run(self, body: Callable[[], Any], mode: str = "auto") -> None:
-        """Run every program: in the order of their ids, or shuffled by a fixed seed."""
+    def run(
+        self,
+        body: Callable[[], Any],
+        mode: str = "auto",
+        *,
+        masked: Callable[[], Callable[[], Any]] | None = None,
+    ) -> None:
+        """Run every program: in the order of their ids, or shuffled by a fixed seed.
+
+        Args:
+            body: Runs the kernel for the programs that run now.
+            mode: How.
+            masked: Returns what runs it where some of them may be masked off, or None.
+        """
+        self._masked, self._bodies = masked, {False: body}
         total = self.size[0] * self.size[1] * self.size[2]
         if mode == "shuffled":
             order = np.random.default_rng(total).permutation(total)
             for done in range(total):
-                self._run_batch(order[done : done + 1], body, order[done + 1 :])
+                self._run_batch(order[done : done + 1], order[done + 1 :])
             return
         one_by_one = mode == "one-by-one"
         batch = 1 if one_by_one else _FIRST_BATCH
         done = 0
         while done < total:
             ids = np.arange(done, min(done + batch, total))
-            done += self._run_batch(ids, body, np.arange(ids[-1] + 1, total))
+            done += self._run_batch(
+                ids, np.arange(ids[-1] + 1, total), is_masked=mode == "masked" and batch > 1
+            )
             if not one_by_one:
                 batch = self._next_batch(batch)
 
@@ -93,16 +114,16 @@ class Grid:
         """Return how many programs that go the same way run together."""
         return max(_BATCH_ELEMENTS // max(self._statistics.largest_block, 1), 1, min(batch, 4))
 
-    def _run_batch(self, ids: Array, body: Callable[[], Any], rest: Array) -> int:
+    def _run_batch(self, ids: Array, rest: Array, *, is_masked: bool = False) -> int:
         """Run programs; where the first ones part, more of the rest with them.
 
         Returns:
             How many programs have run.
         """
-        waiting = [ids]
+        waiting = [(ids, is_masked)]
         num_more = num_parted = steps_in_vain = 0
         while waiting:
-            chosen = waiting.pop()
+            chosen, is_masked = waiting.pop()
             programs = Programs(
                 self.size,
                 chosen,
@@ -115,18 +136,25 @@ class Grid:
             self.num_batches += 1
             before, first_step = self._statistics.snapshot(), self._statistics.num_steps
             try:
-                machine.run(programs, body)
+                machine.run(programs, self._body(is_masked=is_masked))
             except PublishedError:
                 programs.roll_back()
                 self._statistics.restore(before)
-                self.left = np.concatenate([chosen, *reversed(waiting), rest])
+                others = [ids for ids, _ in reversed(waiting)]
+                self.left = np.concatenate([chosen, *others, rest])
                 raise
-            except Diverged as split:
+            except Exception as split:
+                if not is_masked and not isinstance(split, Diverged):
+                    raise
                 programs.roll_back()
                 self._statistics.restore(before)
+                if is_masked or not isinstance(split, Diverged):
+                    self._masked = None  # Whatever it was, it is met again without masks.
+                    waiting += _singles([chosen])
+                    continue
                 if self.num_splits == 0 and not num_more and len(rest):
                     num_more = min(len(chosen) * (_SPLIT_BATCHES - 1), len(rest))
-                    waiting.append(np.concatenate([chosen, rest[:num_more]]))
+                    waiting.append((np.concatenate([chosen, rest[:num_more]]), False))
                     rest = rest[num_more:]
                     continue
                 self.num_splits += 1
@@ -135,24 +163,39 @@ class Grid:
                 steps_in_vain += steps
                 alone = steps * (len(ids) + num_more)
                 if num_parted > 1 and steps_in_vain > alone * _MOST_IN_VAIN:
-                    waiting = _singles([*waiting, chosen])
+                    waiting = self._apart([ids for ids, _ in [*waiting, (chosen, False)]])
                 else:
                     waiting += reversed(self._groups(chosen, split.choices))
         return len(ids) + num_more
 
-    def _groups(self, ids: Array, choices: Array) -> list[Array]:
-        """Return the programs that go the same way; each by itself after too many splits."""
-        if self.num_splits > MAX_SPLITS:
-            return _singles([ids])[::-1]
+    def _body(self, *, is_masked: bool) -> Callable[[], Any]:
+        if is_masked not in self._bodies:
+            assert self._masked is not None, "asked for only where there is one"
+            self._bodies[is_masked] = self._masked()
+        return self._bodies[is_masked]
+
+    def _groups(self, ids: Array, choices: Array) -> list[_Batch]:
+        """Return the programs that go the same way; in another way after too many splits."""
+        ways = np.unique(choices)
+        if self.num_splits > MAX_SPLITS or len(ways) > len(ids) * _MANY_WAYS:
+            return self._apart([ids])[::-1]
         most = self._most(len(ids))
         found = []
-        for choice in np.unique(choices):
+        for choice in ways:
             alike = ids[choices == choice]
-            found += [alike[start : start + most] for start in range(0, len(alike), most)]
+            found += [(alike[start : start + most], False) for start in range(0, len(alike), most)]
         return found
 
+    def _apart(self, batches: list[Array]) -> list[_Batch]:
+        """Return programs that have little in common, the last first: masked, else one by one."""
+        most = self._most(0)
+        if self._masked is None or most < _LEAST_MASKED:
+            return _singles(batches)
+        ids = np.sort(np.concatenate(batches))
+        return [(ids[start : start + most], True) for start in range(0, len(ids), most)][::-1]
 
-def _singles(batches: list[Array]) -> list[Array]:
+
+def _singles(batches: list[Array]) -> list[_Batch]:
     """Return each program by itself; the last comes first, as what waits is taken from the end."""
     ids = np.sort(np.concatenate(batches))[::-1]
-    return [ids[index : index + 1] for index in range(len(ids))]
+    return [(ids[index : index + 1], False) for index in range(len(ids))]

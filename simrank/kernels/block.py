@@ -194,6 +194,11 @@ class Block:
         first = values[0]
         if len(values) == 1 or (values == first).all():
             return first
+        active = machine.now().active
+        if active is not None and len(active) == len(values):
+            first = values[int(active.argmax())]
+            if (values[active] == first).all():
+                return first
         raise Diverged(values)
 
     def __bool__(self) -> bool:

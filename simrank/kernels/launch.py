@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from simrank.kernels.link import LinkedKernel
     from simrank.ranks import Program
 
-MODES = ("auto", "batched", "one-by-one", "shuffled", "tasks")
+MODES = ("auto", "batched", "masked", "one-by-one", "shuffled", "tasks")
 PRECISIONS = ("ieee", "hardware")
 
 
@@ -45,7 +45,7 @@ class TritonOperation(Operation):
         grid: Programs along each axis.
         statistics: What its programs did.
         cost: What that costs; None before it has run.
-        mode: "batched", "one-by-one", "shuffled" or "tasks".
+        mode: "batched", "masked", "one-by-one", "shuffled" or "tasks".
         num_splits: How often programs in lockstep went different ways.
         reaches: Memory that it gets as numbers only; it is kept until the operation ends.
     """
@@ -104,7 +104,7 @@ class TritonOperation(Operation):
 
     def _compute(self, grid: Grid) -> None:
         launch, device = self.launch, self.stream.device
-        grid.run(launch.body(), self.mode)
+        grid.run(launch.body(), self.mode, masked=lambda: launch.body(forks="programs"))
         self.num_splits = grid.num_splits
         if self.statistics.flops:
             launch.ask_compiler(device.spec)
@@ -271,10 +271,11 @@ class Launch:
         if found is not None:
             self.ctas_per_sm, self.is_assumed = found.ctas_per_sm, False
 
-    def body(self) -> Callable[[], Any]:
-        """Return what runs the kernel once for the programs that run now."""
+    def body(self, *, forks: str = "") -> Callable[[], Any]:
+        """Return what runs the kernel once for the programs that run now; see `link`."""
         seen = arguments.as_kernel_sees(self._linked.jit, self._bound)
-        body = partial(self._linked.function, **seen)
+        linked = link(self._linked.jit, forks=forks) if forks else self._linked
+        body = partial(linked.function, **seen)
         return threads.running(body) if self.options.num_threads else body
 
 

@@ -17,7 +17,7 @@ import triton.language as tl
 from triton.language import core
 
 from simrank.errors import UnsupportedError
-from simrank.kernels import aggregates, libraries, threads
+from simrank.kernels import aggregates, libraries, masked, threads
 from simrank.kernels.block import Block
 from simrank.kernels.effects import written_parameters
 from simrank.kernels.language import BY_MODULE, control, elementwise, windows
@@ -46,7 +46,7 @@ class LinkedKernel:
         jit: Triton's object.
         tree: Its rewritten source.
         conduct: How it behaves towards other programs.
-        by_thread: Whether its threads may go different ways.
+        forks: What may go different ways: "threads", "programs" that are in lockstep, or "".
     """
 
     def __init__(
@@ -56,9 +56,9 @@ class LinkedKernel:
         tree: ast.FunctionDef,
         conduct: Conduct,
         *,
-        by_thread: bool,
+        forks: str,
     ) -> None:
-        self.by_thread = by_thread
+        self.forks = forks
         self.jit = jit
         self.function = function
         self.tree = tree
@@ -76,28 +76,29 @@ class LinkedKernel:
         return any(callee.is_stale(seen) for callee in self.callees)
 
 
-_linked: dict[tuple[int, bool], LinkedKernel] = {}
-_proxies: dict[tuple[int, bool], ModuleProxy] = {}
+_linked: dict[tuple[int, str], LinkedKernel] = {}
+_proxies: dict[tuple[int, str], ModuleProxy] = {}
 
 
-def link(jit: Any, *, by_thread: bool = False) -> LinkedKernel:
+def link(jit: Any, *, forks: str = "") -> LinkedKernel:
     """Return a kernel, or a device function, linked with the emulation.
 
     Args:
         jit: Triton's object.
-        by_thread: Whether what calls it has threads that may go different ways.
+        forks: What may go different ways where it is called: "threads", "programs", or "".
     """
-    by_thread |= conduct_of_jit(jit).threads
-    found = _linked.get((id(jit), by_thread))
+    if conduct_of_jit(jit).threads:
+        forks = "threads"
+    found = _linked.get((id(jit), forks))
     if found is None or found.jit is not jit or found.is_stale(set()):
-        found = _link(jit, by_thread=by_thread)
+        found = _link(jit, forks=forks)
     return found
 
 
-def _link(jit: Any, *, by_thread: bool) -> LinkedKernel:
+def _link(jit: Any, *, forks: str) -> LinkedKernel:
     function = jit.fn
     conduct = conduct_of_jit(jit)
-    tree, code = _compiled(jit, ThreadRewriter if by_thread else Rewriter)
+    tree, code = _compiled(jit, ThreadRewriter if forks else Rewriter)
     names: dict[str, Any] = {
         "__builtins__": builtins,
         "__name__": function.__module__,
@@ -107,8 +108,8 @@ def _link(jit: Any, *, by_thread: bool) -> LinkedKernel:
     own = python_types.FunctionType(code, names, function.__name__, function.__defaults__, None)
     own.__kwdefaults__ = function.__kwdefaults__
     own.__defaults__ = tuple(substitute(value) for value in function.__defaults__ or ()) or None
-    found = LinkedKernel(jit, own, tree, conduct, by_thread=by_thread)
-    _linked[id(jit), by_thread] = found
+    found = LinkedKernel(jit, own, tree, conduct, forks=forks)
+    _linked[id(jit), forks] = found
     _capture(found, function, names)
     return found
 
@@ -272,10 +273,10 @@ def _capture(linked: LinkedKernel, function: Any, names: dict[str, Any]) -> None
     used = {node.id for node in ast.walk(linked.tree) if isinstance(node, ast.Name)}
     for name in sorted(used):
         if name in around:
-            names[name] = substitute(around[name], linked, by_thread=linked.by_thread)
+            names[name] = substitute(around[name], linked, forks=linked.forks)
         elif name in own_globals:
             linked.captured.append((own_globals, name, own_globals[name]))
-            names[name] = substitute(own_globals[name], linked, by_thread=linked.by_thread)
+            names[name] = substitute(own_globals[name], linked, forks=linked.forks)
         elif name in _BUILTINS:
             names[name] = _BUILTINS[name]
     if names.get("isinstance") is None:
@@ -283,57 +284,58 @@ def _capture(linked: LinkedKernel, function: Any, names: dict[str, Any]) -> None
 
 
 def substitute(  # noqa: PLR0911 - a case each
-    value: Any, user: LinkedKernel | None = None, *, by_thread: bool = False
+    value: Any, user: LinkedKernel | None = None, *, forks: str = ""
 ) -> Any:
     """Return what stands for a value of a kernel's globals in the emulation.
 
     Args:
         value: The value.
         user: Who names it, if it shall know what it calls.
-        by_thread: Whether the threads of who names it may go different ways.
+        forks: What of who names it may go different ways.
     """
     if isinstance(value, _JITFunction):
-        return _of_jit(value, user, by_thread=by_thread)
+        return _of_jit(value, user, forks=forks)
     if isinstance(value, core.constexpr):
         return value.value
     if isinstance(value, _ConstexprFunction):
         own = BY_MODULE.get(value.fn.__module__, {}).get(value.fn.__name__)
         return _constexpr_function(value) if own is None else own
     if isinstance(value, python_types.ModuleType):
-        return _proxy(value, by_thread=by_thread)
+        return _proxy(value, forks=forks)
     if aggregates.is_aggregate(value):
         return aggregates.emulated(value, lambda method: substitute(method, user))
     if isinstance(value, type):
         return libraries.substitute(value) or _CLASSES.get(value, value)
     if isinstance(value, python_types.FunctionType):
-        return _of_function(value, user, by_thread=by_thread)
+        return _of_function(value, user, forks=forks)
     if isinstance(value, python_types.BuiltinFunctionType):
         return _BUILTINS.get(value.__name__, value) if value.__module__ == "builtins" else value
     return value
 
 
-def _of_jit(jit: Any, user: LinkedKernel | None, *, by_thread: bool) -> Any:
+def _of_jit(jit: Any, user: LinkedKernel | None, *, forks: str) -> Any:
     native = BY_MODULE.get(jit.fn.__module__, {}).get(jit.fn.__name__) or libraries.substitute(
         jit.fn
     )
     if native is not None:
         return native
-    linked = link(jit, by_thread=by_thread)
+    linked = link(jit, forks=forks)
     if user is not None:
         user.callees.append(linked)
     return linked.function
 
 
-def _of_function(function: Any, user: LinkedKernel | None, *, by_thread: bool) -> Any:
+def _of_function(function: Any, user: LinkedKernel | None, *, forks: str) -> Any:
     """Return the emulation of one of Triton's functions; others are what they are."""
     module, name = function.__module__, function.__name__
     native = BY_MODULE.get(module, {}).get(name) or libraries.substitute(function)
     if native is not None:
-        is_guarded = by_thread and native is BY_MODULE["triton.language.core"].get(name)
-        return threads.guarded(name, native) if is_guarded else native
+        guard = _GUARDS.get(forks)
+        is_core = native is BY_MODULE["triton.language.core"].get(name)
+        return guard(name, native) if guard is not None and is_core else native
     own = _as_jit(function)
     if own is not None:
-        return _of_jit(own, user, by_thread=by_thread)
+        return _of_jit(own, user, forks=forks)
     is_stub = module.startswith("triton.language.extra.")  # Which the compiler fills in.
     if not is_stub and not getattr(function, core.TRITON_BUILTIN, False):
         return function
@@ -342,6 +344,9 @@ def _of_function(function: Any, user: LinkedKernel | None, *, by_thread: bool) -
         raise UnsupportedError(f"{module.replace('triton.language', 'tl')}.{name} is not supported")
 
     return refuse
+
+
+_GUARDS = {"threads": threads.guarded, "programs": masked.guarded}
 
 
 def _constexpr_function(function: Any) -> Callable[..., Any]:
@@ -358,24 +363,24 @@ def _constexpr_function(function: Any) -> Callable[..., Any]:
 class ModuleProxy:
     """A module as a kernel sees it: each name replaced when it is asked for."""
 
-    def __init__(self, module: python_types.ModuleType, *, by_thread: bool) -> None:
+    def __init__(self, module: python_types.ModuleType, *, forks: str) -> None:
         self.__dict__["_module"] = module
-        self.__dict__["_by_thread"] = by_thread
+        self.__dict__["_forks"] = forks
 
     def __getattr__(self, name: str) -> Any:
         """Return what stands for the module's attribute, and keep it."""
         module = self._module
         gone = BY_MODULE.get(module.__name__, {}).get(name)
         known = getattr(module, name) if hasattr(module, name) or not gone else gone
-        found = substitute(known, by_thread=self._by_thread)
+        found = substitute(known, forks=self._forks)
         self.__dict__[name] = found
         return found
 
 
-def _proxy(module: python_types.ModuleType, *, by_thread: bool) -> ModuleProxy:
-    found = _proxies.get((id(module), by_thread))
+def _proxy(module: python_types.ModuleType, *, forks: str) -> ModuleProxy:
+    found = _proxies.get((id(module), forks))
     if found is None:
-        found = _proxies[id(module), by_thread] = ModuleProxy(module, by_thread=by_thread)
+        found = _proxies[id(module), forks] = ModuleProxy(module, forks=forks)
     return found
 
 

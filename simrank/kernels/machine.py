@@ -192,7 +192,8 @@ class Programs:
         sync: How a waiting program waits and publishes; None for kernels that do neither.
         kernel: The kernel's name, for messages.
         options: How the launch runs.
-        active: Which of its threads do what comes next; None for all, see `threads`.
+        active: Which of its threads do what comes next, see `threads`, or which of the programs,
+            see `masked`; None for all.
     """
 
     def __init__(
@@ -242,6 +243,20 @@ class Programs:
 
 _running: Programs | None = None
 _outside = "a function of triton.language was called outside a kernel"
+
+
+class UnmaskableError(Exception):
+    """Something cannot be done while some programs of a batch are masked off."""
+
+
+def require_all(programs: Programs) -> None:
+    """Raise if some programs of a batch are masked off.
+
+    Raises:
+        UnmaskableError: They are.
+    """
+    if programs.active is not None and len(programs.ids) > 1:
+        raise UnmaskableError
 
 
 def now() -> Programs:

@@ -38,6 +38,7 @@ class PublishedError(Exception):
 def load(pointer: Block, mask: Any, other: Any) -> Block:
     """Return what a block of pointers points to; `other` where masked off."""
     programs = machine.now()
+    machine.require_all(programs)
     element = pointee(pointer)
     if mask is None and pointer.base is not None and type(pointer.values) is not _ndarray:
         return Block(_gather_one(programs, pointer.base, int(pointer.values), element), element)
@@ -54,6 +55,7 @@ def load(pointer: Block, mask: Any, other: Any) -> Block:
 def store(pointer: Block, value: Any, mask: Any) -> None:
     """Write a block where pointers point to, but for masked-off lanes."""
     programs = machine.now()
+    machine.require_all(programs)
     element = pointee(pointer)
     block = cast_to(as_block(value), element)
     places, active = _lanes(pointer, block.values, mask)

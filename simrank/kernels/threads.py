@@ -281,6 +281,8 @@ def _merged(mask: Array, new: Any, old: Any) -> Any:
     if type(new) is not Block and type(old) is not Block and new == old:
         return new
     ours, theirs = as_block(new), as_block(old)
+    if ours.shape != theirs.shape or ours.element is not theirs.element:
+        machine.require_all(machine.now())  # Batches that are split can do that.
     if ours.shape != theirs.shape:
         return new
     theirs = cast_to(theirs, ours.element)

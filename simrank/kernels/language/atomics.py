@@ -100,6 +100,7 @@ def modify(
         wants_old: Whether somebody uses the result.
     """
     programs = machine.now()
+    machine.require_all(programs)
     element = memory.pointee(pointer)
     values = [cast_to(as_block(operand), element).values for operand in operands]
     if mask is None and len(programs.ids) == 1 and _are_scalars(pointer.values, *values):
