@@ -124,24 +124,14 @@ class Grid:
         num_more = num_parted = steps_in_vain = 0
         while waiting:
             chosen, is_masked = waiting.pop()
-            programs = Programs(
-                self.size,
-                chosen,
-                self._device,
-                self._statistics,
-                self._kernel,
-                keeps_undo=True,
-                options=self._options,
-            )
-            self.num_batches += 1
+            programs = self._programs(chosen)
             before, first_step = self._statistics.snapshot(), self._statistics.num_steps
             try:
                 machine.run(programs, self._body(is_masked=is_masked))
             except PublishedError:
                 programs.roll_back()
                 self._statistics.restore(before)
-                others = [ids for ids, _ in reversed(waiting)]
-                self.left = np.concatenate([chosen, *others, rest])
+                self.left = np.concatenate([chosen, *(b[0] for b in reversed(waiting)), rest])
                 raise
             except Exception as split:
                 if not is_masked and not isinstance(split, Diverged):
@@ -150,6 +140,7 @@ class Grid:
                 self._statistics.restore(before)
                 if is_masked or not isinstance(split, Diverged):
                     self._masked = None  # Whatever it was, it is met again without masks.
+                    self.num_splits += 1
                     waiting += _singles([chosen])
                     continue
                 if self.num_splits == 0 and not num_more and len(rest):
@@ -167,6 +158,13 @@ class Grid:
                 else:
                     waiting += reversed(self._groups(chosen, split.choices))
         return len(ids) + num_more
+
+    def _programs(self, ids: Array) -> Programs:
+        self.num_batches += 1
+        return Programs(
+            self.size, ids, self._device, self._statistics, self._kernel,
+            keeps_undo=True, options=self._options,
+        )  # fmt: skip
 
     def _body(self, *, is_masked: bool) -> Callable[[], Any]:
         if is_masked not in self._bodies:

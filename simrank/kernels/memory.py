@@ -61,6 +61,7 @@ def store(pointer: Block, value: Any, mask: Any) -> None:
     places, active = _lanes(pointer, block.values, mask)
     values = block.values
     lanes = Lanes(places, active, "store")
+    copies = _copies(programs, places)
     if type(places) is _ndarray:
         if type(values) is not _ndarray or values.shape != places.shape:
             values = np.broadcast_to(aligned(places, values)[1], places.shape)
@@ -69,16 +70,23 @@ def store(pointer: Block, value: Any, mask: Any) -> None:
     elif active is not None and not active:
         return
     if pointer.base is not None:
-        _scatter(programs, pointer.base, places, values, element, lanes)
+        _scatter(programs, pointer.base, places, values, element, (lanes, copies))
     else:
-        _scatter_anywhere(programs, places, values, element)
+        _scatter_anywhere(programs, places, values, element, copies)
 
 
-def _scatter_anywhere(programs: Programs, places: Any, values: Any, element: ElementType) -> None:
+def _copies(programs: Programs, places: Any) -> int:
+    """Return how many programs each lane of an access stands for."""
+    return len(programs.ids) if type(places) is not _ndarray or len(places) == 1 else 1
+
+
+def _scatter_anywhere(
+    programs: Programs, places: Any, values: Any, element: ElementType, copies: int
+) -> None:
     """Store to addresses that may lie in several storages, of several devices."""
     for storage, chosen, own in segments(programs, places, element):
         part = values if chosen is None else values[chosen]
-        _scatter(programs, storage, own, part, element, Lanes(own, None, "store"))
+        _scatter(programs, storage, own, part, element, (Lanes(own, None, "store"), copies))
 
 
 def pointee(pointer: Any) -> ElementType:
@@ -188,17 +196,17 @@ def _gather(
 ) -> Any:
     if type(places) is not _ndarray:
         if active is not None:  # It is not, else it would be None.
-            programs.statistics.count_masked(1)
+            programs.statistics.count_masked(len(programs.ids))
             return element.compute.type(0)
         return _gather_one(programs, base, int(places), element)
     storage = base.storage if isinstance(base, Anchor) else base
     view = launch_view(programs, storage, element.carrier)
     statistics = programs.statistics
-    num_active = places.size
+    num_active, copies = places.size, _copies(programs, places)
     if active is not None:
         num_active = int(np.count_nonzero(active))
         if not num_active:
-            statistics.count_masked(places.size)
+            statistics.count_masked(places.size * copies)
             return np.zeros(places.shape, element.compute)
         given, places = places, np.where(active, places, places.flat[int(active.argmax())])
     low, high = int(np.minimum.reduce(places, None)), int(np.maximum.reduce(places, None))
@@ -209,7 +217,8 @@ def _gather(
         wrong = Lanes(given, active, "load")
         raise illegal.outside(programs, storage, wrong, element)
     statistics.note_block(places.size // len(places))
-    statistics.count(storage, places.size, num_active, (low, high, element.itemsize), writes=False)
+    extent = low, high, element.itemsize
+    statistics.count(storage, places.size * copies, num_active * copies, extent, writes=False)
     if programs.sync is not None:
         itemsize = element.itemsize
         programs.sync.loaded(storage, low * itemsize, (high + 1) * itemsize, (places, itemsize))
@@ -229,7 +238,8 @@ def _gather_one(
             elsewhere = target(programs, base.address + index * itemsize, element)
             return _gather_one(programs, *elsewhere, element)
         raise illegal.outside(programs, storage, Lanes(np.int64(index), None, "load"), element)
-    programs.statistics.count(storage, 1, 1, (index, index, itemsize), writes=False)
+    total = len(programs.ids)
+    programs.statistics.count(storage, total, total, (index, index, itemsize), writes=False)
     if programs.sync is not None:
         begin = index * itemsize
         programs.sync.loaded(storage, begin, begin + itemsize, (index, itemsize))
@@ -295,8 +305,10 @@ def _scatter(
     places: Any,
     values: Any,
     element: ElementType,
-    lanes: Lanes,
+    asked: tuple[Lanes, int],
 ) -> None:
+    """Store to one storage; `asked` is what was asked for, and by how many programs each lane."""
+    lanes, copies = asked
     storage = base.storage if isinstance(base, Anchor) else base
     view = launch_view(programs, storage, element.memory)
     num_lanes = num_active = 1
@@ -306,16 +318,17 @@ def _scatter(
         num_active = places.size
         num_lanes = num_active if lanes.active is None else lanes.active.size
         if not num_active:
-            programs.statistics.count_masked(num_lanes)
+            programs.statistics.count_masked(num_lanes * copies)
             return
         low, high = int(np.minimum.reduce(places, None)), int(np.maximum.reduce(places, None))
     if low < 0 or high >= len(view):
         if isinstance(base, Anchor):
-            _scatter_anywhere(programs, _absolute(base, places, element), values, element)
+            _scatter_anywhere(programs, _absolute(base, places, element), values, element, copies)
             return
         raise illegal.outside(programs, storage, lanes, element)
     extent = (low, high, element.itemsize)
-    programs.statistics.count(storage, num_lanes, num_active, extent, writes=True)
+    statistics = programs.statistics
+    statistics.count(storage, num_lanes * copies, num_active * copies, extent, writes=True)
     if type(places) is not _ndarray and type(values) is _ndarray:
         values = values.reshape(-1)[-1]  # Every program writes here; the last one stays.
     if programs.sync is not None:

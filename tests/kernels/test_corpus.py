@@ -9,7 +9,7 @@ pytest.importorskip("triton")
 
 from .corpus_runs import RUNS, Bench
 
-MODES = ("batched", "one-by-one", "shuffled")
+MODES = ("batched", "one-by-one", "masked", "shuffled")
 
 
 @pytest.fixture(scope="session")

@@ -34,7 +34,7 @@ def simulated():
 
     def run_all(ctx):
         for name, case in CASES.items():
-            for mode in ("one-by-one", "batched"):
+            for mode in ("one-by-one", "batched", "masked"):
                 found[name, mode] = run(ctx, case, mode)
 
     def upload(ctx, array):
@@ -58,7 +58,7 @@ def simulated():
     return found
 
 
-@pytest.mark.parametrize("mode", ["one-by-one", "batched"])
+@pytest.mark.parametrize("mode", ["one-by-one", "batched", "masked"])
 @pytest.mark.parametrize("name", CASES)
 def test_results_equal_the_stock_interpreter(stock, simulated, name, mode):
     """To the bit, but for functions and orders of summation that differ in the last places."""
