@@ -47,7 +47,7 @@ class Grid:
         options: How the launch runs.
 
     Attributes:
-        num_splits: How often programs in lockstep went different ways.
+        num_splits: How often programs in lockstep would have gone different ways.
         num_batches: How many batches ran.
         left: Ids of programs that have not run, once one has turned out to publish.
     """
@@ -70,6 +70,7 @@ class Grid:
         self._options = options
         self._masked: Callable[[], Callable[[], Any]] | None = None
         self._bodies: dict[bool, Callable[[], Any]] = {}
+        self._starts_masked = False
 
     def run(
         self,
@@ -86,6 +87,7 @@ class Grid:
             masked: Returns what runs it where some of them may be masked off, or None.
         """
         self._masked, self._bodies = masked, {False: body}
+        self._starts_masked = mode == "masked"
         total = self.size[0] * self.size[1] * self.size[2]
         if mode == "shuffled":
             order = np.random.default_rng(total).permutation(total)
@@ -97,9 +99,7 @@ class Grid:
         done = 0
         while done < total:
             ids = np.arange(done, min(done + batch, total))
-            done += self._run_batch(
-                ids, np.arange(ids[-1] + 1, total), is_masked=mode == "masked" and batch > 1
-            )
+            done += self._run_batch(ids, np.arange(ids[-1] + 1, total))
             if not one_by_one:
                 batch = self._next_batch(batch)
 
@@ -108,56 +108,65 @@ class Grid:
         if self.num_splits > MAX_SPLITS:
             return 1
         batch = self._most(batch)
-        return batch * _SPLIT_BATCHES if self.num_splits else batch
+        return batch * _SPLIT_BATCHES if self.num_splits and not self._starts_masked else batch
 
     def _most(self, batch: int) -> int:
         """Return how many programs that go the same way run together."""
         return max(_BATCH_ELEMENTS // max(self._statistics.largest_block, 1), 1, min(batch, 4))
 
-    def _run_batch(self, ids: Array, rest: Array, *, is_masked: bool = False) -> int:
+    def _run_batch(self, ids: Array, rest: Array) -> int:
         """Run programs; where the first ones part, more of the rest with them.
 
         Returns:
             How many programs have run.
         """
-        waiting = [(ids, is_masked)]
-        num_more = num_parted = steps_in_vain = 0
-        while waiting:
-            chosen, is_masked = waiting.pop()
+        work = _Work(ids, rest, is_masked=self._starts_masked and len(ids) > 1)
+        while work.waiting:
+            chosen, is_masked = work.waiting.pop()
             programs = self._programs(chosen)
             before, first_step = self._statistics.snapshot(), self._statistics.num_steps
             try:
                 machine.run(programs, self._body(is_masked=is_masked))
+                self._starts_masked |= is_masked
+                continue
             except PublishedError:
                 programs.roll_back()
                 self._statistics.restore(before)
-                self.left = np.concatenate([chosen, *(b[0] for b in reversed(waiting)), rest])
+                others = [ids for ids, _ in reversed(work.waiting)]
+                self.left = np.concatenate([chosen, *others, work.rest])
                 raise
-            except Exception as split:
-                if not is_masked and not isinstance(split, Diverged):
+            except Exception as error:
+                if not is_masked and not isinstance(error, Diverged):
                     raise
-                programs.roll_back()
-                self._statistics.restore(before)
-                if is_masked or not isinstance(split, Diverged):
-                    self._masked = None  # Whatever it was, it is met again without masks.
-                    self.num_splits += 1
-                    waiting += _singles([chosen])
-                    continue
-                if self.num_splits == 0 and not num_more and len(rest):
-                    num_more = min(len(chosen) * (_SPLIT_BATCHES - 1), len(rest))
-                    waiting.append((np.concatenate([chosen, rest[:num_more]]), False))
-                    rest = rest[num_more:]
-                    continue
-                self.num_splits += 1
-                num_parted += 1
-                steps = self._statistics.num_steps - first_step + 1
-                steps_in_vain += steps
-                alone = steps * (len(ids) + num_more)
-                if num_parted > 1 and steps_in_vain > alone * _MOST_IN_VAIN:
-                    waiting = self._apart([ids for ids, _ in [*waiting, (chosen, False)]])
-                else:
-                    waiting += reversed(self._groups(chosen, split.choices))
-        return len(ids) + num_more
+                choices = getattr(error, "choices", None)
+            programs.roll_back()
+            self._statistics.restore(before)
+            if is_masked or choices is None:  # Whatever it was is met again without masks.
+                self._masked, self._starts_masked = None, False
+                work.waiting.append((chosen, False))
+            else:
+                self._part(work, chosen, choices, self._statistics.num_steps - first_step + 1)
+        return work.total
+
+    def _part(self, work: _Work, chosen: Array, choices: Array, steps: int) -> None:
+        """Say how programs go on that would go different ways after some steps."""
+        if self.num_splits == 0 and not work.has_more and len(work.rest):
+            chosen, choices = work.with_more(chosen, _SPLIT_BATCHES), choices[:0]
+        if self._masked is not None and choices.dtype == np.bool_:
+            self.num_splits += 1
+            work.waiting += self._apart([chosen])  # An `if` is likely to part them again.
+            return
+        if not len(choices):
+            work.waiting.append((chosen, False))
+            return
+        self.num_splits += 1
+        work.num_parted += 1
+        work.steps_in_vain += steps
+        if work.num_parted > 1 and work.steps_in_vain > steps * work.total * _MOST_IN_VAIN:
+            left = [ids for ids, _ in work.waiting]
+            work.waiting = self._apart([*left, chosen])
+        else:
+            work.waiting += reversed(self._groups(chosen, choices))
 
     def _programs(self, ids: Array) -> Programs:
         self.num_batches += 1
@@ -191,6 +200,35 @@ class Grid:
             return _singles(batches)
         ids = np.sort(np.concatenate(batches))
         return [(ids[start : start + most], True) for start in range(0, len(ids), most)][::-1]
+
+
+class _Work:
+    """What is left of a batch.
+
+    Attributes:
+        waiting: Which programs run next, the first ones last.
+        rest: Programs behind the batch.
+        total: Programs that were taken.
+        has_more: Whether some of the rest were taken too.
+        num_parted: How often programs have parted.
+        steps_in_vain: What they had done then.
+    """
+
+    def __init__(self, ids: Array, rest: Array, *, is_masked: bool) -> None:
+        self.waiting: list[_Batch] = [(ids, is_masked)]
+        self.rest = rest
+        self.total = len(ids)
+        self.has_more = False
+        self.num_parted = 0
+        self.steps_in_vain = 0
+
+    def with_more(self, chosen: Array, times: int) -> Array:
+        """Return programs and more behind them, `times` as many together."""
+        num_more = min(len(chosen) * (times - 1), len(self.rest))
+        more, self.rest = self.rest[:num_more], self.rest[num_more:]
+        self.has_more = True
+        self.total += num_more
+        return np.concatenate([chosen, more])
 
 
 def _singles(batches: list[Array]) -> list[_Batch]:

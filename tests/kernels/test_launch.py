@@ -129,7 +129,7 @@ def test_programs_that_go_different_ways_are_split_and_their_stores_undone(on_ra
 
 
 @pytest.mark.parametrize("num_programs", [12, 64])
-def test_programs_that_part_at_every_tile_soon_run_one_by_one(on_rank, num_programs):
+def test_programs_that_part_at_every_tile_soon_go_on_with_masks(on_rank, num_programs):
     """What was done in vain is bounded: far fewer splits than there are programs."""
     x = np.random.default_rng(3).standard_normal(num_programs * 20).astype(np.float32)
 
