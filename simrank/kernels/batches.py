@@ -1,4 +1,4 @@
-"""Programs in lockstep: a whole grid in numpy at once, split where control flow diverges (K1)."""
+"""Programs in lockstep: a whole grid in numpy at once, split or masked where it diverges (K1)."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _FIRST_BATCH = 8
 # Programs that part soon, for example at the bounds of a loop, are looked at this many batches at a
 # time, so that those of them that go the same way fill batches (measured: attention 1.4 times).
 _SPLIT_BATCHES = 8
-# Programs that part again and again run one by one as soon as the steps that were done in vain are
-# more than this part of what they would have taken one by one so far (measured: 1.1 times the time
-# of one by one where every tile branches at random; 1.7 times without this rule).
+# Programs that part again and again go on with masks, or one by one, as soon as the steps that were
+# done in vain are more than this part of what they would have taken one by one so far (measured:
+# 1.1 times the time of one by one where every tile branches at random; 1.7 without this rule).
 _MOST_IN_VAIN = 1 / 16
 # Programs of which more than this part would go a way of their own go on with masks.
 _MANY_WAYS = 0.5

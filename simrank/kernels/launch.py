@@ -286,7 +286,8 @@ def launch(jit: Any, grid: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -
         jit: A `@triton.jit` function, or what autotune or heuristics made of one.
         grid: Programs along up to three axes, or a function of the arguments that returns them.
         args: Arguments by position.
-        kwargs: Arguments by name, and options: Triton's, `mode` (one of `MODES`), `precision`
+        kwargs: Arguments by name, and options: Triton's, `mode` (one of `MODES`; all but "auto" are
+            for tests: results are the same in each), `precision`
             (one of `PRECISIONS`: "hardware" rounds fp32 inputs of dots to tf32, as NVIDIA GPUs do
             unless the kernel asks for ieee) and `num_ctas_per_sm`.
 
