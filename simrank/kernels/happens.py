@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 Clock = dict[int, int]  # Program's number -> its latest epoch that is known to be over.
+_PRUNED = -2  # Stands for what was over when a flag was pruned last.
 _SYS = -1  # Stands for all devices among the places where a release is seen.
 
 
@@ -107,6 +108,7 @@ class ProgramRaces:
         self.num_ended = 0
         self._num_launches = 0
         self.signals = Signals()
+        self.oldest = 0  # How many had ended when the oldest launch that runs began.
         self._live: list[int] = []  # `num_ended` of each launch when it began, while it runs.
         self._past: Clock = {}  # What programs that have ended had taken over from running ones.
         self.sites: list[CallSite | None] = []
@@ -115,13 +117,28 @@ class ProgramRaces:
     def launched(self) -> Launched:
         """Return what is over for a launch that begins now."""
         self._past = self._running(self._past)
-        if not self._live or self._live[0] < self.num_ended:
-            oldest = self._live[0] if self._live else self.num_ended
+        oldest = self._live[0] if self._live else self.num_ended
+        if oldest > self.oldest:
+            self.oldest = oldest
             for reads in self.reads.values():
-                reads.forget(lambda reader: 0 < self.ends[reader] <= oldest)
+                reads.forget(self.is_over)
         self._live.append(self.num_ended)
         self._num_launches += 1
         return Launched(self._num_launches, self.num_ended, dict(self._past))
+
+    def is_over(self, number: int) -> bool:
+        """Whether every launch that runs, or is to come, is ordered behind a program."""
+        return 0 < self.ends[number] <= self.oldest
+
+    def pruned(self, flag: dict[int, Clock]) -> dict[int, Clock]:
+        """Return what a flag carries, without programs that nothing can race with any more."""
+        if flag.setdefault(_PRUNED, {0: 0})[0] < self.oldest:
+            flag[_PRUNED][0] = self.oldest
+            for scope, clock in flag.items():
+                if scope != _PRUNED:
+                    for number in [n for n in clock if self.is_over(n)]:
+                        del clock[number]
+        return flag
 
     def over(self, behind: Launched) -> None:
         """Note that a launch has ended."""
@@ -226,7 +243,7 @@ class Agent:
         scopes = (self._device, _SYS) if is_wide else (self._device,)
         carried: Clock = {}
         for place in np.unique(places).tolist():
-            by_scope = flags.setdefault(place * itemsize, {})
+            by_scope = self._known.pruned(flags.setdefault(place * itemsize, {}))
             for scope in scopes:
                 clock = by_scope.setdefault(scope, {})
                 _join(carried, clock)
