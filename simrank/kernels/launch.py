@@ -241,6 +241,11 @@ class Launch:
                 f"kernel '{self.name}' waits for other programs, so mode={self.mode!r} could "
                 "never end\n  to fix: leave mode out"
             )
+        elif conduct.threads and self.mode == "batched":
+            raise ValueError(
+                f"kernel '{self.name}' asks which thread it is, so its programs cannot run in "
+                "lockstep\n  to fix: leave mode out"
+            )
         else:
             self.chosen_mode = self.mode
         precision = options.get("precision", "ieee")

@@ -302,7 +302,9 @@ def substitute(  # noqa: PLR0911 - a case each
     if isinstance(value, python_types.ModuleType):
         return _proxy(value, by_thread=by_thread)
     if aggregates.is_aggregate(value):
-        return aggregates.emulated(value, lambda method: substitute(method, user))
+        return aggregates.emulated(
+            value, lambda method: substitute(method, user, by_thread=by_thread), by_thread=by_thread
+        )
     if isinstance(value, type):
         return libraries.substitute(value) or _CLASSES.get(value, value)
     if isinstance(value, python_types.FunctionType):
@@ -411,17 +413,18 @@ def _attach_methods() -> None:
             continue
         function = getattr(tl, name, None) or getattr(core, name, None)
         if callable(value) and function is not None:
-            setattr(Block, name, _method(function))
+            setattr(Block, name, _method(name, function))
 
 
-def _method(function: Any) -> Callable[..., Any]:
+def _method(name: str, function: Any) -> Callable[..., Any]:
     """Return a method that is linked when it is first called."""
-    found: list[Callable[..., Any]] = []
+    found: dict[bool, Callable[..., Any]] = {}
 
     def method(self: Block, *args: Any, **kwargs: Any) -> Any:
-        if not found:
-            found.append(substitute(function))
-        return found[0](self, *args, **kwargs)
+        by_thread = name in threads.OF_MEMORY and threads.num_threads() > 0
+        if by_thread not in found:
+            found[by_thread] = substitute(function, by_thread=by_thread)
+        return found[by_thread](self, *args, **kwargs)
 
     return method
 

@@ -266,10 +266,12 @@ def choose(test: Any, first: Callable[[], Any], second: Callable[[], Any]) -> An
     programs, found = machine.now(), []
     outer, truth = programs.active, np.asarray(_rows(test))
     for mask, side in ((truth, first), (~truth, second)):
-        programs.active = mask if outer is None else mask & outer
-        found.append(side())
+        active = mask if outer is None else mask & outer
+        if active.any():  # What nobody takes is not done.
+            programs.active = active
+            found.append(side())
     programs.active = outer
-    return _merged(truth, *found)
+    return _merged(truth, *found) if len(found) == 2 else found[0]
 
 
 def _merged(mask: Array, new: Any, old: Any) -> Any:
@@ -300,7 +302,7 @@ def _merged(mask: Array, new: Any, old: Any) -> Any:
 
 def guarded(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function of memory as threads call it: each loads its own, thread 0 writes."""
-    if name not in _OF_MEMORY:
+    if name not in OF_MEMORY:
         return function
     if name == "load":
         return _load(function)
@@ -356,7 +358,7 @@ def _load(function: Callable[..., Any]) -> Callable[..., Any]:
     return load
 
 
-_OF_MEMORY = (
+OF_MEMORY = (
     "load", "store", "atomic_add", "atomic_max", "atomic_min", "atomic_and", "atomic_or",
     "atomic_xor", "atomic_xchg", "atomic_cas", "atomic_load", "atomic_store", "atomic_poll",
 )  # fmt: skip

@@ -12,6 +12,7 @@ triton = pytest.importorskip("triton")
 tl = pytest.importorskip("triton.language")
 
 from triton.language import core  # noqa: E402
+from triton.language.core import _aggregate as aggregate  # noqa: E402
 
 REGISTER = "llvm.nvvm.read.ptx.sreg"
 
@@ -345,3 +346,66 @@ def test_inline_assembly_tells_threads_apart(run):
         np.testing.assert_array_equal(launched(ctx, store_where_assembly_says, 128, 20), expected)
 
     run(body, 1, races="error")
+
+
+@triton.jit
+def choose_among_few(out, values):
+    me = thread(0)
+    if me < 5:
+        put(out + me, look(values + me) if me < 10 else look(values - 1))
+
+
+def test_a_side_of_a_conditional_expression_that_no_thread_takes_is_not_done(run):
+    """Where an `if` around it has left out those that would."""
+
+    def body(rank, ctx):
+        values = simrank.arange(7, 12, dtype=simrank.int32)
+        assert launched(ctx, choose_among_few, 6, values).tolist() == [7, 8, 9, 10, 11, 0]
+
+    run(body, 1)
+
+
+@aggregate
+class Cell:
+    """A place in memory."""
+
+    place: tl.tensor
+
+    @triton.jit
+    def fill(self):
+        """Write to it."""
+        tl.store(self.place, 1)
+
+
+@triton.jit
+def add_by_method(out):
+    if thread(0) == 5:
+        out.atomic_add(1)
+
+
+@triton.jit
+def store_by_aggregate(out):
+    cell = Cell(out)
+    if thread(0) == 5:
+        cell.fill()
+
+
+@pytest.mark.parametrize("kernel", [add_by_method, store_by_aggregate])
+def test_methods_write_as_functions_do_where_threads_differ(run, kernel):
+    """Thread 0 alone writes a scalar, so where it is left out nothing is written by others."""
+
+    def body(rank, ctx):
+        with pytest.raises(UnsupportedError, match="only some threads"):
+            launched(ctx, kernel, 1)
+
+    run(body, 1)
+
+
+def test_programs_that_ask_for_threads_are_not_run_in_lockstep(run):
+    """A row of a scalar is a thread's or a program's, never both."""
+
+    def body(rank, ctx):
+        with pytest.raises(ValueError, match="asks which thread it is"):
+            launched(ctx, own_ways, 128, mode="batched")
+
+    run(body, 1)
