@@ -67,12 +67,17 @@ class ProgramRaceError(RaceError):
 
 
 class _Shadow:
-    """Who stored each byte of a storage last: program, epoch, place in the source, and what."""
+    """Who stored each byte of a storage last: program, epoch, place in the source, and what.
 
-    __slots__ = ("epochs", "sites", "values", "writers")
+    Attributes:
+        finest: Size of the smallest elements that were stored: within one of it all is alike.
+    """
+
+    __slots__ = ("epochs", "finest", "sites", "values", "writers")
 
     def __init__(self, storage: Storage) -> None:
         size = storage.size_bytes
+        self.finest = max(size, 1)
         self.writers = np.zeros(size, np.int32)  # 0: nobody.
         self.epochs = np.zeros(size, np.int32)
         self.sites = np.zeros(size, np.int32)
@@ -107,6 +112,9 @@ class ProgramRaces:
         self.num_ended = 0
         self._num_launches = 0
         self.signals = Signals()
+        self._forgotten = 0  # Programs up to this end are behind all that run or will.
+        self._num_flags = 0  # Left when signals were last gone through,
+        self._flags_at = 0  # and what `_forgotten` was then.
         self._live: list[int] = []  # `num_ended` of each launch when it began, while it runs.
         self._past: Clock = {}  # What programs that have ended had taken over from running ones.
         self.sites: list[CallSite | None] = []
@@ -115,13 +123,38 @@ class ProgramRaces:
     def launched(self) -> Launched:
         """Return what is over for a launch that begins now."""
         self._past = self._running(self._past)
-        if not self._live or self._live[0] < self.num_ended:
-            oldest = self._live[0] if self._live else self.num_ended
+        oldest = self._live[0] if self._live else self.num_ended
+        if oldest > self._forgotten:
+            self._forgotten = oldest
             for reads in self.reads.values():
-                reads.forget(lambda reader: 0 < self.ends[reader] <= oldest)
+                reads.forget(self._is_behind_all)
+            self._forget_signals()
         self._live.append(self.num_ended)
         self._num_launches += 1
         return Launched(self._num_launches, self.num_ended, dict(self._past))
+
+    def _is_behind_all(self, number: int) -> bool:
+        return 0 < self.ends[number] <= self._forgotten
+
+    def _forget_signals(self) -> None:
+        """Drop from flags the programs that all are ordered behind anyway.
+
+        Not at every launch: only when as many have ended as flags would be looked at in vain.
+        """
+        if self._forgotten - self._flags_at < self._num_flags:
+            return
+        self._flags_at, self._num_flags = self._forgotten, 0
+        for storage, places in self.flags.items():
+            kept = {}
+            for place, by_scope in places.items():
+                left = {scope: self._not_behind_all(clock) for scope, clock in by_scope.items()}
+                if any(left.values()):
+                    kept[place] = left
+            self.flags[storage] = kept
+            self._num_flags += len(kept)
+
+    def _not_behind_all(self, clock: Clock) -> Clock:
+        return {n: epoch for n, epoch in clock.items() if not self._is_behind_all(n)}
 
     def over(self, behind: Launched) -> None:
         """Note that a launch has ended."""
@@ -259,7 +292,6 @@ class Agent:
             RaceError: One is not ordered before it, and races are errors.
         """
         if self.looks:
-            self.looks = False
             self.atomic(storage, places, itemsize, None, hands=False)
             return
         if not places.size:
@@ -267,7 +299,7 @@ class Agent:
         first = places.reshape(-1) * itemsize
         shadow = self._known.shadows.get(storage)
         if shadow is not None:
-            self._check(storage, shadow, first, "reads")
+            self._check(storage, shadow, (first, itemsize), "reads")
         reads = self._known.reads.get(storage)
         if reads is None:
             reads = self._known.reads[storage] = Reads()
@@ -293,14 +325,21 @@ class Agent:
         index = first[:, None] + np.arange(itemsize)
         differs = (shadow.values[index] != new).any(axis=1)
         if differs.any():
-            self._check(storage, shadow, first[differs], "writes")
+            self._check(storage, shadow, (first[differs], itemsize), "writes")
             self._check_reads(storage, first[differs], itemsize)
+        shadow.finest = min(shadow.finest, itemsize)
         shadow.values[index] = new
         shadow.writers[index] = self._number
         shadow.epochs[index] = self._clock[self._number]
         shadow.sites[index] = self._known.site_number()
 
-    def _check(self, storage: Storage, shadow: _Shadow, first: Array, verb: str) -> None:
+    def _check(
+        self, storage: Storage, shadow: _Shadow, elements: tuple[Array, int], verb: str
+    ) -> None:
+        """Check elements, given as their first bytes and their size, against who stored them."""
+        first, itemsize = elements
+        if shadow.finest < itemsize:
+            first = (first[:, None] + np.arange(0, itemsize, shadow.finest)).reshape(-1)
         writers = shadow.writers[first]
         for writer in np.unique(writers).tolist():
             if writer in (0, self._number):
