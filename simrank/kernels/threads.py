@@ -110,10 +110,17 @@ def _number(value: Any) -> Any:
     return np.asarray(addresses(value) if value.element.kind == "p" else value.values)
 
 
-def num_active() -> int:
-    """Return how many threads run; 1 in kernels that do not ask for them."""
-    active = machine.now().active
-    return max(num_threads(), 1) if active is None else int(np.count_nonzero(active))
+def num_calls(scope: str) -> int:
+    """Return how often threads call what each of a scope does; see `of_active`.
+
+    Once in kernels that do not ask for them.
+    """
+    total, active = num_threads(), machine.now().active
+    if not total or scope == "block":
+        return 1
+    runs = np.ones(total, bool) if active is None else active
+    rows = runs.reshape(-1, WARP).any(axis=1) if scope == "warp" else runs
+    return int(np.count_nonzero(rows))
 
 
 def as_one(rows: Any) -> Any:

@@ -53,6 +53,7 @@ def signal_op(sig_addr, signal, sig_op, pe): ...
 def signal_wait_until(sig_addr, cmp_, cmp_val): ...
 def putmem_nbi_warp(dest, source, bytes, pe): ...
 def putmem_signal_block(dest, source, bytes, sig_addr, signal, sig_op, pe): ...
+def putmem_signal_warp(dest, source, bytes, sig_addr, signal, sig_op, pe): ...
 def barrier_all_block(): ...
 def team_n_pes(team): ...
 def remote_mc_ptr(team, ptr): ...
@@ -204,6 +205,37 @@ def add_everywhere(buffer):
 
 
 @triton.jit
+def add_everywhere_by_thread(buffer):
+    everywhere = shmem.remote_mc_ptr(0, buffer)
+    with simt.simt_exec_region() as (thread, _):
+        reduce_one_part(everywhere)
+        if thread == 0:
+            reduce_one_part(everywhere)
+
+
+@triton.jit
+def warps_put_and_signal(buffer, signal, peer):
+    with simt.simt_exec_region() as (thread, _):
+        if thread < 96:
+            add = shmem.NVSHMEM_SIGNAL_ADD
+            shmem.putmem_signal_warp(buffer, buffer, 4, signal, 5, add, peer)
+    shmem.signal_wait_until(signal, shmem.NVSHMEM_CMP_GE, 15)
+
+
+@triton.jit
+def signal_twice(signal, out):
+    if dl.rank() == 0:
+        dl.wait(signal, 2, "sys", "acquire", waitValue=1)
+        tl.store(out, 1)
+    else:
+        dl.notify(signal, 0, signal=1)
+        for _ in range(20):
+            tl.load(signal, volatile=True)
+        dl.notify(signal, 0, signal=2)
+        dl.notify(signal + 1, 0, signal=1)
+
+
+@triton.jit
 def meet_on_amd(pads, out, rank, world_size):
     thread = hip.thread_idx(0)
     if thread < world_size:
@@ -316,6 +348,44 @@ def test_multimem_red_adds_at_every_rank(run):
             ctx.synchronize()
 
     run(body, 3, races="error")
+
+
+def test_every_thread_does_a_multimem_red(run):
+    """As with atomics of one place, also where all give the same."""
+
+    def body(rank, ctx):
+        dist.init_process_group("nccl")
+        buffer = symmetric(4, simrank.float32)
+        add_everywhere_by_thread[(1,)](buffer, num_warps=2)
+        ctx.synchronize()
+        dist.barrier()
+        assert buffer.tolist() == [2 * 65.0, 0.0, 0.0, 0.0]
+
+    run(body, 2, races="error")
+
+
+def test_every_warp_adds_to_a_signal_that_warps_add_to(run):
+    """Three of four, with the same arguments."""
+
+    def body(rank, ctx):
+        dist.init_process_group("nccl")
+        buffer, signal = symmetric(4, simrank.float32), symmetric(1, simrank.int64)
+        warps_put_and_signal[(1,)](buffer, signal, 1 - rank)
+        assert signal.item() == 15
+
+    run(body, 2)
+
+
+def test_a_signal_that_has_been_waited_for_may_go_on(run):
+    """While others are still waited for: each is looked at by a thread of its own."""
+
+    def body(rank, ctx):
+        dist.init_process_group("nccl")
+        signal, out = symmetric(2, simrank.int64), ctx.zeros(1)
+        signal_twice[(1,)](signal, out)
+        assert out.item() == 1 - rank
+
+    run(body, 2)
 
 
 def test_threads_of_amd_meet_and_count(run):

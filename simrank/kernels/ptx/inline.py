@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 # What each thread does for itself, even where all have the same operands.
-_EACH_THREAD = ("atom", "red", "shfl", "vote")
+_EACH_THREAD = {"atom", "red", "shfl", "vote"}  # "red" of `multimem.red` too
 _LETTERS = set("rlhfdcnq") | set("sv")  # The last two are AMD's.
 
 
@@ -126,7 +126,7 @@ def _is_by_thread(snippet: Snippet, blocks: Sequence[Block]) -> bool:
             raise UnsupportedError("inline assembly on blocks that differ between threads")
         return False
     return differs or any(
-        instruction.opcode[0] in _EACH_THREAD
+        not _EACH_THREAD.isdisjoint(instruction.opcode[:2])
         or any(part.kind == "special" for part in instruction.operands)
         for instruction in snippet.instructions
     )
