@@ -316,7 +316,7 @@ def launch(jit: Any, grid: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     if launched.chosen_mode == "tasks":  # Peers may write here what its programs only read.
         writes = [*writes, *(t for t in reads if t.storage.device is stream.device)]
     for tensor in writes:
-        tensor.storage.note_write(operation, tensor.storage.array(tensor.dtype.numpy))
+        tensor.storage.note_write(operation, tensor.storage.array(np.dtype(np.uint8)))
     operation.reaches = arguments.reached(bound.values(), stream.device)
     for storage in operation.reaches:
         storage.note_write(operation, storage.array(np.dtype(np.uint8)))
