@@ -86,9 +86,14 @@ def of_active(*values: Any, scope: str = "thread") -> list[Array]:
         scope: Who does it: each "thread", each "warp", or the "block" once.
 
     Raises:
-        UnsupportedError: Something is done by a whole block, but differs between threads.
+        UnsupportedError: Something is done by a whole block, but differs between threads; or one
+            of the values is no scalar.
     """
     rows = [np.atleast_1d(_number(value)) for value in values]
+    if any(row.ndim > 1 for row in rows):
+        raise UnsupportedError(
+            "a library's function of a block, which is called for each element, is not supported"
+        )
     total = max([len(row) for row in rows] + [1])
     if total == 1:
         return rows

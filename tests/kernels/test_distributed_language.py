@@ -9,6 +9,7 @@ import pytest
 import simrank
 import simrank.distributed as dist
 import simrank.distributed.symmetric_memory as symm_mem
+from simrank.errors import UnsupportedError
 
 triton = pytest.importorskip("triton")
 tl = pytest.importorskip("triton.language")
@@ -236,6 +237,28 @@ def signal_twice(signal, out):
 
 
 @triton.jit
+def wait_for_minus_one(signal, out):
+    dl.wait(signal.to(tl.pointer_type(tl.uint32)), 1, "sys", "acquire", waitValue=-1)
+    tl.store(out, 1)
+
+
+@triton.jit
+def notify_what_is_given(signal):
+    dl.notify(signal, 0)
+
+
+@triton.jit
+def symm_at_of_a_block(signal):
+    tl.store(dl.symm_at(signal + tl.arange(0, 2), 0), 1)
+
+
+@triton.jit
+def put_of_a_block(signal):
+    lanes = signal + tl.arange(0, 2)
+    shmem.putmem_nbi_warp(lanes, lanes, 4, 0)
+
+
+@triton.jit
 def meet_on_amd(pads, out, rank, world_size):
     thread = hip.thread_idx(0)
     if thread < world_size:
@@ -386,6 +409,40 @@ def test_a_signal_that_has_been_waited_for_may_go_on(run):
         assert out.item() == 1 - rank
 
     run(body, 2)
+
+
+def test_the_value_that_is_waited_for_is_one_of_the_signals_type(run):
+    """As a register holds it: minus one is the largest unsigned number."""
+
+    def body(rank, ctx):
+        dist.init_process_group("nccl")
+        signal, out = symmetric(1, simrank.int32), ctx.zeros(1)
+        signal.fill_(-1)
+        wait_for_minus_one[(1,)](signal, out)
+        assert out.item() == 1
+
+    run(body, 1)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "words"),
+    [
+        (notify_what_is_given, "the dtype of signal ptr should be uint64"),
+        (symm_at_of_a_block, "only support scalar pointer"),
+        (put_of_a_block, "a library's function of a block"),
+    ],
+)
+def test_pointers_that_the_library_does_not_take_are_refused(run, kernel, words):
+    """A signal of 32 bits too: what lies behind it would be written over."""
+
+    def body(rank, ctx):
+        dist.init_process_group("nccl")
+        signal = symmetric(2, simrank.int32)
+        kernel[(1,)](signal)
+        with pytest.raises((ValueError, UnsupportedError), match=words):
+            signal.tolist()
+
+    run(body, 1)
 
 
 def test_threads_of_amd_meet_and_count(run):

@@ -148,6 +148,19 @@ def leave_a_loop(out):
 
 
 @triton.jit
+def pack_threads(out):
+    found = tl.inline_asm_elementwise(
+        "mov.b32 $0, $2; mov.b32 $1, $3;",
+        "=r,=r,r,r",
+        [thread(0)],
+        dtype=tl.int32,
+        is_pure=True,
+        pack=2,
+    )
+    put(out, found)
+
+
+@triton.jit
 def skip_a_round(out):
     for n in range(thread(0), 100, 128):
         found = n + 1
@@ -221,6 +234,7 @@ def test_each_thread_meets_one_peer(run, world_size):
         (block_of_each, "blocks that differ between threads"),
         (leave_a_loop, "`return` where"),
         (skip_a_round, "`continue` where"),
+        (pack_threads, "packed scalars"),
     ],
 )
 def test_what_only_some_threads_would_do_is_refused(run, kernel, words):

@@ -60,6 +60,8 @@ def inline_asm_elementwise(
     snippet, wanted = parse(str(asm)), _constraints(str(constraints))
     blocks = [_input(as_block(arg), int(pack)) for arg in args]
     by_thread = threads.num_threads() if _is_by_thread(snippet, blocks) else 0
+    if by_thread and pack > 1:
+        raise UnsupportedError("inline assembly on packed scalars that differ between threads")
     rows, shape, values = _spread(
         blocks, is_per_program=_is_per_program(str(asm)), num_threads=by_thread
     )
