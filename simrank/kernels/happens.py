@@ -71,9 +71,10 @@ class _Shadow:
 
     Attributes:
         finest: Size of the smallest elements that were stored: within one of it all is alike.
+        idle: Where that store changed nothing: it races with stores only.
     """
 
-    __slots__ = ("epochs", "finest", "sites", "values", "writers")
+    __slots__ = ("epochs", "finest", "idle", "sites", "values", "writers")
 
     def __init__(self, storage: Storage) -> None:
         size = storage.size_bytes
@@ -81,6 +82,7 @@ class _Shadow:
         self.writers = np.zeros(size, np.int32)  # 0: nobody.
         self.epochs = np.zeros(size, np.int32)
         self.sites = np.zeros(size, np.int32)
+        self.idle = np.zeros(size, np.bool_)
         self.values = storage.array(np.dtype(np.uint8))[:size].copy()
 
 
@@ -323,7 +325,10 @@ class Agent:
         flat = np.ascontiguousarray(np.broadcast_to(values, places.shape)).reshape(-1)
         new = flat.view(np.uint8).reshape(-1, itemsize)
         index = first[:, None] + np.arange(itemsize)
-        differs = (shadow.values[index] != new).any(axis=1)
+        is_past = self._is_past(shadow.writers[index])
+        held = shadow.values[index]
+        held[is_past] = storage.array(np.dtype(np.uint8))[index[is_past]]
+        differs = (held != new).any(axis=1)
         if differs.any():
             self._check(storage, shadow, (first[differs], itemsize), "writes")
             self._check_reads(storage, first[differs], itemsize)
@@ -332,6 +337,21 @@ class Agent:
         shadow.writers[index] = self._number
         shadow.epochs[index] = self._clock[self._number]
         shadow.sites[index] = self._known.site_number()
+        shadow.idle[index] = (is_past.all(axis=1) & ~differs)[:, None]
+
+    def _is_past(self, writers: Array) -> Array:
+        """Return where bytes were stored by nobody, or before this program's launch.
+
+        There memory has what they hold: those stores have arrived, and the host may have written
+        over them. Who stores the same again does nothing that a load could see.
+        """
+        ends, first = self._known.ends, int(writers.flat[0])
+        is_one = bool((writers == first).all())
+        found = np.zeros(writers.shape, bool)
+        for writer in [first] if is_one else np.unique(writers).tolist():
+            if writer == 0 or 0 < ends[writer] <= self._since:
+                found |= writers == writer
+        return found
 
     def _check(
         self, storage: Storage, shadow: _Shadow, elements: tuple[Array, int], verb: str
@@ -340,6 +360,8 @@ class Agent:
         first, itemsize = elements
         if shadow.finest < itemsize:
             first = (first[:, None] + np.arange(0, itemsize, shadow.finest)).reshape(-1)
+        if verb == "reads":
+            first = first[~shadow.idle[first]]
         writers = shadow.writers[first]
         for writer in np.unique(writers).tolist():
             if writer in (0, self._number):

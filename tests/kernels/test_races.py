@@ -369,3 +369,75 @@ def test_what_flags_carry_does_not_grow_with_the_launches(run):
         assert [len(clock) for clock in clocks.values()] == [4]
 
     run(body, 1, races="error")
+
+
+@triton.jit
+def produce_late(x, flag, out):
+    if tl.program_id(0) == 0:
+        for _ in range(20):
+            tl.load(out + 1, volatile=True)
+        tl.store(x, 1.0)
+        tl.atomic_xchg(flag, 1, sem="release")
+    else:
+        while tl.atomic_add(flag, 0, sem="acquire") != 1:
+            pass
+        tl.store(out, tl.load(x))
+
+
+def test_what_the_host_has_set_back_is_changed_by_the_same_value_again(run):
+    """In the second launch the flag is stale: zero is read before one is stored."""
+
+    def body(rank, ctx):
+        x, out, flag = ctx.zeros(1), ctx.zeros(2), ctx.zeros(1, dtype=simrank.int32)
+        for _ in range(2):
+            x.zero_()
+            produce_late[(2,)](x, flag, out)
+        assert out[0].item() == 0
+
+    races = run(body, 1, races="report").races
+    assert any(isinstance(race, ProgramRaceError) for race in races)
+
+
+@triton.jit
+def store_zero_beside_a_load(x, out, counter):
+    if tl.program_id(0) == 0:
+        tl.store(x, 0.0)
+    else:
+        tl.store(out, tl.load(x))
+    tl.atomic_add(counter, 1, sem="release")
+
+
+@triton.jit
+def store_one(x, counter):
+    tl.store(x, 1.0)
+    tl.atomic_add(counter, 1, sem="release")
+
+
+def test_a_store_of_what_the_host_has_set_changes_nothing(run):
+    """Though an earlier launch had stored something else."""
+
+    def body(rank, ctx):
+        x, out, counter = ctx.zeros(1), ctx.zeros(1), ctx.zeros(1, dtype=simrank.int32)
+        store_one[(1,)](x, counter)
+        x.zero_()
+        store_zero_beside_a_load[(2,)](x, out, counter)
+        assert out.item() == 0
+
+    run(body, 1, races="error")
+
+
+@triton.jit
+def store_own_number(x, counter):
+    tl.store(x, tl.program_id(0).to(tl.float32))
+    tl.atomic_add(counter, 1, sem="release")
+
+
+def test_a_store_of_what_is_there_races_with_stores_of_something_else(run):
+    """In this order it changes nothing; in the other one it does."""
+
+    def body(rank, ctx):
+        x, counter = ctx.zeros(1), ctx.zeros(1, dtype=simrank.int32)
+        store_own_number[(2,)](x, counter)
+        ctx.synchronize()
+
+    assert len(run(body, 1, races="report").races) == 1
