@@ -135,7 +135,14 @@ def as_one(rows: Any) -> Any:
     """
     active = machine.now().active
     chosen = rows if active is None else rows[active]
-    return chosen[0] if (chosen == chosen[0]).all() else rows
+    return chosen[0] if _are_alike(chosen) else rows
+
+
+def _are_alike(rows: Array) -> bool:
+    """Whether all rows are as the first: also in the signs of their zeros."""
+    if not (rows == rows[0]).all():
+        return False
+    return rows.dtype.kind != "f" or bool((np.signbit(rows) == np.signbit(rows[0])).all())
 
 
 def spread(found: Array) -> Any:
@@ -304,7 +311,7 @@ def _merged(mask: Array, new: Any, old: Any) -> Any:
     first, second = aligned(ours.values, theirs.values)
     rows = mask.reshape(mask.shape + (1,) * max(np.ndim(first) - 1, np.ndim(second) - 1, 0))
     values: Any = np.where(rows, first, second)
-    if values.ndim == 1 and (values == values[0]).all():
+    if values.ndim == 1 and _are_alike(values):
         values = values[0]
     return Block(values, ours.element, ours.base)
 
@@ -341,7 +348,7 @@ def guarded(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _together(value: Any) -> Any:
     """Return a value without a row for each thread, if all have the same."""
-    if not varies(value) or not (value.values == value.values[0]).all():
+    if not varies(value) or not _are_alike(value.values):
         return value
     values = value.values[:1] if value.shape else value.values[0]
     return Block(values, value.element, value.base)

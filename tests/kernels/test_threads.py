@@ -423,3 +423,20 @@ def test_programs_that_ask_for_threads_are_not_run_in_lockstep(run):
             launched(ctx, own_ways, 128, mode="batched")
 
     run(body, 1)
+
+
+@triton.jit
+def keep_signs(out):
+    zero = tl.cast(0.0, tl.float32)
+    if thread(0) > 5:
+        zero = zero * -1.0
+    put(out + thread(0), zero.to(tl.int32, bitcast=True) < 0)
+
+
+def test_zeros_of_two_signs_are_not_alike(run):
+    """Though they are equal."""
+
+    def body(rank, ctx):
+        assert launched(ctx, keep_signs, 128).tolist() == [0] * 6 + [1] * 122
+
+    run(body, 1)
