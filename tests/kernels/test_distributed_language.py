@@ -2,6 +2,7 @@
 
 import importlib.util
 import sys
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ import pytest
 import simrank
 import simrank.distributed as dist
 import simrank.distributed.symmetric_memory as symm_mem
-from simrank.errors import UnsupportedError
+from simrank.errors import DeadlockError, UnsupportedError
 
 triton = pytest.importorskip("triton")
 tl = pytest.importorskip("triton.language")
@@ -56,6 +57,7 @@ def putmem_nbi_warp(dest, source, bytes, pe): ...
 def putmem_signal_block(dest, source, bytes, sig_addr, signal, sig_op, pe): ...
 def putmem_signal_warp(dest, source, bytes, sig_addr, signal, sig_op, pe): ...
 def barrier_all_block(): ...
+def team_sync_block(team): ...
 def team_n_pes(team): ...
 def remote_mc_ptr(team, ptr): ...
 def broadcastmem_block(team, dest, source, nelems, pe_root): ...
@@ -259,6 +261,11 @@ def put_of_a_block(signal):
 
 
 @triton.jit
+def meet_in_teams(team):
+    shmem.team_sync_block(team)
+
+
+@triton.jit
 def meet_on_amd(pads, out, rank, world_size):
     thread = hip.thread_idx(0)
     if thread < world_size:
@@ -443,6 +450,19 @@ def test_pointers_that_the_library_does_not_take_are_refused(run, kernel, words)
             signal.tolist()
 
     run(body, 1)
+
+
+@pytest.mark.parametrize("is_same", [True, False])
+def test_teams_of_the_same_ranks_meet_apart(run, is_same):
+    """Who calls the barrier of another team is waited for, as by the library."""
+
+    def body(rank, ctx):
+        dist.init_process_group("nccl")
+        meet_in_teams[(1,)](0 if is_same else 2 * rank)
+        ctx.synchronize()
+
+    with nullcontext() if is_same else pytest.raises(DeadlockError, match="1 of 2 ranks"):
+        run(body, 2)
 
 
 def test_threads_of_amd_meet_and_count(run):
