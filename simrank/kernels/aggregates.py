@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _JITFunction: Any = triton.runtime.jit.JITFunction
 _ConstexprFunction: Any = getattr(triton.runtime.jit, "ConstexprFunction", ())
-_of: dict[int, tuple[Any, type]] = {}
+_of: dict[tuple[int, str], tuple[Any, type]] = {}
 
 
 class _Aggregate:
@@ -52,14 +52,15 @@ def methods(original: Any) -> dict[str, Any]:
     return {name: value for name, value in vars(original).items() if id(value) in known}
 
 
-def emulated(original: Any, substitute: Callable[[Any], Any]) -> type:
+def emulated(original: Any, substitute: Callable[[Any], Any], *, forks: str) -> type:
     """Return what stands for an aggregate class.
 
     Args:
         original: Triton's class.
         substitute: Returns what stands for a device function.
+        forks: What of who names it may go different ways; see `link`.
     """
-    known = _of.get(id(original))
+    known = _of.get((id(original), forks))
     if known is not None and known[0] is original:
         return known[1]
     fields = {
@@ -69,7 +70,7 @@ def emulated(original: Any, substitute: Callable[[Any], Any]) -> type:
         "__doc__": original.__doc__,
     }
     found = type(original.__name__, (_Aggregate,), fields)
-    _of[id(original)] = (original, found)  # Before its methods, which may name it.
+    _of[id(original), forks] = original, found  # Before its methods, which may name it.
     own = original.hash_attrs[0]
     if own.__module__ == core.__name__:
         init = _assign_fields(original)

@@ -89,7 +89,7 @@ def reached(values: Iterable[Any], device: Device) -> list[Storage]:
         elif isinstance(value, int):
             numbers = (value, *_table_at(value, device))
         elif isinstance(value, Tensor) and _may_hold_pointers(value):
-            numbers = value.storage.array(np.dtype(np.int64)).tolist()
+            numbers = _words(value.storage)
         for number in numbers:
             for storage in _storages_at(number, device):
                 found[storage.address] = storage
@@ -112,6 +112,10 @@ def _table_at(address: int, device: Device) -> list[int]:
     storage = device.memory.space.find(address)
     if storage is None or storage.size_bytes > 8 * _MOST_POINTERS or not storage.has_values:
         return []
+    return _words(storage)
+
+
+def _words(storage: Storage) -> list[int]:
     whole = storage.array(np.dtype(np.uint8))[: storage.size_bytes // 8 * 8]
     numbers: list[int] = whole.view(np.int64).tolist()
     return numbers

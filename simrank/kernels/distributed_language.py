@@ -13,12 +13,14 @@ import numpy as np
 
 from simrank.errors import UnsupportedError
 from simrank.kernels import memory, multicast, shmem, threads, types
-from simrank.kernels.block import Block, addresses, constant
+from simrank.kernels.block import Block, addresses, constant, scalar_of
 from simrank.kernels.language.externs import extern_elementwise
 from simrank.kernels.language.libdevice import num_threads
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from simrank.kernels.types import ElementType
 
 _SIGNALS = {"set": 9, "add": 10}
 _SCOPES = ("gpu", "intra_node", "inter_node")
@@ -40,7 +42,7 @@ def wait(
     element = memory.pointee(barrierPtrs)
     if element.kind not in "iu" or element.bits not in (32, 64):
         raise ValueError(f"Unsupported barrierPtrs type {barrierPtrs.type}")
-    count, wanted = int(numBarriers), int(waitValue)
+    count, wanted = int(numBarriers), scalar_of(int(waitValue), element)
     first = int(threads.of_active(barrierPtrs, scope="block")[0][0])
     places = first + np.arange(count, dtype=np.int64) * element.itemsize
     if count:
@@ -66,10 +68,35 @@ def num_ranks(axis: Any = -1) -> Block:
     return shmem.n_pes()
 
 
+def symm_at(ptr: Block, rank: Any) -> Block:
+    """Return a pointer to the same place at a peer."""
+    _check_pointer(ptr)
+    return shmem.remote_ptr(ptr, rank)
+
+
+def _check_pointer(ptr: Block) -> ElementType:
+    """Return what a pointer points to.
+
+    Raises:
+        ValueError: It is a block of pointers, or none; the library's words.
+    """
+    element = memory.pointee(ptr)
+    if ptr.shape:
+        raise ValueError("only support scalar pointer")
+    return element
+
+
 def notify(
     ptr: Block, rank: Any, signal: Any = 1, sig_op: str = "set", comm_scope: str = "inter_node"
 ) -> None:
-    """Change a signal at a peer, once for the whole block, after all that was written before."""
+    """Change a signal at a peer, once for the whole block, after all that was written before.
+
+    Raises:
+        ValueError: It is no signal of 64 bits, or is changed in an unknown way; its words.
+    """
+    element = _check_pointer(ptr)
+    if element.kind not in "iu" or element.bits != 64:
+        raise ValueError("the dtype of signal ptr should be uint64")
     if sig_op not in _SIGNALS:
         raise ValueError(f"Signal Op {sig_op} not supported")
     if comm_scope not in _SCOPES:
@@ -107,7 +134,7 @@ OPS: dict[str, Callable[..., Any]] = {
     "consume_token": consume_token,
     "rank": rank,
     "num_ranks": num_ranks,
-    "symm_at": shmem.remote_ptr,
+    "symm_at": symm_at,
     "notify": notify,
 }
 SIMT: dict[str, Callable[..., Any]] = {

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 Clock = dict[int, int]  # Program's number -> its latest epoch that is known to be over.
-_PRUNED = -2  # Stands for what was over when a flag was pruned last.
 _SYS = -1  # Stands for all devices among the places where a release is seen.
 
 
@@ -68,15 +67,22 @@ class ProgramRaceError(RaceError):
 
 
 class _Shadow:
-    """Who stored each byte of a storage last: program, epoch, place in the source, and what."""
+    """Who stored each byte of a storage last: program, epoch, place in the source, and what.
 
-    __slots__ = ("epochs", "sites", "values", "writers")
+    Attributes:
+        finest: Size of the smallest elements that were stored: within one of it all is alike.
+        idle: Where that store changed nothing: it races with stores only.
+    """
+
+    __slots__ = ("epochs", "finest", "idle", "sites", "values", "writers")
 
     def __init__(self, storage: Storage) -> None:
         size = storage.size_bytes
+        self.finest = max(size, 1)
         self.writers = np.zeros(size, np.int32)  # 0: nobody.
         self.epochs = np.zeros(size, np.int32)
         self.sites = np.zeros(size, np.int32)
+        self.idle = np.zeros(size, np.bool_)
         self.values = storage.array(np.dtype(np.uint8))[:size].copy()
 
 
@@ -108,7 +114,9 @@ class ProgramRaces:
         self.num_ended = 0
         self._num_launches = 0
         self.signals = Signals()
-        self.oldest = 0  # How many had ended when the oldest launch that runs began.
+        self._forgotten = 0  # Programs up to this end are behind all that run or will.
+        self._num_flags = 0  # Left when signals were last gone through,
+        self._flags_at = 0  # and what `_forgotten` was then.
         self._live: list[int] = []  # `num_ended` of each launch when it began, while it runs.
         self._past: Clock = {}  # What programs that have ended had taken over from running ones.
         self.sites: list[CallSite | None] = []
@@ -118,27 +126,37 @@ class ProgramRaces:
         """Return what is over for a launch that begins now."""
         self._past = self._running(self._past)
         oldest = self._live[0] if self._live else self.num_ended
-        if oldest > self.oldest:
-            self.oldest = oldest
+        if oldest > self._forgotten:
+            self._forgotten = oldest
             for reads in self.reads.values():
-                reads.forget(self.is_over)
+                reads.forget(self._is_behind_all)
+            self._forget_signals()
         self._live.append(self.num_ended)
         self._num_launches += 1
         return Launched(self._num_launches, self.num_ended, dict(self._past))
 
-    def is_over(self, number: int) -> bool:
-        """Whether every launch that runs, or is to come, is ordered behind a program."""
-        return 0 < self.ends[number] <= self.oldest
+    def _is_behind_all(self, number: int) -> bool:
+        return 0 < self.ends[number] <= self._forgotten
 
-    def pruned(self, flag: dict[int, Clock]) -> dict[int, Clock]:
-        """Return what a flag carries, without programs that nothing can race with any more."""
-        if flag.setdefault(_PRUNED, {0: 0})[0] < self.oldest:
-            flag[_PRUNED][0] = self.oldest
-            for scope, clock in flag.items():
-                if scope != _PRUNED:
-                    for number in [n for n in clock if self.is_over(n)]:
-                        del clock[number]
-        return flag
+    def _forget_signals(self) -> None:
+        """Drop from flags the programs that all are ordered behind anyway.
+
+        Not at every launch: only when as many have ended as flags would be looked at in vain.
+        """
+        if self._forgotten - self._flags_at < self._num_flags:
+            return
+        self._flags_at, self._num_flags = self._forgotten, 0
+        for storage, places in self.flags.items():
+            kept = {}
+            for place, by_scope in places.items():
+                left = {scope: self._not_behind_all(clock) for scope, clock in by_scope.items()}
+                if any(left.values()):
+                    kept[place] = left
+            self.flags[storage] = kept
+            self._num_flags += len(kept)
+
+    def _not_behind_all(self, clock: Clock) -> Clock:
+        return {n: epoch for n, epoch in clock.items() if not self._is_behind_all(n)}
 
     def over(self, behind: Launched) -> None:
         """Note that a launch has ended."""
@@ -243,7 +261,7 @@ class Agent:
         scopes = (self._device, _SYS) if is_wide else (self._device,)
         carried: Clock = {}
         for place in np.unique(places).tolist():
-            by_scope = self._known.pruned(flags.setdefault(place * itemsize, {}))
+            by_scope = flags.setdefault(place * itemsize, {})
             for scope in scopes:
                 clock = by_scope.setdefault(scope, {})
                 _join(carried, clock)
@@ -276,7 +294,6 @@ class Agent:
             RaceError: One is not ordered before it, and races are errors.
         """
         if self.looks:
-            self.looks = False
             self.atomic(storage, places, itemsize, None, hands=False)
             return
         if not places.size:
@@ -284,7 +301,7 @@ class Agent:
         first = places.reshape(-1) * itemsize
         shadow = self._known.shadows.get(storage)
         if shadow is not None:
-            self._check(storage, shadow, first, "reads")
+            self._check(storage, shadow, (first, itemsize), "reads")
         reads = self._known.reads.get(storage)
         if reads is None:
             reads = self._known.reads[storage] = Reads()
@@ -308,16 +325,43 @@ class Agent:
         flat = np.ascontiguousarray(np.broadcast_to(values, places.shape)).reshape(-1)
         new = flat.view(np.uint8).reshape(-1, itemsize)
         index = first[:, None] + np.arange(itemsize)
-        differs = (shadow.values[index] != new).any(axis=1)
+        is_past = self._is_past(shadow.writers[index])
+        held = shadow.values[index]
+        held[is_past] = storage.array(np.dtype(np.uint8))[index[is_past]]
+        differs = (held != new).any(axis=1)
         if differs.any():
-            self._check(storage, shadow, first[differs], "writes")
+            self._check(storage, shadow, (first[differs], itemsize), "writes")
             self._check_reads(storage, first[differs], itemsize)
+        shadow.finest = min(shadow.finest, itemsize)
         shadow.values[index] = new
         shadow.writers[index] = self._number
         shadow.epochs[index] = self._clock[self._number]
         shadow.sites[index] = self._known.site_number()
+        shadow.idle[index] = (is_past.all(axis=1) & ~differs)[:, None]
 
-    def _check(self, storage: Storage, shadow: _Shadow, first: Array, verb: str) -> None:
+    def _is_past(self, writers: Array) -> Array:
+        """Return where bytes were stored by nobody, or before this program's launch.
+
+        There memory has what they hold: those stores have arrived, and the host may have written
+        over them. Who stores the same again does nothing that a load could see.
+        """
+        ends, first = self._known.ends, int(writers.flat[0])
+        is_one = bool((writers == first).all())
+        found = np.zeros(writers.shape, bool)
+        for writer in [first] if is_one else np.unique(writers).tolist():
+            if writer == 0 or 0 < ends[writer] <= self._since:
+                found |= writers == writer
+        return found
+
+    def _check(
+        self, storage: Storage, shadow: _Shadow, elements: tuple[Array, int], verb: str
+    ) -> None:
+        """Check elements, given as their first bytes and their size, against who stored them."""
+        first, itemsize = elements
+        if shadow.finest < itemsize:
+            first = (first[:, None] + np.arange(0, itemsize, shadow.finest)).reshape(-1)
+        if verb == "reads":
+            first = first[~shadow.idle[first]]
         writers = shadow.writers[first]
         for writer in np.unique(writers).tolist():
             if writer in (0, self._number):

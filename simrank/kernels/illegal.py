@@ -74,6 +74,23 @@ def nowhere(programs: Programs, address: int) -> IllegalAccessError:
     return _error(f"{text}; {_programs(programs.ids)}", address, programs.ids)
 
 
+def check_vectors(programs: Programs, places: Any, element: ElementType, width: int) -> None:
+    """Raise unless every address is one of a vector, which lies at a multiple of its size.
+
+    Raises:
+        IllegalAccessError: One is not.
+    """
+    size_bytes = width * element.itemsize
+    is_wrong = places % size_bytes != 0
+    if is_wrong.any():
+        address = int(places[is_wrong][0])
+        text = (
+            f"{_head('misaligned address', programs)}: {address:#x} is no multiple of "
+            f"{size_bytes}, the size of {width} {element}; {_programs(programs.ids)}"
+        )
+        raise _error(text, address, programs.ids)
+
+
 def misaligned(programs: Programs, address: int, element: ElementType) -> IllegalAccessError:
     """Return the error of an address between elements."""
     text = (

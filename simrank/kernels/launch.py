@@ -241,6 +241,11 @@ class Launch:
                 f"kernel '{self.name}' waits for other programs, so mode={self.mode!r} could "
                 "never end\n  to fix: leave mode out"
             )
+        elif conduct.threads and self.mode == "batched":
+            raise ValueError(
+                f"kernel '{self.name}' asks which thread it is, so its programs cannot run in "
+                "lockstep\n  to fix: leave mode out"
+            )
         else:
             self.chosen_mode = self.mode
         precision = options.get("precision", "ieee")
@@ -313,7 +318,7 @@ def launch(jit: Any, grid: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     if launched.chosen_mode == "tasks":  # Peers may write here what its programs only read.
         writes = [*writes, *(t for t in reads if t.storage.device is stream.device)]
     for tensor in writes:
-        tensor.storage.note_write(operation, tensor.storage.array(tensor.dtype.numpy))
+        tensor.storage.note_write(operation, tensor.storage.array(np.dtype(np.uint8)))
     operation.reaches = arguments.reached(bound.values(), stream.device)
     for storage in operation.reaches:
         storage.note_write(operation, storage.array(np.dtype(np.uint8)))

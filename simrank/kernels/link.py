@@ -17,7 +17,7 @@ import triton.language as tl
 from triton.language import core
 
 from simrank.errors import UnsupportedError
-from simrank.kernels import aggregates, libraries, masked, threads
+from simrank.kernels import aggregates, libraries, machine, masked, threads
 from simrank.kernels.block import Block
 from simrank.kernels.effects import written_parameters
 from simrank.kernels.language import BY_MODULE, control, elementwise, windows
@@ -303,7 +303,9 @@ def substitute(  # noqa: PLR0911 - a case each
     if isinstance(value, python_types.ModuleType):
         return _proxy(value, forks=forks)
     if aggregates.is_aggregate(value):
-        return aggregates.emulated(value, lambda method: substitute(method, user))
+        return aggregates.emulated(
+            value, lambda method: substitute(method, user, forks=forks), forks=forks
+        )
     if isinstance(value, type):
         return libraries.substitute(value) or _CLASSES.get(value, value)
     if isinstance(value, python_types.FunctionType):
@@ -416,17 +418,22 @@ def _attach_methods() -> None:
             continue
         function = getattr(tl, name, None) or getattr(core, name, None)
         if callable(value) and function is not None:
-            setattr(Block, name, _method(function))
+            setattr(Block, name, _method(name, function))
 
 
-def _method(function: Any) -> Callable[..., Any]:
+def _method(name: str, function: Any) -> Callable[..., Any]:
     """Return a method that is linked when it is first called."""
-    found: list[Callable[..., Any]] = []
+    found: dict[str, Callable[..., Any]] = {}
 
     def method(self: Block, *args: Any, **kwargs: Any) -> Any:
-        if not found:
-            found.append(substitute(function))
-        return found[0](self, *args, **kwargs)
+        forks = ""
+        if threads.num_threads():
+            forks = "threads" if name in threads.OF_MEMORY else ""
+        elif machine.now().active is not None:
+            forks = "programs"
+        if forks not in found:
+            found[forks] = substitute(function, forks=forks)
+        return found[forks](self, *args, **kwargs)
 
     return method
 

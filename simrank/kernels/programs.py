@@ -113,6 +113,7 @@ class ProgramRun:
     def start(self) -> None:
         """Start the first programs."""
         if not self.total:
+            self._forget()
             self.group.finish(self.engine)
             return
         if self.total > self.slots:
@@ -155,7 +156,12 @@ class ProgramRun:
             self.engine.wake([following])
         if self._next >= self.total:
             self.engine.pending.pop(self, None)
-        if self.num_ended == self.total and self.known_races is not None:
+        if self.num_ended == self.total:
+            self._forget()
+
+    def _forget(self) -> None:
+        """Note for race checks that nothing of it runs any more."""
+        if self.known_races is not None:
             assert self.behind is not None, "it was asked for with the races"
             self.known_races.over(self.behind)
 
@@ -302,6 +308,11 @@ class ProgramSync:
             self.catch_up()
         if self.races is not None:
             self.races.looks = volatile
+
+    def after_look(self) -> None:
+        """Note that a volatile load is done: what comes next is none."""
+        if self.races is not None:
+            self.races.looks = False
 
     def loaded(self, storage: Storage, low: int, high: int, lanes: tuple[Any, int]) -> None:
         """Note what a program has looked at: bytes from `low` to `high`, exclusive.

@@ -26,7 +26,8 @@ class Reads:
         self._reader = np.zeros(_FIRST_ROWS, np.int64)
         self._epoch = np.zeros(_FIRST_ROWS, np.int64)
         self._site = np.zeros(_FIRST_ROWS, np.int64)
-        self._bytes: dict[int, Array] = {}  # By row: the first byte of each element, if scattered.
+        # By row, if scattered: the first byte of each element, in order, and its size.
+        self._bytes: dict[int, tuple[Array, int]] = {}
         self._rows: dict[tuple[int, int, int, int, int], int] = {}
 
     def add(self, first: Array, itemsize: int, reader: int, epoch: int, site: int) -> None:
@@ -48,7 +49,7 @@ class Reads:
             self._low[row], self._high[row] = low, high
             self._reader[row], self._site[row] = reader, site
             if not is_dense:
-                self._bytes[row] = np.unique(first)
+                self._bytes[row] = np.unique(first), itemsize
         self._epoch[row] = epoch
 
     def _new_row(self) -> int:
@@ -66,14 +67,18 @@ class Reads:
         rows = slice(0, self._num_rows)
         hits = np.flatnonzero((self._low[rows] < high) & (self._high[rows] > low))
         for row in hits.tolist():
-            if self._meets(row, first):
+            if self._meets(row, first, itemsize):
                 yield int(self._reader[row]), int(self._epoch[row]), int(self._site[row])
 
-    def _meets(self, row: int, first: Array) -> bool:
+    def _meets(self, row: int, first: Array, itemsize: int) -> bool:
+        """Whether elements of some size share a byte with what was loaded, of another perhaps."""
         scattered = self._bytes.get(row)
-        if scattered is not None:
-            return bool(np.isin(first, scattered).any())
-        return bool(((first >= self._low[row]) & (first < self._high[row])).any())
+        if scattered is None:
+            inside = (first + itemsize > self._low[row]) & (first < self._high[row])
+            return bool(inside.any())
+        places, size = scattered
+        num_before = np.searchsorted(places, first + itemsize)
+        return bool((num_before > np.searchsorted(places, first - size, side="right")).any())
 
     def forget(self, is_over: Callable[[int], bool]) -> None:
         """Drop the loads of programs that nothing that runs can race with any more."""

@@ -180,8 +180,8 @@ def signal_op(codes: Codes, sem: str = "relaxed", scope: str = "thread") -> Call
         both = zip(places.tolist(), peers.tolist(), strict=True)
         there = np.array([at_peer(*pair) for pair in both], np.int64)
         times = 1
-        if kind in codes.adds and len(places) == 1 and scope == "thread":
-            times = threads.num_active()
+        if kind in codes.adds and len(places) == 1:
+            times = threads.num_calls(scope)
         added = Block(values.astype(np.uint64).reshape(1, -1) * np.uint64(times), types.uint64)
         compute = np.add if kind in codes.adds else _replaced
         order = Order(sem, "sys")
@@ -202,7 +202,7 @@ def _unchanged(old: Any) -> Any:
 def wait_for(
     places: Array, element: ElementType, holds: Callable[[Array], Any], *, for_value: bool
 ) -> None:
-    """Wait until values of this rank are as wanted: each of them, if not all at once.
+    """Wait until each of some values of this rank has been as wanted, if not all at once.
 
     Args:
         places: Their addresses.
@@ -210,11 +210,12 @@ def wait_for(
         holds: Returns where values are as wanted.
         for_value: Whether that is one value only.
     """
-    flags = _each(places, element)
+    flags, has_held = _each(places, element), np.zeros(len(places), bool)
 
     def look() -> Block:
         found = modify(flags, [], None, Order("acquire", "sys"), _unchanged)
-        return Block(holds(np.asarray(found.values).reshape(-1)), types.int1)
+        np.logical_or(has_held, holds(np.asarray(found.values).reshape(-1)), out=has_held)
+        return Block(has_held, types.int1)
 
     alone().wait_until(look, None, for_value=for_value)
 

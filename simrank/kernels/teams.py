@@ -90,16 +90,17 @@ def barrier(team: Any) -> Block:
     sync.fence()
     engine: Engine = program.engine
     counts = program.local.setdefault(_KEY, {})
-    number = counts[ranks] = counts.get(ranks, 0) + 1
+    own = int(team), ranks  # Teams of the same ranks meet apart.
+    number = counts[own] = counts.get(own, 0) + 1
     of_world = _barriers.setdefault(program.local["world"], {})
-    found = of_world.get((ranks, number))
+    found = of_world.get((own, number))
     if found is None:
-        found = of_world[ranks, number] = _Barrier(number, len(ranks))
+        found = of_world[own, number] = _Barrier(number, len(ranks))
     found.came.add(program.rank)
     if sync.races is not None:
         sync.races.meet(found.clock)
     if len(found.came) == found.total:
-        del of_world[ranks, number]
+        del of_world[own, number]
         found.finish(engine)
     else:
         engine.wait(found)

@@ -86,9 +86,14 @@ def of_active(*values: Any, scope: str = "thread") -> list[Array]:
         scope: Who does it: each "thread", each "warp", or the "block" once.
 
     Raises:
-        UnsupportedError: Something is done by a whole block, but differs between threads.
+        UnsupportedError: Something is done by a whole block, but differs between threads; or one
+            of the values is no scalar.
     """
     rows = [np.atleast_1d(_number(value)) for value in values]
+    if any(row.ndim > 1 for row in rows):
+        raise UnsupportedError(
+            "a library's function of a block, which is called for each element, is not supported"
+        )
     total = max([len(row) for row in rows] + [1])
     if total == 1:
         return rows
@@ -110,10 +115,17 @@ def _number(value: Any) -> Any:
     return np.asarray(addresses(value) if value.element.kind == "p" else value.values)
 
 
-def num_active() -> int:
-    """Return how many threads run; 1 in kernels that do not ask for them."""
-    active = machine.now().active
-    return max(num_threads(), 1) if active is None else int(np.count_nonzero(active))
+def num_calls(scope: str) -> int:
+    """Return how often threads call what each of a scope does; see `of_active`.
+
+    Once in kernels that do not ask for them.
+    """
+    total, active = num_threads(), machine.now().active
+    if not total or scope == "block":
+        return 1
+    runs = np.ones(total, bool) if active is None else active
+    rows = runs.reshape(-1, WARP).any(axis=1) if scope == "warp" else runs
+    return int(np.count_nonzero(rows))
 
 
 def as_one(rows: Any) -> Any:
@@ -123,7 +135,14 @@ def as_one(rows: Any) -> Any:
     """
     active = machine.now().active
     chosen = rows if active is None else rows[active]
-    return chosen[0] if (chosen == chosen[0]).all() else rows
+    return chosen[0] if _are_alike(chosen) else rows
+
+
+def _are_alike(rows: Array) -> bool:
+    """Whether all rows are as the first: also in the signs of their zeros."""
+    if not (rows == rows[0]).all():
+        return False
+    return rows.dtype.kind != "f" or bool((np.signbit(rows) == np.signbit(rows[0])).all())
 
 
 def spread(found: Array) -> Any:
@@ -266,10 +285,12 @@ def choose(test: Any, first: Callable[[], Any], second: Callable[[], Any]) -> An
     programs, found = machine.now(), []
     outer, truth = programs.active, np.asarray(_rows(test))
     for mask, side in ((truth, first), (~truth, second)):
-        programs.active = mask if outer is None else mask & outer
-        found.append(side())
+        active = mask if outer is None else mask & outer
+        if active.any():  # What nobody takes is not done.
+            programs.active = active
+            found.append(side())
     programs.active = outer
-    return _merged(truth, *found)
+    return _merged(truth, *found) if len(found) == 2 else found[0]
 
 
 def _merged(mask: Array, new: Any, old: Any) -> Any:
@@ -292,7 +313,7 @@ def _merged(mask: Array, new: Any, old: Any) -> Any:
     first, second = aligned(ours.values, theirs.values)
     rows = mask.reshape(mask.shape + (1,) * max(np.ndim(first) - 1, np.ndim(second) - 1, 0))
     values: Any = np.where(rows, first, second)
-    if values.ndim == 1 and (values == values[0]).all():
+    if values.ndim == 1 and _are_alike(values):
         values = values[0]
     return Block(values, ours.element, ours.base)
 
@@ -302,7 +323,7 @@ def _merged(mask: Array, new: Any, old: Any) -> Any:
 
 def guarded(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function of memory as threads call it: each loads its own, thread 0 writes."""
-    if name not in _OF_MEMORY:
+    if name not in OF_MEMORY:
         return function
     if name == "load":
         return _load(function)
@@ -329,7 +350,7 @@ def guarded(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _together(value: Any) -> Any:
     """Return a value without a row for each thread, if all have the same."""
-    if not varies(value) or not (value.values == value.values[0]).all():
+    if not varies(value) or not _are_alike(value.values):
         return value
     values = value.values[:1] if value.shape else value.values[0]
     return Block(values, value.element, value.base)
@@ -358,7 +379,7 @@ def _load(function: Callable[..., Any]) -> Callable[..., Any]:
     return load
 
 
-_OF_MEMORY = (
+OF_MEMORY = (
     "load", "store", "atomic_add", "atomic_max", "atomic_min", "atomic_and", "atomic_or",
     "atomic_xor", "atomic_xchg", "atomic_cas", "atomic_load", "atomic_store", "atomic_poll",
 )  # fmt: skip

@@ -2,6 +2,7 @@
 
 import importlib.util
 import sys
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ import pytest
 import simrank
 import simrank.distributed as dist
 import simrank.distributed.symmetric_memory as symm_mem
+from simrank.errors import DeadlockError, UnsupportedError
 
 triton = pytest.importorskip("triton")
 tl = pytest.importorskip("triton.language")
@@ -53,7 +55,9 @@ def signal_op(sig_addr, signal, sig_op, pe): ...
 def signal_wait_until(sig_addr, cmp_, cmp_val): ...
 def putmem_nbi_warp(dest, source, bytes, pe): ...
 def putmem_signal_block(dest, source, bytes, sig_addr, signal, sig_op, pe): ...
+def putmem_signal_warp(dest, source, bytes, sig_addr, signal, sig_op, pe): ...
 def barrier_all_block(): ...
+def team_sync_block(team): ...
 def team_n_pes(team): ...
 def remote_mc_ptr(team, ptr): ...
 def broadcastmem_block(team, dest, source, nelems, pe_root): ...
@@ -204,6 +208,64 @@ def add_everywhere(buffer):
 
 
 @triton.jit
+def add_everywhere_by_thread(buffer):
+    everywhere = shmem.remote_mc_ptr(0, buffer)
+    with simt.simt_exec_region() as (thread, _):
+        reduce_one_part(everywhere)
+        if thread == 0:
+            reduce_one_part(everywhere)
+
+
+@triton.jit
+def warps_put_and_signal(buffer, signal, peer):
+    with simt.simt_exec_region() as (thread, _):
+        if thread < 96:
+            add = shmem.NVSHMEM_SIGNAL_ADD
+            shmem.putmem_signal_warp(buffer, buffer, 4, signal, 5, add, peer)
+    shmem.signal_wait_until(signal, shmem.NVSHMEM_CMP_GE, 15)
+
+
+@triton.jit
+def signal_twice(signal, out):
+    if dl.rank() == 0:
+        dl.wait(signal, 2, "sys", "acquire", waitValue=1)
+        tl.store(out, 1)
+    else:
+        dl.notify(signal, 0, signal=1)
+        for _ in range(20):
+            tl.load(signal, volatile=True)
+        dl.notify(signal, 0, signal=2)
+        dl.notify(signal + 1, 0, signal=1)
+
+
+@triton.jit
+def wait_for_minus_one(signal, out):
+    dl.wait(signal.to(tl.pointer_type(tl.uint32)), 1, "sys", "acquire", waitValue=-1)
+    tl.store(out, 1)
+
+
+@triton.jit
+def notify_what_is_given(signal):
+    dl.notify(signal, 0)
+
+
+@triton.jit
+def symm_at_of_a_block(signal):
+    tl.store(dl.symm_at(signal + tl.arange(0, 2), 0), 1)
+
+
+@triton.jit
+def put_of_a_block(signal):
+    lanes = signal + tl.arange(0, 2)
+    shmem.putmem_nbi_warp(lanes, lanes, 4, 0)
+
+
+@triton.jit
+def meet_in_teams(team):
+    shmem.team_sync_block(team)
+
+
+@triton.jit
 def meet_on_amd(pads, out, rank, world_size):
     thread = hip.thread_idx(0)
     if thread < world_size:
@@ -316,6 +378,91 @@ def test_multimem_red_adds_at_every_rank(run):
             ctx.synchronize()
 
     run(body, 3, races="error")
+
+
+def test_every_thread_does_a_multimem_red(run):
+    """As with atomics of one place, also where all give the same."""
+
+    def body(rank, ctx):
+        dist.init_process_group("nccl")
+        buffer = symmetric(4, simrank.float32)
+        add_everywhere_by_thread[(1,)](buffer, num_warps=2)
+        ctx.synchronize()
+        dist.barrier()
+        assert buffer.tolist() == [2 * 65.0, 0.0, 0.0, 0.0]
+
+    run(body, 2, races="error")
+
+
+def test_every_warp_adds_to_a_signal_that_warps_add_to(run):
+    """Three of four, with the same arguments."""
+
+    def body(rank, ctx):
+        dist.init_process_group("nccl")
+        buffer, signal = symmetric(4, simrank.float32), symmetric(1, simrank.int64)
+        warps_put_and_signal[(1,)](buffer, signal, 1 - rank)
+        assert signal.item() == 15
+
+    run(body, 2)
+
+
+def test_a_signal_that_has_been_waited_for_may_go_on(run):
+    """While others are still waited for: each is looked at by a thread of its own."""
+
+    def body(rank, ctx):
+        dist.init_process_group("nccl")
+        signal, out = symmetric(2, simrank.int64), ctx.zeros(1)
+        signal_twice[(1,)](signal, out)
+        assert out.item() == 1 - rank
+
+    run(body, 2)
+
+
+def test_the_value_that_is_waited_for_is_one_of_the_signals_type(run):
+    """As a register holds it: minus one is the largest unsigned number."""
+
+    def body(rank, ctx):
+        dist.init_process_group("nccl")
+        signal, out = symmetric(1, simrank.int32), ctx.zeros(1)
+        signal.fill_(-1)
+        wait_for_minus_one[(1,)](signal, out)
+        assert out.item() == 1
+
+    run(body, 1)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "words"),
+    [
+        (notify_what_is_given, "the dtype of signal ptr should be uint64"),
+        (symm_at_of_a_block, "only support scalar pointer"),
+        (put_of_a_block, "a library's function of a block"),
+    ],
+)
+def test_pointers_that_the_library_does_not_take_are_refused(run, kernel, words):
+    """A signal of 32 bits too: what lies behind it would be written over."""
+
+    def body(rank, ctx):
+        dist.init_process_group("nccl")
+        signal = symmetric(2, simrank.int32)
+        kernel[(1,)](signal)
+        with pytest.raises((ValueError, UnsupportedError), match=words):
+            signal.tolist()
+
+    run(body, 1)
+
+
+@pytest.mark.parametrize("is_same", [True, False])
+def test_teams_of_the_same_ranks_meet_apart(run, is_same):
+    """Who calls the barrier of another team is waited for, as by the library."""
+
+    def body(rank, ctx):
+        dist.init_process_group("nccl")
+        meet_in_teams[(1,)](0 if is_same else 2 * rank)
+        ctx.synchronize()
+
+    with nullcontext() if is_same else pytest.raises(DeadlockError, match="1 of 2 ranks"):
+        run(body, 2)
 
 
 def test_threads_of_amd_meet_and_count(run):

@@ -165,3 +165,22 @@ def test_the_main_program_is_told_of_a_kernel_that_failed_before_it_reads_what_i
         out.numpy()
     add_kernel[(1,)](x, x, out, 4, BLOCK=1024)
     assert out.tolist() == [0.0] * 4
+
+
+@triton.jit
+def copy_one(source, target):
+    tl.store(target, tl.load(source))
+
+
+def test_a_part_seen_as_another_type_is_an_argument_like_others(ctx):
+    """Its storage need not have room for whole elements of that type."""
+    whole = ctx.arange(10, dtype=simrank.uint8)
+    words, long = whole[:4].view(simrank.int32), whole[:8].view(simrank.int64)
+    out = ctx.zeros(1, dtype=simrank.int32)
+    copy_one[(1,)](words, out)
+    assert out.item() == 0x03020100
+    out.fill_(-1)
+    copy_one[(1,)](out, words)
+    copy_one[(1,)](long, out)
+    assert out.item() == -1
+    assert whole.tolist() == [255] * 4 + [4, 5, 6, 7, 8, 9]

@@ -41,6 +41,25 @@ def histogram(x, out, n, BLOCK: tl.constexpr):
     tl.atomic_add(out + bins, 1, mask=offs < n)
 
 
+@triton.jit
+def wait_while_minus_zero(flag, out):
+    if tl.program_id(0) == 0:
+        while tl.atomic_add(flag, -0.0).to(tl.int32, bitcast=True) != 0:
+            pass
+        tl.store(out, 1.0)
+    else:
+        for _ in range(8):
+            tl.load(out, volatile=True)
+        tl.atomic_xchg(flag, 0.0)
+
+
+@triton.jit
+def wait_while_nan(flag):
+    found = tl.atomic_add(flag, 0.0)
+    while found != found:
+        found = tl.atomic_add(flag, 0.0)
+
+
 def exchange(rank, ctx, ranks_that_play=(0, 1)):
     """Run ten rounds of ping-pong between two ranks."""
     PADS[rank] = ctx.zeros(4, dtype=simrank.int32)
@@ -67,6 +86,29 @@ def test_a_signal_that_never_comes_is_a_deadlock_that_names_kernel_program_and_l
     text = str(caught.value)
     assert "kernel 'ping_pong' program 0 waits for a change" in text
     assert "test_programs.py:" in text
+
+
+def test_a_zero_of_the_other_sign_ends_a_wait(run):
+    """It is equal, but its bits are others: kernels mark with it what has not arrived."""
+
+    def body(rank, ctx):
+        flag, out = ctx.full((1,), -0.0), ctx.zeros(1)
+        wait_while_minus_zero[(2,)](flag, out)
+        assert out.item() == 1
+
+    run(body, 1)
+
+
+def test_an_atomic_that_finds_the_same_nan_has_changed_nothing(run):
+    """Whoever waits for another value is parked, and reported when nobody writes one."""
+
+    def body(rank, ctx):
+        flag = ctx.full((1,), float("nan"))
+        wait_while_nan[(1,)](flag)
+        flag.item()
+
+    with pytest.raises(DeadlockError, match="waits for a change of byte 0"):
+        run(body, 1)
 
 
 def test_a_barrier_of_all_programs_ends_where_they_fit_on_the_device(run):

@@ -12,6 +12,8 @@ from simrank.errors import UnsupportedError
 triton = pytest.importorskip("triton")
 tl = pytest.importorskip("triton.language")
 
+from simrank.kernels.illegal import IllegalAccessError  # noqa: E402 - it needs triton
+
 
 @triton.jit
 def unary(
@@ -458,6 +460,33 @@ def test_a_vector_is_loaded_and_stored_at_one_time(run, seed):
             send_pairs[(1,)](pads, rank, 16)
 
     run(body, 2, seed=seed)
+
+
+@triton.jit
+def load_a_pair(x, out):
+    first, _ = tl.inline_asm_elementwise(
+        "ld.global.v2.b32 {$0, $1}, [$2];",
+        "=r,=r,l",
+        [x],
+        dtype=(tl.int32, tl.int32),
+        is_pure=True,
+        pack=1,
+    )
+    tl.store(out, first)
+
+
+def test_a_vector_lies_at_a_multiple_of_its_size(run):
+    """Else hardware gives up: its elements alone would be aligned."""
+
+    def body(rank, ctx):
+        x, out = ctx.arange(8, dtype=simrank.int32), ctx.zeros(1, dtype=simrank.int32)
+        load_a_pair[(1,)](x[2:], out)
+        assert out.item() == 2
+        load_a_pair[(1,)](x[3:], out)
+        with pytest.raises(IllegalAccessError, match="multiple of 8, the size of 2 uint32"):
+            out.item()
+
+    run(body, 1)
 
 
 @triton.jit

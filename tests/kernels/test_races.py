@@ -13,7 +13,7 @@ tl = pytest.importorskip("triton.language")
 
 from simrank.kernels import channels  # noqa: E402 - it needs triton
 from simrank.kernels.algorithms import KernelAlgorithm  # noqa: E402
-from simrank.kernels.happens import ProgramRaceError  # noqa: E402
+from simrank.kernels.happens import ProgramRaceError, races_of  # noqa: E402
 
 from . import published  # noqa: E402
 
@@ -299,3 +299,145 @@ def test_loads_with_gaps_count_for_what_they_load(run, first, num_races):
         ctx.synchronize()
 
     assert len(run(body, 2, races="report").races) == num_races
+
+
+@triton.jit
+def load_wider(buffer, flag, out):
+    if tl.program_id(0) == 0:
+        tl.store(buffer + 1, 7)
+        tl.atomic_add(flag, 1, sem="relaxed")
+    else:
+        while tl.atomic_add(flag, 0, sem="relaxed") != 1:
+            pass
+        tl.store(out, tl.load(buffer.to(tl.pointer_type(tl.int64))))
+
+
+def test_a_load_is_checked_for_every_byte_of_its_elements(run):
+    """A store may have written their last ones only."""
+
+    def body(rank, ctx):
+        buffer, flag = ctx.zeros(2, dtype=simrank.int32), ctx.zeros(1, dtype=simrank.int32)
+        out = ctx.zeros(1, dtype=simrank.int64)
+        load_wider[(2,)](buffer, flag, out)
+        assert out.item() == 7 << 32
+
+    assert len(run(body, 1, races="report").races) == 1
+
+
+@triton.jit
+def look_at_several(table, out, N: tl.constexpr):
+    flags = table + tl.arange(0, N)
+    if tl.program_id(0) == N:
+        seen = 0
+        while seen != N:
+            places = tl.load(flags).to(tl.pointer_type(tl.int32))
+            seen = tl.sum(tl.load(places, volatile=True))
+        tl.store(out, seen)
+    else:
+        flag = tl.load(table + tl.program_id(0)).to(tl.pointer_type(tl.int32))
+        tl.store(flag, 1)
+
+
+def test_a_volatile_load_looks_at_all_its_flags(run):
+    """Also where they lie in several buffers."""
+
+    def body(rank, ctx):
+        flags = [ctx.zeros(1, dtype=simrank.int32) for _ in range(4)]
+        table = simrank.tensor([flag.data_ptr() for flag in flags], dtype=simrank.int64)
+        out = ctx.zeros(1, dtype=simrank.int32)
+        look_at_several[(5,)](table, out, N=4)
+        assert out.item() == 4
+
+    run(body, 1, races="error")
+
+
+@triton.jit
+def count_up(flag):
+    tl.atomic_add(flag, 1, sem="acq_rel")
+
+
+def test_what_flags_carry_does_not_grow_with_the_launches(run):
+    """Programs that all are ordered behind are forgotten; launches of none change nothing."""
+
+    def body(rank, ctx):
+        flag = ctx.zeros(1, dtype=simrank.int32)
+        for num_programs in (0, 4, 4, 4, 0, 4):
+            count_up[(num_programs,)](flag)
+            flag.item()
+        known = races_of(flag.device.races)
+        (clocks,) = known.flags[flag.storage].values()
+        assert [len(clock) for clock in clocks.values()] == [4]
+
+    run(body, 1, races="error")
+
+
+@triton.jit
+def produce_late(x, flag, out):
+    if tl.program_id(0) == 0:
+        for _ in range(20):
+            tl.load(out + 1, volatile=True)
+        tl.store(x, 1.0)
+        tl.atomic_xchg(flag, 1, sem="release")
+    else:
+        while tl.atomic_add(flag, 0, sem="acquire") != 1:
+            pass
+        tl.store(out, tl.load(x))
+
+
+def test_what_the_host_has_set_back_is_changed_by_the_same_value_again(run):
+    """In the second launch the flag is stale: zero is read before one is stored."""
+
+    def body(rank, ctx):
+        x, out, flag = ctx.zeros(1), ctx.zeros(2), ctx.zeros(1, dtype=simrank.int32)
+        for _ in range(2):
+            x.zero_()
+            produce_late[(2,)](x, flag, out)
+        assert out[0].item() == 0
+
+    races = run(body, 1, races="report").races
+    assert any(isinstance(race, ProgramRaceError) for race in races)
+
+
+@triton.jit
+def store_zero_beside_a_load(x, out, counter):
+    if tl.program_id(0) == 0:
+        tl.store(x, 0.0)
+    else:
+        tl.store(out, tl.load(x))
+    tl.atomic_add(counter, 1, sem="release")
+
+
+@triton.jit
+def store_one(x, counter):
+    tl.store(x, 1.0)
+    tl.atomic_add(counter, 1, sem="release")
+
+
+def test_a_store_of_what_the_host_has_set_changes_nothing(run):
+    """Though an earlier launch had stored something else."""
+
+    def body(rank, ctx):
+        x, out, counter = ctx.zeros(1), ctx.zeros(1), ctx.zeros(1, dtype=simrank.int32)
+        store_one[(1,)](x, counter)
+        x.zero_()
+        store_zero_beside_a_load[(2,)](x, out, counter)
+        assert out.item() == 0
+
+    run(body, 1, races="error")
+
+
+@triton.jit
+def store_own_number(x, counter):
+    tl.store(x, tl.program_id(0).to(tl.float32))
+    tl.atomic_add(counter, 1, sem="release")
+
+
+def test_a_store_of_what_is_there_races_with_stores_of_something_else(run):
+    """In this order it changes nothing; in the other one it does."""
+
+    def body(rank, ctx):
+        x, counter = ctx.zeros(1), ctx.zeros(1, dtype=simrank.int32)
+        store_own_number[(2,)](x, counter)
+        ctx.synchronize()
+
+    assert len(run(body, 1, races="report").races) == 1

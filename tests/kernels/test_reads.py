@@ -24,6 +24,28 @@ def test_a_store_meets_exactly_the_loads_of_its_elements(loads, stored):
     assert found == expected
 
 
+@given(
+    loads=st.lists(
+        st.tuples(st.sampled_from([1, 4, 8]), st.sets(st.integers(0, 12), min_size=1)), max_size=9
+    ),
+    stored=st.sets(st.integers(0, 12), min_size=1),
+    itemsize=st.sampled_from([1, 4, 8]),
+)
+def test_elements_of_other_sizes_meet_where_they_share_a_byte(loads, stored, itemsize):
+    """Against sets of bytes."""
+
+    def bytes_of(elements, size):
+        return {element * size + byte for element in elements for byte in range(size)}
+
+    reads = Reads()
+    for reader, (size, elements) in enumerate(loads):
+        reads.add(np.array(sorted(elements)) * size, size, reader, 1, 0)
+    wanted = bytes_of(stored, itemsize)
+    expected = {r for r, (size, elements) in enumerate(loads) if bytes_of(elements, size) & wanted}
+    touched = reads.touched_by(np.array(sorted(stored)) * itemsize, itemsize)
+    assert {reader for reader, _, _ in touched} == expected
+
+
 @given(loads=LOADS, gone=st.sets(st.integers(1, 5)))
 def test_forgotten_programs_are_the_only_ones_that_go(loads, gone):
     """What is left is found as before, and new loads are found too."""

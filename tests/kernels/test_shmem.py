@@ -155,6 +155,30 @@ def put_by_symbol(dst, src, signal, size_bytes, pe):
     c_function("_signal_wait_until", [flag, 5, 1])
 
 
+@core.extern
+def wait_as_typed(flag, code, value, _semantic=None):
+    address, kind = core.dtype("int64"), core.dtype("int32")
+    return core.extern_elementwise(
+        "", "", [flag, code, value],
+        {
+            (address, kind, kind): ("nvshmem_int_wait_until", kind),
+            (address, kind, core.dtype("uint64")): ("nvshmem_uint64_wait_until", kind),
+        },
+        is_pure=False, _semantic=_semantic,
+    )  # fmt: skip
+
+
+@triton.jit
+def wait_for_the_upper_half(flag, out):
+    wait_as_typed(flag.to(tl.int64), 1, tl.full((), 0, tl.uint64))
+    tl.store(out, 1)
+
+
+@triton.jit
+def wait_with_wrong_types(flag):
+    wait_as_typed(flag.to(tl.int64), 1, 0.5)
+
+
 def parts(ctx, rank):
     """Return a buffer to receive into, one to send from, and the signal pad as int64."""
     dist.init_process_group("nccl")
@@ -219,6 +243,21 @@ def test_functions_are_known_by_their_names_in_c(run):
         assert dst.tolist() == [float((rank - 1) % 4)] * 8
 
     run(body, 4, seed=3, races="error")
+
+
+def test_of_several_names_in_c_the_types_of_the_arguments_choose(run):
+    """As Triton does: the first that is known may be of other elements."""
+
+    def body(rank, ctx):
+        dist.init_process_group("nccl")
+        flag, out = simrank.full((1,), 1 << 32, dtype=simrank.int64), ctx.zeros(1)
+        wait_for_the_upper_half[(1,)](flag, out)
+        assert out.item() == 1
+        wait_with_wrong_types[(1,)](flag)
+        with pytest.raises(ValueError, match="input arg type does not match"):
+            flag.item()
+
+    run(body, 1)
 
 
 @pytest.mark.parametrize("world_size", [2, 4, 8])

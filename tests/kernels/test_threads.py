@@ -12,6 +12,7 @@ triton = pytest.importorskip("triton")
 tl = pytest.importorskip("triton.language")
 
 from triton.language import core  # noqa: E402
+from triton.language.core import _aggregate as aggregate  # noqa: E402
 
 REGISTER = "llvm.nvvm.read.ptx.sreg"
 
@@ -147,6 +148,19 @@ def leave_a_loop(out):
 
 
 @triton.jit
+def pack_threads(out):
+    found = tl.inline_asm_elementwise(
+        "mov.b32 $0, $2; mov.b32 $1, $3;",
+        "=r,=r,r,r",
+        [thread(0)],
+        dtype=tl.int32,
+        is_pure=True,
+        pack=2,
+    )
+    put(out, found)
+
+
+@triton.jit
 def skip_a_round(out):
     for n in range(thread(0), 100, 128):
         found = n + 1
@@ -220,6 +234,7 @@ def test_each_thread_meets_one_peer(run, world_size):
         (block_of_each, "blocks that differ between threads"),
         (leave_a_loop, "`return` where"),
         (skip_a_round, "`continue` where"),
+        (pack_threads, "packed scalars"),
     ],
 )
 def test_what_only_some_threads_would_do_is_refused(run, kernel, words):
@@ -345,3 +360,83 @@ def test_inline_assembly_tells_threads_apart(run):
         np.testing.assert_array_equal(launched(ctx, store_where_assembly_says, 128, 20), expected)
 
     run(body, 1, races="error")
+
+
+@triton.jit
+def choose_among_few(out, values):
+    me = thread(0)
+    if me < 5:
+        put(out + me, look(values + me) if me < 10 else look(values - 1))
+
+
+def test_a_side_of_a_conditional_expression_that_no_thread_takes_is_not_done(run):
+    """Where an `if` around it has left out those that would."""
+
+    def body(rank, ctx):
+        values = simrank.arange(7, 12, dtype=simrank.int32)
+        assert launched(ctx, choose_among_few, 6, values).tolist() == [7, 8, 9, 10, 11, 0]
+
+    run(body, 1)
+
+
+@aggregate
+class Cell:
+    """A place in memory."""
+
+    place: tl.tensor
+
+    @triton.jit
+    def fill(self):
+        """Write to it."""
+        tl.store(self.place, 1)
+
+
+@triton.jit
+def add_by_method(out):
+    if thread(0) == 5:
+        out.atomic_add(1)
+
+
+@triton.jit
+def store_by_aggregate(out):
+    cell = Cell(out)
+    if thread(0) == 5:
+        cell.fill()
+
+
+@pytest.mark.parametrize("kernel", [add_by_method, store_by_aggregate])
+def test_methods_write_as_functions_do_where_threads_differ(run, kernel):
+    """Thread 0 alone writes a scalar, so where it is left out nothing is written by others."""
+
+    def body(rank, ctx):
+        with pytest.raises(UnsupportedError, match="only some threads"):
+            launched(ctx, kernel, 1)
+
+    run(body, 1)
+
+
+def test_programs_that_ask_for_threads_are_not_run_in_lockstep(run):
+    """A row of a scalar is a thread's or a program's, never both."""
+
+    def body(rank, ctx):
+        with pytest.raises(ValueError, match="asks which thread it is"):
+            launched(ctx, own_ways, 128, mode="batched")
+
+    run(body, 1)
+
+
+@triton.jit
+def keep_signs(out):
+    zero = tl.cast(0.0, tl.float32)
+    if thread(0) > 5:
+        zero = zero * -1.0
+    put(out + thread(0), zero.to(tl.int32, bitcast=True) < 0)
+
+
+def test_zeros_of_two_signs_are_not_alike(run):
+    """Though they are equal."""
+
+    def body(rank, ctx):
+        assert launched(ctx, keep_signs, 128).tolist() == [0] * 6 + [1] * 122
+
+    run(body, 1)

@@ -40,10 +40,15 @@ def load(
         return found
     if other is not None and mask is None:
         raise ValueError("`other` cannot be provided without `mask`")
-    programs = machine.now()
-    if programs.sync is not None:
-        programs.sync.before_load(pointer, volatile=volatile or cache_modifier == ".cv")
-    return memory.load(pointer, mask, other)
+    sync = machine.now().sync
+    if sync is None:
+        return memory.load(pointer, mask, other)
+    is_look = volatile or cache_modifier == ".cv"
+    sync.before_load(pointer, volatile=is_look)
+    loaded = memory.load(pointer, mask, other)
+    if is_look:
+        sync.after_look()
+    return loaded
 
 
 def store(

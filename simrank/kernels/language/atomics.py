@@ -225,7 +225,7 @@ def _on_element(
     old = before if element.memory is element.compute else before.astype(element.compute)
     view[index] = _rounded(compute(old, *operands), element)
     if sync is not None:
-        changed = bool(view[index] != before)
+        changed = _differ(view[index], before)
         sync.applied(
             storage, index * element.itemsize, (index + 1) * element.itemsize, changed=changed
         )
@@ -277,13 +277,19 @@ def _on_storage(
     before = view[places] if sync is not None else None
     old = _in_order(view, places, operands, element, compute, wants_old=wants_old)
     if sync is not None:
-        changed = bool((view[places] != before).any())
+        changed = _differ(view[places], before)
         low, high = int(places.min()), int(places.max()) + 1
         sync.applied(storage, low * element.itemsize, high * element.itemsize, changed=changed)
         if sync.races is not None:
             hands = changed or (bool(operands) and order.releases)
             sync.races.atomic(storage, places, element.itemsize, order, hands=hands)
     return old
+
+
+def _differ(now: Any, before: Any) -> bool:
+    """Whether elements have other bits: a NaN is no change, a zero of another sign is one."""
+    found: bool = now.tobytes() != before.tobytes()
+    return found
 
 
 def _in_order(

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from simrank.errors import UnsupportedError
 from simrank.kernels import threads
+from simrank.kernels.block import as_block
 from simrank.kernels.language.libdevice import num_threads
 
 if TYPE_CHECKING:
@@ -39,11 +40,12 @@ def extern_elementwise(
 
     Raises:
         UnsupportedError: There is no source of it here.
+        ValueError: There are several, none for arguments of these types; Triton's words.
     """
     from simrank.kernels.libraries import by_symbol  # noqa: PLC0415 - it is built on the language
 
     del lib_path, is_pure
-    symbols = list(dict.fromkeys(found[0] for found in arg_type_symbol_dict.values()))
+    symbols = _symbols(args, arg_type_symbol_dict)
     found = [SYMBOLS.get(symbol) or by_symbol(symbol) for symbol in symbols]
     known = next((function for function in found if function is not None), None)
     if known is None:
@@ -51,6 +53,20 @@ def extern_elementwise(
             f"the external function {' or '.join(symbols)} of library '{lib_name}' is not supported"
         )
     return known(*args)
+
+
+def _symbols(args: Sequence[Any], by_types: dict[Any, Any]) -> list[str]:
+    """Return the names that a function may have: of several the one for the arguments' types."""
+    symbols = list(dict.fromkeys(found[0] for found in by_types.values()))
+    if len(symbols) == 1:
+        return symbols
+    given = tuple(as_block(arg).dtype for arg in args)
+    of_these = [found[0] for types, found in by_types.items() if tuple(types) == given]
+    if not of_these:
+        raise ValueError(
+            f"input arg type does not match. Expect one of {list(by_types)}, got {given}"
+        )
+    return of_these
 
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {"extern_elementwise": extern_elementwise}

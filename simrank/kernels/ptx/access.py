@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from simrank.errors import SimrankError, UnsupportedError
-from simrank.kernels import machine, memory, types
+from simrank.kernels import illegal, machine, memory, types
 from simrank.kernels.block import Block
 from simrank.kernels.language.atomics import (
     Order,
@@ -94,12 +94,14 @@ def _pointer(
 
     Raises:
         PublishedError: Several programs run in lockstep: each must do it at its own time.
+        IllegalAccessError: A vector does not lie at a multiple of its size.
     """
     if len(machine.now()) > 1:
         raise memory.PublishedError
     address = operand.parts[0] if operand.kind == "memory" else operand
     places = lanes_of.read(address, "b64", lanes).view(np.int64) + int(operand.value)
     if width > 1:
+        illegal.check_vectors(machine.now(), places, access.element, width)
         offsets = np.arange(width, dtype=np.int64) * access.element.itemsize
         places = places[:, None] + offsets
     return Block(places.reshape(1, -1), types.pointer_to(access.element))

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 # What each thread does for itself, even where all have the same operands.
-_EACH_THREAD = ("atom", "red", "shfl", "vote")
+_EACH_THREAD = {"atom", "red", "shfl", "vote"}  # "red" of `multimem.red` too
 _LETTERS = set("rlhfdcnq") | set("sv")  # The last two are AMD's.
 
 
@@ -60,6 +60,8 @@ def inline_asm_elementwise(
     snippet, wanted = parse(str(asm)), _constraints(str(constraints))
     blocks = [_input(as_block(arg), int(pack)) for arg in args]
     by_thread = threads.num_threads() if _is_by_thread(snippet, blocks) else 0
+    if by_thread and pack > 1:
+        raise UnsupportedError("inline assembly on packed scalars that differ between threads")
     rows, shape, values = _spread(
         blocks, is_per_program=_is_per_program(str(asm)), num_threads=by_thread
     )
@@ -126,7 +128,7 @@ def _is_by_thread(snippet: Snippet, blocks: Sequence[Block]) -> bool:
             raise UnsupportedError("inline assembly on blocks that differ between threads")
         return False
     return differs or any(
-        instruction.opcode[0] in _EACH_THREAD
+        not _EACH_THREAD.isdisjoint(instruction.opcode[:2])
         or any(part.kind == "special" for part in instruction.operands)
         for instruction in snippet.instructions
     )

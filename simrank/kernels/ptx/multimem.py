@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from simrank.errors import UnsupportedError
-from simrank.kernels import machine, memory, multicast, types
+from simrank.kernels import illegal, machine, memory, multicast, types
 from simrank.kernels.block import Block
 from simrank.kernels.language.atomics import Order, modify, unchanged
 from simrank.kernels.ptx.compute import PACKED, TYPES, bits_of, read_as
@@ -90,6 +90,8 @@ def _pointers(
     count = num_registers * access.per_register
     offsets = np.arange(count, dtype=np.int64) * access.element.itemsize
     kind = types.pointer_to(access.element)
+    if count > 1:
+        illegal.check_vectors(machine.now(), first, access.element, count)
     return [
         Block((places[:, None] + offsets).reshape(1, -1), kind)
         for places in multicast.places(first)
