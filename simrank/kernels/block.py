@@ -55,6 +55,7 @@ class Shape(tuple[int, ...]):
 
 
 _SCALAR = Shape()
+_EVERYTHING = slice(None)
 
 
 class Anchor:
@@ -134,6 +135,12 @@ class Block:
         return f"Block({self.type}, {self.values})"
 
     def __getitem__(self, index: Any) -> Block:
+        if type(index) is tuple and len(index) == 2 and self.values.ndim == 2:
+            first, second = index
+            if second is None and first == _EVERYTHING:
+                return Block(self.values[:, :, None], self.element, self.base)
+            if first is None and second == _EVERYTHING:
+                return Block(self.values[:, None], self.element, self.base)
         indices = index if isinstance(index, tuple | list) else (index,)
         for part in indices:
             if part is not None and not (isinstance(part, slice) and part == slice(None)):

@@ -13,7 +13,7 @@ from simrank.kernels.block import (
     addresses,
     aligned,
     as_block,
-    check_broadcast,
+    common_shape,
     pointee_of,
     scalar_of,
     wide,
@@ -34,7 +34,7 @@ def operands(first: Block, second: Any, *, divides: bool = False) -> tuple[Any, 
         ours, theirs = first.values, second.values
         both = type(ours) is _ndarray and type(theirs) is _ndarray
         if both and ours.shape[1:] != theirs.shape[1:]:
-            check_broadcast(first, second)
+            common_shape(ours.shape[1:], theirs.shape[1:])  # Raises if they do not go together.
             ours, theirs = aligned(ours, theirs)
         if own is other and not (divides and own.round is not None):
             return ours, theirs, own
@@ -103,7 +103,7 @@ def _move_pointer(first: Block, second: Any, name: str) -> Block:
     places, steps = pointer.values, offset.values
     are_blocks = type(places) is _ndarray and type(steps) is _ndarray
     if are_blocks and places.shape[1:] != steps.shape[1:]:
-        check_broadcast(pointer, offset)
+        common_shape(places.shape[1:], steps.shape[1:])
         places, steps = aligned(places, steps)
     # numpy makes int64 of a place and all integers but uint64; of arrays it does so slowly.
     if type(steps) is _ndarray or offset.element is uint64:
