@@ -106,6 +106,7 @@ class ProgramRaces:
         self.ends: list[int] = [0]  # By program: how many had ended when it did; 0 while it runs.
         self.num_ended = 0
         self._num_launches = 0
+        self._forgotten = 0  # Programs whose end was among the first so many are ordered anyway.
         self.signals = Signals()
         self._live: list[int] = []  # `num_ended` of each launch when it began, while it runs.
         self._past: Clock = {}  # What programs that have ended had taken over from running ones.
@@ -115,13 +116,26 @@ class ProgramRaces:
     def launched(self) -> Launched:
         """Return what is over for a launch that begins now."""
         self._past = self._running(self._past)
-        if not self._live or self._live[0] < self.num_ended:
-            oldest = self._live[0] if self._live else self.num_ended
-            for reads in self.reads.values():
-                reads.forget(lambda reader: 0 < self.ends[reader] <= oldest)
+        oldest = self._live[0] if self._live else self.num_ended
+        if oldest > self._forgotten:
+            self._forget(oldest)
         self._live.append(self.num_ended)
         self._num_launches += 1
         return Launched(self._num_launches, self.num_ended, dict(self._past))
+
+    def _forget(self, oldest: int) -> None:
+        """Drop what is known of programs that had ended before all that runs, or will, began."""
+        self._forgotten = oldest
+        for reads in self.reads.values():
+            reads.forget(lambda reader: 0 < self.ends[reader] <= oldest)
+        for flags in self.flags.values():
+            for by_scope in flags.values():
+                for scope, clock in by_scope.items():
+                    by_scope[scope] = {
+                        number: epoch
+                        for number, epoch in clock.items()
+                        if not 0 < self.ends[number] <= oldest
+                    }
 
     def over(self, behind: Launched) -> None:
         """Note that a launch has ended."""
