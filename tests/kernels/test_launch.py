@@ -165,3 +165,22 @@ def test_the_main_program_is_told_of_a_kernel_that_failed_before_it_reads_what_i
         out.numpy()
     add_kernel[(1,)](x, x, out, 4, BLOCK=1024)
     assert out.tolist() == [0.0] * 4
+
+
+@pytest.mark.parametrize(
+    ("grid", "kind", "named"),
+    [
+        ((5000 / 1024,), TypeError, "divide with triton.cdiv"),
+        (lambda meta: (5000 / meta["BLOCK"],), TypeError, "whole numbers"),
+        ((1, 65536), ValueError, "at most 2147483647, 65535, 65535 programs"),
+    ],
+)
+def test_a_grid_that_no_device_takes_is_refused(on_rank, grid, kind, named):
+    """It would silently run too few programs, or more than hardware can."""
+
+    def body(ctx):
+        x = ctx.ones(5000)
+        with pytest.raises(kind, match=named):
+            add_kernel[grid](x, x, x, 5000, BLOCK=1024)
+
+    on_rank(body)
