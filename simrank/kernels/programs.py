@@ -168,16 +168,20 @@ class ProgramRun:
 
     def waiting_programs(self, storage: Storage) -> str:
         """Return which programs wait for which bytes of the same storage, for reports."""
-        lows = {
-            number: sync.watch.polls[0][1]
+        waiting = {
+            number: sync
             for number, sync in sorted(self._live.items())
             if sync.watch is not None and sync.watch.polls[0][0] is storage
         }
+        lows = {number: sync.watch.polls[0][1] for number, sync in waiting.items() if sync.watch}
+        changes = dict.fromkeys(
+            f"{s.unmet[0]} to {s.unmet[1]}" for s in waiting.values() if s.unmet
+        )
         verb = "program {} waits" if len(lows) == 1 else "programs {} wait"
         places = list(dict.fromkeys(lows.values()))
-        shown = ", ".join(map(str, places[:_MAX_PLACES])) + ", ..." * (len(places) > _MAX_PLACES)
-        bytes_ = f"byte{'s' * (len(places) > 1)} {shown}"
-        return f"{verb.format(ids_text(list(lows)))} for a change of {bytes_}"
+        bytes_ = f"byte{'s' * (len(places) > 1)} {_first_few(places)}"
+        values = f" from {_first_few(list(changes))}" if changes else ""
+        return f"{verb.format(ids_text(list(lows)))} for a change of {bytes_}{values}"
 
     def pending_ranks(self) -> Iterator[tuple[int | None, str, CallSite | None]]:
         """Yield that some programs do not fit beside the others, for the deadlock report."""
@@ -191,6 +195,10 @@ class ProgramRun:
     def absent_ranks(self) -> Iterator[tuple[int, str]]:
         """Yield nothing: it waits for no rank."""
         return iter(())
+
+
+def _first_few(found: list[Any]) -> str:
+    return ", ".join(map(str, found[:_MAX_PLACES])) + ", ..." * (len(found) > _MAX_PLACES)
 
 
 def ids_text(ids: list[int]) -> str:
@@ -212,6 +220,8 @@ class ProgramSync:
     Attributes:
         programs: The program as the emulation sees it.
         watch: What it waits for now, or None.
+        unmet: A value that it has found, and the one that it waits for instead; None where it
+            waits for no value.
         races: Its clock, where races are looked for.
         num_effects: How often it changed memory.
     """
@@ -234,6 +244,7 @@ class ProgramSync:
         self._routes = run.routes
         self._own_rate: float = run.device.spec.memory_bandwidth_bytes_per_s
         self._sharing = run.sharing
+        self.unmet: tuple[Any, Any] | None = None
         self.races: Agent | None = None
         if run.known_races is not None:
             self._watchers.listener = run.known_races.signals.wrote
@@ -415,6 +426,7 @@ class ProgramSync:
 
     def end_wait(self, *, for_value: bool) -> None:
         """Note that a wait is over, and of which signals if it was for a value."""
+        self.unmet = None
         polls, self._polls = self._polls, []
         if for_value and self.races is not None:
             for storage, low, high, _ in polls:
@@ -470,6 +482,7 @@ class ProgramSync:
         while not np.all(found.values):
             if deadline_ps is not None:
                 if self.clock_ps >= deadline_ps:
+                    self.unmet = None
                     return found
                 self._polls.clear()
                 self._nap(min(ATOMIC_PS, deadline_ps - self.clock_ps))
