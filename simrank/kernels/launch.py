@@ -191,9 +191,11 @@ class TritonOperation(Operation):
         self.end()
 
     def end(self) -> None:
-        """Let go of the activity, which refers back, and complete."""
+        """Let go of memory, and of the activity, which refers back, and complete."""
         self._activity = None
         self.reaches = []
+        self.statistics.views.clear()
+        self.launch.forget_arguments()
         super().end()
 
     def drop(self) -> None:
@@ -273,6 +275,10 @@ class Launch:
         found = resources(self._linked.jit, self._bound, self._compiler_options, spec)
         if found is not None:
             self.ctas_per_sm, self.is_assumed = found.ctas_per_sm, False
+
+    def forget_arguments(self) -> None:
+        """Let go of the arguments: it has ended, and memory does not stay for who looks at it."""
+        self._bound = {}
 
     def body(self) -> Callable[[], Any]:
         """Return what runs the kernel once for the programs that run now."""

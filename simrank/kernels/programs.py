@@ -145,6 +145,7 @@ class ProgramRun:
         sync.programs = programs
         self._live[number] = sync
         machine.run(programs, self._body)
+        machine.set_running(None)  # Who ran before has gone on, or has ended.
         sync.finish()
         del self._live[number]
         self.num_ended += 1
@@ -155,7 +156,10 @@ class ProgramRun:
             self.engine.wake([following])
         if self._next >= self.total:
             self.engine.pending.pop(self, None)
-        if self.num_ended == self.total and self.known_races is not None:
+        if self.num_ended < self.total:
+            return
+        self._body = _nothing  # Its arguments are memory, which shall not stay.
+        if self.known_races is not None:
             assert self.behind is not None, "it was asked for with the races"
             self.known_races.over(self.behind)
 
@@ -195,6 +199,10 @@ class ProgramRun:
     def absent_ranks(self) -> Iterator[tuple[int, str]]:
         """Yield nothing: it waits for no rank."""
         return iter(())
+
+
+def _nothing() -> None:
+    """Stand for the body of a launch that is over."""
 
 
 def _first_few(found: list[Any]) -> str:

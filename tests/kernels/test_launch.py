@@ -184,3 +184,18 @@ def test_a_grid_that_no_device_takes_is_refused(on_rank, grid, kind, named):
             add_kernel[grid](x, x, x, 5000, BLOCK=1024)
 
     on_rank(body)
+
+
+@pytest.mark.parametrize("mode", ["batched", "tasks"])
+def test_an_operation_that_has_ended_keeps_no_memory(on_rank, mode):
+    """Whoever keeps it for its statistics does not keep the arguments of the launch."""
+
+    def body(ctx):
+        x = ctx.ones(5000)
+        operation = ctx.launch(add_kernel, (5,), x, x, x, 5000, BLOCK=1024, mode=mode)
+        ctx.synchronize()
+        del x
+        assert ctx.cuda.memory_allocated() == 0
+        assert operation.statistics.num_masked_lanes == 3 * 120
+
+    on_rank(body)
