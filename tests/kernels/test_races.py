@@ -200,6 +200,7 @@ def test_programs_that_store_different_values_to_one_place_race(run):
     assert run(body, 1, 0, races="report").races == []
     (race,) = run(body, 1, 1, races="report").races
     assert race.second.verb == "writes"
+    assert "to fix: let one program store there" in str(race)
 
 
 @triton.jit
