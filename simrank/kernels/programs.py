@@ -18,6 +18,7 @@ from simrank.engine.limits import PollReason
 from simrank.kernels import machine
 from simrank.kernels.block import Anchor
 from simrank.kernels.happens import races_of
+from simrank.kernels.listing import first_few, ids_text
 from simrank.kernels.machine import Programs
 from simrank.ranks import set_program
 from simrank.units import PS_PER_S
@@ -45,7 +46,6 @@ ATOMIC_PS = 300_000
 STORE_PS = 50_000
 # Assumed: half of the SMs saturate memory and links, so one program gets no more than this part.
 _SATURATING_PART = 0.5
-_MAX_PLACES = 8  # of those that are waited for, in reports
 
 
 class ProgramRun:
@@ -183,8 +183,8 @@ class ProgramRun:
         )
         verb = "program {} waits" if len(lows) == 1 else "programs {} wait"
         places = list(dict.fromkeys(lows.values()))
-        bytes_ = f"byte{'s' * (len(places) > 1)} {_first_few(places)}"
-        values = f" from {_first_few(list(changes))}" if changes else ""
+        bytes_ = f"byte{'s' * (len(places) > 1)} {first_few(places)}"
+        values = f" from {first_few(list(changes))}" if changes else ""
         return f"{verb.format(ids_text(list(lows)))} for a change of {bytes_}{values}"
 
     def pending_ranks(self) -> Iterator[tuple[int | None, str, CallSite | None]]:
@@ -203,23 +203,6 @@ class ProgramRun:
 
 def _nothing() -> None:
     """Stand for the body of a launch that is over."""
-
-
-def _first_few(found: list[Any]) -> str:
-    return ", ".join(map(str, found[:_MAX_PLACES])) + ", ..." * (len(found) > _MAX_PLACES)
-
-
-def ids_text(ids: list[int]) -> str:
-    """Return numbers as ranges, for example `0-3, 7`."""
-    parts: list[str] = []
-    start = previous = ids[0]
-    for number in [*ids[1:], -1]:
-        if number == previous + 1:
-            previous = number
-            continue
-        parts.append(str(start) if start == previous else f"{start}-{previous}")
-        start = previous = number
-    return ", ".join(parts)
 
 
 class ProgramSync:
