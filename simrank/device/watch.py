@@ -22,11 +22,13 @@ class Watch(Handle):
     """A wait for a change of some bytes.
 
     Attributes:
+        is_memory: True: no call of any rank need end it; for the deadlock report.
         polls: What was read last: (storage, first byte, last byte, version then).
         run: The kernel whose program waits, or None.
         program_id: Which program.
     """
 
+    is_memory = True
     __slots__ = ("polls", "program_id", "run")
 
     def __init__(

@@ -56,10 +56,18 @@ def waiting_report(engine: Engine) -> str:
 def _hint(engine: Engine) -> str | None:
     if engine.notes:  # Not the program's fault.
         return None
+    if _is_kernels_fault(engine):
+        return None
     kinds = {operation.is_collective for operation in engine.pending}
     if kinds == {True}:
         return _LOST_CALL
     return _LOST_PEER if kinds == {False} else None
+
+
+def _is_kernels_fault(engine: Engine) -> bool:
+    """Return whether kernels wait for memory while no operation waits for a call."""
+    waits = any(getattr(task.waiting, "is_memory", False) for task in engine.tasks)
+    return waits and not any(list(operation.absent_ranks()) for operation in engine.pending)
 
 
 def rank_states(engine: Engine) -> list[RankState]:

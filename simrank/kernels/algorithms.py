@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
+import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,8 @@ from simrank.units import parse_size
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from importlib.abc import Loader
+    from types import ModuleType
 
     from simrank.device import Tensor
     from simrank.kernels.launch import TritonOperation
@@ -125,7 +128,7 @@ def _load(reference: str) -> Any:
     """Return a module by file or dotted name.
 
     Raises:
-        ValueError: There is none.
+        ValueError: There is none, or it raised.
     """
     path = Path(reference) if reference.endswith(".py") else _path_of(reference)
     if path.is_file():
@@ -136,12 +139,28 @@ def _load(reference: str) -> Any:
         assert spec is not None, "a Python file has a loader"
         assert spec.loader is not None, "a Python file has a loader"
         module = sys.modules[name] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
+        _execute(spec.loader, module, path)
         return module
     try:
         return importlib.import_module(reference)
     except ModuleNotFoundError as error:
         raise ValueError(f"no module {reference} with a kernel ({error})") from None
+
+
+def _execute(loader: Loader, module: ModuleType, path: Path) -> None:
+    """Run a module's file; what it imports may lie beside it, or in the current folder."""
+    before = list(sys.path)
+    sys.path[:0] = [str(path.resolve().parent), ""]
+    try:
+        loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[module.__name__]
+        frames = traceback.extract_tb(error.__traceback__)
+        own = [frame for frame in frames if Path(frame.filename) == path.resolve()]
+        line = f":{own[-1].lineno}" if own else ""
+        raise ValueError(f"{path}{line} raised {type(error).__name__}: {error}") from error
+    finally:
+        sys.path[:] = before
 
 
 def _path_of(dotted: str) -> Path:

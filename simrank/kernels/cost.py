@@ -112,8 +112,8 @@ def _traffic(statistics: Statistics, device: Device) -> tuple[int, int, int]:
     hbm_bytes = all_bytes = link_ps = 0
     for traffic in statistics.traffic.values():
         moved = traffic.read_bytes + traffic.written_bytes
-        if traffic.storage.device is not device and traffic.storage.device is not None:
-            link_ps = max(link_ps, _link_ps(device, traffic.storage.device, moved))
+        if traffic.device is not device and traffic.device is not None:
+            link_ps = max(link_ps, _link_ps(device, traffic.device, moved))
             continue
         extent = max(traffic.high - traffic.low, 0)
         hbm_bytes += min(traffic.read_bytes, extent) + min(traffic.written_bytes, extent)

@@ -63,6 +63,10 @@ class ProgramRaceError(RaceError):
                 f'  to fix: signal with sem="release" after the {verb} and wait with '
                 'sem="acquire"; between devices with scope="sys"'
             )
+        else:
+            lines.append(
+                "  to fix: let one program store there, use an atomic, or order them by a signal"
+            )
         self.args = ("\n".join(lines),)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 
 MODES = ("auto", "batched", "masked", "one-by-one", "shuffled", "tasks")
 PRECISIONS = ("ieee", "hardware")
+# Source: CUDA C++ Programming Guide, technical specifications per compute capability.
+_MAX_GRID = (2**31 - 1, 65535, 65535)
 
 
 class TritonOperation(Operation):
@@ -188,9 +191,11 @@ class TritonOperation(Operation):
         self.end()
 
     def end(self) -> None:
-        """Let go of the activity, which refers back, and complete."""
+        """Let go of memory, and of the activity, which refers back, and complete."""
         self._activity = None
         self.reaches = []
+        self.statistics.views.clear()
+        self.launch.forget_arguments()
         super().end()
 
     def drop(self) -> None:
@@ -276,6 +281,10 @@ class Launch:
         if found is not None:
             self.ctas_per_sm, self.is_assumed = found.ctas_per_sm, False
 
+    def forget_arguments(self) -> None:
+        """Let go of the arguments: it has ended, and memory does not stay for who looks at it."""
+        self._bound = {}
+
     def body(self, *, forks: str = "") -> Callable[[], Any]:
         """Return what runs the kernel once for the programs that run now; see `link`."""
         seen = arguments.as_kernel_sees(self._linked.jit, self._bound)
@@ -347,15 +356,26 @@ def _grid(grid: Any, meta: dict[str, Any]) -> tuple[int, int, int]:
     """Return a grid as three numbers.
 
     Raises:
-        ValueError: It has more than three axes, or a size below zero.
+        TypeError: A size is no whole number.
+        ValueError: It has more than three axes, or a size that no device takes.
     """
     size = grid(meta) if callable(grid) else grid
     sizes = tuple(size) if isinstance(size, tuple | list) else (size,)
     if not 1 <= len(sizes) <= 3:
         raise ValueError(f"a grid has one to three axes, got {size!r}")
-    numbers = [int(number) for number in sizes] + [1] * (3 - len(sizes))
+    try:
+        numbers = [operator.index(number) for number in sizes] + [1] * (3 - len(sizes))
+    except TypeError:
+        raise TypeError(
+            f"a grid has whole numbers, got {size!r}\n  to fix: divide with triton.cdiv"
+        ) from None
     if min(numbers) < 0:
         raise ValueError(f"a grid has no negative size, got {size!r}")
+    if any(number > most for number, most in zip(numbers, _MAX_GRID, strict=True)):
+        raise ValueError(
+            f"a grid has at most {', '.join(map(str, _MAX_GRID))} programs along its axes, "
+            f"got {size!r}\n  to fix: use the first axis for what is long"
+        )
     return numbers[0], numbers[1], numbers[2]
 
 

@@ -25,19 +25,19 @@ class Traffic:
     """Bytes between the programs of a launch and one storage.
 
     Attributes:
-        storage: The storage.
+        device: Where the storage is; None: on the host.
         read_bytes: Loaded, masked-off lanes not counted.
         written_bytes: Stored and by atomics.
         low, high: The range of elements' bytes that was touched.
     """
 
-    __slots__ = ("high", "low", "read_bytes", "storage", "written_bytes")
+    __slots__ = ("device", "high", "low", "read_bytes", "written_bytes")
 
-    def __init__(self, storage: Storage) -> None:
-        self.storage = storage
+    def __init__(self, device: Device | None, size_bytes: int) -> None:
+        self.device = device
         self.read_bytes = 0
         self.written_bytes = 0
-        self.low = storage.size_bytes
+        self.low = size_bytes
         self.high = 0
 
 
@@ -91,7 +91,7 @@ class Statistics:
         self.num_steps += 1
         traffic = self.traffic.get(storage.address)
         if traffic is None:
-            traffic = self.traffic[storage.address] = Traffic(storage)
+            traffic = self.traffic[storage.address] = Traffic(storage.device, storage.size_bytes)
         low, high, itemsize = extent
         if writes:
             traffic.written_bytes += num_active * itemsize
@@ -139,7 +139,7 @@ class Statistics:
     def snapshot(self) -> Any:
         """Return the counts as they are, for `restore`."""
         traffic = {
-            address: (t.storage, t.read_bytes, t.written_bytes, t.low, t.high)
+            address: (t.device, t.read_bytes, t.written_bytes, t.low, t.high)
             for address, t in self.traffic.items()
         }
         lines = None if self.profile is None else self.profile.snapshot()
@@ -154,8 +154,8 @@ class Statistics:
         if self.profile is not None:
             self.profile.restore(lines)
         self.traffic = {}
-        for address, (storage, *counts) in traffic.items():
-            restored = self.traffic[address] = Traffic(storage)
+        for address, (device, *counts) in traffic.items():
+            restored = self.traffic[address] = Traffic(device, 0)
             restored.read_bytes, restored.written_bytes, restored.low, restored.high = counts
 
 

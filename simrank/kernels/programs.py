@@ -18,6 +18,7 @@ from simrank.engine.limits import PollReason
 from simrank.kernels import machine
 from simrank.kernels.block import Anchor
 from simrank.kernels.happens import races_of
+from simrank.kernels.listing import waiting_text
 from simrank.kernels.machine import Programs
 from simrank.ranks import set_program
 from simrank.units import PS_PER_S
@@ -45,7 +46,6 @@ ATOMIC_PS = 300_000
 STORE_PS = 50_000
 # Assumed: half of the SMs saturate memory and links, so one program gets no more than this part.
 _SATURATING_PART = 0.5
-_MAX_PLACES = 8  # of those that are waited for, in reports
 
 
 class ProgramRun:
@@ -146,6 +146,7 @@ class ProgramRun:
         sync.programs = programs
         self._live[number] = sync
         machine.run(programs, self._body)
+        machine.set_running(None)  # Who ran before has gone on, or has ended.
         sync.finish()
         del self._live[number]
         self.num_ended += 1
@@ -160,7 +161,8 @@ class ProgramRun:
             self._forget()
 
     def _forget(self) -> None:
-        """Note for race checks that nothing of it runs any more."""
+        """Let go of the arguments, and note for race checks that nothing of it runs any more."""
+        self._body = _nothing  # Its arguments are memory, which shall not stay.
         if self.known_races is not None:
             assert self.behind is not None, "it was asked for with the races"
             self.known_races.over(self.behind)
@@ -174,16 +176,16 @@ class ProgramRun:
 
     def waiting_programs(self, storage: Storage) -> str:
         """Return which programs wait for which bytes of the same storage, for reports."""
-        lows = {
-            number: sync.watch.polls[0][1]
+        waiting = {
+            number: sync
             for number, sync in sorted(self._live.items())
             if sync.watch is not None and sync.watch.polls[0][0] is storage
         }
-        verb = "program {} waits" if len(lows) == 1 else "programs {} wait"
-        places = list(dict.fromkeys(lows.values()))
-        shown = ", ".join(map(str, places[:_MAX_PLACES])) + ", ..." * (len(places) > _MAX_PLACES)
-        bytes_ = f"byte{'s' * (len(places) > 1)} {shown}"
-        return f"{verb.format(ids_text(list(lows)))} for a change of {bytes_}"
+        lows = {number: sync.watch.polls[0][1] for number, sync in waiting.items() if sync.watch}
+        changes = dict.fromkeys(
+            f"{s.unmet[0]} to {s.unmet[1]}" for s in waiting.values() if s.unmet
+        )
+        return waiting_text(lows, list(changes))
 
     def pending_ranks(self) -> Iterator[tuple[int | None, str, CallSite | None]]:
         """Yield that some programs do not fit beside the others, for the deadlock report."""
@@ -199,17 +201,8 @@ class ProgramRun:
         return iter(())
 
 
-def ids_text(ids: list[int]) -> str:
-    """Return numbers as ranges, for example `0-3, 7`."""
-    parts: list[str] = []
-    start = previous = ids[0]
-    for number in [*ids[1:], -1]:
-        if number == previous + 1:
-            previous = number
-            continue
-        parts.append(str(start) if start == previous else f"{start}-{previous}")
-        start = previous = number
-    return ", ".join(parts)
+def _nothing() -> None:
+    """Stand for the body of a launch that is over."""
 
 
 class ProgramSync:
@@ -218,6 +211,8 @@ class ProgramSync:
     Attributes:
         programs: The program as the emulation sees it.
         watch: What it waits for now, or None.
+        unmet: A value that it has found, and the one that it waits for instead; None where it
+            waits for no value.
         races: Its clock, where races are looked for.
         num_effects: How often it changed memory.
         is_free: Whether accesses are part of one that is paid for.
@@ -242,6 +237,7 @@ class ProgramSync:
         self._routes = run.routes
         self._own_rate: float = run.device.spec.memory_bandwidth_bytes_per_s
         self._sharing = run.sharing
+        self.unmet: tuple[Any, Any] | None = None
         self.races: Agent | None = None
         if run.known_races is not None:
             self._watchers.listener = run.known_races.signals.wrote
@@ -430,6 +426,7 @@ class ProgramSync:
 
     def end_wait(self, *, for_value: bool) -> None:
         """Note that a wait is over, and of which signals if it was for a value."""
+        self.unmet = None
         polls, self._polls = self._polls, []
         if for_value and self.races is not None:
             for storage, low, high, _ in polls:
@@ -485,6 +482,7 @@ class ProgramSync:
         while not np.all(found.values):
             if deadline_ps is not None:
                 if self.clock_ps >= deadline_ps:
+                    self.unmet = None
                     return found
                 self._polls.clear()
                 self._nap(min(ATOMIC_PS, deadline_ps - self.clock_ps))

@@ -64,6 +64,26 @@ def test_a_wrong_entry_is_named_with_its_key(options, named):
     assert named in str(caught.value)
 
 
+def test_a_module_of_a_kernel_may_import_what_lies_beside_it(tmp_path):
+    """As a script may."""
+    (tmp_path / "shared_parts.py").write_text(
+        "from benches.kernels.one_shot_all_reduce import *\n", encoding="utf-8"
+    )
+    path = tmp_path / "own.py"
+    path.write_text("from shared_parts import *\n", encoding="utf-8")
+    rows = bench.run({**SMALL, "algorithms": {"mine": {"kernel": str(path)}}})
+    assert {row["num_wrong"] for row in rows} == {0}
+
+
+def test_what_the_module_of_a_kernel_raises_is_a_mistake_of_the_benchmark(tmp_path):
+    """Each time, with its line; not a bug in simrank."""
+    path = tmp_path / "broken.py"
+    path.write_text("import triton\nimport no_such_module\n", encoding="utf-8")
+    for _ in range(2):
+        with pytest.raises(ConfigError, match=r"broken.py:2 raised ModuleNotFoundError: No module"):
+            bench.run({**SMALL, "algorithms": {"mine": {"kernel": str(path)}}})
+
+
 @pytest.mark.slow
 def test_the_example_benchmark_runs():
     """Kernels beside a schedule, all right; one slot is slower than four."""

@@ -184,3 +184,37 @@ def test_a_part_seen_as_another_type_is_an_argument_like_others(ctx):
     copy_one[(1,)](long, out)
     assert out.item() == -1
     assert whole.tolist() == [255] * 4 + [4, 5, 6, 7, 8, 9]
+
+
+@pytest.mark.parametrize(
+    ("grid", "kind", "named"),
+    [
+        ((5000 / 1024,), TypeError, "divide with triton.cdiv"),
+        (lambda meta: (5000 / meta["BLOCK"],), TypeError, "whole numbers"),
+        ((1, 65536), ValueError, "at most 2147483647, 65535, 65535 programs"),
+    ],
+)
+def test_a_grid_that_no_device_takes_is_refused(on_rank, grid, kind, named):
+    """It would silently run too few programs, or more than hardware can."""
+
+    def body(ctx):
+        x = ctx.ones(5000)
+        with pytest.raises(kind, match=named):
+            add_kernel[grid](x, x, x, 5000, BLOCK=1024)
+
+    on_rank(body)
+
+
+@pytest.mark.parametrize("mode", ["batched", "tasks"])
+def test_an_operation_that_has_ended_keeps_no_memory(on_rank, mode):
+    """Whoever keeps it for its statistics does not keep the arguments of the launch."""
+
+    def body(ctx):
+        x = ctx.ones(5000)
+        operation = ctx.launch(add_kernel, (5,), x, x, x, 5000, BLOCK=1024, mode=mode)
+        ctx.synchronize()
+        del x
+        assert ctx.cuda.memory_allocated() == 0
+        assert operation.statistics.num_masked_lanes == 3 * 120
+
+    on_rank(body)

@@ -111,6 +111,38 @@ def test_an_atomic_that_finds_the_same_nan_has_changed_nothing(run):
         run(body, 1)
 
 
+@triton.jit
+def wait_for_one(flag):
+    tl.atomic_poll(flag, 1)
+
+
+def test_a_hang_in_a_poll_says_what_memory_holds_and_what_is_awaited(run):
+    """A flag that was counted past its value hangs as one that nobody has set; they differ here."""
+
+    def body(rank, ctx):
+        wait_for_one[(1,)](ctx.full((1,), 2, dtype=simrank.int32))
+        ctx.synchronize()
+
+    with pytest.raises(DeadlockError) as caught:
+        run(body, 1)
+    assert "program 0 waits for a change of byte 0 from 2 to 1 of a buffer" in str(caught.value)
+
+
+def test_a_collective_behind_a_kernel_that_hangs_is_not_blamed(run):
+    """Every rank has issued it; the flag is what is missing."""
+
+    def body(rank, ctx):
+        dist.init_process_group("nccl")
+        x, flag = ctx.ones(1), ctx.zeros(1, dtype=simrank.int32)
+        wait_for_one[(1,)](flag)
+        dist.all_reduce(x)
+        ctx.synchronize()
+
+    with pytest.raises(DeadlockError) as caught:
+        run(body, 2)
+    assert "same collectives" not in str(caught.value)
+
+
 def test_a_barrier_of_all_programs_ends_where_they_fit_on_the_device(run):
     """132 SMs hold two programs each."""
 

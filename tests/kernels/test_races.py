@@ -200,6 +200,29 @@ def test_programs_that_store_different_values_to_one_place_race(run):
     assert run(body, 1, 0, races="report").races == []
     (race,) = run(body, 1, 1, races="report").races
     assert race.second.verb == "writes"
+    assert "to fix: let one program store there" in str(race)
+
+
+@triton.jit
+def meet_on_the_device(counter, target):
+    tl.atomic_add(counter, 1, sem="release")
+    while tl.atomic_add(counter, 0, sem="acquire") < target:
+        pass
+
+
+def test_flags_forget_programs_that_everything_is_ordered_behind(run):
+    """Else every launch makes the next ones slower, and takes more memory."""
+
+    def body(rank, ctx):
+        counter = ctx.zeros(1, dtype=simrank.int32)
+        for launch in range(20):
+            meet_on_the_device[(4,)](counter, 4 * (launch + 1))
+        ctx.synchronize()
+        known = races_of(ctx.devices[0].races)
+        clocks = [c for flags in known.flags.values() for f in flags.values() for c in f.values()]
+        assert max(len(clock) for clock in clocks) <= 4
+
+    assert run(body, 1, races="report").races == []
 
 
 @pytest.mark.parametrize(

@@ -434,6 +434,13 @@ def replaced(old: Any, new: Any) -> Any:
     return np.where(True, new, old)  # Of the shape of both.
 
 
+def _first_unequal(found: Block, wanted: Block) -> tuple[Any, Any]:
+    """Return the first value that is not the one that is wanted, and that one."""
+    pairs = zip(*map(np.ravel, np.broadcast_arrays(found.values, wanted.values)), strict=True)
+    first, other = next(pair for pair in pairs if pair[0] != pair[1])
+    return first, other
+
+
 def atomic_poll(
     pointer: Block,
     expected_value: Any,
@@ -448,19 +455,21 @@ def atomic_poll(
         raise ValueError("atomic_poll only supports acquire and relaxed semantics")
     if timeout_ns is not None and int(timeout_ns) < 0:
         raise ValueError("atomic_poll timeout_ns must be non-negative")
-    programs = machine.now()
+    sync = machine.now().sync
     element = memory.pointee(pointer)
     wanted = cast_to(as_block(expected_value), element)
 
     def holds() -> Block:
         found: Any = modify(pointer, [], None, order, unchanged)
         equal: Block = found == wanted
+        if sync is not None and not np.all(equal.values):
+            sync.unmet = _first_unequal(found, wanted)
         return equal
 
-    if programs.sync is None:
+    if sync is None:
         return Block(holds().values, int1)
     budget_ps = None if timeout_ns is None else int(timeout_ns) * 1000
-    found = programs.sync.wait_until(holds, budget_ps, for_value=True)
+    found = sync.wait_until(holds, budget_ps, for_value=True)
     return Block(found.values, int1)
 
 

@@ -1,0 +1,42 @@
+"""Numbers of programs and places as text, for reports."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_MAX_PLACES = 8  # of those that are waited for, in reports
+
+
+def first_few(found: Sequence[object]) -> str:
+    """Return the first of many, for example `0, 16, 32`."""
+    return ", ".join(map(str, found[:_MAX_PLACES])) + ", ..." * (len(found) > _MAX_PLACES)
+
+
+def ids_text(ids: list[int]) -> str:
+    """Return numbers as ranges, for example `0-3, 7`."""
+    parts: list[str] = []
+    start = previous = ids[0]
+    for number in [*ids[1:], -1]:
+        if number == previous + 1:
+            previous = number
+            continue
+        parts.append(str(start) if start == previous else f"{start}-{previous}")
+        start = previous = number
+    return ", ".join(parts)
+
+
+def waiting_text(lows: dict[int, int], changes: list[str]) -> str:
+    """Return which programs wait for which bytes.
+
+    Args:
+        lows: By program, the first byte that it waits for.
+        changes: From which value to which, where that is known.
+    """
+    verb = "program {} waits" if len(lows) == 1 else "programs {} wait"
+    places = list(dict.fromkeys(lows.values()))
+    bytes_ = f"byte{'s' * (len(places) > 1)} {first_few(places)}"
+    values = f" from {first_few(changes)}" if changes else ""
+    return f"{verb.format(ids_text(list(lows)))} for a change of {bytes_}{values}"
