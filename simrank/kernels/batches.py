@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from simrank.device.device import Device
+    from simrank.kernels.batch_races import LaunchStores
     from simrank.kernels.machine import Options, Statistics
 
 Array = np.ndarray[Any, Any]
@@ -45,6 +46,7 @@ class Grid:
         kernel: The kernel's name, for messages.
         statistics: Where what they do is counted.
         options: How the launch runs.
+        stores: Where stores are compared; None where races are not looked for.
 
     Attributes:
         num_splits: How often programs in lockstep would have gone different ways.
@@ -59,7 +61,9 @@ class Grid:
         kernel: str,
         statistics: Statistics,
         options: Options,
+        stores: LaunchStores | None = None,
     ) -> None:
+        self._stores = stores
         self.size = size
         self.num_splits = 0
         self.num_batches = 0
@@ -127,11 +131,8 @@ class Grid:
             before, first_step = self._statistics.snapshot(), self._statistics.num_steps
             try:
                 machine.run(programs, self._body(is_masked=is_masked))
-                self._starts_masked |= is_masked
-                continue
             except PublishedError:
-                programs.roll_back()
-                self._statistics.restore(before)
+                self._undo(programs, before)
                 others = [ids for ids, _ in reversed(work.waiting)]
                 self.left = np.concatenate([chosen, *others, work.rest])
                 raise
@@ -139,14 +140,25 @@ class Grid:
                 if not is_masked and not isinstance(error, Diverged):
                     raise
                 choices = getattr(error, "choices", None)
-            programs.roll_back()
-            self._statistics.restore(before)
+            else:
+                self._starts_masked |= is_masked
+                if self._stores is not None:
+                    self._stores.commit()
+                continue
+            self._undo(programs, before)
             if is_masked or choices is None:  # Whatever it was is met again without masks.
                 self._masked, self._starts_masked = None, False
                 work.waiting.append((chosen, False))
             else:
                 self._part(work, chosen, choices, self._statistics.num_steps - first_step + 1)
         return work.total
+
+    def _undo(self, programs: Programs, before: Any) -> None:
+        """Let what programs have done not have happened."""
+        programs.roll_back()
+        self._statistics.restore(before)
+        if self._stores is not None:
+            self._stores.drop()
 
     def _part(self, work: _Work, chosen: Array, choices: Array, steps: int) -> None:
         """Say how programs go on that would go different ways after some steps."""
@@ -172,7 +184,7 @@ class Grid:
         self.num_batches += 1
         return Programs(
             self.size, ids, self._device, self._statistics, self._kernel,
-            keeps_undo=True, options=self._options,
+            keeps_undo=True, options=self._options, stores=self._stores,
         )  # fmt: skip
 
     def _body(self, *, is_masked: bool) -> Callable[[], Any]:

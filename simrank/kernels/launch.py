@@ -12,6 +12,7 @@ from simrank.device import Operation, Tensor, current_stream
 from simrank.device.races import Accesses
 from simrank.engine import Activity
 from simrank.kernels import arguments, threads
+from simrank.kernels.batch_races import LaunchStores
 from simrank.kernels.batches import Grid
 from simrank.kernels.compiled import COMPILER_OPTIONS, resources, warm_kernel
 from simrank.kernels.cost import DEFAULT_CTAS_PER_SM, KernelCost, TimedStatistics, kernel_cost
@@ -82,7 +83,11 @@ class TritonOperation(Operation):
     def begin(self) -> None:
         """Run the programs, and take the time that they cost."""
         launch, device = self.launch, self.stream.device
-        grid = Grid(launch.grid, device, launch.name, self.statistics, launch.options)
+        rank = None if self._program is None else self._program.rank
+        stores = None
+        if device.races is not None:
+            stores = LaunchStores(device.races, launch.name, rank, self.statistics)
+        grid = Grid(launch.grid, device, launch.name, self.statistics, launch.options, stores)
         if self.mode == "tasks":
             self._start_tasks(grid)
             return

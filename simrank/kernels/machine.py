@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from simrank.device.device import Device
     from simrank.device.memory import Storage
+    from simrank.kernels.batch_races import LaunchStores
     from simrank.kernels.block import Block
     from simrank.kernels.profile import KernelProfile
 
@@ -189,6 +190,7 @@ class Programs:
         device: Where they run.
         statistics: Counts of the launch.
         undo: What was overwritten, newest last; None where nothing needs to be undone.
+        stores: Where their stores are compared; None where races are not looked for.
         sync: How a waiting program waits and publishes; None for kernels that do neither.
         kernel: The kernel's name, for messages.
         options: How the launch runs.
@@ -207,7 +209,9 @@ class Programs:
         keeps_undo: bool = False,
         sync: Any = None,
         options: Options = Options(),  # noqa: B008 - it is immutable
+        stores: LaunchStores | None = None,
     ) -> None:
+        self.stores = stores
         self.grid = grid
         self.ids = ids
         self.device = device

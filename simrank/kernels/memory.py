@@ -62,6 +62,7 @@ def store(pointer: Block, value: Any, mask: Any) -> None:
     values = block.values
     lanes = Lanes(places, active, "store")
     copies = _copies(programs, places)
+    owners = None if programs.stores is None else _owners(programs, places, values, active)
     if type(places) is _ndarray:
         if type(values) is not _ndarray or values.shape != places.shape:
             values = np.broadcast_to(aligned(places, values)[1], places.shape)
@@ -70,9 +71,19 @@ def store(pointer: Block, value: Any, mask: Any) -> None:
     elif active is not None and not active:
         return
     if pointer.base is not None:
-        _scatter(programs, pointer.base, places, values, element, (lanes, copies))
+        _scatter(programs, pointer.base, places, values, element, (lanes, copies, owners))
     else:
-        _scatter_anywhere(programs, places, values, element, copies)
+        _scatter_anywhere(programs, places, values, element, (copies, owners))
+
+
+def _owners(programs: Programs, places: Any, values: Any, active: Any) -> Array:
+    """Return which program does each lane of a store; the last where all do the same."""
+    ids = programs.ids
+    if type(places) is not _ndarray:
+        return ids if type(values) is _ndarray and len(values) == len(ids) else ids[-1:]
+    rows = ids if len(places) == len(ids) else ids[-1:]
+    spread = np.broadcast_to(rows.reshape((-1,) + (1,) * (places.ndim - 1)), places.shape)
+    return spread if active is None else spread[active]
 
 
 def _copies(programs: Programs, places: Any) -> int:
@@ -81,12 +92,15 @@ def _copies(programs: Programs, places: Any) -> int:
 
 
 def _scatter_anywhere(
-    programs: Programs, places: Any, values: Any, element: ElementType, copies: int
+    programs: Programs, places: Any, values: Any, element: ElementType, asked: tuple[int, Any]
 ) -> None:
     """Store to addresses that may lie in several storages, of several devices."""
+    copies, owners = asked
     for storage, chosen, own in segments(programs, places, element):
         part = values if chosen is None else values[chosen]
-        _scatter(programs, storage, own, part, element, (Lanes(own, None, "store"), copies))
+        lanes = Lanes(own, None, "store")
+        mine = owners if owners is None or chosen is None else owners[chosen]
+        _scatter(programs, storage, own, part, element, (lanes, copies, mine))
 
 
 def pointee(pointer: Any) -> ElementType:
@@ -305,10 +319,13 @@ def _scatter(
     places: Any,
     values: Any,
     element: ElementType,
-    asked: tuple[Lanes, int],
+    asked: tuple[Lanes, int, Any],
 ) -> None:
-    """Store to one storage; `asked` is what was asked for, and by how many programs each lane."""
-    lanes, copies = asked
+    """Store to one storage.
+
+    `asked` is what was asked for, by how many programs each lane, and by which.
+    """
+    lanes, copies, owners = asked
     storage = base.storage if isinstance(base, Anchor) else base
     view = launch_view(programs, storage, element.memory)
     num_lanes = num_active = 1
@@ -323,12 +340,15 @@ def _scatter(
         low, high = int(np.minimum.reduce(places, None)), int(np.maximum.reduce(places, None))
     if low < 0 or high >= len(view):
         if isinstance(base, Anchor):
-            _scatter_anywhere(programs, _absolute(base, places, element), values, element, copies)
+            elsewhere = _absolute(base, places, element)
+            _scatter_anywhere(programs, elsewhere, values, element, (copies, owners))
             return
         raise illegal.outside(programs, storage, lanes, element)
     extent = (low, high, element.itemsize)
     statistics = programs.statistics
     statistics.count(storage, num_lanes * copies, num_active * copies, extent, writes=True)
+    if programs.stores is not None and owners is not None:
+        _note(programs.stores, storage, places, np.asarray(values, view.dtype), owners)
     if type(places) is not _ndarray and type(values) is _ndarray:
         values = values.reshape(-1)[-1]  # Every program writes here; the last one stays.
     if programs.sync is not None:
@@ -339,6 +359,14 @@ def _scatter(
     if programs.undo is not None:
         programs.undo.append((view, places, view[places]))
     view[places] = values
+
+
+def _note(stores: Any, storage: Storage, places: Any, values: Array, owners: Array) -> None:
+    """Note a store for race checks, lane by lane also where all programs store to one place."""
+    if type(places) is not _ndarray and values.size > 1:
+        values = values.reshape(-1)
+        places = np.full(values.shape, places)
+    stores.note(storage, places, values, owners)
 
 
 def _publish(
