@@ -50,7 +50,6 @@ class Grid:
 
     Attributes:
         num_splits: How often programs in lockstep would have gone different ways.
-        num_batches: How many batches ran.
         left: Ids of programs that have not run, once one has turned out to publish.
     """
 
@@ -66,7 +65,6 @@ class Grid:
         self._stores = stores
         self.size = size
         self.num_splits = 0
-        self.num_batches = 0
         self.left = np.arange(size[0] * size[1] * size[2])
         self._device = device
         self._kernel = kernel
@@ -181,7 +179,6 @@ class Grid:
             work.waiting += reversed(self._groups(chosen, choices))
 
     def _programs(self, ids: Array) -> Programs:
-        self.num_batches += 1
         return Programs(
             self.size, ids, self._device, self._statistics, self._kernel,
             keeps_undo=True, options=self._options, stores=self._stores,

@@ -18,9 +18,9 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from simrank.engine import user_site
-from simrank.errors import RaceAccess, RaceError, at_text, us_text
+from simrank.errors import RaceAccess
 from simrank.kernels.reads import Reads
-from simrank.kernels.signals import Signals, Waiter, stale
+from simrank.kernels.signals import ProgramFindingError, Signals, Waiter, stale
 
 if TYPE_CHECKING:
     from simrank.device.memory import Storage
@@ -33,7 +33,7 @@ Clock = dict[int, int]  # Program's number -> its latest epoch that is known to 
 _SYS = -1  # Stands for all devices among the places where a release is seen.
 
 
-class ProgramRaceError(RaceError):
+class ProgramRaceError(ProgramFindingError):
     """Two programs of kernels touched the same bytes, and nothing orders them.
 
     Attributes:
@@ -43,31 +43,17 @@ class ProgramRaceError(RaceError):
         created_at: Where the memory was allocated, as `file.py:line`, or None.
     """
 
-    def __init__(
-        self,
-        time_ps: int,
-        rank: int | None,
-        first: RaceAccess,
-        second: RaceAccess,
-        created_at: str | None,
-    ) -> None:
-        super().__init__(time_ps, rank, first, second, created_at)
-        made = "" if created_at is None else f" (allocated at {created_at})"
-        lines = [
-            f"race (proved) at t={us_text(time_ps)}: nothing orders two programs{made}",
-            *(f"  {a.name} {a.verb}{at_text(a.file, a.line)}" for a in (first, second)),
-        ]
-        if "reads" in (first.verb, second.verb):
-            verb = "store" if second.verb == "reads" else "load"
-            lines.append(
-                f'  to fix: signal with sem="release" after the {verb} and wait with '
-                'sem="acquire"; between devices with scope="sys"'
-            )
-        else:
-            lines.append(
-                "  to fix: let one program store there, use an atomic, or order them by a signal"
-            )
-        self.args = ("\n".join(lines),)
+    def _head(self, time: str) -> str:
+        return f"race (proved) at t={time}: nothing orders two programs"
+
+    def _advice(self) -> str:
+        if "reads" not in (self.first.verb, self.second.verb):
+            return "let one program store there, use an atomic, or order them by a signal"
+        verb = "store" if self.second.verb == "reads" else "load"
+        return (
+            f'signal with sem="release" after the {verb} and wait with sem="acquire"; '
+            'between devices with scope="sys"'
+        )
 
 
 class _Shadow:

@@ -12,7 +12,7 @@ import numpy as np
 
 from simrank.kernels import machine, threads
 from simrank.kernels.block import Block, addresses, as_block
-from simrank.kernels.language.atomics import Order, modify
+from simrank.kernels.language.atomics import Order, modify, replaced, unchanged
 from simrank.kernels.types import int1
 
 if TYPE_CHECKING:
@@ -51,14 +51,6 @@ def _access(compute: Callable[..., Any], order: Order, *, each: bool) -> Callabl
     return call
 
 
-def _unchanged(old: Any) -> Any:
-    return old
-
-
-def _replaced(old: Any, new: Any) -> Any:
-    return np.where(True, new, old)
-
-
 def _table() -> dict[str, Callable[..., Any]]:
     found: dict[str, Callable[..., Any]] = {
         "thread_idx": thread_idx,
@@ -68,8 +60,8 @@ def _table() -> dict[str, Callable[..., Any]]:
     for name, sem in _SEMS.items():
         for place, scope in _SCOPES.items():
             order, end = Order(sem, scope), f"{name}_{place}"
-            found[f"load_{end}"] = _access(_unchanged, order, each=False)
-            found[f"store_{end}"] = _access(_replaced, order, each=False)
+            found[f"load_{end}"] = _access(unchanged, order, each=False)
+            found[f"store_{end}"] = _access(replaced, order, each=False)
             found[f"red_add_{end}"] = _access(np.add, order, each=True)
             found[f"atom_add_{end}"] = _access(np.add, order, each=True)
     return found

@@ -207,7 +207,9 @@ def _gather(
     places: Any,
     active: Any,
     element: ElementType,
+    copies: int = 0,
 ) -> Any:
+    """Load from one storage; `copies` as `_copies` says of places that have lost their rows."""
     if type(places) is not _ndarray:
         if active is not None:  # It is not, else it would be None.
             programs.statistics.count_masked(len(programs.ids))
@@ -216,7 +218,7 @@ def _gather(
     storage = base.storage if isinstance(base, Anchor) else base
     view = launch_view(programs, storage, element.carrier)
     statistics = programs.statistics
-    num_active, copies = places.size, _copies(programs, places)
+    num_active, copies = places.size, copies or _copies(programs, places)
     if active is not None:
         num_active = int(np.count_nonzero(active))
         if not num_active:
@@ -402,11 +404,11 @@ def _gather_anywhere(
     if active is None:
         return _gather_all(programs, places, element)
     found = np.zeros(places.shape, element.compute)
-    chosen_places = places[active].reshape(-1)
+    chosen_places, copies = places[active].reshape(-1), _copies(programs, places)
     flat = np.zeros(chosen_places.size, element.compute)
     for storage, chosen, own in segments(programs, chosen_places, element):
         flat[slice(None) if chosen is None else chosen] = _gather(
-            programs, storage, own, None, element
+            programs, storage, own, None, element, copies
         )
     found[active] = flat
     return found
@@ -419,9 +421,9 @@ def _gather_all(programs: Programs, places: Array, element: ElementType) -> Arra
         storage, _, own = parts[0]
         loaded: Array = _gather(programs, storage, own, None, element)
         return loaded
-    found = np.zeros(places.shape, element.compute)
+    found, copies = np.zeros(places.shape, element.compute), _copies(programs, places)
     for storage, chosen, own in parts:
-        found[chosen] = _gather(programs, storage, own, None, element)
+        found[chosen] = _gather(programs, storage, own, None, element, copies)
     return found
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from simrank.distributed.symmetric_memory import counterpart
 from simrank.kernels import machine, memory, threads, types
 from simrank.kernels.block import Block, as_block, constant
-from simrank.kernels.language.atomics import Order, modify
+from simrank.kernels.language.atomics import Order, modify, replaced, unchanged
 from simrank.ranks import require_rank
 
 if TYPE_CHECKING:
@@ -183,20 +183,12 @@ def signal_op(codes: Codes, sem: str = "relaxed", scope: str = "thread") -> Call
         if kind in codes.adds and len(places) == 1:
             times = threads.num_calls(scope)
         added = Block(values.astype(np.uint64).reshape(1, -1) * np.uint64(times), types.uint64)
-        compute = np.add if kind in codes.adds else _replaced
+        compute = np.add if kind in codes.adds else replaced
         order = Order(sem, "sys")
         modify(_each(there, types.uint64), [added], None, order, compute, wants_old=False)
         return status()
 
     return change
-
-
-def _replaced(old: Any, new: Any) -> Any:
-    return np.where(True, new, old)
-
-
-def _unchanged(old: Any) -> Any:
-    return old
 
 
 def wait_for(
@@ -213,7 +205,7 @@ def wait_for(
     flags, has_held = _each(places, element), np.zeros(len(places), bool)
 
     def look() -> Block:
-        found = modify(flags, [], None, Order("acquire", "sys"), _unchanged)
+        found = modify(flags, [], None, Order("acquire", "sys"), unchanged)
         np.logical_or(has_held, holds(np.asarray(found.values).reshape(-1)), out=has_held)
         return Block(has_held, types.int1)
 

@@ -14,16 +14,14 @@ if TYPE_CHECKING:
     from simrank.engine import CallSite
 
 
-class StaleSignalError(RaceError):
-    """A wait was over at once: its flag still had the value that an earlier launch had waited for.
-
-    Suspected, as a flag may be meant to be set once for all launches; it is reported, never raised.
+class ProgramFindingError(RaceError):
+    """Two programs of kernels did what may go wrong on hardware; its text has a line for each.
 
     Attributes:
-        time_ps: Simulated time of the second wait.
-        rank: Whose program waited.
-        first, second: The waits; `name` says which program of which rank.
-        created_at: Where the flag was allocated, as `file.py:line`, or None.
+        time_ps: Simulated time of what the second one did.
+        rank: Whose program that was.
+        first, second: What they did; `name` says which program of which rank.
+        created_at: Where the memory was allocated, as `file.py:line`, or None.
     """
 
     def __init__(
@@ -36,14 +34,39 @@ class StaleSignalError(RaceError):
     ) -> None:
         super().__init__(time_ps, rank, first, second, created_at)
         made = "" if created_at is None else f" (allocated at {created_at})"
-        lines = [
-            f"stale signal (suspected) at t={us_text(time_ps)}: a signal that an earlier launch "
-            f"had taken ended a wait{made}",
-            *(f"  {a.name} {a.verb}{at_text(a.file, a.line)}" for a in (first, second)),
-            "  to fix: set the flag back after the wait, or wait for a value that grows with every "
-            "launch",
-        ]
+        done = [f"  {a.name} {a.verb}{at_text(a.file, a.line)}" for a in (first, second)]
+        lines = [f"{self._head(us_text(time_ps))}{made}", *done, f"  to fix: {self._advice()}"]
         self.args = ("\n".join(lines),)
+
+    def _head(self, time: str) -> str:
+        """Return what happened at a time."""
+        raise NotImplementedError
+
+    def _advice(self) -> str:
+        """Return what to do about it."""
+        raise NotImplementedError
+
+
+class StaleSignalError(ProgramFindingError):
+    """A wait was over at once: its flag still had the value that an earlier launch had waited for.
+
+    Suspected, as a flag may be meant to be set once for all launches; it is reported, never raised.
+
+    Attributes:
+        time_ps: Simulated time of the second wait.
+        rank: Whose program waited.
+        first, second: The waits; `name` says which program of which rank.
+        created_at: Where the flag was allocated, as `file.py:line`, or None.
+    """
+
+    def _head(self, time: str) -> str:
+        return (
+            f"stale signal (suspected) at t={time}: a signal that an earlier launch had taken "
+            "ended a wait"
+        )
+
+    def _advice(self) -> str:
+        return "set the flag back after the wait, or wait for a value that grows with every launch"
 
 
 class Waiter(NamedTuple):

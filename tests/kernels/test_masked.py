@@ -133,6 +133,23 @@ def the_same_for_all(x_ptr, out_ptr, BLOCK: tl.constexpr):
     tl.store(out_ptr, 1.0)
 
 
+@triton.jit
+def by_address(x_ptr, out_ptr, BLOCK: tl.constexpr):
+    pid, lanes = tl.program_id(0), tl.arange(0, BLOCK)
+    same = (x_ptr.to(tl.int64) + 4 * lanes).to(tl.pointer_type(tl.float32))
+    x = tl.load(same, mask=lanes < 3, other=0.0) + tl.load(same)
+    own = (x_ptr.to(tl.int64) + 4 * (lanes + pid)).to(tl.pointer_type(tl.float32))
+    x += tl.load(own, mask=(lanes == 0) & (pid == 5), other=0.0)
+    tl.store(out_ptr + pid * BLOCK + lanes, x)
+
+
+def test_loads_by_address_are_counted_as_those_by_tensor_are(run):
+    """Also where one lane of all programs is left, or all programs have the same."""
+    alone, *others = (ran(run, by_address, m) for m in ("one-by-one", "batched", "masked"))
+    assert [other[1] for other in others] == [alone[1], alone[1]]
+    assert [other[0].tobytes() for other in others] == [alone[0].tobytes()] * 2
+
+
 def test_what_all_programs_load_and_store_is_counted_for_each(run):
     """Lockstep does it once; a device does it as often as there are programs."""
     alone, *others = (ran(run, the_same_for_all, m)[1] for m in ("one-by-one", "batched", "masked"))

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 _LEAVING = ("bra", "ret", "exit")  # What goes elsewhere than to the next instruction.
-_SECOND_IS_U32 = ("shl", "shr")
 
 
 class Lanes:
