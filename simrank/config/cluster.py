@@ -91,6 +91,7 @@ NOT_MEASURED = {
     "name",
     "count",
     "between",
+    "launch_queue",
     "lazy_loading",
     "gemm_table",
     "multicast",
@@ -121,6 +122,10 @@ class DeviceConfig(Sourced):
         kernel_floor_ps: Time of the smallest kernel in a stream.
         launch_overhead_ps: Host time to launch one operation.
         host_link_bandwidth_bytes_per_s: Rate between device and host, per direction.
+        launch_queue: Kernels, copies and collectives of one device that may be outstanding; a host
+            that runs further ahead waits. Source of the default: about 1,000 launches were measured
+            to be accepted before the host blocks (NVIDIA's developer forum, topic 68937); that the
+            streams of a device share the queue is assumed.
         lazy_loading: Whether a kernel's code is loaded at its first launch, which waits until
             the device is quiet (CUDA_MODULE_LOADING=LAZY, CUDA's default since 12.2).
         gemm_table: A table of measured matrix products, a built-in name or a CSV file.
@@ -138,6 +143,7 @@ class DeviceConfig(Sourced):
     kernel_floor_ps: Time = Field(alias="kernel_floor")
     launch_overhead_ps: Time = Field(alias="launch_overhead")
     host_link_bandwidth_bytes_per_s: Bandwidth = Field(alias="host_link")
+    launch_queue: Count = 1024
     lazy_loading: Flag = False
     gemm_table: Text | None = None
     multicast: Flag = False

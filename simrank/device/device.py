@@ -6,6 +6,7 @@ from math import ceil
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
+from simrank.device.launches import LaunchQueue
 from simrank.device.memory import DeviceMemory
 from simrank.device.stream import KernelOperation
 from simrank.engine import ActivityPool, Resource
@@ -59,6 +60,7 @@ class Device:
         pool: The activities on it.
         sms: Its SMs, as a shared resource; collectives hold some of them.
         loaded: Kernels whose code it has; None where all is loaded from the start.
+        launches: Its launch queue.
         streams: All of its streams, where that matters for loading.
     """
 
@@ -86,6 +88,7 @@ class Device:
         self.loaded: set[str] | None = set() if spec.lazy_loading else None
         self.streams: WeakKeyDictionary[Stream, None] = WeakKeyDictionary()
         self.memory = DeviceMemory(index, spec.memory_bytes, space)
+        self.launches = LaunchQueue(engine, spec.launch_queue)
         self.pool = ActivityPool(engine, solve_rates)
         self.sms = Resource("SMs", float(spec.num_sms))
         self.hbm = Resource("memory bandwidth", spec.memory_bandwidth_bytes_per_s / _PS_PER_S)

@@ -10,6 +10,7 @@ from weakref import ReferenceType, WeakValueDictionary
 import numpy as np
 from numpy.lib.array_utils import byte_bounds
 
+from simrank.device.writes import PendingWrites
 from simrank.engine import user_site
 from simrank.errors import OutOfMemoryError, SimrankError, UninitializedValueError
 from simrank.ranks import current_program
@@ -53,16 +54,6 @@ def _host_bytes(size_bytes: int) -> np.ndarray[Any, Any]:
             f"this machine has no {size_bytes} bytes of memory left for the values of a tensor\n"
             "  to fix: run shape-only with Context(data=False)"
         ) from None
-
-
-def _is_open(operation: Operation) -> bool:
-    """Return whether what an operation writes is not there: it has not ended, or has failed."""
-    return not operation.complete or operation.error is not None
-
-
-def _is_covered(write: tuple[Operation, int, int], low: int, high: int) -> bool:
-    """Return whether a failed write is written over."""
-    return write[0].complete and low <= write[1] and write[2] <= high
 
 
 # Multicast addresses lie above all memory, each in a span of its own.
@@ -224,7 +215,7 @@ class Storage:
         self.device = device
         self.size_bytes = size_bytes
         self.address = 0
-        self._writes: list[tuple[Operation, int, int]] | None = None
+        self._writes: PendingWrites | None = None
         self.is_real = device is None or device.has_values or size_bytes <= VALUES_UP_TO_BYTES
         self.has_values = self.is_real
         if device is not None:
@@ -262,39 +253,25 @@ class Storage:
 
     def note_write(self, operation: Operation, view: np.ndarray[Any, Any]) -> None:
         """Remember that an operation in flight will write `view`."""
-        low, high = self._bounds(view)
-        writes = self._writes
-        if writes is None:
-            self._writes = [(operation, low, high)]
-            return
-        writes[:] = [w for w in writes if _is_open(w[0]) and not _is_covered(w, low, high)]
-        writes.append((operation, low, high))
+        if self._writes is None:
+            self._writes = PendingWrites()
+        self._writes.note(operation, *self._bounds(view))
 
     def pending_writes(self, view: np.ndarray[Any, Any]) -> list[Operation]:
         """Return the operations in flight that write what `view` covers."""
-        if self._writes is None:
-            return []
-        low, high = self._bounds(view)
-        found = [w[0] for w in self._writes if w[1] < high and low < w[2] and _is_open(w[0])]
-        if not found and not any(_is_open(w[0]) for w in self._writes):
-            self._writes = None
-        return found
+        return self._writes.overlapping(*self._bounds(view)) if self._writes else []
 
     def write_over(self, view: np.ndarray[Any, Any]) -> None:
         """Forget failed writes that the host writes over now; what it covers is known again."""
-        low, high = self._bounds(view)
-        if self._writes is not None:
-            self._writes = [w for w in self._writes if not _is_covered(w, low, high)] or None
+        if self._writes:
+            self._writes.write_over(*self._bounds(view))
         if not self.has_values and view.nbytes == self.size_bytes:
             self.regain_values()
 
     def settle(self) -> None:
         """Forget writes that have ended: an operation that keeps its tensors refers back."""
-        writes = self._writes
-        while writes and not _is_open(writes[0][0]):  # They nearly always end in order.
-            del writes[0]
-        if not writes:
-            self._writes = None
+        if self._writes:
+            self._writes.settle()
 
     def lose_values(self) -> None:
         """Mark the bytes as unknown: an operation without values has written them."""

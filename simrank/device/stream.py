@@ -13,7 +13,7 @@ from simrank.engine import Activity, Handle, limits, user_site
 from simrank.engine.delays import STREAM
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from simrank.device.device import Device
     from simrank.engine import CallSite, Resource
@@ -33,6 +33,7 @@ class Operation(Handle):
         rank: The rank that issued it, or None.
         issue_ps: The host clock when it was issued; it does not begin before.
         start_ps: When it began, in picoseconds; -1 before.
+        is_launch: Whether it takes room in the device's launch queue.
         details: Facts for timelines (bytes, algorithm); empty unless somebody filled it.
     """
 
@@ -41,6 +42,7 @@ class Operation(Handle):
         "start_ps", "stream",
     )  # fmt: skip
     kind = "operation"
+    is_launch = True
 
     def __init__(
         self,
@@ -200,6 +202,7 @@ class MarkOperation(Operation):
 
     __slots__ = ()
     kind = "event"
+    is_launch = False
 
     def begin(self) -> None:
         """End at once."""
@@ -211,6 +214,7 @@ class WaitOperation(Operation):
 
     __slots__ = ("_target",)
     kind = "wait"
+    is_launch = False
 
     def __init__(self, stream: Stream, target: Handle) -> None:
         super().__init__(stream, "wait")
@@ -257,11 +261,16 @@ class Stream:
     def submit(self, operation: Operation, cost_ps: int | None = None) -> None:
         """Issue an operation: stamp it with the host clock after the launch was charged.
 
+        The host waits first if the device's launch queue is full (D1).
+
         Args:
             operation: Made for this stream.
             cost_ps: Host time of the launch in picoseconds; default: the device's.
         """
         engine = self.device.engine
+        if operation.is_launch:
+            self.make_room()
+            self.device.launches.num_outstanding += 1
         if self.device.loaded is not None:
             load_before(self, operation)
         if self.device.races is not None:
@@ -276,6 +285,12 @@ class Stream:
             self._start(operation)
         else:
             self._queue.append(operation)
+
+    def make_room(self) -> None:
+        """Block the host until the device's launch queue has room."""
+        launches = self.device.launches
+        if launches.num_outstanding >= launches.capacity:
+            launches.wait_for_room(self)
 
     def _start(self, operation: Operation) -> None:
         engine = self.device.engine
@@ -297,6 +312,8 @@ class Stream:
         """Go on with the next operation."""
         assert self.head is operation, "a stream runs its operations in order"
         self.head = None
+        if operation.is_launch:
+            self.device.launches.left(1)
         if self._advancing:  # An operation that took no time: the loop below goes on.
             return
         self._advancing = True
@@ -320,10 +337,11 @@ class Stream:
             self.head = None
             self._queue.clear()
         elif operation in self._queue:
-            place = self._queue.index(operation)
-            failed = [self._queue.pop() for _ in range(len(self._queue) - place)][::-1]
+            num_failed = len(self._queue) - self._queue.index(operation)
+            failed = [self._queue.pop() for _ in range(num_failed)][::-1]
         else:
             return
+        self._leave(failed)
         for each in failed:
             each.fail(error)
 
@@ -331,8 +349,13 @@ class Stream:
         """Forget everything issued: the ranks that use this stream were aborted."""
         if self.head is not None:
             self.head.drop()
+            self._leave([self.head, *self._queue])
         self.head = None
         self._queue.clear()
+
+    def _leave(self, operations: Iterable[Operation]) -> None:
+        """Make room in the launch queue for what will never end by itself."""
+        self.device.launches.left(sum(operation.is_launch for operation in operations))
 
     def wait_for(self, handle: Handle) -> None:
         """Hold later operations of this stream until `handle` is complete; free for the host."""

@@ -50,6 +50,11 @@ class CollectiveOperation(Operation):
         self.num_sms = num_sms
 
     @property
+    def is_launch(self) -> bool:  # type: ignore[override]
+        """Return whether a kernel of the device runs it."""
+        return self.num_sms > 0
+
+    @property
     def module(self) -> str | None:
         """Return the collective's name: its kernel; what the host runs needs none."""
         return self.call.signature[0] if self.num_sms else None

@@ -274,6 +274,7 @@ def _device_spec(device: DeviceConfig) -> DeviceSpec:
         peak_flops=dict(device.peak_flops),
         kernel_floor_ps=device.kernel_floor_ps,
         launch_overhead_ps=device.launch_overhead_ps,
+        launch_queue=device.launch_queue,
         lazy_loading=device.lazy_loading,
         multicast=device.multicast,
         gemm_table=_gemm_table(device.gemm_table),

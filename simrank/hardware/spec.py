@@ -22,6 +22,7 @@ class DeviceSpec:
         kernel_floor_ps: Time of the smallest kernel in a stream, in picoseconds.
         launch_overhead_ps: Host time to launch one operation, in picoseconds.
         host_link_bandwidth_bytes_per_s: Rate between the device and its host, per direction.
+        launch_queue: Launches that may be outstanding before the host waits for one to end.
         lazy_loading: Whether a kernel's code is loaded at its first launch.
         multicast: Whether one address may stand for the memory of all devices of its node.
         gemm_table: File of measured matrix products; None where products run at the roofline.
@@ -35,6 +36,7 @@ class DeviceSpec:
     kernel_floor_ps: int
     launch_overhead_ps: int
     host_link_bandwidth_bytes_per_s: int
+    launch_queue: int = 1024
     lazy_loading: bool = False
     multicast: bool = False
     gemm_table: str | None = None
