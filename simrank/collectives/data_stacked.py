@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from simrank.collectives.reduction import AnyArray, Reduction
 from simrank.collectives.schedule import Buffer, IntArray, Op, Round, Schedule, step_elements
+from simrank.collectives.steps import one_chunk_steps, spread
 
 # Rows this long are moved as strided slices where their positions allow it; shorter ones by take
 # and put, whose cost per row is then the smaller one. Measured at 1,024 ranks.
@@ -165,7 +166,7 @@ class StackedPlayer:
     def _play_general(self, steps: Round) -> None:
         """Play any round: chunks of any size, several steps onto one chunk."""
         if not self._counts_are_ranges(steps):
-            steps = _one_chunk_steps(steps)
+            steps = one_chunk_steps(steps)
         sizes = step_elements(self._schedule.tables, steps) // self._unit
         filled = sizes > 0
         if not filled.all():
@@ -184,10 +185,10 @@ class StackedPlayer:
     def _play_class(self, steps: Round, common: _Class, sizes: IntArray) -> None:
         src = self._rows(common.src_buffer, steps.src, steps.src_chunk)
         dst = self._rows(common.dst_buffer, steps.dst, steps.dst_chunk)
-        places = [_spread(src, sizes), _spread(dst, sizes)]
+        places = [spread(src, sizes), spread(dst, sizes)]
         if common.op == Op.REDUCE and steps.operand_chunk is not None:
             operand = self._rows(common.operand_buffer, steps.dst, steps.operand_chunk)
-            places.append(_spread(operand, sizes))
+            places.append(spread(operand, sizes))
         self._apply(common, *places)
 
     def _play_groups(self, steps: Round, sizes: IntArray, group: IntArray) -> None:
@@ -200,15 +201,15 @@ class StackedPlayer:
             in_layer = np.flatnonzero(layer == number)
             for common, chosen in _classes_of(_select(steps, in_layer)):
                 index = in_layer[chosen]
-                held = _spread(starts[group[index]], sizes[index])
+                held = spread(starts[group[index]], sizes[index])
                 part = _select(steps, index)
                 self._accumulate(part, common, sizes[index], (total, held, number == 0))
         result = total.astype(self._stacks[0].dtype, copy=False)
         for common, chosen in _classes_of(_select(steps, first)):
             index = first[chosen]
             rows = self._rows(common.dst_buffer, steps.dst[index], steps.dst_chunk[index])
-            values = result[_spread(starts[group[index]], sizes[index])]
-            self._put(common.dst_buffer, _spread(rows, sizes[index]), values)
+            values = result[spread(starts[group[index]], sizes[index])]
+            self._put(common.dst_buffer, spread(rows, sizes[index]), values)
 
     def _accumulate(
         self,
@@ -227,7 +228,7 @@ class StackedPlayer:
         """
         total, held, is_first = into
         src = self._rows(common.src_buffer, steps.src, steps.src_chunk)
-        values = self._take(common.src_buffer, _spread(src, sizes)).astype(total.dtype, copy=False)
+        values = self._take(common.src_buffer, spread(src, sizes)).astype(total.dtype, copy=False)
         if common.op == Op.REDUCE:
             operand = total[held] if not is_first else self._operand(steps, common, sizes)
             is_wide = total.dtype != self._stacks[0].dtype
@@ -239,7 +240,7 @@ class StackedPlayer:
         buffer, chunk = common.operand_buffer, steps.operand_chunk
         if chunk is None:
             buffer, chunk = common.dst_buffer, steps.dst_chunk
-        return self._take(buffer, _spread(self._rows(buffer, steps.dst, chunk), sizes))
+        return self._take(buffer, spread(self._rows(buffer, steps.dst, chunk), sizes))
 
     def _counts_are_ranges(self, steps: Round) -> bool:
         """Return whether `count` chunks lie side by side, in equal sizes, wherever steps look."""
@@ -268,29 +269,6 @@ def _classes_of(steps: Round) -> list[tuple[_Class, npt.NDArray[np.bool_]]]:
         src_buffer, dst_buffer = divmod(rest, 3)
         found.append((_Class(src_buffer, dst_buffer, op, operand_buffer), code == number))
     return found
-
-
-def _one_chunk_steps(steps: Round) -> Round:
-    """Return the round with each step of several chunks as several steps of one."""
-    part = _spread(np.zeros_like(steps.count), steps.count)
-    repeated = Round(
-        *(None if column is None else np.repeat(column, steps.count) for column in steps)  # type: ignore[arg-type]
-    )
-    operand = repeated.operand_chunk
-    return repeated._replace(
-        src_chunk=repeated.src_chunk + part,
-        dst_chunk=repeated.dst_chunk + part,
-        count=np.ones_like(part),
-        operand_chunk=None if operand is None else operand + part,
-    )
-
-
-def _spread(first: IntArray, sizes: IntArray) -> IntArray:
-    """Return the numbers `first[i], ..., first[i] + sizes[i] - 1` for each i, one after another."""
-    if len(sizes) and bool(np.all(sizes == sizes[0])):
-        return (first[:, None] + np.arange(sizes[0])).ravel()
-    before = np.cumsum(sizes) - sizes
-    return np.repeat(first - before, sizes) + np.arange(int(sizes.sum()))
 
 
 def _layers(group: IntArray) -> tuple[IntArray, IntArray]:

@@ -5,21 +5,73 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from simrank.collectives.data_direct import play_direct
+from simrank.collectives.data_folds import FoldPlayer
 from simrank.collectives.data_stacked import play_stacked
 from simrank.collectives.reduction import AnyArray, Reduction, divide_towards_zero, reduction
-from simrank.collectives.schedule import Schedule
+from simrank.collectives.schedule import IntArray, Schedule
 from simrank.collectives.time_network import NOT_ARRIVED, NOT_KNOWN, Network
 from simrank.collectives.time_rounds import play_time
 
 RankArrays: TypeAlias = Sequence[AnyArray] | AnyArray
 
-__all__ = ["NOT_ARRIVED", "NOT_KNOWN", "Network", "play_data", "play_time"]
+__all__ = ["NOT_ARRIVED", "NOT_KNOWN", "DataPlayer", "Network", "play_data", "play_time"]
 
-# Measured on rings: single steps are faster up to this many of them in a round, or from chunks
-# this large.
-MAX_DIRECT_LANES = 16
-DIRECT_BYTES = 32 * 1024
+# Assumed: up to this many steps compiling a schedule costs less than it saves at its second use;
+# above, and below these bytes of a chunk, rounds of stacked buffers are faster than single folds.
+MAX_COMPILED_STEPS = 20_000
+STACKED_BYTES = 32 * 1024
+
+
+class DataPlayer:
+    """Moves the data of one schedule, as often as it is asked to; see `play_data`.
+
+    Args:
+        schedule: What to play.
+    """
+
+    def __init__(self, schedule: Schedule) -> None:
+        self._schedule = schedule
+        self._folds: FoldPlayer | None = None
+        self._needs = [
+            np.broadcast_to((table.start + table.size).max(axis=-1, initial=0), schedule.world_size)
+            for table in (schedule.input, schedule.output)
+        ]
+
+    def play(self, inputs: RankArrays, *, outputs: RankArrays, reduce_op: str = "sum") -> None:
+        """Move the data of one collective between the buffers of all ranks; see `play_data`."""
+        schedule = self._schedule
+        sources, results = list(inputs), list(outputs)
+        self._check("inputs", sources, sources[0].dtype, self._needs[0])
+        self._check("outputs", results, sources[0].dtype, self._needs[1])
+        how = reduction(reduce_op, sources[0].dtype, schedule.world_size)
+        # Overflow and NaN are results like others here: a device does not warn about them either.
+        with np.errstate(all="ignore"):
+            if _is_stacked(schedule, sources[0].dtype.itemsize):
+                _play_stacked(schedule, inputs, outputs=outputs, how=how)
+            else:
+                if self._folds is None:
+                    self._folds = FoldPlayer(schedule)
+                self._folds.play(sources, outputs=results, how=how)
+        if how.divisor is not None:
+            for rank, array in enumerate(results):
+                if schedule.root is None or schedule.root == rank:
+                    divide_towards_zero(array[: schedule.output.num_elements], how.divisor)
+
+    def _check(
+        self, name: str, arrays: list[AnyArray], dtype: np.dtype[Any], needs: IntArray
+    ) -> None:
+        """Raise ValueError unless there is one long enough 1-D array per rank."""
+        schedule = self._schedule
+        if len(arrays) != schedule.world_size:
+            raise ValueError(
+                f"{schedule.collective}: {len(arrays)} {name} for {schedule.world_size} ranks"
+            )
+        for rank, (array, need) in enumerate(zip(arrays, needs.tolist(), strict=True)):
+            if array.ndim != 1 or len(array) < need or array.dtype != dtype:
+                raise ValueError(
+                    f"{schedule.collective}: {name}[{rank}] must be 1-D {dtype.name} "
+                    f"with at least {need} elements, got {array.dtype.name} {array.shape}"
+                )
 
 
 def play_data(
@@ -44,26 +96,14 @@ def play_data(
     Raises:
         ValueError: The reduce op is not defined on the dtype, or an array is too short.
     """
-    sources, results = list(inputs), list(outputs)
-    _check(schedule, sources, results)
-    how = reduction(reduce_op, sources[0].dtype, schedule.world_size)
-    # Overflow and NaN are results like others here: a device does not warn about them either.
-    with np.errstate(all="ignore"):
-        if _is_stacked(schedule, sources[0].dtype.itemsize):
-            _play_stacked(schedule, inputs, outputs=outputs, how=how)
-        else:
-            play_direct(schedule, sources, outputs=results, how=how)
-    if how.divisor is not None:
-        for rank, array in enumerate(results):
-            if schedule.root is None or schedule.root == rank:
-                divide_towards_zero(array[: schedule.output.num_elements], how.divisor)
+    DataPlayer(schedule).play(inputs, outputs=outputs, reduce_op=reduce_op)
 
 
 def _is_stacked(schedule: Schedule, itemsize: int) -> bool:
-    """Return whether whole rounds are cheaper than single steps."""
-    if schedule.world_size * schedule.num_channels <= MAX_DIRECT_LANES:
-        return False
-    return schedule.max_chunk * itemsize < DIRECT_BYTES
+    """Return whether whole rounds of stacked buffers are cheaper than folds."""
+    num_ranks = schedule.world_size
+    num_steps = num_ranks * max(num_ranks, schedule.num_rounds * schedule.num_channels)
+    return num_steps > MAX_COMPILED_STEPS and schedule.max_chunk * itemsize < STACKED_BYTES
 
 
 def _play_stacked(
@@ -87,23 +127,3 @@ def _stack(arrays: RankArrays, num_elements: int) -> AnyArray:
     for row, array in zip(stack, arrays, strict=True):
         row[: len(array)] = array[:num_elements]
     return stack
-
-
-def _check(schedule: Schedule, sources: list[AnyArray], results: list[AnyArray]) -> None:
-    """Raise ValueError unless there is one long enough 1-D array per rank."""
-    for name, arrays, table in (
-        ("inputs", sources, schedule.input),
-        ("outputs", results, schedule.output),
-    ):
-        if len(arrays) != schedule.world_size:
-            raise ValueError(
-                f"{schedule.collective}: {len(arrays)} {name} for {schedule.world_size} ranks"
-            )
-        ends = (table.start + table.size).max(axis=-1, initial=0)
-        needs: Any = np.broadcast_to(ends, len(arrays))
-        for rank, array in enumerate(arrays):
-            if array.ndim != 1 or len(array) < needs[rank] or array.dtype != sources[0].dtype:
-                raise ValueError(
-                    f"{schedule.collective}: {name}[{rank}] must be 1-D {sources[0].dtype.name} "
-                    f"with at least {needs[rank]} elements, got {array.dtype.name} {array.shape}"
-                )

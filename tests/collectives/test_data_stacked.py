@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from simrank.collectives import Problem, algorithms_for, build
-from simrank.collectives.data_direct import play_direct
+from simrank.collectives.data_folds import FoldPlayer
 from simrank.collectives.data_stacked import play_stacked
 from simrank.collectives.problem import COLLECTIVES, GATHERED
 from simrank.collectives.reduction import reduction
@@ -23,7 +23,7 @@ def test_both_ways_give_the_same_bits(collective, algorithm, count):
     direct, stacked = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
     how = reduction("avg", inputs.dtype, 16)
 
-    play_direct(schedule, list(inputs), outputs=list(direct), how=how)
+    FoldPlayer(schedule).play(list(inputs), outputs=list(direct), how=how)
     play_stacked(schedule, inputs, outputs=stacked, how=how)
 
     assert direct.tobytes() == stacked.tobytes()

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from simrank.collectives import Problem, build
-from simrank.collectives import data_direct as module
-from simrank.collectives.data_direct import play_direct
+from simrank.collectives import data_folds as module
+from simrank.collectives.data_folds import FoldPlayer
 from simrank.collectives.reduction import reduction
 
 
@@ -19,7 +19,7 @@ def test_block_size_does_not_change_bits(algorithm, monkeypatch):
     for block_bytes in (1 << 20, 14):
         monkeypatch.setattr(module, "BLOCK_BYTES", block_bytes)
         outputs = [np.zeros(1001, np.float16) for _ in inputs]
-        play_direct(schedule, inputs, outputs=outputs, how=how)
+        FoldPlayer(schedule).play(inputs, outputs=outputs, how=how)
         results.append(np.stack(outputs).tobytes())
     assert results[0] == results[1]
 
@@ -29,7 +29,7 @@ def test_one_shot_gives_every_rank_the_same_bits():
     inputs = list(np.random.default_rng(2).normal(size=(5, 64)).astype(np.float16))
     outputs = [np.zeros(64, np.float16) for _ in inputs]
     schedule = build(Problem("all_reduce", 5, 64), "one_shot")
-    play_direct(schedule, inputs, outputs=outputs, how=reduction("sum", inputs[0].dtype, 5))
+    FoldPlayer(schedule).play(inputs, outputs=outputs, how=reduction("sum", inputs[0].dtype, 5))
     total = np.zeros(64, np.float32)
     for values in inputs:
         total += values.astype(np.float32)
@@ -48,9 +48,9 @@ def test_input_under_output_is_read_before_it_is_written(collective, algorithm, 
     memory = np.random.default_rng(3).normal(size=(3, size + shift)).astype(np.float32)
     how = reduction("sum", memory.dtype, 3)
     expected = [np.zeros(size, np.float32) for _ in range(3)]
-    play_direct(schedule, [row[:size].copy() for row in memory], outputs=expected, how=how)
+    FoldPlayer(schedule).play([row[:size].copy() for row in memory], outputs=expected, how=how)
 
     outputs = [row[shift:] for row in memory]
-    play_direct(schedule, [row[:size] for row in memory], outputs=outputs, how=how)
+    FoldPlayer(schedule).play([row[:size] for row in memory], outputs=outputs, how=how)
 
     assert np.array_equal(outputs, expected)

@@ -1,0 +1,394 @@
+"""Moves data through folds: a schedule compiled once into a few numpy calls for the whole group.
+
+A schedule is run once on *names* of values instead of values. A copy only passes a name on; equal
+sums of several ranks get one name. What is left are folds (values reduced in a given order, many
+at a time), and which names every output consists of. So an all_gather needs no computation at all,
+and a one-shot all_reduce one sum for all ranks.
+
+Elements of a chunk never meet those of another position, so that large chunks travel in slices
+that stay in the cache.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from simrank.collectives.schedule import Buffer, Op, step_elements
+from simrank.collectives.steps import one_chunk_steps
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from simrank.collectives.reduction import AnyArray, Reduction
+    from simrank.collectives.schedule import ChunkTable, IntArray, Round, Schedule
+
+BLOCK_BYTES = 32 * 1024  # Of one chunk. Measured: 16 KiB to 128 KiB are equal within noise.
+_NOBODY = -1  # The name of what nobody has written.
+
+Rows = slice | np.ndarray[Any, Any]
+
+
+class Fold(NamedTuple):
+    """Values that are reduced from others, one row each.
+
+    Attributes:
+        sources: Per operand, in order, a row of the workspace for each result.
+        results: Rows of the results.
+    """
+
+    sources: tuple[Rows, ...]
+    results: slice
+
+
+class Run(NamedTuple):
+    """Chunks of one size that lie side by side, and the rows of their values.
+
+    Attributes:
+        start: First element of the first chunk in its buffer.
+        size: Elements of each chunk.
+        num_chunks: How many.
+        rows: Rows of the workspace.
+    """
+
+    start: int
+    size: int
+    num_chunks: int
+    rows: Rows
+
+
+class Output(NamedTuple):
+    """What some ranks get: all of them the same values.
+
+    Attributes:
+        ranks: The ranks.
+        runs: Where the values go.
+    """
+
+    ranks: tuple[int, ...]
+    runs: tuple[Run, ...]
+
+
+class _Names:
+    """The names of what lies in every chunk of every rank while a schedule is compiled.
+
+    The name of a value is a row of the workspace: INPUT's chunks first, then results.
+    """
+
+    def __init__(self, schedule: Schedule) -> None:
+        self.schedule = schedule
+        self._num_chunks = np.array([table.num_chunks for table in schedule.tables])
+        sizes = self._num_chunks * schedule.world_size
+        self._bases = np.cumsum(sizes) - sizes
+        self.held = np.full(int(sizes.sum()), _NOBODY, np.int64)
+        self.num_inputs = int(sizes[Buffer.INPUT])
+        self.held[: self.num_inputs] = np.arange(self.num_inputs)
+        # How much of each chunk holds values.
+        self._filled = np.zeros_like(self.held)
+        if self.num_inputs:
+            shape = (schedule.world_size, schedule.input.num_chunks)
+            self._filled[: self.num_inputs] = np.broadcast_to(schedule.input.size, shape).ravel()
+
+    def slots(self, rank: IntArray, buffer: IntArray, chunk: IntArray) -> IntArray:
+        """Return the numbers of chunks among those of all buffers and ranks."""
+        slots: IntArray = self._bases[buffer] + rank * self._num_chunks[buffer] + chunk
+        return slots
+
+    def filled(self, slots: IntArray) -> IntArray:
+        """Return how many elements of chunks hold values."""
+        return self._filled[slots]
+
+    def write(self, slots: IntArray, names: IntArray, num_elements: IntArray) -> None:
+        """Put values into chunks; SCRATCH may keep room behind them.
+
+        Raises:
+            ValueError: The schedule would leave the end of an older value behind a shorter one.
+        """
+        is_short = (num_elements < self._filled[slots]) & (slots < self._bases[Buffer.SCRATCH])
+        if is_short.any():
+            raise ValueError(f"{self.schedule.algorithm}: a step writes a part of a chunk")
+        self.held[slots] = names
+        self._filled[slots] = num_elements
+
+    def outputs(self) -> IntArray:
+        """Return the names of what every rank gets, per rank and chunk of OUTPUT."""
+        first = self._bases[Buffer.OUTPUT]
+        held = self.held[first : self._bases[Buffer.SCRATCH]]
+        return held.reshape(self.schedule.world_size, self.schedule.output.num_chunks)
+
+
+class _Pending(NamedTuple):
+    """A fold whose results have names but no rows yet."""
+
+    sources: IntArray  # [operand, result]
+    first_name: int
+
+
+class FoldPlayer:
+    """Plays one schedule; compiled once, for any dtype and reduction.
+
+    Args:
+        schedule: What to play.
+
+    Raises:
+        ValueError: A step writes a part of what a chunk holds.
+    """
+
+    def __init__(self, schedule: Schedule) -> None:
+        self._schedule = schedule
+        names = _Names(schedule)
+        pending, num_names = _fold_rounds(schedule, names)
+        outputs = names.outputs()
+        rows, self._num_rows = _assign_rows(pending, num_names, names.num_inputs, outputs)
+        self._num_inputs = names.num_inputs
+        self._folds = [
+            Fold(
+                tuple(_rows(rows[operand]) for operand in fold.sources),
+                slice(rows[fold.first_name], rows[fold.first_name] + fold.sources.shape[1]),
+            )
+            for fold in pending
+        ]
+        self._width = max(table.max_size for table in schedule.tables)
+        num_inputs = schedule.input.num_chunks
+        ranks = np.arange(schedule.world_size)[:, None] * num_inputs
+        self._inputs = _runs_of_ranks(schedule.input, ranks + np.arange(num_inputs))
+        named = np.where(outputs == _NOBODY, _NOBODY, rows[outputs])
+        self._outputs = _runs_of_ranks(schedule.output, named)
+        # Chunks of one size: inputs are loaded in one call, and slices over slices are aligned.
+        self._is_even = all(
+            bool((table.size == self._width).all()) and table.is_contiguous
+            for table in (schedule.input, schedule.output)
+        )
+
+    def play(
+        self, inputs: Sequence[AnyArray], *, outputs: Sequence[AnyArray], how: Reduction
+    ) -> None:
+        """Move the data of one collective between the ranks' own arrays.
+
+        An output may lie over an input: all that it holds has been read when it is written.
+
+        Args:
+            inputs: One array per rank.
+            outputs: One array per rank.
+            how: The reduction.
+        """
+        dtype = inputs[0].dtype
+        block = max(1, min(self._width, BLOCK_BYTES // dtype.itemsize))
+        if block < self._width and self._is_entangled(inputs, outputs):
+            inputs = [array.copy() for array in inputs]
+        values = np.empty((self._num_rows, block), dtype)
+        for first in range(0, self._width, block):
+            self._load(values, inputs, first)
+            if how.scale is not None:
+                values[: self._num_inputs] = how.scale(values[: self._num_inputs])
+            for fold in self._folds:
+                _reduce(values, fold, how, is_wide=self._schedule.wide)
+            self._store(values, outputs, first)
+
+    def _is_entangled(self, inputs: Sequence[AnyArray], outputs: Sequence[AnyArray]) -> bool:
+        """Whether a slice of some output may lie over a later slice of an input."""
+        is_aligned = self._schedule.input is self._schedule.output
+        size = self._width * inputs[0].itemsize if self._is_even else 0
+        for array, output in zip(inputs, outputs, strict=True):
+            offset = _address(output) - _address(array)
+            is_apart = not np.may_share_memory(array, output)
+            if not (is_apart or (is_aligned and not offset) or (size and not offset % size)):
+                return True
+        return False
+
+    def _load(self, values: AnyArray, inputs: Sequence[AnyArray], first: int) -> None:
+        width = values.shape[1]
+        num_elements = self._schedule.input.num_elements
+        if self._is_even and width == self._width:
+            flat = values[: self._num_inputs].reshape(-1)
+            np.concatenate([array[:num_elements] for array in inputs], out=flat)
+            return
+        for part in self._inputs:
+            for rank in part.ranks:
+                for run in part.runs:
+                    chunks = _chunks(inputs[rank], run)[:, first : first + width]
+                    values[run.rows, : chunks.shape[1]] = chunks
+
+    def _store(self, values: AnyArray, outputs: Sequence[AnyArray], first: int) -> None:
+        width = values.shape[1]
+        taken = [[values[run.rows] for run in output.runs] for output in self._outputs]
+        for output, parts in zip(self._outputs, taken, strict=True):
+            for run, part in zip(output.runs, parts, strict=True):
+                for rank in output.ranks:
+                    chunks = _chunks(outputs[rank], run)[:, first : first + width]
+                    chunks[...] = part[:, : chunks.shape[1]]
+
+
+def _chunks(array: AnyArray, run: Run) -> AnyArray:
+    """Return the chunks of a run as rows of the array that they lie in."""
+    chunks: AnyArray = array[run.start : run.start + run.size * run.num_chunks]
+    return chunks.reshape(run.num_chunks, run.size)
+
+
+def _reduce(values: AnyArray, fold: Fold, how: Reduction, *, is_wide: bool) -> None:
+    """Compute the results of a fold."""
+    out = values[fold.results]
+    first, second, *rest = fold.sources
+    if not rest:
+        how.combine(values[first], values[second], out=out)
+        return
+    dtype = how.wide if is_wide else values.dtype
+    combine = how.combine_wide if is_wide else how.combine
+    total = combine(
+        values[first].astype(dtype),
+        values[second].astype(dtype, copy=False),
+        out=np.empty(out.shape, dtype),
+    )
+    for operand in rest:
+        combine(total, values[operand].astype(dtype, copy=False), out=total)
+    out[...] = total
+
+
+# ---- compiling ----
+
+
+def _fold_rounds(schedule: Schedule, names: _Names) -> tuple[list[_Pending], int]:
+    """Run the schedule on names; return its folds in order, and the number of names."""
+    folds: list[_Pending] = []
+    num_names = names.num_inputs
+    for steps in schedule.rounds():
+        if not steps.num_steps:
+            continue
+        writes = []
+        for slots, sources, moved in _destinations(schedule, one_chunk_steps(steps), names):
+            if sources.shape[0] == 1:
+                writes.append((slots, sources[0], moved))
+                continue
+            distinct, inverse = _distinct_columns(sources)
+            folds.append(_Pending(distinct, num_names))
+            writes.append((slots, num_names + inverse, moved))
+            num_names += distinct.shape[1]
+        for write in writes:  # No step reads what another one of the same round writes.
+            names.write(*write)
+    return folds, num_names
+
+
+def _destinations(
+    schedule: Schedule, steps: Round, names: _Names
+) -> Iterable[tuple[IntArray, IntArray, IntArray]]:
+    """Yield the chunks that a round writes: with the same number of operands at a time.
+
+    What depends on elements that nobody has written is left out: nobody reads it either.
+
+    Shapes: (m chunks, k operands)
+        yields: slots [m]; names of what is reduced, in order [k, m]; elements [m]
+    """
+    moved = step_elements(schedule.tables, steps)
+    slots = names.slots(steps.dst, steps.dst_buffer, steps.dst_chunk)
+    sources = names.slots(steps.src, steps.src_buffer, steps.src_chunk)
+    operands = slots
+    if steps.operand_buffer is not None and steps.operand_chunk is not None:
+        operands = names.slots(steps.dst, steps.operand_buffer, steps.operand_chunk)
+    moved = np.minimum(moved, names.filled(sources))  # SCRATCH may be wider than what it holds.
+    order = np.argsort(slots, kind="stable")
+    begins = np.flatnonzero(np.diff(slots[order], prepend=-1))
+    group = np.repeat(np.arange(len(begins)), np.diff(begins, append=len(order)))
+    # A copy makes what came before it in its round void.
+    is_copy = (steps.op == Op.COPY)[order]
+    position = np.arange(len(order))
+    first = np.maximum.reduceat(np.where(is_copy, position, begins[group]), begins)
+    lives = position >= first[group]
+    size = np.minimum.reduceat(np.where(lives, moved[order], moved.max()), begins)
+    counts = np.add.reduceat(lives.astype(np.int64), begins)
+    has_operand = ~is_copy[first]
+    held = names.filled(operands[order[first]])
+    size = np.where(has_operand, np.minimum(size, held), size)
+    for count, with_operand in sorted(set(zip(counts.tolist(), has_operand.tolist(), strict=True))):
+        these = np.flatnonzero((counts == count) & (has_operand == with_operand) & (size > 0))
+        if not len(these):
+            continue
+        rows = order[first[these] + np.arange(count)[:, None]]
+        read = [sources[row] for row in rows]
+        if with_operand:
+            read.insert(0, operands[rows[0]])
+        yield slots[order[begins[these]]], names.held[np.stack(read)], size[these]
+
+
+def _distinct_columns(sources: IntArray) -> tuple[IntArray, IntArray]:
+    """Return the columns that differ from each other, and for each column which one it is."""
+    if (sources == sources[:, :1]).all():
+        return sources[:, :1], np.zeros(sources.shape[1], np.int64)
+    distinct, inverse = np.unique(sources, axis=1, return_inverse=True)
+    if distinct.shape[1] == sources.shape[1]:
+        return sources, np.arange(sources.shape[1])
+    return distinct, inverse.reshape(-1)
+
+
+def _assign_rows(
+    folds: Sequence[_Pending], num_names: int, num_inputs: int, outputs: IntArray
+) -> tuple[IntArray, int]:
+    """Return the row of each name, and how many rows there are: those no longer read are reused."""
+    fold_of = np.full(num_names, -1, np.int64)
+    for index, fold in enumerate(folds):
+        fold_of[fold.first_name : fold.first_name + fold.sources.shape[1]] = index
+    last_use = np.arange(len(folds))
+    for index, fold in enumerate(folds):
+        used = np.unique(fold_of[fold.sources])
+        last_use[used[used >= 0]] = index
+    kept = np.unique(fold_of[outputs[outputs != _NOBODY]])
+    last_use[kept[kept >= 0]] = len(folds)
+    rows = np.arange(num_names)
+    free: list[tuple[int, int]] = []
+    num_rows, blocks = num_inputs, {}
+    for index, fold in enumerate(folds):
+        size = fold.sources.shape[1]
+        found = next((block for block in free if block[1] >= size), None)
+        if found is None:
+            start, num_rows = num_rows, num_rows + size
+        else:
+            free.remove(found)
+            start = found[0]
+            if found[1] > size:
+                free.append((start + size, found[1] - size))
+        blocks[index] = (start, size)
+        rows[fold.first_name : fold.first_name + size] = start + np.arange(size)
+        for ended in [other for other in blocks if last_use[other] <= index]:
+            free.append(blocks.pop(ended))
+    return rows, num_rows
+
+
+def _rows(rows: IntArray) -> Rows:
+    """Return rows as a slice, where they are in order: that is a view and not a copy."""
+    if len(rows) == 1:
+        return slice(int(rows[0]), int(rows[0]) + 1)
+    step = int(rows[1] - rows[0])
+    if step > 0 and (np.diff(rows) == step).all():
+        return slice(int(rows[0]), int(rows[-1]) + 1, step)
+    return rows
+
+
+def _runs_of_ranks(table: ChunkTable, rows: IntArray) -> list[Output]:
+    """Return where the chunks of every rank lie, and their rows; equal ranks together."""
+    starts = np.broadcast_to(table.start, rows.shape)
+    sizes = np.broadcast_to(table.size, rows.shape)
+    ranks_of: dict[bytes, list[int]] = {}
+    for rank in range(len(rows)):
+        key = rows[rank].tobytes() + (b"" if table.size.ndim == 1 else sizes[rank].tobytes())
+        ranks_of.setdefault(key, []).append(rank)
+    return [
+        Output(tuple(ranks), tuple(_runs(starts[ranks[0]], sizes[ranks[0]], rows[ranks[0]])))
+        for ranks in ranks_of.values()
+    ]
+
+
+def _runs(starts: IntArray, sizes: IntArray, rows: IntArray) -> Iterable[Run]:
+    """Yield the runs of one rank's chunks that hold something."""
+    kept = np.flatnonzero((sizes > 0) & (rows != _NOBODY))
+    if not len(kept):
+        return
+    starts, sizes, rows = starts[kept], sizes[kept], rows[kept]
+    breaks = (np.diff(starts) != sizes[:-1]) | (np.diff(sizes) != 0)
+    for part in np.split(np.arange(len(kept)), np.flatnonzero(breaks) + 1):
+        first = part[0]
+        yield Run(int(starts[first]), int(sizes[first]), len(part), _rows(rows[part]))
+
+
+def _address(array: AnyArray) -> int:
+    address: int = array.__array_interface__["data"][0]
+    return address
