@@ -9,7 +9,7 @@ numpy arrays and knows no tensors, tasks or groups.
 from simrank.collectives.algorithms import algorithms_for, build, register_algorithm
 from simrank.collectives.choice import Choice, Chooser
 from simrank.collectives.cost import CostModel, ScheduleCost
-from simrank.collectives.play import play_data, play_time
+from simrank.collectives.play import DataPlayer, play_data, play_time
 from simrank.collectives.problem import Problem
 from simrank.collectives.schedule import Schedule
 
@@ -17,6 +17,7 @@ __all__ = [
     "Choice",
     "Chooser",
     "CostModel",
+    "DataPlayer",
     "Problem",
     "Schedule",
     "ScheduleCost",

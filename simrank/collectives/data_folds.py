@@ -348,8 +348,8 @@ def _assign_rows(
                 free.append((start + size, found[1] - size))
         blocks[index] = (start, size)
         rows[fold.first_name : fold.first_name + size] = start + np.arange(size)
-        for ended in [other for other in blocks if last_use[other] <= index]:
-            free.append(blocks.pop(ended))
+        ended = [other for other in blocks if last_use[other] <= index]
+        free += [blocks.pop(other) for other in ended]
     return rows, num_rows
 
 

@@ -3,6 +3,7 @@
 Read `stream` (operations in order), then `memory` and `tensor`.
 """
 
+from simrank.device.buffer import Buffer
 from simrank.device.current import current_device, current_stream, use_stream
 from simrank.device.device import Device
 from simrank.device.dtypes import DTYPES, DType, as_dtype
@@ -16,6 +17,7 @@ __all__ = [
     "DTYPES",
     "Accesses",
     "AddressSpace",
+    "Buffer",
     "DType",
     "Device",
     "Event",

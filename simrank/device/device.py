@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from simrank.device.memory import AddressSpace
-    from simrank.device.races import RaceChecker
+    from simrank.device.races import RaceChecker, Touched
     from simrank.device.stream import Stream
     from simrank.device.transfer import Network
     from simrank.engine import Engine
@@ -103,7 +103,7 @@ class Device:
         stream: Stream,
         name: str,
         effect: Callable[[], None] | None,
-        keeps: object = None,
+        touched: Touched | None = None,
         *,
         num_elements: int,
         bytes_moved: int,
@@ -122,7 +122,7 @@ class Device:
         num_sms = min(max(-(-num_elements // _ELEMENTS_PER_SM), 1), self.spec.num_sms)
         demands = ((self.sms, float(num_sms)), (self.hbm, bytes_moved / duration_ps))
         operation = KernelOperation(
-            stream, name, effect, keeps, duration_ps=duration_ps, demands=demands
+            stream, name, effect, touched, duration_ps=duration_ps, demands=demands
         )
         stream.submit(operation)
         return operation

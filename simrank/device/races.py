@@ -15,7 +15,7 @@ kernel may look at.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -28,6 +28,7 @@ from simrank.ranks import require_program
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from simrank.device.buffer import Buffer
     from simrank.device.memory import Storage
     from simrank.device.stream import Operation, Stream
     from simrank.device.tensor import Tensor
@@ -39,22 +40,35 @@ _KEY = "race clock"
 _MAX_ACCESSES = 64  # assumed: a storage with more unordered readers than this forgets the oldest
 
 
+class Touched(Protocol):
+    """What an operation reads and writes; the operation keeps it alive until its end."""
+
+    @property
+    def reads(self) -> Sequence[Buffer]:
+        """Return what is read."""
+
+    @property
+    def writes(self) -> Sequence[Buffer]:
+        """Return what is written."""
+
+    @property
+    def waits_for_flags(self) -> bool:
+        """Return whether it may wait for flags among them."""
+
+
 class Accesses(NamedTuple):
-    """The tensors that an operation reads and writes; it keeps them alive until its end.
+    """What an operation reads and writes, as plain data; see `Touched`."""
 
-    Attributes:
-        waits: Whether it may wait for flags among them.
-    """
+    reads: Sequence[Buffer]
+    writes: Sequence[Buffer]
+    waits_for_flags: bool = False
 
-    reads: Sequence[Tensor]
-    writes: Sequence[Tensor]
-    waits: bool = False
 
-    def views(self) -> Iterator[tuple[Storage, Array, bool]]:
-        """Yield storage, view and whether it is written."""
-        for tensors, is_write in ((self.reads, False), (self.writes, True)):
-            for tensor in tensors:
-                yield tensor.storage, tensor.array, is_write
+def _views(touched: Touched) -> Iterator[tuple[Storage, Array, bool]]:
+    """Yield storage, view and whether it is written."""
+    for buffers, is_write in ((touched.reads, False), (touched.writes, True)):
+        for buffer in buffers:
+            yield buffer.storage, buffer.array, is_write
 
 
 class _Access(NamedTuple):
@@ -125,11 +139,12 @@ class RaceChecker:
         _join(agent.clock, self._host().clock)
         step = agent.step()
         operation.clock = dict(agent.clock)
-        if isinstance(operation.keeps, Accesses):
+        if operation.touched is not None:
             where = (operation.name, stream.name, operation.issued_at)
-            touched = list(operation.keeps.views())
-            looked_at = {storage for storage, _, _ in touched} if operation.keeps.waits else None
-            for storage, view, is_write in touched:
+            views = list(_views(operation.touched))
+            waits = operation.touched.waits_for_flags
+            looked_at = {storage for storage, _, _ in views} if waits else None
+            for storage, view, is_write in views:
                 self._check(storage, view, (agent, step, is_write), where, looked_at)
 
     def stream_waits(self, stream: Stream, clock: Clock | None) -> None:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from simrank.device.device import Device
+    from simrank.device.races import Touched
     from simrank.engine import CallSite, Resource
 
 PS_PER_MS = 1_000_000_000
@@ -32,14 +33,15 @@ class Operation(Handle):
         stream: The stream it was issued on.
         rank: The rank that issued it, or None.
         issue_ps: The host clock when it was issued; it does not begin before.
+        touched: What it reads and writes, until it has ended; None where nobody needs to know.
         start_ps: When it began, in picoseconds; -1 before.
         is_launch: Whether it takes room in the device's launch queue.
         details: Facts for timelines (bytes, algorithm); empty unless somebody filled it.
     """
 
     __slots__ = (
-        "_site", "_task", "clock", "details", "effect", "issue_ps", "keeps", "name", "rank",
-        "start_ps", "stream",
+        "_site", "_task", "clock", "details", "effect", "issue_ps", "name", "rank", "start_ps",
+        "stream", "touched",
     )  # fmt: skip
     kind = "operation"
     is_launch = True
@@ -49,13 +51,13 @@ class Operation(Handle):
         stream: Stream,
         name: str,
         effect: Callable[[], None] | None = None,
-        keeps: object = None,
+        touched: Touched | None = None,
     ) -> None:
         super().__init__()
         self.stream = stream
         self.name = name
         self.effect = effect
-        self.keeps = keeps  # Tensors stay alive until the operation has ended.
+        self.touched = touched  # Tensors stay alive until the operation has ended.
         self.start_ps = -1
         self.issue_ps = 0
         self.clock: dict[int, int] | None = None  # Only where races are looked for.
@@ -111,9 +113,9 @@ class Operation(Handle):
                 self._fail(error)
             self.effect = None
         watchers = self.stream.device.memory.space.watchers
-        if watchers is not None:
-            watchers.operation_wrote(engine, self.keeps)
-        self.keeps = None
+        if watchers is not None and self.touched is not None:
+            watchers.operation_wrote(engine, self.touched)
+        self.touched = None
         self.finish(engine)
         if engine.observers:
             for observer in engine.observers:
@@ -143,9 +145,9 @@ class Operation(Handle):
 
     def fail(self, error: BaseException) -> None:
         """Complete with an error: who waits gets it, and what should be written is unknown."""
-        for tensor in getattr(self.keeps, "writes", ()):
-            tensor.storage.lose_values()
-        self.effect = self.keeps = None
+        for buffer in () if self.touched is None else self.touched.writes:
+            buffer.storage.lose_values()
+        self.effect = self.touched = None
         self.finish(self.stream.device.engine, error)
 
     def drop(self) -> None:
@@ -163,12 +165,12 @@ class KernelOperation(Operation):
         stream: Stream,
         name: str,
         effect: Callable[[], None] | None = None,
-        keeps: object = None,
+        touched: Touched | None = None,
         *,
         duration_ps: int,
         demands: Sequence[tuple[Resource, float]],
     ) -> None:
-        super().__init__(stream, name, effect, keeps)
+        super().__init__(stream, name, effect, touched)
         self.duration_ps = duration_ps
         self.demands = demands
         self._activity: Activity | None = None

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from simrank.device.current import stream_on
 from simrank.device.dtypes import as_dtype
 from simrank.device.memory import guarded
-from simrank.device.races import Accesses
+from simrank.device.races import Accesses, Touched
 from simrank.device.stream import Operation
 from simrank.engine import Activity, ActivityPool, Resource
 from simrank.engine.delays import TRANSFER
@@ -101,7 +101,7 @@ class TransferOperation(Operation):
         route: (source, target) device indices; None stands for the host.
         size_bytes: What crosses.
         effect: Moves the values, at the end.
-        keeps: Tensors that stay alive until then.
+        touched: What it reads and writes.
     """
 
     __slots__ = ("_drop", "_route")
@@ -113,10 +113,10 @@ class TransferOperation(Operation):
         route: tuple[int | None, int | None],
         size_bytes: int,
         effect: Callable[[], None] | None = None,
-        keeps: object = None,
+        touched: Touched | None = None,
     ) -> None:
         source, into = ("host" if end is None else f"device {end}" for end in route)
-        super().__init__(stream, f"copy {source} to {into}", effect, keeps)
+        super().__init__(stream, f"copy {source} to {into}", effect, touched)
         self._route = route
         self._drop: Callable[[], None] | None = None
         self.details = {"bytes": size_bytes}
@@ -183,7 +183,7 @@ def upload(values: np.ndarray[Any, Any], device: Device) -> Tensor:
     if tensor.storage.has_values:
         tensor.array[...] = values
     operation = TransferOperation(
-        stream_on(device), (None, device.index), tensor.nbytes, keeps=Accesses((), (tensor,))
+        stream_on(device), (None, device.index), tensor.nbytes, touched=Accesses((), (tensor,))
     )
     tensor.storage.note_write(operation, tensor.array)
     operation.stream.submit(operation)

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from simrank.device.memory import AddressSpace, Storage
+    from simrank.device.races import Touched
     from simrank.engine import Engine
 
 Array = np.ndarray[Any, Any]
@@ -100,10 +101,10 @@ class Watchers:
                 self.remove(watch)
                 watch.finish(engine)
 
-    def operation_wrote(self, engine: Engine, keeps: object) -> None:
+    def operation_wrote(self, engine: Engine, touched: Touched) -> None:
         """Wake whoever watches what an operation other than a kernel has written."""
-        for tensor in getattr(keeps, "writes", ()):
-            storage = tensor.storage
+        for buffer in touched.writes:
+            storage = buffer.storage
             if storage.device is not None:
                 self.wrote(engine, storage, 0, storage.size_bytes)
 

@@ -87,7 +87,7 @@ class PendingWrites:
             del writes[0]
 
     def _prune(self) -> None:
-        """Keep what is open, unless a later write of its stream, or after its failure, covers it."""
+        """Keep what is open and not covered later, by its own stream or after it has failed."""
         kept: list[_Write] = []
         last_of: dict[Stream, _Write] = {}
         for index in range(len(self._writes) - 1, -1, -1):

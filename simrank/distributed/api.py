@@ -11,20 +11,29 @@ from typing import TYPE_CHECKING, Any
 
 from simrank.device import Tensor, current_device
 from simrank.distributed.backends import GLOO, NCCL, check_reduction, check_timeout
-from simrank.distributed.issue import enter_call, hold, issue, refuse_in_batch, simple_request
-from simrank.distributed.membership import Group, member_group, peer_in_group
+from simrank.distributed.issue import (
+    Caller,
+    enter_call,
+    group_of,
+    hold,
+    issue,
+    run_known,
+    simple_request,
+)
+from simrank.distributed.membership import Group, peer_in_group
 from simrank.distributed.reduce_op import PremulSum, ReduceOp, as_reduce_op
-from simrank.distributed.request import UNEVEN, Request
+from simrank.distributed.request import UNEVEN, Request, Signature
 from simrank.ranks import Program, require_rank
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Hashable, Sequence
     from datetime import timedelta
 
-    from simrank.distributed.issue import Place
+    from simrank.device import Buffer
     from simrank.distributed.work import Work
 
 Op = ReduceOp | PremulSum
+_BARRIER = Signature("barrier", None, None, "float32", 1)
 
 
 def barrier(
@@ -41,14 +50,13 @@ def barrier(
     del device_ids
     check_timeout(timeout)
     program = require_rank("barrier")
-    chosen = member_group("barrier", group, program)
+    chosen = group_of("barrier", group, program)
     if chosen is None:
         return None
-    refuse_in_batch("barrier", program, chosen)
     nothing = _nothing(program)
-    request = Request(("barrier", None, None, "float32", 1), nothing, nothing)
-    place = (program, chosen, chosen.backends.get("cuda", GLOO))
-    work = issue(place, request, async_op=async_op or timeout is not None)
+    caller = Caller(program, chosen, chosen.backends.get("cuda", GLOO))
+    request = Request(_BARRIER, nothing, nothing)
+    work = issue(caller, request, async_op=async_op or timeout is not None)
     if timeout is not None and work is not None and not async_op:
         work.wait(timeout)
         return None
@@ -62,13 +70,13 @@ def all_reduce(
     async_op: bool = False,
 ) -> Work | None:
     """Reduce `tensor` over the group, into `tensor` on every member."""
-    place = enter_call("all_reduce", group, tensor)
-    if place is None:
-        return None
-    name, factor = reduction_of(place, op, tensor)
-    signature = ("all_reduce", name, None, tensor.dtype.name, tensor.numel())
-    request = simple_request(place, Request(signature, tensor, tensor, factor=factor))
-    return hold("all_reduce", place, request, async_op=async_op)
+    return _run_reduction("all_reduce", group, (tensor, tensor), _all_reduce, op, async_op)
+
+
+def _all_reduce(caller: Caller, source: Buffer, target: Buffer, op: Hashable) -> Signature:
+    del target
+    name = reduction_of(caller.backend, op, source).value
+    return Signature("all_reduce", name, None, source.dtype.name, source.numel())
 
 
 def reduce(
@@ -80,14 +88,14 @@ def reduce(
     group_dst: int | None = None,
 ) -> Work | None:
     """Reduce `tensor` over the group, into `tensor` on global rank `dst`; others keep theirs."""
-    place = enter_call("reduce", group, tensor)
-    if place is None:
+    caller = enter_call("reduce", group, tensor)
+    if caller is None:
         return None
-    root = peer_in_group("dst", dst, group_dst, place[1])
-    name, factor = reduction_of(place, op, tensor)
-    signature = ("reduce", name, root, tensor.dtype.name, tensor.numel())
-    request = Request(signature, tensor, tensor, factor=factor)
-    return issue(place, simple_request(place, request), async_op=async_op)
+    root = peer_in_group("dst", dst, group_dst, caller.group)
+    reduction = reduction_of(caller.backend, op, tensor)
+    signature = Signature("reduce", reduction.value, root, tensor.dtype.name, tensor.numel())
+    request = Request(signature, tensor, tensor, factor=factor_of(reduction))
+    return issue(caller, simple_request(request), async_op=async_op)
 
 
 def broadcast(
@@ -98,13 +106,16 @@ def broadcast(
     group_src: int | None = None,
 ) -> Work | None:
     """Copy `tensor` of global rank `src` into `tensor` on every member."""
-    place = enter_call("broadcast", group, tensor)
-    if place is None:
-        return None
-    root = peer_in_group("src", src, group_src, place[1])
-    signature = ("broadcast", None, root, tensor.dtype.name, tensor.numel())
-    request = simple_request(place, Request(signature, tensor, tensor))
-    return issue(place, request, async_op=async_op)
+    root = (src, group_src)
+    return run_known("broadcast", group, (tensor, tensor), _broadcast, root, async_op=async_op)
+
+
+def _broadcast(caller: Caller, source: Buffer, target: Buffer, option: Hashable) -> Signature:
+    del target
+    assert isinstance(option, tuple), "(src, group_src)"
+    src, group_src = option
+    root = peer_in_group("src", src, group_src, caller.group)
+    return Signature("broadcast", None, root, source.dtype.name, source.numel())
 
 
 def all_gather_into_tensor(
@@ -118,18 +129,19 @@ def all_gather_into_tensor(
     Raises:
         ValueError: The output has not group size times the input's elements.
     """
-    place = enter_call("all_gather_into_tensor", group, input_tensor, output_tensor)
-    if place is None:
-        return None
-    size = place[1].size()
-    if output_tensor.numel() != size * input_tensor.numel():
+    call, tensors = "all_gather_into_tensor", (input_tensor, output_tensor)
+    return run_known(call, group, tensors, _all_gather, async_op=async_op)
+
+
+def _all_gather(caller: Caller, source: Buffer, target: Buffer, option: Hashable) -> Signature:
+    del option
+    size = caller.group.size()
+    if target.numel() != size * source.numel():
         raise ValueError(
             "output tensor size must be equal to world_size times input tensor size: "
-            f"{output_tensor.numel()} is not {size} x {input_tensor.numel()}"
+            f"{target.numel()} is not {size} x {source.numel()}"
         )
-    signature = ("all_gather", None, None, input_tensor.dtype.name, input_tensor.numel())
-    request = simple_request(place, Request(signature, input_tensor, output_tensor))
-    return hold("all_gather_into_tensor", place, request, async_op=async_op)
+    return Signature("all_gather", None, None, source.dtype.name, source.numel())
 
 
 def reduce_scatter_tensor(
@@ -144,19 +156,38 @@ def reduce_scatter_tensor(
     Raises:
         ValueError: The input has not group size times the output's elements.
     """
-    place = enter_call("reduce_scatter_tensor", group, input, output)
-    if place is None:
-        return None
-    size = place[1].size()
-    if input.numel() != size * output.numel():
+    call = "reduce_scatter_tensor"
+    return _run_reduction(call, group, (input, output), _reduce_scatter, op, async_op)
+
+
+def _reduce_scatter(caller: Caller, source: Buffer, target: Buffer, op: Hashable) -> Signature:
+    size = caller.group.size()
+    if source.numel() != size * target.numel():
         raise ValueError(
             "input tensor must be the same size as output size times world size: "
-            f"{input.numel()} is not {size} x {output.numel()}"
+            f"{source.numel()} is not {size} x {target.numel()}"
         )
-    name, factor = reduction_of(place, op, output)
-    signature = ("reduce_scatter", name, None, output.dtype.name, output.numel())
-    request = simple_request(place, Request(signature, input, output, factor=factor))
-    return hold("reduce_scatter_tensor", place, request, async_op=async_op)
+    name = reduction_of(caller.backend, op, target).value
+    return Signature("reduce_scatter", name, None, target.dtype.name, target.numel())
+
+
+def _run_reduction(
+    call: str,
+    group: Group,
+    tensors: tuple[Buffer, Buffer],
+    describe: Callable[[Caller, Buffer, Buffer, Hashable], Signature],
+    op: Op,
+    async_op: bool,
+) -> Work | None:
+    """Run a collective that reduces; one that multiplies first has a factor of its own."""
+    if type(op) is ReduceOp and op is not ReduceOp.PREMUL_SUM:
+        return run_known(call, group, tensors, describe, op, async_op=async_op)
+    caller = enter_call(call, group, *dict.fromkeys(tensors))
+    if caller is None:
+        return None
+    signature = describe(caller, *tensors, op)
+    request = Request(signature, *tensors, factor=factor_of(as_reduce_op(op)))
+    return hold(call, caller, simple_request(request), async_op=async_op)
 
 
 def all_to_all_single(
@@ -182,25 +213,30 @@ def all_to_all_single(
         ValueError: A tensor is not contiguous.
         CollectiveMismatchError: What one member sends is not what the other expects.
     """
-    place = enter_call("all_to_all_single", group, input, output)
-    if place is None:
+    caller = enter_call("all_to_all_single", group, input, output)
+    if caller is None:
         return None
-    size = place[1].size()
+    size = caller.group.size()
     splits = (
         _elements("input_split_sizes", input, input_split_sizes, size),
         _elements("output_split_sizes", output, output_split_sizes, size),
     )
-    signature = ("all_to_all", None, None, input.dtype.name, UNEVEN)
+    signature = Signature("all_to_all", None, None, input.dtype.name, UNEVEN)
     if not (input.is_contiguous() and output.is_contiguous()):
         raise ValueError("all_to_all_single: Tensors must be contiguous")
-    return issue(place, Request(signature, input, output, splits), async_op=async_op)
+    return issue(caller, Request(signature, input, output, splits), async_op=async_op)
 
 
-def reduction_of(place: Place, op: Op, tensor: Tensor) -> tuple[str, float | Tensor | None]:
-    """Return the name of a reduction and the factor of its inputs, if the backend admits it."""
+def reduction_of(backend: str, op: object, tensor: Buffer) -> ReduceOp | PremulSum:
+    """Return a reduction, if the backend admits it on a tensor's type."""
     chosen = as_reduce_op(op)
-    check_reduction(place[2] or NCCL, chosen, tensor.dtype)
-    return chosen.value, chosen.factor if isinstance(chosen, PremulSum) else None
+    check_reduction(backend or NCCL, chosen, tensor.dtype)
+    return chosen
+
+
+def factor_of(reduction: ReduceOp | PremulSum) -> float | Tensor | None:
+    """Return what inputs are multiplied by before they are summed, or None."""
+    return reduction.factor if isinstance(reduction, PremulSum) else None
 
 
 def _elements(name: str, tensor: Tensor, splits: Sequence[int] | None, size: int) -> Sequence[int]:

@@ -8,16 +8,17 @@ import numpy as np
 
 from simrank.collectives.time_network import NOT_ARRIVED
 from simrank.device import Operation
-from simrank.distributed.request import COLUMNS, UNEVEN
+from simrank.distributed.request import UNEVEN, Signature
+from simrank.engine import user_site
 from simrank.errors import CallVariant, CollectiveMismatchError, PeerDiedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from simrank.device import Stream
     from simrank.distributed.group import ProcessGroup
     from simrank.distributed.planner import Plan
-    from simrank.distributed.request import Request, Signature
+    from simrank.distributed.request import Request
     from simrank.engine import CallSite
 
 Array = np.ndarray[Any, Any]
@@ -41,7 +42,7 @@ class CollectiveOperation(Operation):
     def __init__(
         self, stream: Stream, call: Call, group_rank: int, request: Request, num_sms: int
     ) -> None:
-        super().__init__(stream, call.name, None, request.accesses())
+        super().__init__(stream, call.name, None, request)
         self.call = call
         self.group_rank = group_rank
         self.rank = call.group.ranks[group_rank]
@@ -57,7 +58,7 @@ class CollectiveOperation(Operation):
     @property
     def module(self) -> str | None:
         """Return the collective's name: its kernel; what the host runs needs none."""
-        return self.call.signature[0] if self.num_sms else None
+        return self.call.signature.op if self.num_sms else None
 
     def begin(self) -> None:
         """Arrive: spin on some SMs until the collective lets this rank go."""
@@ -71,8 +72,8 @@ class CollectiveOperation(Operation):
             self.stream.device.hold_sms(-self.num_sms)
         self.details = self.call.details
         last_issued = self.call.group.last_issued
-        if last_issued.get(self.group_rank) is self:
-            del last_issued[self.group_rank]  # It would keep the tensors alive.
+        if last_issued[self.group_rank] is self:
+            last_issued[self.group_rank] = None  # It would keep the tensors alive.
         super().end()
         for target in self.request.results:
             target.storage.settle()
@@ -118,7 +119,7 @@ class Call:
         self.group = group
         self.seq = seq
         self.signature = signature
-        self.name = f"{signature[0]} #{seq} on group '{group.name}'"
+        self.name = f"{signature.op} #{seq} on group '{group.name}'"
         self.splits: Splits | None = None
         self.details: dict[str, Any] | None = None
         size = group.size()
@@ -137,23 +138,15 @@ class Call:
 
     # ---- the host's side: matching ----
 
-    def check(self, group_rank: int, signature: Signature, site: CallSite | None) -> None:
-        """Compare a rank's call with those made before.
-
-        Raises:
-            CollectiveMismatchError: They differ; it shows every distinct call.
-        """
-        if signature != self.signature:
-            raise self._mismatch(group_rank, signature, site)
-
     def join(self, operation: CollectiveOperation) -> None:
         """Count a rank's matching call."""
         self._operations[operation.group_rank] = operation
         self._num_called += 1
 
-    def _mismatch(
+    def mismatch(
         self, group_rank: int, signature: Signature, site: CallSite | None
     ) -> CollectiveMismatchError:
+        """Build the error of a call that differs from those made before; it shows all of them."""
         ranks_by_site: dict[CallSite | None, list[int]] = {}
         for operation in self._operations:
             if operation is not None:
@@ -232,7 +225,7 @@ class Call:
         """Return the number of elements, with the meaning that the collective gives it."""
         if self.splits is not None:  # Even after all: what goes to each peer.
             return int(self.splits.sends[0, 0])
-        count = self.signature[4]
+        count = self.signature.count
         return count if isinstance(count, int) else 0
 
     def split_sizes(self, collective: str) -> Array | None:
@@ -264,7 +257,7 @@ class Call:
         self._num_arrived += 1
         if self._num_arrived == self.group.size():
             self._evaluate()
-        elif self.signature[2] is not None:  # Rooted: some ranks may end before others arrive.
+        elif self.signature.root is not None:  # Rooted: some ranks may end before others arrive.
             self._evaluate_early()
 
     def _evaluate_early(self) -> None:
@@ -337,7 +330,7 @@ class Call:
         if self._num_arrived == self.group.size():
             self._all_played = True
             ending = [o for o in self._operations if o is not None and not o.complete]
-        self._plan.move(self._operations, ending, self._snapshots)
+        self._plan.mover.move(self._operations, ending, self._snapshots)
 
 
 class _Ends:
@@ -367,24 +360,23 @@ class _Ends:
 def _variant(ranks: Sequence[int], signature: Signature, site: CallSite | None) -> CallVariant:
     columns = {
         name: str(value)
-        for name, value in zip(COLUMNS, signature, strict=True)
+        for name, value in zip(Signature._fields, signature, strict=True)
         if value is not None
     }
-    if columns.get("count") == UNEVEN and signature[0] == "all_to_all":
+    if columns.get("count") == UNEVEN and signature.op == "all_to_all":
         del columns["count"]  # It always has split sizes, even ones too.
     file, line = (None, None) if site is None else site.line()
     return CallVariant(tuple(ranks), columns, file, line)
 
 
-def enter(
-    group: ProcessGroup, group_rank: int, signature: Signature, site: Callable[[], CallSite | None]
-) -> Call:
+def enter(group: ProcessGroup, group_rank: int, signature: Signature) -> Call:
     """Return the call that a member's next collective belongs to, matched with the others.
 
     Raises:
         CollectiveMismatchError: Another member called something else.
     """
-    group.check_alive(f"{signature[0]} on group '{group.name}'")
+    if group.dead:
+        group.check_alive(f"{signature.op} on group '{group.name}'")
     on_call = group.world.comm_library.on_call
     if on_call is not None:
         on_call()
@@ -392,6 +384,6 @@ def enter(
     call = group.calls.get(seq)
     if call is None:
         call = group.calls[seq] = Call(group, seq, signature)
-    elif signature != call.signature:
-        call.check(group_rank, signature, site())
+    elif signature is not call.signature and signature != call.signature:
+        raise call.mismatch(group_rank, signature, user_site())
     return call

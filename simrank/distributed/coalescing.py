@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from simrank.device import Tensor
 from simrank.distributed.request import Request, staging
 from simrank.distributed.work import Work
 from simrank.errors import UnsupportedError
@@ -15,8 +18,8 @@ from simrank.errors import UnsupportedError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from simrank.device import Tensor
-    from simrank.distributed.issue import Place
+    from simrank.device import Buffer
+    from simrank.distributed.issue import Caller
     from simrank.distributed.p2p import End
 
 _ILLEGAL = frozenset(
@@ -53,8 +56,8 @@ class CoalescingManager:
 
     def __init__(self, *, groups_all: bool = False) -> None:
         self.works: list[Work] = []
-        self.entries: list[tuple[Place, End]] = []
-        self.held: list[tuple[str, Place, Request]] = []
+        self.entries: list[tuple[Caller, End]] = []
+        self.held: list[tuple[str, Caller, Request]] = []
         self.groups_all = groups_all
 
     def append(self, work: Work | None = None) -> None:
@@ -67,7 +70,7 @@ class CoalescingManager:
         for work in self.works:
             work.wait()
 
-    def merged(self) -> tuple[Place, Request]:
+    def merged(self) -> tuple[Caller, Request]:
         """Return the held collectives as one.
 
         Raises:
@@ -81,41 +84,51 @@ class CoalescingManager:
                 f"but got mixed types: {set(kinds)}"
             )
         requests = [request for _, _, request in self.held]
-        reductions = sorted({f"{r.signature[1]}" for r in requests})
+        reductions = sorted({f"{r.signature.reduce_op}" for r in requests})
         if len(reductions) > 1 or len({str(r.factor) for r in requests}) > 1:
             raise UnsupportedError(
                 f"{kinds[0]} with {' and '.join(reductions)} in one coalescing manager: torch "
                 "would use the first reduction for all of them"
             )
-        place = self.held[0][1]
-        size = place[1].size()
-        inputs = [(r.sources or [r.source])[0] for r in requests]
-        outputs = [r.results[0] for r in requests]
+        caller = self.held[0][1]
+        size = caller.group.size()
+        inputs: Sequence[Buffer] = [r.reads[0] for r in requests]
+        outputs: Sequence[Buffer] = [r.results[0] for r in requests]
         _check_types(kinds[0], inputs)
         if kinds[0] == "all_gather_into_tensor":
             outputs = _by_member(outputs, size)
         elif kinds[0] == "reduce_scatter_tensor":
             inputs = _by_member(inputs, size)
         first, device = inputs[0], inputs[0].place
-        name, reduction, root, dtype, _ = requests[0].signature
-        count = sum(int(r.signature[4] or 0) for r in requests)
+        count = sum(int(r.signature.count or 0) for r in requests)
         source = staging(inputs, first.dtype, device)
         in_place = kinds[0] == "all_reduce"
         target = source if in_place else staging(outputs, first.dtype, device)
-        request = Request((name, reduction, root, dtype, count), source, target)
+        request = Request(requests[0].signature._replace(count=count), source, target)
         request.sources, request.targets = inputs, outputs
         request.factor = requests[0].factor
-        return place, request
+        return caller, request
 
 
-def _check_types(kind: str, tensors: Sequence[Tensor]) -> None:
+def _check_types(kind: str, tensors: Sequence[Buffer]) -> None:
     names = sorted({tensor.dtype.name for tensor in tensors})
     if len(names) > 1:
         raise ValueError(f"{kind} in one coalescing manager: tensors of types {', '.join(names)}")
 
 
-def _by_member(tensors: Sequence[Tensor], size: int) -> list[Tensor]:
+def _by_member(tensors: Sequence[Buffer], size: int) -> Sequence[Buffer]:
     """Return the parts of each member in turn: of every tensor its part of member 0, and so on."""
-    flat = [tensor.view(-1) for tensor in tensors]
-    parts = [tensor.split(tensor.numel() // size) if tensor.numel() else () for tensor in flat]
-    return [part[member] for member in range(size) for part in parts if part]
+    parts = [_split(tensor, size) for tensor in tensors if tensor.numel()]
+    return [part[member] for member in range(size) for part in parts]
+
+
+def _split(tensor: Buffer, size: int) -> list[Tensor]:
+    """Return equal parts of a tensor's elements, as views."""
+    if not tensor.is_contiguous():
+        raise ValueError("Tensors must be contiguous")
+    parts = []
+    for view in np.split(tensor.array.reshape(-1), size):
+        part = Tensor(tensor.storage, tensor.dtype, view)
+        part.place = tensor.place
+        parts.append(part)
+    return parts

@@ -12,7 +12,7 @@ from simrank.ranks import require_program, set_program
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from simrank.device import Operation, Tensor
+    from simrank.device import Buffer, Operation
     from simrank.ranks import Program
 
 
@@ -37,7 +37,7 @@ class Future:
     def of_work(
         cls,
         operation: Operation,
-        value: list[Tensor],
+        value: list[Buffer],
         *,
         blocks_host: bool,
         note_wait: Callable[[], None],

@@ -12,11 +12,12 @@ from simrank.distributed.planner import Planner
 from simrank.errors import CallVariant, CollectiveMismatchError, PeerDiedError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Hashable, Mapping, Sequence
 
     from simrank.collectives.schedule import IntArray
-    from simrank.device import Device, Network, Operation, Stream, Tensor
+    from simrank.device import Buffer, Device, Network, Operation, Stream
     from simrank.distributed.call import Call
+    from simrank.distributed.issue import Form
     from simrank.distributed.p2p import Mailboxes
     from simrank.distributed.planner import CollectiveLibrary
     from simrank.engine import CallSite
@@ -38,7 +39,8 @@ class ProcessGroup:
         calls: Collectives under way, by sequence number.
         mailboxes: Point-to-point messages under way, by backend.
         planner: Chooses algorithms and computes times for this group.
-        last_issued: By group rank, the collective issued last.
+        last_issued: By group rank, the collective issued last, if it has not ended.
+        forms: What calls of the members are, by function, options and metadata of the tensors.
         backend: The backend's name, as given.
         backends: The backend of each kind of device.
         barriers: Monitored barriers under way, by number.
@@ -59,7 +61,8 @@ class ProcessGroup:
         self.barriers: dict[int, Any] = {}
         self.dead: dict[int, BaseException] = {}
         self.planner = Planner(world.comm_library, self.devices)
-        self.last_issued: dict[int, Operation] = {}
+        self.last_issued: list[Operation | None] = [None] * len(ranks)
+        self.forms: dict[Hashable, Form] = {}
         self._num_calls = [0] * len(ranks)
         self._index = None if isinstance(ranks, range) else {r: i for i, r in enumerate(ranks)}
         self._streams: dict[tuple[int, str], Stream] = {}
@@ -99,7 +102,7 @@ class ProcessGroup:
         """Return the name: it is the description where one was given."""
         return self.name
 
-    def backend_for(self, tensor: Tensor) -> str:
+    def backend_for(self, tensor: Buffer) -> str:
         """Return the backend that a tensor's place selects.
 
         Raises:

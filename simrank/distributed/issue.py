@@ -7,9 +7,9 @@ group, and waits block the host.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from simrank.device import Tensor, current_stream
+from simrank.device import Buffer, Tensor, current_stream
 from simrank.distributed.backends import GLOO, check_dtype
 from simrank.distributed.call import CollectiveOperation, enter
 from simrank.distributed.coalescing import IllegalWork
@@ -22,20 +22,55 @@ from simrank.errors import UnsupportedError
 from simrank.ranks import Program, require_rank
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Hashable, Sequence
 
     from simrank.device import Operation, Stream
     from simrank.distributed.group import ProcessGroup
     from simrank.distributed.membership import Group
+    from simrank.distributed.request import Signature
 
 COALESCED = ("all_reduce", "all_gather_into_tensor", "reduce_scatter_tensor")
-Place = tuple[Program, "ProcessGroup", str]  # Who calls, in which group, on which backend.
+_MAX_FORMS = 4096  # Assumed: distinct calls of one program; beyond, they are learned anew.
+
+
+class Caller(NamedTuple):
+    """Who calls, in which group, on which backend."""
+
+    program: Program
+    group: ProcessGroup
+    backend: str
+
+
+class Form(NamedTuple):
+    """What a call is, whichever member makes it with tensors like these; worked out once (C7).
+
+    Attributes:
+        call: The function's name.
+        signature: What must agree between ranks.
+        backend: Where it runs.
+    """
+
+    call: str
+    signature: Signature
+    backend: str
+
+
+def group_of(call: str, group: Group, program: Program) -> ProcessGroup | None:
+    """Return the group of a collective; None where the rank is no member.
+
+    Raises:
+        UnsupportedError: An open coalescing manager does not take this call.
+    """
+    chosen = member_group(call, group, program)
+    if chosen is not None and membership(program).coalescing:
+        _refuse_in_batch(call, program, chosen)
+    return chosen
 
 
 def enter_call(
-    call: str, group: Group, *tensors: Tensor, lists: Sequence[Sequence[Tensor]] = ()
-) -> Place | None:
-    """Check the tensors of a call, and return where it goes; None where the rank is no member.
+    call: str, group: Group, *tensors: Buffer, lists: Sequence[Sequence[Buffer]] = ()
+) -> Caller | None:
+    """Check the tensors of a call, and return who calls; None where the rank is no member.
 
     Args:
         call: The function's name.
@@ -44,25 +79,78 @@ def enter_call(
         lists: Lists of tensors, which are packed and may lie in any way.
 
     Raises:
-        TypeError: An argument is no simrank tensor, or no list of them.
-        ValueError: Dtypes or places differ, or a tensor is not contiguous.
-        RuntimeError: The group has no backend for the tensors' place.
+        TypeError: An argument is no tensor, or no list of them.
+        ValueError: Dtypes or devices differ, or a tensor is not contiguous.
+        RuntimeError: The group has no backend for the tensors' device.
     """
     program = require_rank(call)
     first = _check_alike(call, tensors, lists)
-    chosen = member_group(call, group, program)
+    chosen = group_of(call, group, program)
     if chosen is None:
         return None
-    refuse_in_batch(call, program, chosen)
-    backend = chosen.backend_for(first)
+    return Caller(program, chosen, _check_backend(call, chosen, first, tensors))
+
+
+def _check_backend(call: str, group: ProcessGroup, first: Buffer, tensors: Sequence[Buffer]) -> str:
+    """Return the backend that tensors select, which must carry them."""
+    backend = group.backend_for(first)
     for tensor in tensors:
         if not tensor.is_contiguous() and not (backend == GLOO and is_dense(tensor)):
             raise ValueError(f"{call}: Tensors must be contiguous")
     check_dtype(backend, first.dtype)
-    return program, chosen, backend
+    return backend
 
 
-def _check_alike(call: str, tensors: Sequence[Tensor], lists: Sequence[Sequence[Tensor]]) -> Tensor:
+def run_known(
+    call: str,
+    group: Group,
+    tensors: tuple[Buffer, Buffer],
+    describe: Callable[[Caller, Buffer, Buffer, Hashable], Signature],
+    option: Hashable = None,
+    *,
+    async_op: bool,
+) -> Work | None:
+    """Run a collective on one input and one output; what its metadata decides is worked out once.
+
+    Args:
+        call: The function's name.
+        group: The group, or None.
+        tensors: The input and the output, which may be the same.
+        describe: Returns the signature, and raises where the call is wrong; a pure function of
+            group, backend, metadata of the tensors, and `option`.
+        option: The reduction or the root.
+        async_op: Whether to return a Work.
+    """
+    program = require_rank(call)
+    source, target = tensors
+    chosen = group_of(call, group, program)
+    if chosen is None:
+        _check_alike(call, tensors, ())
+        return None
+    key = (describe, option, _metadata(source), None if source is target else _metadata(target))
+    form = chosen.forms.get(key)
+    if form is None:
+        checked = tensors[:1] if source is target else tensors
+        first = _check_alike(call, checked, ())
+        backend = _check_backend(call, chosen, first, checked)
+        signature = describe(Caller(program, chosen, backend), source, target, option)
+        if len(chosen.forms) >= _MAX_FORMS:
+            chosen.forms.clear()
+        form = chosen.forms[key] = Form(call, signature, backend)
+    request = simple_request(Request(form.signature, source, target))
+    return hold(call, Caller(program, chosen, form.backend), request, async_op=async_op)
+
+
+def _metadata(tensor: Buffer) -> Hashable:
+    """Return what a call may depend on besides values; of what is no tensor nothing useful."""
+    try:
+        view = tensor.array
+        return tensor.dtype, view.shape, view.strides, tensor.place is None
+    except AttributeError:
+        return None
+
+
+def _check_alike(call: str, tensors: Sequence[Buffer], lists: Sequence[Sequence[Buffer]]) -> Buffer:
     """Return the first tensor of a call, which all others must resemble."""
     for tensor in tensors:
         check_tensor(tensor)
@@ -84,9 +172,13 @@ def _check_alike(call: str, tensors: Sequence[Tensor], lists: Sequence[Sequence[
     return first
 
 
+def _is_buffer(tensor: object) -> bool:
+    return type(tensor) is Tensor or isinstance(tensor, Buffer)
+
+
 def check_tensor(tensor: object, name: str = "tensor") -> None:
     """Raise TypeError, in torch's words, unless it is a tensor."""
-    if not isinstance(tensor, Tensor):
+    if not _is_buffer(tensor):
         raise TypeError(
             f"Invalid function argument. Expected parameter `{name}` of type simrank.Tensor "
             f"but got {type(tensor)} instead."
@@ -95,14 +187,14 @@ def check_tensor(tensor: object, name: str = "tensor") -> None:
 
 def check_list(tensors: object, name: str = "tensor_list") -> None:
     """Raise TypeError, in torch's words, unless it is a list of tensors."""
-    if not isinstance(tensors, list | tuple) or not all(isinstance(t, Tensor) for t in tensors):
+    if not isinstance(tensors, list | tuple) or not all(map(_is_buffer, tensors)):
         raise TypeError(
             f"Invalid function argument. Expected parameter `{name}` of type "
             f"List[simrank.Tensor] but got {type(tensors)} instead."
         )
 
 
-def is_dense(tensor: Tensor) -> bool:
+def is_dense(tensor: Buffer) -> bool:
     """Return whether the elements lie without gaps, in any order of dims."""
     step = 1
     for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
@@ -112,9 +204,8 @@ def is_dense(tensor: Tensor) -> bool:
     return True
 
 
-def simple_request(place: Place, request: Request) -> Request:
+def simple_request(request: Request) -> Request:
     """Pack tensors that are dense, but not in C order, as gloo takes them."""
-    del place
     source, target = request.source, request.target
     if source.is_contiguous() and target.is_contiguous():
         return request
@@ -128,7 +219,7 @@ def simple_request(place: Place, request: Request) -> Request:
     return request
 
 
-def issue(place: Place, request: Request, *, async_op: bool) -> Work | None:
+def issue(caller: Caller, request: Request, *, async_op: bool) -> Work | None:
     """Match a rank's call, issue its part, and wait for it as the backend does.
 
     Returns:
@@ -137,56 +228,52 @@ def issue(place: Place, request: Request, *, async_op: bool) -> Work | None:
     Raises:
         CollectiveMismatchError: Another member called something else.
     """
-    program, group, backend = place
-    operation = _submit(place, request, async_op=async_op)
-    blocks = backend == GLOO or request.signature[0] == "barrier" or request.is_staged
+    operation = _submit(caller, request, async_op=async_op)
+    blocks = caller.backend == GLOO or request.signature.op == "barrier" or request.is_staged
     if not async_op:
         if blocks:
-            group.engine.wait(operation)
+            caller.group.engine.wait(operation)
             operation.host_ordered()
         return None
-    return make_work(program, group, operation, request.results, blocks_host=blocks)
+    return make_work(caller, operation, request.results, blocks_host=blocks)
 
 
 def make_work(
-    program: Program,
-    group: ProcessGroup,
-    operation: Operation,
-    results: Sequence[Tensor],
-    *,
-    blocks_host: bool,
+    caller: Caller, operation: Operation, results: Sequence[Buffer], *, blocks_host: bool
 ) -> Work:
     """Return the Work of what was issued, counted until somebody waits for it."""
-    leaks, rank = group.world.comm_library.leaks, program.rank
+    group, rank = caller.group, caller.program.rank
+    leaks = group.world.comm_library.leaks
     assert rank is not None
     what = operation.name.partition(" #")[0].partition(" on group")[0]
     key = leaks.started(f"{what} on group '{group.name}'", operation.issued_at, rank)
     return Work(operation, results, blocks_host=blocks_host, on_wait=lambda: leaks.waited(key))
 
 
-def _submit(place: Place, request: Request, *, async_op: bool) -> CollectiveOperation:
-    program, group, backend = place
+def _submit(caller: Caller, request: Request, *, async_op: bool) -> CollectiveOperation:
+    program, group, backend = caller
     group_rank = group.group_rank(program.rank)
-    call = enter(group, group_rank, request.signature, user_site)
-    if request.splits is not None:
-        call.join_splits(group_rank, *request.splits, user_site())
     on_host = backend == GLOO or request.is_staged
     stream = current = current_stream(program)
     if on_host:
         stream = group.stream(current.device, f"{group.name} (gloo)")
         after_writes(stream, current, request.tensors)
-    elif async_op:
-        stream = group.stream(current.device, f"{group.name} (async)")
-        after(stream, current)
-    before = group.last_issued.get(group_rank)
+    else:
+        if async_op:
+            stream = group.stream(current.device, f"{group.name} (async)")
+            after(stream, current)
+        stream.make_room()  # Before the others see this call: the wait may be long.
+    call = enter(group, group_rank, request.signature)
+    if request.splits is not None:
+        call.join_splits(group_rank, *request.splits, user_site())
+    before = group.last_issued[group_rank]
     if before is not None and before.stream is not stream and not before.complete:
         stream.wait_for(before)  # A communicator runs one collective after the other.
     num_sms = 0 if on_host else group.world.comm_library.num_sms
     operation = CollectiveOperation(stream, call, group_rank, request, num_sms)
     call.join(operation)
-    if request.signature[0] != "barrier":
-        for target in request.results:
-            target.storage.note_write(operation, target.array)
+    for target in request.writes:
+        target.storage.note_write(operation, target.array)
     stream.submit(operation)
     group.last_issued[group_rank] = operation
     return operation
@@ -197,7 +284,7 @@ def after(stream: Stream, current: Stream) -> None:
     stream.wait_stream(current)
 
 
-def after_writes(stream: Stream, current: Stream, tensors: Sequence[Tensor]) -> None:
+def after_writes(stream: Stream, current: Stream, tensors: Sequence[Buffer]) -> None:
     """Let `stream` go on after what `current` was given, or still writes to host tensors."""
     if any(tensor.place is not None for tensor in tensors):
         after(stream, current)
@@ -207,16 +294,17 @@ def after_writes(stream: Stream, current: Stream, tensors: Sequence[Tensor]) -> 
                 stream.wait_for(operation)
 
 
-def hold(call: str, place: Place, request: Request, *, async_op: bool) -> Work | None:
-    """Issue a collective that can be coalesced, or hold it back for the open manager."""
-    manager = membership(place[0]).coalescing.get(place[1])
-    if manager is None:
-        return issue(place, request, async_op=async_op)
-    manager.held.append((call, place, request))
+def hold(call: str, caller: Caller, request: Request, *, async_op: bool) -> Work | None:
+    """Issue a collective, or hold back one that can be coalesced for the open manager."""
+    managers = membership(caller.program).coalescing
+    manager = managers.get(caller.group) if managers else None
+    if manager is None or call not in COALESCED:
+        return issue(caller, request, async_op=async_op)
+    manager.held.append((call, caller, request))
     return IllegalWork() if async_op else None
 
 
-def refuse_in_batch(call: str, program: Program, group: ProcessGroup) -> None:
+def _refuse_in_batch(call: str, program: Program, group: ProcessGroup) -> None:
     """Raise where a collective that is not coalesced is called in a manager that has a device.
 
     Raises:

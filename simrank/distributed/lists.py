@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from simrank.distributed.api import reduction_of
+from simrank.distributed.api import factor_of, reduction_of
 from simrank.distributed.backends import GLOO
 from simrank.distributed.issue import enter_call, issue
 from simrank.distributed.membership import Group, peer_in_group
 from simrank.distributed.reduce_op import ReduceOp
-from simrank.distributed.request import UNEVEN, Request, staging
+from simrank.distributed.request import UNEVEN, Request, Signature, staging
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from simrank.device import Tensor
     from simrank.distributed.api import Op
     from simrank.distributed.future import Future
-    from simrank.distributed.issue import Place
+    from simrank.distributed.issue import Caller
     from simrank.distributed.work import Work
 
 
@@ -40,21 +40,23 @@ def all_gather(
         RuntimeError: The list has another length, or (gloo) another shape somewhere.
         CollectiveMismatchError: A member expects another size than its peer sends.
     """
-    place = enter_call("all_gather", group, tensor, lists=(tensor_list,))
-    if place is None:
+    caller = enter_call("all_gather", group, tensor, lists=(tensor_list,))
+    if caller is None:
         return None
-    size = _check_length(place, "allgather", tensor_list, "output")
-    if place[2] == GLOO:
+    size = _check_length(caller, "allgather", tensor_list, "output")
+    if caller.backend == GLOO:
         _check_shapes("allgather", tensor_list, tensor)
     numels = [part.numel() for part in tensor_list]
     target = staging(tensor_list, tensor.dtype, tensor.place)
     count = _count(tensor.numel(), numels)
     splits = ([tensor.numel()] * size, numels) if count == UNEVEN else None
-    request = Request(("all_gather", None, None, tensor.dtype.name, count), tensor, target, splits)
+    request = Request(
+        Signature("all_gather", None, None, tensor.dtype.name, count), tensor, target, splits
+    )
     request.targets = tensor_list
     if not tensor.is_contiguous():
         request.sources, request.source = [tensor], staging([tensor], tensor.dtype, None)
-    return issue(place, request, async_op=async_op)
+    return issue(caller, request, async_op=async_op)
 
 
 def reduce_scatter(
@@ -70,28 +72,28 @@ def reduce_scatter(
         RuntimeError: The list has another length than the group.
         CollectiveMismatchError: A member's output has another size than the entries for it.
     """
-    place = enter_call("reduce_scatter", group, output, lists=(input_list,))
-    if place is None:
+    caller = enter_call("reduce_scatter", group, output, lists=(input_list,))
+    if caller is None:
         return None
-    size = place[1].size()
+    size = caller.group.size()
     if len(input_list) != size:
         raise RuntimeError(
             f"invalid input tensor list size, must be world size: {len(input_list)} is not {size}"
         )
-    name, factor = reduction_of(place, op, output)
+    reduction = reduction_of(caller.backend, op, output)
     numels = [part.numel() for part in input_list]
     count = _count(output.numel(), numels)
     request = Request(
-        ("reduce_scatter", name, None, output.dtype.name, count),
+        Signature("reduce_scatter", reduction.value, None, output.dtype.name, count),
         staging(input_list, output.dtype, output.place),
         output,
         (numels, [output.numel()] * size) if count == UNEVEN else None,
-        factor=factor,
+        factor=factor_of(reduction),
     )
     request.sources = input_list
     if not output.is_contiguous():
         request.targets, request.target = [output], staging([output], output.dtype, None)
-    return issue(place, request, async_op=async_op)
+    return issue(caller, request, async_op=async_op)
 
 
 def all_to_all(
@@ -106,12 +108,12 @@ def all_to_all(
         RuntimeError: A list has another length than the group, or (gloo) differing shapes.
         CollectiveMismatchError: What one member sends is not what the other expects.
     """
-    place = enter_call("all_to_all", group, lists=(output_tensor_list, input_tensor_list))
-    if place is None:
+    caller = enter_call("all_to_all", group, lists=(output_tensor_list, input_tensor_list))
+    if caller is None:
         return None
     for tensors, role in ((output_tensor_list, "output"), (input_tensor_list, "input")):
-        _check_length(place, "alltoall", tensors, role)
-        if place[2] == GLOO:
+        _check_length(caller, "alltoall", tensors, role)
+        if caller.backend == GLOO:
             _check_shapes("alltoall", tensors, tensors[0])
     dtype = input_tensor_list[0].dtype
     splits = (
@@ -119,14 +121,14 @@ def all_to_all(
         [tensor.numel() for tensor in output_tensor_list],
     )
     request = Request(
-        ("all_to_all", None, None, dtype.name, UNEVEN),
+        Signature("all_to_all", None, None, dtype.name, UNEVEN),
         staging(input_tensor_list, dtype, None),
         staging(output_tensor_list, dtype, None),
         splits,
         input_tensor_list,
         output_tensor_list,
     )
-    return issue(place, request, async_op=async_op)
+    return issue(caller, request, async_op=async_op)
 
 
 def gather(
@@ -143,23 +145,23 @@ def gather(
         ValueError: The list is missing on that rank, or given elsewhere.
         RuntimeError: The list has another length than the group, or another shape in it.
     """
-    place = enter_call("gather", group, tensor, lists=(gather_list or (),))
-    if place is None:
+    caller = enter_call("gather", group, tensor, lists=(gather_list or (),))
+    if caller is None:
         return None
-    root = _root(place, "dst", dst, group_dst)
-    _check_list_on_root(place, root, gather_list, ("gather_list", "destination"))
+    root = _root(caller, "dst", dst, group_dst)
+    _check_list_on_root(caller, root, gather_list, ("gather_list", "destination"))
     if gather_list:
-        _check_length(place, "gather", gather_list, "output")
+        _check_length(caller, "gather", gather_list, "output")
         _check_shapes("gather", gather_list, tensor)
     request = Request(
-        ("gather", None, root, tensor.dtype.name, tensor.numel()),
+        Signature("gather", None, root, tensor.dtype.name, tensor.numel()),
         tensor,
         staging(gather_list or (), tensor.dtype, None),
         targets=gather_list or (),
     )
     if not tensor.is_contiguous():
         request.sources, request.source = [tensor], staging([tensor], tensor.dtype, None)
-    return issue(place, request, async_op=async_op)
+    return issue(caller, request, async_op=async_op)
 
 
 def scatter(
@@ -176,23 +178,23 @@ def scatter(
         ValueError: The list is missing on that rank, or given elsewhere.
         RuntimeError: The list has another length than the group, or another shape in it.
     """
-    place = enter_call("scatter", group, tensor, lists=(scatter_list or (),))
-    if place is None:
+    caller = enter_call("scatter", group, tensor, lists=(scatter_list or (),))
+    if caller is None:
         return None
-    root = _root(place, "src", src, group_src)
-    _check_list_on_root(place, root, scatter_list, ("scatter_list", "source"))
+    root = _root(caller, "src", src, group_src)
+    _check_list_on_root(caller, root, scatter_list, ("scatter_list", "source"))
     if scatter_list:
-        _check_length(place, "scatter", scatter_list, "input")
+        _check_length(caller, "scatter", scatter_list, "input")
         _check_shapes("scatter", scatter_list, tensor)
     request = Request(
-        ("scatter", None, root, tensor.dtype.name, tensor.numel()),
+        Signature("scatter", None, root, tensor.dtype.name, tensor.numel()),
         staging(scatter_list or (), tensor.dtype, None),
         tensor,
         sources=scatter_list or (),
     )
     if not tensor.is_contiguous():
         request.targets, request.target = [tensor], staging([tensor], tensor.dtype, None)
-    return issue(place, request, async_op=async_op)
+    return issue(caller, request, async_op=async_op)
 
 
 # ---- checks ----
@@ -205,29 +207,29 @@ def _count(own: int, numels: Sequence[int]) -> int | str:
     return own if all(numel == own for numel in numels) else UNEVEN
 
 
-def _root(place: Place, name: str, global_rank: int | None, group_rank: int | None) -> int:
+def _root(caller: Caller, name: str, global_rank: int | None, group_rank: int | None) -> int:
     if global_rank is None and group_rank is None:
         global_rank = 0
-    return peer_in_group(name, global_rank, group_rank, place[1])
+    return peer_in_group(name, global_rank, group_rank, caller.group)
 
 
 def _check_list_on_root(
-    place: Place, root: int, tensors: Sequence[Tensor] | None, words: tuple[str, str]
+    caller: Caller, root: int, tensors: Sequence[Tensor] | None, words: tuple[str, str]
 ) -> None:
     name, role = words
-    if place[1].group_rank(place[0].rank) == root:
+    if caller.group.group_rank(caller.program.rank) == root:
         if not tensors:
             raise ValueError(f"Argument ``{name}`` must be specified on {role} rank.")
     elif tensors:
         raise ValueError(f"Argument ``{name}`` must NOT be specified on non-{role} ranks.")
 
 
-def _check_length(place: Place, call: str, tensors: Sequence[Tensor], role: str) -> int:
+def _check_length(caller: Caller, call: str, tensors: Sequence[Tensor], role: str) -> int:
     """Return the group's size, which must be the list's length."""
-    size = place[1].size()
+    size = caller.group.size()
     if len(tensors) != size:
         raise RuntimeError(
-            f"{_NAMES[place[2]]}::{call}: Incorrect {role} list size {len(tensors)}. "
+            f"{_NAMES[caller.backend]}::{call}: Incorrect {role} list size {len(tensors)}. "
             f"{role.capitalize()} list size should be {size}, same as size of the process group."
         )
     return size
@@ -255,16 +257,19 @@ def all_reduce_coalesced(
 ) -> Future | None:
     """Reduce several tensors of one dtype as one call; with `async_op` returns a future."""
     listed = [tensors] if not isinstance(tensors, list | tuple) else list(tensors)
-    place = enter_call("all_reduce_coalesced", group, lists=(listed,))
-    if place is None:
+    caller = enter_call("all_reduce_coalesced", group, lists=(listed,))
+    if caller is None:
         return None
-    name, factor = reduction_of(place, op, listed[0])
+    reduction = reduction_of(caller.backend, op, listed[0])
     flat = staging(listed, listed[0].dtype, listed[0].place)
     request = Request(
-        ("all_reduce", name, None, flat.dtype.name, flat.numel()), flat, flat, factor=factor
+        Signature("all_reduce", reduction.value, None, flat.dtype.name, flat.numel()),
+        flat,
+        flat,
+        factor=factor_of(reduction),
     )
     request.sources = request.targets = listed
-    return _as_future(issue(place, request, async_op=async_op))
+    return _as_future(issue(caller, request, async_op=async_op))
 
 
 def all_gather_coalesced(
@@ -281,12 +286,12 @@ def all_gather_coalesced(
     """
     if not isinstance(output_tensor_lists, list):
         raise TypeError("Invalid function argument: output_tensor_lists should be a list")
-    place = enter_call("all_gather_coalesced", group, lists=(input_tensor_list,))
-    if place is None:
+    caller = enter_call("all_gather_coalesced", group, lists=(input_tensor_list,))
+    if caller is None:
         return None
-    if place[2] != GLOO:
-        raise RuntimeError(f"Backend {place[2]} does not support allgather_coalesced")
-    size = place[1].size()
+    if caller.backend != GLOO:
+        raise RuntimeError(f"Backend {caller.backend} does not support allgather_coalesced")
+    size = caller.group.size()
     if len(output_tensor_lists) != size or any(
         len(outputs) != len(input_tensor_list) for outputs in output_tensor_lists
     ):
@@ -302,9 +307,11 @@ def all_gather_coalesced(
             f"allgather_coalesced: outputs of {target.numel()} elements for {size} members' inputs "
             f"of {source.numel()}"
         )
-    request = Request(("all_gather", None, None, first.dtype.name, source.numel()), source, target)
+    request = Request(
+        Signature("all_gather", None, None, first.dtype.name, source.numel()), source, target
+    )
     request.sources, request.targets = input_tensor_list, targets
-    return _as_future(issue(place, request, async_op=async_op))
+    return _as_future(issue(caller, request, async_op=async_op))
 
 
 def _as_future(work: Work | None) -> Future | None:

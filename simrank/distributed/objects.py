@@ -15,32 +15,31 @@ import numpy as np
 
 from simrank.device.tensor import from_numpy
 from simrank.distributed.backends import GLOO
-from simrank.distributed.issue import issue
+from simrank.distributed.issue import Caller, issue
 from simrank.distributed.membership import Group, member_group, peer_in_group
 from simrank.distributed.p2p import End, Route
 from simrank.distributed.peers import submit
-from simrank.distributed.request import Request
+from simrank.distributed.request import Request, Signature
 from simrank.ranks import require_rank
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from simrank.device import Tensor
-    from simrank.distributed.issue import Place
 
 Bytes = np.ndarray[Any, Any]
 
 
 def all_gather_object(object_list: list[Any], obj: Any, group: Group = None) -> None:  # noqa: ANN401
     """Put every member's object, in group order, into every member's list."""
-    place = _enter("all_gather_object", group)
-    if place is None:
+    caller = _enter("all_gather_object", group)
+    if caller is None:
         return
     data = _pickled(obj)
-    sizes = _all_sizes("all_gather_object", place, data)
+    sizes = _all_sizes("all_gather_object", caller, data)
     padded = _padded(data, max(sizes))
     target = _bytes(len(padded) * len(sizes))
-    _run("all_gather_object", place, None, (from_numpy(padded), target), len(padded))
+    _run("all_gather_object", caller, None, (from_numpy(padded), target), len(padded))
     for index, part in enumerate(_rows(target, sizes)):
         object_list[index] = pickle.loads(part)
 
@@ -57,20 +56,20 @@ def gather_object(
     Raises:
         ValueError: The list is missing on that rank, or given elsewhere.
     """
-    place = _enter("gather_object", group)
-    if place is None:
+    caller = _enter("gather_object", group)
+    if caller is None:
         return
-    root = _root("dst", dst, group_dst, place)
-    is_root = _own(place) == root
+    root = _root("dst", dst, group_dst, caller)
+    is_root = _own(caller) == root
     if is_root and not object_gather_list:
         raise ValueError("Argument ``gather_list`` must be specified on destination rank.")
     if not is_root and object_gather_list:
         raise ValueError("Argument ``gather_list`` must NOT be specified on non-destination ranks.")
     data = _pickled(obj)
-    sizes = _all_sizes("gather_object", place, data)
+    sizes = _all_sizes("gather_object", caller, data)
     padded = _padded(data, max(sizes))
     target = _bytes(len(padded) * len(sizes) if is_root else 0)
-    _run("gather_object data", place, root, (from_numpy(padded), target), len(padded))
+    _run("gather_object data", caller, root, (from_numpy(padded), target), len(padded))
     if is_root and object_gather_list is not None:
         for index, part in enumerate(_rows(target, sizes)):
             object_gather_list[index] = pickle.loads(part)
@@ -85,17 +84,17 @@ def broadcast_object_list(
 ) -> None:
     """Replace the objects of the list by those of global rank `src` (default: 0)."""
     del device
-    place = _enter("broadcast_object_list", group)
-    if place is None:
+    caller = _enter("broadcast_object_list", group)
+    if caller is None:
         return
-    root = _root("src", src, group_src, place)
-    is_root = _own(place) == root
+    root = _root("src", src, group_src, caller)
+    is_root = _own(caller) == root
     parts = [_pickled(value) for value in object_list] if is_root else []
     sizes = _sizes_tensor(parts) if is_root else _integers(len(object_list))
-    _run("broadcast_object_list", place, root, (sizes, sizes), len(object_list))
+    _run("broadcast_object_list", caller, root, (sizes, sizes), len(object_list))
     total = int(sizes.array.sum())
     data = from_numpy(np.concatenate(parts)) if is_root and parts else _bytes(total)
-    _run("broadcast_object_list", place, root, (data, data), total)
+    _run("broadcast_object_list", caller, root, (data, data), total)
     if not is_root:
         _unpickle_into(object_list, data, sizes)
 
@@ -112,29 +111,29 @@ def scatter_object_list(
     Raises:
         ValueError: The output list is empty, or the input list missing on that rank.
     """
-    place = _enter("scatter_object_list", group)
-    if place is None:
+    caller = _enter("scatter_object_list", group)
+    if caller is None:
         return
-    root = _root("src", src, group_src, place)
+    root = _root("src", src, group_src, caller)
     if not isinstance(scatter_object_output_list, list) or not scatter_object_output_list:
         raise ValueError(
             "Expected argument scatter_object_output_list to be a list of size at least 1."
         )
-    is_root, size = _own(place) == root, place[1].size()
+    is_root, size = _own(caller) == root, caller.group.size()
     if is_root and (scatter_object_input_list is None or len(scatter_object_input_list) != size):
         raise ValueError("source rank must provide non-None scatter_object_input_list")
     parts = [_pickled(value) for value in scatter_object_input_list or ()] if is_root else []
     largest = _integers(1)
     if is_root:
         largest.array[0] = max(len(part) for part in parts)
-    _run("scatter_object_list", place, root, (largest, largest), 1)
+    _run("scatter_object_list", caller, root, (largest, largest), 1)
     length = int(largest.array[0])
     source, target = _bytes(0), _bytes(length)
     if is_root:
         source = from_numpy(np.concatenate([_padded(part, length) for part in parts]))
-    _run("scatter_object_list data", place, root, (source, target), length)
+    _run("scatter_object_list data", caller, root, (source, target), length)
     own_size, sizes = _integers(1), _sizes_tensor(parts) if is_root else _integers(0)
-    _run("scatter_object_list data", place, root, (sizes, own_size), 1)
+    _run("scatter_object_list data", caller, root, (sizes, own_size), 1)
     data = target.array[: int(own_size.array[0])].tobytes()
     scatter_object_output_list[0] = pickle.loads(data)
 
@@ -149,14 +148,14 @@ def send_object_list(
 ) -> None:
     """Send the objects to global rank `dst`."""
     del device
-    place = _enter("send_object_list", group)
-    if place is None:
+    caller = _enter("send_object_list", group)
+    if caller is None:
         return
-    other = _other(("destination", "dst"), dst, group_dst, place)
+    other = _other(("destination", "dst"), dst, group_dst, caller)
     parts = [_pickled(value) for value in object_list]
-    route = Route(_own(place), other, 0, use_batch)
+    route = Route(_own(caller), other, 0, use_batch)
     for tensor in (_sizes_tensor(parts), from_numpy(np.concatenate(parts))):
-        submit(place, [End(route, tensor, is_send=True)], is_staged=True).wait()
+        submit(caller, [End(route, tensor, is_send=True)], is_staged=True).wait()
 
 
 def recv_object_list(
@@ -169,46 +168,46 @@ def recv_object_list(
 ) -> int:
     """Replace the objects of the list by those that global rank `src` sends; returns the sender."""
     del device
-    place = _enter("recv_object_list", group)
-    if place is None:
+    caller = _enter("recv_object_list", group)
+    if caller is None:
         return -1
-    other = _other(("source", "src"), src, group_src, place)
-    route = Route(other, _own(place), 0, use_batch)
+    other = _other(("source", "src"), src, group_src, caller)
+    route = Route(other, _own(caller), 0, use_batch)
     sizes = _integers(len(object_list))
-    submit(place, [End(route, sizes, is_send=False)], is_staged=True).wait()
+    submit(caller, [End(route, sizes, is_send=False)], is_staged=True).wait()
     data = _bytes(int(sizes.array.sum()))
-    submit(place, [End(route, data, is_send=False)], is_staged=True).wait()
+    submit(caller, [End(route, data, is_send=False)], is_staged=True).wait()
     _unpickle_into(object_list, data, sizes)
-    return int(place[1].ranks[other])
+    return int(caller.group.ranks[other])
 
 
 # ---- how ----
 
 
-def _enter(call: str, group: Group) -> Place | None:
+def _enter(call: str, group: Group) -> Caller | None:
     program = require_rank(call)
     chosen = member_group(call, group, program)
     if chosen is None:
         return None
-    return program, chosen, chosen.backends.get("cuda", GLOO)
+    return Caller(program, chosen, chosen.backends.get("cuda", GLOO))
 
 
-def _own(place: Place) -> int:
-    return place[1].group_rank(place[0].rank)
+def _own(caller: Caller) -> int:
+    return caller.group.group_rank(caller.program.rank)
 
 
-def _root(name: str, global_rank: int | None, group_rank: int | None, place: Place) -> int:
+def _root(name: str, global_rank: int | None, group_rank: int | None, caller: Caller) -> int:
     if global_rank is None and group_rank is None:
         global_rank = 0
-    return peer_in_group(name, global_rank, group_rank, place[1])
+    return peer_in_group(name, global_rank, group_rank, caller.group)
 
 
 def _other(
-    words: tuple[str, str], global_rank: int | None, group_rank: int | None, place: Place
+    words: tuple[str, str], global_rank: int | None, group_rank: int | None, caller: Caller
 ) -> int:
     role, name = words
-    other = peer_in_group(name, global_rank, group_rank, place[1])
-    if other == _own(place):
+    other = peer_in_group(name, global_rank, group_rank, caller.group)
+    if other == _own(caller):
         raise ValueError(
             f"Invalid {role} rank: {role} rank should not be the same as the rank of the "
             "current process."
@@ -217,18 +216,18 @@ def _other(
 
 
 def _run(
-    op: str, place: Place, root: int | None, tensors: tuple[Tensor, Tensor], count: int
+    op: str, caller: Caller, root: int | None, tensors: tuple[Tensor, Tensor], count: int
 ) -> None:
     """Run one step of an object collective, and wait for it on the host."""
     source, target = tensors
-    signature = (op, None, root, source.dtype.name, count)
-    issue(place, Request(signature, source, target, is_staged=True), async_op=False)
+    signature = Signature(op, None, root, source.dtype.name, count)
+    issue(caller, Request(signature, source, target, is_staged=True), async_op=False)
 
 
-def _all_sizes(op: str, place: Place, data: Bytes) -> list[int]:
+def _all_sizes(op: str, caller: Caller, data: Bytes) -> list[int]:
     """Return how many bytes each member has."""
-    sizes = _integers(place[1].size())
-    _run(op, place, None, (_sizes_tensor([data]), sizes), 1)
+    sizes = _integers(caller.group.size())
+    _run(op, caller, None, (_sizes_tensor([data]), sizes), 1)
     return [int(size) for size in sizes.array]
 
 

@@ -19,7 +19,7 @@ from simrank.errors import CallVariant, CollectiveMismatchError, PeerDiedError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from simrank.device import Stream, Tensor
+    from simrank.device import Buffer, Stream
     from simrank.distributed.group import ProcessGroup
     from simrank.engine import CallSite
 
@@ -58,7 +58,7 @@ class End:
 
     __slots__ = ("arrived", "done", "is_send", "message", "operation", "route", "tensor")
 
-    def __init__(self, route: Route, tensor: Tensor, *, is_send: bool) -> None:
+    def __init__(self, route: Route, tensor: Buffer, *, is_send: bool) -> None:
         self.route = route
         self.tensor = tensor
         self.is_send = is_send
@@ -375,7 +375,7 @@ def boxes_of(group: ProcessGroup, backend: str) -> Mailboxes:
     return boxes
 
 
-def _fill(tensor: Tensor, values: Array | None) -> None:
+def _fill(tensor: Buffer, values: Array | None) -> None:
     """Write what came into a tensor; without values, its own become unknown."""
     storage = tensor.storage
     covers = tensor.array.nbytes == storage.size_bytes

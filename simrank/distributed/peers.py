@@ -14,7 +14,15 @@ from simrank.device.current import new_stream
 from simrank.distributed.backends import GLOO, NCCL, check_dtype
 from simrank.distributed.coalescing import CoalescingManager
 from simrank.distributed.group import ProcessGroup, membership
-from simrank.distributed.issue import after, after_writes, check_tensor, is_dense, issue, make_work
+from simrank.distributed.issue import (
+    Caller,
+    after,
+    after_writes,
+    check_tensor,
+    is_dense,
+    issue,
+    make_work,
+)
 from simrank.distributed.membership import Group, group_or_default, member_group, peer_in_group
 from simrank.distributed.p2p import End, PeerOperation, Route, boxes_of
 from simrank.errors import UnsupportedError
@@ -24,7 +32,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from simrank.device import Tensor
-    from simrank.distributed.issue import Place
     from simrank.distributed.work import Work
 
 Peer = tuple[str, int | None, int | None]  # Which end it is, its global rank, its group rank.
@@ -191,10 +198,10 @@ def _coalescing_manager(
     finally:
         del managers[chosen]
     if manager.held:
-        place, request = manager.merged()
-        manager.append(issue(place, request, async_op=True))
+        caller, request = manager.merged()
+        manager.append(issue(caller, request, async_op=True))
     if manager.entries:
-        manager.append(submit((program, chosen, NCCL), [end for _, end in manager.entries]))
+        manager.append(submit(Caller(program, chosen, NCCL), [end for _, end in manager.entries]))
     if not async_ops:
         manager.wait()
 
@@ -219,15 +226,16 @@ def _start(call: str, tensor: Tensor, peer: Peer, group: Group, tag: int) -> Wor
     batch = membership(program).coalescing.get(chosen)
     if backend == GLOO:
         batch = None
-    end = _end(call, tensor, peer, (program, chosen, backend), tag, batched=batch is not None)
+    caller = Caller(program, chosen, backend)
+    end = _end(call, tensor, peer, caller, tag, batched=batch is not None)
     if batch is not None:
-        batch.entries.append(((program, chosen, backend), end))
+        batch.entries.append((caller, end))
         return None
-    return submit((program, chosen, backend), [end])
+    return submit(caller, [end])
 
 
-def _end(call: str, tensor: Tensor, peer: Peer, place: Place, tag: int, *, batched: bool) -> End:
-    program, group, backend = place
+def _end(call: str, tensor: Tensor, peer: Peer, caller: Caller, tag: int, *, batched: bool) -> End:
+    program, group, backend = caller
     is_send, own = call == "isend", group.group_rank(program.rank)
     if not is_send and peer[1] is None and peer[2] is None:
         if backend == NCCL:
@@ -247,9 +255,9 @@ def _end(call: str, tensor: Tensor, peer: Peer, place: Place, tag: int, *, batch
     return End(Route(src, dst, 0 if backend == NCCL else tag, batched), tensor, is_send=is_send)
 
 
-def submit(place: Place, ends: Sequence[End], *, is_staged: bool = False) -> Work:
+def submit(caller: Caller, ends: Sequence[End], *, is_staged: bool = False) -> Work:
     """Give a call to its stream; the host waits for pickled objects under any backend."""
-    program, group, backend = place
+    program, group, backend = caller
     assert program.rank is not None
     current = current_stream(program)
     tensors = [end.tensor for end in ends]
@@ -268,7 +276,7 @@ def submit(place: Place, ends: Sequence[End], *, is_staged: bool = False) -> Wor
         if not end.is_send:
             end.tensor.storage.note_write(operation, end.tensor.array)
     blocks = backend == GLOO or is_staged
-    work = make_work(program, group, operation, tensors, blocks_host=blocks)
+    work = make_work(caller, operation, tensors, blocks_host=blocks)
     stream.submit(operation)
     return work
 

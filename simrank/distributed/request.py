@@ -3,25 +3,38 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from simrank.device import Accesses
 from simrank.device.tensor import empty
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from simrank.device import Device, DType, Tensor
+    from simrank.device import Buffer, Device, DType, Tensor
 
 Array = np.ndarray[Any, Any]
-
-# What must agree between ranks, in the order of `Signature`; the words of reports. The count is a
-# word where sizes differ from rank to rank: then split sizes are matched pair by pair.
-COLUMNS = ("op", "reduce_op", "root", "dtype", "count")
-Signature = tuple[str, str | None, int | None, str, int | str | None]
 UNEVEN = "uneven"
+
+
+class Signature(NamedTuple):
+    """What must agree between ranks; its fields are the words of reports.
+
+    Attributes:
+        op: The collective.
+        reduce_op: How elements are combined, or None.
+        root: Group rank of the root, or None.
+        dtype: Name of the element type.
+        count: Elements; `UNEVEN` where sizes differ from rank to rank, and split sizes are matched
+            pair by pair.
+    """
+
+    op: str
+    reduce_op: str | None
+    root: int | None
+    dtype: str
+    count: int | str | None  # type: ignore[assignment]  # Hides tuple.count, which nobody calls.
 
 
 @dataclass(slots=True)
@@ -40,28 +53,38 @@ class Request:
     """
 
     signature: Signature
-    source: Tensor
-    target: Tensor
+    source: Buffer
+    target: Buffer
     splits: tuple[Sequence[int], Sequence[int]] | None = None
-    sources: Sequence[Tensor] = ()
-    targets: Sequence[Tensor] = ()
+    sources: Sequence[Buffer] = ()
+    targets: Sequence[Buffer] = ()
     factor: float | Tensor | None = None
     is_staged: bool = False
 
     @property
-    def results(self) -> Sequence[Tensor]:
+    def results(self) -> Sequence[Buffer]:
         """Return the tensors that the user sees change."""
         return self.targets or (self.target,)
 
     @property
-    def tensors(self) -> tuple[Tensor, ...]:
-        """Return the user's tensors."""
-        return (*(self.sources or (self.source,)), *self.results)
+    def reads(self) -> Sequence[Buffer]:
+        """Return the user's tensors that are read."""
+        return self.sources or (self.source,)
 
-    def accesses(self) -> Accesses:
-        """Return which of the user's tensors are read and written; it keeps them alive."""
-        written = () if self.signature[0] == "barrier" else self.results
-        return Accesses(self.sources or (self.source,), written)
+    @property
+    def writes(self) -> Sequence[Buffer]:
+        """Return the user's tensors that are written."""
+        return () if self.signature.op == "barrier" else self.results
+
+    @property
+    def waits_for_flags(self) -> bool:
+        """Return False: no collective waits for flags in memory."""
+        return False
+
+    @property
+    def tensors(self) -> tuple[Buffer, ...]:
+        """Return the user's tensors."""
+        return (*self.reads, *self.results)
 
     def pack(self) -> None:
         """Copy the listed inputs into `source`."""
@@ -91,7 +114,7 @@ class Request:
         return scaled
 
 
-def _parts(flat: Tensor, tensors: Sequence[Tensor]) -> list[Array]:
+def _parts(flat: Buffer, tensors: Sequence[Buffer]) -> list[Array]:
     values, start, parts = flat.array.reshape(-1), 0, []
     for tensor in tensors:
         stop = start + tensor.numel()
@@ -100,6 +123,6 @@ def _parts(flat: Tensor, tensors: Sequence[Tensor]) -> list[Array]:
     return parts
 
 
-def staging(tensors: Sequence[Tensor], dtype: DType, device: Device | None) -> Tensor:
+def staging(tensors: Sequence[Buffer], dtype: DType, device: Device | None) -> Tensor:
     """Return a tensor that the elements of all of them fit in."""
     return empty((sum(tensor.numel() for tensor in tensors),), dtype, device, fresh=False)

@@ -55,7 +55,7 @@ class SignalOperation(Operation):
     """
 
     __slots__ = (
-        "_channel", "_limit", "_open", "_own", "_pads", "_peers", "_ranks", "_timeout_ms",
+        "_channel", "_keeps", "_limit", "_open", "_own", "_pads", "_peers", "_ranks", "_timeout_ms",
         "is_collective",
     )  # fmt: skip
     kind = "kernel"
@@ -70,7 +70,8 @@ class SignalOperation(Operation):
         *,
         keeps: object,
     ) -> None:
-        super().__init__(stream, name, None, keeps)
+        super().__init__(stream, name)
+        self._keeps = keeps
         self._pads, self._own, self._channel, self._ranks = where
         self._peers = peers
         self._timeout_ms = timeout_ms

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from datetime import timedelta
 
-    from simrank.device import Operation, Tensor
+    from simrank.device import Buffer, Operation
     from simrank.distributed.future import Future
     from simrank.engine import Handle
 
@@ -23,7 +23,7 @@ class Work:
     def __init__(
         self,
         operation: Operation,
-        result: Sequence[Tensor],
+        result: Sequence[Buffer],
         *,
         blocks_host: bool,
         on_wait: Callable[[], None] | None = None,
@@ -82,7 +82,7 @@ class Work:
         """Return what went wrong, or None."""
         return self._operation.error
 
-    def result(self) -> list[Tensor]:
+    def result(self) -> list[Buffer]:
         """Return the output tensors."""
         return list(self._result)
 

@@ -60,8 +60,8 @@ class TritonOperation(Operation):
     )  # fmt: skip
     kind = "kernel"
 
-    def __init__(self, stream: Stream, launch: Launch, keeps: Accesses) -> None:
-        super().__init__(stream, launch.name, None, keeps)
+    def __init__(self, stream: Stream, launch: Launch, touched: Accesses) -> None:
+        super().__init__(stream, launch.name, None, touched)
         self.launch = launch
         self.grid = launch.grid
         self.statistics = Statistics()

@@ -1,5 +1,7 @@
 """A device's launch queue: a host that runs too far ahead waits, in simulated time (D1)."""
 
+from itertools import pairwise
+
 import pytest
 
 import simrank
@@ -40,7 +42,7 @@ def host_times_us(cluster, num_kernels):
 def test_a_host_waits_for_the_first_kernel_once_the_queue_is_full():
     """Four launches go at once; each further one waits for the end of a kernel."""
     times = host_times_us(CLUSTER, 8)
-    gaps = [later - earlier for earlier, later in zip(times, times[1:], strict=False)]
+    gaps = [later - earlier for earlier, later in pairwise(times)]
     launch_us, kernel_us = gaps[0], gaps[-1]
     assert kernel_us > 10 * launch_us
     assert gaps[:2] == pytest.approx([launch_us] * 2)  # The zeros took the first place.
@@ -50,7 +52,7 @@ def test_a_host_waits_for_the_first_kernel_once_the_queue_is_full():
 def test_a_thousand_launches_fit_by_default():
     """1,024 are outstanding when the host first waits, and from then on it always does."""
     times = host_times_us("hgx_h100", 1100)
-    gaps = [later - earlier for earlier, later in zip(times, times[1:], strict=False)]
+    gaps = [later - earlier for earlier, later in pairwise(times)]
     first = next(index for index, gap in enumerate(gaps) if gap > 2 * gaps[0])
     assert all(gap > 2 * gaps[0] for gap in gaps[first + 1 :])
     num_ended = times[first] / gaps[-1]

@@ -1,4 +1,4 @@
-"""What in flight writes a storage: the same as a walk over everything would find, at a fixed cost."""
+"""What in flight writes a storage: what a walk over everything finds, at a fixed cost."""
 
 from types import SimpleNamespace
 

@@ -1,0 +1,50 @@
+"""What collectives, copies and race checks see of a tensor, simrank's or another library's."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy as np
+
+    from simrank.device.device import Device
+    from simrank.device.dtypes import DType
+    from simrank.device.memory import Storage
+
+
+@runtime_checkable
+class Buffer(Protocol):
+    """Elements of one dtype in a storage.
+
+    Attributes:
+        storage: The bytes that it lies in.
+        dtype: Element type.
+        place: The device whose streams work on it; None for the host.
+    """
+
+    storage: Storage
+    dtype: DType
+    place: Device | None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Return the size of each dim."""
+
+    @property
+    def nbytes(self) -> int:
+        """Return the bytes of its elements."""
+
+    @property
+    def array(self) -> np.ndarray[Any, Any]:
+        """Return a numpy view of its values, for operations that run in stream order."""
+
+    def numel(self) -> int:
+        """Return the number of elements."""
+
+    def stride(self) -> Sequence[int]:
+        """Return the elements from one index of each dim to the next."""
+
+    def is_contiguous(self) -> bool:
+        """Return whether its elements lie in C order without gaps."""
