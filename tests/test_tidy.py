@@ -17,6 +17,12 @@ MAX_FILE_LINES = 500
 MAX_MEDIAN_LINES = 12
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 TESTS = sorted((ROOT / "tests").rglob("test_*.py"))
+DESIGN = ROOT / "adr" / "design.md"
+PAGES = sorted(
+    path
+    for folder in ("", "adr", "benches", "configs", "simrank", "tests")
+    for path in (ROOT / folder).glob("**/*.md" if folder else "*.md")
+)
 TOUR = (
     "engine/loop.py",
     "collectives/schedule.py",
@@ -84,6 +90,38 @@ def test_every_adr_is_in_the_index():
     assert decisions
     for path in decisions:
         assert path.name in index, path.name
+
+
+def test_a_number_without_a_decision_is_in_the_index_too():
+    """Numbers of decisions have no gap that adr/README.md does not explain."""
+    rows = re.findall(r"^\| \[?(\d{4})", (ROOT / "adr" / "README.md").read_text(), re.MULTILINE)
+    assert rows == [f"{number:04}" for number in range(1, len(rows) + 1)]
+
+
+def test_every_rule_that_is_cited_is_in_the_design():
+    """`E8`, `rule D4`, ... name headings of adr/design.md."""
+    rules = set(re.findall(r"^### (\w\d+)\. ", DESIGN.read_text(), re.MULTILINE))
+    assert rules
+    benches = sorted((ROOT / "benches").rglob("*.py"))
+    for path in [*SOURCES, *TESTS, *benches, *PAGES]:
+        cited = set(re.findall(r"\b[EDCKTR]\d{1,2}\b", path.read_text()))
+        assert cited <= rules, f"{path.relative_to(ROOT)} cites {sorted(cited - rules)}"
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_of_pages_lead_somewhere(path):
+    """A relative link of a Markdown page names a file, and a heading of it where it has a `#`."""
+    text = re.sub(r"```.*?```", "", path.read_text(), flags=re.DOTALL)
+    for link in re.findall(r"\]\(([^)\s]+)\)", text):
+        if "://" in link:
+            continue
+        place, _, anchor = link.partition("#")
+        target = path.parent / place if place else path
+        assert target.exists(), link
+        if anchor:
+            heads = re.findall(r"^#+ (.*)", target.read_text(), re.MULTILINE)
+            slugs = [re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads]
+            assert anchor in slugs, link
 
 
 def test_what_confirms_a_decision_exists():
