@@ -23,6 +23,14 @@ PAGES = sorted(
     for folder in ("", "adr", "benches", "configs", "simrank", "tests")
     for path in (ROOT / folder).glob("**/*.md" if folder else "*.md")
 )
+# Modules that another file tests than the one of their name, and which.
+TESTED_ELSEWHERE = {
+    "hardware/activity_rates.py": "engine/test_activity.py",
+    "hardware/spec.py": "hardware/test_roofline.py",  # Frozen facts; what is made of them.
+    "multiprocessing/script.py": "cli/test_run.py",
+    "trace/kernel_report.py": "cli/test_kernels.py",
+}
+NOT_MIRRORED_YET = ("kernels",)  # Packages whose tests are still to be put in order.
 TOUR = (
     "engine/loop.py",
     "collectives/schedule.py",
@@ -64,6 +72,24 @@ def test_every_test_says_in_one_line_what_it_claims(path):
     for node in functions(path):
         if node.name.startswith("test_"):
             assert ast.get_docstring(node), f"{path.name}:{node.lineno} {node.name}"
+
+
+def test_tests_mirror_modules():
+    """`simrank/a/b.py` has `tests/a/test_b.py`, or a folder `tests/a/b/`, or is in the table."""
+    without = []
+    for path in SOURCES:
+        place = path.relative_to(PACKAGE)
+        if path.name in ("__init__.py", "__main__.py") or place.parts[0] in NOT_MIRRORED_YET:
+            continue
+        folder = ROOT / "tests" / place.parent
+        is_tested = (folder / f"test_{path.name}").is_file() or (folder / path.stem).is_dir()
+        if not is_tested and str(place) not in TESTED_ELSEWHERE:
+            without.append(str(place))
+        assert not (is_tested and str(place) in TESTED_ELSEWHERE), f"{place} has tests of its own"
+    assert without == []
+    for place, test in TESTED_ELSEWHERE.items():
+        assert (PACKAGE / place).is_file(), place
+        assert (ROOT / "tests" / test).is_file(), test
 
 
 def test_sources_are_ascii_and_have_no_bare_todo():

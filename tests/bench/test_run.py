@@ -6,7 +6,7 @@ import pytest
 
 import simrank
 from simrank.bench import run
-from simrank.bench.program import Case, TestData, counts
+from simrank.bench.program import counts
 from simrank.errors import ConfigError
 
 COLUMNS = [
@@ -144,20 +144,6 @@ def test_sizes_below_one_element_per_block_are_left_out():
     """all_gather of 8 bytes on 8 ranks has no element to send."""
     assert counts("all_gather", 8, "float32", (8, 16, 32, 33, 64)) == [1, 2]
     assert counts("all_reduce", 8, "float16", (1, 2, 3)) == [1]
-
-
-def test_cases_count_elements_as_nccl_does():
-    """Size = count x blocks x itemsize."""
-    case = Case("reduce_scatter", 4, "float16", "sum", -1, 10, in_place=False)
-    assert (case.size_bytes, case.num_inputs, case.num_outputs) == (80, 40, 10)
-
-
-def test_test_data_differs_from_rank_to_rank_and_repeats():
-    """Shifted views of one array, from the seed."""
-    data = TestData(100, 4, "float32", "sum", seed=1)
-    again = TestData(100, 4, "float32", "sum", seed=1)
-    assert (data.of(2, 100) == again.of(2, 100)).all()
-    assert (data.of(2, 100) != data.of(3, 100)).any()
 
 
 def test_the_module_is_reachable_from_the_package():
