@@ -8,9 +8,9 @@ hardware, whatever the simulated times say. A host read counts as a copy on the 
 Accesses of different ranks are not compared here: each rank has its own tensors. Of symmetric
 memory only what programs of kernels do is (`kernels/happens.py`), not what streams do.
 
-A kernel that waits for flags in memory may order itself. What is written behind its launch may be
-what it waits for; so is what was written before, if behind that a stream wrote integers that the
-kernel may look at.
+A kernel that waits for flags in memory may order itself behind other streams. It may be waiting for
+whatever they write after its launch; and for what they wrote before it, if they then wrote integers
+that the kernel may read (ADR 0016).
 """
 
 from __future__ import annotations

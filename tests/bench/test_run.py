@@ -124,13 +124,18 @@ def test_a_root_other_than_zero_is_used():
     ("change", "message"),
     [
         ({"algorithms": ["rign"]}, r"algorithms\.rign: expected one of auto, ring"),
-        ({"algorithms": {"ring": {"lanes": 2}}}, "num_channels"),
+        ({"algorithms": ["rign"]}, "to fix: write `ring`"),
+        (
+            {"algorithms": {"ring": {"lanes": 2}}},
+            r"algorithms\.ring: expected options of ring, got lanes: 2 \(.* choices: num_channels",
+        ),
+        ({"algorithms": {"auto": {"lanes": 2}}}, "no options, as auto chooses them, got lanes: 2"),
         ({"collectives": ["sendrecv"]}, r"collectives\[0\]: expected one of all_reduce"),
         ({"dtypes": ["float33"]}, "dtypes"),
         ({"sizes": ["1"]}, "unit"),
         ({"num_ranks": 9}, "num_ranks: expected at most 8"),
         ({"colour": "red"}, "colour"),
-        ({"sizes": ["0 B"]}, "sizes: expected a size above 0 B"),
+        ({"sizes": ["0 B"]}, "sizes: expected a size above 0 B, got 0 B only"),
         ({"dtypes": ["uint32"]}, "dtypes"),
     ],
 )

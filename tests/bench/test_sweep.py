@@ -93,7 +93,7 @@ def test_the_number_of_ranks_may_be_a_parameter(sweep):
 
 def test_a_program_that_is_not_there_is_a_configuration_error(sweep):
     """With what Python said."""
-    with pytest.raises(ConfigError, match="expected a function, as module and name"):
+    with pytest.raises(ConfigError, match="expected the name of a function with its module"):
         run_sweep(load_sweep(sweep(".steps", ".stairs")))
 
 

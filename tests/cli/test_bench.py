@@ -118,6 +118,16 @@ def test_an_option_that_a_yaml_would_win_over_is_refused(cli, tmp_path):
     assert "--minbytes" in err
 
 
+def test_a_misspelt_collective_is_told_its_name(cli):
+    """Not that it is no file."""
+    status, out, err = cli("bench", "all_reduc")
+    assert (status, out) == (2, "")
+    assert err == (
+        "command line: target: expected a YAML file, a built-in benchmark or a collective, "
+        "got all_reduc\n  to fix: write `all_reduce`\n"
+    )
+
+
 def test_several_clusters_have_a_column_of_their_own(cli, tmp_path):
     """In JSON and CSV; with one cluster the file's head says it."""
     path = tmp_path / "b.yaml"
