@@ -6,6 +6,7 @@ import ast
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -148,6 +149,23 @@ def test_links_of_pages_lead_somewhere(path):
             heads = re.findall(r"^#+ (.*)", target.read_text(), re.MULTILINE)
             slugs = [re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads]
             assert anchor in slugs, link
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_files_that_pages_name_exist(path):
+    """A path in backticks that begins at the root of the repository leads somewhere."""
+    text = re.sub(r"```.*?```", "", path.read_text(), flags=re.DOTALL)
+    for place in re.findall(r"`((?:simrank|tests|benches|configs|adr)/[\w./-]+)`", text):
+        assert (ROOT / place).exists() or "NAME" in place or "NNNN" in place, place
+
+
+def test_the_house_of_the_design_is_the_import_contract():
+    """The same packages in the same order; those that are not built yet stand in brackets."""
+    house = re.search(r"```text\n(cli .*?)```", DESIGN.read_text(), re.DOTALL)[1]
+    named = [name for line in house.splitlines() for name in re.split(r"\s{3,}", line)[:-1]]
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
+    layers = " | ".join(contracts["contracts"][0]["layers"]).split(" | ")
+    assert named == layers
 
 
 def test_what_confirms_a_decision_exists():
