@@ -141,9 +141,12 @@ def _bench_program(config: SweepConfig, given: dict[str, Any]) -> None:
 def _mapping(given: dict[str, Any]) -> dict[str, Any]:
     """Return a benchmark as YAML would give it, from the options of the command line."""
     cluster, nodes, step = given["cluster"], given["nodes"], given["step"]
-    sizes: dict[str, Any] = {"from": _size(given["begin"]), "to": _size(given["end"])}
+    sizes: dict[str, Any] = {
+        "from": _size(given["begin"], "--minbytes"),
+        "to": _size(given["end"], "--maxbytes"),
+    }
     if step is not None:
-        sizes["step"] = _size(step)
+        sizes["step"] = _size(step, "--stepbytes")
     if given["factor"] is not None or step is None:
         sizes["factor"] = 2 if given["factor"] is None else given["factor"]
     mapping: dict[str, Any] = {
@@ -176,13 +179,13 @@ def _refuse_series_options(context: typer.Context) -> None:
             raise ConfigError(ConfigProblem("command line", None, option, expected, got))
 
 
-def _size(text: str) -> str:
+def _size(text: str, option: str) -> str:
     """Return an nccl-tests size as the YAML form writes it."""
     try:
         return f"{units.parse_size_nccl(text)} B"
     except ValueError:
         expected = "a size such as 8, 4K, 64M or 8G"
-        raise ConfigError(ConfigProblem("command line", None, "size", expected, text)) from None
+        raise ConfigError(ConfigProblem("command line", None, option, expected, text)) from None
 
 
 def _run_shown(config: BenchConfig, timeline: Timeline | None) -> list[dict[str, Any]]:

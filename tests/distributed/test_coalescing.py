@@ -1,4 +1,4 @@
-"""Coalescing managers and futures, as torch 2.13 has them."""
+"""Coalescing managers, as torch 2.13 has them."""
 
 import pytest
 

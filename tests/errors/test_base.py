@@ -1,4 +1,4 @@
-"""The text of each error, word for word; every fact is also an attribute and in `to_json`."""
+"""The roots of the errors: their tree, and how ranks and their states are shown."""
 
 import pickle
 
