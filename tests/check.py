@@ -1,6 +1,7 @@
-"""Run every check of the project, in the order in which a mistake is cheapest to find.
+"""Run the checks of the project, in the order in which a mistake is cheapest to find.
 
-`python tests/check.py` is what the README, the hooks and CI run; `--slow` adds the slow tests.
+`python tests/check.py` runs all of them, as the README and CI do, and `python tests/check.py lint
+types` only these two. `--slow` adds the slow tests.
 """
 
 from __future__ import annotations
@@ -24,17 +25,28 @@ SLOW = {"slow tests": ["pytest", "-q", "-m", "slow"]}
 
 
 def main(arguments: list[str]) -> int:
-    """Run the checks; return 1 if one failed."""
-    checks = CHECKS | (SLOW if "--slow" in arguments else {})
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0"}
+    """Run the checks that are named, or all of them; return 1 if one failed, 2 for a wrong name."""
+    names = [argument for argument in arguments if argument != "--slow"]
+    unknown = [name for name in names if name not in CHECKS]
+    if unknown:
+        print(f"no check is called {unknown[0]!r}; choices: {', '.join(CHECKS)}, --slow")
+        return 2
+    chosen = {name: CHECKS[name] for name in names or CHECKS}
     failed = []
-    for name, (tool, *options) in checks.items():
+    for name, command in (chosen | SLOW if "--slow" in arguments else chosen).items():
         print(f"== {name}", flush=True)
-        command = [str(BIN / tool), *options]
-        if subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode:
+        if not passes(command):
             failed.append(name)
     print(f"== failed: {', '.join(failed)}" if failed else "== all checks passed", flush=True)
     return bool(failed)
+
+
+def passes(command: list[str]) -> bool:
+    """Run one check."""
+    tool, *options = command
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0"}
+    found = subprocess.run([str(BIN / tool), *options], cwd=ROOT, env=environment, check=False)
+    return not found.returncode
 
 
 if __name__ == "__main__":

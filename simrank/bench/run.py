@@ -24,6 +24,7 @@ from simrank.collectives.bounds import busbw_factor
 from simrank.collectives.problem import COLLECTIVES, REDUCING
 from simrank.collectives.reference import count_wrong
 from simrank.config import BenchConfig, bench_config_from_mapping, load_bench_config, load_measured
+from simrank.config.quantity import choice_text, closest
 from simrank.context import Context
 from simrank.errors import ConfigError, ConfigProblem, UnsupportedError
 from simrank.hardware.cluster import Cluster, build_cluster
@@ -197,7 +198,7 @@ def series_of(config: BenchConfig) -> Iterator[Series]:
     ]
     _check(config, {(collective, num_ranks) for _, num_ranks, collective in combinations})
     if not any(config.sizes_bytes):
-        problem = (config.source_file, None, "sizes", "a size above 0 B", "none")
+        problem = (config.source_file, None, "sizes", "a size above 0 B", "0 B only")
         raise ConfigError(ConfigProblem(*problem))
     kernels = {name: _kernel(name, options) for name, options in config.algorithms.items()}
     for cluster, num_ranks, collective in combinations:
@@ -243,40 +244,55 @@ def _check(config: BenchConfig, calls: set[tuple[str, int]]) -> None:
             place = f"collectives[{index}]"
             problems.append(ConfigProblem(config.source_file, None, place, expected, collective))
     for name, options in config.algorithms.items():
-        accepted = None if problems else _wrong_with(name, options, calls)
-        if accepted is not None:
-            place = f"algorithms.{name}"
-            got = f"{name}{f' with {dict(options)}' if options else ''}"
-            problems.append(ConfigProblem(config.source_file, None, place, accepted, got))
+        wrong = None if problems else _wrong_with(name, options, calls)
+        if wrong is not None:
+            problems.append(ConfigProblem(config.source_file, None, f"algorithms.{name}", *wrong))
     if problems:
         raise ConfigError(*problems)
 
 
 def _wrong_with(
     name: str, options: Mapping[str, object], calls: set[tuple[str, int]]
-) -> str | None:
-    """Return what would have been accepted in place of an algorithm, or None if it is."""
+) -> tuple[str, str, str | None] | None:
+    """Return what would have been accepted in place of an entry, what was found, and the cure.
+
+    None if it is accepted as it is.
+    """
+    given = ", ".join(f"{key}: {value}" for key, value in options.items())
     if name == "auto":
-        return "auto without options" if options else None
+        return ("no options, as auto chooses them", given, None) if options else None
     if "kernel" in options:
-        try:
-            kernel = _kernel(name, options)
-        except (ValueError, UnsupportedError) as error:
-            return f"a kernel that exists and takes its options ({error})"
-        assert kernel is not None, "it names one"
-        known = sorted({collective for collective, _ in calls})
-        is_used = kernel.collective in known
-        return None if is_used else f"a kernel for {', '.join(known)}, not {kernel.collective}"
+        return _wrong_with_kernel(name, options, {collective for collective, _ in calls})
     having = [call for call in sorted(calls) if name in algorithms_for(*call)]
     if not having:
-        names = dict.fromkeys(known for call in sorted(calls) for known in algorithms_for(*call))
-        return f"one of {', '.join(['auto', *names])}"
+        known = dict.fromkeys(other for call in sorted(calls) for other in algorithms_for(*call))
+        near = closest(name, known)
+        return choice_text(["auto", *known]), name, near and f"write `{near}`"
     try:
         for collective, num_ranks in having:
             build(Problem(collective, num_ranks, 1), name, options=dict(options))  # type: ignore[arg-type]
     except ValueError as error:
-        return f"options that it takes ({error})"
+        return f"options of {name}", f"{given} ({error})", None
     return None
+
+
+def _wrong_with_kernel(
+    name: str, options: Mapping[str, object], collectives: set[str]
+) -> tuple[str, str, str | None] | None:
+    """Return the same of an entry that names a kernel."""
+    try:
+        kernel = _kernel(name, options)
+    except (ValueError, UnsupportedError) as error:
+        return (
+            "a module with a kernel, and options of kernels",
+            f"{options['kernel']} ({error})",
+            None,
+        )
+    assert kernel is not None, "it names one"
+    if kernel.collective in collectives:
+        return None
+    expected = f"a kernel for {' or '.join(sorted(collectives))}"
+    return expected, f"{options['kernel']}, which is for {kernel.collective}", None
 
 
 def _run_series(

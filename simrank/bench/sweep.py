@@ -135,7 +135,7 @@ def _function(config: SweepConfig) -> Callable[..., Callable[[], Any]]:
     try:
         function = getattr(importlib.import_module(module_name), name)
     except (ImportError, AttributeError, ValueError) as error:
-        expected = "a function, as module and name with a dot between"
+        expected = "the name of a function with its module, such as my_steps.mlp"
         got = f"{config.program} ({error})"
         raise ConfigError(ConfigProblem("benchmark", None, "program", expected, got)) from None
     finally:

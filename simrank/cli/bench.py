@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -22,7 +23,9 @@ from simrank.cli.common import (
     write_text,
 )
 from simrank.config import BenchConfig, bench_config_from_mapping, load_bench_config
+from simrank.config.locate import builtin_names
 from simrank.config.names import COLLECTIVE_ALIASES, COLLECTIVES
+from simrank.config.quantity import closest
 from simrank.config.sweep import is_sweep, load_sweep
 from simrank.errors import ConfigError, ConfigProblem
 from simrank.trace import Timeline
@@ -74,7 +77,7 @@ def bench(
         if is_sweep(target):
             _bench_program(load_sweep(target), context.params)
             return
-        config = load_bench_config(target)
+        config = _config_of(target)
         if seed is not None:
             config = config.model_copy(update={"seed": seed})
     for path in (json_file, csv_file, trace):
@@ -89,6 +92,20 @@ def bench(
         timeline.write(trace)
     if any(row["num_wrong"] for row in rows):
         raise typer.Exit(FAILED)
+
+
+def _config_of(target: str) -> BenchConfig:
+    """Return the configuration of a file or a built-in benchmark.
+
+    Raises:
+        ConfigError: There is none; the word may be a collective that is spelled wrongly.
+    """
+    near = closest(target, COLLECTIVES)
+    if near is not None and target not in builtin_names("bench") and not Path(target).exists():
+        expected = "a YAML file, a built-in benchmark or a collective"
+        to_fix = f"write `{near}`"
+        raise ConfigError(ConfigProblem("command line", None, "target", expected, target, to_fix))
+    return load_bench_config(target)
 
 
 def _bench_program(config: SweepConfig, given: dict[str, Any]) -> None:
@@ -124,9 +141,12 @@ def _bench_program(config: SweepConfig, given: dict[str, Any]) -> None:
 def _mapping(given: dict[str, Any]) -> dict[str, Any]:
     """Return a benchmark as YAML would give it, from the options of the command line."""
     cluster, nodes, step = given["cluster"], given["nodes"], given["step"]
-    sizes: dict[str, Any] = {"from": _size(given["begin"]), "to": _size(given["end"])}
+    sizes: dict[str, Any] = {
+        "from": _size(given["begin"], "--minbytes"),
+        "to": _size(given["end"], "--maxbytes"),
+    }
     if step is not None:
-        sizes["step"] = _size(step)
+        sizes["step"] = _size(step, "--stepbytes")
     if given["factor"] is not None or step is None:
         sizes["factor"] = 2 if given["factor"] is None else given["factor"]
     mapping: dict[str, Any] = {
@@ -154,18 +174,18 @@ def _refuse_series_options(context: typer.Context) -> None:
         source = context.get_parameter_source(name)
         if name not in _FOR_ANY_TARGET and source is not None and source.name == "COMMANDLINE":
             option = parameter.opts[-1]
-            expected = "this option beside the name of a collective only"
-            got = "a YAML file, which says it itself"
+            expected = "the name of a collective beside this option"
+            got = "a YAML file, whose own keys decide"
             raise ConfigError(ConfigProblem("command line", None, option, expected, got))
 
 
-def _size(text: str) -> str:
+def _size(text: str, option: str) -> str:
     """Return an nccl-tests size as the YAML form writes it."""
     try:
         return f"{units.parse_size_nccl(text)} B"
     except ValueError:
         expected = "a size such as 8, 4K, 64M or 8G"
-        raise ConfigError(ConfigProblem("command line", None, "size", expected, text)) from None
+        raise ConfigError(ConfigProblem("command line", None, option, expected, text)) from None
 
 
 def _run_shown(config: BenchConfig, timeline: Timeline | None) -> list[dict[str, Any]]:

@@ -56,7 +56,7 @@ class SweepConfig(Model):
     """A checked benchmark of a program.
 
     Attributes:
-        program: The function, as module and name with a dot between.
+        program: The function, with its module: `my_steps.mlp`.
         clusters: The clusters, read and checked.
         num_ranks: How many ranks run it, or the parameter that says it; None: all devices.
         parameters: For each parameter its values.

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from simrank.device.current import stream_on
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -48,3 +50,17 @@ class Buffer(Protocol):
 
     def is_contiguous(self) -> bool:
         """Return whether its elements lie in C order without gaps."""
+
+
+def wait_values(buffer: Buffer) -> None:
+    """Wait for the operations that still write a buffer, whoever issued them (D4).
+
+    Raises:
+        UninitializedValueError: A shape-only run does not have the values.
+    """
+    storage, device = buffer.storage, buffer.place
+    if device is not None and device.races is not None:
+        device.races.host_reads(buffer, stream_on(device))
+    for operation in storage.pending_writes(buffer.array):
+        operation.stream.device.engine.wait(operation)
+    storage.check_values(f"a {buffer.dtype.name} tensor of shape {list(buffer.shape)}")

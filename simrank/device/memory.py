@@ -211,22 +211,48 @@ class Storage:
         "size_bytes",
     )
 
-    def __init__(self, device: Device | None, size_bytes: int, *, fresh: bool = True) -> None:
+    def __init__(
+        self,
+        device: Device | None,
+        size_bytes: int,
+        *,
+        fresh: bool = True,
+        adopted: np.ndarray[Any, Any] | None = None,
+    ) -> None:
         self.device = device
         self.size_bytes = size_bytes
         self.address = 0
         self._writes: PendingWrites | None = None
-        self.is_real = device is None or device.has_values or size_bytes <= VALUES_UP_TO_BYTES
+        has_room = device is None or device.has_values or size_bytes <= VALUES_UP_TO_BYTES
+        self.is_real = has_room or adopted is not None
         self.has_values = self.is_real
         if device is not None:
             self.address = device.memory.allocate(size_bytes)
             device.memory.space.add(self)
-        if self.has_values:
+        if adopted is not None:
+            self._bytes = adopted
+        elif self.has_values:
             self._bytes = _host_bytes(size_bytes)
             if fresh:
                 self._bytes.fill(_PATTERN)
         else:
             self._bytes = _void_bytes(size_bytes)
+
+    @classmethod
+    def adopt(cls, values: np.ndarray[Any, Any], device: Device | None) -> Storage:
+        """Return a storage of bytes that somebody else owns (D2): they stay where they are.
+
+        Args:
+            values: The bytes, as a contiguous array; the storage keeps it alive.
+            device: Whose memory they count as, at an address of its own; None is the host's.
+
+        Raises:
+            ValueError: The array is not contiguous.
+            OutOfMemoryError: The device has not that much memory left.
+        """
+        if not values.flags.c_contiguous:
+            raise ValueError(f"adopted memory must be contiguous, got strides {values.strides}")
+        return cls(device, values.nbytes, adopted=values.reshape(-1).view(np.uint8))
 
     def __del__(self) -> None:
         """Give the block back to the device."""

@@ -8,9 +8,9 @@ hardware, whatever the simulated times say. A host read counts as a copy on the 
 Accesses of different ranks are not compared here: each rank has its own tensors. Of symmetric
 memory only what programs of kernels do is (`kernels/happens.py`), not what streams do.
 
-A kernel that waits for flags in memory may order itself. What is written behind its launch may be
-what it waits for; so is what was written before, if behind that a stream wrote integers that the
-kernel may look at.
+A kernel that waits for flags in memory may order itself behind other streams. It may be waiting for
+whatever they write after its launch; and for what they wrote before it, if they then wrote integers
+that the kernel may read (ADR 0016).
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from simrank.device.buffer import Buffer
     from simrank.device.memory import Storage
     from simrank.device.stream import Operation, Stream
-    from simrank.device.tensor import Tensor
     from simrank.engine import CallSite, Engine
 
 Array = np.ndarray[Any, Any]
@@ -165,16 +164,16 @@ class RaceChecker:
         """Order what the running program does from now on behind all that a stream was given."""
         _join(self._host().clock, self._of_stream(stream).clock)
 
-    def host_reads(self, tensor: Tensor, stream: Stream) -> None:
+    def host_reads(self, buffer: Buffer, stream: Stream) -> None:
         """Check a host read: on hardware it is a copy on the current stream that is waited for.
 
         Raises:
-            RaceError: Something that the stream is not ordered behind still writes the tensor.
+            RaceError: Something that the stream is not ordered behind still writes the buffer.
         """
         agent, host = self._of_stream(stream), self._host()
         _join(agent.clock, host.clock)
         where = ("host read", stream.name, user_site())
-        self._check(tensor.storage, tensor.array, (agent, agent.step(), False), where)
+        self._check(buffer.storage, buffer.array, (agent, agent.step(), False), where)
         _join(host.clock, agent.clock)
 
     def _of_stream(self, stream: Stream) -> Agent:

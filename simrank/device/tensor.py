@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import numpy as np
 
 from simrank.device import arithmetic, indexing
-from simrank.device.current import stream_on
+from simrank.device.buffer import wait_values
 from simrank.device.device import HOST
 from simrank.device.dtypes import DType, as_dtype
 from simrank.device.memory import Storage
@@ -324,12 +324,7 @@ class Tensor(TensorMethods):
         Raises:
             UninitializedValueError: A shape-only run does not have the values.
         """
-        storage, device = self.storage, self.place
-        if device is not None and device.races is not None:
-            device.races.host_reads(self, stream_on(device))
-        for operation in storage.pending_writes(self._view):
-            operation.stream.device.engine.wait(operation)
-        storage.check_values(f"a {self.dtype.name} tensor of shape {list(self.shape)}")
+        wait_values(self)
 
     def wait_writers(self) -> None:
         """Wait for the operations that still write this host tensor, which is written over next."""

@@ -1,4 +1,8 @@
-"""Process groups: who belongs, what each member has called, and where its calls run."""
+"""Process groups: their members, the calls that members have under way, and the streams they use.
+
+`ProcessGroup` is one group, shared by its members; `World` holds the groups of one spawn;
+`Membership` is what one rank knows of them.
+"""
 
 from __future__ import annotations
 
@@ -39,12 +43,12 @@ class ProcessGroup:
         calls: Collectives under way, by sequence number.
         mailboxes: Point-to-point messages under way, by backend.
         planner: Chooses algorithms and computes times for this group.
-        last_issued: By group rank, the collective issued last, if it has not ended.
+        last_issued: The collective that each member issued last, if it has not ended.
         forms: What calls of the members are, by function, options and metadata of the tensors.
         backend: The backend's name, as given.
         backends: The backend of each kind of device.
         barriers: Monitored barriers under way, by number.
-        dead: Global ranks of members that died while the others run on, and what they raised.
+        dead: What each member raised that died while the others run on, by global rank.
     """
 
     def __init__(
@@ -79,13 +83,13 @@ class ProcessGroup:
         return len(self.ranks)
 
     def rank(self) -> int:
-        """Return the running rank's place in the group; -1 if it is no member."""
+        """Return the running rank's group rank; -1 if it is no member."""
         from simrank.ranks import require_rank  # noqa: PLC0415 - shadowed by the method's name
 
         return self.group_rank(require_rank("ProcessGroup.rank").rank)
 
     def group_rank(self, global_rank: int | None) -> int:
-        """Return a global rank's place in the group; -1 if it is no member."""
+        """Return the group rank of a global rank; -1 if it is no member."""
         if global_rank is None:
             return -1
         if self._index is None:
@@ -99,14 +103,14 @@ class ProcessGroup:
 
     @property
     def group_desc(self) -> str:
-        """Return the name: it is the description where one was given."""
+        """Return the name: a description that was given is used as the name."""
         return self.name
 
     def backend_for(self, tensor: Buffer) -> str:
-        """Return the backend that a tensor's place selects.
+        """Return the backend that serves a tensor: that of its kind of device.
 
         Raises:
-            RuntimeError: The group has none for it; torch's words.
+            RuntimeError: The group has none for that kind of device; in torch's words.
         """
         kind = "cpu" if tensor.place is None else "cuda"
         if kind not in self.backends:
@@ -117,29 +121,33 @@ class ProcessGroup:
         return self.backends[kind]
 
     def made_by(self, rank: int) -> bool:
-        """Return whether a rank has made this group; the default group is made by starting."""
+        """Return whether a rank has called `new_group` for it; the default group needs no call."""
         return not self._makers or rank in self._makers
 
     def is_destroyed(self, rank: int | None) -> bool:
-        """Return whether a rank has destroyed it."""
+        """Return whether a rank has destroyed this group."""
         return rank in self._destroyed
 
     def destroy(self, rank: int) -> None:
-        """Note that a rank has destroyed it: it may make no more calls."""
+        """Note that a rank has destroyed this group: its further calls are refused."""
         self._destroyed.add(rank)
 
     def check_alive(self, what: str, *peers: int) -> None:
-        """Raise if members have died, or one of some peers (group ranks).
+        """Check that all members are alive, or, where some are named, these.
+
+        Args:
+            what: The call, for the message.
+            *peers: Group ranks of the members that the call depends on; none: all.
 
         Raises:
-            PeerDiedError: One has; it is named.
+            PeerDiedError: A member has died; it is named.
         """
         for rank, error in self.dead.items():
             if not peers or self.group_rank(rank) in peers:
                 raise PeerDiedError(self.engine.now_ps, what, rank, error)
 
     def lose(self, rank: int, error: BaseException) -> None:
-        """Let every call fail that a member has a part in that has died."""
+        """Let the calls fail that depend on a member that has died."""
         group_rank = self.group_rank(rank)
         if group_rank < 0:
             return
@@ -160,7 +168,7 @@ class ProcessGroup:
         return self._num_barriers[group_rank]
 
     def stream(self, device: Device, name: str) -> Stream:
-        """Return this group's own stream on a device (for asynchronous calls, or for a pair)."""
+        """Return a stream of this group's own, by name: of asynchronous calls, or of a pair."""
         key = (device.index, name)
         if key not in self._streams:
             self._streams[key] = new_stream(device, name)
@@ -201,18 +209,20 @@ class World:
         backend: Backends = NCCL_ONLY,
         maker: tuple[int, CallSite | None] | None = None,
     ) -> ProcessGroup:
-        """Return the group that a rank makes by its n-th `new_group`; the first one there makes it.
+        """Return the group that belongs to a call of `new_group`; the first caller creates it.
+
+        The n-th `new_group` of every rank is the same group, as in torch.
 
         Args:
-            key: (how often the rank has initialised, how many groups it has made since), or what
-                identifies a group that only its members make.
-            name: Its name.
-            ranks: Its members.
+            key: How often the rank has initialised and how many groups it has made since; for a
+                group that only its members make, what they identify it by.
+            name: The group's name.
+            ranks: Global ranks of its members.
             backend: The backend's name, and the backend of each kind of device.
-            maker: The rank that makes it, and where; None for the default group.
+            maker: The rank that calls, and its line; None for the default group.
 
         Raises:
-            CollectiveMismatchError: Another rank made its n-th group otherwise.
+            CollectiveMismatchError: Another rank's call had other members or another backend.
         """
         group = self._groups.get(key)
         if group is None:
@@ -248,13 +258,13 @@ class World:
         return CollectiveMismatchError(self.engine.now_ps, "default_pg", number, variants, absent)
 
     def rank_died(self, rank: int, error: BaseException) -> None:
-        """Let everything fail that waits for a rank that has died, while the others run on."""
+        """Let all that waits for a rank fail: it has died, and the others run on."""
         self.comm_library.leaks.forget(rank)
         for group in self._groups.values():
             group.lose(rank, error)
 
     def drop(self) -> None:
-        """Forget every call under way: the ranks were aborted."""
+        """Forget every call under way, since the ranks were aborted."""
         self.comm_library.leaks.clear()
         for group in self._groups.values():
             for call in group.calls.values():
@@ -272,10 +282,10 @@ class Membership:
     Attributes:
         default: The default group, or None before `init_process_group`.
         generation: How often it has initialised.
-        num_groups: How many groups it has made since.
+        num_groups: How many groups it has made since it last initialised.
         num_splits: How often it has split each group.
-        made: The groups it is a member of, in the order in which it made them.
-        coalescing: The open coalescing manager of a group, if it has one.
+        made: The groups that it is a member of, in the order in which it made them.
+        coalescing: The open coalescing manager of each group that has one.
     """
 
     __slots__ = ("coalescing", "default", "generation", "made", "num_groups", "num_splits")

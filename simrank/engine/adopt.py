@@ -1,9 +1,9 @@
 """Bare greenlets that wait, and tasks that drive greenlets by hand (rule E2).
 
 A bare greenlet that waits becomes a task: its parent is the hub from then on. Whoever switched
-into it sits in that call, and is let go on at the same time: the task that the hub resumed last,
-or a bare greenlet between the two. greenlet does not say who switched, so such a one is known
-only as the parent of the greenlet that waits.
+into it still sits in that call and goes on at the same simulated time. That is the task that the
+hub resumed last, or a bare greenlet between the two; greenlet does not say who switched, so the
+latter is known only as the parent of the greenlet that waits.
 """
 
 from __future__ import annotations

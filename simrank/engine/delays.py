@@ -1,7 +1,8 @@
 """Seeded, bounded delays at every host call, wakeup, operation and transfer: to find bugs of order.
 
-A delay's length depends on the seed and on its point alone: which kind, which rank, the how manyth
-of that rank. So one delay can be left out without moving the others, and a failure can be shrunk.
+How long a delay is depends only on the seed and on its point: the kind, the rank, and the number of
+the point among those of that kind on that rank. So one delay can be left out without moving the
+others, and a failure can be shrunk to the delays that it needs (ADR 0011).
 """
 
 from __future__ import annotations
@@ -23,20 +24,20 @@ KINDS = {
     TRANSFER: "a transfer",
 }
 _MASK = (1 << 64) - 1
-# Assumed: what a seed picks from. Few long delays find other bugs than many short ones, and one
-# slow rank others than all of them.
+# Assumed: a seed picks one value of each. Few long delays find other bugs than many short ones do,
+# and one slow rank finds others than many slow ranks.
 _ONE_IN = (2, 8, 32, 128)
 _SHRUNK_BY = (1, 10, 100, 1000)
 _RANKS_ONE_IN = (1, 2, 8)
 
 
 class Point(NamedTuple):
-    """Where a delay may fall.
+    """A point of a run that may be late.
 
     Attributes:
         kind: One of `KINDS`.
-        rank: Whose it is; -1 for what belongs to no rank.
-        number: The how manyth of its kind and rank, from 0.
+        rank: The rank that it belongs to; -1 if it belongs to none.
+        number: Its number among the points of this kind on this rank, from 0.
     """
 
     kind: str
@@ -44,7 +45,7 @@ class Point(NamedTuple):
     number: int
 
     def __str__(self) -> str:
-        """Return it as `--delays` takes it, for example `h3.12`."""
+        """Return the point as `--delays` takes it, for example `h3.12`."""
         return f"{self.kind}{self.rank}.{self.number}"
 
 
@@ -53,9 +54,9 @@ class Delay:
     """A delay that was applied.
 
     Attributes:
-        point: Where.
-        delay_ps: How long.
-        site: The user's line, where it was asked for and is known.
+        point: What was late.
+        delay_ps: By how much, in picoseconds.
+        site: The user's line; None if nobody asked for it, or it is not known.
     """
 
     point: Point
@@ -63,7 +64,7 @@ class Delay:
     site: CallSite | None = None
 
     def __str__(self) -> str:
-        """Return it for reports."""
+        """Return the line of a report: who, what, where and by how much."""
         whose = "no rank's" if self.point.rank < 0 else f"rank {self.point.rank}:"
         where = "" if self.site is None else f" at {self.site.line()}"
         kind = KINDS[self.point.kind]
@@ -71,15 +72,15 @@ class Delay:
 
 
 class Delays:
-    """The delays of one run. The seed also permutes what happens at the same simulated time.
+    """The delays of one run; their seed also permutes what happens at the same simulated time.
 
     Args:
-        seed: Decides every delay.
-        max_ps: No delay is longer, in picoseconds.
-        only: The points that are delayed; None: all that the seed picks.
+        seed: Decides which points are late, and by how much.
+        max_ps: The longest delay, in picoseconds.
+        only: The points that may be late; None for all that the seed picks.
 
     Attributes:
-        applied: What was delayed so far.
+        applied: The delays of the run so far, in order.
     """
 
     def __init__(
@@ -101,10 +102,12 @@ class Delays:
 
     @classmethod
     def parse(cls, text: str, *, max_ps: int = DEFAULT_MAX_PS) -> Delays:
-        """Return the delays that `str` wrote: `17`, or `17:h3.12,w0.4`, or `17:` for none.
+        """Return the delays that a text stands for, as `str` writes them.
+
+        `17` is all delays of seed 17, `17:h3.12,w0.4` two of them, `17:` none.
 
         Raises:
-            ValueError: The text is no such thing.
+            ValueError: The text is none of these.
         """
         seed, colon, listed = text.partition(":")
         try:
@@ -115,22 +118,23 @@ class Delays:
             raise ValueError(f"expected {expected}, got {text!r}") from None
 
     def __str__(self) -> str:
-        """Return what replays them, with the same bound."""
+        """Return the text that replays these delays, given the same `max_ps`."""
         if self.only is None:
             return str(self.seed)
         return f"{self.seed}:{','.join(str(point) for point in sorted(self.only))}"
 
     def afresh(self, only: Iterable[Point] | None = None) -> Delays:
-        """Return the same delays for another run, of these points alone if some are given."""
+        """Return the same delays for another run; with `only`, at these points alone."""
         return Delays(self.seed, max_ps=self.max_ps, only=self.only if only is None else only)
 
     def draw(self, kind: str, rank: int | None, site: Callable[[], CallSite | None]) -> int:
-        """Return how many picoseconds the next point of this kind and rank is late.
+        """Return the delay of the next point of a kind and rank, in picoseconds; often 0.
 
         Args:
             kind: One of `KINDS`.
-            rank: Whose point it is, or None.
-            site: Says where the user's program is; asked only where points were listed.
+            rank: The rank that the point belongs to, or None.
+            site: Returns the user's line. It is called only in a replay of listed points, since it
+                takes time.
         """
         owner = -1 if rank is None else rank
         key = (kind, owner)

@@ -1,8 +1,8 @@
 """Shortest routes on a directed graph, towards many targets at once.
 
 Distances are relaxed from the targets backwards, by the pairs of vertex and target that changed
-last. The next edge of a route is looked up where one is followed, and remembered: most runs follow
-few of all routes.
+last. Most runs follow few of all routes, so the next edge of a route is looked up when it is first
+followed, and remembered.
 """
 
 from __future__ import annotations

@@ -19,22 +19,22 @@ if TYPE_CHECKING:
     from simrank.kernels.machine import Options, Statistics
 
 Array = np.ndarray[Any, Any]
-_Batch = tuple[Array, bool]  # Ids of programs, and whether some may be masked off on their way.
-# Elements of one operation over all programs of a batch; more than this leaves the caches
+_Batch = tuple[Array, bool]  # Ids of programs, and whether they run in the masked form.
+# Elements that one operation has over all programs of a batch. More of them do not fit the caches
 # (measured: 140 times the stock interpreter at 2**16 to 2**17, 38 times at 2**19).
 _BATCH_ELEMENTS = 1 << 16
 _FIRST_BATCH = 8
-# Programs that part soon, for example at the bounds of a loop, are looked at this many batches at a
-# time, so that those of them that go the same way fill batches (measured: attention 1.4 times).
+# Where programs part early, for example at the bounds of a loop, this many batches are started
+# together, so that the programs that go the same way fill a batch (measured: attention 1.4 times).
 _SPLIT_BATCHES = 8
-# Programs that part again and again go on with masks, or one by one, as soon as the steps that were
-# done in vain are more than this part of what they would have taken one by one so far (measured:
-# 1.1 times the time of one by one where every tile branches at random; 1.7 without this rule).
+# Every split throws away the steps before it. Once what was thrown away exceeds this share of what
+# running one by one would have cost, the batch goes on with masks, or one by one (measured where
+# every tile branches at random: 1.1 times the time of one by one; 1.7 without this rule).
 _MOST_IN_VAIN = 1 / 16
-# Programs of which more than this part would go a way of their own go on with masks.
+# A batch that would fall into more ways than this share of its programs goes on with masks.
 _MANY_WAYS = 0.5
-_LEAST_MASKED = 4  # programs: fewer are done sooner one by one (measured)
-MAX_SPLITS = 64  # assumed: beyond it programs have little in common, and run one by one
+_LEAST_MASKED = 4  # measured: fewer programs are faster one by one
+MAX_SPLITS = 64  # assumed: programs that split more often have little in common
 
 
 class Grid:
@@ -45,12 +45,12 @@ class Grid:
         device: Where they run.
         kernel: The kernel's name, for messages.
         statistics: Where what they do is counted.
-        options: How the launch runs.
-        stores: Where stores are compared; None where races are not looked for.
+        options: Options of the launch.
+        stores: Where stores are compared; None unless races are looked for.
 
     Attributes:
-        num_splits: How often programs in lockstep would have gone different ways.
-        left: Ids of programs that have not run, once one has turned out to publish.
+        num_splits: How often the programs of a batch went different ways.
+        left: Ids of the programs that have not run; set when one of them turns out to publish.
     """
 
     def __init__(
@@ -84,9 +84,10 @@ class Grid:
         """Run every program: in the order of their ids, or shuffled by a fixed seed.
 
         Args:
-            body: Runs the kernel for the programs that run now.
-            mode: How.
-            masked: Returns what runs it where some of them may be masked off, or None.
+            body: Runs the kernel for the current batch.
+            mode: One of the modes of `launch.MODES`, but "tasks".
+            masked: Makes the form of the kernel in which programs can be masked off; None if there
+                is no such form.
         """
         self._masked, self._bodies = masked, {False: body}
         self._starts_masked = mode == "masked"
@@ -106,18 +107,20 @@ class Grid:
                 batch = self._next_batch(batch)
 
     def _next_batch(self, batch: int) -> int:
-        """Return how many programs fill the caches, after a first batch has shown their size."""
+        """Return the size of the next batch, now that a first one has shown the size of blocks."""
         if self.num_splits > MAX_SPLITS:
             return 1
         batch = self._most(batch)
         return batch * _SPLIT_BATCHES if self.num_splits and not self._starts_masked else batch
 
     def _most(self, batch: int) -> int:
-        """Return how many programs that go the same way run together."""
+        """Return how many programs of one batch fit the caches."""
         return max(_BATCH_ELEMENTS // max(self._statistics.largest_block, 1), 1, min(batch, 4))
 
     def _run_batch(self, ids: Array, rest: Array) -> int:
-        """Run programs; where the first ones part, more of the rest with them.
+        """Run a batch to its end, split or masked where its programs part.
+
+        Where the first programs part, more of the rest are taken into the batch.
 
         Returns:
             How many programs have run.
@@ -144,7 +147,7 @@ class Grid:
                     self._stores.commit()
                 continue
             self._undo(programs, before)
-            if is_masked or choices is None:  # Whatever it was is met again without masks.
+            if is_masked or choices is None:  # Without masks the error comes again, if it is real.
                 self._masked, self._starts_masked = None, False
                 work.waiting.append((chosen, False))
             else:
@@ -152,14 +155,14 @@ class Grid:
         return work.total
 
     def _undo(self, programs: Programs, before: Any) -> None:
-        """Let what programs have done not have happened."""
+        """Undo what a batch has done: memory, counts and stores."""
         programs.roll_back()
         self._statistics.restore(before)
         if self._stores is not None:
             self._stores.drop()
 
     def _part(self, work: _Work, chosen: Array, choices: Array, steps: int) -> None:
-        """Say how programs go on that would go different ways after some steps."""
+        """Queue the programs of a batch that parted after `steps` steps, split or masked."""
         if self.num_splits == 0 and not work.has_more and len(work.rest):
             chosen, choices = work.with_more(chosen, _SPLIT_BATCHES), choices[:0]
         if self._masked is not None and choices.dtype == np.bool_:
@@ -191,7 +194,7 @@ class Grid:
         return self._bodies[is_masked]
 
     def _groups(self, ids: Array, choices: Array) -> list[_Batch]:
-        """Return the programs that go the same way; in another way after too many splits."""
+        """Return a batch for each way that programs go; after too many splits, see `_apart`."""
         ways = np.unique(choices)
         if self.num_splits > MAX_SPLITS or len(ways) > len(ids) * _MANY_WAYS:
             return self._apart([ids])[::-1]
@@ -203,7 +206,10 @@ class Grid:
         return found
 
     def _apart(self, batches: list[Array]) -> list[_Batch]:
-        """Return programs that have little in common, the last first: masked, else one by one."""
+        """Return batches for programs that have little in common: masked, or else one by one.
+
+        The last programs come first, since batches are taken from the end.
+        """
         most = self._most(0)
         if self._masked is None or most < _LEAST_MASKED:
             return _singles(batches)
@@ -212,15 +218,15 @@ class Grid:
 
 
 class _Work:
-    """What is left of a batch.
+    """The programs of a batch that are still to run.
 
     Attributes:
-        waiting: Which programs run next, the first ones last.
-        rest: Programs behind the batch.
-        total: Programs that were taken.
-        has_more: Whether some of the rest were taken too.
-        num_parted: How often programs have parted.
-        steps_in_vain: What they had done then.
+        waiting: Batches that run next; they are taken from the end.
+        rest: Programs of the grid that follow the batch.
+        total: Programs in the batch.
+        has_more: Whether programs of `rest` were added to it.
+        num_parted: How often its programs parted.
+        steps_in_vain: Steps that were thrown away because of that.
     """
 
     def __init__(self, ids: Array, rest: Array, *, is_masked: bool) -> None:
@@ -232,7 +238,7 @@ class _Work:
         self.steps_in_vain = 0
 
     def with_more(self, chosen: Array, times: int) -> Array:
-        """Return programs and more behind them, `times` as many together."""
+        """Return programs and those that follow them, up to `times` as many in all."""
         num_more = min(len(chosen) * (times - 1), len(self.rest))
         more, self.rest = self.rest[:num_more], self.rest[num_more:]
         self.has_more = True
@@ -241,6 +247,6 @@ class _Work:
 
 
 def _singles(batches: list[Array]) -> list[_Batch]:
-    """Return each program by itself; the last comes first, as what waits is taken from the end."""
+    """Return a batch for each program, the last first: batches are taken from the end."""
     ids = np.sort(np.concatenate(batches))[::-1]
     return [(ids[index : index + 1], False) for index in range(len(ids))]

@@ -3,9 +3,9 @@
 Every program has a vector clock. A release hands it to the flag it writes, an acquire of that flag
 takes it over; a fence does the same for relaxed signals after it, and for relaxed looks before it.
 With scope gpu that holds on one device, with sys between devices. Loads and stores are remembered
-with their program and epoch. A load or store of a program that is not ordered behind a store, or a
-store of one that is not ordered behind a load, is a race, unless the launch of one had ended before
-the other began: then the host has ordered them, and with them all that the one had taken over.
+with their program and epoch. An access that is not ordered behind a store of another program is a
+race, and so is a store that is not ordered behind another's load. If the launch of one had ended
+before the other began, the host has ordered them, and with them all that the first had taken over.
 
 Atomics race with nothing. A store that changes nothing does not either.
 """

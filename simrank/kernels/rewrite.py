@@ -1,4 +1,4 @@
-"""What of a kernel's source Python would run otherwise than Triton: rewritten, lines kept.
+"""Rewrites what Python would run otherwise than Triton in a kernel's source; lines stay.
 
 `and`, `or` and `not` become Triton's logical operators, which stop early at plain numbers only.
 Chained comparisons compare pairs. A number that is assigned to a name becomes a scalar of the

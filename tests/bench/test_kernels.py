@@ -53,7 +53,11 @@ def test_a_kernel_runs_only_as_the_collective_that_it_is():
         ({"kernel": "benches.kernels.ring_all_reduce", "lanes": 2}, "no option lanes"),
         ({"kernel": "benches.kernels.ring_all_reduce", "slot_size": "100 B"}, "a power of two"),
         ({"kernel": "benches.kernels.ring_all_reduce", "buffer": "shared"}, "only hbm"),
-        ({"kernel": "benches.kernels.all_gather"}, "a kernel for all_reduce, not all_gather"),
+        (
+            {"kernel": "benches.kernels.all_gather"},
+            "expected a kernel for all_reduce, got benches.kernels.all_gather, which is for "
+            "all_gather",
+        ),
     ],
 )
 def test_a_wrong_entry_is_named_with_its_key(options, named):

@@ -6,7 +6,8 @@ import pytest
 
 import simrank
 from simrank.bench import run
-from simrank.bench.program import Case, TestData, counts
+from simrank.bench.program import counts
+from simrank.collectives import DataPlayer
 from simrank.errors import ConfigError
 
 COLUMNS = [
@@ -84,15 +85,13 @@ def test_check_false_checks_nothing():
 
 def test_a_wrong_result_is_counted(monkeypatch):
     """The check can fail: a reduction that loses a rank is found in every row."""
-    from simrank.distributed import planner
+    real = DataPlayer.play
 
-    real = planner.play_data
-
-    def lossy(schedule, inputs, *, outputs, reduce_op):
-        real(schedule, inputs, outputs=outputs, reduce_op=reduce_op)
+    def lossy(player, inputs, *, outputs, reduce_op):
+        real(player, inputs, outputs=outputs, reduce_op=reduce_op)
         outputs[1][0] += 1
 
-    monkeypatch.setattr(planner, "play_data", lossy)
+    monkeypatch.setattr(DataPlayer, "play", lossy)
     assert [row["num_wrong"] for row in run({**SMALL, "in_place": False})] == [1, 1]
 
 
@@ -124,13 +123,18 @@ def test_a_root_other_than_zero_is_used():
     ("change", "message"),
     [
         ({"algorithms": ["rign"]}, r"algorithms\.rign: expected one of auto, ring"),
-        ({"algorithms": {"ring": {"lanes": 2}}}, "num_channels"),
+        ({"algorithms": ["rign"]}, "to fix: write `ring`"),
+        (
+            {"algorithms": {"ring": {"lanes": 2}}},
+            r"algorithms\.ring: expected options of ring, got lanes: 2 \(.* choices: num_channels",
+        ),
+        ({"algorithms": {"auto": {"lanes": 2}}}, "no options, as auto chooses them, got lanes: 2"),
         ({"collectives": ["sendrecv"]}, r"collectives\[0\]: expected one of all_reduce"),
         ({"dtypes": ["float33"]}, "dtypes"),
         ({"sizes": ["1"]}, "unit"),
         ({"num_ranks": 9}, "num_ranks: expected at most 8"),
         ({"colour": "red"}, "colour"),
-        ({"sizes": ["0 B"]}, "sizes: expected a size above 0 B"),
+        ({"sizes": ["0 B"]}, "sizes: expected a size above 0 B, got 0 B only"),
         ({"dtypes": ["uint32"]}, "dtypes"),
     ],
 )
@@ -144,20 +148,6 @@ def test_sizes_below_one_element_per_block_are_left_out():
     """all_gather of 8 bytes on 8 ranks has no element to send."""
     assert counts("all_gather", 8, "float32", (8, 16, 32, 33, 64)) == [1, 2]
     assert counts("all_reduce", 8, "float16", (1, 2, 3)) == [1]
-
-
-def test_cases_count_elements_as_nccl_does():
-    """Size = count x blocks x itemsize."""
-    case = Case("reduce_scatter", 4, "float16", "sum", -1, 10, in_place=False)
-    assert (case.size_bytes, case.num_inputs, case.num_outputs) == (80, 40, 10)
-
-
-def test_test_data_differs_from_rank_to_rank_and_repeats():
-    """Shifted views of one array, from the seed."""
-    data = TestData(100, 4, "float32", "sum", seed=1)
-    again = TestData(100, 4, "float32", "sum", seed=1)
-    assert (data.of(2, 100) == again.of(2, 100)).all()
-    assert (data.of(2, 100) != data.of(3, 100)).any()
 
 
 def test_the_module_is_reachable_from_the_package():

@@ -44,16 +44,6 @@ def test_there_is_a_benchmark_for_each_built_in_cluster():
     assert builtin_names("bench") == builtin_names("clusters")
 
 
-def test_nccl_tests_spellings_become_torchs():
-    """What users type from habit works."""
-    config = bench_config_from_mapping(
-        LEAST | {"collectives": ["alltoall", "allreduce"], "dtypes": ["half", "float"]}
-    )
-
-    assert config.collectives == ("all_to_all", "all_reduce")
-    assert config.dtypes == ("float16", "float32")
-
-
 @pytest.mark.parametrize(
     ("sizes", "sizes_bytes"),
     [
@@ -138,23 +128,3 @@ def test_all_problems_of_a_file_come_in_file_order(tmp_path):
         load_bench_config(path)
 
     assert [problem.line for problem in caught.value.problems] == [1, 2, 3, 4]
-
-
-def test_files_are_found_beside_the_benchmark(tmp_path):
-    """A relative path starts at the YAML file that names it, not at the current folder."""
-    (tmp_path / "own.csv").write_text("")
-    path = tmp_path / "bench.yaml"
-    path.write_text("cluster: hgx_h100\ncollectives: [all_reduce]\nmeasured: own.csv\n")
-
-    assert load_bench_config(path).measured == (tmp_path / "own.csv",)
-
-
-def test_a_cluster_may_be_a_file_beside_the_benchmark(tmp_path):
-    """A path works wherever a name does, and complaints name the cluster's own file."""
-    (tmp_path / "own.yaml").write_text("name: x\n")
-    path = tmp_path / "bench.yaml"
-    path.write_text("cluster: own.yaml\ncollectives: [all_reduce]\n")
-    with pytest.raises(ConfigError) as caught:
-        load_bench_config(path)
-
-    assert {problem.file for problem in caught.value.problems} == {str(tmp_path / "own.yaml")}

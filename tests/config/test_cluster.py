@@ -1,9 +1,6 @@
 """The YAML of a cluster: what is accepted, and what each mistake says."""
 
-import re
-
 import pytest
-import yaml
 
 from simrank.config import builtin_clusters, configs_dir, load_bench_config, load_cluster_config
 from simrank.config.cluster import (
@@ -11,46 +8,12 @@ from simrank.config.cluster import (
     DeviceConfig,
     FabricConfig,
     LinkConfig,
-    expand_range,
 )
 from simrank.errors import ConfigError
 
+from .clusters import GOOD, complaint
+
 README = (configs_dir() / "clusters" / "README.md").read_text()
-
-GOOD = """\
-name: own4
-source: assumed
-device:
-  name: toy
-  count: 4
-  memory: 1 GB
-  memory_bandwidth: 1 TB/s
-  num_sms: 10
-  peak_flops: {float32: 1 TFLOPS}
-  kernel_floor: 1 us
-  launch_overhead: 0 us
-  host_link: 10 GB/s
-switches: [switch0]
-links:
-  - between: [each gpu, switch0]
-    bandwidth: 450 GB/s
-    latency: 1 us
-collectives:
-  launch_latency: 1 us
-  step_overhead: 1 us
-  num_channels: 1
-  buffer: 4 MiB
-"""
-
-
-def complaint(tmp_path, old, new):
-    """Return the message for a good cluster in which a piece of text is another."""
-    assert old in GOOD
-    path = tmp_path / "own.yaml"
-    path.write_text(GOOD.replace(old, new))
-    with pytest.raises(ConfigError) as caught:
-        load_cluster_config(path)
-    return str(caught.value).replace(f"{tmp_path}/", "")
 
 
 def test_a_good_cluster_is_read(tmp_path):
@@ -71,14 +34,6 @@ def test_every_built_in_cluster_is_valid_and_named_as_its_file(name):
 
     assert config.name == name
     assert config.description
-
-
-def test_a_bare_number_is_told_its_unit(tmp_path):
-    """The example of the style guide, word for word."""
-    assert complaint(tmp_path, "450 GB/s", "450") == (
-        "own.yaml:16: links[0].bandwidth: expected a rate with a unit, got 450\n"
-        "  to fix: write the unit, for example `450 GB/s`"
-    )
 
 
 @pytest.mark.parametrize(
@@ -212,30 +167,6 @@ def test_a_source_may_name_single_numbers(tmp_path):
         load_cluster_config(path)
 
 
-def test_a_second_link_between_two_vertices_is_refused(tmp_path):
-    """Also when one of them comes from a group."""
-    second = "  - {between: [switch0, gpu1], bandwidth: 1 GB/s, latency: 1 us}\ncollectives:"
-    message = complaint(tmp_path, "collectives:", second)
-
-    assert "links[1].between: expected one link per pair of vertices" in message
-
-
-@pytest.mark.parametrize(
-    ("text", "names"),
-    [
-        ("nic0..2", ["nic0", "nic1", "nic2"]),
-        ("gpu3", ["gpu3"]),
-        ("gpu10..11", ["gpu10", "gpu11"]),
-        ("nic2..0", None),
-        ("nic0..999999", None),
-        ("a b", None),
-    ],
-)
-def test_ranges_name_vertices(text, names):
-    """Both ends count; nonsense names nothing."""
-    assert expand_range(text) == names
-
-
 def test_a_cluster_inside_a_benchmark_names_its_whole_key_path(tmp_path):
     """An own cluster may stand in place of a name."""
     path = tmp_path / "bench.yaml"
@@ -253,13 +184,6 @@ def test_a_cluster_cannot_be_larger_than_a_laptop():
     assert load_cluster_config("h100_ib", nodes=16_384).num_devices == 131_072
     with pytest.raises(ConfigError, match="at most 4194304 devices in all"):
         load_cluster_config("h100_ib", nodes=10**6)
-
-
-def test_the_example_cluster_is_read():
-    """It can be copied as it stands."""
-    (text,) = re.findall(r"```yaml\n(.*?)```", README, re.DOTALL)
-
-    assert load_cluster_config(yaml.safe_load(text)).num_devices == 4
 
 
 @pytest.mark.parametrize("model", [ClusterConfig, DeviceConfig, FabricConfig, LinkConfig])

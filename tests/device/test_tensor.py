@@ -10,31 +10,6 @@ from simrank.device.tensor import HOST_READS, Tensor, _registered
 from simrank.errors import UnsupportedError
 
 
-def test_views_share_storage(ctx):
-    """Slices, views, transposes, chunks and narrow see writes through one another."""
-    x = ctx.arange(12).view(3, 4)
-    assert x.transpose(0, 1)[1].tolist() == [1, 5, 9]
-    x[1].fill_(0)
-    assert x.view(-1).tolist() == [0, 1, 2, 3, 0, 0, 0, 0, 8, 9, 10, 11]
-    assert [part.tolist() for part in x.chunk(2)] == [
-        [[0, 1, 2, 3], [0, 0, 0, 0]],
-        [[8, 9, 10, 11]],
-    ]
-    assert x.narrow(1, 1, 2)[0].tolist() == [1, 2]
-    assert [part.shape for part in x.split([1, 2])] == [(1, 4), (2, 4)]
-    assert x[2, 3].item() == 11
-
-
-def test_view_of_a_transposed_tensor_is_torchs_error_and_reshape_copies(ctx):
-    """View never copies, reshape may."""
-    x = ctx.arange(6).view(2, 3).t()
-    with pytest.raises(RuntimeError, match="view size is not compatible"):
-        x.view(6)
-    assert x.reshape(6).tolist() == [0, 3, 1, 4, 2, 5]
-    with pytest.raises(RuntimeError, match="invalid for input of size 6"):
-        x.reshape(4)
-
-
 def test_metadata_never_waits(run):
     """Shape, dtype, views and further operations do not block the host."""
 
@@ -157,37 +132,6 @@ def test_no_other_public_method_reads_values(run):
     run(program, 1)
 
 
-def test_writing_by_a_mask_or_index_and_reading_by_an_index_wait_for_nothing(run):
-    """Only the shape of a mask's selection depends on values (D4)."""
-
-    def program(_, ctx):
-        x, index = ctx.arange(6, dtype=ctx.float32), ctx.tensor([4, 1])
-        x[x > 3] = -1.0
-        x[index] = 9.0
-        picked = x[index]
-        assert ctx.now_ps == 0
-        assert x[x > 0].tolist() == [9, 2, 3, 9]
-        assert ctx.now_ps > 0
-        assert picked.tolist() == [9, 9]
-
-    run(program, 1)
-
-
-def test_a_mask_waits_for_itself_and_not_for_what_it_selects_from(run):
-    """The barrier of x[mask] is scoped to the mask."""
-
-    def program(_, ctx):
-        x, mask = ctx.zeros(2**12, 2), ctx.tensor([True, False] * 2**11)
-        with ctx.stream(ctx.Stream()):
-            for _ in range(10):
-                ctx.empty(2**28).fill_(1)
-            y = x + 1
-        y[mask]
-        assert ctx.now_ps < 1_000_000_000
-
-    run(program, 1, data=False)
-
-
 def test_a_host_read_waits_for_nothing_else(run):
     """Reading one tensor does not wait for a long kernel on another."""
 
@@ -285,19 +229,3 @@ def test_a_host_read_waits_only_for_what_overlaps(run):
         assert ctx.now_ps - start < 100_000_000
 
     run(program, 1)
-
-
-def test_bytes_are_viewed_as_elements_of_another_type(ctx):
-    """As heaps of bytes are, that hold tensors: storage and places stay, the last dim changes."""
-    heap = ctx.zeros(24, dtype=ctx.uint8).cuda()
-    floats = heap[8:].view(ctx.float32)
-    floats.copy_(ctx.tensor([1.0, 2.0, -2.0, 0.5]).cuda())
-    assert floats.view(2, 2)[1].tolist() == [-2.0, 0.5]
-    assert floats.view(ctx.int32)[0].item() == 0x3F800000
-    assert floats.view(2, 2).view(ctx.bfloat16).shape == (2, 4)
-    assert floats.data_ptr() == heap.data_ptr() + 8
-    assert heap.tolist()[8:12] == [0, 0, 0x80, 0x3F]
-    with pytest.raises(RuntimeError, match="cannot be viewed as float32 without a copy"):
-        heap[:6].view(ctx.float32)
-    with pytest.raises(RuntimeError, match="cannot be viewed as float32 without a copy"):
-        heap[::2].view(ctx.float32)

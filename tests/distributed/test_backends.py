@@ -109,22 +109,3 @@ def test_gloo_takes_device_tensors_after_the_current_streams_work(run):
         assert x.array[0] == 6
 
     run(program, 2)
-
-
-def test_a_premultiplied_sum_scales_each_ranks_input(run):
-    """Its own factor per rank, a number or a tensor; the input stays as it was."""
-
-    def program(rank, ctx):
-        dist.init_process_group("nccl")
-        x = ctx.ones(2)
-        dist.all_reduce(x, dist._make_nccl_premul_sum(0.5))
-        assert x.tolist() == [1.5] * 2
-        out, whole = ctx.empty(1), ctx.ones(3)
-        factor = ctx.full((1,), float(rank))
-        dist.reduce_scatter_tensor(out, whole, dist._make_nccl_premul_sum(factor))
-        assert out.item() == 3
-        assert whole.tolist() == [1] * 3
-        with pytest.raises(TypeError, match="needs a factor"):
-            dist.all_reduce(x, dist.ReduceOp.PREMUL_SUM)
-
-    run(program, 3)

@@ -5,34 +5,9 @@ import pytest
 import simrank
 import simrank.distributed as dist
 import simrank.distributed.symmetric_memory as symm_mem
-from simrank.errors import CollectiveMismatchError, DeadlockError, SpawnException, WaitTimeoutError
 
 
-def met(ctx, size=16, dtype=simrank.float32, group=None):
-    """Return a buffer of one rank and its handle."""
-    dist.init_process_group("nccl")
-    buffer = symm_mem.empty(size, dtype=dtype, device="cuda")
-    return buffer, symm_mem.rendezvous(buffer, group)
-
-
-def test_every_member_sees_the_same_addresses(run):
-    """`buffer_ptrs` are those of the members' tensors, in group order."""
-    seen = {}
-
-    def body(rank, ctx):
-        buffer, handle = met(ctx)
-        seen[rank] = (handle.buffer_ptrs, handle.signal_pad_ptrs)
-        assert handle.buffer_ptrs[rank] == buffer.data_ptr()
-        assert (handle.rank, handle.world_size, handle.buffer_size) == (rank, 4, 64)
-        assert handle.signal_pad_size == 32 * 72 * 4
-        assert handle.multicast_ptr > 0
-        assert ctx.distributed.symmetric_memory is symm_mem
-
-    run(body, 4)
-    assert seen[0] == seen[1] == seen[2] == seen[3]
-
-
-def test_a_peers_buffer_is_read_and_written_as_a_tensor(run):
+def test_a_peers_buffer_is_read_and_written_as_a_tensor(run, met):
     """After a barrier each rank finds what its neighbour has copied into its buffer."""
 
     def body(rank, ctx):
@@ -47,7 +22,7 @@ def test_a_peers_buffer_is_read_and_written_as_a_tensor(run):
     run(body, 4)
 
 
-def test_a_peers_buffer_counts_as_a_tensor_of_ones_own_device(run):
+def test_a_peers_buffer_counts_as_a_tensor_of_ones_own_device(run, met):
     """Its streams work on it, as in torch: a peer whose stream is held does not hold the copy."""
 
     def body(rank, ctx):
@@ -92,7 +67,7 @@ def test_what_is_read_of_a_peer_crosses_the_link(run):
     assert 5 < times[False] / times[True] < 10  # HBM3 beside a direction of NVLink 4.
 
 
-def test_a_multicast_address_needs_a_switch_that_has_it_and_one_node(run):
+def test_a_multicast_address_needs_a_switch_that_has_it_and_one_node(run, met):
     """0 elsewhere, as in torch."""
     found = {}
 
@@ -109,7 +84,7 @@ def test_a_multicast_address_needs_a_switch_that_has_it_and_one_node(run):
     assert found["hgx_b200", 0] == found["hgx_b200", 1]
 
 
-def test_a_view_that_does_not_fit_is_refused_with_both_sizes(run):
+def test_a_view_that_does_not_fit_is_refused_with_both_sizes(run, met):
     """As in torch, but with the numbers."""
 
     def body(rank, ctx):
@@ -120,7 +95,7 @@ def test_a_view_that_does_not_fit_is_refused_with_both_sizes(run):
     run(body, 2)
 
 
-def test_signal_pads_are_zero_and_as_large_as_asked_for(run):
+def test_signal_pads_are_zero_and_as_large_as_asked_for(run, met):
     """The size holds for what is allocated afterwards, on this rank."""
 
     def body(rank, ctx):
@@ -133,60 +108,6 @@ def test_signal_pads_are_zero_and_as_large_as_asked_for(run):
     run(body, 2)
 
 
-def test_a_second_rendezvous_of_a_buffer_returns_at_once(run):
-    """Only one rank asks again, and nobody else need come."""
-
-    def body(rank, ctx):
-        buffer, handle = met(ctx)
-        if rank == 0:
-            again = symm_mem.rendezvous(buffer[4:], "default_pg")
-            assert again.buffer_ptrs == handle.buffer_ptrs
-            assert again.offset == 16
-
-    run(body, 2)
-
-
-def test_groups_meet_by_object_and_by_name(run):
-    """Each pair has addresses of its own two members."""
-
-    def body(rank, ctx):
-        dist.init_process_group("nccl")
-        pairs = [dist.new_group([0, 1], group_desc="low"), dist.new_group([2, 3])]
-        buffer = symm_mem.empty(8)
-        handle = symm_mem.rendezvous(buffer, "low" if rank < 2 else pairs[1])
-        assert handle.world_size == 2
-        assert handle.rank == rank % 2
-        assert handle.buffer_ptrs[rank % 2] == buffer.data_ptr()
-
-    run(body, 4)
-
-
-def test_buffers_of_different_sizes_are_a_mismatch(run):
-    """The error says who came with which size."""
-
-    def body(rank, ctx):
-        met(ctx, 16 if rank else 8)
-
-    with pytest.raises(SpawnException) as caught:
-        run(body, 2)
-    (error,) = caught.value.errors.values()
-    assert isinstance(error, CollectiveMismatchError)
-    assert error.differing == ("buffer bytes",)
-
-
-def test_a_rank_that_does_not_come_is_a_deadlock_that_names_it(run):
-    """And those that wait, with their line."""
-
-    def body(rank, ctx):
-        if rank != 2:
-            met(ctx)
-
-    with pytest.raises(DeadlockError) as caught:
-        run(body, 3)
-    assert "rendezvous #1 of symmetric memory on group 'default_pg'" in str(caught.value)
-    assert "rank 2: returned" in str(caught.value)
-
-
 def test_a_tensor_that_is_not_symmetric_is_refused(run):
     """It has no signal pad."""
 
@@ -196,87 +117,6 @@ def test_a_tensor_that_is_not_symmetric_is_refused(run):
             symm_mem.rendezvous(ctx.zeros(4), None)
 
     run(body, 1)
-
-
-def test_a_barrier_holds_the_stream_until_the_last_member_has_come(run):
-    """Rank 1 comes a millisecond late; the host does not wait."""
-
-    def body(rank, ctx):
-        _, handle = met(ctx)
-        start, end = ctx.Event(), ctx.Event()
-        if rank == 1:
-            ctx.wait(ctx.timer(1_000_000_000))
-        start.record()
-        handle.barrier(channel=3)
-        end.record()
-        end.synchronize()
-        waited_ms = start.elapsed_time(end)
-        assert waited_ms < 0.1 if rank == 1 else 0.9 < waited_ms < 1.1
-        assert handle.get_signal_pad(rank).sum().item() == 0
-
-    run(body, 4)
-
-
-def test_a_second_signal_waits_until_the_first_was_taken(run):
-    """Two puts and two waits pair up in order."""
-
-    def body(rank, ctx):
-        _, handle = met(ctx)
-        for _ in range(2):
-            if rank == 0:
-                handle.put_signal(1)
-            else:
-                ctx.wait(ctx.timer(1_000_000_000))
-                handle.wait_signal(0)
-        ctx.synchronize()
-        assert ctx.now_ps > (1 + rank) * 1_000_000_000
-
-    run(body, 2)
-
-
-def test_a_signal_that_never_comes_is_a_deadlock_that_names_the_sender(run):
-    """Two ranks put, the third does not."""
-
-    def body(rank, ctx):
-        _, handle = met(ctx)
-        if rank:
-            handle.put_signal(0) if rank != 2 else None
-        else:
-            handle.wait_signal(1)
-            handle.wait_signal(2)
-        ctx.synchronize()
-
-    with pytest.raises(DeadlockError) as caught:
-        run(body, 3)
-    text = str(caught.value)
-    assert "rank 0: wait_signal on symmetric memory of group 'default_pg', channel 0: " in text
-    assert "no signal from 2 at test_symmetric_memory.py" in text
-
-
-def test_a_time_limit_turns_a_lost_signal_into_an_error(run):
-    """Without it the program would hang."""
-
-    def body(rank, ctx):
-        _, handle = met(ctx)
-        if rank == 0:
-            handle.barrier(timeout_ms=5)
-        ctx.synchronize()
-
-    with pytest.raises(SpawnException, match=r"waited 5000\.000 us for barrier") as caught:
-        run(body, 2)
-    assert isinstance(caught.value.errors[0], WaitTimeoutError)
-
-
-def test_a_channel_beyond_the_signal_pad_is_refused(run):
-    """Its flags would lie outside."""
-
-    def body(rank, ctx):
-        symm_mem.set_signal_pad_size(16)
-        _, handle = met(ctx)
-        with pytest.raises(RuntimeError, match="channel 2 of 2 ranks"):
-            handle.barrier(channel=2)
-
-    run(body, 2)
 
 
 def test_a_workspace_is_made_once_and_grows(run):
@@ -292,7 +132,7 @@ def test_a_workspace_is_made_once_and_grows(run):
     run(body, 2)
 
 
-def test_a_buffer_is_freed_with_its_tensor_and_handles(run):
+def test_a_buffer_is_freed_with_its_tensor_and_handles(run, met):
     """What the members know of each other keeps only the signal pads."""
 
     def body(rank, ctx):

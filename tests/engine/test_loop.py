@@ -1,13 +1,10 @@
 """The loop: steps, waits, sleeps, time limits, batches and the queue's accounting."""
 
-import gc
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from simrank.engine import Engine, Handle, Task, TaskGroup
-from simrank.engine.collector import calm_collector
 from simrank.errors import DeadlockError, WaitTimeoutError
 
 
@@ -264,13 +261,3 @@ def test_observers_see_what_a_task_waited_for(engine):
     engine.run(start(engine, body))
 
     assert seen == [("rank 0", "launch", 0, 5), ("rank 0", "wait: a handle", 5, 50)]
-
-
-def test_the_collector_is_calm_within_a_run_and_restored_after():
-    """Also after an error; a collector that is off stays off."""
-    before = gc.get_threshold()
-    with pytest.raises(ZeroDivisionError), calm_collector():
-        assert gc.get_threshold()[0] >= 100_000
-        raise ZeroDivisionError
-
-    assert gc.get_threshold() == before

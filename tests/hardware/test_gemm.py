@@ -5,7 +5,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simrank.cli import main
 from simrank.config.locate import builtin_names, locate
 from simrank.hardware.gemm import GemmCurve, gemm_ps, load_gemm_rows, size_class_errors
 
@@ -60,14 +59,3 @@ def test_size_classes_hold_every_row_once():
     found = size_class_errors(rows)
     assert sum(map(len, found.values())) == 40
     assert all(error >= 0 for errors in found.values() for error in errors)
-
-
-@pytest.mark.slow
-def test_the_command_prints_the_errors(capsys):
-    """Per device, dtype and size class."""
-    with pytest.raises(SystemExit) as caught:
-        main(["accuracy", "gemm"])
-    assert caught.value.code == 0
-    out = capsys.readouterr().out
-    assert sum(name in out for name in TABLES) == len(TABLES)
-    assert BF16 in out

@@ -1,7 +1,7 @@
 """Special registers: who a lane is, and what time it is.
 
-A snippet that reads the index of a thread has a lane for each; else one lane stands for its whole
-thread block, and where elements of a block are lanes each stands for thread 0.
+A snippet that reads a thread's index has a lane for each thread. Any other has one lane for the
+whole thread block, or, where the elements of a block are its lanes, lanes that all are thread 0.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ def spin_until_set(flag, out):
 
 
 @triton.jit
-def double(x, n, BLOCK: tl.constexpr):
+def double(x, n, BLOCK: tl.constexpr):  # noqa: N803 - as kernels are written
     offs = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     tl.store(x + offs, tl.load(x + offs, mask=offs < n) * 2, mask=offs < n)
 
@@ -80,7 +80,7 @@ def test_the_first_collective_behind_a_spinning_kernel_is_reported_as_a_cycle():
     assert "the first launch of 'all_reduce'" in text
     assert "waits until the device is quiet: spin_until_set" in text
     assert "kernel 'spin_until_set' program 0 waits for a change" in text
-    assert "test_lazy_loading.py:" in text
+    assert "test_loading.py:" in text
 
 
 def test_preloading_the_kernels_removes_the_hang():

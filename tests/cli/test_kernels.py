@@ -1,0 +1,93 @@
+"""`simrank kernels`: what is emulated, and what the lines of kernels did."""
+
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from simrank.cli import app, main
+
+pytest.importorskip("triton")
+tl = pytest.importorskip("triton.language")
+
+from simrank.kernels import coverage  # noqa: E402 - it needs triton
+
+SCRIPT = """
+import triton, triton.language as tl
+
+@triton.jit
+def copy(x, y, n, BLOCK: tl.constexpr):
+    offs = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y + offs, tl.load(x + offs, mask=offs < n), mask=offs < n)
+
+def go(ctx):
+    x, y = ctx.ones(1000), ctx.empty(1000)
+    ctx.launch(copy, (4,), x, y, 1000, BLOCK=256)
+    assert y.sum().item() == 1000
+
+def other(what):
+    pass
+"""
+
+
+@pytest.fixture
+def script(tmp_path, monkeypatch):
+    """A file with a kernel and functions that launch it."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    path = tmp_path / "kernels_of_mine.py"
+    path.write_text(SCRIPT)
+    return path
+
+
+def command(capsys, *args):
+    """Run `simrank kernels report`; return status, output and errors."""
+    with pytest.raises(SystemExit) as caught:
+        main(["kernels", "report", *args])
+    captured = capsys.readouterr()
+    return caught.value.code, captured.out, captured.err
+
+
+def test_the_report_shows_the_source_beside_what_lines_did(script, capsys):
+    """As text."""
+    code, out, _ = command(capsys, f"{script}::go")
+    assert code == 0
+    assert "copy: 1 launch(es), 4 programs" in out
+    (line,) = [line for line in out.splitlines() if "tl.store" in line]
+    assert "8000 B" in line
+    assert "2.3%" in line
+
+
+def test_the_report_is_a_page_where_asked(script, tmp_path, capsys):
+    """With a bar behind each line."""
+    page = tmp_path / "report.html"
+    assert command(capsys, f"{script}::go", "--html", str(page))[0] == 0
+    text = page.read_text()
+    assert "<table>" in text
+    assert "linear-gradient(90deg,#fbd9a5 100.0%" in text
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("nowhere.py::go", "expected a Python file"),
+        ("{}::missing", "expected a function of"),
+        ("{}::other", "a function of no other arguments than ctx, rank, world_size"),
+        ("{}", "a program that launches kernels"),
+    ],
+)
+def test_a_target_that_is_none_is_a_usage_error(script, capsys, target, message):
+    """Exit status 2."""
+    code, _, err = command(capsys, target.format(script))
+    assert code == 2
+    assert message in err
+
+
+pytest.importorskip("triton")
+
+
+def test_the_command_counts_the_names():
+    """The last line is the sum."""
+    found = CliRunner().invoke(app, ["kernels", "coverage"])
+    absent = (coverage.MISSING, coverage.REFUSED_BY_NAME)
+    num_covered = sum(state not in absent for state in coverage.coverage().values())
+    assert f"{num_covered} of {len(tl.__all__)} names" in found.output

@@ -1,0 +1,46 @@
+"""The YAML of a program's benchmark: what is wrong names the key."""
+
+import pytest
+
+from simrank.config.sweep import load_sweep
+from simrank.errors import ConfigError
+
+GOOD = """\
+program: program_of_mine.steps
+clusters: [hgx_h100, hgx_b200]
+num_ranks: 4
+parameters: {size: [1024, 4194304], reduces: [0, 2]}
+"""
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            ("num_ranks: 4", "num_ranks: many"),
+            "num_ranks: expected a whole number from 1",
+        ),
+        (("[1024, 4194304]", "[]"), "parameters.size: expected at least one value"),
+        (("hgx_b200", "hgx_c300"), "unknown name"),
+        (("program:", "program: 5 #"), "program: expected text"),
+        (("parameters:", "params:"), "params"),
+    ],
+)
+def test_what_is_wrong_names_the_key(tmp_path, change, message):
+    """With file and line."""
+    path = tmp_path / "sweep.yaml"
+    path.write_text(GOOD.replace(*change))
+    with pytest.raises(ConfigError) as caught:
+        load_sweep(path)
+    assert message in str(caught.value)
+    assert "sweep.yaml:" in str(caught.value)
+
+
+def test_combinations_are_all_of_the_lists_the_last_one_fastest(tmp_path):
+    """A single value counts as a list of one."""
+    path = tmp_path / "sweep.yaml"
+    path.write_text(GOOD.replace("reduces: [0, 2]", "reduces: [0, 2], tokens: 8"))
+    combinations = load_sweep(path).combinations()
+    assert [tuple(each.values()) for each in combinations] == [
+        (1024, 0, 8), (1024, 2, 8), (4194304, 0, 8), (4194304, 2, 8),
+    ]  # fmt: skip

@@ -1,0 +1,64 @@
+"""`tests/check.py`: one check by its name, or all of them."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture
+def check(monkeypatch):
+    """The script as a module; its checks are noted in `ran` and pass, but for those in `bad`."""
+    spec = importlib.util.spec_from_file_location("check", ROOT / "tests" / "check.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    module.ran, module.bad = [], set()
+
+    def passes(command):
+        module.ran.append(command[0])
+        return command[0] not in module.bad
+
+    monkeypatch.setattr(module, "passes", passes)
+    return module
+
+
+def test_without_a_name_every_check_runs(check, capsys):
+    """In the order of their cost, the tests last."""
+    assert check.main([]) == 0
+    assert check.ran == ["ruff", "ruff", "mypy", "lint-imports", "pytest"]
+    assert capsys.readouterr().out.endswith("== all checks passed\n")
+
+
+def test_named_checks_run_alone(check):
+    """Only these, in the order given; `--slow` adds the slow tests."""
+    assert check.main(["types", "imports"]) == 0
+    assert check.ran == ["mypy", "lint-imports"]
+    assert check.main(["--slow", "types"]) == 0
+    assert check.ran[2:] == ["mypy", "pytest"]
+
+
+def test_a_check_that_fails_is_named_and_the_rest_run(check, capsys):
+    """All failures of a run are seen at once."""
+    check.bad = {"mypy"}
+    assert check.main([]) == 1
+    assert len(check.ran) == len(check.CHECKS)
+    assert capsys.readouterr().out.endswith("== failed: types\n")
+
+
+def test_an_unknown_check_is_refused_with_the_choices(check, capsys):
+    """Nothing runs, status 2."""
+    assert check.main(["typos"]) == 2
+    assert check.ran == []
+    printed = capsys.readouterr().out
+    assert "'typos'; choices: format, lint, types, imports, tests, --slow" in printed
+
+
+def test_the_hook_runs_checks_that_exist(check):
+    """Through the same script, and not the tests."""
+    hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"][0]["hooks"]
+    entry = hooks[0]["entry"].split()
+    assert entry[:2] == ["python", "tests/check.py"]
+    assert set(entry[2:]) == set(check.CHECKS) - {"tests"}
