@@ -75,6 +75,7 @@ class Chooser:
     def __init__(self, cost: CostModel) -> None:
         self._cost = cost
         self._memo: OrderedDict[object, Choice] = OrderedDict()
+        self._schedules: OrderedDict[object, Schedule] = OrderedDict()
 
     def choose(
         self,
@@ -109,21 +110,33 @@ class Chooser:
         self, problem: Problem, devices: IntArray, algorithm: str, options: Mapping[str, int]
     ) -> Choice:
         if algorithm != AUTO:
-            schedule = build(problem, algorithm, options=options)
+            schedule = self._build(problem, algorithm, options)
             return Choice(algorithm, schedule, True, (), self._cost.level)
         if options:
             raise ValueError(f"options {', '.join(options)} need a named algorithm, not {AUTO!r}")
         names = auto_algorithms(problem.collective, problem.world_size)
         if len(names) == 1:
-            return Choice(names[0], build(problem, names[0]), False, (), self._cost.level)
+            return Choice(names[0], self._build(problem, names[0]), False, (), self._cost.level)
         estimates = [self._estimate(problem, devices, name) for name in names]
         # Ties go to the earlier line of the table: sorting is stable.
         estimates.sort(key=lambda estimate: estimate.duration_ps)
         best = estimates[0].algorithm
-        return Choice(best, build(problem, best), False, tuple(estimates), self._cost.level)
+        return Choice(best, self._build(problem, best), False, tuple(estimates), self._cost.level)
+
+    def _build(
+        self, problem: Problem, name: str, options: Mapping[str, int] | None = None
+    ) -> Schedule:
+        """Return a schedule; groups on other devices that solve the same problem share it."""
+        key = (problem, name, tuple(sorted((options or {}).items())))
+        schedule = self._schedules.get(key)
+        if schedule is None:
+            if len(self._schedules) >= MAX_CHOICES:
+                self._schedules.popitem(last=False)
+            schedule = self._schedules[key] = build(problem, name, options=options)
+        return schedule
 
     def _estimate(self, problem: Problem, devices: IntArray, name: str) -> Estimate:
-        schedule = build(problem, name)
+        schedule = self._build(problem, name)
         together = np.zeros(problem.world_size, dtype=np.int64)
         done = self._cost.completions(
             schedule, together, devices=devices, itemsize=problem.itemsize

@@ -10,11 +10,12 @@ from simrank.device.stream import Stream
 from simrank.ranks import Program, require_program
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from simrank.device.device import Device
 
 _KEY = "current_stream"
+_NONE: Mapping[int, ProgramStreams] = {}
 
 
 def current_device(program: Program | None = None) -> Device:
@@ -69,8 +70,14 @@ def new_stream(device: Device, name: str | None = None) -> Stream:
 def current_stream(program: Program | None = None) -> Stream:
     """Return the running program's current stream: its device's default stream, unless set."""
     program = program or require_program("current_stream")
-    chosen: Stream | None = program.local.get(_KEY)
-    return streams_of(current_device(program), program).default if chosen is None else chosen
+    local = program.local
+    chosen: Stream | None = local.get(_KEY)
+    if chosen is not None:
+        return chosen
+    streams: ProgramStreams | None = local.get("streams", _NONE).get(program.device_index)
+    if streams is None:
+        streams = streams_of(current_device(program), program)
+    return streams.default
 
 
 def stream_on(device: Device) -> Stream:

@@ -18,13 +18,14 @@ class LaunchQueue:
     Attributes:
         capacity: How many there may be before the host waits for one of them to end.
         num_outstanding: How many there are.
+        waiting: Hosts that wait for room.
     """
 
     def __init__(self, engine: Engine, capacity: int) -> None:
         self.capacity = capacity
         self.num_outstanding = 0
         self._engine = engine
-        self._waiting: deque[Room] = deque()
+        self.waiting: deque[Room] = deque()
 
     def wait_for_room(self, stream: Stream) -> None:
         """Block the host until a launch to `stream` would not be one too many.
@@ -35,18 +36,17 @@ class LaunchQueue:
             if self._engine.is_hub() and self._engine.is_driving:
                 return
             room = Room(stream, self.capacity)
-            self._waiting.append(room)
+            self.waiting.append(room)
             try:
                 self._engine.wait(room)
             finally:
                 if not room.complete:  # The rank was aborted.
-                    self._waiting.remove(room)
+                    self.waiting.remove(room)
 
-    def left(self, num_launches: int) -> None:
-        """Note that launches have ended or were dropped; let as many hosts go on."""
-        self.num_outstanding -= num_launches
-        for _ in range(min(num_launches, len(self._waiting))):
-            self._waiting.popleft().finish(self._engine)
+    def let_go_on(self, num_hosts: int) -> None:
+        """Let hosts go on: as many launches have ended or were dropped."""
+        for _ in range(min(num_hosts, len(self.waiting))):
+            self.waiting.popleft().finish(self._engine)
 
 
 class Room(Handle):

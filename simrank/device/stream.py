@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -98,8 +97,15 @@ class Operation(Handle):
         if self.stream.device.races is not None:
             self.stream.device.races.host_waits(self.clock)
 
+    def fire(self) -> None:
+        """Begin, unless the stream was dropped since; the engine calls it at the start."""
+        stream = self.stream
+        if stream.head is self:
+            self.start_ps = stream.device.engine.now_ps
+            self.begin()
+
     def begin(self) -> None:
-        """Start to take time; called by the stream at the simulated start."""
+        """Start to take time; called at the simulated start."""
         raise NotImplementedError
 
     def end(self) -> None:
@@ -301,21 +307,19 @@ class Stream:
             late_ps = engine.delays.draw(STREAM, operation.rank, lambda: operation.issued_at)
             start_ps = max(start_ps, engine.now_ps) + late_ps
         if start_ps > engine.now_ps:
-            engine.call_at(start_ps, partial(self._begin, operation))
+            engine.fire_at(start_ps, operation)
         else:
-            self._begin(operation)
-
-    def _begin(self, operation: Operation) -> None:
-        if self.head is operation:
-            operation.start_ps = self.device.engine.now_ps
-            operation.begin()
+            operation.fire()
 
     def ended(self, operation: Operation) -> None:
         """Go on with the next operation."""
         assert self.head is operation, "a stream runs its operations in order"
         self.head = None
         if operation.is_launch:
-            self.device.launches.left(1)
+            launches = self.device.launches
+            launches.num_outstanding -= 1
+            if launches.waiting:
+                launches.let_go_on(1)
         if self._advancing:  # An operation that took no time: the loop below goes on.
             return
         self._advancing = True
@@ -357,7 +361,9 @@ class Stream:
 
     def _leave(self, operations: Iterable[Operation]) -> None:
         """Make room in the launch queue for what will never end by itself."""
-        self.device.launches.left(sum(operation.is_launch for operation in operations))
+        num_launches = sum(operation.is_launch for operation in operations)
+        self.device.launches.num_outstanding -= num_launches
+        self.device.launches.let_go_on(num_launches)
 
     def wait_for(self, handle: Handle) -> None:
         """Hold later operations of this stream until `handle` is complete; free for the host."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from simrank.device.current import stream_on
 from simrank.device.dtypes import as_dtype
@@ -27,6 +27,14 @@ if TYPE_CHECKING:
 _PS_PER_S = 1_000_000_000_000
 
 
+class _Route(NamedTuple):
+    """Links from device to device, what a byte uses of each, and the time of the first byte."""
+
+    links: tuple[int, ...]
+    demands: tuple[tuple[Resource, float], ...]
+    latency_ps: int
+
+
 class Network:
     """The links of a cluster in one run: what crosses them shares them.
 
@@ -40,6 +48,7 @@ class Network:
         self.cluster = cluster
         self.pool = ActivityPool(engine, solve_rates)
         self._links: dict[int, Resource] = {}
+        self._routes: dict[tuple[int, int], _Route] = {}
 
     def link(self, index: int) -> Resource:
         """Return one direction of a link, as a shared resource in bytes per picosecond."""
@@ -58,8 +67,19 @@ class Network:
 
     def route_bandwidth_bytes_per_s(self, src: int, dst: int) -> float:
         """Return what the narrowest link from device to device carries when it is free."""
-        paths = self.cluster.paths([src], [dst])
-        return float(self.cluster.link_bandwidth_bytes_per_s[paths.links[0]].min())
+        links = list(self._route(src, dst).links) or [self.cluster.num_links]
+        return float(self.cluster.link_bandwidth_bytes_per_s[links].min())
+
+    def _route(self, src: int, dst: int) -> _Route:
+        """Return the links from device to device; looked up once."""
+        route = self._routes.get((src, dst))
+        if route is None:
+            paths = self.cluster.paths([src], [dst])
+            links = tuple(int(i) for i in paths.links[0] if i != self.cluster.num_links)
+            demands = tuple((self.link(index), 1.0) for index in links)
+            route = _Route(links, demands, int(paths.latency_ps[0]))
+            self._routes[src, dst] = route
+        return route
 
     def transfer(
         self, src: int, dst: int, size_bytes: int, done: Callable[[], None]
@@ -69,19 +89,17 @@ class Network:
         Returns:
             What takes it out of flight, for a rank that was aborted.
         """
-        paths = self.cluster.paths([src], [dst])
-        links = [int(i) for i in paths.links[0] if i != self.cluster.num_links]
-        demands = [(self.link(index), 1.0) for index in links]
+        links, demands, latency_ps = self._route(src, dst)
         start_ps = self.engine.now_ps
 
         def arrived() -> None:
             for observer in self.engine.observers:
                 name = f"{size_bytes} B from device {src} to {dst}"
-                observer.on_transfer(name, tuple(links), start_ps, self.engine.now_ps)
+                observer.on_transfer(name, links, start_ps, self.engine.now_ps)
             done()
 
         activity = Activity(float(size_bytes) if links else 0.0, demands, arrived)
-        flows_ps = start_ps + int(paths.latency_ps[0])
+        flows_ps = start_ps + latency_ps
         if self.engine.delays is not None:
             flows_ps += self.engine.delays.draw(TRANSFER, src, lambda: None)
         wakeup = self.engine.call_at(flows_ps, lambda: self.pool.start(activity))

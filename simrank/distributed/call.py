@@ -343,9 +343,10 @@ class _Ends:
         self._ends_ps = ends_ps
         self._group_ranks = group_ranks
         self._cursor = 0
-        call.group.engine.call_at(ends_ps[0], self._fire)
+        call.group.engine.fire_at(ends_ps[0], self)
 
-    def _fire(self) -> None:
+    def fire(self) -> None:
+        """End the ranks that are due now."""
         first = last = self._cursor
         ends_ps = self._ends_ps
         now_ps = ends_ps[first]
@@ -353,7 +354,7 @@ class _Ends:
             last += 1
         self._cursor = last
         if last < len(ends_ps):
-            self._call.group.engine.call_at(ends_ps[last], self._fire)
+            self._call.group.engine.fire_at(ends_ps[last], self)
         self._call.end(self._group_ranks[first:last])
 
 

@@ -301,8 +301,7 @@ class Membership:
 
 def membership(program: Program) -> Membership:
     """Return the rank's membership, made at first use."""
-    found = program.local.get("distributed")
+    found: Membership | None = program.local.get("distributed")
     if found is None:
         found = program.local["distributed"] = Membership()
-    assert isinstance(found, Membership)
     return found

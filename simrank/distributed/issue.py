@@ -48,11 +48,13 @@ class Form(NamedTuple):
         call: The function's name.
         signature: What must agree between ranks.
         backend: Where it runs.
+        is_plain: Whether the tensors need no packing.
     """
 
     call: str
     signature: Signature
     backend: str
+    is_plain: bool
 
 
 def group_of(call: str, group: Group, program: Program) -> ProcessGroup | None:
@@ -61,8 +63,11 @@ def group_of(call: str, group: Group, program: Program) -> ProcessGroup | None:
     Raises:
         UnsupportedError: An open coalescing manager does not take this call.
     """
-    chosen = member_group(call, group, program)
-    if chosen is not None and membership(program).coalescing:
+    state = membership(program)
+    chosen = state.default if group is None else None
+    if chosen is None:
+        chosen = member_group(call, group, program)
+    if state.coalescing and chosen is not None:
         _refuse_in_batch(call, program, chosen)
     return chosen
 
@@ -136,8 +141,11 @@ def run_known(
         signature = describe(Caller(program, chosen, backend), source, target, option)
         if len(chosen.forms) >= _MAX_FORMS:
             chosen.forms.clear()
-        form = chosen.forms[key] = Form(call, signature, backend)
-    request = simple_request(Request(form.signature, source, target))
+        is_plain = source.is_contiguous() and target.is_contiguous()
+        form = chosen.forms[key] = Form(call, signature, backend, is_plain)
+    request = Request(form.signature, source, target)
+    if not form.is_plain:
+        request = simple_request(request)
     return hold(call, Caller(program, chosen, form.backend), request, async_op=async_op)
 
 

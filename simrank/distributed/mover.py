@@ -6,13 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from simrank.collectives import DataPlayer
 from simrank.collectives.problem import GATHERED
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from simrank.collectives import Problem
+    from simrank.collectives import DataPlayer, Problem
     from simrank.collectives.schedule import Schedule
     from simrank.distributed.call import CollectiveOperation
 
@@ -23,16 +22,19 @@ class DataMover:
     """Moves the data of equal collectives of one group; what their schedule decides is kept.
 
     Args:
+        player: Moves the data of all ranks.
         schedule: What the ranks run.
         problem: What it solves.
         reduce_op: How elements are combined; None: nothing moves (a barrier).
     """
 
-    def __init__(self, schedule: Schedule, problem: Problem, reduce_op: str | None) -> None:
+    def __init__(
+        self, player: DataPlayer, schedule: Schedule, problem: Problem, reduce_op: str | None
+    ) -> None:
         self.schedule = schedule
         self.problem = problem
         self._reduce_op = reduce_op
-        self._player = DataPlayer(schedule)
+        self._player = player
 
     def move(
         self,

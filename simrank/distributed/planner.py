@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from simrank.collectives import Problem
+from simrank.collectives import DataPlayer, Problem
 from simrank.device import as_dtype
 from simrank.distributed.leaks import Leaks
 from simrank.distributed.mover import DataMover
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
     from simrank.distributed.call import Call
 
 Array = np.ndarray[Any, Any]
-_MAX_PLANS = 64
+_MAX_PLANS = 64  # Assumed: distinct calls of one group.
+_MAX_PLAYERS = 256  # Assumed: distinct calls of all groups of a program.
 
 # Calls of other names and the collectives that they are made of.
 _MADE_OF = {
@@ -64,7 +66,17 @@ class CollectiveLibrary:
         self.algorithms = algorithms
         self.num_sms = num_sms
         self.leaks = Leaks()
+        self._players: OrderedDict[Schedule, DataPlayer] = OrderedDict()
         self.on_call: Callable[[], None] | None = None
+
+    def player(self, schedule: Schedule) -> DataPlayer:
+        """Return what moves the data of a schedule; groups that run the same one share it."""
+        player = self._players.get(schedule)
+        if player is None:
+            if len(self._players) >= _MAX_PLAYERS:
+                self._players.popitem(last=False)
+            player = self._players[schedule] = DataPlayer(schedule)
+        return player
 
     def choose(self, problem: Problem, devices: IntArray) -> Choice:
         """Return what a collective runs on these devices, and why."""
@@ -127,7 +139,8 @@ class Plan:
         self, choice: Choice, problem: Problem, planner: Planner, reduce_op: str | None
     ) -> None:
         self.schedule = choice.schedule
-        self.mover = DataMover(choice.schedule, problem, reduce_op)
+        player = planner.comm_library.player(choice.schedule)
+        self.mover = DataMover(player, choice.schedule, problem, reduce_op)
         self.synchronizing = self.schedule.synchronizing
         self._planner = planner
         self._itemsize = problem.itemsize

@@ -18,7 +18,7 @@ from simrank.engine.callsite import user_site
 from simrank.engine.collector import calm_collector
 from simrank.engine.delays import HOST, WAKE
 from simrank.engine.handle import Handle
-from simrank.engine.queue import Wakeup, tie_keys
+from simrank.engine.queue import Firing, Wakeup, tie_keys
 from simrank.engine.report import deadlock_error
 from simrank.engine.task import Task
 from simrank.errors import HubError
@@ -66,7 +66,7 @@ class Engine:
         while self.hub.parent is not None:
             self.hub = self.hub.parent
         self.livelock = limits.LivelockDetector(self)
-        self._queue: list[tuple[int, int, Task | Wakeup]] = []
+        self._queue: list[tuple[int, int, Task | Wakeup | Firing]] = []
         self._next_key = tie_keys(seed if delays is None else delays.seed)
         self._num_weak = 0
         self._num_cancelled = 0
@@ -139,10 +139,13 @@ class Engine:
             self._current = None
             adopt.driving.remove(self)
 
-    def _fire(self, time_ps: int, entry: Task | Wakeup) -> None:
+    def _fire(self, time_ps: int, entry: Task | Wakeup | Firing) -> None:
         if isinstance(entry, Task):
             self.now_ps = time_ps
             self.resume(entry)
+        elif not isinstance(entry, Wakeup):
+            self.now_ps = time_ps
+            entry.fire()
         elif entry.cancelled:  # The clock does not move to it.
             self._num_cancelled -= 1
         else:
@@ -341,6 +344,11 @@ class Engine:
         heappush(self._queue, (time_ps, self._next_key(), wakeup))
         return wakeup
 
+    def fire_at(self, time_ps: int, entry: Firing) -> None:
+        """Queue `entry.fire()` as `call_at` does, for what is never taken back: it costs less."""
+        assert time_ps >= self.now_ps, "simulated time must not run backwards"
+        heappush(self._queue, (time_ps, self._next_key(), entry))
+
     def cancel(self, wakeup: Wakeup) -> None:
         """Make a queued wakeup void; one that has been made already is left alone."""
         if not wakeup.queued:
@@ -467,7 +475,7 @@ class Engine:
         """Drop a task's own entries of the queue: what it slept for ended early."""
         self._keep(lambda entry: entry is not task)
 
-    def _keep(self, is_kept: Callable[[Task | Wakeup], bool]) -> None:
+    def _keep(self, is_kept: Callable[[Task | Wakeup | Firing], bool]) -> None:
         kept = [item for item in self._queue if is_kept(item[2])]
         if len(kept) < len(self._queue):
             self._queue[:] = kept  # In place: the loop holds a reference.
@@ -490,7 +498,7 @@ SLEEPING = _Sleeping()
 _REFUSED_TO_END: list[Task] = []
 
 
-def _is_void(entry: Task | Wakeup) -> bool:
+def _is_void(entry: Task | Wakeup | Firing) -> bool:
     """Whether a queued entry cannot change anything by itself."""
     return isinstance(entry, Wakeup) and (entry.cancelled or entry.lapses)
 

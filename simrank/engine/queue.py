@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -11,6 +11,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 _KEYS_PER_DRAW = 4096
+
+
+class Firing(Protocol):
+    """What the engine may call at a simulated time, from the hub, and nobody takes back."""
+
+    def fire(self) -> None:
+        """Happen."""
 
 
 class Wakeup:
