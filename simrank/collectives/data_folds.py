@@ -36,10 +36,12 @@ class Fold(NamedTuple):
     Attributes:
         sources: Per operand, in order, a row of the workspace for each result.
         results: Rows of the results.
+        block: The operands of a single result, where their rows are in order; else None.
     """
 
     sources: tuple[Rows, ...]
     results: slice
+    block: slice | None
 
 
 class Run(NamedTuple):
@@ -142,13 +144,7 @@ class FoldPlayer:
         outputs = names.outputs()
         rows, self._num_rows = _assign_rows(pending, num_names, names.num_inputs, outputs)
         self._num_inputs = names.num_inputs
-        self._folds = [
-            Fold(
-                tuple(_rows(rows[operand]) for operand in fold.sources),
-                slice(rows[fold.first_name], rows[fold.first_name] + fold.sources.shape[1]),
-            )
-            for fold in pending
-        ]
+        self._folds = [_fold(rows, fold) for fold in pending]
         self._width = max(table.max_size for table in schedule.tables)
         num_inputs = schedule.input.num_chunks
         ranks = np.arange(schedule.world_size)[:, None] * num_inputs
@@ -235,6 +231,11 @@ def _reduce(values: AnyArray, fold: Fold, how: Reduction, *, is_wide: bool) -> N
         return
     dtype = how.wide if is_wide else values.dtype
     combine = how.combine_wide if is_wide else how.combine
+    if fold.block is not None and isinstance(combine, np.ufunc) and values.shape[1] > 1:
+        # Row by row, in order; numpy reduces in another order only along the last axis.
+        operands = values[fold.block].astype(dtype, copy=False)
+        out[0] = combine.reduce(operands, axis=0, dtype=dtype)
+        return
     total = combine(
         values[first].astype(dtype),
         values[second].astype(dtype, copy=False),
@@ -351,6 +352,18 @@ def _assign_rows(
         ended = [other for other in blocks if last_use[other] <= index]
         free += [blocks.pop(other) for other in ended]
     return rows, num_rows
+
+
+def _fold(rows: IntArray, fold: _Pending) -> Fold:
+    """Return a fold in rows of the workspace."""
+    num_results = fold.sources.shape[1]
+    first = int(rows[fold.first_name])
+    block = _rows(rows[fold.sources[:, 0]]) if num_results == 1 else None
+    return Fold(
+        tuple(_rows(rows[operand]) for operand in fold.sources),
+        slice(first, first + num_results),
+        block if isinstance(block, slice) else None,
+    )
 
 
 def _rows(rows: IntArray) -> Rows:

@@ -8,7 +8,7 @@ import numpy as np
 from simrank.collectives.data_folds import FoldPlayer
 from simrank.collectives.data_stacked import play_stacked
 from simrank.collectives.reduction import AnyArray, Reduction, divide_towards_zero, reduction
-from simrank.collectives.schedule import IntArray, Schedule
+from simrank.collectives.schedule import ChunkTable, Schedule
 from simrank.collectives.time_network import NOT_ARRIVED, NOT_KNOWN, Network
 from simrank.collectives.time_rounds import play_time
 
@@ -25,6 +25,8 @@ STACKED_BYTES = 32 * 1024
 class DataPlayer:
     """Moves the data of one schedule, as often as it is asked to; see `play_data`.
 
+    It trusts its caller: the arrays are as `play_data` checks that they are.
+
     Args:
         schedule: What to play.
     """
@@ -32,46 +34,23 @@ class DataPlayer:
     def __init__(self, schedule: Schedule) -> None:
         self._schedule = schedule
         self._folds: FoldPlayer | None = None
-        self._needs = [
-            np.broadcast_to((table.start + table.size).max(axis=-1, initial=0), schedule.world_size)
-            for table in (schedule.input, schedule.output)
-        ]
 
     def play(self, inputs: RankArrays, *, outputs: RankArrays, reduce_op: str = "sum") -> None:
         """Move the data of one collective between the buffers of all ranks; see `play_data`."""
-        schedule = self._schedule
-        sources, results = list(inputs), list(outputs)
-        self._check("inputs", sources, sources[0].dtype, self._needs[0])
-        self._check("outputs", results, sources[0].dtype, self._needs[1])
-        how = reduction(reduce_op, sources[0].dtype, schedule.world_size)
+        schedule, dtype = self._schedule, inputs[0].dtype
+        how = reduction(reduce_op, dtype, schedule.world_size)
         # Overflow and NaN are results like others here: a device does not warn about them either.
         with np.errstate(all="ignore"):
-            if _is_stacked(schedule, sources[0].dtype.itemsize):
+            if _is_stacked(schedule, dtype.itemsize):
                 _play_stacked(schedule, inputs, outputs=outputs, how=how)
             else:
                 if self._folds is None:
                     self._folds = FoldPlayer(schedule)
-                self._folds.play(sources, outputs=results, how=how)
+                self._folds.play(list(inputs), outputs=list(outputs), how=how)
         if how.divisor is not None:
-            for rank, array in enumerate(results):
+            for rank, array in enumerate(outputs):
                 if schedule.root is None or schedule.root == rank:
                     divide_towards_zero(array[: schedule.output.num_elements], how.divisor)
-
-    def _check(
-        self, name: str, arrays: list[AnyArray], dtype: np.dtype[Any], needs: IntArray
-    ) -> None:
-        """Raise ValueError unless there is one long enough 1-D array per rank."""
-        schedule = self._schedule
-        if len(arrays) != schedule.world_size:
-            raise ValueError(
-                f"{schedule.collective}: {len(arrays)} {name} for {schedule.world_size} ranks"
-            )
-        for rank, (array, need) in enumerate(zip(arrays, needs.tolist(), strict=True)):
-            if array.ndim != 1 or len(array) < need or array.dtype != dtype:
-                raise ValueError(
-                    f"{schedule.collective}: {name}[{rank}] must be 1-D {dtype.name} "
-                    f"with at least {need} elements, got {array.dtype.name} {array.shape}"
-                )
 
 
 def play_data(
@@ -96,7 +75,27 @@ def play_data(
     Raises:
         ValueError: The reduce op is not defined on the dtype, or an array is too short.
     """
+    _check(schedule, "inputs", inputs, schedule.input, inputs[0].dtype)
+    _check(schedule, "outputs", outputs, schedule.output, inputs[0].dtype)
     DataPlayer(schedule).play(inputs, outputs=outputs, reduce_op=reduce_op)
+
+
+def _check(
+    schedule: Schedule, name: str, arrays: RankArrays, table: ChunkTable, dtype: np.dtype[Any]
+) -> None:
+    """Raise ValueError unless there is one long enough 1-D array per rank."""
+    if len(arrays) != schedule.world_size:
+        raise ValueError(
+            f"{schedule.collective}: {len(arrays)} {name} for {schedule.world_size} ranks"
+        )
+    ends = (table.start + table.size).max(axis=-1, initial=0)
+    needs = np.broadcast_to(ends, schedule.world_size).tolist()
+    for rank, (array, need) in enumerate(zip(arrays, needs, strict=True)):
+        if array.ndim != 1 or len(array) < need or array.dtype != dtype:
+            raise ValueError(
+                f"{schedule.collective}: {name}[{rank}] must be 1-D {dtype.name} "
+                f"with at least {need} elements, got {array.dtype.name} {array.shape}"
+            )
 
 
 def _is_stacked(schedule: Schedule, itemsize: int) -> bool:

@@ -277,8 +277,10 @@ class Stream:
         """
         engine = self.device.engine
         if operation.is_launch:
-            self.make_room()
-            self.device.launches.num_outstanding += 1
+            launches = self.device.launches
+            if launches.num_outstanding >= launches.capacity:
+                launches.wait_for_room(self)
+            launches.num_outstanding += 1
         if self.device.loaded is not None:
             load_before(self, operation)
         if self.device.races is not None:
@@ -302,14 +304,15 @@ class Stream:
 
     def _start(self, operation: Operation) -> None:
         engine = self.device.engine
-        start_ps = operation.issue_ps
+        start_ps, now_ps = operation.issue_ps, engine.now_ps
         if engine.delays is not None:
             late_ps = engine.delays.draw(STREAM, operation.rank, lambda: operation.issued_at)
-            start_ps = max(start_ps, engine.now_ps) + late_ps
-        if start_ps > engine.now_ps:
+            start_ps = max(start_ps, now_ps) + late_ps
+        if start_ps > now_ps:
             engine.fire_at(start_ps, operation)
         else:
-            operation.fire()
+            operation.start_ps = now_ps
+            operation.begin()
 
     def ended(self, operation: Operation) -> None:
         """Go on with the next operation."""

@@ -56,30 +56,31 @@ class Tensor(TensorMethods):
         dtype: Element type.
         place: The device that it counts as being on, whose streams work on it; None for the host.
             Not the storage's own where a peer's memory is mapped.
+        array: The numpy view of its values, for operations that run in stream order.
         shape: As in torch.
     """
 
-    __slots__ = ("_view", "dtype", "place", "storage")
+    __slots__ = ("array", "dtype", "place", "storage")
     __array_priority__ = 1000  # numpy's operators leave mixed expressions to this class.
 
     def __init__(self, storage: Storage, dtype: DType, view: Array) -> None:
         self.storage = storage
         self.dtype = dtype
         self.place = storage.device
-        self._view = view
+        self.array = view
 
     # ---- what is known without values ----
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Return the size of each dim."""
-        shape: tuple[int, ...] = self._view.shape
+        shape: tuple[int, ...] = self.array.shape
         return shape
 
     @property
     def ndim(self) -> int:
         """Return the number of dims."""
-        return int(self._view.ndim)
+        return int(self.array.ndim)
 
     @property
     def device(self) -> Device | str:
@@ -94,7 +95,7 @@ class Tensor(TensorMethods):
     @property
     def nbytes(self) -> int:
         """Return the bytes of its elements."""
-        return int(self._view.nbytes)
+        return int(self.array.nbytes)
 
     @property
     def itemsize(self) -> int:
@@ -114,22 +115,17 @@ class Tensor(TensorMethods):
     @property
     def data(self) -> Tensor:
         """Return another tensor on the same storage."""
-        return self._like(self._view)
+        return self._like(self.array)
 
     @property
     def T(self) -> Tensor:  # noqa: N802 - torch's name
         """Return a view with all dims in reverse."""
-        return self._like(self._view.T)
+        return self._like(self.array.T)
 
     @property
     def mT(self) -> Tensor:  # noqa: N802 - torch's name
         """Return a view with the last two dims swapped."""
         return self.transpose(-2, -1)
-
-    @property
-    def array(self) -> Array:
-        """Return the numpy view of its values, for operations that run in stream order."""
-        return self._view
 
     def size(self, dim: int | None = None) -> tuple[int, ...] | int:
         """Return the shape, or the size of one dim."""
@@ -149,7 +145,7 @@ class Tensor(TensorMethods):
 
     def numel(self) -> int:
         """Return the number of elements."""
-        return int(self._view.size)
+        return int(self.array.size)
 
     def element_size(self) -> int:
         """Return bytes per element."""
@@ -159,7 +155,7 @@ class Tensor(TensorMethods):
 
     def stride(self, dim: int | None = None) -> Any:  # noqa: ANN401 - one or all
         """Return strides in elements, or the stride of one dim."""
-        strides = tuple(step // self.dtype.itemsize for step in self._view.strides)
+        strides = tuple(step // self.dtype.itemsize for step in self.array.strides)
         return strides if dim is None else strides[wrap_dim(dim, self.ndim)]
 
     def storage_offset(self) -> int:
@@ -172,11 +168,11 @@ class Tensor(TensorMethods):
 
     def _offset_bytes(self) -> int:
         start = self.storage.array(np.dtype(np.uint8)).__array_interface__["data"][0]
-        return int(self._view.__array_interface__["data"][0] - start)
+        return int(self.array.__array_interface__["data"][0] - start)
 
     def is_contiguous(self) -> bool:
         """Return whether elements lie in C order without gaps."""
-        return self._view.flags.c_contiguous
+        return self.array.flags.c_contiguous
 
     def __len__(self) -> int:
         """Return the size of dim 0."""
@@ -205,7 +201,7 @@ class Tensor(TensorMethods):
         """Set every element. Simulated cost: a kernel that writes it."""
         if isinstance(value, Tensor):
             return self.copy_(value.to(self.device))
-        view = self._view
+        view = self.array
         arithmetic.run("fill_", lambda: view.fill(value), reads=(), writes=(self,))
         return self
 
@@ -328,15 +324,15 @@ class Tensor(TensorMethods):
 
     def wait_writers(self) -> None:
         """Wait for the operations that still write this host tensor, which is written over next."""
-        for operation in self.storage.pending_writes(self._view):
+        for operation in self.storage.pending_writes(self.array):
             if not operation.complete:
                 operation.stream.device.engine.wait(operation)
-        self.storage.write_over(self._view)
+        self.storage.write_over(self.array)
 
     @host_read
     def numpy(self) -> Array:
         """Return the values: of a device tensor a copy, of a host tensor the memory itself."""
-        return self._view if self.place is None else self._view.copy()
+        return self.array if self.place is None else self.array.copy()
 
     @host_read
     def item(self) -> Scalar:
@@ -345,18 +341,18 @@ class Tensor(TensorMethods):
             raise RuntimeError(
                 f"a Tensor with {self.numel()} elements cannot be converted to Scalar"
             )
-        value: Scalar = self._view.reshape(-1)[0].item()
+        value: Scalar = self.array.reshape(-1)[0].item()
         return value
 
     @host_read
     def tolist(self) -> Any:  # noqa: ANN401 - nested lists of numbers
         """Return the values as nested lists."""
-        return self._view.tolist()
+        return self.array.tolist()
 
     @host_read
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:  # noqa: ANN401
         """Return the values for numpy."""
-        values = self._view if copy is False else self._view.copy()
+        values = self.array if copy is False else self.array.copy()
         return values if dtype is None else values.astype(dtype)
 
     @host_read
@@ -364,7 +360,7 @@ class Tensor(TensorMethods):
         """Return the truth of the only element."""
         if self.numel() != 1:
             raise RuntimeError("Boolean value of Tensor with more than one value is ambiguous")
-        return bool(self._view.reshape(-1)[0])
+        return bool(self.array.reshape(-1)[0])
 
     def __int__(self) -> int:
         """Return the only element as an int."""
@@ -383,9 +379,9 @@ class Tensor(TensorMethods):
     @host_read
     def __repr__(self) -> str:
         """Show values as torch does."""
-        values = np.array2string(self._view.astype(np.float64), separator=", ")
+        values = np.array2string(self.array.astype(np.float64), separator=", ")
         if self.dtype.kind != "float":
-            values = np.array2string(self._view, separator=", ")
+            values = np.array2string(self.array, separator=", ")
         where = "" if self.place is None else f", device='cuda:{self.place.index}'"
         return f"tensor({values}, dtype={self.dtype!r}{where})"
 
@@ -396,7 +392,7 @@ class Tensor(TensorMethods):
 
     def __copy__(self) -> Tensor:
         """Return another tensor on the same storage."""
-        return self._like(self._view)
+        return self._like(self.array)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
         """Return a copy on the same device, in stream order."""
@@ -407,7 +403,7 @@ class Tensor(TensorMethods):
     def equal(self, other: Tensor) -> bool:
         """Return whether both have the same shape and values."""
         other.wait_values()
-        return bool(np.array_equal(self._view, other._view))
+        return bool(np.array_equal(self.array, other.array))
 
     @host_read
     def allclose(
@@ -421,7 +417,7 @@ class Tensor(TensorMethods):
         if self.dtype is not other.dtype:
             raise RuntimeError(f"{self.dtype.name} did not match {other.dtype.name}")
         other.wait_values()
-        first, second = self._view.astype(np.float64), other._view.astype(np.float64)
+        first, second = self.array.astype(np.float64), other.array.astype(np.float64)
         return bool(np.allclose(first, second, rtol, atol, equal_nan))
 
     @host_read
@@ -437,7 +433,7 @@ class Tensor(TensorMethods):
     @host_read
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle values and dtype; the copy lives on the host."""
-        return (from_numpy, (np.array(self._view),))
+        return (from_numpy, (np.array(self.array),))
 
     __hash__ = object.__hash__
 

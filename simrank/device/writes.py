@@ -83,7 +83,10 @@ class PendingWrites:
     def settle(self) -> None:
         """Forget writes that have ended: an operation that keeps its tensors refers back."""
         writes = self._writes
-        while writes and not writes[0].is_open:  # They nearly always end in order.
+        while writes:  # They nearly always end in order.
+            operation = writes[0].operation
+            if not operation.complete or operation.error is not None:
+                return
             del writes[0]
 
     def _prune(self) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 
 from simrank.collectives.time_network import NOT_ARRIVED
 from simrank.device import Operation
+from simrank.distributed.flight import Flight, landings
 from simrank.distributed.request import UNEVEN, Signature
 from simrank.engine import user_site
 from simrank.errors import CallVariant, CollectiveMismatchError, PeerDiedError
@@ -36,7 +37,7 @@ class CollectiveOperation(Operation):
         num_sms: SMs that it occupies from its arrival on; none where the host runs it.
     """
 
-    __slots__ = ("call", "group_rank", "inputs", "num_sms", "outputs", "request")
+    __slots__ = ("call", "group_rank", "inputs", "is_launch", "num_sms", "outputs", "request")
     kind = "collective"
 
     def __init__(
@@ -49,11 +50,7 @@ class CollectiveOperation(Operation):
         self.request = request
         self.inputs, self.outputs = request.source, request.target
         self.num_sms = num_sms
-
-    @property
-    def is_launch(self) -> bool:  # type: ignore[override]
-        """Return whether a kernel of the device runs it."""
-        return self.num_sms > 0
+        self.is_launch = num_sms > 0  # What the host runs is none.
 
     @property
     def module(self) -> str | None:
@@ -131,6 +128,7 @@ class Call:
         self._plan: Plan | None = None
         self._snapshots: dict[int, Array] = {}
         self._timed = np.zeros(size, dtype=bool)
+        self._some_timed = False
         self._evaluation_queued = False
         self._all_played = False
         self._lost = False
@@ -274,19 +272,26 @@ class Call:
             self._evaluate()
 
     def _evaluate(self) -> None:
-        """Compute when ranks end, from the arrivals so far, and queue those that are decided."""
+        """Compute when ranks end, from the arrivals so far, and let those fly that are decided."""
         if self._plan is None:
             self._plan = self.group.planner.plan(self)
         self.details = self._plan.details
+        engine = self.group.engine
+        if self._num_arrived == self.group.size() and not self._some_timed:
+            begin_ps, ahead = self._plan.flight(self._arrivals)
+            if begin_ps + ahead[0].after_ps >= engine.now_ps:
+                self._timed[:] = True
+                Flight(engine, self, begin_ps, ahead)
+                return
         # A rank that a late one does not matter to could have ended before now (an exchange with
         # empty parts): it ends now, since only now its part is known.
-        ends_ps = np.maximum(self._plan.completions(self._arrivals), self.group.engine.now_ps)
+        ends_ps = np.maximum(self._plan.completions(self._arrivals), engine.now_ps)
         decided = np.flatnonzero((ends_ps < NOT_ARRIVED) & ~self._timed)
-        if not len(decided):
-            return
-        self._timed[decided] = True
-        decided = decided[np.argsort(ends_ps[decided], kind="stable")]
-        _Ends(self, ends_ps[decided].tolist(), decided.tolist())
+        if len(decided):
+            self._some_timed = True
+            self._timed[decided] = True
+            ahead = landings(ends_ps[decided] - engine.now_ps, decided)
+            Flight(engine, self, engine.now_ps, ahead)
 
     def end(self, group_ranks: Sequence[int]) -> None:
         """End these ranks now: their data first, then all wake-ups as one."""
@@ -331,31 +336,6 @@ class Call:
             self._all_played = True
             ending = [o for o in self._operations if o is not None and not o.complete]
         self._plan.mover.move(self._operations, ending, self._snapshots)
-
-
-class _Ends:
-    """The ends of a call's ranks: one entry of the engine's queue at a time, sorted."""
-
-    __slots__ = ("_call", "_cursor", "_ends_ps", "_group_ranks")
-
-    def __init__(self, call: Call, ends_ps: list[int], group_ranks: list[int]) -> None:
-        self._call = call
-        self._ends_ps = ends_ps
-        self._group_ranks = group_ranks
-        self._cursor = 0
-        call.group.engine.fire_at(ends_ps[0], self)
-
-    def fire(self) -> None:
-        """End the ranks that are due now."""
-        first = last = self._cursor
-        ends_ps = self._ends_ps
-        now_ps = ends_ps[first]
-        while last < len(ends_ps) and ends_ps[last] == now_ps:
-            last += 1
-        self._cursor = last
-        if last < len(ends_ps):
-            self._call.group.engine.fire_at(ends_ps[last], self)
-        self._call.end(self._group_ranks[first:last])
 
 
 def _variant(ranks: Sequence[int], signature: Signature, site: CallSite | None) -> CallVariant:

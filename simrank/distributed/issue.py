@@ -146,7 +146,10 @@ def run_known(
     request = Request(form.signature, source, target)
     if not form.is_plain:
         request = simple_request(request)
-    return hold(call, Caller(program, chosen, form.backend), request, async_op=async_op)
+    caller = Caller(program, chosen, form.backend)
+    if membership(program).coalescing:
+        return hold(call, caller, request, async_op=async_op)
+    return issue(caller, request, async_op=async_op)
 
 
 def _metadata(tensor: Buffer) -> Hashable:

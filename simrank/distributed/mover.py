@@ -79,7 +79,7 @@ class DataMover:
             return
         if len(ending) == len(operations):
             inputs = [operation.request.values() for operation in ending]
-            outputs = [operation.outputs.array.reshape(-1) for operation in ending]
+            outputs = [operation.request.target.array.reshape(-1) for operation in ending]
         else:
             inputs, outputs = self._partial(operations, ending, snapshots)
         self._player.play(inputs, outputs=outputs, reduce_op=self._reduce_op)

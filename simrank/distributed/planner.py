@@ -9,6 +9,7 @@ import numpy as np
 
 from simrank.collectives import DataPlayer, Problem
 from simrank.device import as_dtype
+from simrank.distributed.flight import Landing, landings
 from simrank.distributed.leaks import Leaks
 from simrank.distributed.mover import DataMover
 from simrank.distributed.reduce_op import ReduceOp
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from simrank.distributed.call import Call
 
 Array = np.ndarray[Any, Any]
+_MAX_FLIGHTS = 64  # Assumed: differences of arrivals that come again, of equal calls.
 _MAX_PLANS = 64  # Assumed: distinct calls of one group.
 _MAX_PLAYERS = 256  # Assumed: distinct calls of all groups of a program.
 
@@ -144,6 +146,7 @@ class Plan:
         self.synchronizing = self.schedule.synchronizing
         self._planner = planner
         self._itemsize = problem.itemsize
+        self._flights: dict[bytes, tuple[Landing, ...]] = {}
         elements = max(self.schedule.input.num_elements, self.schedule.output.num_elements)
         self.details = {
             "algorithm": choice.algorithm,
@@ -156,3 +159,19 @@ class Plan:
     def completions(self, arrivals_ps: IntArray) -> IntArray:
         """Return when each rank ends; NOT_KNOWN where a missing rank decides."""
         return self._planner.completions(self.schedule, arrivals_ps, self._itemsize)
+
+    def flight(self, arrivals_ps: IntArray) -> tuple[int, tuple[Landing, ...]]:
+        """Return the first arrival, and when the ranks end after it; all have arrived.
+
+        Ends depend on arrivals only through their differences, and programs repeat themselves.
+        """
+        begin_ps = int(arrivals_ps.min())
+        skew_ps = arrivals_ps - begin_ps
+        key = skew_ps.tobytes()
+        ahead = self._flights.get(key)
+        if ahead is None:
+            if len(self._flights) >= _MAX_FLIGHTS:
+                self._flights.clear()
+            ends_ps = self.completions(skew_ps)
+            ahead = self._flights[key] = landings(ends_ps, np.arange(len(ends_ps)))
+        return begin_ps, ahead

@@ -74,7 +74,7 @@ class Request:
     @property
     def writes(self) -> Sequence[Buffer]:
         """Return the user's tensors that are written."""
-        return () if self.signature.op == "barrier" else self.results
+        return () if self.signature.op == "barrier" else self.targets or (self.target,)
 
     @property
     def waits_for_flags(self) -> bool:
