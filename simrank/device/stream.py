@@ -35,6 +35,7 @@ class Operation(Handle):
         touched: What it reads and writes, until it has ended; None where nobody needs to know.
         start_ps: When it began, in picoseconds; -1 before.
         is_launch: Whether it takes room in the device's launch queue.
+        is_implied: Whether it follows from another call: reports name that one's line.
         details: Facts for timelines (bytes, algorithm); empty unless somebody filled it.
     """
 
@@ -44,6 +45,7 @@ class Operation(Handle):
     )  # fmt: skip
     kind = "operation"
     is_launch = True
+    is_implied = False
 
     def __init__(
         self,
@@ -61,9 +63,11 @@ class Operation(Handle):
         self.issue_ps = 0
         self.clock: dict[int, int] | None = None  # Only where races are looked for.
         self.details: dict[str, Any] | None = None
-        self._task = stream.device.engine.current_task()
+        engine = stream.device.engine
+        self._task = engine.current_task()
         self.rank: int | None = None if self._task is None else self._task.rank
-        self._site = user_site()
+        is_named = not self.is_implied or engine.delays is not None  # Delays are drawn per line.
+        self._site = user_site() if is_named else None
 
     @property
     def module(self) -> str | None:
@@ -218,31 +222,36 @@ class MarkOperation(Operation):
 
 
 class WaitOperation(Operation):
-    """Holds its stream until something else is complete."""
+    """Holds its stream until something else is complete.
 
-    __slots__ = ("_target",)
+    Attributes:
+        target: What that is.
+    """
+
+    __slots__ = ("target",)
     kind = "wait"
     is_launch = False
+    is_implied = True
 
     def __init__(self, stream: Stream, target: Handle) -> None:
         super().__init__(stream, "wait")
-        self._target = target
+        self.target = target
 
     def begin(self) -> None:
         """End when the target is complete."""
-        self._target.on_complete(self._ended)
+        self.target.on_complete(self._ended)
 
     def _ended(self) -> None:
         if self.stream.head is not self:  # Its stream was dropped meanwhile.
             return
-        if self._target.error is None:
+        if self.target.error is None:
             self.end()
         else:
-            self.stream.fail(self, self._target.error)
+            self.stream.fail(self, self.target.error)
 
     def blocker(self) -> Handle:
         """Return what the target really waits for."""
-        target = self._target
+        target = self.target
         return target.blocker() if isinstance(target, Operation) else target
 
 
@@ -383,8 +392,11 @@ class Stream:
         """Hold later operations until everything issued to `stream` so far has ended."""
         if self.device.races is not None:
             self.device.races.stream_waits_for_stream(self, stream)
-        if stream.tail is not None:
-            self.wait_for(stream.tail)
+        tail: Handle | None = stream.tail
+        if type(tail) is WaitOperation and stream.head is tail:
+            tail = tail.target  # All that is left there is to wait for this.
+        if tail is not None:
+            self.wait_for(tail)
 
     def record_event(self, event: Event | None = None) -> Event:
         """Record an event here and return it."""

@@ -246,15 +246,14 @@ def issue(caller: Caller, request: Request, *, async_op: bool) -> Work | None:
             caller.group.engine.wait(operation)
             operation.host_ordered()
         return None
-    return make_work(caller, operation, request.results, blocks_host=blocks)
+    return make_work(caller.group, operation, request.results, blocks_host=blocks)
 
 
 def make_work(
-    caller: Caller, operation: Operation, results: Sequence[Buffer], *, blocks_host: bool
+    group: ProcessGroup, operation: Operation, results: Sequence[Buffer], *, blocks_host: bool
 ) -> Work:
     """Return the Work of what was issued, counted until somebody waits for it."""
-    group, rank = caller.group, caller.program.rank
-    leaks = group.world.comm_library.leaks
+    leaks, rank = group.world.comm_library.leaks, operation.rank
     assert rank is not None
     what = operation.name.partition(" #")[0].partition(" on group")[0]
     key = leaks.started(f"{what} on group '{group.name}'", operation.issued_at, rank)

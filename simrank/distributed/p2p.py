@@ -98,10 +98,13 @@ class PeerOperation(Operation):
         group: The group.
         boxes: Where its messages are matched.
         ends: What it consists of.
+        is_on_host: Whether the host runs it, and waits for it (gloo).
         source_rank: Group rank that a single receive got its message from; None before.
     """
 
-    __slots__ = ("_num_left", "boxes", "ends", "group", "source_rank")
+    __slots__ = (
+        "_num_left", "boxes", "ends", "group", "is_launch", "is_on_host", "source_rank",
+    )  # fmt: skip
     kind = "collective"
     is_collective = False
 
@@ -118,6 +121,8 @@ class PeerOperation(Operation):
         super().__init__(stream, f"{what} on group '{group.name}'", None, touched)
         self.group = group
         self.boxes = boxes
+        self.is_on_host = not boxes.posts_early
+        self.is_launch = boxes.posts_early
         self.rank = rank
         self.ends = ends
         self.source_rank: int | None = None

@@ -7,7 +7,7 @@ group's stream, so that two ranks may exchange in it. Those of gloo run beside t
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from simrank.device import current_stream
 from simrank.device.current import new_stream
@@ -31,7 +31,7 @@ from simrank.ranks import require_rank
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from simrank.device import Tensor
+    from simrank.device import Buffer, Tensor
     from simrank.distributed.work import Work
 
 Peer = tuple[str, int | None, int | None]  # Which end it is, its global rank, its group rank.
@@ -53,9 +53,9 @@ def send(
         ValueError: The destination is this rank.
         CollectiveMismatchError: The matching recv has another dtype or size.
     """
-    work = isend(tensor, dst, group, tag, group_dst)
-    if work is not None:
-        work.wait()
+    operation = _start("isend", tensor, ("dst", dst, group_dst), group, tag)
+    if operation is not None:
+        _wait(operation)
 
 
 def recv(
@@ -72,14 +72,15 @@ def recv(
         UnsupportedError: No source is given: any-source receives do not exist in NCCL.
         CollectiveMismatchError: The matching send has another dtype or size.
     """
-    work = irecv(tensor, src, group, tag, group_src)
-    if work is None:
+    operation = _start("irecv", tensor, ("src", src, group_src), group, tag)
+    if operation is None:
         return -1
-    work.wait()
-    chosen = group_or_default(group, require_rank("recv"))
+    _wait(operation)
     if src is not None:
         return src
-    return int(chosen.ranks[work.source_rank() if group_src is None else group_src])
+    source = operation.source_rank if group_src is None else group_src
+    assert source is not None, "a receive that is over knows its sender"
+    return int(operation.group.ranks[source])
 
 
 def isend(
@@ -90,7 +91,7 @@ def isend(
     group_dst: int | None = None,
 ) -> Work | None:
     """Start to send `tensor` to global rank `dst`; see `send`."""
-    return _start("isend", tensor, ("dst", dst, group_dst), group, tag)
+    return _as_work(_start("isend", tensor, ("dst", dst, group_dst), group, tag))
 
 
 def irecv(
@@ -101,7 +102,7 @@ def irecv(
     group_src: int | None = None,
 ) -> Work | None:
     """Start to fill `tensor` from global rank `src`, or with gloo from any rank; see `recv`."""
-    return _start("irecv", tensor, ("src", src, group_src), group, tag)
+    return _as_work(_start("irecv", tensor, ("src", src, group_src), group, tag))
 
 
 class P2POp:
@@ -209,7 +210,7 @@ def _coalescing_manager(
 # ---- how ----
 
 
-def _start(call: str, tensor: Tensor, peer: Peer, group: Group, tag: int) -> Work | None:
+def _start(call: str, tensor: Buffer, peer: Peer, group: Group, tag: int) -> PeerOperation | None:
     """Issue one end of a message, or add it to the open batch."""
     program = require_rank(call)
     check_tensor(tensor)
@@ -231,10 +232,10 @@ def _start(call: str, tensor: Tensor, peer: Peer, group: Group, tag: int) -> Wor
     if batch is not None:
         batch.entries.append((caller, end))
         return None
-    return submit(caller, [end])
+    return _submit(caller, [end])
 
 
-def _end(call: str, tensor: Tensor, peer: Peer, caller: Caller, tag: int, *, batched: bool) -> End:
+def _end(call: str, tensor: Buffer, peer: Peer, caller: Caller, tag: int, *, batched: bool) -> End:
     program, group, backend = caller
     is_send, own = call == "isend", group.group_rank(program.rank)
     if not is_send and peer[1] is None and peer[2] is None:
@@ -256,7 +257,37 @@ def _end(call: str, tensor: Tensor, peer: Peer, caller: Caller, tag: int, *, bat
 
 
 def submit(caller: Caller, ends: Sequence[End], *, is_staged: bool = False) -> Work:
-    """Give a call to its stream; the host waits for pickled objects under any backend."""
+    """Issue a call; the host waits for pickled objects under any backend."""
+    return _as_work(_submit(caller, ends), is_staged=is_staged)
+
+
+@overload
+def _as_work(operation: PeerOperation, *, is_staged: bool = False) -> Work: ...
+
+
+@overload
+def _as_work(operation: None) -> None: ...
+
+
+def _as_work(operation: PeerOperation | None, *, is_staged: bool = False) -> Work | None:
+    if operation is None:
+        return None
+    blocks = operation.is_on_host or is_staged
+    tensors = [end.tensor for end in operation.ends]
+    return make_work(operation.group, operation, tensors, blocks_host=blocks)
+
+
+def _wait(operation: PeerOperation) -> None:
+    """Wait for a message as `Work.wait` does."""
+    if operation.is_on_host:
+        operation.group.engine.wait(operation)
+        operation.host_ordered()
+    else:
+        current_stream().wait_for(operation)
+
+
+def _submit(caller: Caller, ends: Sequence[End]) -> PeerOperation:
+    """Give a call to its stream."""
     program, group, backend = caller
     assert program.rank is not None
     current = current_stream(program)
@@ -267,6 +298,7 @@ def submit(caller: Caller, ends: Sequence[End], *, is_staged: bool = False) -> W
     else:
         stream = group.stream(current.device, _stream_name(group, ends))
         after(stream, current)
+        stream.make_room()
     boxes = boxes_of(group, backend)
     operation = PeerOperation(stream, boxes, ends, program.rank)
     boxes.issue(operation)
@@ -275,10 +307,8 @@ def submit(caller: Caller, ends: Sequence[End], *, is_staged: bool = False) -> W
     for end in ends:
         if not end.is_send:
             end.tensor.storage.note_write(operation, end.tensor.array)
-    blocks = backend == GLOO or is_staged
-    work = make_work(caller, operation, tensors, blocks_host=blocks)
     stream.submit(operation)
-    return work
+    return operation
 
 
 def _stream_name(group: ProcessGroup, ends: Sequence[End]) -> str:
