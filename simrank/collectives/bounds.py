@@ -13,8 +13,7 @@ Source:
 import math
 
 from simrank.collectives.problem import GATHERED, ROOTED
-
-PS_PER_S = 1e12
+from simrank.units import PS_PER_S
 
 
 def busbw_factor(collective: str, world_size: int) -> float:

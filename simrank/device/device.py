@@ -12,6 +12,7 @@ from simrank.device.stream import KernelOperation
 from simrank.engine import ActivityPool, Resource
 from simrank.hardware.activity_rates import solve_rates
 from simrank.hardware.roofline import kernel_ps
+from simrank.units import PS_PER_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from simrank.hardware.spec import DeviceSpec
 
 _ELEMENTS_PER_SM = 8 * 1024  # assumed: an elementwise kernel gives an SM about 8 blocks of 1,024
-_PS_PER_S = 1_000_000_000_000
 
 
 class HostDevice(str):
@@ -91,8 +91,8 @@ class Device:
         self.launches = LaunchQueue(engine, spec.launch_queue)
         self.pool = ActivityPool(engine, solve_rates)
         self.sms = Resource("SMs", float(spec.num_sms))
-        self.hbm = Resource("memory bandwidth", spec.memory_bandwidth_bytes_per_s / _PS_PER_S)
-        self.host_link = Resource("host link", spec.host_link_bandwidth_bytes_per_s / _PS_PER_S)
+        self.hbm = Resource("memory bandwidth", spec.memory_bandwidth_bytes_per_s / PS_PER_S)
+        self.host_link = Resource("host link", spec.host_link_bandwidth_bytes_per_s / PS_PER_S)
 
     def __repr__(self) -> str:
         """Return torch's name of the device."""

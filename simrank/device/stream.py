@@ -10,6 +10,7 @@ import numpy as np
 from simrank.device.loading import load_before
 from simrank.engine import Activity, Handle, limits, user_site
 from simrank.engine.delays import STREAM
+from simrank.units import PS_PER_MS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
     from simrank.device.device import Device
     from simrank.device.races import Touched
     from simrank.engine import CallSite, Resource
-
-PS_PER_MS = 1_000_000_000
 
 
 class Operation(Handle):

@@ -12,6 +12,7 @@ from simrank.device.stream import Operation
 from simrank.engine import Activity, ActivityPool, Resource
 from simrank.engine.delays import TRANSFER
 from simrank.hardware.activity_rates import solve_rates
+from simrank.units import PS_PER_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     from simrank.device.tensor import Tensor
     from simrank.engine import Engine
     from simrank.hardware.cluster import Cluster
-
-_PS_PER_S = 1_000_000_000_000
 
 
 class _Route(NamedTuple):
@@ -53,7 +52,7 @@ class Network:
     def link(self, index: int) -> Resource:
         """Return one direction of a link, as a shared resource in bytes per picosecond."""
         if index not in self._links:
-            rate = float(self.cluster.link_bandwidth_bytes_per_s[index]) / _PS_PER_S
+            rate = float(self.cluster.link_bandwidth_bytes_per_s[index]) / PS_PER_S
             self._links[index] = Resource(self.cluster.link_name(index), rate)
         return self._links[index]
 
@@ -63,7 +62,7 @@ class Network:
         Collectives that have started keep the time they were given; later ones see the cluster
         as it was described.
         """
-        self.pool.change(self.link(index), capacity=bandwidth_bytes_per_s / _PS_PER_S)
+        self.pool.change(self.link(index), capacity=bandwidth_bytes_per_s / PS_PER_S)
 
     def route_bandwidth_bytes_per_s(self, src: int, dst: int) -> float:
         """Return what the narrowest link from device to device carries when it is free."""

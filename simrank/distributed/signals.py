@@ -14,6 +14,7 @@ import numpy as np
 from simrank.device import Operation
 from simrank.device.watch import Watch, watchers_of
 from simrank.errors import WaitTimeoutError, ranks_text
+from simrank.units import PS_PER_MS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from simrank.engine import CallSite
 
 _FLAG = np.dtype(np.uint32)
-_PS_PER_MS = 1_000_000_000
 
 
 class Flags(NamedTuple):
@@ -105,7 +105,7 @@ class SignalOperation(Operation):
         self._open = {("put", peer) for peer in puts} | {("wait", peer) for peer in waits}
         engine.pending[self] = None
         if self._timeout_ms:
-            due_ps = engine.now_ps + self._timeout_ms * _PS_PER_MS
+            due_ps = engine.now_ps + self._timeout_ms * PS_PER_MS
             self._limit = engine.call_at(due_ps, self._expire, weak=True)
         for peer in puts:
             engine.call_at(engine.now_ps + self._latency_ps(peer), partial(self._put, peer))
@@ -175,7 +175,7 @@ class SignalOperation(Operation):
         if self not in self.stream.device.engine.pending:
             return
         self._limit = None
-        engine, timeout_ps = self.stream.device.engine, self._timeout_ms * _PS_PER_MS
+        engine, timeout_ps = self.stream.device.engine, self._timeout_ms * PS_PER_MS
         error = WaitTimeoutError(engine.now_ps, self.rank, self.describe(), timeout_ps)
         self._release()
         self._fail(error)

@@ -21,6 +21,7 @@ from simrank.errors import (
     SpawnException,
 )
 from simrank.ranks import stdlib
+from simrank.units import PS_PER_S
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from simrank.engine import Task, TaskGroup
 
 _FIRST_PID = 1000  # assumed: any number that looks like a process id
-_PS_PER_S = 10**12
 
 
 class ProcessContext:
@@ -90,7 +90,7 @@ class ProcessContext:
         """
         group, engine = self.group, self.group.engine
         if grace_period is not None:
-            group.grace_ps = round(grace_period * _PS_PER_S)
+            group.grace_ps = round(grace_period * PS_PER_S)
         with stdlib.entered(engine):  # Spawn works without a Context that is entered.
             has_ended = _wait(group, group, timeout)
             self._seen.update(index for index, task in enumerate(group.tasks) if task.finished)
@@ -186,7 +186,7 @@ def _wait(group: TaskGroup, handle: Handle, timeout: float | None) -> bool:
         if timeout is None:
             group.engine.wait(handle)
             return True
-        return group.engine.wait_at_most(handle, round(timeout * _PS_PER_S))
+        return group.engine.wait_at_most(handle, round(timeout * PS_PER_S))
     except DeadlockError as error:
         group.abort()
         _prefer_failure(group, error)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from simrank.engine import limits
 from simrank.ranks.current import running_task
+from simrank.units import PS_PER_NS, PS_PER_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
 
 # assumed: `time.time()` of simulated time 0 is 2026-01-01 00:00 UTC, so that runs can be compared.
 EPOCH_S = 1_767_225_600
-_PS_PER_NS = 1_000
-_PS_PER_S = 10**12
 
 
 def _read_ps(task: Task, name: str) -> int:
@@ -33,7 +32,7 @@ def _read_ps(task: Task, name: str) -> int:
 def quiet_monotonic() -> float:
     """Return `time.monotonic()` without a yield, for code that holds a lock: threading, queue."""
     task = running_task()
-    return _monotonic() if task is None else task.clock_ps / _PS_PER_S
+    return _monotonic() if task is None else task.clock_ps / PS_PER_S
 
 
 _monotonic = time.monotonic
@@ -49,7 +48,7 @@ def sleep(seconds: float) -> None:
         return
     if seconds < 0:
         raise ValueError("sleep length must be non-negative")
-    delay_ps = round(seconds * _PS_PER_S)
+    delay_ps = round(seconds * PS_PER_S)
     if delay_ps < limits.POLL_PS:  # Else a loop around it would stop time.
         limits.poll(task.engine, f"time.sleep({seconds:g})")
     else:
@@ -68,8 +67,8 @@ def _clock(name: str, offset_s: int, *, is_ns: bool) -> Callable[[], float]:
             return original()
         now_ps = _read_ps(task, what)
         if is_ns:
-            return now_ps // _PS_PER_NS + offset_s * 10**9
-        return now_ps / _PS_PER_S + offset_s
+            return now_ps // PS_PER_NS + offset_s * 10**9
+        return now_ps / PS_PER_S + offset_s
 
     return read
 
@@ -89,7 +88,7 @@ def _calendar(name: str, position: int) -> Callable[..., Any]:
         given = args[position] if len(args) > position else None
         if task is None or given is not None:
             return original(*args)
-        now_s = _read_ps(task, f"time.{name}()") / _PS_PER_S + EPOCH_S
+        now_s = _read_ps(task, f"time.{name}()") / PS_PER_S + EPOCH_S
         broken_down = _gmtime(now_s)
         if name in ("gmtime", "localtime"):
             return broken_down
@@ -137,7 +136,7 @@ class Datetime(_Datetime, metaclass=_LooksLikeDatetime):
         task = running_task()
         if task is None:
             return _Datetime.now(tz)
-        now_s = _read_ps(task, "datetime.now()") / _PS_PER_S + EPOCH_S
+        now_s = _read_ps(task, "datetime.now()") / PS_PER_S + EPOCH_S
         # Local time of a simulated cluster is UTC, wherever the simulation runs.
         utc = _Datetime.fromtimestamp(now_s, dt.UTC)
         return utc.replace(tzinfo=None) if tz is None else utc.astimezone(tz)

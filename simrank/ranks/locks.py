@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from simrank.engine import Handle, limits
 from simrank.engine.report import deadlock_error
 from simrank.ranks.current import current_engine, running_task
+from simrank.units import PS_PER_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
     from simrank.engine import Engine, Task
 
-_PS_PER_S = 10**12
+
 _native = 0
 
 
@@ -130,7 +131,7 @@ class Lock:
             if timeout < 0:
                 engine.wait(wait)
             else:
-                engine.wait_at_most(wait, round(timeout * _PS_PER_S))
+                engine.wait_at_most(wait, round(timeout * PS_PER_S))
         except BaseException:
             self._give_up(wait)
             raise

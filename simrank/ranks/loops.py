@@ -16,13 +16,14 @@ from weakref import WeakKeyDictionary
 from simrank.engine import Handle, limits
 from simrank.errors import UnsupportedError
 from simrank.ranks.current import current_program, running_task
+from simrank.units import PS_PER_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from simrank.engine import Engine, Task
 
-_PS_PER_S = 10**12
+
 _MAX_TURNS = 1000  # assumed: so many turns without a wait are a program that polls (E8)
 _KEY = "asyncio loop"
 
@@ -57,7 +58,7 @@ class _Selector(selectors.BaseSelector):
             if timeout is None:
                 self._engine.wait(self.idle)
             else:
-                self._engine.wait_at_most(self.idle, math.ceil(timeout * _PS_PER_S))
+                self._engine.wait_at_most(self.idle, math.ceil(timeout * PS_PER_S))
         finally:
             self.idle = None
         return []
@@ -97,7 +98,7 @@ class RankLoop(asyncio.SelectorEventLoop):
 
     def time(self) -> float:
         """Return the rank's host clock in seconds; reading it costs nothing."""
-        return self._task.clock_ps / _PS_PER_S
+        return self._task.clock_ps / PS_PER_S
 
     def run_forever(self) -> None:
         """Run until `stop()`; other ranks run while this one waits."""

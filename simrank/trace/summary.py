@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from simrank.config.provenance import ASSUMED, KINDS
 from simrank.errors import ranks_text
+from simrank.units import PS_PER_US
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 
 _NUM_COSTLIEST = 5
 _MAX_NAMED = 6
-_PS_PER_US = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,9 +118,9 @@ class Summary:
         return [
             RankTimes(
                 tuple(ranks),
-                compute_ps / _PS_PER_US,
-                exposed_ps / _PS_PER_US,
-                (end_ps - compute_ps - exposed_ps) / _PS_PER_US,
+                compute_ps / PS_PER_US,
+                exposed_ps / PS_PER_US,
+                (end_ps - compute_ps - exposed_ps) / PS_PER_US,
                 peak,
             )
             for (compute_ps, exposed_ps, peak), ranks in found.items()
@@ -131,7 +131,7 @@ class Summary:
         costs = []
         for key, by_rank in self._calls.items():
             num_calls, total_ps = max(by_rank.values(), key=lambda entry: entry[1])
-            costs.append(CollectiveCost(*key, num_calls, total_ps / _PS_PER_US))
+            costs.append(CollectiveCost(*key, num_calls, total_ps / PS_PER_US))
         return sorted(costs, key=lambda cost: -cost.total_us)[:_NUM_COSTLIEST]
 
 
@@ -154,7 +154,7 @@ def summary_json(
     """Return a run's summary as plain data, with where the cluster's constants come from."""
     return {
         "constants": [constant._asdict() for constant in provenance],
-        "simulated_us": end_ps / _PS_PER_US,
+        "simulated_us": end_ps / PS_PER_US,
         "ranks": [asdict(times) for times in summary.ranks(end_ps, peak_bytes)],
         "collectives": [asdict(cost) for cost in summary.costliest()],
     }
@@ -167,7 +167,7 @@ def summary_text(
     provenance: Sequence[Provenance] = (),
 ) -> str:
     """Return a run's summary for people; it names the constants that nobody has measured."""
-    lines = [f"simulated time: {end_ps / _PS_PER_US:.3f} us"]
+    lines = [f"simulated time: {end_ps / PS_PER_US:.3f} us"]
     for times in summary.ranks(end_ps, peak_bytes):
         who = "rank" if len(times.ranks) == 1 else "ranks"
         lines.append(

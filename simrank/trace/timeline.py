@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from simrank.units import PS_PER_US
+
 if TYPE_CHECKING:
     from collections.abc import Collection
     from pathlib import Path
@@ -12,7 +14,7 @@ if TYPE_CHECKING:
     from simrank.device import Operation
     from simrank.engine import Task
 
-_PS_PER_US = 1_000_000
+
 _HOST_TRACK = 0
 _SKIPPED_KINDS = ("wait", "event")
 
@@ -91,8 +93,8 @@ class Timeline:
             "pid": rank,
             "tid": number,
             "name": name,
-            "ts": start_ps / _PS_PER_US,
-            "dur": (end_ps - start_ps) / _PS_PER_US,
+            "ts": start_ps / PS_PER_US,
+            "dur": (end_ps - start_ps) / PS_PER_US,
         }
         if self._section:
             details = {**details, "run": self._section}
@@ -126,7 +128,7 @@ class Timeline:
                     "tid": track,
                     "name": self._flow_names[key],
                     "cat": "collective",
-                    "ts": start_ps / _PS_PER_US,
+                    "ts": start_ps / PS_PER_US,
                 }
                 if phase == "f":
                     flow["bp"] = "e"
