@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from simrank import distributed as distributed_module
 from simrank import multiprocessing as multiprocessing_module
 from simrank.collectives.choice import Chooser
-from simrank.collectives.cost import ScheduleCost
+from simrank.collectives.cost import cost_level
 from simrank.device import AddressSpace, Device, Network, Operation
 from simrank.device import Event as EventType  # The plain names are torch's, on the Context.
 from simrank.device import Stream as StreamType
@@ -392,7 +392,7 @@ def _race_checker(engine: Engine, races: str) -> RaceChecker | None:
 
 
 def _library(cluster: Cluster, algorithms: Mapping[str, Any]) -> CollectiveLibrary:
-    cost = ScheduleCost(cluster)
+    cost = cost_level(cluster)
     forced = {
         collective: (named, {}) if isinstance(named, str) else (named[0], named[1])
         for collective, named in algorithms.items()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from simrank.collectives.cost import ScheduleCost
+from simrank.collectives.cost import CostModel, cost_level
 from simrank.collectives.time_network import NOT_KNOWN
 from simrank.config.faults import (
     DelayArrivals,
@@ -204,13 +204,17 @@ class _FaultyLinks:
 
     A rank whose end a dropped link decides never ends. It is found by giving the link a latency
     that no collective could have by itself.
+
+    Attributes:
+        version: How often a link has become slow or was dropped.
     """
 
     def __init__(self, engine: Engine, cluster: Cluster) -> None:
         self._engine = engine
         self._cluster = cluster
         self._factors: dict[tuple[str, str, int | None], float] = {}
-        self._levels: tuple[ScheduleCost, ScheduleCost | None] = (ScheduleCost(cluster), None)
+        self._levels: tuple[CostModel, CostModel | None] = (cost_level(cluster), None)
+        self.version = 0
 
     @property
     def level(self) -> str:
@@ -235,7 +239,8 @@ class _FaultyLinks:
             slowed = slowed.with_link(tail, head, node=node, bandwidth_bytes_per_s=rate)
             far = far.with_link(tail, head, node=node, bandwidth_bytes_per_s=rate)
         dropped = [each for each in self._factors.values() if each == float("inf")]
-        self._levels = (ScheduleCost(slowed), ScheduleCost(far) if dropped else None)
+        self._levels = (cost_level(slowed), cost_level(far) if dropped else None)
+        self.version += 1
 
     def completions(
         self, schedule: Schedule, arrivals_ps: npt.ArrayLike, *, devices: IntArray, itemsize: int

@@ -43,6 +43,7 @@ class Choice:
         estimates: The alternatives that were compared, fastest first; empty if there was no
             choice.
         level: Cost level of the estimates.
+        protocol: How bytes are put on a link (NCCL's word); None where the level knows of none.
     """
 
     algorithm: str
@@ -50,6 +51,7 @@ class Choice:
     is_forced: bool
     estimates: tuple[Estimate, ...]
     level: str
+    protocol: str | None = None
 
     @property
     def reason(self) -> str:

@@ -9,9 +9,10 @@ import numpy as np
 from simrank.collectives.time_network import NOT_ARRIVED
 from simrank.device import Operation
 from simrank.distributed.flight import Flight, landings
+from simrank.distributed.mismatch import MadeCall, mismatch
 from simrank.distributed.request import UNEVEN, Signature
 from simrank.engine import user_site
-from simrank.errors import CallVariant, CollectiveMismatchError, PeerDiedError
+from simrank.errors import PeerDiedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from simrank.distributed.planner import Plan
     from simrank.distributed.request import Request
     from simrank.engine import CallSite
+    from simrank.errors import CollectiveMismatchError
 
 Array = np.ndarray[Any, Any]
 
@@ -145,23 +147,22 @@ class Call:
         self, group_rank: int, signature: Signature, site: CallSite | None
     ) -> CollectiveMismatchError:
         """Build the error of a call that differs from those made before; it shows all of them."""
-        ranks_by_site: dict[CallSite | None, list[int]] = {}
-        for operation in self._operations:
-            if operation is not None:
-                ranks_by_site.setdefault(operation.issued_at, []).append(operation.rank or 0)
-        variants = [
-            _variant(ranks, self.signature, where) for where, ranks in ranks_by_site.items()
+        own = self.group.ranks[group_rank]
+        calls = [
+            MadeCall(o.rank or 0, _columns(self.signature), o.issued_at)
+            for o in self._operations
+            if o is not None
         ]
-        own_rank = self.group.ranks[group_rank]
-        variants.append(_variant([own_rank], signature, site))
-        absent = [
-            rank
-            for rank, operation in zip(self.group.ranks, self._operations, strict=True)
-            if operation is None and rank != own_rank
+        calls.append(MadeCall(own, _columns(signature), site))
+        return mismatch(self.group, self.seq, calls, self._not_called(group_rank))
+
+    def _not_called(self, *calling: int) -> list[int]:
+        """Return the global ranks that have not called, but for those that call now."""
+        return [
+            self.group.ranks[rank]
+            for rank, operation in enumerate(self._operations)
+            if operation is None and rank not in calling
         ]
-        return CollectiveMismatchError(
-            self.group.engine.now_ps, self.group.name, self.seq, variants, absent
-        )
 
     def pending_ranks(self) -> Iterator[tuple[int, str, CallSite | None]]:
         """Yield the ranks that have called and not ended, for the deadlock report."""
@@ -197,26 +198,16 @@ class Call:
         self, sender: tuple[int, int], receiver: tuple[int, int], site: CallSite | None
     ) -> CollectiveMismatchError:
         """Build the error for a pair given as (group rank, elements), one of which calls now."""
-        ranks = self.group.ranks
-        variants = []
+        ranks, calls = self.group.ranks, []
         for (rank, count), verb, peer in (
             (sender, "sends {} elements to rank {}", receiver[0]),
             (receiver, "expects {} elements from rank {}", sender[0]),
         ):
             operation = self._operations[rank]
             where = site if operation is None else operation.issued_at
-            variant = _variant([ranks[rank]], self.signature, where)
-            columns = {**variant.columns, "splits": verb.format(count, ranks[peer])}
-            variants.append(CallVariant(variant.ranks, columns, variant.file, variant.line))
-        calling = {sender[0], receiver[0]}
-        absent = [
-            ranks[rank]
-            for rank, operation in enumerate(self._operations)
-            if operation is None and rank not in calling
-        ]
-        return CollectiveMismatchError(
-            self.group.engine.now_ps, self.group.name, self.seq, variants, absent
-        )
+            columns = {**_columns(self.signature), "splits": verb.format(count, ranks[peer])}
+            calls.append(MadeCall(ranks[rank], columns, where))
+        return mismatch(self.group, self.seq, calls, self._not_called(sender[0], receiver[0]))
 
     @property
     def count(self) -> int:
@@ -279,8 +270,12 @@ class Call:
         engine = self.group.engine
         if self._num_arrived == self.group.size() and not self._some_timed:
             begin_ps, ahead = self._plan.flight(self._arrivals)
+            if not ahead:
+                return
             if begin_ps + ahead[0].after_ps >= engine.now_ps:
-                self._timed[:] = True
+                self._some_timed = True
+                for landing in ahead:
+                    self._timed[list(landing.group_ranks)] = True
                 Flight(engine, self, begin_ps, ahead)
                 return
         # A rank that a late one does not matter to could have ended before now (an exchange with
@@ -338,16 +333,12 @@ class Call:
         self._plan.mover.move(self._operations, ending, self._snapshots)
 
 
-def _variant(ranks: Sequence[int], signature: Signature, site: CallSite | None) -> CallVariant:
-    columns = {
-        name: str(value)
-        for name, value in zip(Signature._fields, signature, strict=True)
-        if value is not None
-    }
-    if columns.get("count") == UNEVEN and signature.op == "all_to_all":
+def _columns(signature: Signature) -> dict[str, object]:
+    """Return what a call asks for, under the words of reports."""
+    columns = {word: value for word, value in signature._asdict().items() if value is not None}
+    if signature.op == "all_to_all" and signature.count == UNEVEN:
         del columns["count"]  # It always has split sizes, even ones too.
-    file, line = (None, None) if site is None else site.line()
-    return CallVariant(tuple(ranks), columns, file, line)
+    return columns
 
 
 def enter(group: ProcessGroup, group_rank: int, signature: Signature) -> Call:

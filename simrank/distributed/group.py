@@ -12,8 +12,9 @@ import numpy as np
 
 from simrank.device.current import new_stream
 from simrank.distributed.backends import NCCL
+from simrank.distributed.mismatch import MadeCall, mismatch_error
 from simrank.distributed.planner import Planner
-from simrank.errors import CallVariant, CollectiveMismatchError, PeerDiedError
+from simrank.errors import PeerDiedError
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping, Sequence
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from simrank.distributed.p2p import Mailboxes
     from simrank.distributed.planner import CollectiveLibrary
     from simrank.engine import CallSite
+    from simrank.errors import CollectiveMismatchError
     from simrank.ranks import Program
 
 
@@ -242,20 +244,16 @@ class World:
         given: tuple[Sequence[int], str],
         maker: tuple[int, CallSite | None],
     ) -> CollectiveMismatchError:
-        by_site: dict[CallSite | None, list[int]] = {}
-        for rank, site in group._makers.items():  # noqa: SLF001 - the two halves of one thing
-            by_site.setdefault(site, []).append(rank)
-        calls = [(group.ranks, group.backend, tuple(sorted(r)), s) for s, r in by_site.items()]
-        calls.append((*given, (maker[0],), maker[1]))
-        variants = []
-        for members, backend, ranks, site in calls:
-            columns = {"op": "new_group", "ranks": str(list(members)), "backend": backend}
-            file, line = (None, None) if site is None else site.line()
-            variants.append(CallVariant(ranks, columns, file, line))
-        called = {rank for variant in variants for rank in variant.ranks}
+        own, site = maker
+        makers = sorted(group._makers.items())  # noqa: SLF001 - the two halves of one thing
+        calls = [
+            MadeCall(rank, _made_with(group.ranks, group.backend), where) for rank, where in makers
+        ]
+        calls.append(MadeCall(own, _made_with(*given), site))
+        called = {call.rank for call in calls}
         absent = [rank for rank in range(self.size) if rank not in called]
         number = key[1] if isinstance(key[1], int) else 0
-        return CollectiveMismatchError(self.engine.now_ps, "default_pg", number, variants, absent)
+        return mismatch_error(self.engine.now_ps, "default_pg", number, calls, absent)
 
     def rank_died(self, rank: int, error: BaseException) -> None:
         """Let all that waits for a rank fail: it has died, and the others run on."""
@@ -274,6 +272,11 @@ class World:
             group.calls.clear()
             group.mailboxes.clear()
             group.barriers.clear()
+
+
+def _made_with(ranks: Sequence[int], backend: str) -> dict[str, object]:
+    """Return what makers of a group must agree on, under the words of reports."""
+    return {"op": "new_group", "ranks": str(list(ranks)), "backend": backend}
 
 
 class Membership:

@@ -11,79 +11,44 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from simrank.distributed.backends import GLOO, check_timeout, default_timeout
+from simrank.distributed.meeting import Meeting
 from simrank.distributed.membership import Group, member_group
-from simrank.engine import Handle, user_site
 from simrank.errors import ranks_text
 from simrank.ranks import require_rank
 from simrank.units import PS_PER_US
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from simrank.distributed.group import ProcessGroup
-    from simrank.engine import CallSite
 
 
-class MonitoredBarrier(Handle):
+class MonitoredBarrier(Meeting):
     """One monitored barrier of a group; complete once all have come and rank 0 has said so.
 
     Attributes:
-        group: The group.
-        number: How many the group had, this one included.
         failed: Whether the limit passed first.
     """
 
-    __slots__ = ("_came", "failed", "group", "number")
-    is_collective = True
+    __slots__ = ("failed",)
+    what = "monitored_barrier"
 
     def __init__(self, group: ProcessGroup, number: int) -> None:
-        super().__init__()
-        self.group = group
-        self.number = number
+        super().__init__(group, number)
         self.failed = False
-        self._came: dict[int, CallSite | None] = {}
-        group.engine.pending[self] = None
 
-    def describe(self) -> str:
-        """Return its name in reports."""
-        return f"monitored_barrier #{self.number} on group '{self.group.name}'"
-
-    def arrive(self, group_rank: int) -> None:
-        """Note that a member has come; the last one ends it, after a round trip to rank 0."""
-        self._came[group_rank] = user_site()
-        engine = self.group.engine
-        if len(self._came) == self.group.size():
-            latency_ps = self.group.world.cluster.collectives.launch_latency_ps
-            engine.call_at(engine.now_ps + 2 * latency_ps, self._all_came)
-
-    def _all_came(self) -> None:
+    def all_came(self) -> None:
+        """End it, unless the limit has passed meanwhile."""
         if not self.complete:
-            self.close(failed=False)
+            self.close()
 
-    def close(self, *, failed: bool) -> None:
+    def close(self) -> None:
         """End it."""
-        self.failed = failed
-        self.group.engine.pending.pop(self, None)
         self.group.barriers.pop(self.number, None)
-        self.finish(self.group.engine)
+        super().close()
 
-    def has_come(self, group_rank: int) -> bool:
-        """Return whether a member has come."""
-        return group_rank in self._came
-
-    def missing(self) -> list[int]:
-        """Return the group ranks that have not come."""
-        return [rank for rank in range(self.group.size()) if rank not in self._came]
-
-    def pending_ranks(self) -> Iterator[tuple[int, str, CallSite | None]]:
-        """Yield who has come, for the deadlock report."""
-        for group_rank, site in self._came.items():
-            yield int(self.group.ranks[group_rank]), self.describe(), site
-
-    def absent_ranks(self) -> Iterator[tuple[int, str]]:
-        """Yield who has not, for the deadlock report."""
-        for group_rank in self.missing():
-            yield int(self.group.ranks[group_rank]), self.describe()
+    def fail(self) -> None:
+        """End it because the limit has passed."""
+        self.failed = True
+        self.close()
 
 
 def monitored_barrier(
@@ -124,7 +89,7 @@ def _enter(group: ProcessGroup, own: int) -> MonitoredBarrier:
     barrier = group.barriers.get(number)
     if barrier is None:
         barrier = group.barriers[number] = MonitoredBarrier(group, number)
-    barrier.arrive(own)
+    barrier.come(own)
     return barrier
 
 
@@ -132,7 +97,7 @@ def _wait(barrier: MonitoredBarrier, own: int, limit: timedelta, *, wait_all_ran
     engine = barrier.group.engine
     in_time = engine.wait_at_most(barrier, round(limit.total_seconds() * 1e6) * PS_PER_US)
     if own:
-        if not in_time and barrier.has_come(0):
+        if not in_time and 0 in barrier.came:
             engine.wait(barrier)  # Rank 0 decides, and says so to the others.
         if barrier.failed or not barrier.complete:
             raise RuntimeError(
@@ -152,5 +117,5 @@ def _failure(barrier: MonitoredBarrier, limit: timedelta, *, wait_all_ranks: boo
     error = RuntimeError(f"[Rank 0]: {who} failed to pass monitoredBarrier in {milliseconds} ms")
     absent = ranks_text(int(barrier.group.ranks[rank]) for rank in missing)
     error.add_note(f"simrank: ranks that have not called {barrier.describe()}: {absent}")
-    barrier.close(failed=True)
+    barrier.fail()
     return error

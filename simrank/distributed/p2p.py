@@ -14,7 +14,8 @@ import numpy as np
 
 from simrank.device import Accesses, Operation
 from simrank.distributed.backends import NCCL
-from simrank.errors import CallVariant, CollectiveMismatchError, PeerDiedError
+from simrank.distributed.mismatch import MadeCall, mismatch
+from simrank.errors import CollectiveMismatchError, PeerDiedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -344,10 +345,7 @@ class Mailboxes:
         ours, theirs = end.tensor, other.tensor
         if ours.dtype is theirs.dtype and ours.numel() == theirs.numel():
             return
-        variants = [_variant(other), _variant(end)]
-        raise CollectiveMismatchError(
-            self.group.engine.now_ps, self.group.name, number, variants, ()
-        )
+        raise mismatch(self.group, number, [_made(other), _made(end)], ())
 
     def drop(self) -> None:
         """Forget every message: the ranks were aborted."""
@@ -360,16 +358,11 @@ class Mailboxes:
         return [operation for operation in found if operation.boxes is self]
 
 
-def _variant(end: End) -> CallVariant:
+def _made(end: End) -> MadeCall:
     operation, tensor = end.live(), end.tensor
-    columns = {
-        "op": end.describe(operation.group.ranks),
-        "dtype": tensor.dtype.name,
-        "count": str(tensor.numel()),
-    }
-    site = operation.issued_at
-    file, line = (None, None) if site is None else site.line()
-    return CallVariant((operation.rank or 0,), columns, file, line)
+    what = end.describe(operation.group.ranks)
+    columns = {"op": what, "dtype": tensor.dtype.name, "count": tensor.numel()}
+    return MadeCall(operation.rank or 0, columns, operation.issued_at)
 
 
 def boxes_of(group: ProcessGroup, backend: str) -> Mailboxes:

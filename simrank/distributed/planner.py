@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from simrank.collectives import DataPlayer, Problem
+from simrank.collectives.time_network import NOT_KNOWN
 from simrank.device import as_dtype
 from simrank.distributed.flight import Landing, landings
 from simrank.distributed.leaks import Leaks
@@ -146,10 +147,11 @@ class Plan:
         self.synchronizing = self.schedule.synchronizing
         self._planner = planner
         self._itemsize = problem.itemsize
-        self._flights: dict[bytes, tuple[Landing, ...]] = {}
+        self._flights: dict[tuple[int, bytes], tuple[Landing, ...]] = {}
         elements = max(self.schedule.input.num_elements, self.schedule.output.num_elements)
         self.details = {
             "algorithm": choice.algorithm,
+            "protocol": choice.protocol,
             "why": choice.reason,
             "bytes": elements * problem.itemsize,
             "dtype_bytes": problem.itemsize,
@@ -164,14 +166,16 @@ class Plan:
         """Return the first arrival, and when the ranks end after it; all have arrived.
 
         Ends depend on arrivals only through their differences, and programs repeat themselves.
+        Ranks that will never end (a link was dropped) are left out.
         """
         begin_ps = int(arrivals_ps.min())
         skew_ps = arrivals_ps - begin_ps
-        key = skew_ps.tobytes()
+        key = (self._planner.comm_library.cost.version, skew_ps.tobytes())
         ahead = self._flights.get(key)
         if ahead is None:
             if len(self._flights) >= _MAX_FLIGHTS:
                 self._flights.clear()
             ends_ps = self.completions(skew_ps)
-            ahead = self._flights[key] = landings(ends_ps, np.arange(len(ends_ps)))
+            known = np.flatnonzero(ends_ps < NOT_KNOWN)
+            ahead = self._flights[key] = landings(ends_ps[known], known)
         return begin_ps, ahead

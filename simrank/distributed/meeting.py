@@ -1,0 +1,71 @@
+"""A meeting of all members of a group on their hosts: who has come, and who has not."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from simrank.engine import Handle, user_site
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from simrank.distributed.group import ProcessGroup
+    from simrank.engine import CallSite
+
+
+class Meeting(Handle):
+    """Members that come one by one; it ends a round trip after the last one.
+
+    Subclasses say what it is called, and what happens at its end.
+
+    Attributes:
+        group: The group.
+        number: How many of its kind the group had, this one included.
+        came: Where each member called, by group rank.
+    """
+
+    __slots__ = ("came", "group", "number")
+    is_collective = True
+    what = "meeting"
+
+    def __init__(self, group: ProcessGroup, number: int) -> None:
+        super().__init__()
+        self.group = group
+        self.number = number
+        self.came: dict[int, CallSite | None] = {}
+        group.engine.pending[self] = None
+
+    def describe(self) -> str:
+        """Return its name in reports."""
+        return f"{self.what} #{self.number} on group '{self.group.name}'"
+
+    def come(self, group_rank: int) -> None:
+        """Note that a member has come; after the last one all are told, in a round trip."""
+        self.came[group_rank] = user_site()
+        if len(self.came) == self.group.size():
+            engine = self.group.engine
+            latency_ps = self.group.world.cluster.collectives.launch_latency_ps
+            engine.call_at(engine.now_ps + 2 * latency_ps, self.all_came)  # Assumed.
+
+    def all_came(self) -> None:
+        """End it."""
+        self.close()
+
+    def close(self) -> None:
+        """Complete, and leave the report of what is pending."""
+        self.group.engine.pending.pop(self, None)
+        self.finish(self.group.engine)
+
+    def missing(self) -> list[int]:
+        """Return the group ranks that have not come."""
+        return [rank for rank in range(self.group.size()) if rank not in self.came]
+
+    def pending_ranks(self) -> Iterator[tuple[int, str, CallSite | None]]:
+        """Yield who has come, for the deadlock report."""
+        for group_rank, site in self.came.items():
+            yield int(self.group.ranks[group_rank]), self.describe(), site
+
+    def absent_ranks(self) -> Iterator[tuple[int, str]]:
+        """Yield who has not, for the deadlock report."""
+        for group_rank in self.missing():
+            yield int(self.group.ranks[group_rank]), self.describe()

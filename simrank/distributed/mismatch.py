@@ -1,0 +1,56 @@
+"""The error of calls that differ: every distinct call, with the ranks and the line that made it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from simrank.errors import CallVariant, CollectiveMismatchError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from simrank.distributed.group import ProcessGroup
+    from simrank.engine import CallSite
+
+
+class MadeCall(NamedTuple):
+    """One rank's call.
+
+    Attributes:
+        rank: Its global rank.
+        columns: What it asked for, under the words of reports.
+        site: Where, or None.
+    """
+
+    rank: int
+    columns: Mapping[str, object]
+    site: CallSite | None
+
+
+def mismatch(
+    group: ProcessGroup, number: int, calls: Iterable[MadeCall], absent: Sequence[int]
+) -> CollectiveMismatchError:
+    """Return the error of calls that should be equal.
+
+    Args:
+        group: Whose calls they are.
+        number: Of the call in the group.
+        calls: In the order in which they are told; equal ones from one line are told together.
+        absent: Global ranks that have not called.
+    """
+    return mismatch_error(group.engine.now_ps, group.name, number, calls, absent)
+
+
+def mismatch_error(
+    now_ps: int, name: str, number: int, calls: Iterable[MadeCall], absent: Sequence[int]
+) -> CollectiveMismatchError:
+    """Return the error of `mismatch`, where the ranks do not agree on their group yet."""
+    ranks_of: dict[tuple[tuple[tuple[str, object], ...], CallSite | None], list[int]] = {}
+    for rank, columns, site in calls:
+        ranks_of.setdefault((tuple(columns.items()), site), []).append(rank)
+    variants = []
+    for (columns_key, site), ranks in ranks_of.items():
+        texts = {word: str(value) for word, value in columns_key}
+        file, line = (None, None) if site is None else site.line()
+        variants.append(CallVariant(tuple(ranks), texts, file, line))
+    return CollectiveMismatchError(now_ps, name, number, variants, absent)
