@@ -183,11 +183,10 @@ def parse_device(device: Any) -> Device | None:  # noqa: ANN401 - torch's spelli
     if isinstance(device, str) and device.startswith("cuda:") and device[5:].isdigit():
         device = int(device[5:])
     if isinstance(device, int):
-        devices = program.context.devices
+        devices = current.devices_of(program)
         if not 0 <= device < len(devices):
             raise SimrankError(f"device {device} does not exist: the cluster has {len(devices)}")
-        found: Device = devices[device]
-        return found
+        return devices[device]
     if hasattr(device, "memory"):
         given: Device = device
         return given

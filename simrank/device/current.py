@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, cast
 from weakref import WeakValueDictionary
 
 from simrank.device.stream import Stream
@@ -18,11 +18,33 @@ _KEY = "current_stream"
 _NONE: Mapping[int, ProgramStreams] = {}
 
 
+class Devices(Protocol):
+    """The devices of a cluster, by index."""
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+
+    def __getitem__(self, index: int) -> Device:
+        """Return one of them."""
+
+
+class ContextOfDevices(Protocol):
+    """What this layer needs of a Context."""
+
+    @property
+    def devices(self) -> Devices:
+        """Return the devices of the cluster."""
+
+
+def devices_of(program: Program) -> Devices:
+    """Return the devices of a program's cluster."""
+    return cast("ContextOfDevices", program.context).devices
+
+
 def current_device(program: Program | None = None) -> Device:
     """Return the device that the running program uses by default."""
     program = program or require_program("current_device")
-    device: Device = program.context.devices[program.device_index]
-    return device
+    return devices_of(program)[program.device_index]
 
 
 class ProgramStreams:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from simrank.device.device import Device
     from simrank.device.stream import Operation
     from simrank.device.tensor import Tensor
+    from simrank.device.watch import Watchers
     from simrank.engine import CallSite
 
 GRANULE_BYTES = 512  # As CUDA's caching allocator rounds (PyTorch c10/cuda, kMinBlockSize).
@@ -66,7 +67,7 @@ class AddressSpace:
 
     def __init__(self) -> None:
         self._multicasts: list[list[ReferenceType[Storage]]] = []
-        self.watchers: Any = None  # Set once somebody waits for memory; see `watch`.
+        self.watchers: Watchers | None = None  # Set once somebody waits for memory; see `watch`.
         self._starts: list[int] = []
         self._segments: WeakValueDictionary[int, Storage] = WeakValueDictionary()
 

@@ -14,6 +14,7 @@ from simrank.device.arithmetic import parse_device
 from simrank.device.current import (
     current_device,
     current_stream,
+    devices_of,
     new_stream,
     set_stream,
     streams_of,
@@ -172,7 +173,7 @@ class CudaNames:
 
     def device_count(self) -> int:
         """Return how many devices the cluster has."""
-        return len(self._context.running().context.devices)
+        return len(devices_of(self._context.running()))
 
     def current_device(self) -> int:
         """Return the index of the running program's device."""

@@ -179,8 +179,7 @@ class RaceChecker:
     def _of_stream(self, stream: Stream) -> Agent:
         if stream.race_agent is None:
             stream.race_agent = self._new_agent()
-        agent: Agent = stream.race_agent
-        return agent
+        return stream.race_agent
 
     def _host(self) -> Agent:
         program = require_program("a race check")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from simrank.device.device import Device
-    from simrank.device.races import Touched
+    from simrank.device.races import Agent, Touched
     from simrank.engine import CallSite, Resource
 
 
@@ -268,7 +268,7 @@ class Stream:
         self.device = device
         self.name = name
         self.head: Operation | None = None
-        self.race_agent: Any = None  # Set where races are looked for.
+        self.race_agent: Agent | None = None  # Set where races are looked for.
         if device.loaded is not None:
             device.streams[self] = None
         self._advancing = False

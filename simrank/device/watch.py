@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -12,11 +12,27 @@ from simrank.engine import Handle
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from simrank.device.device import Device
     from simrank.device.memory import AddressSpace, Storage
     from simrank.device.races import Touched
     from simrank.engine import Engine
 
 Array = np.ndarray[Any, Any]
+
+
+class WaitingKernel(Protocol):
+    """A kernel some of whose programs wait for memory."""
+
+    @property
+    def name(self) -> str:
+        """Return its name."""
+
+    @property
+    def device(self) -> Device:
+        """Return where it runs."""
+
+    def waiting_programs(self, storage: Storage) -> str:
+        """Return which of its programs wait for a storage, and what for, for reports."""
 
 
 class Watch(Handle):
@@ -35,7 +51,7 @@ class Watch(Handle):
     def __init__(
         self,
         polls: list[tuple[Storage, int, int, int]],
-        run: Any = None,  # noqa: ANN401 - lives above
+        run: WaitingKernel | None = None,
         program_id: int = 0,
     ) -> None:
         super().__init__()
@@ -46,6 +62,7 @@ class Watch(Handle):
     def describe(self) -> str:
         """Return what it waits for; equal for all programs of a kernel that wait for the same."""
         storage = self.polls[0][0]
+        assert self.run is not None, "nobody else parks on a watch"
         if storage.device is None:
             place = "of the host"
         elif storage.device is self.run.device:  # So that ranks in the same state look the same.
@@ -113,5 +130,4 @@ def watchers_of(space: AddressSpace) -> Watchers:
     """Return the watchers of a Context's memory, made at first use."""
     if space.watchers is None:
         space.watchers = Watchers()
-    found: Watchers = space.watchers
-    return found
+    return space.watchers

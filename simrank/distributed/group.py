@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from simrank.collectives.schedule import IntArray
     from simrank.device import Buffer, Device, Network, Operation, Stream
     from simrank.distributed.call import Call
+    from simrank.distributed.coalescing import CoalescingManager
     from simrank.distributed.issue import Form
+    from simrank.distributed.monitored import MonitoredBarrier
     from simrank.distributed.p2p import Mailboxes
     from simrank.distributed.planner import CollectiveLibrary
     from simrank.engine import CallSite
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
 
 
 Backends = tuple[str, "Mapping[str, str]"]
-Key = tuple[Any, ...]
+Key = tuple["Hashable", ...]
 NCCL_ONLY: Backends = (NCCL, {"cuda": NCCL})
 
 
@@ -64,7 +66,7 @@ class ProcessGroup:
         self.devices: IntArray = world.devices[np.asarray(ranks, dtype=np.int64)]
         self.calls: dict[int, Call] = {}
         self.mailboxes: dict[str, Mailboxes] = {}
-        self.barriers: dict[int, Any] = {}
+        self.barriers: dict[int, MonitoredBarrier] = {}
         self.dead: dict[int, BaseException] = {}
         self.planner = Planner(world.comm_library, self.devices)
         self.last_issued: list[Operation | None] = [None] * len(ranks)
@@ -299,7 +301,7 @@ class Membership:
         self.num_groups = 0
         self.made: list[ProcessGroup] = []
         self.num_splits: dict[ProcessGroup, int] = {}
-        self.coalescing: dict[ProcessGroup, Any] = {}
+        self.coalescing: dict[ProcessGroup, CoalescingManager] = {}
 
 
 def membership(program: Program) -> Membership:

@@ -41,8 +41,7 @@ def new_subgroups(
     """
     program = require_rank("new_subgroups")
     if group_size is None:
-        cluster = program.context.cluster
-        group_size = int(cluster.devices_per_node)
+        group_size = program.context.cluster.devices_per_node
     if group_size <= 0:
         raise ValueError(f"The arg 'group_size' ({group_size}) must be positive")
     world_size = get_world_size(group)

@@ -6,11 +6,12 @@ without a GPU; what they measure is simulated time.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from triton.backends.compiler import GPUTarget
 from triton.backends.driver import DriverBase
 
+from simrank.device.current import devices_of
 from simrank.errors import UnsupportedError
 from simrank.ranks import require_program
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from simrank.device.device import Device
+    from simrank.device.namespace import CudaNames
     from simrank.hardware.spec import DeviceSpec
 
 # What kernels are compiled for, by a part of the device's name in the cluster.
@@ -30,6 +32,18 @@ _TARGETS: tuple[tuple[str, tuple[str, int | str, int]], ...] = (
     ("MI300", ("hip", "gfx942", 64)),
 )
 _NUM_TIMED = 3  # Runs of one benchmark: simulated times repeat, but the first may find cold clocks.
+
+
+class ContextOfDriver(Protocol):
+    """What this module needs of a Context."""
+
+    @property
+    def cuda(self) -> CudaNames:
+        """Return the names of torch.cuda."""
+
+
+def _cuda_of(call: str) -> CudaNames:
+    return cast("ContextOfDriver", require_program(call).context).cuda
 
 
 def target_of(spec: DeviceSpec) -> Any:
@@ -82,7 +96,7 @@ class SimulatedDriver(DriverBase):  # type: ignore[misc]
 
     def set_current_device(self, device: int) -> None:
         """Make a device the current one."""
-        require_program("set_current_device").context.cuda.set_device(device)
+        _cuda_of("set_current_device").set_device(device)
 
     def get_current_stream(self, device: int) -> int:
         """Return 0: streams are objects here, not handles."""
@@ -95,7 +109,7 @@ class SimulatedDriver(DriverBase):  # type: ignore[misc]
 
     def get_device_interface(self) -> Any:
         """Return what has `Event`, `synchronize` and `current_device`, as torch.cuda."""
-        return require_program("get_device_interface").context.cuda
+        return _cuda_of("get_device_interface")
 
     def get_benchmarker(self) -> Callable[..., Any]:
         """Return what autotune measures with: simulated time."""
@@ -120,7 +134,7 @@ class SimulatedDriver(DriverBase):  # type: ignore[misc]
         Source: CUDA C++ Programming Guide, compute capability 9.0: 64 Ki registers and 227 KiB of
         shared memory per block; the number of SMs is the simulated device's.
         """
-        spec = require_program("get_device_properties").context.devices[device].spec
+        spec = devices_of(require_program("get_device_properties"))[device].spec
         return {
             "max_shared_mem": 227 * 1024,
             "multiprocessor_count": spec.num_sms,
@@ -150,7 +164,7 @@ def do_bench(
     del warmup, rep, grad_to_none
     if return_mode not in ("mean", "median", "min", "max", "all"):
         raise ValueError(f"return_mode={return_mode!r}; choices: mean, median, min, max, all")
-    cuda = require_program("do_bench").context.cuda
+    cuda = _cuda_of("do_bench")
     fn()
     cuda.synchronize()  # As triton does: a kernel that fails has failed once.
     times_ms = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
 
@@ -16,11 +16,37 @@ from simrank.errors import RankAborted, SimrankError
 from simrank.multiprocessing.arguments import check_picklable, per_rank
 from simrank.multiprocessing.processes import ProcessContext
 from simrank.ranks import Program, current_program, default_context, set_program
+from simrank.ranks.current import ContextOfProgram
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from simrank.device import Network
+    from simrank.distributed.planner import CollectiveLibrary
     from simrank.multiprocessing.arguments import Call
+
+
+class ContextOfSpawns(ContextOfProgram, Protocol):
+    """What this layer needs of a Context.
+
+    Attributes:
+        network: The cluster's links in this run.
+        comm_library: Its collective library.
+        strict: Whether what real processes could not be sent is an error.
+        on_failure: "abort" or "continue".
+        unjoined: Spawns whose end nobody has seen yet.
+    """
+
+    network: Network
+    comm_library: CollectiveLibrary
+    strict: bool
+    on_failure: str
+    unjoined: list[ProcessContext]
+
+
+def _context_of(program: Program) -> ContextOfSpawns:
+    return cast("ContextOfSpawns", program.context)
+
 
 _START_METHODS = ("spawn", "fork", "forkserver")
 
@@ -120,7 +146,7 @@ def spawn_in(  # noqa: PLR0913 - spawn's
     """
     if nprocs < 0:
         raise ValueError(f"nprocs={nprocs}: expected a number of ranks from 0")
-    context = parent.context
+    context = _context_of(parent)
     num_devices = context.cluster.num_devices
     if nprocs > num_devices:
         raise SimrankError(
@@ -147,7 +173,7 @@ def spawn_in(  # noqa: PLR0913 - spawn's
 
 def _start(parent: Program, name: str, call: Call, nprocs: int, *, daemon: bool) -> TaskGroup:
     """Make the ranks and queue them at this time."""
-    context, engine = parent.context, parent.engine
+    context, engine = _context_of(parent), parent.engine
     world = World(context.network, np.arange(nprocs), context.comm_library)
     tasks, programs = [], []
     for rank in range(nprocs):

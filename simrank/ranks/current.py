@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from simrank.errors import NoRankError
 
@@ -11,6 +11,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from simrank.engine import Engine, Task
+    from simrank.hardware.cluster import Cluster
+
+
+class ContextOfProgram(Protocol):
+    """What this layer needs of a Context, which lives above; each layer says what it needs."""
+
+    @property
+    def cluster(self) -> Cluster:
+        """Return the hardware."""
 
 
 class Program:
@@ -33,7 +42,7 @@ class Program:
 
     def __init__(
         self,
-        context: Any,  # noqa: ANN401 - the Context lives above; nothing here looks into it
+        context: ContextOfProgram,
         engine: Engine,
         *,
         rank: int | None = None,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol, cast
 
 import triton
 import triton.language as tl
@@ -53,6 +53,13 @@ def matmul_kernel(
     tl.store(c_ptrs, total.to(c_ptr.dtype.element_ty), mask=in_rows & in_columns)
 
 
+class ContextOfKernels(Protocol):
+    """What this module needs of a Context."""
+
+    def launch(self, kernel: Any, grid: Any, *args: Any, **kwargs: Any) -> object:
+        """Launch a Triton kernel on the current stream."""
+
+
 def triton_matmul(left: Tensor, right: Tensor) -> Tensor:
     """Return the product of a stack of rows with a matrix, by a Triton kernel.
 
@@ -69,8 +76,8 @@ def triton_matmul(left: Tensor, right: Tensor) -> Tensor:
     result = factories.empty((num_rows, num_columns), dtype=left.dtype, device=left.device)
     if result.numel():
         grid = (triton.cdiv(num_rows, _BLOCK_M), triton.cdiv(num_columns, _BLOCK_N))
-        launch = require_program("a Triton product").context.launch
-        launch(
+        context = cast("ContextOfKernels", require_program("a Triton product").context)
+        context.launch(
             matmul_kernel, grid, rows, right, result, num_rows, num_columns, num_inner,
             *rows.stride(), *right.stride(),
             BLOCK_M=_BLOCK_M, BLOCK_N=_BLOCK_N, BLOCK_K=_BLOCK_K, num_warps=8,
