@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from simrank.device import current
+from simrank.device.allocation import allocate_beside
 from simrank.device.dtypes import DType, as_dtype, bool_, float32, int64, promote, promote_scalar
 from simrank.device.elementwise import BINARY, COMPARE, UNARY, wrong_kind
 from simrank.device.memory import guarded
@@ -193,13 +194,6 @@ def parse_device(device: Any) -> Device | None:  # noqa: ANN401 - torch's spelli
     raise UnsupportedError(f"device {device!r}: expected 'cpu', 'cuda', 'cuda:N' or N")
 
 
-def empty_beside(tensor: Tensor, shape: Sequence[int], dtype: DType) -> Tensor:
-    """Return a tensor on the device of another, every byte of which is written next."""
-    from simrank.device.tensor import empty  # noqa: PLC0415 - tensors are made of this module
-
-    return empty(shape, dtype, tensor.place, fresh=False)
-
-
 def widen(values: Array) -> Array:
     """Return narrow floats as float32, in which devices compute them; the rest as it is."""
     narrow = values.dtype.itemsize < 4 and values.dtype.kind in "fV"
@@ -229,7 +223,7 @@ def produce(  # noqa: PLR0913 - an operation's facts
         bytes_moved: Default: all that is read and written.
         product: Its shape as a library's matrix product, if it is one.
     """
-    result = empty_beside(tensors[0], shape, dtype)
+    result = allocate_beside(tensors[0], shape, dtype)
     arrays, target = [tensor.array for tensor in tensors], result.array
 
     def compute() -> None:
@@ -277,7 +271,7 @@ def binary(
     if name in COMPARE:
         dtype = bool_
     shape = broadcast(tensor.shape, np.shape(value))
-    result = empty_beside(tensor, shape, dtype)
+    result = allocate_beside(tensor, shape, dtype)
     first, target = tensor.array, result.array
 
     def compute() -> None:

@@ -6,13 +6,13 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol, cast
 from weakref import WeakValueDictionary
 
-from simrank.device.stream import Stream
 from simrank.ranks import Program, require_program
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from simrank.device.device import Device
+    from simrank.device.stream import Stream
 
 _KEY = "current_stream"
 _NONE: Mapping[int, ProgramStreams] = {}
@@ -58,14 +58,14 @@ class ProgramStreams:
     """
 
     def __init__(self, device: Device) -> None:
-        self.default = Stream(device, "default")
+        self.default = device.new_stream("default")
         self._others: WeakValueDictionary[int, Stream] = WeakValueDictionary()
         self._num_made = 0
 
     def new(self, name: str | None) -> Stream:
         """Return another stream."""
         self._num_made += 1
-        stream = Stream(self.default.device, name or f"stream {self._num_made}")
+        stream = self.default.device.new_stream(name or f"stream {self._num_made}")
         self._others[self._num_made] = stream
         return stream
 

@@ -8,7 +8,7 @@ from weakref import WeakKeyDictionary
 
 from simrank.device.launches import LaunchQueue
 from simrank.device.memory import DeviceMemory
-from simrank.device.stream import KernelOperation
+from simrank.device.stream import KernelOperation, Stream
 from simrank.engine import ActivityPool, Resource
 from simrank.hardware.activity_rates import solve_rates
 from simrank.hardware.roofline import kernel_ps
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from simrank.device.memory import AddressSpace
     from simrank.device.races import RaceChecker, Touched
-    from simrank.device.stream import Stream
     from simrank.device.transfer import Network
     from simrank.engine import Engine
     from simrank.hardware.roofline import Product
@@ -97,6 +96,14 @@ class Device:
     def __repr__(self) -> str:
         """Return torch's name of the device."""
         return f"device(type='cuda', index={self.index})"
+
+    def new_stream(self, name: str) -> Stream:
+        """Return another stream of this device.
+
+        Args:
+            name: For timelines.
+        """
+        return Stream(self, name)
 
     def launch(  # noqa: PLR0913 - a kernel's facts
         self,

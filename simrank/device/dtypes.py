@@ -111,3 +111,12 @@ def promote_scalar(dtype: DType, value: object) -> DType:
     if isinstance(value, int | np.integer):
         return int64 if dtype.kind == "bool" else dtype
     return dtype if dtype.kind == "float" else float32
+
+
+def as_values(data: Any, dtype: Any = None) -> np.ndarray[Any, Any]:  # noqa: ANN401 - as torch.tensor
+    """Return numbers, nested lists or an array as an array of a type; floats become float32."""
+    values = np.asarray(data)
+    if dtype is None:
+        is_python = values.dtype == np.float64 and not hasattr(data, "dtype")
+        dtype = float32 if is_python else values.dtype
+    return values.astype(as_dtype(dtype).numpy)

@@ -14,10 +14,9 @@ import numpy as np
 
 from simrank.device import tensor as tensors
 from simrank.device.arithmetic import parse_device, run
-from simrank.device.dtypes import DType, as_dtype, float32, int64
+from simrank.device.dtypes import DType, as_dtype, as_values, float32, int64
 from simrank.device.memory import VALUES_UP_TO_BYTES
 from simrank.device.shapes import as_shape
-from simrank.device.transfer import upload
 from simrank.errors import UnsupportedError
 from simrank.ranks import require_program
 
@@ -83,12 +82,7 @@ def ones(*size: Any, dtype: Any = None, device: Any = None) -> Tensor:
 @_torchs
 def tensor(data: Any, *, dtype: Any = None, device: Any = None) -> Tensor:
     """Return a tensor with these values (numbers, nested lists or an array)."""
-    values = np.asarray(data)
-    if dtype is None:
-        dtype = (
-            float32 if values.dtype == np.float64 and not hasattr(data, "dtype") else values.dtype
-        )
-    return _upload(values.astype(as_dtype(dtype).numpy), device)
+    return tensors.with_values(as_values(data, dtype), parse_device(device))
 
 
 def as_tensor(data: Any, *, dtype: Any = None, device: Any = None) -> Tensor:
@@ -100,7 +94,7 @@ def as_tensor(data: Any, *, dtype: Any = None, device: Any = None) -> Tensor:
 
 def from_numpy(values: np.ndarray[Any, Any], *, device: Any = None) -> Tensor:
     """Return a tensor with a copy of the array."""
-    return _upload(values, device)
+    return tensors.with_values(values, parse_device(device))
 
 
 @_torchs
@@ -261,9 +255,3 @@ def _computed(
 
 def _nothing() -> None:
     """Stand for a kernel whose values are in place already."""
-
-
-def _upload(values: np.ndarray[Any, Any], device: Any) -> Tensor:
-    """Return the values as a tensor; onto a device they are copied in stream order."""
-    place = parse_device(device)
-    return tensors.from_numpy(values) if place is None else upload(values, place)

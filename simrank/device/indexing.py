@@ -13,7 +13,7 @@ import numpy as np
 
 from simrank.device import arithmetic
 from simrank.device.arithmetic import Tensor_like as like
-from simrank.device.dtypes import DType, bool_, int64, promote, uint8
+from simrank.device.dtypes import DType, as_dtype, bool_, int64, promote, uint8
 from simrank.device.shapes import broadcast, wrap_dim
 from simrank.errors import UnsupportedError
 
@@ -273,8 +273,6 @@ def _joint_type(first: Any, second: Any, like_tensor: Tensor) -> DType:  # noqa:
     if hasattr(second, "storage"):
         return arithmetic.operand(first, second)[1]
     del like_tensor
-    from simrank.device.dtypes import as_dtype  # noqa: PLC0415 - scalars only
-
     return promote(as_dtype(type(first)), as_dtype(type(second)))
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from simrank.device import arithmetic
+from simrank.device.allocation import allocate_beside
 from simrank.device.dtypes import DType, as_dtype, bool_, float32, int64, uint8
 from simrank.device.shapes import wrap_dim, wrap_dims
 from simrank.errors import UnsupportedError
@@ -394,8 +395,8 @@ def topk(
 def _sorted(name: str, tensor: Tensor, dim: int, k: int, descending: bool) -> ValuesIndices:
     axis = wrap_dim(dim, tensor.ndim)
     shape = tuple(k if place == axis else size for place, size in enumerate(tensor.shape))
-    indices = arithmetic.empty_beside(tensor, shape, int64)
-    values = arithmetic.empty_beside(tensor, shape, tensor.dtype)
+    indices = allocate_beside(tensor, shape, int64)
+    values = allocate_beside(tensor, shape, tensor.dtype)
     source, found, places = tensor.array, values.array, indices.array
 
     def compute() -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from simrank.device.current import current_stream
 from simrank.device.loading import load_before
 from simrank.engine import Activity, Handle, limits, user_site
 from simrank.engine.delays import STREAM
@@ -434,8 +435,6 @@ class Event:
     def record(self, stream: Stream | None = None) -> None:
         """Record it on a stream (default: the current one)."""
         if stream is None:
-            from simrank.device.current import current_stream  # noqa: PLC0415 - it imports this
-
             stream = current_stream()
         self._mark = MarkOperation(stream, "event")
         stream.submit(self._mark, cost_ps=0)
@@ -445,8 +444,6 @@ class Event:
         if self._mark is None:
             return  # As in CUDA: an event never recorded holds nobody.
         if stream is None:
-            from simrank.device.current import current_stream  # noqa: PLC0415 - it imports this
-
             stream = current_stream()
         stream.wait_for(self._mark)
 

@@ -6,23 +6,25 @@
 from __future__ import annotations
 
 from functools import wraps
-from math import prod
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 
 from simrank.device import arithmetic, indexing
+from simrank.device.allocation import allocate
+from simrank.device.arithmetic import parse_device
 from simrank.device.buffer import wait_values
 from simrank.device.device import HOST
-from simrank.device.dtypes import DType, as_dtype
-from simrank.device.memory import Storage
+from simrank.device.dtypes import DType, as_dtype, as_values
 from simrank.device.methods import TensorMethods
 from simrank.device.shapes import as_shape, wrap_dim
+from simrank.device.transfer import upload
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from simrank.device.device import Device
+    from simrank.device.memory import Storage
 
 _M = TypeVar("_M", bound="Callable[..., Any]")
 _registered: list[str] = []
@@ -307,10 +309,8 @@ class Tensor(TensorMethods):
 
     def new_tensor(self, data: Any, *, dtype: Any = None, device: Any = None) -> Tensor:  # noqa: ANN401
         """Return a tensor with these values; see `new_empty`."""
-        from simrank.device.factories import tensor  # noqa: PLC0415 - it imports this module
-
         place = self.device if device is None else device
-        return tensor(data, dtype=dtype or self.dtype, device=place)
+        return with_values(as_values(data, dtype or self.dtype), parse_device(place))
 
     # ---- host reads: barriers ----
 
@@ -456,9 +456,7 @@ def empty(
         device: Whose memory; None is the host's.
         fresh: False if every byte is written before it can be read: the garbage is left out.
     """
-    num_elements = prod(shape)
-    storage = Storage(device, num_elements * dtype.itemsize, fresh=fresh)
-    return Tensor(storage, dtype, storage.array(dtype.numpy).reshape(tuple(shape)))
+    return allocate(Tensor, shape, dtype, device, fresh=fresh)
 
 
 def empty_like(tensor: Tensor, dtype: DType | None = None, *, fresh: bool = True) -> Tensor:
@@ -471,4 +469,13 @@ def from_numpy(values: Array) -> Tensor:
     values = np.ascontiguousarray(values) if values.ndim else values
     tensor = empty(values.shape, as_dtype(values.dtype), None, fresh=False)
     tensor.array[...] = values
+    return tensor
+
+
+def with_values(values: Array, device: Device | None) -> Tensor:
+    """Return the values as a tensor; onto a device they are copied in stream order."""
+    if device is None:
+        return from_numpy(values)
+    tensor = empty(values.shape, as_dtype(values.dtype), device, fresh=False)
+    upload(tensor, values, device)
     return tensor

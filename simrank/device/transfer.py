@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from simrank.device.current import stream_on
-from simrank.device.dtypes import as_dtype
 from simrank.device.memory import guarded
 from simrank.device.races import Accesses, Touched
 from simrank.device.stream import Operation
@@ -188,15 +187,12 @@ def _index(tensor: Tensor) -> int | None:
     return None if tensor.storage.device is None else tensor.storage.device.index
 
 
-def upload(values: np.ndarray[Any, Any], device: Device) -> Tensor:
-    """Return a new tensor of `device` with a copy of an array, copied in stream order.
+def upload(tensor: Tensor, values: np.ndarray[Any, Any], device: Device) -> None:
+    """Fill a new tensor of `device` with a copy of an array, copied in stream order.
 
     The values are in place at once: nobody can look at a tensor that is new without waiting for
     the copy, and the caller may change its array as soon as this returns.
     """
-    from simrank.device.tensor import empty  # noqa: PLC0415 - it imports this module
-
-    tensor = empty(values.shape, as_dtype(values.dtype), device, fresh=False)
     if tensor.storage.has_values:
         tensor.array[...] = values
     operation = TransferOperation(
@@ -204,7 +200,6 @@ def upload(values: np.ndarray[Any, Any], device: Device) -> Tensor:
     )
     tensor.storage.note_write(operation, tensor.array)
     operation.stream.submit(operation)
-    return tensor
 
 
 def _effect(target: Tensor, src: Tensor) -> Callable[[], None]:

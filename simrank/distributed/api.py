@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from simrank.device import Tensor, current_device
+from simrank.device.factories import empty
 from simrank.distributed.backends import GLOO, NCCL, check_reduction, check_timeout
 from simrank.distributed.issue import (
     Caller,
@@ -270,8 +271,6 @@ def _nothing(program: Program) -> Tensor:
     """Return the small tensor on which a rank's barriers run."""
     tensor = program.local.get("barrier")
     if tensor is None:
-        from simrank.device.factories import empty  # noqa: PLC0415 - only barriers need it
-
         tensor = program.local["barrier"] = empty(1, device=current_device(program))
     assert isinstance(tensor, Tensor)
     return tensor

@@ -15,6 +15,7 @@ from simrank.distributed.backends import NCCL
 from simrank.distributed.mismatch import MadeCall, mismatch_error
 from simrank.distributed.planner import Planner
 from simrank.errors import PeerDiedError
+from simrank.ranks import require_rank
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping, Sequence
@@ -88,8 +89,6 @@ class ProcessGroup:
 
     def rank(self) -> int:
         """Return the running rank's group rank; -1 if it is no member."""
-        from simrank.ranks import require_rank  # noqa: PLC0415 - shadowed by the method's name
-
         return self.group_rank(require_rank("ProcessGroup.rank").rank)
 
     def group_rank(self, global_rank: int | None) -> int:

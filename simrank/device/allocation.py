@@ -1,0 +1,43 @@
+"""New tensors: memory, and a view of all of it. Tensors and what they are made of both need it."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import TYPE_CHECKING, TypeVar
+
+from simrank.device.memory import Storage
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from simrank.device.device import Device
+    from simrank.device.dtypes import DType
+    from simrank.device.tensor import Tensor
+
+_T = TypeVar("_T", bound="Tensor")
+
+
+def allocate(
+    kind: type[_T],
+    shape: Sequence[int],
+    dtype: DType,
+    device: Device | None,
+    *,
+    fresh: bool = True,
+) -> _T:
+    """Return a tensor with garbage in it (NaN in floating types).
+
+    Args:
+        kind: Its class.
+        shape: Size of each dim.
+        dtype: Element type.
+        device: Whose memory; None is the host's.
+        fresh: False if every byte is written before it can be read: the garbage is left out.
+    """
+    storage = Storage(device, prod(shape) * dtype.itemsize, fresh=fresh)
+    return kind(storage, dtype, storage.array(dtype.numpy).reshape(tuple(shape)))
+
+
+def allocate_beside(tensor: _T, shape: Sequence[int], dtype: DType) -> _T:
+    """Return a tensor on the device of another, every byte of which is written next."""
+    return allocate(type(tensor), shape, dtype, tensor.place, fresh=False)
