@@ -43,17 +43,24 @@ def best_of(repeats: int, action: Callable[[], object]) -> float:
 
 
 def ring_with_data(bytes_per_rank: int, repeats: int) -> dict[str, Any]:
-    """Return the times to build and to play one ring all_reduce of float32 on 1,024 ranks."""
+    """Return the times to build and to play one ring all_reduce of float32 on 1,024 ranks.
+
+    It runs in place, as programs do it, so that the peak is the ranks' own buffers. The first play
+    is compared with a sum in float64; the others add up what it left.
+    """
     num_ranks, count = 1024, bytes_per_rank // 4
     problem = Problem("all_reduce", num_ranks, count)
     begin = time.perf_counter()
     schedule = build(problem, "ring")
     num_rounds = sum(1 for _ in schedule.rounds())
     build_s = time.perf_counter() - begin
-    inputs = np.random.default_rng(SEED).random((num_ranks, count), dtype=np.float32)
-    outputs = np.zeros_like(inputs)
-    play_s = best_of(repeats, lambda: play_data(schedule, inputs, outputs=outputs))
-    num_wrong = count_wrong(problem, inputs, outputs)
+    buffers = np.random.default_rng(SEED).random((num_ranks, count), dtype=np.float32)
+    expected = buffers.sum(axis=0, dtype=np.float64)
+    play_s = best_of(1, lambda: play_data(schedule, buffers, outputs=buffers))
+    allowed = expected * num_ranks * np.finfo(np.float32).eps
+    num_wrong = sum(int((abs(row - expected) > allowed).sum()) for row in buffers)
+    others_s = best_of(repeats - 1, lambda: play_data(schedule, buffers, outputs=buffers))
+    play_s = min(play_s, others_s)
     return {"play_s": play_s, "build_s": build_s, "rounds": num_rounds, "num_wrong": num_wrong}
 
 

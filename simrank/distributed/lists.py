@@ -7,7 +7,7 @@ buffer in device memory, as torch's do.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from simrank.distributed.api import factor_of, reduction_of
 from simrank.distributed.backends import GLOO
@@ -145,23 +145,7 @@ def gather(
         ValueError: The list is missing on that rank, or given elsewhere.
         RuntimeError: The list has another length than the group, or another shape in it.
     """
-    caller = enter_call("gather", group, tensor, lists=(gather_list or (),))
-    if caller is None:
-        return None
-    root = _root(caller, "dst", dst, group_dst)
-    _check_list_on_root(caller, root, gather_list, ("gather_list", "destination"))
-    if gather_list:
-        _check_length(caller, "gather", gather_list, "output")
-        _check_shapes("gather", gather_list, tensor)
-    request = Request(
-        Signature("gather", None, root, tensor.dtype.name, tensor.numel()),
-        tensor,
-        staging(gather_list or (), tensor.dtype, None),
-        targets=gather_list or (),
-    )
-    if not tensor.is_contiguous():
-        request.sources, request.source = [tensor], staging([tensor], tensor.dtype, None)
-    return issue(caller, request, async_op=async_op)
+    return _run_rooted(_GATHER, group, (tensor, gather_list), (dst, group_dst), async_op)
 
 
 def scatter(
@@ -178,22 +162,56 @@ def scatter(
         ValueError: The list is missing on that rank, or given elsewhere.
         RuntimeError: The list has another length than the group, or another shape in it.
     """
-    caller = enter_call("scatter", group, tensor, lists=(scatter_list or (),))
+    return _run_rooted(_SCATTER, group, (tensor, scatter_list), (src, group_src), async_op)
+
+
+class _Rooted(NamedTuple):
+    """What differs between a gather and a scatter, in torch's words.
+
+    Attributes:
+        call: The function.
+        root: The argument that names the root.
+        listed: The argument that is a list, on the root only.
+        role: What the root is.
+        direction: What the list is to the backend.
+    """
+
+    call: str
+    root: str
+    listed: str
+    role: str
+    direction: str
+
+
+_GATHER = _Rooted("gather", "dst", "gather_list", "destination", "output")
+_SCATTER = _Rooted("scatter", "src", "scatter_list", "source", "input")
+
+
+def _run_rooted(
+    what: _Rooted,
+    group: Group,
+    tensors: tuple[Tensor, list[Tensor] | None],
+    root_ranks: tuple[int | None, int | None],
+    async_op: bool,
+) -> Work | None:
+    """Run a gather or a scatter of one tensor per rank and a list on the root."""
+    tensor, listed = tensors[0], tensors[1] or ()
+    caller = enter_call(what.call, group, tensor, lists=(listed,))
     if caller is None:
         return None
-    root = _root(caller, "src", src, group_src)
-    _check_list_on_root(caller, root, scatter_list, ("scatter_list", "source"))
-    if scatter_list:
-        _check_length(caller, "scatter", scatter_list, "input")
-        _check_shapes("scatter", scatter_list, tensor)
-    request = Request(
-        Signature("scatter", None, root, tensor.dtype.name, tensor.numel()),
-        staging(scatter_list or (), tensor.dtype, None),
-        tensor,
-        sources=scatter_list or (),
-    )
-    if not tensor.is_contiguous():
-        request.targets, request.target = [tensor], staging([tensor], tensor.dtype, None)
+    root = _root(caller, what.root, *root_ranks)
+    _check_list_on_root(caller, root, listed, (what.listed, what.role))
+    if listed:
+        _check_length(caller, what.call, listed, what.direction)
+        _check_shapes(what.call, listed, tensor)
+    signature = Signature(what.call, None, root, tensor.dtype.name, tensor.numel())
+    flat = staging(listed, tensor.dtype, None)
+    own = tensor if tensor.is_contiguous() else staging([tensor], tensor.dtype, None)
+    packed = () if own is tensor else (tensor,)
+    if what is _GATHER:
+        request = Request(signature, own, flat, sources=packed, targets=listed)
+    else:
+        request = Request(signature, flat, own, sources=listed, targets=packed)
     return issue(caller, request, async_op=async_op)
 
 
