@@ -205,3 +205,60 @@ def test_import_simrank_takes_less_than_twice_import_numpy():
 
     pairs = [(seconds("simrank"), seconds("numpy")) for _ in range(6)][1:]
     assert min(pair[0] for pair in pairs) < 2 * min(pair[1] for pair in pairs)
+
+
+def _runtime_imports(path):
+    """Yield (module, is inside a function, source line) of the imports that run."""
+    text = path.read_text(encoding="utf-8")
+    lines = text.splitlines()
+
+    def visit(node, inside):
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.dump(child.test):
+                continue
+            if isinstance(child, ast.ImportFrom) and child.module:
+                for alias in child.names:
+                    yield f"{child.module}.{alias.name}", inside, lines[child.lineno - 1]
+            elif isinstance(child, ast.Import):
+                for alias in child.names:
+                    yield alias.name, inside, lines[child.lineno - 1]
+            is_function = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef)
+            yield from visit(child, inside or is_function)
+
+    yield from visit(ast.parse(text), inside=False)
+
+
+def _module_of(name, modules):
+    """Return the module that an imported name is, or is from; None if it is nobody's here."""
+    while name and name not in modules:
+        name = name.rpartition(".")[0]
+    return name or None
+
+
+def test_no_files_import_each_other_in_a_circle():
+    """Neither at the top nor inside functions: a file stands on those that it imports."""
+    modules = {}
+    for path in SOURCES:
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        modules[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    needs = {
+        name: {_module_of(what, modules) for what, *_ in _runtime_imports(path)} - {name, None}
+        for name, path in modules.items()
+    }
+    while leaves := [name for name, needed in needs.items() if not needed]:
+        for leaf in leaves:
+            del needs[leaf]
+        for needed in needs.values():
+            needed.difference_update(leaves)
+    assert {name: sorted(needed) for name, needed in needs.items()} == {}
+
+
+def test_an_import_inside_a_function_has_a_reason():
+    """It costs start-up time, or needs what is optional; the line says which."""
+    without = [
+        f"{path.relative_to(ROOT)}: {line.strip()}"
+        for path in SOURCES
+        for _, inside, line in _runtime_imports(path)
+        if inside and not re.search(r"# noqa: PLC0415 - \S", line)
+    ]
+    assert without == []
