@@ -6,7 +6,7 @@ to the same bytes, one of them a write, that are ordered by none of these are a 
 hardware, whatever the simulated times say. A host read counts as a copy on the current stream.
 
 Accesses of different ranks are not compared here: each rank has its own tensors. Of symmetric
-memory only what programs of kernels do is (`kernels/happens.py`), not what streams do.
+memory only what programs of kernels do is (`kernels/races/happens.py`), not what streams do.
 
 A kernel that waits for flags in memory may order itself. What is written behind its launch may be
 what it waits for; so is what was written before, if behind that a stream wrote integers that the

@@ -8,11 +8,11 @@ import numpy as np
 from triton.runtime import jit
 
 from simrank.device import Tensor
-from simrank.kernels import types
-from simrank.kernels.block import Block, cast_to, constant, scalar_of
 from simrank.kernels.language import windows
-from simrank.kernels.link import substitute
-from simrank.kernels.types import ElementType, of_memory, pointer_to
+from simrank.kernels.source.bind import substitute
+from simrank.kernels.values import types
+from simrank.kernels.values.block import Block, cast_to, constant, scalar_of
+from simrank.kernels.values.types import ElementType, of_memory, pointer_to
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

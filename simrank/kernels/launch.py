@@ -11,16 +11,21 @@ import numpy as np
 from simrank.device import Operation, Tensor, current_stream
 from simrank.device.races import Accesses
 from simrank.engine import Activity
-from simrank.kernels import arguments, threads
-from simrank.kernels.batch_races import LaunchStores
-from simrank.kernels.batches import Grid
-from simrank.kernels.compiled import COMPILER_OPTIONS, resources, warm_kernel
-from simrank.kernels.cost import DEFAULT_CTAS_PER_SM, KernelCost, TimedStatistics, kernel_cost
-from simrank.kernels.link import link, written_by_jit
-from simrank.kernels.machine import Options, Statistics
-from simrank.kernels.memory import PublishedError
-from simrank.kernels.profile import profile_of
-from simrank.kernels.programs import ProgramRun
+from simrank.kernels import arguments
+from simrank.kernels.compiler.metadata import COMPILER_OPTIONS, resources, warm_kernel
+from simrank.kernels.cost.launches import (
+    DEFAULT_CTAS_PER_SM,
+    KernelCost,
+    TimedStatistics,
+    kernel_cost,
+)
+from simrank.kernels.machine import Options, PublishedError, Statistics
+from simrank.kernels.machine.profile import profile_of
+from simrank.kernels.races.lockstep import LaunchStores
+from simrank.kernels.running import threads
+from simrank.kernels.running.batches import Grid
+from simrank.kernels.running.programs import ProgramRun
+from simrank.kernels.source.bind import link, written_by_jit
 from simrank.ranks import current_program
 from simrank.units import PS_PER_S
 
@@ -30,7 +35,7 @@ if TYPE_CHECKING:
     from simrank.device import Stream
     from simrank.device.memory import Storage
     from simrank.hardware.spec import DeviceSpec
-    from simrank.kernels.link import LinkedKernel
+    from simrank.kernels.source.bind import LinkedKernel
     from simrank.ranks import Program
 
 MODES = ("auto", "batched", "masked", "one-by-one", "shuffled", "tasks")
@@ -126,7 +131,7 @@ class TritonOperation(Operation):
         assert self.cost is not None, "it has run"
         launch, profile = self.launch, self.statistics.profile
         if profile is not None:
-            profile.ended(launch.num_programs, self.cost)
+            profile.ended(launch.num_programs, self.cost.duration_ps, self.cost.limiter)
         self.details = {
             "grid": list(launch.grid),
             "mode": self.mode,
@@ -243,15 +248,15 @@ class Launch:
         self.is_assumed = given is None
         self.ctas_per_sm = DEFAULT_CTAS_PER_SM if given is None else int(given)
         self._compiler_options = {name: options.get(name) for name in COMPILER_OPTIONS}
-        conduct = linked.conduct
+        effects = linked.effects
         if self.mode == "auto":
-            self.chosen_mode = "tasks" if conduct.waits or conduct.publishes else "batched"
-        elif conduct.waits and self.mode != "tasks":
+            self.chosen_mode = "tasks" if effects.waits or effects.publishes else "batched"
+        elif effects.waits and self.mode != "tasks":
             raise ValueError(
                 f"kernel '{self.name}' waits for other programs, so mode={self.mode!r} could "
                 "never end\n  to fix: leave mode out"
             )
-        elif conduct.threads and self.mode == "batched":
+        elif effects.threads and self.mode == "batched":
             raise ValueError(
                 f"kernel '{self.name}' asks which thread it is, so its programs cannot run in "
                 "lockstep\n  to fix: leave mode out"
@@ -265,7 +270,7 @@ class Launch:
             is_checked=bool(options.get("debug", False)),
             num_warps=int(options.get("num_warps") or 4),
             precision=precision,
-            num_threads=32 * int(options.get("num_warps") or 4) if conduct.threads else 0,
+            num_threads=32 * int(options.get("num_warps") or 4) if effects.threads else 0,
             is_cooperative=bool(options.get("launch_cooperative_grid", False)),
             arguments=arguments.places(bound),
         )
@@ -327,7 +332,7 @@ def launch(jit: Any, grid: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     written = written_by_jit(jit)
     reads = _on_device(bound.values())
     writes = _on_device(value for name, value in bound.items() if name in written)
-    waits = launched.chosen_mode == "tasks" and link(jit).conduct.waits
+    waits = launched.chosen_mode == "tasks" and link(jit).effects.waits
     operation = TritonOperation(stream, launched, Accesses(reads, writes, waits))
     if launched.chosen_mode == "tasks":  # Peers may write here what its programs only read.
         writes = [*writes, *(t for t in reads if t.storage.device is stream.device)]

@@ -8,7 +8,7 @@ import simrank
 triton = pytest.importorskip("triton")
 tl = pytest.importorskip("triton.language")
 
-from simrank.kernels.memory import IllegalAccessError  # noqa: E402 - it needs triton
+from simrank.kernels.memory.illegal import IllegalAccessError  # noqa: E402 - it needs triton
 
 
 @triton.jit

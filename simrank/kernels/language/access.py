@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from simrank.kernels import machine, memory
-from simrank.kernels.block import Block
+from simrank.kernels.values.block import Block
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,7 +44,8 @@ def load(
     if sync is None:
         return memory.load(pointer, mask, other)
     is_look = volatile or cache_modifier == ".cv"
-    sync.before_load(pointer, volatile=is_look)
+    base = pointer.storage if type(pointer) is Block else None
+    sync.before_load(base, volatile=is_look)
     loaded = memory.load(pointer, mask, other)
     if is_look:
         sync.after_look()

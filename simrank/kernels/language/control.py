@@ -9,8 +9,8 @@ import numpy as np
 from triton.compiler.errors import CompileTimeAssertionFailure
 
 from simrank.kernels import machine
-from simrank.kernels.block import Block, Diverged, as_block, as_truth
-from simrank.kernels.types import int32, int64
+from simrank.kernels.values.block import Block, Diverged, as_block, as_truth
+from simrank.kernels.values.types import int32, int64
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -8,9 +8,9 @@ import numpy as np
 
 from simrank.errors import UnsupportedError
 from simrank.kernels import machine
-from simrank.kernels.block import Block
 from simrank.kernels.language import numbers, shapes
-from simrank.kernels.types import (
+from simrank.kernels.values.block import Block
+from simrank.kernels.values.types import (
     ElementType,
     bfloat16,
     element_type,

@@ -7,17 +7,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import triton.language as tl
 
-from simrank.kernels import types
-from simrank.kernels.block import (
-    Block,
-    aligned,
-    as_block,
-    cast_to,
-    check_broadcast,
-)
 from simrank.kernels.language import special
-from simrank.kernels.operators import operands
-from simrank.kernels.types import ElementType, float32, float64, int1
+from simrank.kernels.values import types
+from simrank.kernels.values.block import Block, addresses, as_block, cast_to
+from simrank.kernels.values.broadcasting import aligned, check_broadcast, with_axes
+from simrank.kernels.values.operators import operands
+from simrank.kernels.values.types import ElementType, float32, float64, int1
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -114,7 +109,7 @@ def where(condition: Any, x: Any, y: Any) -> Block:
     for block in (first, second):
         check_broadcast(chosen, block)
     num_axes = max(np.ndim(values) for values in (chosen.values, ours, theirs))
-    spread = [_with_axes(values, num_axes) for values in (chosen.values, ours, theirs)]
+    spread = [with_axes(values, num_axes) for values in (chosen.values, ours, theirs)]
     values = np.where(*spread)
     if num_axes == 0:
         return Block(result.compute.type(values), result)
@@ -122,8 +117,6 @@ def where(condition: Any, x: Any, y: Any) -> Block:
 
 
 def _where_pointers(chosen: Block, first: Block, second: Block) -> Block:
-    from simrank.kernels.block import addresses  # noqa: PLC0415 - rare
-
     if first.element is not second.element:
         raise TypeError(f"invalid operands of type {first.element} and {second.element}")
     base = first.base if first.base is second.base else None
@@ -131,17 +124,10 @@ def _where_pointers(chosen: Block, first: Block, second: Block) -> Block:
         (first.values, second.values) if base is not None else (addresses(first), addresses(second))
     )
     num_axes = max(np.ndim(values) for values in (chosen.values, ours, theirs))
-    values = np.where(*(_with_axes(v, num_axes) for v in (chosen.values, ours, theirs)))
+    values = np.where(*(with_axes(v, num_axes) for v in (chosen.values, ours, theirs)))
     if num_axes == 0:
         values = np.int64(values)
     return Block(values, first.element, base)
-
-
-def _with_axes(values: Any, num_axes: int) -> Any:
-    missing = num_axes - np.ndim(values)
-    if not missing or type(values) is not np.ndarray:
-        return values
-    return values.reshape(values.shape[:1] + (1,) * missing + values.shape[1:])
 
 
 def cast(

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from simrank.kernels import machine
-from simrank.kernels.block import Block, aligned, as_block, check_broadcast, to_integer
 from simrank.kernels.language.elementwise import fused
 from simrank.kernels.language.special import erf, erfinv, through_float64
-from simrank.kernels.types import (
+from simrank.kernels.values.block import Block, as_block, to_integer
+from simrank.kernels.values.broadcasting import aligned, check_broadcast
+from simrank.kernels.values.types import (
     ElementType,
     float32,
     float64,

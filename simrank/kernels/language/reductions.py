@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from simrank.kernels.block import Block, as_block, as_truth, cast_to
 from simrank.kernels.language.shapes import settled, with_program_axis
-from simrank.kernels.types import element_type, float32, int32, uint32
+from simrank.kernels.values.block import Block, as_block, as_truth, cast_to
+from simrank.kernels.values.types import element_type, float32, int32, uint32
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from simrank.kernels.types import ElementType
+    from simrank.kernels.values.types import ElementType
 
 Array = np.ndarray[Any, Any]
 

@@ -8,20 +8,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from simrank.kernels import machine
-from simrank.kernels.block import (
-    MAX_NUMEL,
-    Block,
-    addresses,
-    aligned,
-    as_block,
-    cast_to,
-    check_broadcast,
-    constant,
-)
-from simrank.kernels.types import element_type, int32
+from simrank.kernels.values.block import Block, addresses, as_block, cast_to, constant
+from simrank.kernels.values.broadcasting import MAX_NUMEL, aligned, check_broadcast, with_axes
+from simrank.kernels.values.types import element_type, int32
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
 Array = np.ndarray[Any, Any]
 
@@ -63,14 +55,10 @@ def as_dims(shape: Any) -> tuple[int, ...]:
 
 def program_id(axis: int) -> Block:
     """Return the id of this program along an axis."""
-    programs = machine.now()
     axis = int(axis)
     if not 0 <= axis <= 2:
         raise ValueError(f"program_id axis must be 0, 1, or 2 but got {axis}")
-    found = programs.program_ids[axis]
-    if found is None:
-        found = programs.program_ids[axis] = Block(programs.axis_ids(axis), int32)
-    return found
+    return Block(machine.now().program_id(axis), int32)
 
 
 def num_programs(axis: int) -> Block:
@@ -137,8 +125,7 @@ def broadcast_to(block: Any, *shape: Any) -> Block:
                 f"Cannot broadcast, the expanded size of the tensor ({wanted}) must match the "
                 f"existing size ({size}) at non-singleton dimension"
             )
-    values = with_program_axis(given)
-    values = values.reshape(values.shape[:1] + (1,) * (len(dims) - len(own)) + values.shape[1:])
+    values = with_axes(with_program_axis(given), len(dims) + 1)
     return Block(np.broadcast_to(values, (len(values), *dims)), given.element, given.base)
 
 
@@ -250,11 +237,6 @@ def cat(first: Block, second: Block, can_reorder: bool = False, dim: int = 0) ->
 def to_tensor(value: Any) -> Block:
     """Return a number as a scalar."""
     return as_block(value)
-
-
-def shape_of(sizes: Sequence[Any]) -> tuple[int, ...]:
-    """Return sizes that a kernel passes at run time as integers."""
-    return tuple(int(size) for size in sizes)
 
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from simrank.errors import UnsupportedError
 from simrank.kernels import memory
-from simrank.kernels.block import Block, Shape, as_block, cast_to, constant
-from simrank.kernels.language import numbers, shapes
-from simrank.kernels.types import ElementType, float32, int32, int64, pointer_to
+from simrank.kernels.language import atomics, numbers, shapes
+from simrank.kernels.values.block import Block, Shape, as_block, cast_to, constant
+from simrank.kernels.values.types import ElementType, float32, int32, int64, pointer_to
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -191,13 +190,9 @@ class Descriptor(Window):
         return self.base + row * self.strides[0] + index * self.strides[1], inside
 
     def _reduce(self, name: str, offsets: Any, value: Block) -> None:
-        from simrank.kernels.language import CORE  # noqa: PLC0415 - it lists this module
-
-        if name not in CORE:
-            raise UnsupportedError(f"tl.tensor_descriptor.{name} is not supported")
         stored = self._stored(value)
         pointer, inside = self._lanes(offsets)
-        CORE[name](pointer, stored, mask=inside, wants_old=False)
+        atomics.FUNCTIONS[name](pointer, stored, mask=inside, wants_old=False)
 
 
 def _reduction(name: str) -> Callable[[Descriptor, Any, Block], None]:

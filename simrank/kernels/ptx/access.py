@@ -8,23 +8,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from simrank.errors import SimrankError, UnsupportedError
-from simrank.kernels import illegal, machine, memory, types
-from simrank.kernels.block import Block
-from simrank.kernels.language.atomics import (
-    Order,
-    modify,
-    replaced,
-    swap_if_equal,
-    unchanged,
-)
+from simrank.kernels import machine, memory
+from simrank.kernels.machine import Order
+from simrank.kernels.memory import illegal
+from simrank.kernels.memory.atomics import modify, replaced, swap_if_equal, unchanged
 from simrank.kernels.ptx.compute import TYPES, bits_of, read_as
+from simrank.kernels.values import types
+from simrank.kernels.values.block import Block
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from simrank.kernels.ptx.parse import Instruction, Operand
     from simrank.kernels.ptx.run import Lanes
-    from simrank.kernels.types import ElementType
+    from simrank.kernels.values.types import ElementType
 
 Array = np.ndarray[Any, Any]
 _ELEMENTS: dict[str, ElementType] = {
@@ -97,7 +94,7 @@ def _pointer(
         IllegalAccessError: A vector does not lie at a multiple of its size.
     """
     if len(machine.now()) > 1:
-        raise memory.PublishedError
+        raise machine.PublishedError
     address = operand.parts[0] if operand.kind == "memory" else operand
     places = lanes_of.read(address, "b64", lanes).view(np.int64) + int(operand.value)
     if width > 1:

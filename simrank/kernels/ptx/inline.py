@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from simrank.errors import UnsupportedError
-from simrank.kernels import machine, threads
-from simrank.kernels.block import Block, addresses, as_block, cast_to, check_broadcast
+from simrank.kernels import machine
 from simrank.kernels.ptx.parse import Snippet, parse
 from simrank.kernels.ptx.run import Lanes
-from simrank.kernels.types import ElementType, element_type, int32
+from simrank.kernels.running import threads
+from simrank.kernels.values.block import Block, addresses, as_block, cast_to
+from simrank.kernels.values.broadcasting import check_broadcast, with_axes
+from simrank.kernels.values.types import ElementType, element_type, int32
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -177,8 +179,7 @@ def _spread(
         rows = len(machine.now())
     spread = []
     for array in arrays:
-        missing = (1,) * (len(shape) + 1 - array.ndim)
-        wide = array.reshape(array.shape[:1] + missing + array.shape[1:])
+        wide = with_axes(array, len(shape) + 1)
         spread.append(np.broadcast_to(wide, (rows, *shape)).reshape(-1))
     return rows, shape, spread
 

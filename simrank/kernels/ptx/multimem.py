@@ -7,10 +7,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from simrank.errors import UnsupportedError
-from simrank.kernels import illegal, machine, memory, multicast, types
-from simrank.kernels.block import Block
-from simrank.kernels.language.atomics import Order, modify, unchanged
+from simrank.kernels import machine, memory
+from simrank.kernels.machine import Order
+from simrank.kernels.memory import illegal
+from simrank.kernels.memory.atomics import modify, unchanged
 from simrank.kernels.ptx.compute import PACKED, TYPES, bits_of, read_as
+from simrank.kernels.shmem import multicast
+from simrank.kernels.values import types
+from simrank.kernels.values.block import Block
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -70,7 +74,7 @@ def run(lanes_of: Lanes, instruction: Instruction, lanes: Array) -> None:
         ValueError: The address is no multicast address.
     """
     if len(machine.now()) > 1:
-        raise memory.PublishedError
+        raise machine.PublishedError
     handler = _HANDLERS.get(instruction.opcode[1] if len(instruction.opcode) > 1 else "")
     if handler is None:
         raise UnsupportedError(f"inline assembly with {instruction.name} is not supported")

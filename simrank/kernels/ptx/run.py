@@ -159,6 +159,7 @@ class Lanes:
     def _unblock(self) -> None:
         """Let blocked lanes look again, once something they looked at may have changed."""
         sync = machine.now().sync
+        assert sync is not None, "only programs that wait are blocked"
         if sync.num_effects == self._blocked_effects:
             sync.park()
         self._blocked[:] = False

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from simrank.errors import UnsupportedError
-from simrank.kernels import threads
 from simrank.kernels.ptx.compute import bits_of
+from simrank.kernels.running import threads
 
 if TYPE_CHECKING:
     from collections.abc import Callable

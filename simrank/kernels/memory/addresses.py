@@ -1,0 +1,121 @@
+"""From pointers to storages: what an address lies in, and a storage as elements."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from simrank.kernels.memory import illegal
+from simrank.kernels.memory.illegal import Lanes
+from simrank.kernels.values.block import Block
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from simrank.device.memory import AddressSpace, Storage
+    from simrank.kernels.machine import Programs
+    from simrank.kernels.values.types import ElementType
+
+Array = np.ndarray[Any, Any]
+_ndarray = np.ndarray
+
+
+def pointee(pointer: Any) -> ElementType:
+    """Return the type that a block of pointers points to.
+
+    Raises:
+        ValueError: It is no block of pointers.
+    """
+    if type(pointer) is not Block or pointer.element.pointee is None:
+        shown = pointer.element if type(pointer) is Block else type(pointer).__name__
+        raise ValueError(f"Unsupported ptr type {shown}: expected a pointer or a block of pointers")
+    return pointer.element.pointee
+
+
+def view_of(storage: Storage, dtype: np.dtype[Any]) -> Array:
+    """Return a storage as an array of a dtype, as far as whole elements go."""
+    size_bytes = storage.size_bytes - storage.size_bytes % dtype.itemsize
+    storage.check_values("a kernel")
+    raw: Array = storage.array(np.dtype(np.uint8))[:size_bytes]
+    return raw.view(dtype)
+
+
+def launch_view(programs: Programs, storage: Storage, dtype: np.dtype[Any]) -> Array:
+    """Return a storage as an array; a launch makes it once."""
+    views = programs.statistics.views
+    found = views.get((storage, dtype.num))
+    if found is None:
+        found = views[storage, dtype.num] = view_of(storage, dtype)
+    return found
+
+
+def check_bounds(
+    programs: Programs, storage: Storage, places: Array, element: ElementType, what: str
+) -> None:
+    """Raise unless elements lie in a storage.
+
+    Raises:
+        IllegalAccessError: One does not.
+    """
+    num_elements = storage.size_bytes // element.itemsize
+    if places.size and (places.min() < 0 or places.max() >= num_elements):
+        raise illegal.outside(programs, storage, Lanes(places, None, what), element)
+
+
+def segments(
+    programs: Programs,
+    places: Any,
+    element: ElementType,
+) -> Iterator[tuple[Storage, Any, Any]]:
+    """Yield the storages that addresses lie in: storage, which of them, and element offsets.
+
+    Raises:
+        IllegalAccessError: An address is of no storage, or not aligned.
+    """
+    space = programs.device.memory.space
+    if type(places) is not _ndarray:
+        storage, index = element_at(programs, int(places), element)
+        yield storage, None, np.int64(index)
+        return
+    if not places.size:
+        return
+    storage = _find(programs, space, int(places.min()), element)
+    offsets = places - storage.address
+    if offsets.max() < storage.size_bytes:
+        if np.bitwise_or.reduce(offsets, None) & (element.itemsize - 1):
+            raise illegal.misaligned(programs, storage.address + int(offsets.min()), element)
+        yield storage, None, offsets >> (element.itemsize.bit_length() - 1)
+        return
+    left = np.ones(places.shape, bool)
+    while left.any():
+        first = int(places[left].min())
+        storage = _find(programs, space, first, element)
+        end = storage.address + storage.size_bytes
+        chosen = left & (places < end)
+        offsets = places[chosen] - storage.address
+        if (offsets % element.itemsize).any():
+            raise illegal.misaligned(programs, first, element)
+        is_all = chosen.all()
+        own = offsets // element.itemsize
+        yield storage, None if is_all else chosen, own.reshape(places.shape) if is_all else own
+        left &= ~chosen
+
+
+def element_at(programs: Programs, address: int, element: ElementType) -> tuple[Storage, int]:
+    """Return the storage that an address lies in, and the index of its element there.
+
+    Raises:
+        IllegalAccessError: The address is of no storage, or not aligned.
+    """
+    storage = _find(programs, programs.device.memory.space, address, element)
+    return storage, (address - storage.address) // element.itemsize
+
+
+def _find(programs: Programs, space: AddressSpace, address: int, element: ElementType) -> Storage:
+    storage = space.find(address)
+    if storage is None:
+        raise illegal.nowhere(programs, address)
+    if (address - storage.address) % element.itemsize:
+        raise illegal.misaligned(programs, address, element)
+    return storage

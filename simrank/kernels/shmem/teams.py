@@ -1,0 +1,190 @@
+"""Teams of ranks in kernels: barriers, and the collectives of SHMEM libraries."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from simrank.engine import Handle
+from simrank.errors import UnsupportedError
+from simrank.kernels import machine, memory
+from simrank.kernels.running import threads
+from simrank.kernels.shmem.api import alone, at_peer, copy, range_of, status
+from simrank.kernels.values.block import Block, as_block, cast_to, constant
+from simrank.ranks import require_rank
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from simrank.engine import Engine
+
+WORLD = 0
+_NODE = (1, 2)  # NVSHMEM_TEAM_SHARED and NVSHMEMX_TEAM_NODE
+_SAME_PLACE = 3  # NVSHMEMX_TEAM_SAME_MYPE_NODE: one rank of each node
+_KEY = "kernel barriers"
+
+
+def members(team: Any) -> tuple[int, ...]:
+    """Return the ranks of a team that this rank is in.
+
+    Raises:
+        UnsupportedError: It is none of the teams that are there from the start.
+    """
+    number, program = int(team), require_rank("a team")
+    rank, everyone = program.rank, range(program.world_size)
+    assert rank is not None, "it is a rank"
+    cluster = machine.now().device.network.cluster
+    per_node = cluster.devices_per_node
+    if number == WORLD:
+        return tuple(everyone)
+    if number in _NODE:
+        return tuple(other for other in everyone if other // per_node == rank // per_node)
+    if number == _SAME_PLACE:
+        return tuple(other for other in everyone if other % per_node == rank % per_node)
+    raise UnsupportedError(
+        f"team {number} in a kernel is not supported; supported are 0 (world), 1 and 2 (node) and "
+        "3 (one rank of each node)"
+    )
+
+
+def team_my_pe(team: Any) -> Block:
+    """Return this rank's place in a team."""
+    return constant(members(team).index(require_rank("team_my_pe").rank or 0))
+
+
+def team_n_pes(team: Any) -> Block:
+    """Return the number of ranks of a team."""
+    return constant(len(members(team)))
+
+
+def team_translate_pe(src_team: Any, pe: Any, dest_team: Any) -> Block:
+    """Return the place in a team of a rank of another team; -1 where it is not in it."""
+    rank, there = members(src_team)[int(pe)], members(dest_team)
+    return constant(there.index(rank) if rank in there else -1)
+
+
+class _Barrier(Handle):
+    """One barrier of a team's kernels."""
+
+    __slots__ = ("came", "clock", "number", "total")
+
+    def __init__(self, number: int, total: int) -> None:
+        super().__init__()
+        self.number = number
+        self.total = total
+        self.came: set[int | None] = set()
+        self.clock: dict[int, int] = {}  # For race checks: what the programs that came are behind.
+
+    def describe(self) -> str:
+        """Return what it is and how many are there."""
+        return f"barrier_all #{self.number} in a kernel: {len(self.came)} of {self.total} ranks"
+
+
+_barriers: WeakKeyDictionary[Any, dict[Any, _Barrier]] = WeakKeyDictionary()
+
+
+def barrier(team: Any) -> Block:
+    """Wait until a program of every rank has come, and what they put before is visible."""
+    sync, program, ranks = alone(), require_rank("barrier_all"), members(team)
+    sync.fence()
+    engine: Engine = program.engine
+    counts = program.local.setdefault(_KEY, {})
+    own = int(team), ranks  # Teams of the same ranks meet apart.
+    number = counts[own] = counts.get(own, 0) + 1
+    of_world = _barriers.setdefault(program.local["world"], {})
+    found = of_world.get((own, number))
+    if found is None:
+        found = of_world[own, number] = _Barrier(number, len(ranks))
+    found.came.add(program.rank)
+    if sync.races is not None:
+        sync.races.meet(found.clock)
+    if len(found.came) == found.total:
+        del of_world[own, number]
+        found.finish(engine)
+    else:
+        engine.wait(found)
+        machine.set_running(sync.programs)
+        if sync.races is not None:
+            sync.races.meet(found.clock)
+    return status()
+
+
+def barrier_all() -> Block:
+    """Wait until a program of every rank has come, and what they put before is visible."""
+    return barrier(WORLD)
+
+
+# ---- collectives ----
+
+
+def broadcastmem(team: Any, dest: Any, source: Any, size_bytes: Any, pe_root: Any) -> Block:
+    """Copy the root's bytes to every rank of a team."""
+    target, own, size = _arguments(dest, source, size_bytes)
+    root = members(team)[int(pe_root)]
+    barrier(team)
+    copy(target, at_peer(own, root), size)
+    return barrier(team)
+
+
+def broadcast(team: Any, dest: Block, source: Block, nelems: Any, pe_root: Any) -> Block:
+    """Copy the root's elements to every rank of a team."""
+    return broadcastmem(team, dest, source, _size(dest, nelems), pe_root)
+
+
+def fcollectmem(team: Any, dest: Any, source: Any, size_bytes: Any) -> Block:
+    """Gather every rank's bytes, in the order of the team."""
+    target, own, size = _arguments(dest, source, size_bytes)
+    barrier(team)
+    for index, rank in enumerate(members(team)):
+        copy(target + index * size, at_peer(own, rank), size)
+    return barrier(team)
+
+
+def fcollect(team: Any, dest: Block, source: Block, nelems: Any) -> Block:
+    """Gather every rank's elements, in the order of the team."""
+    return fcollectmem(team, dest, source, _size(dest, nelems))
+
+
+def alltoall(team: Any, dest: Block, source: Block, nelems_per_pe: Any) -> Block:
+    """Exchange elements: part i of the source goes to rank i of the team."""
+    target, own, size = _arguments(dest, source, _size(dest, nelems_per_pe))
+    here = int(team_my_pe(team))
+    barrier(team)
+    for index, rank in enumerate(members(team)):
+        copy(target + index * size, at_peer(own, rank) + here * size, size)
+    return barrier(team)
+
+
+_OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
+    "sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum,
+}  # fmt: skip
+
+
+def reduce(team: Any, dest: Block, source: Block, nreduce: Any, operation: Any) -> Block:
+    """Combine the elements of all ranks of a team, in its order; each gets the result."""
+    combine = _OPERATIONS.get(str(operation))
+    if combine is None:
+        raise ValueError(f"reduction {operation!r}; choices: {', '.join(_OPERATIONS)}")
+    element, count = memory.pointee(dest), int(nreduce)
+    target, own, _ = _arguments(dest, source, 0)
+    barrier(team)
+    total: Any = None
+    for rank in members(team):
+        part = memory.load(range_of(at_peer(own, rank), count, element), None, None)
+        values = part.values if total is None else combine(total, part.values)
+        total = cast_to(Block(values, part.element), element).values
+        total = total if element.round is None else element.round(total)
+    barrier(team)
+    memory.store(range_of(target, count, element), Block(total, element), None)
+    return barrier(team)
+
+
+def _size(pointer: Block, count: Any) -> Any:
+    return as_block(count) * memory.pointee(pointer).itemsize
+
+
+def _arguments(*values: Any) -> list[int]:
+    """Return what a whole block calls with, as numbers."""
+    return [int(column[0]) for column in threads.of_active(*values, scope="block")]

@@ -1,0 +1,101 @@
+"""What a kernel does that other programs can see, read off its source (rule K1).
+
+What is found here decides how a kernel runs, never what it computes.
+"""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+from simrank.kernels.machine import Effects
+from simrank.kernels.source.waits import READS, is_wait, name_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_WAITS = {"atomic_poll"}
+_PUBLISHING_SEMS = {"release", "acq_rel"}
+# Parts of inline assembly that write memory.
+_ASM_WRITES = ("st.", "atom", "red.", "multimem")
+# What external functions are called, or begin with, that give the index of a thread.
+_OF_THREAD = (".sreg.tid.", ".sreg.laneid", ".sreg.tid.x", ".sreg.tid.y", ".sreg.tid.z")
+_THREAD_REGISTERS = ("%tid.x", "%laneid", "%warpid")
+_OF_SHMEM = ("nvshmem", "rocshmem")
+_WAITING = ("wait", "barrier", "sync", "broadcast", "collect", "alltoall", "reduce")
+
+
+def effects_of(
+    tree: ast.FunctionDef,
+    callee: Callable[[ast.expr], Effects | None],
+    text: Callable[[ast.expr], str | None],
+) -> Effects:
+    """Return what a function does that other programs can see.
+
+    Args:
+        tree: Its source.
+        callee: Returns the effects of the device function that an expression names, or None.
+        text: Returns the string that an expression is known to be, or None.
+    """
+    found = Effects()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            _add_call(found, node, callee(node.func), text)
+        elif isinstance(node, ast.While) and is_wait(node, callee):
+            found.waits = True
+    return found
+
+
+def _add_call(
+    found: Effects,
+    node: ast.Call,
+    called: Effects | None,
+    text: Callable[[ast.expr], str | None],
+) -> None:
+    if called is not None:
+        found.add(called)
+        return
+    name = name_of(node)
+    found.reads |= name in READS
+    found.waits |= name in _WAITS
+    if name in ("extern_elementwise", "extern_call"):
+        _add_extern(found, node)
+    if name == "inline_asm_elementwise":
+        _add_assembly(found, node, text)
+    for keyword in node.keywords:
+        value = getattr(keyword.value, "value", None)
+        if keyword.arg == "scope" and value == "sys":
+            found.publishes = True
+        if keyword.arg == "sem" and value in _PUBLISHING_SEMS:
+            found.publishes = True
+
+
+def _add_extern(found: Effects, node: ast.Call) -> None:
+    """Note what an external function does, as far as its symbol says."""
+    constants = [part.value for part in ast.walk(node) if isinstance(part, ast.Constant)]
+    texts = [text for text in constants if isinstance(text, str)]
+    if any(text.endswith(_OF_THREAD) for text in texts):  # Each thread at its own time.
+        found.threads = found.publishes = True
+    if any(text.startswith(_OF_SHMEM) for text in texts):
+        found.publishes = True
+        found.waits |= any(part in text for text in texts for part in _WAITING)
+
+
+def _add_assembly(found: Effects, node: ast.Call, text: Callable[[ast.expr], str | None]) -> None:
+    """Note what inline assembly does; unknown text may wait and publish.
+
+    Of a formatted string the fixed parts are looked at: what is filled in are names.
+    """
+    texts = [*node.args[:1], *(k.value for k in node.keywords if k.arg == "asm")]
+    pieces = texts[0].values if texts and isinstance(texts[0], ast.JoinedStr) else texts[:1]
+    known = [text(part) for part in pieces if not isinstance(part, ast.FormattedValue)]
+    words = [word for word in known if word is not None]
+    if not words or len(words) < len(known):
+        found.waits = found.publishes = True
+        return
+    whole = " ".join(words)
+    if any(register in whole for register in _THREAD_REGISTERS):
+        found.threads = found.publishes = True
+    publishes = any(mark in whole for mark in _ASM_WRITES)
+    found.publishes |= publishes
+    found.waits |= "bra" in whole and (publishes or "ld." in whole)

@@ -1,0 +1,30 @@
+"""Coverage of triton.language: nothing that kernels use is missing."""
+
+import pytest
+
+pytest.importorskip("triton")
+
+import triton.language as tl
+from typer.testing import CliRunner
+
+from simrank.cli import app
+from simrank.kernels.source import coverage
+
+REFUSED = {"dot_scaled", "map_elementwise", "float8e4b15"}
+
+
+def test_every_public_name_is_emulated_or_refused_by_name():
+    """Frozen: a name that a new triton adds shows up here."""
+    states = coverage.coverage()
+    assert set(states) == set(tl.__all__)
+    missing = {name for name, state in states.items() if state == coverage.MISSING}
+    assert missing <= {"inline_asm_elementwise"}
+    assert {n for n, state in states.items() if state == coverage.REFUSED_BY_NAME} == REFUSED
+
+
+def test_the_command_counts_the_names():
+    """The last line is the sum."""
+    found = CliRunner().invoke(app, ["kernels", "coverage"])
+    absent = (coverage.MISSING, coverage.REFUSED_BY_NAME)
+    num_covered = sum(state not in absent for state in coverage.coverage().values())
+    assert f"{num_covered} of {len(tl.__all__)} names" in found.output
