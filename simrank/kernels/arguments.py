@@ -9,7 +9,7 @@ from triton.runtime import jit
 
 from simrank.device import Tensor
 from simrank.kernels.language import windows
-from simrank.kernels.source.bind import substitute
+from simrank.kernels.source.bind import in_kernel
 from simrank.kernels.values import types
 from simrank.kernels.values.block import Block, cast_to, constant, scalar_of
 from simrank.kernels.values.types import ElementType, of_memory, pointer_to
@@ -33,7 +33,7 @@ OPTIONS = {
 }  # fmt: skip
 
 
-def bind(kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+def by_name(kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
     """Return a kernel's arguments by name, in the order of its parameters; options are left out.
 
     Raises:
@@ -137,7 +137,7 @@ def as_kernel_sees(kernel: Any, bound: dict[str, Any]) -> dict[str, Any]:
     for parameter in kernel.params:
         value = bound[parameter.name]
         if parameter.is_constexpr:
-            found[parameter.name] = substitute(value)
+            found[parameter.name] = in_kernel(value)
         else:
             found[parameter.name] = _argument(value, parameter.name, parameter.annotation_type)
     return found
@@ -164,7 +164,7 @@ def _argument(value: Any, name: str, annotated: Any) -> Any:  # noqa: PLR0911 - 
             f"argument '{name}' is a {type(value).__module__}.{type(value).__name__}: kernels on "
             "simulated devices take simrank tensors"
         )
-    found = substitute(value)
+    found = in_kernel(value)
     if found is value and not callable(value) and not isinstance(value, type):
         raise TypeError(f"argument '{name}' is a {type(value).__name__}, which no kernel takes")
     return found

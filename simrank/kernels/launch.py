@@ -25,7 +25,8 @@ from simrank.kernels.races.lockstep import LaunchStores
 from simrank.kernels.running import threads
 from simrank.kernels.running.batches import Grid
 from simrank.kernels.running.programs import ProgramRun
-from simrank.kernels.source.bind import link, written_by_jit
+from simrank.kernels.source.analyse import written_by_jit
+from simrank.kernels.source.bind import bind
 from simrank.ranks import current_program
 from simrank.units import PS_PER_S
 
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from simrank.device import Stream
     from simrank.device.memory import Storage
     from simrank.hardware.spec import DeviceSpec
-    from simrank.kernels.source.bind import LinkedKernel
+    from simrank.kernels.source.bind import BoundKernel
     from simrank.ranks import Program
 
 MODES = ("auto", "batched", "masked", "one-by-one", "shuffled", "tasks")
@@ -233,13 +234,13 @@ class Launch:
     """
 
     def __init__(
-        self, linked: LinkedKernel, grid: tuple[int, int, int], bound: dict[str, Any],
+        self, kernel: BoundKernel, grid: tuple[int, int, int], bound: dict[str, Any],
         options: dict[str, Any],
     ) -> None:  # fmt: skip
-        self._linked = linked
+        self._kernel = kernel
         self._bound = bound
-        self.jit = linked.jit
-        self.name = linked.jit.__name__
+        self.jit = kernel.jit
+        self.name = kernel.jit.__name__
         self.grid = grid
         self.mode = options.pop("mode", "auto")
         if self.mode not in MODES:
@@ -248,7 +249,7 @@ class Launch:
         self.is_assumed = given is None
         self.ctas_per_sm = DEFAULT_CTAS_PER_SM if given is None else int(given)
         self._compiler_options = {name: options.get(name) for name in COMPILER_OPTIONS}
-        effects = linked.effects
+        effects = kernel.effects
         if self.mode == "auto":
             self.chosen_mode = "tasks" if effects.waits or effects.publishes else "batched"
         elif effects.waits and self.mode != "tasks":
@@ -287,7 +288,7 @@ class Launch:
         """
         if not self.is_assumed or self.num_programs <= spec.num_sms:
             return
-        found = resources(self._linked.jit, self._bound, self._compiler_options, spec)
+        found = resources(self._kernel.jit, self._bound, self._compiler_options, spec)
         if found is not None:
             self.ctas_per_sm, self.is_assumed = found.ctas_per_sm, False
 
@@ -296,10 +297,10 @@ class Launch:
         self._bound = {}
 
     def body(self, *, forks: str = "") -> Callable[[], Any]:
-        """Return what runs the kernel once for the programs that run now; see `link`."""
-        seen = arguments.as_kernel_sees(self._linked.jit, self._bound)
-        linked = link(self._linked.jit, forks=forks) if forks else self._linked
-        body = partial(linked.function, **seen)
+        """Return what runs the kernel once for the programs that run now; see `bind`."""
+        seen = arguments.as_kernel_sees(self._kernel.jit, self._bound)
+        kernel = bind(self._kernel.jit, forks=forks) if forks else self._kernel
+        body = partial(kernel.function, **seen)
         return threads.running(body) if self.options.num_threads else body
 
 
@@ -325,14 +326,14 @@ def launch(jit: Any, grid: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     names = ("debug", "num_ctas_per_sm", "launch_cooperative_grid", *COMPILER_OPTIONS)
     options: dict[str, Any] = {name: kwargs[name] for name in names if name in kwargs}
     options |= {name: kwargs.pop(name) for name in ("mode", "precision") if name in kwargs}
-    bound = arguments.bind(jit, args, kwargs)
+    bound = arguments.by_name(jit, args, kwargs)
     size = _grid(grid, {**bound, **kwargs})
-    launched = Launch(link(jit), size, bound, options)
+    launched = Launch(bind(jit), size, bound, options)
     stream = current_stream()
     written = written_by_jit(jit)
     reads = _on_device(bound.values())
     writes = _on_device(value for name, value in bound.items() if name in written)
-    waits = launched.chosen_mode == "tasks" and link(jit).effects.waits
+    waits = launched.chosen_mode == "tasks" and bind(jit).effects.waits
     operation = TritonOperation(stream, launched, Accesses(reads, writes, waits))
     if launched.chosen_mode == "tasks":  # Peers may write here what its programs only read.
         writes = [*writes, *(t for t in reads if t.storage.device is stream.device)]
@@ -395,7 +396,7 @@ def run_jit(jit: Any, original: Callable[..., Any], *args: Any, **kwargs: Any) -
         return original(jit, *args, **kwargs)
     grid = kwargs.pop("grid")
     if kwargs.pop("warmup", False):
-        bound = arguments.bind(jit, args, kwargs)
+        bound = arguments.by_name(jit, args, kwargs)
         return warm_kernel(jit, bound, kwargs, current_stream().device.spec)
     for hook in jit.pre_run_hooks:
         hook(*args, **kwargs)

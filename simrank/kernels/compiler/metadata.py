@@ -18,6 +18,7 @@ from triton.compiler import ASTSource
 from simrank.device import Tensor
 from simrank.errors import UnsupportedError
 from simrank.kernels.compiler.driver import target_of
+from simrank.kernels.machine.kept import kept
 from simrank.kernels.values.types import of_memory, type_of_number
 
 if TYPE_CHECKING:
@@ -53,9 +54,6 @@ class Resources(NamedTuple):
     ctas_per_sm: int
 
 
-_known: dict[Any, Resources] = {}
-
-
 def resources(
     jit: Any, bound: Mapping[str, Any], options: Mapping[str, Any], spec: DeviceSpec
 ) -> Resources | None:
@@ -76,12 +74,13 @@ def resources(
         return None
     chosen = {name: options[name] for name in COMPILER_OPTIONS if options.get(name) is not None}
     signature, constants = described
-    key = (id(jit), tuple(signature.items()), repr(constants), repr(chosen), target.arch)
-    found = _known.get(key)
-    if found is None:
+    key = ("resources", *signature.items(), repr(constants), repr(chosen), target.arch)
+    facts = kept(jit)
+    if key not in facts:
         compiled = _compile(jit, described, chosen, target)
-        found = _known[key] = _resources(compiled, int(target.arch))
-    return found
+        facts[key] = _resources(compiled, int(target.arch))
+    resources: Resources = facts[key]
+    return resources
 
 
 def _compile(jit: Any, described: Any, chosen: dict[str, Any], target: Any) -> Any:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from simrank.engine import user_site
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from simrank.device.device import Device
     from simrank.device.memory import Storage
+    from simrank.kernels.machine.jit import Jit
 
 
 @dataclass
@@ -115,7 +116,8 @@ class KernelProfile:
         self.lines = snapshot
 
 
-_collecting: dict[int, KernelProfile] | None = None
+# By the id of the kernel, which is held so that no other gets its id.
+_collecting: dict[int, tuple[Jit, KernelProfile]] | None = None
 
 
 @contextmanager
@@ -131,19 +133,19 @@ def collected() -> Iterator[list[KernelProfile]]:
     try:
         yield found
     finally:
-        found += _collecting.values()
+        found += [profile for _, profile in _collecting.values()]
         _collecting = before
 
 
-def profile_of(jit: Any) -> KernelProfile | None:
+def profile_of(jit: Jit) -> KernelProfile | None:
     """Return where a kernel's lines are counted; None while nobody collects."""
     if _collecting is None:
         return None
-    found = _collecting.get(id(jit))
-    if found is None:
+    if id(jit) not in _collecting:
         code = jit.fn.__code__
         source = [line.rstrip("\n") for line in jit.raw_src]
-        found = _collecting[id(jit)] = KernelProfile(
+        profile = KernelProfile(
             jit.__name__, code.co_filename, int(jit.starting_line_number), source
         )
-    return found
+        _collecting[id(jit)] = jit, profile
+    return _collecting[id(jit)][1]

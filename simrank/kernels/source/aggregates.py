@@ -1,7 +1,7 @@
 """Aggregates: Triton's classes of several values, with device functions as methods.
 
 A kernel sees a class of the emulation in place of each: the same fields, constants as plain values,
-and methods that are linked like every other device function.
+and methods that are bound like every other device function.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 import triton
 from triton.language import core
 
+from simrank.kernels.machine.kept import kept
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 _JITFunction: Any = triton.runtime.jit.JITFunction
 _ConstexprFunction: Any = getattr(triton.runtime.jit, "ConstexprFunction", ())
-_of: dict[tuple[int, str], tuple[Any, type]] = {}
 
 
 class _Aggregate:
@@ -58,11 +59,12 @@ def emulated(original: Any, substitute: Callable[[Any], Any], *, forks: str) -> 
     Args:
         original: Triton's class.
         substitute: Returns what stands for a device function.
-        forks: What of who names it may go different ways; see `link`.
+        forks: What of who names it may go different ways; see `bind`.
     """
-    known = _of.get((id(original), forks))
-    if known is not None and known[0] is original:
-        return known[1]
+    facts, key = kept(original), ("emulated", forks)
+    if key in facts:
+        known: type = facts[key]
+        return known
     fields = {
         "__aggregate_fields__": original.__aggregate_fields__,
         "__module__": original.__module__,
@@ -70,7 +72,7 @@ def emulated(original: Any, substitute: Callable[[Any], Any], *, forks: str) -> 
         "__doc__": original.__doc__,
     }
     found = type(original.__name__, (_Aggregate,), fields)
-    _of[id(original), forks] = original, found  # Before its methods, which may name it.
+    facts[key] = found  # Before its methods, which may name it.
     own = original.hash_attrs[0]
     if own.__module__ == core.__name__:
         init = _assign_fields(original)

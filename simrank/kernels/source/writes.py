@@ -7,13 +7,12 @@ is found errs on the side of writing; what a kernel computes does not depend on 
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from simrank.kernels.source.waits import name_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
 _WRITERS = {
     "store", "atomic_add", "atomic_and", "atomic_cas", "atomic_max", "atomic_min", "atomic_or",
@@ -23,7 +22,12 @@ _WRITERS = {
 _READERS = {"load", "atomic_load", "atomic_poll", "dot", "load_tensor_descriptor", "gather"}
 _OPAQUE = {"inline_asm_elementwise", "extern_elementwise"}
 
-Callee = tuple[Sequence[str], frozenset[str]]  # Parameters of a function, and those it writes.
+
+class Callee(NamedTuple):
+    """A device function that is called: its parameters, and those that it may write through."""
+
+    parameters: Sequence[str]
+    written: frozenset[str]
 
 
 def written_parameters(
@@ -107,14 +111,13 @@ def _written_by(call: ast.Call, reach: dict[str, set[str]], called: Callee | Non
 
 
 def _written_by_callee(call: ast.Call, reach: dict[str, set[str]], called: Callee) -> set[str]:
-    parameters, writes = called
     written: set[str] = set()
     for position, value in enumerate(call.args):
         is_starred = isinstance(value, ast.Starred)
-        own = parameters[position] if position < len(parameters) else None
-        if is_starred or own is None or own in writes:
+        own = called.parameters[position] if position < len(called.parameters) else None
+        if is_starred or own is None or own in called.written:
             written |= _reached(value, reach)
     for keyword in call.keywords:
-        if keyword.arg is None or keyword.arg in writes:
+        if keyword.arg is None or keyword.arg in called.written:
             written |= _reached(keyword.value, reach)
     return written

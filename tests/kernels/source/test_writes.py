@@ -7,7 +7,7 @@ from simrank.errors import RaceError
 
 triton = pytest.importorskip("triton")
 tl = pytest.importorskip("triton.language")
-link = pytest.importorskip("simrank.kernels.source.bind")
+analyse = pytest.importorskip("simrank.kernels.source.analyse")
 
 
 @triton.jit
@@ -42,9 +42,9 @@ def copy_kernel(x, y, BLOCK: tl.constexpr):
 
 def test_only_parameters_that_reach_a_store_are_written():
     """Through names, pointer arithmetic, loops and callees; loads do not count."""
-    assert link.written_by_jit(through_a_callee) == {"y"}
-    assert link.written_by_jit(through_pointers_that_move) == {"a", "c"}
-    assert link.written_by_jit(copy_kernel) == {"y"}
+    assert analyse.written_by_jit(through_a_callee) == {"y"}
+    assert analyse.written_by_jit(through_pointers_that_move) == {"a", "c"}
+    assert analyse.written_by_jit(copy_kernel) == {"y"}
 
 
 def test_a_host_read_of_an_input_does_not_wait_for_the_kernel(run):
