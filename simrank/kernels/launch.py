@@ -239,6 +239,7 @@ class Launch:
     ) -> None:  # fmt: skip
         self._kernel = kernel
         self._bound = bound
+        self._seen = arguments.as_kernel_sees(kernel.jit, bound)
         self.jit = kernel.jit
         self.name = kernel.jit.__name__
         self.grid = grid
@@ -294,13 +295,12 @@ class Launch:
 
     def forget_arguments(self) -> None:
         """Let go of the arguments: it has ended, and memory does not stay for who looks at it."""
-        self._bound = {}
+        self._bound, self._seen = {}, {}
 
     def body(self, *, forks: str = "") -> Callable[[], Any]:
         """Return what runs the kernel once for the programs that run now; see `bind`."""
-        seen = arguments.as_kernel_sees(self._kernel.jit, self._bound)
         kernel = bind(self._kernel.jit, forks=forks) if forks else self._kernel
-        body = partial(kernel.function, **seen)
+        body = partial(kernel.function, **self._seen)
         return threads.running(body) if self.options.num_threads else body
 
 
@@ -342,7 +342,6 @@ def launch(jit: Any, grid: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     operation.reaches = arguments.reached(bound.values(), stream.device)
     for storage in operation.reaches:
         storage.note_write(operation, storage.array(np.dtype(np.uint8)))
-    arguments.as_kernel_sees(jit, bound)  # What is wrong with them is said where they were given.
     stream.submit(operation)
     return operation
 

@@ -15,8 +15,18 @@ class Effects:
 
     __slots__ = ("publishes", "reads", "threads", "waits")
 
-    def __init__(self) -> None:
-        self.waits = self.publishes = self.reads = self.threads = False
+    def __init__(
+        self,
+        *,
+        waits: bool = False,
+        publishes: bool = False,
+        reads: bool = False,
+        threads: bool = False,
+    ) -> None:
+        self.waits = waits
+        self.publishes = publishes
+        self.reads = reads
+        self.threads = threads
 
     def add(self, other: Effects) -> None:
         """Add what another function does."""

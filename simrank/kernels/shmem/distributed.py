@@ -16,12 +16,14 @@ from simrank.kernels import memory
 from simrank.kernels.language.libdevice import num_threads
 from simrank.kernels.running import threads
 from simrank.kernels.shmem import api, multicast
+from simrank.kernels.shmem.table import NOTHING, OF_THREADS, PUBLISHES, WAITS, Function, all_with
 from simrank.kernels.values import types
 from simrank.kernels.values.block import Block, addresses, constant, scalar_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from simrank.kernels.shmem.table import Table
     from simrank.kernels.values.types import ElementType
 
 _SIGNALS = {"set": 9, "add": 10}
@@ -131,18 +133,19 @@ def _refused(name: str) -> Callable[..., Any]:
     return refuse
 
 
-OPS: dict[str, Callable[..., Any]] = {
-    "wait": wait,
-    "consume_token": consume_token,
-    "rank": rank,
-    "num_ranks": num_ranks,
-    "symm_at": symm_at,
-    "notify": notify,
+OPS: Table = all_with(
+    PUBLISHES,
+    {
+        "consume_token": consume_token,
+        "rank": rank,
+        "num_ranks": num_ranks,
+        "symm_at": symm_at,
+        "notify": notify,
+    },
+) | all_with(WAITS, {"wait": wait})
+SIMT: Table = {
+    "simt_exec_region": Function(SimtRegion, OF_THREADS),
+    "extract": Function(_refused("extract of an element of a block"), PUBLISHES),
+    "insert": Function(_refused("insert of an element into a block"), PUBLISHES),
 }
-SIMT: dict[str, Callable[..., Any]] = {
-    "simt_exec_region": SimtRegion,
-    "extract": _refused("extract of an element of a block"),
-    "insert": _refused("insert of an element into a block"),
-}
-LANGUAGE_EXTRA: dict[str, Callable[..., Any]] = {"__syncthreads": threads.sync_threads}
-BY_THREAD = ("simt_exec_region", "thread_idx")
+LANGUAGE_EXTRA: Table = {"__syncthreads": Function(threads.sync_threads, NOTHING)}

@@ -45,13 +45,17 @@ def extern_elementwise(
     """
     del lib_path, is_pure
     symbols = _symbols(args, arg_type_symbol_dict)
-    found = [SYMBOLS.get(symbol) or by_symbol(symbol) for symbol in symbols]
-    known = next((function for function in found if function is not None), None)
+    known = next(filter(None, map(_known, symbols)), None)
     if known is None:
         raise UnsupportedError(
             f"the external function {' or '.join(symbols)} of library '{lib_name}' is not supported"
         )
     return known(*args)
+
+
+def _known(symbol: str) -> Callable[..., Any] | None:
+    of_library = by_symbol(symbol)
+    return SYMBOLS.get(symbol) if of_library is None else of_library.run
 
 
 def _symbols(args: Sequence[Any], by_types: dict[Any, Any]) -> list[str]:

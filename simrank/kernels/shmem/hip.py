@@ -14,11 +14,14 @@ from simrank.kernels import machine
 from simrank.kernels.machine import Order
 from simrank.kernels.memory.atomics import modify, replaced, unchanged
 from simrank.kernels.running import threads
+from simrank.kernels.shmem.table import NOTHING, OF_THREADS, PUBLISHES, READS, Function, all_with
 from simrank.kernels.values.block import Block, addresses, as_block
 from simrank.kernels.values.types import int1
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from simrank.kernels.shmem.table import Table
 
 _SCOPES = {"workgroup": "cta", "agent": "gpu", "system": "sys"}
 _SEMS = {"acquire": "acquire", "relaxed": "relaxed", "release": "release", "acqrel": "acq_rel"}
@@ -53,20 +56,21 @@ def _access(compute: Callable[..., Any], order: Order, *, each: bool) -> Callabl
     return call
 
 
-def _table() -> dict[str, Callable[..., Any]]:
-    found: dict[str, Callable[..., Any]] = {
-        "thread_idx": thread_idx,
-        "__syncthreads": threads.sync_threads,
-        "syncthreads": threads.sync_threads,
-    }
+def _accesses() -> Table:
+    functions: Table = {}
     for name, sem in _SEMS.items():
         for place, scope in _SCOPES.items():
             order, end = Order(sem, scope), f"{name}_{place}"
-            found[f"load_{end}"] = _access(unchanged, order, each=False)
-            found[f"store_{end}"] = _access(replaced, order, each=False)
-            found[f"red_add_{end}"] = _access(np.add, order, each=True)
-            found[f"atom_add_{end}"] = _access(np.add, order, each=True)
-    return found
+            load, store = (_access(c, order, each=False) for c in (unchanged, replaced))
+            add = _access(np.add, order, each=True)
+            functions |= all_with(READS, {f"load_{end}": load, f"atom_add_{end}": add})
+            functions |= all_with(PUBLISHES, {f"store_{end}": store, f"red_add_{end}": add})
+    return functions
 
 
-FUNCTIONS: dict[str, Callable[..., Any]] = _table()
+FUNCTIONS: Table = {
+    "thread_idx": Function(thread_idx, OF_THREADS),
+    "__syncthreads": Function(threads.sync_threads, NOTHING),
+    "syncthreads": Function(threads.sync_threads, NOTHING),
+    **_accesses(),
+}

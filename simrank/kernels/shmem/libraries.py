@@ -12,15 +12,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from simrank.errors import UnsupportedError
-from simrank.kernels.machine import Effects
 from simrank.kernels.shmem import distributed, externs, hip
 from simrank.kernels.shmem.api import NVSHMEM, ROCSHMEM
 from simrank.kernels.shmem.functions import COLLECTIVES, of_torch, of_triton_distributed
+from simrank.kernels.shmem.table import PUBLISHES, all_with
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from simrank.kernels.shmem.functions import Table
+    from simrank.kernels.machine import Effects
+    from simrank.kernels.shmem.table import Function, Table
 
 _EXTRA = "triton.language.extra"
 _OF_DIST = "triton_dist.language"
@@ -34,7 +35,7 @@ TABLES: dict[str, Table] = {
     f"{_OF_DIST}.extra.cuda.libnvshmem_device": of_triton_distributed(NVSHMEM),
     f"{_OF_DIST}.distributed_ops": distributed.OPS,
     f"{_OF_DIST}.simt_ops": distributed.SIMT,
-    f"{_OF_DIST}.core": externs.FUNCTIONS,
+    f"{_OF_DIST}.core": all_with(PUBLISHES, externs.FUNCTIONS),
 }
 # Functions of which some stand for something else, and the others run from their own source.
 PARTLY: dict[str, Table] = {
@@ -42,43 +43,40 @@ PARTLY: dict[str, Table] = {
     f"{_OF_DIST}.extra.cuda.language_extra": distributed.LANGUAGE_EXTRA,
     f"{_EXTRA}.hip.libdevice": hip.FUNCTIONS,
 }
-_WAITS = ("wait", "barrier", "sync", "broadcast", "collect", "alltoall", "reduce")
 
 
-def effects(function: Any) -> Effects | None:
-    """Return how a library's function behaves towards other programs; None where it is none."""
+def _find(function: object) -> Function | None:
+    """Return a library's function; None where it is none, or is not done here."""
     module, name = _name(function)
-    if module not in TABLES and name not in PARTLY.get(module, ()):
-        return None
-    found = Effects()
-    if name.endswith("syncthreads"):
-        return found
-    found.reads = name.startswith(("load_", "atom_"))
-    found.publishes = True  # Also of those that only ask: who runs is known in tasks only.
-    found.waits = any(part in name for part in _WAITS)
-    found.threads = name in distributed.BY_THREAD
-    return found
+    return TABLES.get(module, PARTLY.get(module, {})).get(name)
 
 
-def _name(function: Any) -> tuple[str, str]:
+def _name(function: object) -> tuple[str, str]:
     return getattr(function, "__module__", None) or "", getattr(function, "__name__", "")
 
 
-def substitute(function: Any) -> Callable[..., Any] | None:
+def effects(function: object) -> Effects | None:
+    """Return what a library's function does that other programs can see; None where it is none."""
+    known = _find(function)
+    if known is None:  # One that is refused is so in the program that calls it.
+        return PUBLISHES if _name(function)[0] in TABLES else None
+    return known.effects
+
+
+def substitute(function: object) -> Callable[..., Any] | None:
     """Return what stands for a library's function in a kernel; None where it is none.
 
     One that is not done here is refused by name when it is called.
     """
-    module, name = _name(function)
+    known, (module, name) = _find(function), _name(function)
+    if known is not None:
+        return known.run
     if module not in TABLES:
-        return PARTLY.get(module, {}).get(name)
-    table = TABLES[module]
-    if name in table:
-        return table[name]
+        return None
 
     def refuse(*_: Any, **__: Any) -> Any:
         raise UnsupportedError(
-            f"{module}.{name} is not supported; supported are {', '.join(table)}"
+            f"{module}.{name} is not supported; supported are {', '.join(TABLES[module])}"
         )
 
     return refuse

@@ -9,6 +9,8 @@ import ast
 from typing import TYPE_CHECKING
 
 from simrank.kernels.machine import Effects
+from simrank.kernels.shmem.functions import by_symbol
+from simrank.kernels.shmem.table import WAITS
 from simrank.kernels.source.waits import READS, is_wait, name_of
 
 if TYPE_CHECKING:
@@ -20,9 +22,8 @@ _PUBLISHING_SEMS = {"release", "acq_rel"}
 _ASM_WRITES = ("st.", "atom", "red.", "multimem")
 # What external functions are called, or begin with, that give the index of a thread.
 _OF_THREAD = (".sreg.tid.", ".sreg.laneid", ".sreg.tid.x", ".sreg.tid.y", ".sreg.tid.z")
-_THREAD_REGISTERS = ("%tid.x", "%laneid", "%warpid")
 _OF_SHMEM = ("nvshmem", "rocshmem")
-_WAITING = ("wait", "barrier", "sync", "broadcast", "collect", "alltoall", "reduce")
+_THREAD_REGISTERS = ("%tid.x", "%laneid", "%warpid")
 
 
 def effects_of(
@@ -71,14 +72,21 @@ def _add_call(
 
 
 def _add_extern(found: Effects, node: ast.Call) -> None:
-    """Note what an external function does, as far as its symbol says."""
-    constants = [part.value for part in ast.walk(node) if isinstance(part, ast.Constant)]
-    texts = [text for text in constants if isinstance(text, str)]
+    """Note what an external function does, as far as its symbol says; what is unknown may wait."""
+    tables = [part for part in ast.walk(node) if isinstance(part, ast.Dict)]
+    texts = [text for table in tables for text in _texts(table)]
     if any(text.endswith(_OF_THREAD) for text in texts):  # Each thread at its own time.
         found.threads = found.publishes = True
-    if any(text.startswith(_OF_SHMEM) for text in texts):
-        found.publishes = True
-        found.waits |= any(part in text for text in texts for part in _WAITING)
+    for symbol in texts:
+        if symbol.startswith(_OF_SHMEM):
+            known = by_symbol(symbol)
+            found.add(WAITS if known is None else known.effects)
+
+
+def _texts(node: ast.AST) -> list[str]:
+    """Return the strings that are written in an expression, also parts of formatted ones."""
+    constants = [part.value for part in ast.walk(node) if isinstance(part, ast.Constant)]
+    return [text for text in constants if isinstance(text, str)]
 
 
 def _add_assembly(found: Effects, node: ast.Call, text: Callable[[ast.expr], str | None]) -> None:
