@@ -9,7 +9,7 @@ from simrank.hardware.gemm import gemm_ps
 from simrank.hardware.roofline import peak_flops
 from simrank.kernels import machine
 from simrank.kernels.machine import Statistics
-from simrank.units import PS_PER_S
+from simrank.units import ceil_ps
 
 if TYPE_CHECKING:
     from simrank.device.device import Device
@@ -101,7 +101,7 @@ def kernel_cost(
 
 
 def _ps(amount: float, per_s: float) -> int:
-    return ceil(amount * PS_PER_S / per_s)
+    return ceil_ps(amount / per_s)
 
 
 def _traffic(statistics: Statistics, device: Device) -> tuple[int, int, int]:

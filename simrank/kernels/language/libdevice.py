@@ -27,6 +27,7 @@ from simrank.kernels.values.types import (
     uint32,
     uint64,
 )
+from simrank.units import PS_PER_NS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -234,7 +235,7 @@ LIBDEVICE: dict[str, Callable[..., Any]] = {
 
 def globaltimer() -> Block:
     """Return the simulated time in nanoseconds, at which the launch began."""
-    return Block(np.int64(machine.now().device.engine.now_ps // 1000), int64)
+    return Block(np.int64(machine.now().device.engine.now_ps // PS_PER_NS), int64)
 
 
 def smid() -> Block:

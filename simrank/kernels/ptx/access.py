@@ -15,6 +15,7 @@ from simrank.kernels.memory.atomics import modify, replaced, swap_if_equal, unch
 from simrank.kernels.ptx.compute import TYPES, bits_of, read_as
 from simrank.kernels.values import types
 from simrank.kernels.values.block import Block
+from simrank.units import PS_PER_NS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -215,7 +216,7 @@ def _sleep(lanes_of: Lanes, instruction: Instruction, lanes: Array) -> None:
     sync = machine.now().sync
     if sync is not None:
         nanoseconds = lanes_of.values(instruction.operands[0], "u32", lanes)
-        sync.charge(int(nanoseconds.max()) * 1000)
+        sync.charge(int(nanoseconds.max()) * PS_PER_NS)
 
 
 def _trap(lanes_of: Lanes, instruction: Instruction, lanes: Array) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 from simrank.device.memory import Storage
 from simrank.errors import UnsupportedError
 from simrank.kernels import machine
+from simrank.units import PS_PER_NS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -64,11 +65,11 @@ def _shared(register: str, axis: int) -> int:
     sync = programs.sync
     now_ps = programs.device.engine.now_ps if sync is None else sync.clock_ps
     if register in ("globaltimer", "clock64"):  # Assumed: a clock of 1 GHz.
-        return int(now_ps // 1000)
+        return int(now_ps // PS_PER_NS)
     if register in ("globaltimer_lo", "clock"):
-        return int(now_ps // 1000) & 0xFFFFFFFF
+        return int(now_ps // PS_PER_NS) & 0xFFFFFFFF
     if register == "realtime":  # AMD's: 100 MHz, see the CDNA 3 ISA, S_MEMREALTIME.
-        return int(now_ps // 10_000)
+        return int(now_ps // (10 * PS_PER_NS))
     if register in _HALVES:
         return _workspace(programs).address >> _HALVES[register] & 0xFFFFFFFF
     raise UnsupportedError(f"inline assembly with %{register} is not supported")

@@ -8,6 +8,7 @@ visible when it arrives: in an order of its own, unless a release or a fence sta
 from __future__ import annotations
 
 import random  # noqa: TID251 - seeded per program
+from math import ceil
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from simrank.kernels.machine import Programs
 from simrank.kernels.races.happens import races_of
 from simrank.kernels.running.listing import waiting_text
 from simrank.ranks import set_program
-from simrank.units import PS_PER_S
+from simrank.units import ceil_ps
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -271,7 +272,7 @@ class ProgramSync:
         if device is not self._device and device is not None:
             route_ps, rate = self._route(device)
         latency_ps = STORE_PS if writes else LOAD_PS + 2 * route_ps
-        self.charge(latency_ps + round(size_bytes * PS_PER_S * self._sharing / rate))
+        self.charge(latency_ps + ceil_ps(size_bytes * self._sharing / rate))
 
     def _route(self, peer: Device) -> tuple[int, float]:
         """Return latency and bandwidth of the route to another device."""
@@ -341,7 +342,7 @@ class ProgramSync:
         self._polls.clear()
         arrives_ps = self.clock_ps + self._latency_ps(storage)
         if self._random is not None:  # Without a fence stores may overtake one another.
-            arrives_ps += round(self._random.random() * self._latency_ps(storage))
+            arrives_ps += ceil(self._random.random() * self._latency_ps(storage))
         self._arrived_ps = max(self._arrived_ps, arrives_ps)
         kept = np.array(values)
         low, high = extent

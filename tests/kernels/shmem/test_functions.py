@@ -4,7 +4,7 @@ import pytest
 
 pytest.importorskip("triton")
 
-from simrank.kernels.shmem.functions import by_symbol  # noqa: E402 - it needs triton
+from simrank.kernels.shmem.functions import by_symbol
 
 
 @pytest.mark.parametrize(
