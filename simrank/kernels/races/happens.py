@@ -17,19 +17,20 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from simrank.device.clocks import join
 from simrank.engine import user_site
 from simrank.errors import RaceAccess
 from simrank.kernels.races.reads import Reads
 from simrank.kernels.races.signals import ProgramFindingError, Signals, Waiter, stale
 
 if TYPE_CHECKING:
+    from simrank.device.clocks import Clock
     from simrank.device.memory import Storage
     from simrank.device.races import RaceChecker
     from simrank.engine import CallSite
     from simrank.kernels.machine import Order
 
 Array = np.ndarray[Any, Any]
-Clock = dict[int, int]  # Program's number -> its latest epoch that is known to be over.
 _SYS = -1  # Stands for all devices among the places where a release is seen.
 
 
@@ -154,7 +155,7 @@ class ProgramRaces:
 
     def start(
         self, kernel: str, number: int, rank: int | None, device: int, behind: Launched
-    ) -> Agent:
+    ) -> ProgramClock:
         """Return a program's clock.
 
         Args:
@@ -166,13 +167,13 @@ class ProgramRaces:
         """
         self.names.append((f"program {number} of kernel '{kernel}'", rank))
         self.ends.append(0)
-        return Agent(self, len(self.ends) - 1, device, behind)
+        return ProgramClock(self, len(self.ends) - 1, device, behind)
 
     def ended(self, number: int, clock: Clock) -> None:
         """Note that a program has ended, and what it was ordered behind."""
         self.num_ended += 1
         self.ends[number] = self.num_ended
-        _join(self._past, self._running(clock))
+        join(self._past, self._running(clock))
 
     def _running(self, clock: Clock) -> Clock:
         return {number: epoch for number, epoch in clock.items() if not self.ends[number]}
@@ -187,7 +188,7 @@ class ProgramRaces:
         return found
 
 
-class Agent:
+class ProgramClock:
     """One program: what it does, and what it is ordered behind."""
 
     __slots__ = (
@@ -209,7 +210,7 @@ class Agent:
 
     def end(self) -> None:
         """Note that the program has ended, which is a fence."""
-        _join(self._clock, self._seen)
+        join(self._clock, self._seen)
         self._known.ended(self._number, self._clock)
 
     def took(self, storage: Storage, low: int, high: int) -> None:
@@ -228,7 +229,7 @@ class Agent:
 
     def fence(self) -> None:
         """Order signals after this behind all before, and all after this behind looks before."""
-        _join(self._clock, self._seen)
+        join(self._clock, self._seen)
         self._seen.clear()
         self._fenced = dict(self._clock)
         self._clock[self._number] += 1
@@ -254,17 +255,17 @@ class Agent:
             by_scope = flags.setdefault(place * itemsize, {})
             for scope in scopes:
                 clock = by_scope.setdefault(scope, {})
-                _join(carried, clock)
+                join(carried, clock)
                 if hands:
-                    _join(clock, self._clock if releases else self._fenced)
-        _join(self._clock if order is not None and order.acquires else self._seen, carried)
+                    join(clock, self._clock if releases else self._fenced)
+        join(self._clock if order is not None and order.acquires else self._seen, carried)
         if releases:
             self._clock[self._number] += 1
 
     def meet(self, clock: Clock) -> None:
         """Hand over to, and take over from, a barrier that programs of all ranks meet at."""
-        _join(self._clock, clock)
-        _join(clock, self._clock)
+        join(self._clock, clock)
+        join(clock, self._clock)
         self._clock[self._number] += 1
 
     def _is_ordered(self, writer: int, epoch: int) -> bool:
@@ -395,12 +396,6 @@ class Agent:
 def _access(name: tuple[str, int | None], verb: str, site: CallSite | None) -> RaceAccess:
     file, line = (None, None) if site is None else site.line()
     return RaceAccess(f"{name[0]} of rank {name[1]}", verb, "", file, line)
-
-
-def _join(clock: Clock, other: Clock) -> None:
-    for number, epoch in other.items():
-        if clock.get(number, 0) < epoch:
-            clock[number] = epoch
 
 
 _by_checker: WeakKeyDictionary[RaceChecker, ProgramRaces] = WeakKeyDictionary()
