@@ -8,37 +8,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from triton.backends.compiler import GPUTarget
 from triton.backends.driver import DriverBase
 
 from simrank.device import current_device, current_stream
 from simrank.errors import UnsupportedError
+from simrank.kernels.compiler.targets import target_of
 from simrank.ranks import require_program
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from simrank.device.device import Device
-    from simrank.hardware.spec import DeviceSpec
 
-# What kernels are compiled for, by a part of the device's name in the cluster.
-_TARGETS: tuple[tuple[str, tuple[str, int | str, int]], ...] = (
-    ("A100", ("cuda", 80, 32)),
-    ("L40", ("cuda", 89, 32)),
-    ("H100", ("cuda", 90, 32)),
-    ("H200", ("cuda", 90, 32)),
-    ("B200", ("cuda", 100, 32)),
-    ("MI300", ("hip", "gfx942", 64)),
-)
 _NUM_TIMED = 3  # Runs of one benchmark: simulated times repeat, but the first may find cold clocks.
-
-
-def target_of(spec: DeviceSpec) -> Any:
-    """Return what the compiler would build for a device; an H100 where its name says nothing."""
-    for part, target in _TARGETS:
-        if part in spec.name.upper():
-            return GPUTarget(*target)
-    return GPUTarget("cuda", 90, 32)
 
 
 def _device() -> Device:

@@ -17,7 +17,7 @@ from triton.compiler import ASTSource
 
 from simrank.device import Tensor
 from simrank.errors import UnsupportedError
-from simrank.kernels.compiler.driver import target_of
+from simrank.kernels.compiler.targets import target_of
 from simrank.kernels.machine.kept import kept
 from simrank.kernels.values.types import of_memory, type_of_number
 

@@ -19,9 +19,9 @@ import numpy as np
 
 from simrank.device.clocks import join
 from simrank.engine import user_site
-from simrank.errors import RaceAccess
+from simrank.kernels.races.findings import ProgramRaceError, access_at, created_at
 from simrank.kernels.races.reads import Reads
-from simrank.kernels.races.signals import ProgramFindingError, Signals, Waiter, stale
+from simrank.kernels.races.signals import Signals, Waiter, stale
 
 if TYPE_CHECKING:
     from simrank.device.clocks import Clock
@@ -31,34 +31,11 @@ if TYPE_CHECKING:
     from simrank.kernels.machine import Order
 
 Array = np.ndarray[Any, Any]
-_SYS = -1  # Stands for all devices among the places where a release is seen.
-
-
-class ProgramRaceError(ProgramFindingError):
-    """Two programs of kernels touched the same bytes, and nothing orders them.
-
-    Attributes:
-        time_ps: Simulated time of the second access.
-        rank: Whose program made the second access.
-        first, second: The accesses; `name` says which program of which rank.
-        created_at: Where the memory was allocated, as `file.py:line`, or None.
-    """
-
-    def _head(self, time: str) -> str:
-        return f"race (proved) at t={time}: nothing orders two programs"
-
-    def _advice(self) -> str:
-        if "reads" not in (self.first.verb, self.second.verb):
-            return "let one program store there, use an atomic, or order them by a signal"
-        verb = "store" if self.second.verb == "reads" else "load"
-        return (
-            f'signal with sem="release" after the {verb} and wait with sem="acquire"; '
-            'between devices with scope="sys"'
-        )
+_SYS = -1  # Stands for all devices among those that see a release.
 
 
 class _Shadow:
-    """Who stored each byte of a storage last: program, epoch, place in the source, and what.
+    """Who stored each byte of a storage last: program, epoch, line of the source, and what.
 
     Attributes:
         finest: Size of the smallest elements that were stored: within one of it all is alike.
@@ -75,6 +52,25 @@ class _Shadow:
         self.sites = np.zeros(size, np.int32)
         self.idle = np.zeros(size, np.bool_)
         self.values = storage.array(np.dtype(np.uint8))[:size].copy()
+
+
+class _Name(NamedTuple):
+    """What a program is called in reports."""
+
+    number: int
+    kernel: str
+    rank: int | None
+
+    def __str__(self) -> str:
+        """Return all of it."""
+        return f"program {self.number} of kernel '{self.kernel}' of rank {self.rank}"
+
+
+class _Elements(NamedTuple):
+    """Elements of a storage: [n] the first byte of each, and their size."""
+
+    first: Array
+    itemsize: int
 
 
 class Launched(NamedTuple):
@@ -100,7 +96,7 @@ class ProgramRaces:
         self.reads: WeakKeyDictionary[Storage, Reads] = WeakKeyDictionary()
         # Per flag: what a release has handed to it, for each device that sees it, or for all.
         self.flags: WeakKeyDictionary[Storage, dict[int, dict[int, Clock]]] = WeakKeyDictionary()
-        self.names: list[tuple[str, int | None]] = [("", None)]
+        self.names = [_Name(0, "", None)]  # By program; 0 is nobody.
         self.ends: list[int] = [0]  # By program: how many had ended when it did; 0 while it runs.
         self.num_ended = 0
         self._num_launches = 0
@@ -137,12 +133,12 @@ class ProgramRaces:
         if self._forgotten - self._flags_at < self._num_flags:
             return
         self._flags_at, self._num_flags = self._forgotten, 0
-        for storage, places in self.flags.items():
+        for storage, by_offset in self.flags.items():
             kept = {}
-            for place, by_scope in places.items():
+            for offset, by_scope in by_offset.items():
                 left = {scope: self._not_behind_all(clock) for scope, clock in by_scope.items()}
                 if any(left.values()):
-                    kept[place] = left
+                    kept[offset] = left
             self.flags[storage] = kept
             self._num_flags += len(kept)
 
@@ -165,7 +161,7 @@ class ProgramRaces:
             device: Where it runs.
             behind: What was over when its launch began.
         """
-        self.names.append((f"program {number} of kernel '{kernel}'", rank))
+        self.names.append(_Name(number, kernel, rank))
         self.ends.append(0)
         return ProgramClock(self, len(self.ends) - 1, device, behind)
 
@@ -215,15 +211,13 @@ class ProgramClock:
 
     def took(self, storage: Storage, low: int, high: int) -> None:
         """Note that the program has waited until a flag had a value, and report a stale one."""
-        known, (name, rank) = self._known, self._known.names[self._number]
-        waiter = Waiter(
-            self._launch, name.partition(" of ")[2], f"{name} of rank {rank}", user_site()
-        )
+        known, name = self._known, self._known.names[self._number]
+        waiter = Waiter(self._launch, name.kernel, str(name), user_site())
         before = known.signals.take(storage, low, high, waiter)
         if before is not None:
-            error = stale(known.checker.now_ps, rank, (before, waiter), storage)
-            place = ("stale signal", waiter.kernel, waiter.site)
-            known.checker.note(error, place, is_proved=False)
+            error = stale(known.checker.now_ps, name.rank, (before, waiter), storage)
+            alike = ("stale signal", waiter.kernel, waiter.site)
+            known.checker.note(error, alike, is_proved=False)
 
     # ---- order ----
 
@@ -235,13 +229,13 @@ class ProgramClock:
         self._clock[self._number] += 1
 
     def atomic(
-        self, storage: Storage, places: Array, itemsize: int, order: Order | None, *, hands: bool
+        self, storage: Storage, index: Array, itemsize: int, order: Order | None, *, hands: bool
     ) -> None:
         """Take over what an atomic's flags carry, and hand over.
 
         Args:
             storage: Where the flags are.
-            places: Which elements.
+            index: Which elements.
             itemsize: Their size.
             order: How it orders; None is a relaxed look of any scope.
             hands: Whether it writes.
@@ -251,8 +245,8 @@ class ProgramClock:
         is_wide = order is None or order.scope == "sys"
         scopes = (self._device, _SYS) if is_wide else (self._device,)
         carried: Clock = {}
-        for place in np.unique(places).tolist():
-            by_scope = flags.setdefault(place * itemsize, {})
+        for element in np.unique(index).tolist():
+            by_scope = flags.setdefault(element * itemsize, {})
             for scope in scopes:
                 clock = by_scope.setdefault(scope, {})
                 join(carried, clock)
@@ -278,57 +272,57 @@ class ProgramClock:
 
     # ---- accesses ----
 
-    def loads(self, storage: Storage, places: Array, itemsize: int) -> None:
+    def loads(self, storage: Storage, index: Array, itemsize: int) -> None:
         """Check a load against the stores of other programs, and remember it.
 
         Raises:
             RaceError: One is not ordered before it, and races are errors.
         """
         if self.looks:
-            self.atomic(storage, places, itemsize, None, hands=False)
+            self.atomic(storage, index, itemsize, None, hands=False)
             return
-        if not places.size:
+        if not index.size:
             return
-        first = places.reshape(-1) * itemsize
+        first = index.reshape(-1) * itemsize
         shadow = self._known.shadows.get(storage)
         if shadow is not None:
-            self._check(storage, shadow, (first, itemsize), "reads")
+            self._check(storage, shadow, _Elements(first, itemsize), "reads")
         reads = self._known.reads.get(storage)
         if reads is None:
             reads = self._known.reads[storage] = Reads()
         site = self._known.site_number()
         reads.add(first, itemsize, self._number, self._clock[self._number], site)
 
-    def stores(self, storage: Storage, places: Array, values: Array) -> None:
+    def stores(self, storage: Storage, index: Array, values: Array) -> None:
         """Check a store against those of other programs of other values, and remember it.
 
         Raises:
             RaceError: One is not ordered before it, and races are errors.
         """
         if self.signal is not None:
-            self.atomic(storage, places, values.dtype.itemsize, self.signal, hands=True)
+            self.atomic(storage, index, values.dtype.itemsize, self.signal, hands=True)
             return
         shadow = self._known.shadows.get(storage)
         if shadow is None:
             shadow = self._known.shadows[storage] = _Shadow(storage)
         itemsize = values.dtype.itemsize
-        first = places.reshape(-1) * itemsize
-        flat = np.ascontiguousarray(np.broadcast_to(values, places.shape)).reshape(-1)
+        first = index.reshape(-1) * itemsize
+        flat = np.ascontiguousarray(np.broadcast_to(values, index.shape)).reshape(-1)
         new = flat.view(np.uint8).reshape(-1, itemsize)
-        index = first[:, None] + np.arange(itemsize)
-        is_past = self._is_past(shadow.writers[index])
-        held = shadow.values[index]
-        held[is_past] = storage.array(np.dtype(np.uint8))[index[is_past]]
+        byte = first[:, None] + np.arange(itemsize)
+        is_past = self._is_past(shadow.writers[byte])
+        held = shadow.values[byte]
+        held[is_past] = storage.array(np.dtype(np.uint8))[byte[is_past]]
         differs = (held != new).any(axis=1)
         if differs.any():
-            self._check(storage, shadow, (first[differs], itemsize), "writes")
+            self._check(storage, shadow, _Elements(first[differs], itemsize), "writes")
             self._check_reads(storage, first[differs], itemsize)
         shadow.finest = min(shadow.finest, itemsize)
-        shadow.values[index] = new
-        shadow.writers[index] = self._number
-        shadow.epochs[index] = self._clock[self._number]
-        shadow.sites[index] = self._known.site_number()
-        shadow.idle[index] = (is_past.all(axis=1) & ~differs)[:, None]
+        shadow.values[byte] = new
+        shadow.writers[byte] = self._number
+        shadow.epochs[byte] = self._clock[self._number]
+        shadow.sites[byte] = self._known.site_number()
+        shadow.idle[byte] = (is_past.all(axis=1) & ~differs)[:, None]
 
     def _is_past(self, writers: Array) -> Array:
         """Return where bytes were stored by nobody, or before this program's launch.
@@ -344,9 +338,7 @@ class ProgramClock:
                 found |= writers == writer
         return found
 
-    def _check(
-        self, storage: Storage, shadow: _Shadow, elements: tuple[Array, int], verb: str
-    ) -> None:
+    def _check(self, storage: Storage, shadow: _Shadow, elements: _Elements, verb: str) -> None:
         """Check elements, given as their first bytes and their size, against who stored them."""
         first, itemsize = elements
         if shadow.finest < itemsize:
@@ -377,25 +369,17 @@ class ProgramClock:
     ) -> None:
         """Report a race of this program with what another one did before."""
         known, (before, verb) = self._known, verbs
-        first = _access(known.names[other], before, known.sites[site_number])
-        second = _access(known.names[self._number], verb, user_site())
-        made = storage.site()
+        names = known.names[other], known.names[self._number]
+        sites = known.sites[site_number], user_site()
         error = ProgramRaceError(
             known.checker.now_ps,
-            known.names[self._number][1],
-            first,
-            second,
-            None if made is None else str(made.line()),
+            names[1].rank,
+            access_at(str(names[0]), before, sites[0]),
+            access_at(str(names[1]), verb, sites[1]),
+            created_at(storage),
         )
-        both = (known.names[other], known.names[self._number])
-        kernels = [name.partition(" of ")[2] for name, _ in both]  # Once for all their programs.
-        place = (*kernels, known.sites[site_number], user_site(), *verbs)
-        known.checker.note(error, place)
-
-
-def _access(name: tuple[str, int | None], verb: str, site: CallSite | None) -> RaceAccess:
-    file, line = (None, None) if site is None else site.line()
-    return RaceAccess(f"{name[0]} of rank {name[1]}", verb, "", file, line)
+        # Once for all programs of their kernels.
+        known.checker.note(error, (*(name.kernel for name in names), *sites, *verbs))
 
 
 _by_checker: WeakKeyDictionary[RaceChecker, ProgramRaces] = WeakKeyDictionary()

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from simrank.engine import user_site
-from simrank.errors import RaceAccess
-from simrank.kernels.races.happens import ProgramRaceError
+from simrank.kernels.races.findings import ProgramRaceError, access_at, created_at
 
 if TYPE_CHECKING:
     from simrank.device.memory import Storage
@@ -63,12 +62,12 @@ class LaunchStores:
         self._shadows: dict[int, _Shadow] = {}
         self._sites: list[CallSite | None] = []
 
-    def note(self, storage: Storage, places: Any, values: Any, owners: Array) -> None:
+    def note(self, storage: Storage, index: Array, values: Array, owners: Array) -> None:
         """Note a store of elements; it counts once its batch has come to its end."""
-        index = np.atleast_1d(np.asarray(places)).reshape(-1)
-        typed = np.ascontiguousarray(np.broadcast_to(values, np.shape(places))).reshape(-1)
-        raw = typed.view(np.uint8).reshape(len(index), -1)
-        first = index * raw.shape[1]
+        flat = np.atleast_1d(np.asarray(index)).reshape(-1)
+        typed = np.ascontiguousarray(np.broadcast_to(values, np.shape(index))).reshape(-1)
+        raw = typed.view(np.uint8).reshape(len(flat), -1)
+        first = flat * raw.shape[1]
         self._new.append(_Store(storage, first, raw, owners.reshape(-1), user_site()))
 
     def drop(self) -> None:
@@ -113,22 +112,19 @@ class LaunchStores:
         wrong = others & (shadow.values[index] != store.raw)
         if wrong.any():
             lane, byte = np.argwhere(wrong)[0].tolist()
-            place = index[lane, byte]
-            site = self._sites[int(shadow.sites[place])]
-            self._report(store, int(shadow.owners[place]), int(store.owners[lane]), site)
+            wrong_byte = index[lane, byte]
+            site = self._sites[int(shadow.sites[wrong_byte])]
+            self._report(store, int(shadow.owners[wrong_byte]), int(store.owners[lane]), site)
 
     def _report(self, store: _Store, first: int, second: int, site: CallSite | None) -> None:
-        made = store.storage.site()
         error = ProgramRaceError(
             self._checker.now_ps,
             self._rank,
-            self._access(first, site),
-            self._access(second, store.site),
-            None if made is None else str(made.line()),
+            access_at(self._name(first), "writes", site),
+            access_at(self._name(second), "writes", store.site),
+            created_at(store.storage),
         )
         self._checker.note(error, (self._kernel, site, store.site, "stores of one launch"))
 
-    def _access(self, program: int, site: CallSite | None) -> RaceAccess:
-        file, line = (None, None) if site is None else site.line()
-        name = f"program {program} of kernel '{self._kernel}' of rank {self._rank}"
-        return RaceAccess(name, "writes", "", file, line)
+    def _name(self, program: int) -> str:
+        return f"program {program} of kernel '{self._kernel}' of rank {self._rank}"

@@ -14,7 +14,7 @@ _FIRST_ROWS = 64
 
 
 class Reads:
-    """Loads of one storage, a row for each place in the source, program and range of bytes.
+    """Loads of one storage, a row for each line of the source, program and range of bytes.
 
     A row counts for every byte of its range unless the load left some out; then it has a list.
     """
@@ -38,7 +38,7 @@ class Reads:
             itemsize: Bytes of an element.
             reader: The program.
             epoch: When, on the program's own clock.
-            site: Number of the place in the source.
+            site: Number of the line of the source.
         """
         low, high = int(first.min()), int(first.max()) + itemsize
         is_dense = high - low == first.size * itemsize
@@ -76,9 +76,9 @@ class Reads:
         if scattered is None:
             inside = (first + itemsize > self._low[row]) & (first < self._high[row])
             return bool(inside.any())
-        places, size = scattered
-        num_before = np.searchsorted(places, first + itemsize)
-        return bool((num_before > np.searchsorted(places, first - size, side="right")).any())
+        starts, size = scattered
+        num_before = np.searchsorted(starts, first + itemsize)
+        return bool((num_before > np.searchsorted(starts, first - size, side="right")).any())
 
     def forget(self, is_over: Callable[[int], bool]) -> None:
         """Drop the loads of programs that nothing that runs can race with any more."""

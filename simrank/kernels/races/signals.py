@@ -7,44 +7,11 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from simrank.errors import RaceAccess, RaceError, at_text, us_text
+from simrank.kernels.races.findings import ProgramFindingError, access_at, created_at
 
 if TYPE_CHECKING:
     from simrank.device.memory import Storage
     from simrank.engine import CallSite
-
-
-class ProgramFindingError(RaceError):
-    """Two programs of kernels did what may go wrong on hardware; its text has a line for each.
-
-    Attributes:
-        time_ps: Simulated time of what the second one did.
-        rank: Whose program that was.
-        first, second: What they did; `name` says which program of which rank.
-        created_at: Where the memory was allocated, as `file.py:line`, or None.
-    """
-
-    def __init__(
-        self,
-        time_ps: int,
-        rank: int | None,
-        first: RaceAccess,
-        second: RaceAccess,
-        created_at: str | None,
-    ) -> None:
-        super().__init__(time_ps, rank, first, second, created_at)
-        made = "" if created_at is None else f" (allocated at {created_at})"
-        done = [f"  {a.name} {a.verb}{at_text(a.file, a.line)}" for a in (first, second)]
-        lines = [f"{self._head(us_text(time_ps))}{made}", *done, f"  to fix: {self._advice()}"]
-        self.args = ("\n".join(lines),)
-
-    def _head(self, time: str) -> str:
-        """Return what happened at a time."""
-        raise NotImplementedError
-
-    def _advice(self) -> str:
-        """Return what to do about it."""
-        raise NotImplementedError
 
 
 class StaleSignalError(ProgramFindingError):
@@ -100,7 +67,7 @@ class Signals:
         """Note that a wait for a value of bytes `low` to `high`, exclusive, is over.
 
         Returns:
-            Who took the same signal in an earlier launch of the same kernel at the same place.
+            Who took the same signal in an earlier launch of the same kernel at the same line.
         """
         flags = self._taken.setdefault(storage, {})
         before = flags.get((low, high))
@@ -124,16 +91,10 @@ def stale(
     time_ps: int, rank: int | None, waiters: tuple[Waiter, Waiter], storage: Storage
 ) -> StaleSignalError:
     """Return the finding that two waits took one signal."""
-    made = storage.site()
-    return StaleSignalError(
-        time_ps, rank, _access(waiters[0], "waited"), _access(waiters[1], "waits"),
-        None if made is None else str(made.line()),
-    )  # fmt: skip
-
-
-def _access(waiter: Waiter, verb: str) -> RaceAccess:
-    file, line = (None, None) if waiter.site is None else waiter.site.line()
-    return RaceAccess(waiter.name, verb, "", file, line)
+    before, after = waiters
+    first = access_at(before.name, "waited", before.site)
+    second = access_at(after.name, "waits", after.site)
+    return StaleSignalError(time_ps, rank, first, second, created_at(storage))
 
 
 def _bytes(storage: Storage, low: int, high: int) -> bytes:

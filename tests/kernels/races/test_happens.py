@@ -13,7 +13,8 @@ tl = pytest.importorskip("triton.language")
 
 from simrank.kernels import channels  # noqa: E402 - it needs triton
 from simrank.kernels.algorithms import KernelAlgorithm  # noqa: E402
-from simrank.kernels.races.happens import ProgramRaceError, races_of  # noqa: E402
+from simrank.kernels.races.findings import ProgramRaceError  # noqa: E402
+from simrank.kernels.races.happens import races_of  # noqa: E402
 
 from .. import published  # noqa: E402
 

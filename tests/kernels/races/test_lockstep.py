@@ -3,7 +3,7 @@
 import pytest
 
 from simrank.errors import SpawnException
-from simrank.kernels.races.happens import ProgramRaceError
+from simrank.kernels.races.findings import ProgramRaceError
 
 triton = pytest.importorskip("triton")
 tl = pytest.importorskip("triton.language")
