@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from simrank.hardware.gemm import gemm_ps
 from simrank.hardware.roofline import peak_flops
 from simrank.kernels import machine
-from simrank.kernels.machine import Statistics
+from simrank.kernels.machine import Extent, Statistics
 from simrank.units import ceil_ps
 
 if TYPE_CHECKING:
@@ -182,7 +182,7 @@ class TimedStatistics(Statistics):
         storage: Storage,
         num_lanes: int,
         num_active: int,
-        extent: tuple[int, int, int],
+        extent: Extent,
         *,
         writes: bool,
     ) -> None:
@@ -190,7 +190,7 @@ class TimedStatistics(Statistics):
         super().count(storage, num_lanes, num_active, extent, writes=writes)
         sync = machine.now().sync
         if sync is not None:
-            sync.charge_access(storage, num_active * extent[2], writes=writes)
+            sync.charge_access(storage, num_active * extent.itemsize, writes=writes)
 
     def count_flops(self, name: str, num_flops: int, num_outputs: int) -> None:
         """Count a dot, and charge it to the program that runs now."""

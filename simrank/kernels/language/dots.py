@@ -69,7 +69,7 @@ def dot(
     if acc is not None:
         found = found + acc.values
     _count(input, found)
-    return Block(found if result.round is None else result.round(found), result)
+    return Block(result.rounded(found), result)
 
 
 def _of_more_dims(first: Block, second: Block, acc: Any, precision: str, out_dtype: Any) -> Block:

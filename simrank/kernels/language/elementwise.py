@@ -31,7 +31,7 @@ def _pair(first: Any, second: Any, *, divides: bool = False) -> tuple[Any, Any, 
 
 
 def _rounded(values: Any, element: ElementType) -> Block:
-    return Block(values if element.round is None else element.round(values), element)
+    return Block(element.rounded(values), element)
 
 
 def add(x: Any, y: Any, sanitize_overflow: bool = True) -> Block:

@@ -61,9 +61,7 @@ def sum_(input: Any, axis: Any = None, keep_dims: bool = False, dtype: Any = Non
     block = cast_to(block, element)
     values, along = _along(block, axis)
     found = values.sum(axis=along, dtype=element.compute)
-    if element.round is not None:
-        found = element.round(found)
-    return Block(_kept(found, block, axis, keep_dims=keep_dims), element)
+    return Block(_kept(element.rounded(found), block, axis, keep_dims=keep_dims), element)
 
 
 def _sum_type(own: ElementType, dtype: Any) -> ElementType:
@@ -249,8 +247,7 @@ def _cumulative(ufunc: np.ufunc) -> Callable[..., Block]:
         along = _axis(block, axis)
         values = np.flip(block.values, along) if reverse else block.values
         found = ufunc.accumulate(values, axis=along, dtype=element.compute)
-        if element.round is not None:
-            found = element.round(found)
+        found = element.rounded(found)
         return Block(np.flip(found, along) if reverse else found, element)
 
     return scan

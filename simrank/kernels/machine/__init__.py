@@ -17,10 +17,11 @@ from simrank.kernels.machine.now import (
     set_running,
 )
 from simrank.kernels.machine.order import Order
-from simrank.kernels.machine.statistics import Statistics
+from simrank.kernels.machine.statistics import Extent, Statistics
 
 __all__ = [
     "Effects",
+    "Extent",
     "Options",
     "Order",
     "Programs",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -14,6 +14,14 @@ if TYPE_CHECKING:
     from simrank.kernels.machine.profile import KernelProfile
 
 Array = np.ndarray[Any, Any]
+
+
+class Extent(NamedTuple):
+    """The elements that an access touches, from the lowest to the highest, and their size."""
+
+    low: int
+    high: int
+    itemsize: int
 
 
 class Traffic:
@@ -70,7 +78,7 @@ class Statistics:
         storage: Storage,
         num_lanes: int,
         num_active: int,
-        extent: tuple[int, int, int],
+        extent: Extent,
         *,
         writes: bool,
     ) -> None:
@@ -80,7 +88,7 @@ class Statistics:
             storage: What was touched.
             num_lanes: Lanes of the access, in all programs.
             num_active: Those that were not masked off.
-            extent: (lowest, highest, bytes) of the elements touched.
+            extent: The elements touched.
             writes: Whether it wrote.
         """
         self.num_steps += 1
@@ -92,10 +100,8 @@ class Statistics:
             traffic.written_bytes += num_active * itemsize
         else:
             traffic.read_bytes += num_active * itemsize
-        low *= itemsize
-        high = (high + 1) * itemsize
-        traffic.low = min(traffic.low, low)
-        traffic.high = max(traffic.high, high)
+        traffic.low = min(traffic.low, low * itemsize)
+        traffic.high = max(traffic.high, (high + 1) * itemsize)
         self.num_lanes += num_lanes
         self.num_masked_lanes += num_lanes - num_active
         if self.profile is not None:

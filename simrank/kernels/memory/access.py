@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from simrank.kernels import machine
+from simrank.kernels.machine import Extent
 from simrank.kernels.memory import illegal
-from simrank.kernels.memory.addresses import element_at, launch_view, pointee, segments
-from simrank.kernels.memory.illegal import Lanes
+from simrank.kernels.memory.addresses import element_at, launch_view, pointee, segments_of
+from simrank.kernels.memory.illegal import Asked
 from simrank.kernels.values.block import Anchor, Block, as_block, cast_to
 from simrank.kernels.values.broadcasting import aligned, common_shape, with_axes
 from simrank.kernels.values.types import int1
@@ -25,6 +26,20 @@ _ndarray = np.ndarray
 _SMALL = 64  # elements; below it fancy indexing is faster than `take` (measured)
 
 
+class _Store(NamedTuple):
+    """A store as it was asked for.
+
+    Attributes:
+        asked: Its lanes.
+        copies: How many programs each lane stands for.
+        owners: Which program does each lane; None where nobody looks for races.
+    """
+
+    asked: Asked
+    copies: int
+    owners: Array | None
+
+
 def load(pointer: Block, mask: Any, other: Any) -> Block:
     """Return what a block of pointers points to; `other` where masked off."""
     programs = machine.now()
@@ -32,11 +47,11 @@ def load(pointer: Block, mask: Any, other: Any) -> Block:
     element = pointee(pointer)
     if mask is None and pointer.base is not None and type(pointer.values) is not _ndarray:
         return Block(_gather_one(programs, pointer.base, int(pointer.values), element), element)
-    places, active = _lanes(pointer, None, mask)
+    targets, active = _lanes(pointer, None, mask)
     if pointer.base is not None:
-        values = _gather(programs, pointer.base, places, active, element)
+        values = _gather(programs, pointer.base, targets, active, element)
     else:
-        values = _gather_anywhere(programs, places, active, element)
+        values = _gather_anywhere(programs, targets, active, element)
     if active is not None:
         values = _masked(programs, values, active, other, element)
     return Block(values, element)
@@ -48,82 +63,81 @@ def store(pointer: Block, value: Any, mask: Any) -> None:
     machine.require_all(programs)
     element = pointee(pointer)
     block = cast_to(as_block(value), element)
-    places, active = _lanes(pointer, block.values, mask)
+    targets, active = _lanes(pointer, block.values, mask)
     values = block.values
-    lanes = Lanes(places, active, "store")
-    copies = _copies(programs, places)
-    owners = None if programs.stores is None else _owners(programs, places, values, active)
-    if type(places) is _ndarray:
-        if type(values) is not _ndarray or values.shape != places.shape:
-            values = np.broadcast_to(aligned(places, values)[1], places.shape)
+    owners = None if programs.stores is None else _owners(programs, targets, values, active)
+    asked = _Store(Asked(targets, active, "store"), _copies(programs, targets), owners)
+    if type(targets) is _ndarray:
+        if type(values) is not _ndarray or values.shape != targets.shape:
+            values = np.broadcast_to(aligned(targets, values)[1], targets.shape)
         if active is not None:
-            places, values = places[active], values[active]
+            targets, values = targets[active], values[active]
     elif active is not None and not active:
         return
     if pointer.base is not None:
-        _scatter(programs, pointer.base, places, values, element, (lanes, copies, owners))
+        _scatter(programs, pointer.base, targets, values, element, asked)
     else:
-        _scatter_anywhere(programs, places, values, element, (copies, owners))
+        _scatter_anywhere(programs, targets, values, element, asked)
 
 
-def _owners(programs: Programs, places: Any, values: Any, active: Any) -> Array:
+def _owners(programs: Programs, targets: Any, values: Any, active: Any) -> Array:
     """Return which program does each lane of a store; the last where all do the same."""
     ids = programs.ids
-    if type(places) is not _ndarray:
+    if type(targets) is not _ndarray:
         return ids if type(values) is _ndarray and len(values) == len(ids) else ids[-1:]
-    rows = ids if len(places) == len(ids) else ids[-1:]
-    spread = np.broadcast_to(rows.reshape((-1,) + (1,) * (places.ndim - 1)), places.shape)
+    rows = ids if len(targets) == len(ids) else ids[-1:]
+    spread = np.broadcast_to(rows.reshape((-1,) + (1,) * (targets.ndim - 1)), targets.shape)
     return spread if active is None else spread[active]
 
 
-def _copies(programs: Programs, places: Any) -> int:
+def _copies(programs: Programs, targets: Any) -> int:
     """Return how many programs each lane of an access stands for."""
-    return len(programs.ids) if type(places) is not _ndarray or len(places) == 1 else 1
+    return len(programs.ids) if type(targets) is not _ndarray or len(targets) == 1 else 1
 
 
 def _scatter_anywhere(
-    programs: Programs, places: Any, values: Any, element: ElementType, asked: tuple[int, Any]
+    programs: Programs, addresses: Any, values: Any, element: ElementType, asked: _Store
 ) -> None:
     """Store to addresses that may lie in several storages, of several devices."""
-    copies, owners = asked
-    for storage, chosen, own in segments(programs, places, element):
-        part = values if chosen is None else values[chosen]
-        lanes = Lanes(own, None, "store")
-        mine = owners if owners is None or chosen is None else owners[chosen]
-        _scatter(programs, storage, own, part, element, (lanes, copies, mine))
+    for storage, chosen, index in segments_of(programs, addresses, element):
+        own, owners = values, asked.owners
+        if chosen is not None:
+            own, owners = values[chosen], None if owners is None else owners[chosen]
+        inside = _Store(Asked(index, None, "store"), asked.copies, owners)
+        _scatter(programs, storage, index, own, element, inside)
 
 
 def _lanes(pointer: Block, values: Any, mask: Any) -> tuple[Any, Any]:
-    """Return the places of an access and its active lanes, broadcast to one shape.
+    """Return the targets of an access and its active lanes, broadcast to one shape.
 
     The active lanes are None where none is masked off.
 
     Raises:
         ValueError: Shapes or the mask's type do not go together, in Triton's words.
     """
-    places = pointer.values
+    targets = pointer.values
     active = None if mask is None else _active(mask)
-    is_block = type(places) is _ndarray
+    is_block = type(targets) is _ndarray
     if active is None and values is None:
-        return places, None
-    shape = places.shape if is_block else None
+        return targets, None
+    shape = targets.shape if is_block else None
     if (active is None or (type(active) is _ndarray and active.shape == shape)) and (
         type(values) is not _ndarray or values.shape == shape
     ):
-        return places, active
+        return targets, active
     _check_lanes(pointer, values, active)
-    arrays = [a for a in (places, values, active) if type(a) is _ndarray]
+    arrays = [a for a in (targets, values, active) if type(a) is _ndarray]
     if not arrays:
-        return places, active
+        return targets, active
     for array in arrays[1:] if is_block else ():
         common_shape(tuple(pointer.shape), array.shape[1:])  # Else it says so in Triton's words.
     num_axes = max(array.ndim for array in arrays)
     wide = [with_axes(array, num_axes) for array in arrays]
     common = np.broadcast_shapes(*(array.shape for array in wide))
-    places = np.broadcast_to(with_axes(places, num_axes), common)
+    targets = np.broadcast_to(with_axes(targets, num_axes), common)
     if active is not None:
         active = np.broadcast_to(with_axes(active, num_axes), common)
-    return places, active
+    return targets, active
 
 
 def _active(mask: Any) -> Any:
@@ -157,41 +171,41 @@ def _check_lanes(pointer: Block, values: Any, active: Any) -> None:
 def _gather(
     programs: Programs,
     base: Storage | Anchor,
-    places: Any,
+    index: Any,
     active: Any,
     element: ElementType,
     copies: int = 0,
 ) -> Any:
-    """Load from one storage; `copies` as `_copies` says of places that have lost their rows."""
-    if type(places) is not _ndarray:
+    """Load from one storage; `copies` as `_copies` says of index that have lost their rows."""
+    if type(index) is not _ndarray:
         if active is not None:  # It is not, else it would be None.
             programs.statistics.count_masked(len(programs.ids))
             return element.compute.type(0)
-        return _gather_one(programs, base, int(places), element)
+        return _gather_one(programs, base, int(index), element)
     storage = base.storage if isinstance(base, Anchor) else base
     view = launch_view(programs, storage, element.carrier)
     statistics = programs.statistics
-    num_active, copies = places.size, copies or _copies(programs, places)
+    num_active, copies = index.size, copies or _copies(programs, index)
     if active is not None:
         num_active = int(np.count_nonzero(active))
         if not num_active:
-            statistics.count_masked(places.size * copies)
-            return np.zeros(places.shape, element.compute)
-        given, places = places, np.where(active, places, places.flat[int(active.argmax())])
-    low, high = int(np.minimum.reduce(places, None)), int(np.maximum.reduce(places, None))
+            statistics.count_masked(index.size * copies)
+            return np.zeros(index.shape, element.compute)
+        given, index = index, np.where(active, index, index.flat[int(active.argmax())])
+    low, high = int(np.minimum.reduce(index, None)), int(np.maximum.reduce(index, None))
     if low < 0 or high >= len(view):
-        given = places if active is None else given
+        given = index if active is None else given
         if isinstance(base, Anchor):
             return _gather_anywhere(programs, _absolute(base, given, element), active, element)
-        wrong = Lanes(given, active, "load")
+        wrong = Asked(given, active, "load")
         raise illegal.outside(programs, storage, wrong, element)
-    statistics.note_block(places.size // len(places))
-    extent = low, high, element.itemsize
-    statistics.count(storage, places.size * copies, num_active * copies, extent, writes=False)
+    statistics.note_block(index.size // len(index))
+    extent = Extent(low, high, element.itemsize)
+    statistics.count(storage, index.size * copies, num_active * copies, extent, writes=False)
     if programs.sync is not None:
         itemsize = element.itemsize
-        programs.sync.loaded(storage, low * itemsize, (high + 1) * itemsize, places, itemsize)
-    found = view[places] if places.size < _SMALL else view.take(places, mode="clip")
+        programs.sync.loaded(storage, low * itemsize, (high + 1) * itemsize, index, itemsize)
+    found = view[index] if index.size < _SMALL else view.take(index, mode="clip")
     return _arrived(found, element)
 
 
@@ -206,9 +220,9 @@ def _gather_one(
         if isinstance(base, Anchor):
             elsewhere = element_at(programs, base.address + index * itemsize, element)
             return _gather_one(programs, *elsewhere, element)
-        raise illegal.outside(programs, storage, Lanes(np.int64(index), None, "load"), element)
+        raise illegal.outside(programs, storage, Asked(np.int64(index), None, "load"), element)
     total = len(programs.ids)
-    programs.statistics.count(storage, total, total, (index, index, itemsize), writes=False)
+    programs.statistics.count(storage, total, total, Extent(index, index, itemsize), writes=False)
     if programs.sync is not None:
         begin = index * itemsize
         own = np.array([index])
@@ -218,9 +232,9 @@ def _gather_one(
     return _arrived(view[index : index + 1], element)[0]
 
 
-def _absolute(base: Anchor, places: Any, element: ElementType) -> Any:
+def _absolute(base: Anchor, index: Any, element: ElementType) -> Any:
     """Return addresses of what has left an anchor's storage."""
-    return places * np.int64(element.itemsize) + np.int64(base.address)
+    return index * np.int64(element.itemsize) + np.int64(base.address)
 
 
 def _arrived(found: Array, element: ElementType) -> Array:
@@ -259,77 +273,74 @@ def _poison(element: ElementType) -> Any:
 def _scatter(
     programs: Programs,
     base: Storage | Anchor,
-    places: Any,
+    index: Any,
     values: Any,
     element: ElementType,
-    asked: tuple[Lanes, int, Any],
+    asked: _Store,
 ) -> None:
-    """Store to one storage.
-
-    `asked` is what was asked for, by how many programs each lane, and by which.
-    """
+    """Store to one storage."""
     lanes, copies, owners = asked
     storage = base.storage if isinstance(base, Anchor) else base
     view = launch_view(programs, storage, element.memory)
     num_lanes = num_active = 1
-    if type(places) is not _ndarray:
-        low = high = int(places)
+    if type(index) is not _ndarray:
+        low = high = int(index)
     else:
-        num_active = places.size
+        num_active = index.size
         num_lanes = num_active if lanes.active is None else lanes.active.size
         if not num_active:
             programs.statistics.count_masked(num_lanes * copies)
             return
-        low, high = int(np.minimum.reduce(places, None)), int(np.maximum.reduce(places, None))
+        low, high = int(np.minimum.reduce(index, None)), int(np.maximum.reduce(index, None))
     if low < 0 or high >= len(view):
         if isinstance(base, Anchor):
-            elsewhere = _absolute(base, places, element)
-            _scatter_anywhere(programs, elsewhere, values, element, (copies, owners))
+            elsewhere = _absolute(base, index, element)
+            _scatter_anywhere(programs, elsewhere, values, element, asked)
             return
         raise illegal.outside(programs, storage, lanes, element)
-    extent = (low, high, element.itemsize)
+    extent = Extent(low, high, element.itemsize)
     statistics = programs.statistics
     statistics.count(storage, num_lanes * copies, num_active * copies, extent, writes=True)
     if programs.stores is not None and owners is not None:
-        _note(programs.stores, storage, places, np.asarray(values, view.dtype), owners)
-    if type(places) is not _ndarray and type(values) is _ndarray:
+        _note(programs.stores, storage, index, np.asarray(values, view.dtype), owners)
+    if type(index) is not _ndarray and type(values) is _ndarray:
         values = values.reshape(-1)[-1]  # Every program writes here; the last one stays.
     if programs.sync is not None:
-        _publish(programs.sync, storage, view, places, values, extent)
+        _publish(programs.sync, storage, view, index, values, extent)
         return
     if storage.device is not programs.device:
         raise machine.PublishedError
     if programs.undo is not None:
-        programs.undo.append((view, places, view[places]))
-    view[places] = values
+        programs.undo.append((view, index, view[index]))
+    view[index] = values
 
 
-def _note(stores: StoreLog, storage: Storage, places: Any, values: Array, owners: Array) -> None:
-    """Note a store for race checks, lane by lane also where all programs store to one place."""
-    if type(places) is not _ndarray and values.size > 1:
+def _note(stores: StoreLog, storage: Storage, index: Any, values: Array, owners: Array) -> None:
+    """Note a store for race checks, lane by lane also where all programs store to one element."""
+    if type(index) is not _ndarray and values.size > 1:
         values = values.reshape(-1)
-        places = np.full(values.shape, places)
-    stores.note(storage, places, values, owners)
+        index = np.full(values.shape, index)
+    stores.note(storage, index, values, owners)
 
 
 def _publish(
     sync: Sync,
     storage: Storage,
     view: Array,
-    places: Any,
+    index: Any,
     values: Any,
-    extent: tuple[int, int, int],
+    extent: Extent,
 ) -> None:
     """Write where others may see it, at the program's own time."""
     low, high, itemsize = extent
     bytes_touched = low * itemsize, (high + 1) * itemsize
     if sync.races is not None:
         given = np.asarray(values, view.dtype)
-        sync.races.stores(storage, np.atleast_1d(np.asarray(places)), given)
+        sync.races.stores(storage, np.atleast_1d(np.asarray(index)), given)
     if sync.writes(storage):
-        sync.put(storage, view, places, values, bytes_touched)
+        sync.put(storage, view, index, values, bytes_touched)
     else:
-        view[places] = values
+        view[index] = values
         sync.wrote(storage, *bytes_touched)
 
 
@@ -338,36 +349,36 @@ def _publish(
 
 def _gather_anywhere(
     programs: Programs,
-    places: Any,
+    addresses: Any,
     active: Any,
     element: ElementType,
 ) -> Any:
     """Load from addresses that may lie in several storages, of several devices."""
-    if type(places) is not _ndarray:
+    if type(addresses) is not _ndarray:
         if active is not None and not active:
             return element.compute.type(0)
-        return _gather_one(programs, *element_at(programs, int(places), element), element)
+        return _gather_one(programs, *element_at(programs, int(addresses), element), element)
     if active is None:
-        return _gather_all(programs, places, element)
-    found = np.zeros(places.shape, element.compute)
-    chosen_places, copies = places[active].reshape(-1), _copies(programs, places)
-    flat = np.zeros(chosen_places.size, element.compute)
-    for storage, chosen, own in segments(programs, chosen_places, element):
+        return _gather_all(programs, addresses, element)
+    found = np.zeros(addresses.shape, element.compute)
+    own_addresses, copies = addresses[active].reshape(-1), _copies(programs, addresses)
+    flat = np.zeros(own_addresses.size, element.compute)
+    for storage, chosen, index in segments_of(programs, own_addresses, element):
         flat[slice(None) if chosen is None else chosen] = _gather(
-            programs, storage, own, None, element, copies
+            programs, storage, index, None, element, copies
         )
     found[active] = flat
     return found
 
 
-def _gather_all(programs: Programs, places: Array, element: ElementType) -> Array:
+def _gather_all(programs: Programs, addresses: Array, element: ElementType) -> Array:
     """Load from addresses none of which is masked off: nearly always of one storage."""
-    parts = list(segments(programs, places, element))
+    parts = list(segments_of(programs, addresses, element))
     if len(parts) == 1:
-        storage, _, own = parts[0]
-        loaded: Array = _gather(programs, storage, own, None, element)
+        storage, _, index = parts[0]
+        loaded: Array = _gather(programs, storage, index, None, element)
         return loaded
-    found, copies = np.zeros(places.shape, element.compute), _copies(programs, places)
-    for storage, chosen, own in parts:
-        found[chosen] = _gather(programs, storage, own, None, element, copies)
+    found, copies = np.zeros(addresses.shape, element.compute), _copies(programs, addresses)
+    for storage, chosen, index in parts:
+        found[chosen] = _gather(programs, storage, index, None, element, copies)
     return found

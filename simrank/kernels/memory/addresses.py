@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from simrank.kernels.memory import illegal
-from simrank.kernels.memory.illegal import Lanes
+from simrank.kernels.memory.illegal import Asked
 from simrank.kernels.values.block import Block
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def launch_view(programs: Programs, storage: Storage, dtype: np.dtype[Any]) -> A
 
 
 def check_bounds(
-    programs: Programs, storage: Storage, places: Array, element: ElementType, what: str
+    programs: Programs, storage: Storage, index: Array, element: ElementType, what: str
 ) -> None:
     """Raise unless elements lie in a storage.
 
@@ -59,57 +59,81 @@ def check_bounds(
         IllegalAccessError: One does not.
     """
     num_elements = storage.size_bytes // element.itemsize
-    if places.size and (places.min() < 0 or places.max() >= num_elements):
-        raise illegal.outside(programs, storage, Lanes(places, None, what), element)
+    if index.size and (index.min() < 0 or index.max() >= num_elements):
+        raise illegal.outside(programs, storage, Asked(index, None, what), element)
 
 
-def segments(
+class Segment(NamedTuple):
+    """Addresses that lie in one storage.
+
+    Attributes:
+        storage: It.
+        chosen: Which of the addresses; None for all.
+        offsets: The elements of the storage that they mean.
+    """
+
+    storage: Storage
+    chosen: Any
+    offsets: Any
+
+
+class Element(NamedTuple):
+    """One element of a storage, by its offset in elements."""
+
+    storage: Storage
+    offset: int
+
+
+def segments_of(
     programs: Programs,
-    places: Any,
+    addresses: Any,
     element: ElementType,
-) -> Iterator[tuple[Storage, Any, Any]]:
-    """Yield the storages that addresses lie in: storage, which of them, and element offsets.
+) -> Iterator[Segment]:
+    """Yield the storages that addresses lie in.
 
     Raises:
         IllegalAccessError: An address is of no storage, or not aligned.
     """
     space = programs.device.memory.space
-    if type(places) is not _ndarray:
-        storage, index = element_at(programs, int(places), element)
-        yield storage, None, np.int64(index)
+    if type(addresses) is not _ndarray:
+        storage, index = element_at(programs, int(addresses), element)
+        yield Segment(storage, None, np.int64(index))
         return
-    if not places.size:
+    if not addresses.size:
         return
-    storage = _find(programs, space, int(places.min()), element)
-    offsets = places - storage.address
+    storage = _find(programs, space, int(addresses.min()), element)
+    offsets = addresses - storage.address
     if offsets.max() < storage.size_bytes:
         if np.bitwise_or.reduce(offsets, None) & (element.itemsize - 1):
             raise illegal.misaligned(programs, storage.address + int(offsets.min()), element)
-        yield storage, None, offsets >> (element.itemsize.bit_length() - 1)
+        yield Segment(storage, None, offsets >> (element.itemsize.bit_length() - 1))
         return
-    left = np.ones(places.shape, bool)
+    left = np.ones(addresses.shape, bool)
     while left.any():
-        first = int(places[left].min())
+        first = int(addresses[left].min())
         storage = _find(programs, space, first, element)
         end = storage.address + storage.size_bytes
-        chosen = left & (places < end)
-        offsets = places[chosen] - storage.address
+        chosen = left & (addresses < end)
+        offsets = addresses[chosen] - storage.address
         if (offsets % element.itemsize).any():
             raise illegal.misaligned(programs, first, element)
         is_all = chosen.all()
-        own = offsets // element.itemsize
-        yield storage, None if is_all else chosen, own.reshape(places.shape) if is_all else own
+        elements = offsets // element.itemsize
+        if is_all:
+            yield Segment(storage, None, elements.reshape(addresses.shape))
+        else:
+            yield Segment(storage, chosen, elements)
         left &= ~chosen
 
 
-def element_at(programs: Programs, address: int, element: ElementType) -> tuple[Storage, int]:
+def element_at(programs: Programs, address: int, element: ElementType) -> Element:
     """Return the storage that an address lies in, and the index of its element there.
 
     Raises:
         IllegalAccessError: The address is of no storage, or not aligned.
     """
     storage = _find(programs, programs.device.memory.space, address, element)
-    return storage, (address - storage.address) // element.itemsize
+    return Element(storage, (address - storage.address) // element.itemsize)
 
 
 def _find(programs: Programs, space: AddressSpace, address: int, element: ElementType) -> Storage:

@@ -31,38 +31,38 @@ class IllegalAccessError(SimrankError):
         self.program_ids = program_ids
 
 
-class Lanes:
+class Asked:
     """An access as it was asked for: what the message of a wrong one is made of.
 
     Attributes:
-        places: Offsets in elements, of all lanes.
+        index: Elements of the storage, of all lanes.
         active: Lanes that are not masked off; None for all.
         verb: "load", "store" or another verb.
     """
 
-    __slots__ = ("active", "places", "verb")
+    __slots__ = ("active", "index", "verb")
 
-    def __init__(self, places: Any, active: Any, verb: str) -> None:
-        self.places = places
+    def __init__(self, index: Any, active: Any, verb: str) -> None:
+        self.index = index
         self.active = active
         self.verb = verb
 
 
 def outside(
-    programs: Programs, storage: Storage, lanes: Lanes, element: ElementType
+    programs: Programs, storage: Storage, asked: Asked, element: ElementType
 ) -> IllegalAccessError:
     """Return the error of an access outside of a storage."""
     num_elements = storage.size_bytes // element.itemsize
-    flat = np.atleast_1d(np.asarray(lanes.places))
+    flat = np.atleast_1d(np.asarray(asked.index))
     is_wrong = (flat < 0) | (flat >= num_elements)
-    if lanes.active is not None:
-        is_wrong = is_wrong & np.asarray(lanes.active)
+    if asked.active is not None:
+        is_wrong = is_wrong & np.asarray(asked.active)
     first = int(np.broadcast_to(flat, is_wrong.shape)[is_wrong][0])
     ids = programs.ids
     if is_wrong.shape[0] == len(ids):
         ids = ids[is_wrong.reshape(len(ids), -1).any(axis=1)]
     text = (
-        f"{_head('illegal memory access', programs)}: {lanes.verb} of element {first} of "
+        f"{_head('illegal memory access', programs)}: {asked.verb} of element {first} of "
         f"{_tensor(programs, storage, element)} with {num_elements} elements, 0 to "
         f"{num_elements - 1}{_made(storage)}; {_programs(ids)}"
     )
@@ -75,16 +75,16 @@ def nowhere(programs: Programs, address: int) -> IllegalAccessError:
     return _error(f"{text}; {_programs(programs.ids)}", address, programs.ids)
 
 
-def check_vectors(programs: Programs, places: Any, element: ElementType, width: int) -> None:
+def check_vectors(programs: Programs, addresses: Any, element: ElementType, width: int) -> None:
     """Raise unless every address is one of a vector, which lies at a multiple of its size.
 
     Raises:
         IllegalAccessError: One is not.
     """
     size_bytes = width * element.itemsize
-    is_wrong = places % size_bytes != 0
+    is_wrong = addresses % size_bytes != 0
     if is_wrong.any():
-        address = int(places[is_wrong][0])
+        address = int(addresses[is_wrong][0])
         text = (
             f"{_head('misaligned address', programs)}: {address:#x} is no multiple of "
             f"{size_bytes}, the size of {width} {element}; {_programs(programs.ids)}"

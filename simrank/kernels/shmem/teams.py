@@ -172,10 +172,9 @@ def reduce(team: Any, dest: Block, source: Block, nreduce: Any, operation: Any) 
     barrier(team)
     total: Any = None
     for rank in members(team):
-        part = memory.load(range_of(at_peer(own, rank), count, element), None, None)
-        values = part.values if total is None else combine(total, part.values)
-        total = cast_to(Block(values, part.element), element).values
-        total = total if element.round is None else element.round(total)
+        theirs = memory.load(range_of(at_peer(own, rank), count, element), None, None)
+        values = theirs.values if total is None else combine(total, theirs.values)
+        total = element.rounded(cast_to(Block(values, theirs.element), element).values)
     barrier(team)
     memory.store(range_of(target, count, element), Block(total, element), None)
     return barrier(team)

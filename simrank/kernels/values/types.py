@@ -57,6 +57,10 @@ class ElementType:
         self.is_plain = kind in "iuf" and not is_narrow
         self.pointee: ElementType | None = None
 
+    def rounded(self, values: Any) -> Any:
+        """Return values of `compute` rounded to this type."""
+        return values if self.round is None else self.round(values)
+
     def __repr__(self) -> str:
         """Return Triton's name."""
         return self.name
