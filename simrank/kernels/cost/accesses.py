@@ -44,18 +44,24 @@ class AccessCosts:
         self._num_sharing = min(max(num_resident, 1), saturating)
         self._own = _Route(0, device.spec.memory_bandwidth_bytes_per_s)
         self._routes: dict[int, _Route] = {}  # To peers, looked up once.
+        # Costs so far: the sizes of a kernel's accesses are few.
+        self._known: dict[tuple[Device | None, int, bool], int] = {}
 
     def access_ps(self, storage: Storage, size_bytes: int, *, writes: bool) -> int:
         """Return what a load or store costs: its latency, and its share of the bandwidth."""
-        route = self._route(storage.device)
-        latency_ps = STORE_PS if writes else LOAD_PS + 2 * route.latency_ps
-        shared = size_bytes * self._num_sharing
-        return latency_ps + ceil_ps(shared / route.bandwidth_bytes_per_s)
+        key = (storage.device, size_bytes, writes)
+        cost_ps = self._known.get(key)
+        if cost_ps is None:
+            route = self._route(storage.device)
+            latency_ps = STORE_PS if writes else LOAD_PS + 2 * route.latency_ps
+            shared = size_bytes * self._num_sharing
+            cost_ps = self._known[key] = latency_ps + ceil_ps(shared / route.bandwidth_bytes_per_s)
+        return cost_ps
 
     def atomic_ps(self, storages: Sequence[Storage]) -> int:
         """Return what half an atomic costs: to the farthest of its memory, or back."""
         if len(storages) == 1:
-            return ATOMIC_PS // 2 + self.latency_ps(storages[0])
+            return ATOMIC_PS // 2 + self._route(storages[0].device).latency_ps
         return ATOMIC_PS // 2 + max(map(self.latency_ps, storages), default=0)
 
     def latency_ps(self, storage: Storage) -> int:

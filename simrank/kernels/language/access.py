@@ -44,8 +44,7 @@ def load(
     if sync is None:
         return memory.load(pointer, mask, other)
     is_look = volatile or cache_modifier == ".cv"
-    base = pointer.storage if type(pointer) is Block else None
-    sync.before_load(base, volatile=is_look)
+    sync.before_load(pointer, volatile=is_look)
     loaded = memory.load(pointer, mask, other)
     if is_look:
         sync.after_look()

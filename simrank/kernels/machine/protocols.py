@@ -23,6 +23,15 @@ class Unmet(NamedTuple):
     wanted: Any
 
 
+class Pointer(Protocol):
+    """A block of pointers."""
+
+    @property
+    def storage(self) -> Storage | None:
+        """What it counts elements in; None of addresses."""
+        ...
+
+
 class StoreLog(Protocol):
     """Where stores of programs in lockstep are compared; see `races/lockstep.py`."""
 
@@ -93,7 +102,7 @@ class Sync(Protocol):
         """Charge a load or store."""
         ...
 
-    def before_load(self, base: Storage | None, *, volatile: bool) -> None:
+    def before_load(self, pointer: Pointer, *, volatile: bool) -> None:
         """Meet the simulation's time before a load that others' writes may decide."""
         ...
 
@@ -101,7 +110,7 @@ class Sync(Protocol):
         """Note that a volatile load is done."""
         ...
 
-    def loaded(self, storage: Storage, low: int, high: int, index: Array, itemsize: int) -> None:
+    def loaded(self, storage: Storage, low: int, high: int, index: Any, itemsize: int) -> None:
         """Note what a program has looked at."""
         ...
 

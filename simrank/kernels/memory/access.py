@@ -225,8 +225,7 @@ def _gather_one(
     programs.statistics.count(storage, total, total, Extent(index, index, itemsize), writes=False)
     if programs.sync is not None:
         begin = index * itemsize
-        own = np.array([index])
-        programs.sync.loaded(storage, begin, begin + itemsize, own, itemsize)
+        programs.sync.loaded(storage, begin, begin + itemsize, index, itemsize)
     if element.memory is element.compute:
         return view[index]
     return _arrived(view[index : index + 1], element)[0]

@@ -121,9 +121,7 @@ def modify(
     atomic = _Atomic(pointer, element, order, compute, wants_old)
     values = [cast_to(as_block(operand), element).values for operand in operands]
     if mask is None and len(programs.ids) == 1 and _are_scalars(pointer.values, *values):
-        programs.statistics.count_atomics(1)
-        target = _target(programs, atomic, int(pointer.values))
-        return Block(_one_by_one(programs, atomic, [target], [values])[0], element)
+        return Block(_one(programs, atomic, values), element)
     lanes = _lanes(programs, pointer, values, mask)
     num_lanes = len(lanes.targets)
     programs.statistics.count_atomics(num_lanes)
@@ -154,6 +152,20 @@ def _shaped(old: Array, lanes: _Lanes) -> Any:
 # ---- few lanes, one after the other ----
 
 
+def _one(programs: Programs, atomic: _Atomic, operands: Sequence[Any]) -> Any:
+    """Apply an atomic to the one element that one program means; return the old value."""
+    programs.statistics.count_atomics(1)
+    target = _target(programs, atomic, int(atomic.pointer.values))
+    sync = programs.sync
+    if sync is None:
+        return _on_element(programs, atomic, target, operands)
+    storages = (target.storage,)
+    sync.before_atomic(storages, atomic.order)
+    old = _on_element(programs, atomic, target, operands)
+    sync.after_atomic(storages)
+    return old
+
+
 def _one_by_one(
     programs: Programs,
     atomic: _Atomic,
@@ -163,7 +175,7 @@ def _one_by_one(
     """Apply an atomic to elements, with the operands of each; return the old values."""
     sync = programs.sync
     if sync is not None:
-        storages = list(dict.fromkeys([target.storage for target in targets]))
+        storages = list({target.storage: None for target in targets})
         sync.before_atomic(storages, atomic.order)
     old = [
         _on_element(programs, atomic, target, own)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from simrank.engine import Engine, Task
     from simrank.kernels.cost.accesses import AccessCosts
     from simrank.kernels.machine import Order, Programs
-    from simrank.kernels.machine.protocols import Unmet
+    from simrank.kernels.machine.protocols import Pointer, Unmet
     from simrank.kernels.races.happens import ProgramClock, ProgramRaces
 
 Array = np.ndarray[Any, Any]
@@ -113,10 +113,12 @@ class ProgramSync:
 
     # ---- loads and stores ----
 
-    def before_load(self, base: Storage | None, *, volatile: bool) -> None:
+    def before_load(self, pointer: Pointer, *, volatile: bool) -> None:
         """Meet the simulation's time before a load that others' writes may decide."""
-        if self._arrived_ps > self.clock_ps and (base is None or self._is_remote(base)):
-            self.drain()  # It sees its own stores.
+        if self._arrived_ps > self.clock_ps:
+            storage = getattr(pointer, "storage", None)  # What is no pointer is refused later.
+            if storage is None or self._is_remote(storage):
+                self.drain()  # It sees its own stores.
         if volatile or self._num_spins:
             self.catch_up()
         if self.races is not None:
@@ -127,7 +129,7 @@ class ProgramSync:
         if self.races is not None:
             self.races.looks = False
 
-    def loaded(self, storage: Storage, low: int, high: int, index: Array, itemsize: int) -> None:
+    def loaded(self, storage: Storage, low: int, high: int, index: Any, itemsize: int) -> None:
         """Note what a program has looked at.
 
         Args:
@@ -138,7 +140,7 @@ class ProgramSync:
             itemsize: Their size.
         """
         if self.races is not None:
-            self.races.loads(storage, index, itemsize)
+            self.races.loads(storage, np.atleast_1d(index), itemsize)
         if self._num_spins:
             self._polls.append((storage, low, high, self._watchers.version(storage)))
 

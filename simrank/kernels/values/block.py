@@ -305,7 +305,7 @@ def scalar_of(number: Any, element: ElementType) -> Any:
         if element.kind == "i" and number >> (element.bits - 1):
             number -= 1 << element.bits
     value = element.compute.type(number)
-    return element.rounded(value)
+    return value if element.round is None else element.round(value)
 
 
 def as_block(value: Any) -> Block:
