@@ -1,4 +1,4 @@
-"""The one place where triton is changed: a launch asks whether a simulated program runs (K1).
+"""The one thing that is changed in triton: a launch asks whether a simulated program runs (K1).
 
 So does `triton.testing.do_bench`. While a Context is entered, triton's active driver is a simulated
 one. Nothing here costs anything where triton is never imported.

@@ -274,7 +274,7 @@ class Launch:
             precision=precision,
             num_threads=32 * int(options.get("num_warps") or 4) if effects.threads else 0,
             is_cooperative=bool(options.get("launch_cooperative_grid", False)),
-            arguments=arguments.places(bound),
+            arguments=arguments.tensors_by_address(bound),
         )
 
     @property
@@ -289,9 +289,9 @@ class Launch:
         """
         if not self.is_assumed or self.num_programs <= spec.num_sms:
             return
-        found = resources(self._kernel.jit, self._bound, self._compiler_options, spec)
-        if found is not None:
-            self.ctas_per_sm, self.is_assumed = found.ctas_per_sm, False
+        result = resources(self._kernel.jit, self._bound, self._compiler_options, spec)
+        if result is not None:
+            self.ctas_per_sm, self.is_assumed = result.ctas_per_sm, False
 
     def forget_arguments(self) -> None:
         """Let go of the arguments: it has ended, and memory does not stay for who looks at it."""
@@ -351,15 +351,15 @@ def _on_device(values: Iterable[Any]) -> list[Tensor]:
 
 
 def _tensors(values: Any) -> list[Tensor]:
-    found = []
+    result = []
     for value in values:
         if isinstance(value, Tensor):
-            found.append(value)
+            result.append(value)
         elif isinstance(value, tuple | list):
-            found += _tensors(value)
+            result += _tensors(value)
         elif isinstance(getattr(value, "base", None), Tensor):  # Descriptors, reinterpreted ones.
-            found.append(value.base)
-    return found
+            result.append(value.base)
+    return result
 
 
 def _grid(grid: Any, meta: dict[str, Any]) -> tuple[int, int, int]:

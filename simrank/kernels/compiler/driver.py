@@ -146,8 +146,8 @@ def do_bench(
 
 def _summary(times_ms: list[float], quantiles: Sequence[float] | None, return_mode: str) -> Any:
     if quantiles is not None:
-        found = [times_ms[round(q * (len(times_ms) - 1))] for q in quantiles]
-        return found[0] if len(found) == 1 else found
+        result = [times_ms[round(q * (len(times_ms) - 1))] for q in quantiles]
+        return result[0] if len(result) == 1 else result
     if return_mode == "all":
         return times_ms
     middle = times_ms[len(times_ms) // 2]

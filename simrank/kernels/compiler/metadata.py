@@ -99,11 +99,11 @@ class WarmKernel:
         n_regs: Registers per thread.
     """
 
-    def __init__(self, jit: Any, compiled: Any, found: Resources, options: dict[str, Any]) -> None:
+    def __init__(self, jit: Any, compiled: Any, result: Resources, options: dict[str, Any]) -> None:
         self.name: str = jit.__name__
         self.metadata = compiled.metadata
         self.asm = compiled.asm
-        self.n_regs = found.registers
+        self.n_regs = result.registers
         self._jit = jit
         self._options = options
 

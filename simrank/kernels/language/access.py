@@ -36,8 +36,8 @@ def load(
     if cache_modifier or eviction_policy:
         _check_hints(cache_modifier, _LOAD_MODIFIERS, eviction_policy)
     if type(pointer) is not Block and hasattr(pointer, "load_block"):
-        found: Block = pointer.load_block(boundary_check, padding_option)
-        return found
+        result: Block = pointer.load_block(boundary_check, padding_option)
+        return result
     if other is not None and mask is None:
         raise ValueError("`other` cannot be provided without `mask`")
     sync = machine.now().sync

@@ -70,9 +70,9 @@ def atomic_store(
     modify(pointer, [val], mask, order, replaced, wants_old=False)
 
 
-def _first_unequal(found: Block, wanted: Block) -> Unmet:
+def _first_unequal(result: Block, wanted: Block) -> Unmet:
     """Return the first value that is not the one that is wanted, and that one."""
-    pairs = zip(*map(np.ravel, np.broadcast_arrays(found.values, wanted.values)), strict=True)
+    pairs = zip(*map(np.ravel, np.broadcast_arrays(result.values, wanted.values)), strict=True)
     return next(Unmet(*pair) for pair in pairs if pair[0] != pair[1])
 
 
@@ -95,10 +95,10 @@ def atomic_poll(
     wanted = cast_to(as_block(expected_value), element)
 
     def holds() -> Any:
-        found: Any = modify(pointer, [], None, order, unchanged)
-        equal: Any = (found == wanted).values
+        result: Any = modify(pointer, [], None, order, unchanged)
+        equal: Any = (result == wanted).values
         if sync is not None and not np.all(equal):
-            sync.unmet = _first_unequal(found, wanted)
+            sync.unmet = _first_unequal(result, wanted)
         return equal
 
     if sync is None:

@@ -9,6 +9,7 @@ import numpy as np
 from triton.compiler.errors import CompileTimeAssertionFailure
 
 from simrank.kernels import machine
+from simrank.kernels.machine.listing import MAX_SHOWN, programs_text
 from simrank.kernels.values.block import Block, Diverged, as_block, as_truth
 from simrank.kernels.values.types import int32, int64
 
@@ -130,19 +131,10 @@ def static_print(
 def device_print(prefix: Any, *args: Any, hex: bool = False) -> None:  # noqa: A002
     """Print a line per program: its ids, the prefix, and the values."""
     programs = machine.now()
-    for lane, number in enumerate(programs.ids.tolist()):
-        place = tuple(
-            int(number // _before(programs.grid, axis) % programs.grid[axis]) for axis in range(3)
-        )
+    along = (np.broadcast_to(programs.axis_ids(axis), len(programs)) for axis in range(3))
+    for lane, ids in enumerate(zip(*(axis.tolist() for axis in along), strict=True)):
         shown = " ".join(_of_lane(arg, lane, as_hex=hex) for arg in args)
-        sys.stdout.write(f"pid {place} {prefix} {shown}".rstrip() + "\n")
-
-
-def _before(grid: tuple[int, int, int], axis: int) -> int:
-    before = 1
-    for size in grid[:axis]:
-        before *= size
-    return before
+        sys.stdout.write(f"pid {ids} {prefix} {shown}".rstrip() + "\n")
 
 
 def _of_lane(value: Any, lane: int, *, as_hex: bool) -> str:
@@ -173,10 +165,9 @@ def device_assert(condition: Any, message: Any = "", mask: Any = None) -> None:
     rows: Any = np.atleast_1d(holds)
     per_program = rows.reshape(len(rows), -1).all(axis=1)
     ids = programs.ids[~per_program] if len(per_program) == len(programs) else programs.ids
-    shown = tuple(ids[:8].tolist())
-    text = f"device assertion failed in kernel '{programs.kernel}': {message}; program "
-    text += ", ".join(map(str, shown)) + (", ..." if len(ids) > 8 else "")
-    raise KernelAssertionError(text, shown)
+    text = f"device assertion failed in kernel '{programs.kernel}': {message}; "
+    text += programs_text(ids.tolist())
+    raise KernelAssertionError(text, tuple(ids[:MAX_SHOWN].tolist()))
 
 
 def debug_barrier() -> None:

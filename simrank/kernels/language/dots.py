@@ -65,11 +65,11 @@ def dot(
     shape = (*input.shape[:-1], other.shape[-1])
     if acc is not None:
         _check_accumulator(acc, shape, result, wanted)
-    found = _product(input, other, precision=str(input_precision).lower())
+    product = _product(input, other, precision=str(input_precision).lower())
     if acc is not None:
-        found = found + acc.values
-    _count(input, found)
-    return Block(result.rounded(found), result)
+        product = product + acc.values
+    _count(input, product)
+    return Block(result.rounded(product), result)
 
 
 def _of_more_dims(first: Block, second: Block, acc: Any, precision: str, out_dtype: Any) -> Block:
@@ -80,14 +80,14 @@ def _of_more_dims(first: Block, second: Block, acc: Any, precision: str, out_dty
     batch = int(np.prod(ours[:-2]))
     if acc is not None:
         acc = shapes.reshape(acc, (batch, ours[-2], theirs[-1]))
-    found = dot(
+    result = dot(
         shapes.reshape(first, (batch, *ours[-2:])),
         shapes.reshape(second, (batch, *theirs[-2:])),
         acc,
         precision,
         out_dtype=out_dtype,
     )
-    return shapes.reshape(found, (*ours[:-1], theirs[-1]))
+    return shapes.reshape(result, (*ours[:-1], theirs[-1]))
 
 
 def _is_fp8(element: ElementType) -> bool:
@@ -166,11 +166,11 @@ def _product(first: Block, second: Block, *, precision: str) -> Any:
     return np.matmul(ours, theirs)
 
 
-def _count(first: Block, found: Any) -> None:
+def _count(first: Block, result: Any) -> None:
     programs = machine.now()
-    copies = len(programs) if len(found) == 1 else 1
-    num_flops = 2 * found.size * first.shape[-1] * copies
-    num_outputs = found.size // len(found)
+    copies = len(programs) if len(result) == 1 else 1
+    num_flops = 2 * result.size * first.shape[-1] * copies
+    num_outputs = result.size // len(result)
     programs.statistics.count_flops(first.element.name, num_flops, num_outputs)
 
 

@@ -37,22 +37,22 @@ def _rounded(values: Any, element: ElementType) -> Block:
 def add(x: Any, y: Any, sanitize_overflow: bool = True) -> Block:
     """Return x + y."""
     del sanitize_overflow
-    found: Block = as_block(x) + y
-    return found
+    result: Block = as_block(x) + y
+    return result
 
 
 def sub(x: Any, y: Any, sanitize_overflow: bool = True) -> Block:
     """Return x - y."""
     del sanitize_overflow
-    found: Block = as_block(x) - y
-    return found
+    result: Block = as_block(x) - y
+    return result
 
 
 def mul(x: Any, y: Any, sanitize_overflow: bool = True) -> Block:
     """Return x * y."""
     del sanitize_overflow
-    found: Block = as_block(x) * y
-    return found
+    result: Block = as_block(x) * y
+    return result
 
 
 def _extreme(ignoring: Callable[..., Any], propagating: Callable[..., Any]) -> Callable[..., Block]:
@@ -85,10 +85,10 @@ def _fold(
         args = tuple(args[0])
     if not any(type(arg) is Block for arg in args):
         return plain(args)
-    found = args[0]
+    result = args[0]
     for arg in args[1:]:
-        found = combine(found, arg, propagate_nan=nan)
-    return found
+        result = combine(result, arg, propagate_nan=nan)
+    return result
 
 
 def clamp(x: Any, min: Any, max: Any, propagate_nan: Any = tl.PropagateNan.NONE) -> Block:  # noqa: A002
@@ -148,9 +148,9 @@ def fma(x: Any, y: Any, z: Any) -> Block:
     wide = np.float64 if result.kind == "f" else result.compute
     one, other = aligned(ours, third.values)
     one, two = aligned(one, theirs)
-    found = fused(*(np.asarray(v).astype(wide) for v in (one, two, other)))
-    found = found.astype(result.compute)
-    return _rounded(found if found.ndim else found[()], result)
+    total = fused(*(np.asarray(v).astype(wide) for v in (one, two, other)))
+    total = total.astype(result.compute)
+    return _rounded(total if total.ndim else total[()], result)
 
 
 def fused(first: Array, second: Array, third: Array) -> Array:
@@ -169,8 +169,8 @@ def fused(first: Array, second: Array, third: Array) -> Array:
     total = product + third
     back = total - product
     lost = (product - (total - back)) + (third - back)
-    found = total + (lost + error)
-    return np.where(np.isfinite(found), found, total)
+    result = total + (lost + error)
+    return np.where(np.isfinite(result), result, total)
 
 
 def _upper(value: Array, split: float) -> Array:

@@ -55,8 +55,8 @@ def _function(name: str, signatures: Signatures, compute: Compute) -> Callable[.
             raise ValueError(f"libdevice.{name}: input arg type does not match. "
                              f"Expect one of {wanted}, got {given}")  # fmt: skip
         values = _broadcast(blocks)
-        found = compute(*values)
-        return Block(found.astype(result.compute, copy=False), result)
+        computed = compute(*values)
+        return Block(computed.astype(result.compute, copy=False), result)
 
     call.__name__ = name
     return call
@@ -92,14 +92,14 @@ def _power(base: Any, exponent: Any) -> Any:
 def _leading_zeros(values: Any) -> Any:
     bits = values.dtype.itemsize * 8
     left = values.view(np.dtype(f"u{values.dtype.itemsize}")).copy()
-    found = np.zeros(np.shape(values), np.int32)
+    result = np.zeros(np.shape(values), np.int32)
     step = bits // 2
     while step:  # Move the highest bit up by halves.
         is_clear = left < (left.dtype.type(1) << left.dtype.type(bits - step))
-        found = found + np.where(is_clear, step, 0)
+        result = result + np.where(is_clear, step, 0)
         left = np.where(is_clear, left << left.dtype.type(step), left).astype(left.dtype)
         step //= 2
-    return np.where(left == 0, bits, found)
+    return np.where(left == 0, bits, result)
 
 
 def _population(values: Any) -> Any:
@@ -107,7 +107,7 @@ def _population(values: Any) -> Any:
 
 
 def _first_set(values: Any) -> Any:
-    """Return the place of the lowest set bit, from 1; 0 where there is none."""
+    """Return the number of the lowest set bit, from 1; 0 where there is none."""
     lowest = values & -values
     bits = values.dtype.itemsize * 8
     return np.where(values == 0, 0, bits - _leading_zeros(lowest))

@@ -18,5 +18,5 @@ def to_tf32(values: Any, *, truncates: bool = False) -> Any:
     half = np.uint32(0 if truncates else 1 << (_DROPPED_BITS - 1))
     kept = np.uint32(0xFFFF_FFFF << _DROPPED_BITS & 0xFFFF_FFFF)
     rounded = ((bits + half) & kept).view(np.float32)
-    found = np.where(np.isfinite(values), rounded, values)
-    return found if found.ndim else np.float32(found)
+    result = np.where(np.isfinite(values), rounded, values)
+    return result if result.ndim else np.float32(result)

@@ -42,13 +42,13 @@ def _along(block: Block, axis: Any) -> tuple[Array, int]:
     return with_program_axis(block), _axis(block, axis)
 
 
-def _kept(found: Array, block: Block, axis: Any, *, keep_dims: bool) -> Any:
+def _kept(result: Array, block: Block, axis: Any, *, keep_dims: bool) -> Any:
     """Return reduced values in the shape that a reduction gives."""
     if not keep_dims:
-        return settled(found)
+        return settled(result)
     if axis is None:
-        return found.reshape((len(found),) + (1,) * len(block.shape))
-    return np.expand_dims(found, _axis(block, axis))
+        return result.reshape((len(result),) + (1,) * len(block.shape))
+    return np.expand_dims(result, _axis(block, axis))
 
 
 # ---- reductions that numpy has ----
@@ -60,8 +60,8 @@ def sum_(input: Any, axis: Any = None, keep_dims: bool = False, dtype: Any = Non
     element = _sum_type(block.element, dtype)
     block = cast_to(block, element)
     values, along = _along(block, axis)
-    found = values.sum(axis=along, dtype=element.compute)
-    return Block(_kept(element.rounded(found), block, axis, keep_dims=keep_dims), element)
+    result = values.sum(axis=along, dtype=element.compute)
+    return Block(_kept(element.rounded(result), block, axis, keep_dims=keep_dims), element)
 
 
 def _sum_type(own: ElementType, dtype: Any) -> ElementType:
@@ -91,14 +91,14 @@ def _extreme(ufunc: np.ufunc, choose: Callable[..., Any]) -> Callable[..., Any]:
         del return_indices_tie_break_left  # The left one is right either way.
         block = as_block(input) if return_indices else _widened(as_block(input))
         values, along = _along(block, axis)
-        found = Block(
+        result = Block(
             _kept(ufunc.reduce(values, axis=along), block, axis, keep_dims=keep_dims),
             block.element,
         )
         if not return_indices:
-            return found
-        places = choose(values, along).astype(np.int32)
-        return found, Block(_kept(places, block, axis, keep_dims=keep_dims), int32)
+            return result
+        indices = choose(values, along).astype(np.int32)
+        return result, Block(_kept(indices, block, axis, keep_dims=keep_dims), int32)
 
     return extreme
 
@@ -122,14 +122,14 @@ min_ = _extreme(np.fmin, _first_smallest)
 
 def argmax(input: Any, axis: Any, tie_break_left: bool = True, keep_dims: bool = False) -> Block:  # noqa: A002
     """Return where the largest element is, the leftmost of equal ones."""
-    found: Block = max_(input, axis, True, tie_break_left, keep_dims)[1]
-    return found
+    result: Block = max_(input, axis, True, tie_break_left, keep_dims)[1]
+    return result
 
 
 def argmin(input: Any, axis: Any, tie_break_left: bool = True, keep_dims: bool = False) -> Block:  # noqa: A002
     """Return where the smallest element is, the leftmost of equal ones."""
-    found: Block = min_(input, axis, True, tie_break_left, keep_dims)[1]
-    return found
+    result: Block = min_(input, axis, True, tie_break_left, keep_dims)[1]
+    return result
 
 
 def _bitwise(ufunc: np.ufunc, name: str) -> Callable[..., Block]:
@@ -138,8 +138,8 @@ def _bitwise(ufunc: np.ufunc, name: str) -> Callable[..., Block]:
         if block.element.kind not in "iub":
             raise ValueError(f"{name} only supported for integers")
         values, along = _along(block, axis)
-        found = ufunc.reduce(values, axis=along)
-        return Block(_kept(found, block, axis, keep_dims=keep_dims), block.element)
+        result = ufunc.reduce(values, axis=along)
+        return Block(_kept(result, block, axis, keep_dims=keep_dims), block.element)
 
     return reduce_bits
 
@@ -164,11 +164,11 @@ def reduce(input: Any, axis: Any, combine_fn: Any, keep_dims: bool = False) -> A
         combined = _combined(combine_fn, left, right)
         values = [_spread(c, b) for c, b in zip(combined, left, strict=True)]
         elements = [c.element for c in combined]
-    found = [
+    result = [
         Block(_kept(v[:, 0], block, axis, keep_dims=keep_dims), e)
         for v, block, e in zip(values, blocks, elements, strict=True)
     ]
-    return tuple(found) if isinstance(input, tuple | list) else found[0]
+    return tuple(result) if isinstance(input, tuple | list) else result[0]
 
 
 def _together(input: Any) -> list[Block]:  # noqa: A002 - Triton's name
@@ -186,8 +186,8 @@ def _together(input: Any) -> list[Block]:  # noqa: A002 - Triton's name
 
 
 def _combined(combine_fn: Any, left: Sequence[Block], right: Sequence[Block]) -> list[Block]:
-    found = combine_fn(*left, *right)
-    return [as_block(f) for f in found] if isinstance(found, tuple | list) else [as_block(found)]
+    result = combine_fn(*left, *right)
+    return [as_block(f) for f in result] if isinstance(result, tuple | list) else [as_block(result)]
 
 
 def _spread(block: Block, like: Block) -> Array:
@@ -206,9 +206,9 @@ def reduce_with_indices(input: Any, axis: Any, combine_fn: Any, keep_dims: bool 
     along = _axis(block, axis)
     shape = [1] * block.values.ndim
     shape[along] = block.values.shape[along]
-    places = np.arange(shape[along], dtype=np.int32).reshape(shape)
-    places = np.broadcast_to(places, (1, *block.values.shape[1:]))
-    return reduce((block, Block(places, int32)), axis, combine_fn, keep_dims)
+    indices = np.arange(shape[along], dtype=np.int32).reshape(shape)
+    indices = np.broadcast_to(indices, (1, *block.values.shape[1:]))
+    return reduce((block, Block(indices, int32)), axis, combine_fn, keep_dims)
 
 
 def associative_scan(input: Any, axis: Any, combine_fn: Any, reverse: bool = False) -> Any:  # noqa: A002
@@ -231,8 +231,8 @@ def associative_scan(input: Any, axis: Any, combine_fn: Any, reverse: bool = Fal
         step *= 2
     if reverse:
         values = [v[:, ::-1] for v in values]
-    found = [Block(np.moveaxis(v, 1, along), e) for v, e in zip(values, elements, strict=True)]
-    return tuple(found) if isinstance(input, tuple | list) else found[0]
+    result = [Block(np.moveaxis(v, 1, along), e) for v, e in zip(values, elements, strict=True)]
+    return tuple(result) if isinstance(input, tuple | list) else result[0]
 
 
 def _for_programs(values: Array, num_programs: int) -> Array:
@@ -246,9 +246,9 @@ def _cumulative(ufunc: np.ufunc) -> Callable[..., Block]:
         block = cast_to(block, element)
         along = _axis(block, axis)
         values = np.flip(block.values, along) if reverse else block.values
-        found = ufunc.accumulate(values, axis=along, dtype=element.compute)
-        found = element.rounded(found)
-        return Block(np.flip(found, along) if reverse else found, element)
+        result = ufunc.accumulate(values, axis=along, dtype=element.compute)
+        result = element.rounded(result)
+        return Block(np.flip(result, along) if reverse else result, element)
 
     return scan
 
@@ -309,8 +309,8 @@ def histogram(input: Block, num_bins: Any, mask: Any = None) -> Block:  # noqa: 
         values = np.broadcast_to(values, counted.shape)
     rows = np.arange(len(values))[:, None] * num_bins
     flat = (np.where(counted, values, 0) + rows)[counted]
-    found = np.bincount(flat, minlength=len(values) * num_bins)
-    return Block(found.reshape(len(values), num_bins).astype(np.int32), int32)
+    result = np.bincount(flat, minlength=len(values) * num_bins)
+    return Block(result.reshape(len(values), num_bins).astype(np.int32), int32)
 
 
 def gather(src: Block, index: Block, axis: Any) -> Block:
@@ -318,15 +318,15 @@ def gather(src: Block, index: Block, axis: Any) -> Block:
     if index.element.kind not in "iu":
         raise ValueError("index must be an integer tensor")
     along = _axis(src, axis)
-    values, places = src.values, index.values.astype(np.int64)
+    values, indices = src.values, index.values.astype(np.int64)
     size = values.shape[along]
-    if places.size and (places.min() < 0 or places.max() >= size):
+    if indices.size and (indices.min() < 0 or indices.max() >= size):
         raise ValueError(f"gather: an index is outside of 0 to {size - 1}")
-    programs = max(len(values), len(places))
-    found = np.take_along_axis(
-        _for_programs(values, programs), _for_programs(places, programs), axis=along
+    programs = max(len(values), len(indices))
+    result = np.take_along_axis(
+        _for_programs(values, programs), _for_programs(indices, programs), axis=along
     )
-    return Block(found, src.element)
+    return Block(result, src.element)
 
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {

@@ -135,13 +135,13 @@ def expand_dims(block: Any, axis: Any) -> Block:
     axes = [int(a) for a in axis] if isinstance(axis, list | tuple) else [int(axis)]
     values = with_program_axis(block)
     num_dims = values.ndim - 1 + len(axes)
-    places = sorted(a % num_dims if -num_dims <= a < num_dims else -1 for a in axes)
-    if -1 in places:
+    dims = sorted(a % num_dims if -num_dims <= a < num_dims else -1 for a in axes)
+    if -1 in dims:
         raise ValueError(f"invalid axis {axis}. Expected {-num_dims} <= axis < {num_dims}")
-    if len(set(places)) != len(places):
+    if len(set(dims)) != len(dims):
         raise ValueError(f"expand_dims received duplicate axes: {axis}")
-    for place in places:
-        values = np.expand_dims(values, place + 1)
+    for dim in dims:
+        values = np.expand_dims(values, dim + 1)
     return Block(values, block.element, block.base)
 
 

@@ -43,7 +43,7 @@ class Window:
         """Return the type of the elements."""
         return memory.pointee(self.base)
 
-    def places(self, offsets: Sequence[Any], checked: Sequence[int]) -> tuple[Block, Any]:
+    def targets(self, offsets: Sequence[Any], checked: Sequence[int]) -> tuple[Block, Any]:
         """Return pointers to a block of the tensor, and which lanes lie inside the tensor.
 
         Args:
@@ -128,17 +128,17 @@ class Descriptor(Window):
                 raise ValueError(
                     "Expected a 32-bit integer; add a `.to(tl.int32)` to convert the value"
                 )
-        return self.places(offsets, range(num_dims))
+        return self.targets(offsets, range(num_dims))
 
     def load(self, offsets: Any) -> Block:
         """Return the block at some offsets."""
         pointer, inside = self._lanes(offsets)
         return self._arrived(memory.load(pointer, inside, self._fill))
 
-    def _arrived(self, found: Block) -> Block:
+    def _arrived(self, result: Block) -> Block:
         if self._rounds_to_tf32:
-            return Block(numbers.to_tf32(found.values), float32)
-        return found
+            return Block(numbers.to_tf32(result.values), float32)
+        return result
 
     def _stored(self, value: Block) -> Block:
         if value.shape != self.block_shape:
@@ -323,13 +323,13 @@ class BlockPointer(Window):
 
     def load_block(self, boundary_check: Any, padding_option: str) -> Block:
         """Return the block, padded in the dims that are checked."""
-        pointer, inside = self.places(self.offsets, self._checked(boundary_check))
+        pointer, inside = self.targets(self.offsets, self._checked(boundary_check))
         fill = _padding(padding_option, self.element)
         return memory.load(pointer, inside, None if inside is None else fill)
 
     def store_block(self, value: Any, boundary_check: Any) -> None:
         """Write the block, without what is outside in the dims that are checked."""
-        pointer, inside = self.places(self.offsets, self._checked(boundary_check))
+        pointer, inside = self.targets(self.offsets, self._checked(boundary_check))
         stored = shapes.broadcast_to(as_block(value), self.block_shape)
         memory.store(pointer, stored, inside)
 

@@ -20,6 +20,13 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 
 
+class Argument(NamedTuple):
+    """A tensor that a kernel got, for messages."""
+
+    name: str
+    shape: tuple[int, ...]
+
+
 class Options(NamedTuple):
     """What a launch says about how its programs run.
 
@@ -30,7 +37,7 @@ class Options(NamedTuple):
             asks otherwise.
         num_threads: Threads of a program, for kernels that ask which one they are; 0 in others.
         is_cooperative: Whether all programs run at once, and have a workspace together.
-        arguments: Tensors by the address of their storage: name and shape, for messages.
+        arguments: Tensors by the address of their storage.
     """
 
     is_checked: bool = False
@@ -38,7 +45,7 @@ class Options(NamedTuple):
     precision: str = "ieee"
     num_threads: int = 0
     is_cooperative: bool = False
-    arguments: dict[int, tuple[str, tuple[int, ...]]] = {}  # noqa: RUF012 - never changed
+    arguments: dict[int, Argument] = {}  # noqa: RUF012 - never changed
 
 
 class Programs:
@@ -89,10 +96,10 @@ class Programs:
 
     def program_id(self, axis: int) -> Any:
         """Return the ids along an axis of all programs, also of those that are masked off now."""
-        found = self._axis_ids[axis]
-        if found is None:
-            found = self._axis_ids[axis] = self.axis_ids(axis)
-        return found
+        result = self._axis_ids[axis]
+        if result is None:
+            result = self._axis_ids[axis] = self.axis_ids(axis)
+        return result
 
     def axis_ids(self, axis: int) -> Any:
         """Return the program ids along an axis: int32, a numpy scalar where all are equal."""

@@ -43,7 +43,7 @@ class Line:
 
     @property
     def masked_share(self) -> float:
-        """Return the part of its lanes that was masked off."""
+        """Return the share of its lanes that was masked off."""
         return self.num_masked_lanes / self.num_lanes if self.num_lanes else 0.0
 
     def copy(self) -> Line:
@@ -81,10 +81,10 @@ class KernelProfile:
         """Return the line that the running kernel is at."""
         site = user_site()
         key = ("?", 0) if site is None else tuple(site.line())
-        found = self.lines.get(key)  # type: ignore[arg-type]
-        if found is None:
-            found = self.lines[key] = Line()  # type: ignore[index]
-        return found
+        result = self.lines.get(key)  # type: ignore[arg-type]
+        if result is None:
+            result = self.lines[key] = Line()  # type: ignore[index]
+        return result
 
     def access(
         self, storage: Storage, device: Device, num_lanes: int, num_active: int, itemsize: int
@@ -129,11 +129,11 @@ def collected() -> Iterator[list[KernelProfile]]:
     """
     global _collecting  # noqa: PLW0603 - launches ask for it
     before, _collecting = _collecting, {}
-    found: list[KernelProfile] = []
+    result: list[KernelProfile] = []
     try:
-        yield found
+        yield result
     finally:
-        found += [profile for _, profile in _collecting.values()]
+        result += [profile for _, profile in _collecting.values()]
         _collecting = before
 
 

@@ -19,7 +19,7 @@ Array = np.ndarray[Any, Any]
 class Unmet(NamedTuple):
     """A value that a program has found, and the one that it waits for instead."""
 
-    found: Any
+    value: Any
     wanted: Any
 
 
@@ -63,7 +63,7 @@ class Sync(Protocol):
 
     Attributes:
         is_free: Whether accesses are part of one that is paid for.
-        unmet: What it has found in place of what it waits for.
+        unmet: What it has found instead of what it waits for.
     """
 
     is_free: bool

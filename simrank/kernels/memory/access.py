@@ -205,8 +205,8 @@ def _gather(
     if programs.sync is not None:
         itemsize = element.itemsize
         programs.sync.loaded(storage, low * itemsize, (high + 1) * itemsize, index, itemsize)
-    found = view[index] if index.size < _SMALL else view.take(index, mode="clip")
-    return _arrived(found, element)
+    result = view[index] if index.size < _SMALL else view.take(index, mode="clip")
+    return _arrived(result, element)
 
 
 def _gather_one(
@@ -236,11 +236,11 @@ def _absolute(base: Anchor, index: Any, element: ElementType) -> Any:
     return index * np.int64(element.itemsize) + np.int64(base.address)
 
 
-def _arrived(found: Array, element: ElementType) -> Array:
+def _arrived(result: Array, element: ElementType) -> Array:
     """Return loaded elements as values in flight."""
     if element.carrier is not element.memory:
-        found = found.view(element.memory)
-    return found if found.dtype is element.compute else found.astype(element.compute)
+        result = result.view(element.memory)
+    return result if result.dtype is element.compute else result.astype(element.compute)
 
 
 def _masked(
@@ -359,15 +359,15 @@ def _gather_anywhere(
         return _gather_one(programs, *element_at(programs, int(addresses), element), element)
     if active is None:
         return _gather_all(programs, addresses, element)
-    found = np.zeros(addresses.shape, element.compute)
+    result = np.zeros(addresses.shape, element.compute)
     own_addresses, copies = addresses[active].reshape(-1), _copies(programs, addresses)
     flat = np.zeros(own_addresses.size, element.compute)
     for storage, chosen, index in segments_of(programs, own_addresses, element):
         flat[slice(None) if chosen is None else chosen] = _gather(
             programs, storage, index, None, element, copies
         )
-    found[active] = flat
-    return found
+    result[active] = flat
+    return result
 
 
 def _gather_all(programs: Programs, addresses: Array, element: ElementType) -> Array:
@@ -377,7 +377,7 @@ def _gather_all(programs: Programs, addresses: Array, element: ElementType) -> A
         storage, _, index = parts[0]
         loaded: Array = _gather(programs, storage, index, None, element)
         return loaded
-    found, copies = np.zeros(addresses.shape, element.compute), _copies(programs, addresses)
+    result, copies = np.zeros(addresses.shape, element.compute), _copies(programs, addresses)
     for storage, chosen, index in parts:
-        found[chosen] = _gather(programs, storage, index, None, element, copies)
-    return found
+        result[chosen] = _gather(programs, storage, index, None, element, copies)
+    return result

@@ -44,10 +44,10 @@ def view_of(storage: Storage, dtype: np.dtype[Any]) -> Array:
 def launch_view(programs: Programs, storage: Storage, dtype: np.dtype[Any]) -> Array:
     """Return a storage as an array; a launch makes it once."""
     views = programs.statistics.views
-    found = views.get((storage, dtype.num))
-    if found is None:
-        found = views[storage, dtype.num] = view_of(storage, dtype)
-    return found
+    result = views.get((storage, dtype.num))
+    if result is None:
+        result = views[storage, dtype.num] = view_of(storage, dtype)
+    return result
 
 
 def check_bounds(

@@ -245,8 +245,8 @@ def _tell(
 
 def _differ(now: Any, before: Any) -> bool:
     """Whether elements have other bits: a NaN is no change, a zero of another sign is one."""
-    found: bool = now.tobytes() != before.tobytes()
-    return found
+    result: bool = now.tobytes() != before.tobytes()
+    return result
 
 
 # ---- many lanes, with arrays ----
@@ -324,9 +324,9 @@ def _nth_on_its_element(index: Array) -> Array:
     ordered = index[order]
     starts = np.r_[True, ordered[1:] != ordered[:-1]]
     first = np.maximum.accumulate(np.where(starts, np.arange(len(index)), 0))
-    found = np.empty(len(index), np.int64)
-    found[order] = np.arange(len(index)) - first
-    return found
+    result = np.empty(len(index), np.int64)
+    result[order] = np.arange(len(index)) - first
+    return result
 
 
 def _add_many(view: Array, index: Array, values: Array, element: ElementType) -> Array:

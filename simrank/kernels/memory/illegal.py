@@ -8,13 +8,12 @@ import numpy as np
 
 from simrank.engine import user_site
 from simrank.errors import SimrankError
+from simrank.kernels.machine.listing import MAX_SHOWN, programs_text
 
 if TYPE_CHECKING:
     from simrank.device.memory import Storage
     from simrank.kernels.machine import Programs
     from simrank.kernels.values.types import ElementType
-
-_MOST_SHOWN = 8
 
 
 class IllegalAccessError(SimrankError):
@@ -64,7 +63,7 @@ def outside(
     text = (
         f"{_head('illegal memory access', programs)}: {asked.verb} of element {first} of "
         f"{_tensor(programs, storage, element)} with {num_elements} elements, 0 to "
-        f"{num_elements - 1}{_made(storage)}; {_programs(ids)}"
+        f"{num_elements - 1}{_made(storage)}; {programs_text(ids.tolist())}"
     )
     return _error(text, storage.address + first * element.itemsize, ids)
 
@@ -72,7 +71,7 @@ def outside(
 def nowhere(programs: Programs, address: int) -> IllegalAccessError:
     """Return the error of an access to an address that belongs to nothing."""
     text = f"{_head('illegal memory access', programs)}: address {address:#x} is of no allocation"
-    return _error(f"{text}; {_programs(programs.ids)}", address, programs.ids)
+    return _error(f"{text}; {programs_text(programs.ids.tolist())}", address, programs.ids)
 
 
 def check_vectors(programs: Programs, addresses: Any, element: ElementType, width: int) -> None:
@@ -87,7 +86,7 @@ def check_vectors(programs: Programs, addresses: Any, element: ElementType, widt
         address = int(addresses[is_wrong][0])
         text = (
             f"{_head('misaligned address', programs)}: {address:#x} is no multiple of "
-            f"{size_bytes}, the size of {width} {element}; {_programs(programs.ids)}"
+            f"{size_bytes}, the size of {width} {element}; {programs_text(programs.ids.tolist())}"
         )
         raise _error(text, address, programs.ids)
 
@@ -96,13 +95,13 @@ def misaligned(programs: Programs, address: int, element: ElementType) -> Illega
     """Return the error of an address between elements."""
     text = (
         f"{_head('misaligned address', programs)}: {address:#x} is no multiple of "
-        f"{element.itemsize}, the size of {element}; {_programs(programs.ids)}"
+        f"{element.itemsize}, the size of {element}; {programs_text(programs.ids.tolist())}"
     )
     return _error(text, address, programs.ids)
 
 
 def _error(text: str, address: int, ids: Any) -> IllegalAccessError:
-    return IllegalAccessError(text, address, tuple(ids[:_MOST_SHOWN].tolist()))
+    return IllegalAccessError(text, address, tuple(ids[:MAX_SHOWN].tolist()))
 
 
 def _head(what: str, programs: Programs) -> str:
@@ -112,18 +111,13 @@ def _head(what: str, programs: Programs) -> str:
 
 
 def _tensor(programs: Programs, storage: Storage, element: ElementType) -> str:
-    found = programs.options.arguments.get(storage.address)
-    if found is None:
+    result = programs.options.arguments.get(storage.address)
+    if result is None:
         return f"an allocation of {element}"
-    name, shape = found
+    name, shape = result
     return f"'{name}', {element}{list(shape)},"
 
 
 def _made(storage: Storage) -> str:
     site = storage.site()
     return "" if site is None else f", allocated at {site.line()}"
-
-
-def _programs(ids: Any) -> str:
-    shown = ", ".join(str(number) for number in ids[:_MOST_SHOWN].tolist())
-    return f"program {shown}" + (", ..." if len(ids) > _MOST_SHOWN else "")

@@ -68,11 +68,11 @@ def compute(opcode: tuple[str, ...], kind: str, values: list[Array]) -> Any:
     Raises:
         UnsupportedError: There is no such instruction here.
     """
-    found = _FLOAT.get(opcode[0]) if is_float(kind) else None
-    if found is not None:
+    floating = _FLOAT.get(opcode[0]) if is_float(kind) else None
+    if floating is not None:
         # Narrow floats are computed in float32 and rounded once, which hardware does too.
         wide = [v.astype(np.float32) if v.dtype.itemsize < 4 else v for v in values]
-        result: Any = found(*wide)
+        result: Any = floating(*wide)
         if "relu" in opcode:
             result = np.maximum(result, 0)
         return np.clip(result, 0, 1) if "sat" in opcode else result
@@ -128,8 +128,8 @@ def _shift_right(value: Array, by: Array) -> Any:
 def _divided(first: Array, second: Array) -> Any:
     """Divide toward zero; by zero gives all bits, as hardware."""
     safe = np.where(second == 0, second.dtype.type(1), second)
-    found = np.trunc(first.astype(np.longdouble) / safe).astype(first.dtype)
-    return np.where(second == 0, ~first.dtype.type(0), found)
+    result = np.trunc(first.astype(np.longdouble) / safe).astype(first.dtype)
+    return np.where(second == 0, ~first.dtype.type(0), result)
 
 
 def _popc(value: Array) -> Any:
@@ -148,31 +148,31 @@ def _reversed(value: Array) -> Array:
 
 def _extract(value: Array, start: Array, length: Array) -> Array:
     """Return a field of bits, extended by its highest bit if the type is signed."""
-    found = []
+    result = []
     for v, first, count in zip(value.tolist(), start.tolist(), length.tolist(), strict=True):
         width = count & 0xFF
         field = (v >> (first & 0xFF)) & ((1 << width) - 1)
         is_negative = value.dtype.kind == "i" and width and field >> (width - 1)
-        found.append(field - (1 << width) if is_negative else field)
-    return np.array(found, value.dtype)
+        result.append(field - (1 << width) if is_negative else field)
+    return np.array(result, value.dtype)
 
 
 def _logic(first: Array, second: Array, third: Array, table: Array) -> Array:
     """Return any function of three bits, by its table of eight."""
-    found = np.zeros_like(first)
+    result = np.zeros_like(first)
     ones = ~first.dtype.type(0)
     lut = int(table[0]) & 0xFF
     for index in range(8):
         if lut >> index & 1:
             part = (first if index & 4 else first ^ ones) & (second if index & 2 else second ^ ones)
-            found |= part & (third if index & 1 else third ^ ones)
-    return found
+            result |= part & (third if index & 1 else third ^ ones)
+    return result
 
 
 def _permuted(first: Array, second: Array, selector: Array) -> Array:
     """Return four chosen bytes of eight."""
     both = first.astype(np.uint64) | (second.astype(np.uint64) << np.uint64(32))
-    found = np.zeros_like(first)
+    result = np.zeros_like(first)
     for byte in range(4):
         chosen = (selector >> np.uint32(4 * byte)) & np.uint32(0xF)
         value = (both >> (np.uint64(8) * (chosen & np.uint32(7)).astype(np.uint64))) & np.uint64(
@@ -181,8 +181,8 @@ def _permuted(first: Array, second: Array, selector: Array) -> Array:
         value = value.astype(np.uint32)
         sign = np.where(value & np.uint32(0x80), np.uint32(0xFF), np.uint32(0))
         value = np.where(chosen & np.uint32(8), sign, value)
-        found |= value << np.uint32(8 * byte)
-    return found
+        result |= value << np.uint32(8 * byte)
+    return result
 
 
 def _copy_sign(sign: Array, magnitude: Array) -> Array:

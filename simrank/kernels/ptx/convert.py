@@ -8,6 +8,7 @@ import ml_dtypes
 import numpy as np
 
 from simrank.errors import UnsupportedError
+from simrank.kernels.language.numbers import to_tf32
 from simrank.kernels.ptx.compute import TYPES, bits_of, is_float, read_as
 
 if TYPE_CHECKING:
@@ -64,8 +65,8 @@ def _to_float(values: Array, target: str, modifiers: Sequence[str]) -> Array:
     if "relu" in modifiers:
         wide = np.maximum(wide, 0)
     if target == "tf32":
-        bits = np.asarray(wide, np.float32).view(np.uint32)
-        return ((bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000)).view(np.float32)
+        rounded: Array = to_tf32(wide)
+        return rounded
     if "rz" in modifiers and target in ("f16", "bf16"):
         return _toward_zero(wide, TYPES[target])
     return wide.astype(TYPES[target])
@@ -84,8 +85,8 @@ def _to_integer(values: Array, dtype: np.dtype[Any], modifiers: Sequence[str]) -
     wide = np.nan_to_num(rounding(values.astype(np.float64)), nan=0.0)
     info = np.iinfo(dtype)
     inside = np.clip(wide, float(info.min), float(info.max))
-    found = inside.astype(dtype)
-    return np.where(wide >= float(info.max), dtype.type(info.max), found)
+    result = inside.astype(dtype)
+    return np.where(wide >= float(info.max), dtype.type(info.max), result)
 
 
 def _to_pair(sources: Sequence[Array], source: str, target: str, modifiers: Sequence[str]) -> Array:

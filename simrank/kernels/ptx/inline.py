@@ -91,14 +91,14 @@ def inline_asm_elementwise(
         machine.now().active if by_thread else None,
     )
     lanes.run()
-    found = []
+    blocks_out = []
     for kind, count in zip(results, counts, strict=True):
         taken, outputs = outputs[:count], outputs[count:]
         result = _block(taken, kind, int(pack), (rows, *shape))
         if by_thread:
             result = Block(threads.as_one(result.values), result.element)
-        found.append(result)
-    return tuple(found) if is_tuple else found[0]
+        blocks_out.append(result)
+    return tuple(blocks_out) if is_tuple else blocks_out[0]
 
 
 @lru_cache(maxsize=1024)
@@ -198,13 +198,13 @@ def _registers(lanes: Array, storage: np.dtype[Any], pack: int) -> list[Array]:
     per = _per_register(bits, pack)
     padded = np.pad(lanes, (0, -len(lanes) % pack), mode="edge") if len(lanes) % pack else lanes
     columns = padded.reshape(-1, pack).astype(np.uint64)
-    found = []
+    result = []
     for first in range(0, pack, per):
         register = np.zeros(len(columns), np.uint64)
         for index in range(per):
             register |= columns[:, first + index] << np.uint64(bits * index)
-        found.append(register)
-    return found
+        result.append(register)
+    return result
 
 
 def _block(

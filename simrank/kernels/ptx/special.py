@@ -40,9 +40,9 @@ def read(name: str, rows: Array) -> Array:
     register, _, axis = name.partition(".")
     number = _AXES.index(axis) if axis in _AXES else 0
     if programs.options.num_threads:
-        found = _OF_THREADS.get(name)
-        if found is not None:
-            return found(rows).astype(np.uint64)
+        result = _OF_THREADS.get(name)
+        if result is not None:
+            return result(rows).astype(np.uint64)
         rows = np.zeros(len(rows), np.int64)
     if register == "ctaid":
         ids = np.broadcast_to(programs.axis_ids(number), (len(programs),))
@@ -92,8 +92,8 @@ def _workspace(programs: Programs) -> Storage:
             f"kernel '{programs.kernel}' asks for the workspace of a cooperative launch\n"
             "  to fix: launch it with launch_cooperative_grid=True"
         )
-    found = _workspaces.get(programs.statistics)
-    if found is None:
-        found = _workspaces[programs.statistics] = Storage(programs.device, _WORKSPACE_BYTES)
-        found.array(np.dtype(np.uint8))[:] = 0
-    return found
+    result = _workspaces.get(programs.statistics)
+    if result is None:
+        result = _workspaces[programs.statistics] = Storage(programs.device, _WORKSPACE_BYTES)
+        result.array(np.dtype(np.uint8))[:] = 0
+    return result

@@ -73,12 +73,12 @@ def vote(lanes_of: Lanes, instruction: Instruction, lanes: Array) -> None:
     holds.reshape(-1)[lanes] = lanes_of.values(condition, "pred", lanes)
     takes_part.reshape(-1)[lanes] = True
     if "ballot" in instruction.opcode:
-        places = np.uint64(1) << np.arange(threads.WARP, dtype=np.uint64)
-        found, kind = (holds * places).sum(axis=1, dtype=np.uint64), "b32"
+        bits = np.uint64(1) << np.arange(threads.WARP, dtype=np.uint64)
+        result, kind = (holds * bits).sum(axis=1, dtype=np.uint64), "b32"
     elif "any" in instruction.opcode:
-        found, kind = bits_of(holds.any(axis=1), "pred"), "pred"
+        result, kind = bits_of(holds.any(axis=1), "pred"), "pred"
     elif "all" in instruction.opcode:
-        found, kind = bits_of((holds | ~takes_part).all(axis=1), "pred"), "pred"
+        result, kind = bits_of((holds | ~takes_part).all(axis=1), "pred"), "pred"
     else:
         raise UnsupportedError(f"inline assembly with {instruction.name} is not supported")
-    lanes_of.write(target, kind, found[lanes // threads.WARP], lanes)
+    lanes_of.write(target, kind, result[lanes // threads.WARP], lanes)

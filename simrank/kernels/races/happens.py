@@ -177,11 +177,11 @@ class ProgramRaces:
     def site_number(self) -> int:
         """Return a number for where the running program is."""
         site = user_site()
-        found = self._site_numbers.get(site)
-        if found is None:
-            found = self._site_numbers[site] = len(self.sites)
+        result = self._site_numbers.get(site)
+        if result is None:
+            result = self._site_numbers[site] = len(self.sites)
             self.sites.append(site)
-        return found
+        return result
 
 
 class ProgramClock:
@@ -332,11 +332,11 @@ class ProgramClock:
         """
         ends, first = self._known.ends, int(writers.flat[0])
         is_one = bool((writers == first).all())
-        found = np.zeros(writers.shape, bool)
+        result = np.zeros(writers.shape, bool)
         for writer in [first] if is_one else np.unique(writers).tolist():
             if writer == 0 or 0 < ends[writer] <= self._since:
-                found |= writers == writer
-        return found
+                result |= writers == writer
+        return result
 
     def _check(self, storage: Storage, shadow: _Shadow, elements: _Elements, verb: str) -> None:
         """Check elements, given as their first bytes and their size, against who stored them."""
@@ -389,7 +389,7 @@ def races_of(checker: RaceChecker | None) -> ProgramRaces | None:
     """Return what is known of programs' races in a Context; None where they are not looked for."""
     if checker is None:
         return None
-    found = _by_checker.get(checker)
-    if found is None:
-        found = _by_checker[checker] = ProgramRaces(checker)
-    return found
+    result = _by_checker.get(checker)
+    if result is None:
+        result = _by_checker[checker] = ProgramRaces(checker)
+    return result

@@ -99,5 +99,5 @@ def stale(
 
 def _bytes(storage: Storage, low: int, high: int) -> bytes:
     raw: Any = storage.array(np.dtype(np.uint8))
-    found: bytes = raw[low:high].tobytes()
-    return found
+    result: bytes = raw[low:high].tobytes()
+    return result

@@ -23,14 +23,14 @@ _Batch = tuple[Array, bool]  # Ids of programs, and whether some may be masked o
 # (measured: 140 times the stock interpreter at 2**16 to 2**17, 38 times at 2**19).
 _BATCH_ELEMENTS = 1 << 16
 _FIRST_BATCH = 8
-# Programs that part soon, for example at the bounds of a loop, are looked at this many batches at a
-# time, so that those of them that go the same way fill batches (measured: attention 1.4 times).
+# Programs that diverge soon, for example at the bounds of a loop, are looked at this many batches
+# at a time, so that those that go the same way fill batches (measured: attention 1.4 times).
 _SPLIT_BATCHES = 8
-# Programs that part again and again go on with masks, or one by one, as soon as the steps that were
-# done in vain are more than this part of what they would have taken one by one so far (measured:
-# 1.1 times the time of one by one where every tile branches at random; 1.7 without this rule).
+# Programs that diverge again and again go on with masks, or one by one, as soon as the steps that
+# were done in vain are more than this share of what they would have taken one by one so far
+# (measured: 1.1 times the time of one by one where every tile branches at random; 1.7 without).
 _MOST_IN_VAIN = 1 / 16
-# Programs of which more than this part would go a way of their own go on with masks.
+# Programs of which more than this share would go a way of their own go on with masks.
 _MANY_WAYS = 0.5
 _LEAST_MASKED = 4  # programs: fewer are done sooner one by one (measured)
 MAX_SPLITS = 64  # assumed: beyond it programs have little in common, and run one by one
@@ -116,7 +116,7 @@ class Grid:
         return max(_BATCH_ELEMENTS // max(self._statistics.largest_block, 1), 1, min(batch, 4))
 
     def _run_batch(self, ids: Array, rest: Array) -> int:
-        """Run programs; where the first ones part, more of the rest with them.
+        """Run programs; where the first ones diverge, more of the rest with them.
 
         Returns:
             How many programs have run.
@@ -147,7 +147,7 @@ class Grid:
                 self._masked, self._starts_masked = None, False
                 work.waiting.append((chosen, False))
             else:
-                self._part(work, chosen, choices, self._statistics.num_steps - first_step + 1)
+                self._diverge(work, chosen, choices, self._statistics.num_steps - first_step + 1)
         return work.total
 
     def _undo(self, programs: Programs, before: Any) -> None:
@@ -157,21 +157,21 @@ class Grid:
         if self._stores is not None:
             self._stores.drop()
 
-    def _part(self, work: _Work, chosen: Array, choices: Array, steps: int) -> None:
+    def _diverge(self, work: _Work, chosen: Array, choices: Array, steps: int) -> None:
         """Say how programs go on that would go different ways after some steps."""
         if self.num_splits == 0 and not work.has_more and len(work.rest):
             chosen, choices = work.with_more(chosen, _SPLIT_BATCHES), choices[:0]
         if self._masked is not None and choices.dtype == np.bool_:
             self.num_splits += 1
-            work.waiting += self._apart([chosen])  # An `if` is likely to part them again.
+            work.waiting += self._apart([chosen])  # An `if` is likely to make them diverge again.
             return
         if not len(choices):
             work.waiting.append((chosen, False))
             return
         self.num_splits += 1
-        work.num_parted += 1
+        work.num_diverged += 1
         work.steps_in_vain += steps
-        if work.num_parted > 1 and work.steps_in_vain > steps * work.total * _MOST_IN_VAIN:
+        if work.num_diverged > 1 and work.steps_in_vain > steps * work.total * _MOST_IN_VAIN:
             left = [ids for ids, _ in work.waiting]
             work.waiting = self._apart([*left, chosen])
         else:
@@ -195,11 +195,11 @@ class Grid:
         if self.num_splits > MAX_SPLITS or len(ways) > len(ids) * _MANY_WAYS:
             return self._apart([ids])[::-1]
         most = self._most(len(ids))
-        found = []
+        result = []
         for choice in ways:
             alike = ids[choices == choice]
-            found += [(alike[start : start + most], False) for start in range(0, len(alike), most)]
-        return found
+            result += [(alike[start : start + most], False) for start in range(0, len(alike), most)]
+        return result
 
     def _apart(self, batches: list[Array]) -> list[_Batch]:
         """Return programs that have little in common, the last first: masked, else one by one."""
@@ -218,7 +218,7 @@ class _Work:
         rest: Programs behind the batch.
         total: Programs that were taken.
         has_more: Whether some of the rest were taken too.
-        num_parted: How often programs have parted.
+        num_diverged: How often programs have diverged.
         steps_in_vain: What they had done then.
     """
 
@@ -227,7 +227,7 @@ class _Work:
         self.rest = rest
         self.total = len(ids)
         self.has_more = False
-        self.num_parted = 0
+        self.num_diverged = 0
         self.steps_in_vain = 0
 
     def with_more(self, chosen: Array, times: int) -> Array:

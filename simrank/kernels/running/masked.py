@@ -53,10 +53,10 @@ def _for_those_there(function: Callable[..., Any]) -> Callable[..., Any]:
         kwargs = {name: _rows(value, there) for name, value in kwargs.items()}
         programs.active, programs.ids = None, ids[there]
         try:
-            found = function(*args, **kwargs)
+            result = function(*args, **kwargs)
         finally:
             programs.active, programs.ids = active, ids
-        return _spread(found, there, len(ids))
+        return _spread(result, there, len(ids))
 
     return call
 
@@ -79,13 +79,13 @@ def _rows(value: Any, there: Any) -> Any:
     raise UnmaskableError
 
 
-def _spread(found: Any, there: Any, total: int) -> Any:
+def _spread(result: Any, there: Any, total: int) -> Any:
     """Return a result in the rows of its programs; the other rows are never looked at."""
-    if type(found) is not Block or type(found.values) is not np.ndarray or len(there) == total:
-        return found
-    values = found.values
+    if type(result) is not Block or type(result.values) is not np.ndarray or len(there) == total:
+        return result
+    values = result.values
     if len(values) == 1:
-        return found
+        return result
     rows = np.zeros((total, *values.shape[1:]), values.dtype)
     rows[there] = values
-    return Block(rows, found.element, found.base)
+    return Block(rows, result.element, result.base)

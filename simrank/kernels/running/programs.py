@@ -10,8 +10,8 @@ from simrank.engine import Task, TaskGroup
 from simrank.kernels import machine
 from simrank.kernels.cost.accesses import AccessCosts
 from simrank.kernels.machine import Programs
+from simrank.kernels.machine.listing import waiting_text
 from simrank.kernels.races.happens import races_of
-from simrank.kernels.running.listing import waiting_text
 from simrank.kernels.running.waits import ProgramSync
 from simrank.ranks import set_program
 
@@ -167,7 +167,7 @@ class ProgramRun:
         }
         lows = {number: sync.watch.polls[0][1] for number, sync in waiting.items() if sync.watch}
         changes = dict.fromkeys(
-            f"{s.unmet.found} to {s.unmet.wanted}" for s in waiting.values() if s.unmet
+            f"{s.unmet.value} to {s.unmet.wanted}" for s in waiting.values() if s.unmet
         )
         return waiting_text(lows, list(changes))
 

@@ -51,7 +51,7 @@ def index_along(axis: int) -> Callable[[], Block]:
 
 
 def lane() -> Block:
-    """Return the place of each thread in its warp."""
+    """Return the number of each thread in its warp."""
     total = num_threads()
     if not total:
         return constant(0)
@@ -145,15 +145,15 @@ def _are_alike(rows: Array) -> bool:
     return rows.dtype.kind != "f" or bool((np.signbit(rows) == np.signbit(rows[0])).all())
 
 
-def spread(found: Array) -> Any:
+def spread(result: Array) -> Any:
     """Return results of the active threads as rows of all; see `of_active`."""
     total = num_threads()
-    if (found == found[0]).all():
-        return found[0]
+    if (result == result[0]).all():
+        return result[0]
     active = machine.now().active
     chosen = slice(None) if active is None else np.flatnonzero(active)
-    rows = np.zeros(total, found.dtype)
-    rows[chosen] = found
+    rows = np.zeros(total, result.dtype)
+    rows[chosen] = result
     return rows
 
 
@@ -179,7 +179,7 @@ class Divergence:
         self.varies = not is_all
 
     def start(self, scope: dict[str, Any]) -> None:
-        """Note what names are bound to before a part that not all threads run."""
+        """Note what names are bound to before a body that not all threads run."""
         self._before = {name: scope.get(name, _MISSING) for name in self._names}
 
     def left(self, scope: dict[str, Any]) -> Any:
@@ -191,7 +191,7 @@ class Divergence:
         return tuple(_merged(mask, scope.get(n, _MISSING), before[n]) for n in self._names)
 
     def check(self) -> None:
-        """Raise if a part that not all threads run was left by `continue` or `break`.
+        """Raise if a body that not all threads run was left by `continue` or `break`.
 
         Raises:
             UnsupportedError: It was.
@@ -282,15 +282,15 @@ def choose(test: Any, first: Callable[[], Any], second: Callable[[], Any]) -> An
     """Return for each thread the value of the side that it takes."""
     if not varies(test):
         return first() if test else second()
-    programs, found = machine.now(), []
+    programs, result = machine.now(), []
     outer, truth = programs.active, np.asarray(_rows(test))
     for mask, side in ((truth, first), (~truth, second)):
         active = mask if outer is None else mask & outer
         if active.any():  # What nobody takes is not done.
             programs.active = active
-            found.append(side())
+            result.append(side())
     programs.active = outer
-    return _merged(truth, *found) if len(found) == 2 else found[0]
+    return _merged(truth, *result) if len(result) == 2 else result[0]
 
 
 def _merged(mask: Array, new: Any, old: Any) -> Any:
@@ -334,8 +334,8 @@ def guarded(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         kwargs = {name: _together(arg) for name, arg in kwargs.items()}
         if varies(pointer) or any(varies(a) and _is_block(a) for a in (*args, *kwargs.values())):
             raise UnsupportedError(
-                f"tl.{name} to places or of blocks that differ between threads is not supported: "
-                "of a scalar thread 0 alone writes"
+                f"tl.{name} to addresses or of blocks that differ between threads is not "
+                "supported: of a scalar thread 0 alone writes"
             )
         if active is not None and (_is_block(pointer) or not active[0]):
             raise UnsupportedError(
@@ -393,8 +393,9 @@ def running(body: Callable[[], Any]) -> Callable[[], Any]:
             return body()
         except Diverged as split:
             raise UnsupportedError(
-                "threads of a program go different ways at a place that is no plain `if`, `for` or "
-                "`while`: a `return`, `break` or `continue`, a number or a conditional expression"
+                "threads of a program go different ways at a statement that is no plain `if`, "
+                "`for` or `while`: a `return`, `break` or `continue`, a number or a conditional "
+                "expression"
             ) from split
 
     return run

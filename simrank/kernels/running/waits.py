@@ -106,7 +106,7 @@ class ProgramSync:
             machine.set_running(self.programs)
 
     def charge_access(self, storage: Storage, size_bytes: int, *, writes: bool) -> None:
-        """Charge a load or store: its latency, and its part of the bandwidth."""
+        """Charge a load or store: its latency, and its share of the bandwidth."""
         if self.is_free:
             return
         self.charge(self._costs.access_ps(storage, size_bytes, writes=writes))
@@ -296,20 +296,20 @@ class ProgramSync:
     ) -> Array:
         """Look at each change until all hold, or the time is over."""
         self._polls.clear()
-        found = holds()
+        result = holds()
         deadline_ps = None if budget_ps is None else self.clock_ps + budget_ps
-        while not np.all(found):
+        while not np.all(result):
             if deadline_ps is not None:
                 if self.clock_ps >= deadline_ps:
                     self.unmet = None
-                    return found
+                    return result
                 self._polls.clear()
                 self._nap(min(ATOMIC_PS, deadline_ps - self.clock_ps))
             else:
                 self.park()
-            found = holds()
+            result = holds()
         self.end_wait(for_value=for_value)
-        return found
+        return result
 
     def _nap(self, delay_ps: int) -> None:
         reason = PollReason(f"atomic_poll with a time limit in kernel '{self._run.name}'")

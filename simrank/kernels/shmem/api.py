@@ -1,6 +1,6 @@
 """What SHMEM functions of kernels do, on symmetric memory; `libraries` says what they are called.
 
-A pointer of this rank's part stands for the same place in a peer's. A put returns when the source
+A pointer of this rank's part stands for the same bytes of a peer's. A put returns when the source
 may be reused; a fence, a quiet or a signal comes after what was put before. Where threads of a
 program call with different arguments, each call is done.
 
@@ -68,12 +68,12 @@ def at_peer(address: int, peer: int) -> int:
 
 def range_of(address: int, count: int, element: ElementType) -> Block:
     """Return pointers to elements that lie one after the other."""
-    places = address + np.arange(count, dtype=np.int64) * element.itemsize
-    return Block(places.reshape(1, -1), types.pointer_to(element))
+    addresses = address + np.arange(count, dtype=np.int64) * element.itemsize
+    return Block(addresses.reshape(1, -1), types.pointer_to(element))
 
 
-def _each(places: Array, element: ElementType) -> Block:
-    return Block(places.astype(np.int64).reshape(1, -1), types.pointer_to(element))
+def _each(addresses: Array, element: ElementType) -> Block:
+    return Block(addresses.astype(np.int64).reshape(1, -1), types.pointer_to(element))
 
 
 def copy(target: int, source: int, size_bytes: int) -> None:
@@ -180,11 +180,11 @@ def signal_op(codes: Codes, sem: str = "relaxed", scope: str = "thread") -> Call
         if kind not in codes.sets + codes.adds:
             choices = f"{codes.sets} (set), {codes.adds} (add)"
             raise ValueError(f"signal operation {kind}; choices: {choices}")
-        places, values, peers = threads.of_active(sig_addr, signal, pe, scope=scope)
-        both = zip(places.tolist(), peers.tolist(), strict=True)
+        addresses, values, peers = threads.of_active(sig_addr, signal, pe, scope=scope)
+        both = zip(addresses.tolist(), peers.tolist(), strict=True)
         there = np.array([at_peer(*pair) for pair in both], np.int64)
         times = 1
-        if kind in codes.adds and len(places) == 1:
+        if kind in codes.adds and len(addresses) == 1:
             times = threads.num_calls(scope)
         added = Block(values.astype(np.uint64).reshape(1, -1) * np.uint64(times), types.uint64)
         compute = np.add if kind in codes.adds else replaced
@@ -196,21 +196,21 @@ def signal_op(codes: Codes, sem: str = "relaxed", scope: str = "thread") -> Call
 
 
 def wait_for(
-    places: Array, element: ElementType, holds: Callable[[Array], Any], *, for_value: bool
+    addresses: Array, element: ElementType, holds: Callable[[Array], Any], *, for_value: bool
 ) -> None:
     """Wait until each of some values of this rank has been as wanted, if not all at once.
 
     Args:
-        places: Their addresses.
+        addresses: Their addresses.
         element: Their type.
         holds: Returns where values are as wanted.
         for_value: Whether that is one value only.
     """
-    flags, has_held = _each(places, element), np.zeros(len(places), bool)
+    flags, has_held = _each(addresses, element), np.zeros(len(addresses), bool)
 
     def look() -> Array:
-        found = modify(flags, [], None, Order("acquire", "sys"), unchanged)
-        np.logical_or(has_held, holds(np.asarray(found.values).reshape(-1)), out=has_held)
+        result = modify(flags, [], None, Order("acquire", "sys"), unchanged)
+        np.logical_or(has_held, holds(np.asarray(result.values).reshape(-1)), out=has_held)
         return has_held
 
     alone().wait_until(look, None, for_value=for_value)
@@ -230,10 +230,10 @@ def wait_until(codes: Codes, element: ElementType | None = None) -> Callable[...
         if not 0 <= kind < len(codes.comparisons):
             raise ValueError(f"comparison {kind}; choices: 0 to {len(codes.comparisons) - 1}")
         own = element or memory.pointee(pointer)
-        places, wanted = threads.of_active(pointer, cmp_val)
+        addresses, wanted = threads.of_active(pointer, cmp_val)
         compare, numbers = codes.comparisons[kind], wanted.astype(own.compute)
         is_equal = compare is operator.eq
-        wait_for(places, own, lambda found: compare(found, numbers), for_value=is_equal)
+        wait_for(addresses, own, lambda result: compare(result, numbers), for_value=is_equal)
         return status()
 
     return wait
@@ -261,8 +261,8 @@ def n_pes() -> Block:
 
 
 def remote_ptr(pointer: Block, pe: Any) -> Block:
-    """Return a pointer to the same place at a peer; null where there is no such peer."""
+    """Return a pointer to the same bytes at a peer; null where there is no such peer."""
     calls, size = _calls(pointer, pe, scope="thread"), require_rank("remote_ptr").world_size
-    there = [at_peer(place, peer) if 0 <= peer < size else 0 for place, peer in calls]
-    found = np.array(there, np.int64)
-    return Block(threads.spread(found), pointer.element)
+    there = [at_peer(address, peer) if 0 <= peer < size else 0 for address, peer in calls]
+    result = np.array(there, np.int64)
+    return Block(threads.spread(result), pointer.element)

@@ -48,9 +48,9 @@ def wait(
         raise ValueError(f"Unsupported barrierPtrs type {barrierPtrs.type}")
     count, wanted = int(numBarriers), scalar_of(int(waitValue), element)
     first = int(threads.of_active(barrierPtrs, scope="block")[0][0])
-    places = first + np.arange(count, dtype=np.int64) * element.itemsize
+    flags = first + np.arange(count, dtype=np.int64) * element.itemsize
     if count:
-        api.wait_for(places, element, lambda found: found == wanted, for_value=True)
+        api.wait_for(flags, element, lambda result: result == wanted, for_value=True)
     return constant(0)
 
 
@@ -73,7 +73,7 @@ def num_ranks(axis: Any = -1) -> Block:
 
 
 def symm_at(ptr: Block, rank: Any) -> Block:
-    """Return a pointer to the same place at a peer."""
+    """Return a pointer to the same bytes at a peer."""
     _check_pointer(ptr)
     return api.remote_ptr(ptr, rank)
 
@@ -110,7 +110,7 @@ def notify(
 
 
 def remote_mc_ptr(team: Any, ptr: Block) -> Block:
-    """Return a pointer to the same place at all ranks of a team."""
+    """Return a pointer to the same bytes at all ranks of a team."""
     own = np.asarray(addresses(ptr))
     return Block(multicast.address(own, int(team)), ptr.element)
 

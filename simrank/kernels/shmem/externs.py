@@ -60,11 +60,11 @@ def _known(symbol: str) -> Callable[..., Any] | None:
 
 def _symbols(args: Sequence[Any], by_types: dict[Any, Any]) -> list[str]:
     """Return the names that a function may have: of several the one for the arguments' types."""
-    symbols = list(dict.fromkeys(found[0] for found in by_types.values()))
+    symbols = list(dict.fromkeys(result[0] for result in by_types.values()))
     if len(symbols) == 1:
         return symbols
     given = tuple(as_block(arg).dtype for arg in args)
-    of_these = [found[0] for types, found in by_types.items() if tuple(types) == given]
+    of_these = [result[0] for types, result in by_types.items() if tuple(types) == given]
     if not of_these:
         raise ValueError(
             f"input arg type does not match. Expect one of {list(by_types)}, got {given}"

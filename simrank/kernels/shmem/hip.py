@@ -50,8 +50,8 @@ def _access(compute: Callable[..., Any], order: Order, *, each: bool) -> Callabl
         rows = np.broadcast_to(np.atleast_1d(np.asarray(addresses(pointer))), total)
         active = machine.now().active
         mask = None if active is None else Block(active, int1)
-        found = modify(Block(rows, pointer.element), operands, mask, order, compute)
-        return Block(threads.as_one(found.values), found.element)
+        result = modify(Block(rows, pointer.element), operands, mask, order, compute)
+        return Block(threads.as_one(result.values), result.element)
 
     return call
 
@@ -59,8 +59,8 @@ def _access(compute: Callable[..., Any], order: Order, *, each: bool) -> Callabl
 def _accesses() -> Table:
     functions: Table = {}
     for name, sem in _SEMS.items():
-        for place, scope in _SCOPES.items():
-            order, end = Order(sem, scope), f"{name}_{place}"
+        for level, scope in _SCOPES.items():
+            order, end = Order(sem, scope), f"{name}_{level}"
             load, store = (_access(c, order, each=False) for c in (unchanged, replaced))
             add = _access(np.add, order, each=True)
             functions |= all_with(READS, {f"load_{end}": load, f"atom_add_{end}": add})

@@ -1,4 +1,4 @@
-"""Multicast addresses: one that stands for the same place at all ranks of a team or group.
+"""Multicast addresses: one that stands for the same bytes at all ranks of a team or group.
 
 Those of a team are the address of this rank's part with marks above what memory has; those of a
 group are known to the address space. Only `multimem` instructions take them.
@@ -24,8 +24,8 @@ def address(own: Any, team: int) -> Any:
     return own | np.int64(_MARK | team << _TEAM)
 
 
-def places(multicast: Array) -> list[Array]:
-    """Return what multicast addresses stand for: the same places at each rank of the team.
+def members_of(multicast: Array) -> list[Array]:
+    """Return what multicast addresses stand for: the same bytes at each rank of the team.
 
     Raises:
         ValueError: One is no multicast address, or they are of several allocations.
@@ -43,10 +43,10 @@ def places(multicast: Array) -> list[Array]:
         )
     team = (first ^ _MARK) >> _TEAM
     own, length = first & ((1 << _TEAM) - 1), last - first
-    found = []
+    result = []
     for rank in members(team):
         start = at_peer(own, rank)
         if at_peer(own + length, rank) != start + length:
             raise ValueError("multicast addresses of one instruction are of several allocations")
-        found.append(multicast - first + start)
-    return found
+        result.append(multicast - first + start)
+    return result

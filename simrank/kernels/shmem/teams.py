@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 WORLD = 0
 _NODE = (1, 2)  # NVSHMEM_TEAM_SHARED and NVSHMEMX_TEAM_NODE
-_SAME_PLACE = 3  # NVSHMEMX_TEAM_SAME_MYPE_NODE: one rank of each node
+_SAME_LOCAL_RANK = 3  # NVSHMEMX_TEAM_SAME_MYPE_NODE: one rank of each node
 _KEY = "kernel barriers"
 
 
@@ -41,7 +41,7 @@ def members(team: Any) -> tuple[int, ...]:
         return tuple(everyone)
     if number in _NODE:
         return tuple(other for other in everyone if other // per_node == rank // per_node)
-    if number == _SAME_PLACE:
+    if number == _SAME_LOCAL_RANK:
         return tuple(other for other in everyone if other % per_node == rank % per_node)
     raise UnsupportedError(
         f"team {number} in a kernel is not supported; supported are 0 (world), 1 and 2 (node) and "
@@ -50,7 +50,7 @@ def members(team: Any) -> tuple[int, ...]:
 
 
 def team_my_pe(team: Any) -> Block:
-    """Return this rank's place in a team."""
+    """Return this rank's number in a team."""
     return constant(members(team).index(require_rank("team_my_pe").rank or 0))
 
 
@@ -60,7 +60,7 @@ def team_n_pes(team: Any) -> Block:
 
 
 def team_translate_pe(src_team: Any, pe: Any, dest_team: Any) -> Block:
-    """Return the place in a team of a rank of another team; -1 where it is not in it."""
+    """Return the number in a team of a rank of another team; -1 where it is not in it."""
     rank, there = members(src_team)[int(pe)], members(dest_team)
     return constant(there.index(rank) if rank in there else -1)
 
@@ -94,20 +94,20 @@ def barrier(team: Any) -> Block:
     own = int(team), ranks  # Teams of the same ranks meet apart.
     number = counts[own] = counts.get(own, 0) + 1
     of_world = _barriers.setdefault(program.local["world"], {})
-    found = of_world.get((own, number))
-    if found is None:
-        found = of_world[own, number] = _Barrier(number, len(ranks))
-    found.came.add(program.rank)
+    result = of_world.get((own, number))
+    if result is None:
+        result = of_world[own, number] = _Barrier(number, len(ranks))
+    result.came.add(program.rank)
     if sync.races is not None:
-        sync.races.meet(found.clock)
-    if len(found.came) == found.total:
+        sync.races.meet(result.clock)
+    if len(result.came) == result.total:
         del of_world[own, number]
-        found.finish(engine)
+        result.finish(engine)
     else:
-        engine.wait(found)
+        engine.wait(result)
         machine.set_running(sync.programs)
         if sync.races is not None:
-            sync.races.meet(found.clock)
+            sync.races.meet(result.clock)
     return status()
 
 

@@ -1,6 +1,6 @@
 """Aggregates: Triton's classes of several values, with device functions as methods.
 
-A kernel sees a class of the emulation in place of each: the same fields, constants as plain values,
+A kernel sees a class of the emulation for each: the same fields, constants as plain values,
 and methods that are bound like every other device function.
 """
 
@@ -71,17 +71,17 @@ def emulated(original: Any, substitute: Callable[[Any], Any], *, forks: str) -> 
         "__qualname__": original.__qualname__,
         "__doc__": original.__doc__,
     }
-    found = type(original.__name__, (_Aggregate,), fields)
-    facts[key] = found  # Before its methods, which may name it.
+    result = type(original.__name__, (_Aggregate,), fields)
+    facts[key] = result  # Before its methods, which may name it.
     own = original.hash_attrs[0]
     if own.__module__ == core.__name__:
         init = _assign_fields(original)
     else:
         init = substitute(own) if isinstance(own, _JITFunction) else _constructor(own)
-    setattr(found, "__init__", _made(init, original))  # noqa: B010 - mypy would not have it
+    setattr(result, "__init__", _made(init, original))  # noqa: B010 - mypy would not have it
     for name, method in methods(original).items():
-        setattr(found, name, substitute(method))
-    return found
+        setattr(result, name, substitute(method))
+    return result
 
 
 def _made(init: Callable[..., Any], original: Any) -> Callable[..., None]:

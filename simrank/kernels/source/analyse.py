@@ -60,8 +60,8 @@ def written_by_jit(jit: Jit) -> frozenset[str]:
         constants = {parameter.name for parameter in jit.params if parameter.is_constexpr}
         written = written_parameters(definition_of(jit), lambda name: _writes_of(name, scope))
         facts["written"] = written - constants
-    found: frozenset[str] = facts["written"]
-    return found
+    result: frozenset[str] = facts["written"]
+    return result
 
 
 def _writes_of(name: ast.expr, scope: dict[str, Any]) -> Callee | None:

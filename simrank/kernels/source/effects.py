@@ -38,49 +38,49 @@ def effects_of(
         callee: Returns the effects of the device function that an expression names, or None.
         text: Returns the string that an expression is known to be, or None.
     """
-    found = Effects()
+    result = Effects()
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
-            _add_call(found, node, callee(node.func), text)
+            _add_call(result, node, callee(node.func), text)
         elif isinstance(node, ast.While) and is_wait(node, callee):
-            found.waits = True
-    return found
+            result.waits = True
+    return result
 
 
 def _add_call(
-    found: Effects,
+    result: Effects,
     node: ast.Call,
     called: Effects | None,
     text: Callable[[ast.expr], str | None],
 ) -> None:
     if called is not None:
-        found.add(called)
+        result.add(called)
         return
     name = name_of(node)
-    found.reads |= name in READS
-    found.waits |= name in _WAITS
+    result.reads |= name in READS
+    result.waits |= name in _WAITS
     if name in ("extern_elementwise", "extern_call"):
-        _add_extern(found, node)
+        _add_extern(result, node)
     if name == "inline_asm_elementwise":
-        _add_assembly(found, node, text)
+        _add_assembly(result, node, text)
     for keyword in node.keywords:
         value = getattr(keyword.value, "value", None)
         if keyword.arg == "scope" and value == "sys":
-            found.publishes = True
+            result.publishes = True
         if keyword.arg == "sem" and value in _PUBLISHING_SEMS:
-            found.publishes = True
+            result.publishes = True
 
 
-def _add_extern(found: Effects, node: ast.Call) -> None:
+def _add_extern(result: Effects, node: ast.Call) -> None:
     """Note what an external function does, as far as its symbol says; what is unknown may wait."""
     tables = [part for part in ast.walk(node) if isinstance(part, ast.Dict)]
     texts = [text for table in tables for text in _texts(table)]
     if any(text.endswith(_OF_THREAD) for text in texts):  # Each thread at its own time.
-        found.threads = found.publishes = True
+        result.threads = result.publishes = True
     for symbol in texts:
         if symbol.startswith(_OF_SHMEM):
             known = by_symbol(symbol)
-            found.add(WAITS if known is None else known.effects)
+            result.add(WAITS if known is None else known.effects)
 
 
 def _texts(node: ast.AST) -> list[str]:
@@ -89,7 +89,7 @@ def _texts(node: ast.AST) -> list[str]:
     return [text for text in constants if isinstance(text, str)]
 
 
-def _add_assembly(found: Effects, node: ast.Call, text: Callable[[ast.expr], str | None]) -> None:
+def _add_assembly(result: Effects, node: ast.Call, text: Callable[[ast.expr], str | None]) -> None:
     """Note what inline assembly does; unknown text may wait and publish.
 
     Of a formatted string the fixed parts are looked at: what is filled in are names.
@@ -99,11 +99,11 @@ def _add_assembly(found: Effects, node: ast.Call, text: Callable[[ast.expr], str
     known = [text(part) for part in pieces if not isinstance(part, ast.FormattedValue)]
     words = [word for word in known if word is not None]
     if not words or len(words) < len(known):
-        found.waits = found.publishes = True
+        result.waits = result.publishes = True
         return
     whole = " ".join(words)
     if any(register in whole for register in _THREAD_REGISTERS):
-        found.threads = found.publishes = True
+        result.threads = result.publishes = True
     publishes = any(mark in whole for mark in _ASM_WRITES)
-    found.publishes |= publishes
-    found.waits |= "bra" in whole and (publishes or "ld." in whole)
+    result.publishes |= publishes
+    result.waits |= "bra" in whole and (publishes or "ld." in whole)

@@ -60,10 +60,10 @@ class Rewriter(ast.NodeTransformer):
         """Combine from the left; a plain number that decides ends it."""
         self.generic_visit(node)
         is_and = isinstance(node.op, ast.And)
-        found = node.values[0]
+        result = node.values[0]
         for value in node.values[1:]:
-            found = self._combined(found, value, is_and=is_and)
-        return ast.copy_location(found, node)
+            result = self._combined(result, value, is_and=is_and)
+        return ast.copy_location(result, node)
 
     def _combined(self, left: ast.expr, right: ast.expr, *, is_and: bool) -> ast.expr:
         name = self.fresh()
@@ -100,10 +100,10 @@ class Rewriter(ast.NodeTransformer):
                 left = ast.Name(name, ast.Load())
             else:
                 pairs.append(ast.Compare(left, [operator], [ours]))
-        found = pairs[0]
+        result = pairs[0]
         for pair in pairs[1:]:
-            found = self._combined(found, pair, is_and=True)
-        return ast.copy_location(found, node)
+            result = self._combined(result, pair, is_and=True)
+        return ast.copy_location(result, node)
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
         """Let `.value` give a constant itself: constants are plain numbers here."""

@@ -118,8 +118,8 @@ def _left(name: str, names: list[str]) -> ast.stmt:
 def _assigned_in(body: list[ast.stmt]) -> list[str]:
     """Return the names that statements assign, in the source's order."""
     nodes = [node for statement in body for node in ast.walk(statement)]
-    found = [n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]
-    return list(dict.fromkeys(found))
+    result = [n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]
+    return list(dict.fromkeys(result))
 
 
 def _leaves(node: ast.If) -> bool:

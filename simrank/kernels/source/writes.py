@@ -47,9 +47,9 @@ def written_parameters(
         size = sum(map(len, reach.values()))
         for node in ast.walk(tree):
             for target, value in _bindings(node):
-                found = _reached(value, reach)
+                result = _reached(value, reach)
                 for name in _names(target):
-                    reach.setdefault(name, set()).update(found)
+                    reach.setdefault(name, set()).update(result)
     written: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
@@ -83,13 +83,13 @@ def _reached(value: ast.expr, reach: dict[str, set[str]]) -> set[str]:
         return set()
     if isinstance(value, ast.Name):
         return reach.get(value.id, set())
-    found: set[str] = set()
+    result: set[str] = set()
     for child in ast.iter_child_nodes(value):
         if isinstance(child, ast.expr):
-            found |= _reached(child, reach)
+            result |= _reached(child, reach)
         elif isinstance(child, ast.keyword):
-            found |= _reached(child.value, reach)
-    return found
+            result |= _reached(child.value, reach)
+    return result
 
 
 def _written_by(call: ast.Call, reach: dict[str, set[str]], called: Callee | None) -> set[str]:
@@ -101,12 +101,12 @@ def _written_by(call: ast.Call, reach: dict[str, set[str]], called: Callee | Non
         return _reached(call, reach)
     if name not in _WRITERS:
         return set()
-    places = call.args[:1] + [k.value for k in call.keywords if k.arg in ("pointer", "desc")]
+    pointers = call.args[:1] + [k.value for k in call.keywords if k.arg in ("pointer", "desc")]
     if isinstance(call.func, ast.Attribute):  # A method: of a pointer or descriptor, or tl's.
-        places.append(call.func.value)
+        pointers.append(call.func.value)
     written: set[str] = set()
-    for place in places:
-        written |= _reached(place, reach)
+    for pointer in pointers:
+        written |= _reached(pointer, reach)
     return written
 
 

@@ -49,8 +49,8 @@ class Shape(tuple[int, ...]):
         return Shape((*other, *self))
 
     def __getitem__(self, index: Any) -> Any:
-        found = tuple.__getitem__(self, index)
-        return Shape(found) if isinstance(index, slice) else found
+        result = tuple.__getitem__(self, index)
+        return Shape(result) if isinstance(index, slice) else result
 
 
 _SCALAR = Shape()
@@ -363,8 +363,8 @@ def _toward_zero(values: Any, target: ElementType) -> Any:
     too_large = np.abs(nearest) > np.abs(values)
     narrow = np.asarray(nearest).astype(target.memory)
     smaller = np.nextafter(narrow, target.memory.type(0)).astype(np.float32)
-    found = np.where(too_large, smaller, nearest)
-    return found if type(values) is _ndarray else np.float32(found)
+    result = np.where(too_large, smaller, nearest)
+    return result if type(values) is _ndarray else np.float32(result)
 
 
 def _cast_pointer(block: Block, target: ElementType) -> Block:
@@ -387,16 +387,16 @@ def _cast_pointer(block: Block, target: ElementType) -> Block:
     raise ValueError(f"cannot cast {own} to {target}")
 
 
-def _pointer_at(places: Any, target: ElementType) -> Block:
+def _pointer_at(at: Any, target: ElementType) -> Block:
     """Return pointers to addresses; one that all programs share counts from its storage."""
-    if type(places) is _ndarray or not machine.is_running():
-        return Block(places, target)
-    address = int(places)
+    if type(at) is _ndarray or not machine.is_running():
+        return Block(at, target)
+    address = int(at)
     storage = machine.now().device.memory.space.find(address)
     if storage is None:
-        return Block(places, target)
+        return Block(at, target)
     index, odd = divmod(address - storage.address, pointee_of(target).itemsize)
-    return Block(places, target) if odd else Block(np.int64(index), target, Anchor(storage))
+    return Block(at, target) if odd else Block(np.int64(index), target, Anchor(storage))
 
 
 def wide(values: Any) -> Any:

@@ -43,7 +43,7 @@ def common_shape(ours: tuple[int, ...], theirs: tuple[int, ...]) -> tuple[int, .
     if not ours or not theirs:
         return ours or theirs
     num_dims = max(len(ours), len(theirs))
-    found, numel = [], 1
+    result, numel = [], 1
     for dim in range(-num_dims, 0):
         one = ours[dim] if -dim <= len(ours) else 1
         other = theirs[dim] if -dim <= len(theirs) else 1
@@ -52,11 +52,11 @@ def common_shape(ours: tuple[int, ...], theirs: tuple[int, ...]) -> tuple[int, .
                 "Cannot make_shape_compatible: incompatible dimensions at index "
                 f"{num_dims + dim}: {one} and {other}"
             )
-        found.append(max(one, other))
-        numel *= found[-1]
+        result.append(max(one, other))
+        numel *= result[-1]
     if numel > MAX_NUMEL:
         raise ValueError(f"numel ({numel}) exceeds triton maximum tensor numel ({MAX_NUMEL})")
-    return tuple(found)
+    return tuple(result)
 
 
 def with_axes(values: Any, num_axes: int) -> Any:

@@ -92,22 +92,22 @@ def _move_pointer(first: Block, second: Any, name: str) -> Block:
             raise TypeError("cannot add pointers together")
     if name not in ("add", "sub") or offset.element.kind not in "iub":
         raise TypeError(f"invalid operands of type {first.element} and {offset.element}")
-    places, steps = pointer.values, offset.values
-    are_blocks = type(places) is _ndarray and type(steps) is _ndarray
-    if are_blocks and places.shape[1:] != steps.shape[1:]:
-        common_shape(places.shape[1:], steps.shape[1:])
-        places, steps = aligned(places, steps)
-    # numpy makes int64 of a place and all integers but uint64; of arrays it does so slowly.
+    targets, steps = pointer.values, offset.values
+    are_blocks = type(targets) is _ndarray and type(steps) is _ndarray
+    if are_blocks and targets.shape[1:] != steps.shape[1:]:
+        common_shape(targets.shape[1:], steps.shape[1:])
+        targets, steps = aligned(targets, steps)
+    # numpy makes int64 of an offset and all integers but uint64; of arrays it does so slowly.
     if type(steps) is _ndarray or offset.element is uint64:
         steps = wide(steps)
-    return _moved(pointer, places, steps, name)
+    return _moved(pointer, targets, steps, name)
 
 
-def _moved(pointer: Block, places: Any, steps: Any, name: str) -> Block:
-    """Return a pointer with its places moved by elements whose axes go together with them."""
+def _moved(pointer: Block, targets: Any, steps: Any, name: str) -> Block:
+    """Return a pointer moved by elements whose axes go together with them."""
     if pointer.base is None:
         steps = steps * np.int64(pointee_of(pointer.element).itemsize)
-    moved = places + steps if name == "add" else places - steps
+    moved = targets + steps if name == "add" else targets - steps
     return Block(moved, pointer.element, pointer.base)
 
 
@@ -196,8 +196,8 @@ for _name, _function in (("truediv", _divide), ("floordiv", _floor_divide), ("mo
             function: Any = _function,
             swapped: bool = _swapped,
         ) -> Block:
-            found: Block = function(self, other, swapped=swapped)
-            return found
+            result: Block = function(self, other, swapped=swapped)
+            return result
 
         setattr(Block, f"__{_prefix}{_name}__", _operator)
 for _name, _ufunc in _BITWISE:

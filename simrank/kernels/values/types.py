@@ -126,10 +126,10 @@ def element_type(given: Any) -> ElementType:
         return element_type(given.scalar)
     if not isinstance(given, tl.dtype):
         raise TypeError(f"expected a type such as tl.float32, got {given!r}")
-    found = _BY_TRITON.get(given.name)
-    if found is None:
+    result = _BY_TRITON.get(given.name)
+    if result is None:
         raise UnsupportedError(f"kernels with elements of type {given} are not supported")
-    return found
+    return result
 
 
 def of_memory(memory: np.dtype[Any]) -> ElementType:
@@ -139,12 +139,12 @@ def of_memory(memory: np.dtype[Any]) -> ElementType:
 
 def pointer_to(pointee: ElementType) -> ElementType:
     """Return the type of pointers to a type; there is one object for each."""
-    found = _pointers.get(pointee)
-    if found is None:
-        found = ElementType(tl.pointer_type(pointee.triton), "p", _INT64, _INT64)
-        found.pointee = pointee
-        _pointers[pointee] = found
-    return found
+    result = _pointers.get(pointee)
+    if result is None:
+        result = ElementType(tl.pointer_type(pointee.triton), "p", _INT64, _INT64)
+        result.pointee = pointee
+        _pointers[pointee] = result
+    return result
 
 
 # ---- promotion, as Triton's semantic layer has it ----
@@ -164,10 +164,10 @@ def promote(first: ElementType, second: ElementType, *, divides: bool = False) -
         TypeError: They do not go together.
     """
     key = (first, second, divides)
-    found = _promoted.get(key)
-    if found is None:
-        found = _promoted[key] = _promote(first, second, divides=divides)
-    return found
+    result = _promoted.get(key)
+    if result is None:
+        result = _promoted[key] = _promote(first, second, divides=divides)
+    return result
 
 
 def _promote(first: ElementType, second: ElementType, *, divides: bool) -> ElementType:

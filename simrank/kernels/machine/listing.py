@@ -1,4 +1,4 @@
-"""Numbers of programs and places as text, for reports."""
+"""Numbers of programs and bytes as text, for reports."""
 
 from __future__ import annotations
 
@@ -7,12 +7,17 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_MAX_PLACES = 8  # of those that are waited for, in reports
+MAX_SHOWN = 8  # of programs, bytes and values, in reports
 
 
-def first_few(found: Sequence[object]) -> str:
+def first_few(result: Sequence[object]) -> str:
     """Return the first of many, for example `0, 16, 32`."""
-    return ", ".join(map(str, found[:_MAX_PLACES])) + ", ..." * (len(found) > _MAX_PLACES)
+    return ", ".join(map(str, result[:MAX_SHOWN])) + ", ..." * (len(result) > MAX_SHOWN)
+
+
+def programs_text(ids: Sequence[int]) -> str:
+    """Return the first of the programs that did something, for example `program 0, 1`."""
+    return f"program {first_few(ids)}"
 
 
 def ids_text(ids: list[int]) -> str:
@@ -36,7 +41,7 @@ def waiting_text(lows: dict[int, int], changes: list[str]) -> str:
         changes: From which value to which, where that is known.
     """
     verb = "program {} waits" if len(lows) == 1 else "programs {} wait"
-    places = list(dict.fromkeys(lows.values()))
-    bytes_ = f"byte{'s' * (len(places) > 1)} {first_few(places)}"
+    starts = list(dict.fromkeys(lows.values()))
+    bytes_ = f"byte{'s' * (len(starts) > 1)} {first_few(starts)}"
     values = f" from {first_few(changes)}" if changes else ""
     return f"{verb.format(ids_text(list(lows)))} for a change of {bytes_}{values}"
