@@ -16,6 +16,9 @@ from simrank.units import PS_PER_NS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import SupportsInt
+
+    from simrank.kernels.values.block import Operand
 
 
 def _check_kind(pointer: Block, name: str, kinds: str, bits: tuple[int, ...]) -> None:
@@ -29,8 +32,8 @@ def _arithmetic(
 ) -> Callable[..., Block]:
     def atomic(
         pointer: Block,
-        val: Any,
-        mask: Any = None,
+        val: Operand,
+        mask: Operand | None = None,
         sem: str | None = None,
         scope: str | None = None,
         wants_old: bool = True,
@@ -43,7 +46,7 @@ def _arithmetic(
 
 
 def atomic_cas(
-    pointer: Block, cmp: Any, val: Any, sem: str | None = None, scope: str | None = None
+    pointer: Block, cmp: Operand, val: Operand, sem: str | None = None, scope: str | None = None
 ) -> Block:
     """Write `val` where memory holds `cmp`; return what it held."""
     _check_kind(pointer, "atomic_cas", "iuf", (16, 32, 64))
@@ -51,7 +54,7 @@ def atomic_cas(
 
 
 def atomic_load(
-    pointer: Block, mask: Any = None, sem: str | None = None, scope: str | None = None
+    pointer: Block, mask: Operand | None = None, sem: str | None = None, scope: str | None = None
 ) -> Block:
     """Return what memory holds."""
     order = Order(sem, scope, default="acquire")
@@ -61,7 +64,11 @@ def atomic_load(
 
 
 def atomic_store(
-    pointer: Block, val: Any, mask: Any = None, sem: str | None = None, scope: str | None = None
+    pointer: Block,
+    val: Operand,
+    mask: Operand | None = None,
+    sem: str | None = None,
+    scope: str | None = None,
 ) -> None:
     """Write to memory."""
     order = Order(sem, scope, default="release")
@@ -78,10 +85,10 @@ def _first_unequal(result: Block, wanted: Block) -> Unmet:
 
 def atomic_poll(
     pointer: Block,
-    expected_value: Any,
+    expected_value: Operand,
     sem: str | None = None,
     scope: str | None = None,
-    timeout_ns: Any = None,
+    timeout_ns: SupportsInt | None = None,
 ) -> Block:
     """Wait until memory holds the expected value; return where it did in time."""
     _check_kind(pointer, "atomic_poll", "iu", (16, 32, 64))

@@ -25,19 +25,21 @@ from simrank.kernels.values.types import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    import triton.language as tl
+
 _PRECISIONS = ("tf32", "tf32x3", "ieee", "bf16x3", "bf16x6")
 _INPUTS = (int8, uint8, float16, bfloat16, float32, float64)
 _LEAST_K = {8: 32, 16: 16, 32: 8, 64: 4}  # Of triton's NVIDIA backend; M and N may be 1.
 
 
 def dot(
-    input: Block,  # noqa: A002 - Triton's name
+    input: Block,
     other: Block,
-    acc: Any = None,
+    acc: Block | None = None,
     input_precision: str | None = None,
     allow_tf32: bool | None = None,
-    max_num_imprecise_acc: Any = None,
-    out_dtype: Any = None,
+    max_num_imprecise_acc: int | None = None,
+    out_dtype: tl.dtype | None = None,
 ) -> Block:
     """Return the product of two matrices, or of batches of them; see `tl.dot`.
 
@@ -72,7 +74,9 @@ def dot(
     return Block(result.rounded(product), result)
 
 
-def _of_more_dims(first: Block, second: Block, acc: Any, precision: str, out_dtype: Any) -> Block:
+def _of_more_dims(
+    first: Block, second: Block, acc: Block | None, precision: str, out_dtype: tl.dtype | None
+) -> Block:
     """Return a product of batches with several dims, as one batch."""
     ours, theirs = first.shape, second.shape
     if ours[:-2] != theirs[:-2]:
@@ -123,7 +127,7 @@ def _check_shapes(first: Block, second: Block) -> None:
         raise ValueError(f"Input shapes should have M >= 1, N >= 1 and K >= {least}")
 
 
-def _wanted(acc: Any, out_dtype: Any) -> ElementType:
+def _wanted(acc: Block | None, out_dtype: tl.dtype | None) -> ElementType:
     if out_dtype is not None:
         return element_type(out_dtype)
     return float32 if acc is None else acc.element
@@ -144,7 +148,7 @@ def _result(ours: ElementType, wanted: ElementType) -> ElementType:
 
 
 def _check_accumulator(
-    acc: Any, shape: tuple[int, ...], result: ElementType, wanted: ElementType
+    acc: Block, shape: tuple[int, ...], result: ElementType, wanted: ElementType
 ) -> None:
     if tuple(acc.shape) != shape:
         raise ValueError(f"expected accumulator shape {list(shape)}, got {list(acc.shape)}")

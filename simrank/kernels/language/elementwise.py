@@ -17,10 +17,13 @@ from simrank.kernels.values.types import ElementType, float32, float64, int1
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-Array = np.ndarray[Any, Any]
+    from simrank.kernels.machine.arrays import Array, Value
+    from simrank.kernels.values.block import Operand
 
 
-def _pair(first: Any, second: Any, *, divides: bool = False) -> tuple[Any, Any, ElementType]:
+def _pair(
+    first: Operand, second: Operand, *, divides: bool = False
+) -> tuple[Any, Any, ElementType]:
     """Return two operands ready to compute, whichever of them are numbers."""
     if type(first) is Block:
         return operands(first, second, divides=divides)
@@ -30,25 +33,25 @@ def _pair(first: Any, second: Any, *, divides: bool = False) -> tuple[Any, Any, 
     return operands(as_block(first), second, divides=divides)
 
 
-def _rounded(values: Any, element: ElementType) -> Block:
+def _rounded(values: Value, element: ElementType) -> Block:
     return Block(element.rounded(values), element)
 
 
-def add(x: Any, y: Any, sanitize_overflow: bool = True) -> Block:
+def add(x: Operand, y: Operand, sanitize_overflow: bool = True) -> Block:
     """Return x + y."""
     del sanitize_overflow
     result: Block = as_block(x) + y
     return result
 
 
-def sub(x: Any, y: Any, sanitize_overflow: bool = True) -> Block:
+def sub(x: Operand, y: Operand, sanitize_overflow: bool = True) -> Block:
     """Return x - y."""
     del sanitize_overflow
     result: Block = as_block(x) - y
     return result
 
 
-def mul(x: Any, y: Any, sanitize_overflow: bool = True) -> Block:
+def mul(x: Operand, y: Operand, sanitize_overflow: bool = True) -> Block:
     """Return x * y."""
     del sanitize_overflow
     result: Block = as_block(x) * y
@@ -56,7 +59,9 @@ def mul(x: Any, y: Any, sanitize_overflow: bool = True) -> Block:
 
 
 def _extreme(ignoring: Callable[..., Any], propagating: Callable[..., Any]) -> Callable[..., Block]:
-    def choose(x: Any, y: Any, propagate_nan: Any = tl.PropagateNan.NONE) -> Block:
+    def choose(
+        x: Operand, y: Operand, propagate_nan: tl.PropagateNan = tl.PropagateNan.NONE
+    ) -> Block:
         ours, theirs, result = _pair(x, y)
         compute = propagating if propagate_nan == tl.PropagateNan.ALL else ignoring
         return Block(compute(ours, theirs), result)
@@ -68,18 +73,21 @@ minimum = _extreme(np.fmin, np.minimum)
 maximum = _extreme(np.fmax, np.maximum)
 
 
-def builtin_max(*args: Any, propagate_nan: Any = tl.PropagateNan.NONE) -> Any:
+def builtin_max(*args: Any, propagate_nan: tl.PropagateNan = tl.PropagateNan.NONE) -> Any:
     """Return the largest, as Python's `max` inside a kernel."""
     return _fold(max, maximum, args, propagate_nan)
 
 
-def builtin_min(*args: Any, propagate_nan: Any = tl.PropagateNan.NONE) -> Any:
+def builtin_min(*args: Any, propagate_nan: tl.PropagateNan = tl.PropagateNan.NONE) -> Any:
     """Return the smallest, as Python's `min` inside a kernel."""
     return _fold(min, minimum, args, propagate_nan)
 
 
 def _fold(
-    plain: Callable[..., Any], combine: Callable[..., Block], args: tuple[Any, ...], nan: Any
+    plain: Callable[..., Any],
+    combine: Callable[..., Block],
+    args: tuple[Any, ...],
+    nan: tl.PropagateNan,
 ) -> Any:
     if len(args) == 1 and isinstance(args[0], list | tuple):
         args = tuple(args[0])
@@ -91,7 +99,9 @@ def _fold(
     return result
 
 
-def clamp(x: Any, min: Any, max: Any, propagate_nan: Any = tl.PropagateNan.NONE) -> Block:  # noqa: A002
+def clamp(
+    x: Operand, min: Operand, max: Operand, propagate_nan: tl.PropagateNan = tl.PropagateNan.NONE
+) -> Block:
     """Return x limited to [min, max]; NaN becomes min unless it propagates."""
     block = as_block(x)
     if block.element.kind == "f" and propagate_nan != tl.PropagateNan.ALL:
@@ -99,7 +109,7 @@ def clamp(x: Any, min: Any, max: Any, propagate_nan: Any = tl.PropagateNan.NONE)
     return minimum(maximum(block, min, propagate_nan), max, propagate_nan)
 
 
-def where(condition: Any, x: Any, y: Any) -> Block:
+def where(condition: Operand, x: Operand, y: Operand) -> Block:
     """Return x where the condition holds, else y."""
     chosen = cast_to(as_block(condition), int1)
     first, second = as_block(x), as_block(y)
@@ -131,8 +141,8 @@ def _where_pointers(chosen: Block, first: Block, second: Block) -> Block:
 
 
 def cast(
-    input: Any,  # noqa: A002 - Triton's name
-    dtype: Any,
+    input: Operand,
+    dtype: tl.dtype,
     fp_downcast_rounding: str | None = None,
     bitcast: bool = False,
 ) -> Block:
@@ -140,7 +150,7 @@ def cast(
     return as_block(input).to(dtype, fp_downcast_rounding, bitcast)
 
 
-def fma(x: Any, y: Any, z: Any) -> Block:
+def fma(x: Operand, y: Operand, z: Operand) -> Block:
     """Return x * y + z, rounded once."""
     ours, theirs, result = _pair(x, y)
     third = as_block(z)
@@ -178,7 +188,7 @@ def _upper(value: Array, split: float) -> Array:
     return scaled - (scaled - value)
 
 
-def fdiv(x: Any, y: Any, ieee_rounding: bool = False, approx: bool = False) -> Block:
+def fdiv(x: Operand, y: Operand, ieee_rounding: bool = False, approx: bool = False) -> Block:
     """Return x / y of floats."""
     if ieee_rounding and approx:
         raise ValueError("approx and ieee_rounding cannot both be True")
@@ -188,7 +198,7 @@ def fdiv(x: Any, y: Any, ieee_rounding: bool = False, approx: bool = False) -> B
     return _rounded(np.true_divide(ours, theirs), result)
 
 
-def div_rn(x: Any, y: Any) -> Block:
+def div_rn(x: Operand, y: Operand) -> Block:
     """Return x / y of fp32, rounded to nearest."""
     for block in (x, y):
         if type(block) is Block and block.element is not float32:
@@ -196,7 +206,7 @@ def div_rn(x: Any, y: Any) -> Block:
     return fdiv(x, y, ieee_rounding=True)
 
 
-def umulhi(x: Any, y: Any) -> Block:
+def umulhi(x: Operand, y: Operand) -> Block:
     """Return the upper half of the product of unsigned integers."""
     ours, theirs, result = _pair(x, y)
     if result.kind not in "iu" or result.bits not in (32, 64):
@@ -210,7 +220,7 @@ def umulhi(x: Any, y: Any) -> Block:
     return Block(high.astype(unsigned).view(result.compute), result)
 
 
-def _high_of_64(one: Any, other: Any) -> Any:
+def _high_of_64(one: Value, other: Value) -> Any:
     """Return the upper 64 bits of a product of two 64-bit numbers, by halves."""
     half, low = np.uint64(32), np.uint64(0xFFFF_FFFF)
     a, b, c, d = one >> half, one & low, other >> half, other & low
@@ -223,7 +233,7 @@ def _floating(name: str, compute: Callable[[Any], Any]) -> Callable[[Any], Block
     """Return a function that Triton has for fp32 and fp64 only, or for fp32 only."""
     elements = (float32,) if name.endswith("_rn") else (float32, float64)
 
-    def function(x: Any) -> Block:
+    def function(x: Operand) -> Block:
         block = as_block(x)
         element = block.element
         if element not in elements:
@@ -234,7 +244,7 @@ def _floating(name: str, compute: Callable[[Any], Any]) -> Callable[[Any], Block
     return function
 
 
-def absolute(x: Any) -> Block:
+def absolute(x: Operand) -> Block:
     """Return |x|."""
     block = as_block(x)
     if block.element.kind == "u":
@@ -244,7 +254,7 @@ def absolute(x: Any) -> Block:
     return Block(np.abs(block.values), block.element)
 
 
-def _hint(block: Any, values: Any) -> Any:
+def _hint(block: Operand, values: Value) -> Any:
     del values
     return block
 

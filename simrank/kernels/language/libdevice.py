@@ -32,6 +32,8 @@ from simrank.units import PS_PER_NS
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from simrank.kernels.machine.arrays import Value
+
     Compute = Callable[..., Any]
     Signatures = dict[tuple[ElementType, ...], ElementType]
 
@@ -74,22 +76,22 @@ def _floating(num_args: int, result: ElementType | None = None) -> Signatures:
     return {(t,) * num_args: result or t for t in _FLOATS}
 
 
-def _rounded_away(values: Any) -> Any:
+def _rounded_away(values: Value) -> Any:
     """Round halves away from zero, as C's `round`."""
     return np.copysign(np.floor(np.abs(values) + values.dtype.type(0.5)), values)
 
 
-def _fma(first: Any, second: Any, third: Any) -> Any:
+def _fma(first: Value, second: Value, third: Value) -> Any:
     return fused(*(v.astype(np.float64) for v in (first, second, third))).astype(first.dtype)
 
 
-def _power(base: Any, exponent: Any) -> Any:
+def _power(base: Value, exponent: Value) -> Any:
     if exponent.dtype.kind == "i":
         return np.power(base.astype(np.float64), exponent).astype(base.dtype)
     return np.power(base, exponent)
 
 
-def _leading_zeros(values: Any) -> Any:
+def _leading_zeros(values: Value) -> Any:
     bits = values.dtype.itemsize * 8
     left = values.view(np.dtype(f"u{values.dtype.itemsize}")).copy()
     result = np.zeros(np.shape(values), np.int32)
@@ -102,18 +104,18 @@ def _leading_zeros(values: Any) -> Any:
     return np.where(left == 0, bits, result)
 
 
-def _population(values: Any) -> Any:
+def _population(values: Value) -> Any:
     return np.bitwise_count(values.view(np.dtype(f"u{values.dtype.itemsize}")))
 
 
-def _first_set(values: Any) -> Any:
+def _first_set(values: Value) -> Any:
     """Return the number of the lowest set bit, from 1; 0 where there is none."""
     lowest = values & -values
     bits = values.dtype.itemsize * 8
     return np.where(values == 0, 0, bits - _leading_zeros(lowest))
 
 
-def _reversed_bits(values: Any) -> Any:
+def _reversed_bits(values: Value) -> Any:
     size = values.dtype.itemsize
     raw = np.ascontiguousarray(values)[..., None].view(np.uint8)
     bits = np.unpackbits(raw, axis=-1)[..., ::-1]
@@ -121,7 +123,7 @@ def _reversed_bits(values: Any) -> Any:
     return packed.view(np.dtype(f"i{size}"))[..., 0]
 
 
-def _high_half(first: Any, second: Any) -> Any:
+def _high_half(first: Value, second: Value) -> Any:
     if first.dtype.itemsize == 4:
         wide = np.int64 if first.dtype.kind == "i" else np.uint64
         return (first.astype(wide) * second.astype(wide)) >> wide(32)

@@ -12,10 +12,13 @@ from simrank.kernels.values.types import element_type, float32, int32, uint32
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from typing import SupportsInt
 
+    import triton.language as tl
+
+    from simrank.kernels.machine.arrays import Array
+    from simrank.kernels.values.block import Operand
     from simrank.kernels.values.types import ElementType
-
-Array = np.ndarray[Any, Any]
 
 
 def _flat(block: Block) -> Array:
@@ -23,7 +26,7 @@ def _flat(block: Block) -> Array:
     return values.reshape(len(values), -1)
 
 
-def _axis(block: Block, axis: Any) -> int:
+def _axis(block: Block, axis: SupportsInt) -> int:
     """Return a dim as an axis of the values, behind the program axis.
 
     Raises:
@@ -35,14 +38,14 @@ def _axis(block: Block, axis: Any) -> int:
     return number % num_dims + 1
 
 
-def _along(block: Block, axis: Any) -> tuple[Array, int]:
+def _along(block: Block, axis: SupportsInt | None) -> tuple[Array, int]:
     """Return a block's values and the axis to go along; all dims as one where axis is None."""
     if axis is None:
         return _flat(block), 1
     return with_program_axis(block), _axis(block, axis)
 
 
-def _kept(result: Array, block: Block, axis: Any, *, keep_dims: bool) -> Any:
+def _kept(result: Array, block: Block, axis: SupportsInt | None, *, keep_dims: bool) -> Any:
     """Return reduced values in the shape that a reduction gives."""
     if not keep_dims:
         return settled(result)
@@ -54,7 +57,12 @@ def _kept(result: Array, block: Block, axis: Any, *, keep_dims: bool) -> Any:
 # ---- reductions that numpy has ----
 
 
-def sum_(input: Any, axis: Any = None, keep_dims: bool = False, dtype: Any = None) -> Block:  # noqa: A002
+def sum_(
+    input: Operand,
+    axis: SupportsInt | None = None,
+    keep_dims: bool = False,
+    dtype: tl.dtype | None = None,
+) -> Block:
     """Return the sum along a dim, rounded once."""
     block = as_block(input)
     element = _sum_type(block.element, dtype)
@@ -64,7 +72,7 @@ def sum_(input: Any, axis: Any = None, keep_dims: bool = False, dtype: Any = Non
     return Block(_kept(element.rounded(result), block, axis, keep_dims=keep_dims), element)
 
 
-def _sum_type(own: ElementType, dtype: Any) -> ElementType:
+def _sum_type(own: ElementType, dtype: tl.dtype | None) -> ElementType:
     """Return the type of a sum: integers below 32 bits become 32 bits."""
     if dtype is not None:
         return element_type(dtype)
@@ -82,8 +90,8 @@ def _widened(block: Block) -> Block:
 
 def _extreme(ufunc: np.ufunc, choose: Callable[..., Any]) -> Callable[..., Any]:
     def extreme(
-        input: Any,  # noqa: A002 - Triton's name
-        axis: Any = None,
+        input: Operand,
+        axis: SupportsInt | None = None,
         return_indices: bool = False,
         return_indices_tie_break_left: bool = True,
         keep_dims: bool = False,
@@ -120,20 +128,26 @@ max_ = _extreme(np.fmax, _first_largest)
 min_ = _extreme(np.fmin, _first_smallest)
 
 
-def argmax(input: Any, axis: Any, tie_break_left: bool = True, keep_dims: bool = False) -> Block:  # noqa: A002
+def argmax(
+    input: Operand, axis: SupportsInt | None, tie_break_left: bool = True, keep_dims: bool = False
+) -> Block:
     """Return where the largest element is, the leftmost of equal ones."""
     result: Block = max_(input, axis, True, tie_break_left, keep_dims)[1]
     return result
 
 
-def argmin(input: Any, axis: Any, tie_break_left: bool = True, keep_dims: bool = False) -> Block:  # noqa: A002
+def argmin(
+    input: Operand, axis: SupportsInt | None, tie_break_left: bool = True, keep_dims: bool = False
+) -> Block:
     """Return where the smallest element is, the leftmost of equal ones."""
     result: Block = min_(input, axis, True, tie_break_left, keep_dims)[1]
     return result
 
 
 def _bitwise(ufunc: np.ufunc, name: str) -> Callable[..., Block]:
-    def reduce_bits(input: Any, axis: Any = None, keep_dims: bool = False) -> Block:  # noqa: A002
+    def reduce_bits(
+        input: Operand, axis: SupportsInt | None = None, keep_dims: bool = False
+    ) -> Block:
         block = as_block(input)
         if block.element.kind not in "iub":
             raise ValueError(f"{name} only supported for integers")
@@ -151,7 +165,12 @@ reduce_or = _bitwise(np.bitwise_or, "reduce_or")
 # ---- any combine function ----
 
 
-def reduce(input: Any, axis: Any, combine_fn: Any, keep_dims: bool = False) -> Any:  # noqa: A002
+def reduce(
+    input: Operand | Sequence[Operand],
+    axis: SupportsInt | None,
+    combine_fn: Callable[..., Any],
+    keep_dims: bool = False,
+) -> Any:
     """Return a reduction by any associative function, of one block or several together."""
     blocks = _together(input)
     parts = [_along(block, axis) for block in blocks]
@@ -171,7 +190,7 @@ def reduce(input: Any, axis: Any, combine_fn: Any, keep_dims: bool = False) -> A
     return tuple(result) if isinstance(input, tuple | list) else result[0]
 
 
-def _together(input: Any) -> list[Block]:  # noqa: A002 - Triton's name
+def _together(input: Operand | Sequence[Operand]) -> list[Block]:
     if isinstance(input, tuple | list):
         blocks = [as_block(block) for block in input]
         shape = np.broadcast_shapes(*(block.shape for block in blocks))
@@ -182,10 +201,12 @@ def _together(input: Any) -> list[Block]:  # noqa: A002 - Triton's name
             )
             for b in blocks
         ]
-    return [as_block(input)]
+    return [as_block(input)]  # type: ignore[arg-type] # No tuple, so it is one.
 
 
-def _combined(combine_fn: Any, left: Sequence[Block], right: Sequence[Block]) -> list[Block]:
+def _combined(
+    combine_fn: Callable[..., Any], left: Sequence[Block], right: Sequence[Block]
+) -> list[Block]:
     result = combine_fn(*left, *right)
     return [as_block(f) for f in result] if isinstance(result, tuple | list) else [as_block(result)]
 
@@ -197,7 +218,12 @@ def _spread(block: Block, like: Block) -> Array:
     return np.broadcast_to(values, shape)
 
 
-def reduce_with_indices(input: Any, axis: Any, combine_fn: Any, keep_dims: bool = False) -> Any:  # noqa: A002
+def reduce_with_indices(
+    input: Operand,
+    axis: SupportsInt | None,
+    combine_fn: Callable[..., Any],
+    keep_dims: bool = False,
+) -> Any:
     """Return a reduction of values together with their positions."""
     block = as_block(input)
     if axis is None:
@@ -211,7 +237,12 @@ def reduce_with_indices(input: Any, axis: Any, combine_fn: Any, keep_dims: bool 
     return reduce((block, Block(indices, int32)), axis, combine_fn, keep_dims)
 
 
-def associative_scan(input: Any, axis: Any, combine_fn: Any, reverse: bool = False) -> Any:  # noqa: A002
+def associative_scan(
+    input: Operand | Sequence[Operand],
+    axis: SupportsInt,
+    combine_fn: Callable[..., Any],
+    reverse: bool = False,
+) -> Any:
     """Return a scan by any associative function (Hillis and Steele, 1986)."""
     blocks = _together(input)
     along = _axis(blocks[0], axis)
@@ -240,7 +271,9 @@ def _for_programs(values: Array, num_programs: int) -> Array:
 
 
 def _cumulative(ufunc: np.ufunc) -> Callable[..., Block]:
-    def scan(input: Any, axis: int = 0, reverse: bool = False, dtype: Any = None) -> Block:  # noqa: A002
+    def scan(
+        input: Operand, axis: int = 0, reverse: bool = False, dtype: tl.dtype | None = None
+    ) -> Block:
         block = as_block(input)
         element = _sum_type(block.element, dtype)
         block = cast_to(block, element)
@@ -256,14 +289,16 @@ def _cumulative(ufunc: np.ufunc) -> Callable[..., Block]:
 # ---- order ----
 
 
-def sort(x: Block, dim: Any = None, descending: Any = False) -> Block:
+def sort(x: Block, dim: SupportsInt | None = None, descending: bool = False) -> Block:
     """Return a block sorted along its last dim."""
     along = _last_dim(x, dim, "sort")
     values = np.sort(x.values, axis=along)
     return Block(np.flip(values, along) if descending else values, x.element)
 
 
-def topk(x: Block, k: Any, dim: Any = None, descending: Any = True) -> Block:
+def topk(
+    x: Block, k: SupportsInt, dim: SupportsInt | None = None, descending: bool = True
+) -> Block:
     """Return the k largest (or smallest) elements along the last dim, the most extreme first."""
     along = _last_dim(x, dim, "topk")
     size = int(k)
@@ -280,7 +315,7 @@ def topk(x: Block, k: Any, dim: Any = None, descending: Any = True) -> Block:
     return Block(np.take(values, np.arange(size), axis=along), x.element)
 
 
-def _last_dim(x: Block, dim: Any, name: str) -> int:
+def _last_dim(x: Block, dim: SupportsInt | None, name: str) -> int:
     num_dims = len(x.shape)
     if dim is not None and int(dim) % num_dims != num_dims - 1:
         raise AssertionError(
@@ -289,13 +324,13 @@ def _last_dim(x: Block, dim: Any, name: str) -> int:
     return num_dims
 
 
-def flip(x: Block, dim: Any = None) -> Block:
+def flip(x: Block, dim: SupportsInt | None = None) -> Block:
     """Return a block in reverse along a dim."""
     along = len(x.shape) if dim is None else _axis(x, dim)
     return Block(np.flip(x.values, along), x.element)
 
 
-def histogram(input: Block, num_bins: Any, mask: Any = None) -> Block:  # noqa: A002
+def histogram(input: Block, num_bins: SupportsInt, mask: Operand | None = None) -> Block:
     """Return how often each number from 0 to num_bins - 1 occurs."""
     if len(input.shape) != 1:
         raise ValueError("histogram only supports 1D input")
@@ -313,7 +348,7 @@ def histogram(input: Block, num_bins: Any, mask: Any = None) -> Block:  # noqa: 
     return Block(result.reshape(len(values), num_bins).astype(np.int32), int32)
 
 
-def gather(src: Block, index: Block, axis: Any) -> Block:
+def gather(src: Block, index: Block, axis: SupportsInt) -> Block:
     """Return elements of a block picked along a dim by another block."""
     if index.element.kind not in "iu":
         raise ValueError("index must be an integer tensor")

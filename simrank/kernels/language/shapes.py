@@ -13,12 +13,15 @@ from simrank.kernels.values.broadcasting import MAX_NUMEL, aligned, check_broadc
 from simrank.kernels.values.types import element_type, int32
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
-Array = np.ndarray[Any, Any]
+    import triton.language as tl
+
+    from simrank.kernels.machine.arrays import Array, Value
+    from simrank.kernels.values.block import Operand
 
 
-def settled(values: Any) -> Any:
+def settled(values: Value) -> Any:
     """Return values, as a numpy scalar if they are one scalar that all programs share."""
     if values.ndim == 1 and len(values) == 1:
         return values[0]
@@ -34,7 +37,7 @@ def with_program_axis(block: Block) -> Array:
     return lifted
 
 
-def as_dims(shape: Any) -> tuple[int, ...]:
+def as_dims(shape: Sequence[Any]) -> tuple[int, ...]:
     """Return a shape that a kernel wrote, checked as the compiler checks it.
 
     Raises:
@@ -86,7 +89,7 @@ def arange(start: Any, end: Any) -> Block:
     return Block(_arange(start, end), int32)
 
 
-def full(shape: Any, value: Any, dtype: Any) -> Block:
+def full(shape: Sequence[Any], value: Operand, dtype: tl.dtype) -> Block:
     """Return a block filled with a number, or with a scalar block."""
     element = element_type(dtype)
     dims = as_dims(shape)
@@ -100,7 +103,7 @@ def full(shape: Any, value: Any, dtype: Any) -> Block:
     return Block(filled, element)
 
 
-def broadcast(first: Any, second: Any) -> tuple[Block, Block]:
+def broadcast(first: Operand, second: Operand) -> tuple[Block, Block]:
     """Return two blocks in their common shape."""
     first, second = as_block(first), as_block(second)
     check_broadcast(first, second)
@@ -108,7 +111,7 @@ def broadcast(first: Any, second: Any) -> tuple[Block, Block]:
     return broadcast_to(first, shape), broadcast_to(second, shape)
 
 
-def broadcast_to(block: Any, *shape: Any) -> Block:
+def broadcast_to(block: Operand, *shape: Any) -> Block:
     """Return a block in a larger shape."""
     given: Block = as_block(block)
     if len(shape) == 1 and isinstance(shape[0], list | tuple):
@@ -129,7 +132,7 @@ def broadcast_to(block: Any, *shape: Any) -> Block:
     return Block(np.broadcast_to(values, (len(values), *dims)), given.element, given.base)
 
 
-def expand_dims(block: Any, axis: Any) -> Block:
+def expand_dims(block: Operand, axis: Any) -> Block:
     """Return a block with further dims of size 1."""
     block = as_block(block)
     axes = [int(a) for a in axis] if isinstance(axis, list | tuple) else [int(axis)]
@@ -145,7 +148,7 @@ def expand_dims(block: Any, axis: Any) -> Block:
     return Block(values, block.element, block.base)
 
 
-def reshape(block: Any, *shape: Any, can_reorder: bool = False) -> Block:
+def reshape(block: Operand, *shape: Any, can_reorder: bool = False) -> Block:
     """Return a block's elements, in row-major order, in another shape."""
     del can_reorder
     block = as_block(block)
@@ -186,7 +189,7 @@ def trans(block: Block, *dims: Any) -> Block:
     return permute(block, *dims)
 
 
-def join(first: Any, second: Any) -> Block:
+def join(first: Operand, second: Operand) -> Block:
     """Return two blocks side by side in a new last dim."""
     first, second = _of_one_base(*broadcast(first, second))
     one, other = aligned(with_program_axis(first), with_program_axis(second))
@@ -234,7 +237,7 @@ def cat(first: Block, second: Block, can_reorder: bool = False, dim: int = 0) ->
     return Block(np.concatenate(parts, axis=int(dim) + 1), first.element, first.base)
 
 
-def to_tensor(value: Any) -> Block:
+def to_tensor(value: Operand) -> Block:
     """Return a number as a scalar."""
     return as_block(value)
 

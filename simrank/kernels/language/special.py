@@ -10,7 +10,8 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-Array = np.ndarray[Any, Any]
+    from simrank.kernels.machine.arrays import Value
+
 # Abscissae are 1/64 apart: the remainder of five terms of Taylor's series is below 1e-12.
 _STEPS_PER_UNIT = 64
 _LARGEST = 6.0  # erf is 1 in float64 from 5.93 on.
@@ -22,7 +23,7 @@ _SMALL_TABLE = 256  # elements; below it the C library one by one is as fast (me
 def through_float64(compute: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Return a function that computes in float64 and gives back the type it got."""
 
-    def call(values: Any) -> Any:
+    def call(values: Value) -> Any:
         result = np.asarray(compute(np.asarray(values, np.float64)), np.float64)
         return result.astype(values.dtype)[()]
 
@@ -32,7 +33,7 @@ def through_float64(compute: Callable[[Any], Any]) -> Callable[[Any], Any]:
 _erf_of_each = through_float64(np.frompyfunc(math.erf, 1, 1))
 
 
-def erf(values: Any) -> Any:
+def erf(values: Value) -> Any:
     """Return the error function: of float32 by Taylor's series around a table, within 1 ulp."""
     if values.dtype == np.float64 or values.size < _SMALL_TABLE:
         return _erf_of_each(values)

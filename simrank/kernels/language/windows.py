@@ -18,6 +18,8 @@ from simrank.kernels.values.types import ElementType, float32, int32, int64, poi
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from simrank.kernels.values.block import Operand
+
 _PADDINGS = ("", "zero", "nan")
 _MOST_DIMS = 5
 
@@ -32,7 +34,13 @@ class Window:
         block_shape: Shape of what is loaded and stored.
     """
 
-    def __init__(self, base: Block, sizes: Any, strides: Any, block_shape: Any) -> None:
+    def __init__(
+        self,
+        base: Block,
+        sizes: Sequence[Operand],
+        strides: Sequence[Operand],
+        block_shape: Sequence[Operand],
+    ) -> None:
         self.base = base
         self.sizes = [_scalar(size, int64) for size in sizes]
         self.strides = [_scalar(stride, int64) for stride in strides]
@@ -54,7 +62,7 @@ class Window:
             Pointers, and a mask; None where nothing is checked.
         """
         pointer: Any = self.base
-        inside: Any = None
+        inside: Block | None = None
         num_dims = len(self.block_shape)
         for dim, size in enumerate(self.block_shape):
             lanes = shapes.arange(0, size) if size > 1 else shapes.full((1,), 0, int32)
@@ -67,7 +75,7 @@ class Window:
         return pointer, inside
 
 
-def _scalar(value: Any, element: ElementType) -> Block:
+def _scalar(value: Operand, element: ElementType) -> Block:
     block = as_block(value)
     if block.shape or block.element.kind not in "iub":
         raise ValueError("Expected an integer scalar type in shape/strides/offsets")
@@ -98,9 +106,9 @@ class Descriptor(Window):
     def __init__(
         self,
         base: Block,
-        sizes: Any,
-        strides: Any,
-        block_shape: Any,
+        sizes: Sequence[Operand],
+        strides: Sequence[Operand],
+        block_shape: Sequence[Operand],
         padding: str,
         *,
         rounds_to_tf32: bool = False,
@@ -119,7 +127,7 @@ class Descriptor(Window):
         """Return the sizes of the tensor."""
         return [cast_to(size, int32) for size in self.sizes]
 
-    def _lanes(self, offsets: Any) -> tuple[Block, Block]:
+    def _lanes(self, offsets: Sequence[Operand]) -> tuple[Block, Block]:
         num_dims = len(self.block_shape)
         if len(offsets) != num_dims:
             raise ValueError(f"expected {num_dims} offsets, but got {len(offsets)}")
@@ -130,7 +138,7 @@ class Descriptor(Window):
                 )
         return self.targets(offsets, range(num_dims))
 
-    def load(self, offsets: Any) -> Block:
+    def load(self, offsets: Sequence[Operand]) -> Block:
         """Return the block at some offsets."""
         pointer, inside = self._lanes(offsets)
         return self._arrived(memory.load(pointer, inside, self._fill))
@@ -147,23 +155,23 @@ class Descriptor(Window):
             )
         return cast_to(value, self.element)
 
-    def store(self, offsets: Any, value: Block) -> None:
+    def store(self, offsets: Sequence[Operand], value: Block) -> None:
         """Write a block at some offsets."""
         stored = self._stored(value)
         pointer, inside = self._lanes(offsets)
         memory.store(pointer, stored, inside)
 
-    def gather(self, rows: Block, column: Any) -> Block:
+    def gather(self, rows: Block, column: Operand) -> Block:
         """Return rows of a matrix, from a column on."""
         pointer, inside = self._rows(rows, column, "gather")
         return self._arrived(memory.load(pointer, inside, self._fill))
 
-    def scatter(self, value: Block, rows: Block, column: Any) -> None:
+    def scatter(self, value: Block, rows: Block, column: Operand) -> None:
         """Write rows of a matrix, from a column on."""
         pointer, inside = self._rows(rows, column, "scatter")
         memory.store(pointer, cast_to(value, self.element), inside)
 
-    def _rows(self, rows: Block, column: Any, what: str) -> tuple[Block, Block]:
+    def _rows(self, rows: Block, column: Operand, what: str) -> tuple[Block, Block]:
         shown = list(self.block_shape)
         if len(shown) != 2:
             raise ValueError(f"descriptor must be 2D, but got {shown}")
@@ -189,14 +197,14 @@ class Descriptor(Window):
         inside = (row >= 0) & (row < self.sizes[0]) & (index >= 0) & (index < self.sizes[1])
         return self.base + row * self.strides[0] + index * self.strides[1], inside
 
-    def _reduce(self, name: str, offsets: Any, value: Block) -> None:
+    def _reduce(self, name: str, offsets: Sequence[Operand], value: Block) -> None:
         stored = self._stored(value)
         pointer, inside = self._lanes(offsets)
         atomics.FUNCTIONS[name](pointer, stored, mask=inside, wants_old=False)
 
 
 def _reduction(name: str) -> Callable[[Descriptor, Any, Block], None]:
-    def method(self: Descriptor, offsets: Any, value: Block) -> None:
+    def method(self: Descriptor, offsets: Sequence[Operand], value: Block) -> None:
         self._reduce(name, offsets, value)
 
     return method
@@ -207,7 +215,11 @@ for _name in ("add", "min", "max", "and", "or", "xor"):
 
 
 def make_tensor_descriptor(
-    base: Block, shape: Any, strides: Any, block_shape: Any, padding_option: str = "zero"
+    base: Block,
+    shape: Sequence[Operand],
+    strides: Sequence[Operand],
+    block_shape: Sequence[Operand],
+    padding_option: str = "zero",
 ) -> Descriptor:
     """Return a descriptor of a tensor in memory; see `tl.make_tensor_descriptor`.
 
@@ -238,13 +250,13 @@ def make_tensor_descriptor(
     return Descriptor(base, shape, strides, block_shape, padding_option)
 
 
-def _is_one(stride: Any) -> bool:
+def _is_one(stride: Operand) -> bool:
     """Whether a stride is 1: an argument of 1 is a constant to the compiler too."""
     values = stride.values if type(stride) is Block else stride
     return type(values) is not np.ndarray and int(values) == 1
 
 
-def _check_aligned(stride: Any, itemsize: int) -> None:
+def _check_aligned(stride: Operand, itemsize: int) -> None:
     values = stride.values if type(stride) is Block else stride
     if type(values) is not np.ndarray and int(values) * itemsize % 16:
         raise ValueError(
@@ -265,12 +277,12 @@ def of_host(descriptor: Any, base: Block) -> Descriptor:
     )
 
 
-def load_tensor_descriptor(desc: Descriptor, offsets: Any) -> Block:
+def load_tensor_descriptor(desc: Descriptor, offsets: Sequence[Operand]) -> Block:
     """Return the block of a descriptor at some offsets."""
     return desc.load(offsets)
 
 
-def store_tensor_descriptor(desc: Descriptor, offsets: Any, value: Block) -> None:
+def store_tensor_descriptor(desc: Descriptor, offsets: Sequence[Operand], value: Block) -> None:
     """Write a block of a descriptor at some offsets."""
     desc.store(offsets, value)
 
@@ -286,7 +298,12 @@ class BlockPointer(Window):
     """
 
     def __init__(
-        self, base: Block, sizes: Any, strides: Any, offsets: Any, block_shape: Any
+        self,
+        base: Block,
+        sizes: Sequence[Operand],
+        strides: Sequence[Operand],
+        offsets: Sequence[Operand],
+        block_shape: Sequence[Operand],
     ) -> None:
         super().__init__(base, sizes, strides, block_shape)
         self.offsets = [_scalar(offset, int64) for offset in offsets]
@@ -301,7 +318,7 @@ class BlockPointer(Window):
         """Return Triton's type: a pointer to the elements."""
         return pointer_to(self.element).triton
 
-    def advance(self, offsets: Any) -> BlockPointer:
+    def advance(self, offsets: Sequence[Operand]) -> BlockPointer:
         """Return a window that is moved by some elements."""
         if len(offsets) != len(self.offsets):
             raise ValueError(f"expected {len(self.offsets)} offsets, but got {len(offsets)}")
@@ -327,7 +344,7 @@ class BlockPointer(Window):
         fill = _padding(padding_option, self.element)
         return memory.load(pointer, inside, None if inside is None else fill)
 
-    def store_block(self, value: Any, boundary_check: Any) -> None:
+    def store_block(self, value: Operand, boundary_check: Any) -> None:
         """Write the block, without what is outside in the dims that are checked."""
         pointer, inside = self.targets(self.offsets, self._checked(boundary_check))
         stored = shapes.broadcast_to(as_block(value), self.block_shape)
@@ -335,7 +352,12 @@ class BlockPointer(Window):
 
 
 def make_block_ptr(
-    base: Block, shape: Any, strides: Any, offsets: Any, block_shape: Any, order: Any
+    base: Block,
+    shape: Sequence[Operand],
+    strides: Sequence[Operand],
+    offsets: Sequence[Operand],
+    block_shape: Sequence[Operand],
+    order: Sequence[int],
 ) -> BlockPointer:
     """Return a block pointer; triton 3.9 has no more of them, kernels for 3.8 do.
 
@@ -352,7 +374,7 @@ def make_block_ptr(
     return BlockPointer(base, shape, strides, offsets, block_shape)
 
 
-def advance(base: BlockPointer, offsets: Any) -> BlockPointer:
+def advance(base: BlockPointer, offsets: Sequence[Operand]) -> BlockPointer:
     """Return a block pointer that is moved by some elements."""
     return base.advance(offsets)
 

@@ -14,10 +14,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from simrank.device.device import Device
+    from simrank.kernels.machine.arrays import Array
     from simrank.kernels.machine.protocols import StoreLog, Sync
     from simrank.kernels.machine.statistics import Statistics
-
-Array = np.ndarray[Any, Any]
 
 
 class Argument(NamedTuple):

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-import numpy as np
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from simrank.device.memory import Storage
+    from simrank.kernels.machine.arrays import Array, Value
     from simrank.kernels.machine.now import Programs
     from simrank.kernels.machine.order import Order
-
-Array = np.ndarray[Any, Any]
 
 
 class Unmet(NamedTuple):
@@ -123,7 +120,7 @@ class Sync(Protocol):
         ...
 
     def put(
-        self, storage: Storage, view: Array, index: Any, values: Any, extent: tuple[int, int]
+        self, storage: Storage, view: Array, index: Any, values: Value, extent: tuple[int, int]
     ) -> None:
         """Send a store to another device."""
         ...

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-
 from simrank.kernels.machine.now import now
 
 if TYPE_CHECKING:
     from simrank.device.device import Device
     from simrank.device.memory import Storage
+    from simrank.kernels.machine.arrays import Array
     from simrank.kernels.machine.profile import KernelProfile
-
-Array = np.ndarray[Any, Any]
 
 
 class Extent(NamedTuple):

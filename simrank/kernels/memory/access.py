@@ -18,10 +18,11 @@ from simrank.kernels.values.types import int1
 if TYPE_CHECKING:
     from simrank.device.memory import Storage
     from simrank.kernels.machine import Programs
+    from simrank.kernels.machine.arrays import Array, Value
     from simrank.kernels.machine.protocols import StoreLog, Sync
+    from simrank.kernels.values.block import Operand
     from simrank.kernels.values.types import ElementType
 
-Array = np.ndarray[Any, Any]
 _ndarray = np.ndarray
 _SMALL = 64  # elements; below it fancy indexing is faster than `take` (measured)
 
@@ -40,7 +41,7 @@ class _Store(NamedTuple):
     owners: Array | None
 
 
-def load(pointer: Block, mask: Any, other: Any) -> Block:
+def load(pointer: Block, mask: Operand | None, other: Operand | None) -> Block:
     """Return what a block of pointers points to; `other` where masked off."""
     programs = machine.now()
     machine.require_all(programs)
@@ -57,7 +58,7 @@ def load(pointer: Block, mask: Any, other: Any) -> Block:
     return Block(values, element)
 
 
-def store(pointer: Block, value: Any, mask: Any) -> None:
+def store(pointer: Block, value: Operand, mask: Operand | None) -> None:
     """Write a block where pointers point to, but for masked-off lanes."""
     programs = machine.now()
     machine.require_all(programs)
@@ -80,7 +81,7 @@ def store(pointer: Block, value: Any, mask: Any) -> None:
         _scatter_anywhere(programs, targets, values, element, asked)
 
 
-def _owners(programs: Programs, targets: Any, values: Any, active: Any) -> Array:
+def _owners(programs: Programs, targets: Value, values: Value, active: Value | None) -> Array:
     """Return which program does each lane of a store; the last where all do the same."""
     ids = programs.ids
     if type(targets) is not _ndarray:
@@ -90,13 +91,13 @@ def _owners(programs: Programs, targets: Any, values: Any, active: Any) -> Array
     return spread if active is None else spread[active]
 
 
-def _copies(programs: Programs, targets: Any) -> int:
+def _copies(programs: Programs, targets: Value) -> int:
     """Return how many programs each lane of an access stands for."""
     return len(programs.ids) if type(targets) is not _ndarray or len(targets) == 1 else 1
 
 
 def _scatter_anywhere(
-    programs: Programs, addresses: Any, values: Any, element: ElementType, asked: _Store
+    programs: Programs, addresses: Value, values: Value, element: ElementType, asked: _Store
 ) -> None:
     """Store to addresses that may lie in several storages, of several devices."""
     for storage, chosen, index in segments_of(programs, addresses, element):
@@ -107,7 +108,7 @@ def _scatter_anywhere(
         _scatter(programs, storage, index, own, element, inside)
 
 
-def _lanes(pointer: Block, values: Any, mask: Any) -> tuple[Any, Any]:
+def _lanes(pointer: Block, values: Value | None, mask: Operand | None) -> tuple[Any, Any]:
     """Return the targets of an access and its active lanes, broadcast to one shape.
 
     The active lanes are None where none is masked off.
@@ -140,7 +141,7 @@ def _lanes(pointer: Block, values: Any, mask: Any) -> tuple[Any, Any]:
     return targets, active
 
 
-def _active(mask: Any) -> Any:
+def _active(mask: Operand) -> Any:
     """Return where a mask is true; None where it is everywhere."""
     block = as_block(mask)
     if block.element is not int1:
@@ -151,7 +152,7 @@ def _active(mask: Any) -> Any:
     return None if np.count_nonzero(active) == active.size else active
 
 
-def _check_lanes(pointer: Block, values: Any, active: Any) -> None:
+def _check_lanes(pointer: Block, values: Value | None, active: Value | None) -> None:
     """Raise if a pointer would have to be copied for more values than it has lanes."""
     own = list(pointer.shape)
     for array, what in ((values, "Value"), (active, "Mask")):
@@ -171,8 +172,8 @@ def _check_lanes(pointer: Block, values: Any, active: Any) -> None:
 def _gather(
     programs: Programs,
     base: Storage | Anchor,
-    index: Any,
-    active: Any,
+    index: Value,
+    active: Value | None,
     element: ElementType,
     copies: int = 0,
 ) -> Any:
@@ -231,7 +232,7 @@ def _gather_one(
     return _arrived(view[index : index + 1], element)[0]
 
 
-def _absolute(base: Anchor, index: Any, element: ElementType) -> Any:
+def _absolute(base: Anchor, index: Value, element: ElementType) -> Any:
     """Return addresses of what has left an anchor's storage."""
     return index * np.int64(element.itemsize) + np.int64(base.address)
 
@@ -245,9 +246,9 @@ def _arrived(result: Array, element: ElementType) -> Array:
 
 def _masked(
     programs: Programs,
-    values: Any,
-    active: Any,
-    other: Any,
+    values: Value,
+    active: Value,
+    other: Operand | None,
     element: ElementType,
 ) -> Any:
     """Put `other` where lanes are masked off; poison in debug mode, else zero, if there is none."""
@@ -263,7 +264,7 @@ def _masked(
 
 def _poison(element: ElementType) -> Any:
     if element.kind == "f":
-        return element.compute.type(np.nan)
+        return np.asarray(np.nan, element.compute)[()]
     if element.kind == "b":
         return np.bool_(True)
     return element.compute.type(np.iinfo(element.compute).max)
@@ -272,8 +273,8 @@ def _poison(element: ElementType) -> Any:
 def _scatter(
     programs: Programs,
     base: Storage | Anchor,
-    index: Any,
-    values: Any,
+    index: Value,
+    values: Value,
     element: ElementType,
     asked: _Store,
 ) -> None:
@@ -314,7 +315,7 @@ def _scatter(
     view[index] = values
 
 
-def _note(stores: StoreLog, storage: Storage, index: Any, values: Array, owners: Array) -> None:
+def _note(stores: StoreLog, storage: Storage, index: Value, values: Array, owners: Array) -> None:
     """Note a store for race checks, lane by lane also where all programs store to one element."""
     if type(index) is not _ndarray and values.size > 1:
         values = values.reshape(-1)
@@ -326,8 +327,8 @@ def _publish(
     sync: Sync,
     storage: Storage,
     view: Array,
-    index: Any,
-    values: Any,
+    index: Value,
+    values: Value,
     extent: Extent,
 ) -> None:
     """Write where others may see it, at the program's own time."""
@@ -348,8 +349,8 @@ def _publish(
 
 def _gather_anywhere(
     programs: Programs,
-    addresses: Any,
-    active: Any,
+    addresses: Value,
+    active: Value | None,
     element: ElementType,
 ) -> Any:
     """Load from addresses that may lie in several storages, of several devices."""

@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
     from simrank.device.memory import AddressSpace, Storage
     from simrank.kernels.machine import Programs
+    from simrank.kernels.machine.arrays import Array, Value
     from simrank.kernels.values.types import ElementType
 
-Array = np.ndarray[Any, Any]
 _ndarray = np.ndarray
 
 
-def pointee(pointer: Any) -> ElementType:
+def pointee(pointer: object) -> ElementType:
     """Return the type that a block of pointers points to.
 
     Raises:
@@ -86,7 +86,7 @@ class Element(NamedTuple):
 
 def segments_of(
     programs: Programs,
-    addresses: Any,
+    addresses: Value,
     element: ElementType,
 ) -> Iterator[Segment]:
     """Yield the storages that addresses lie in.

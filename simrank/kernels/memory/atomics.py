@@ -30,10 +30,11 @@ if TYPE_CHECKING:
 
     from simrank.device.memory import Storage
     from simrank.kernels.machine import Order, Programs
+    from simrank.kernels.machine.arrays import Array, Value
     from simrank.kernels.machine.protocols import Sync
+    from simrank.kernels.values.block import Operand
     from simrank.kernels.values.types import ElementType
 
-Array = np.ndarray[Any, Any]
 _ndarray = np.ndarray
 _FEW = 16  # lanes; with so few, numpy's calls on arrays cost more than a loop (measured)
 _MAX_ROUNDS = 64  # assumed: with more lanes on one element a prefix sum is faster than rounds
@@ -73,7 +74,9 @@ class _Lanes(NamedTuple):
     shape: tuple[int, ...]
 
 
-def _lanes(programs: Programs, pointer: Block, values: Sequence[Any], mask: Any) -> _Lanes:
+def _lanes(
+    programs: Programs, pointer: Block, values: Sequence[Any], mask: Operand | None
+) -> _Lanes:
     """Return the lanes of an access, a row for each program."""
     arrays: list[Any] = [pointer.values, *values]
     if mask is not None:
@@ -88,7 +91,7 @@ def _lanes(programs: Programs, pointer: Block, values: Sequence[Any], mask: Any)
     return _Lanes(targets[chosen], [value[chosen] for value in operands], chosen, shape)
 
 
-def _as_rows(values: Any, num_axes: int) -> Array:
+def _as_rows(values: Value, num_axes: int) -> Array:
     array = np.asarray(values)
     if array.ndim == 0:
         array = array.reshape(1)
@@ -99,7 +102,7 @@ def _as_rows(values: Any, num_axes: int) -> Array:
 def modify(
     pointer: Block,
     operands: Sequence[Any],
-    mask: Any,
+    mask: Operand | None,
     order: Order,
     compute: Callable[..., Any],
     *,
@@ -230,11 +233,18 @@ def _require_own(programs: Programs, storage: Storage) -> None:
 
 
 def _tell(
-    sync: Sync, atomic: _Atomic, storage: Storage, index: Any, *, changed: bool, writes: bool
+    sync: Sync,
+    atomic: _Atomic,
+    storage: Storage,
+    index: Value | int,
+    *,
+    changed: bool,
+    writes: bool,
 ) -> None:
     """Tell whoever watches, and race checks, of an atomic on elements of one storage."""
-    low = high = index
-    if type(index) is _ndarray:
+    if isinstance(index, int):
+        low = high = index
+    else:
         low, high = int(index.min()), int(index.max())
     itemsize = atomic.element.itemsize
     sync.applied(storage, low * itemsize, (high + 1) * itemsize, changed=changed)
@@ -243,7 +253,7 @@ def _tell(
         sync.races.atomic(storage, np.atleast_1d(index), itemsize, atomic.order, hands=hands)
 
 
-def _differ(now: Any, before: Any) -> bool:
+def _differ(now: Value, before: Value) -> bool:
     """Whether elements have other bits: a NaN is no change, a zero of another sign is one."""
     result: bool = now.tobytes() != before.tobytes()
     return result
@@ -351,19 +361,19 @@ def _add_many(view: Array, index: Array, values: Array, element: ElementType) ->
 # ---- what atomics leave ----
 
 
-def unchanged(old: Any) -> Any:
+def unchanged(old: Value) -> Any:
     """Return what a look leaves."""
     return old
 
 
-def replaced(old: Any, new: Any) -> Any:
+def replaced(old: Value, new: Value) -> Any:
     """Return what an exchange leaves, of elements or of one."""
     if type(old) is not _ndarray:
         return new
     return np.where(True, new, old)  # Of the shape of both.
 
 
-def swap_if_equal(old: Any, expected: Any, new: Any) -> Any:
+def swap_if_equal(old: Value, expected: Value, new: Value) -> Any:
     """Return what a compare-and-swap leaves, of elements or of one."""
     if type(old) is not _ndarray:
         return new if old == expected else old

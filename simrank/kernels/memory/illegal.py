@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from simrank.kernels.machine.listing import MAX_SHOWN, programs_text
 if TYPE_CHECKING:
     from simrank.device.memory import Storage
     from simrank.kernels.machine import Programs
+    from simrank.kernels.machine.arrays import Value
     from simrank.kernels.values.types import ElementType
 
 
@@ -41,7 +42,7 @@ class Asked:
 
     __slots__ = ("active", "index", "verb")
 
-    def __init__(self, index: Any, active: Any, verb: str) -> None:
+    def __init__(self, index: Value | np.generic, active: Value | None, verb: str) -> None:
         self.index = index
         self.active = active
         self.verb = verb
@@ -74,7 +75,7 @@ def nowhere(programs: Programs, address: int) -> IllegalAccessError:
     return _error(f"{text}; {programs_text(programs.ids.tolist())}", address, programs.ids)
 
 
-def check_vectors(programs: Programs, addresses: Any, element: ElementType, width: int) -> None:
+def check_vectors(programs: Programs, addresses: Value, element: ElementType, width: int) -> None:
     """Raise unless every address is one of a vector, which lies at a multiple of its size.
 
     Raises:
@@ -100,7 +101,7 @@ def misaligned(programs: Programs, address: int, element: ElementType) -> Illega
     return _error(text, address, programs.ids)
 
 
-def _error(text: str, address: int, ids: Any) -> IllegalAccessError:
+def _error(text: str, address: int, ids: Value) -> IllegalAccessError:
     return IllegalAccessError(text, address, tuple(ids[:MAX_SHOWN].tolist()))
 
 

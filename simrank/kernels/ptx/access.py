@@ -21,11 +21,11 @@ from simrank.units import PS_PER_NS
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from simrank.kernels.machine.arrays import Array
     from simrank.kernels.ptx.parse import Instruction, Operand
     from simrank.kernels.ptx.run import Lanes
     from simrank.kernels.values.types import ElementType
 
-Array = np.ndarray[Any, Any]
 _ELEMENTS: dict[str, ElementType] = {
     "b8": types.uint8, "u8": types.uint8, "s8": types.int8, "b16": types.uint16,
     "u16": types.uint16, "s16": types.int16, "b32": types.uint32, "u32": types.uint32,

@@ -15,7 +15,8 @@ from simrank.errors import UnsupportedError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-Array = np.ndarray[Any, Any]
+    from simrank.kernels.machine.arrays import Array, Value
+
 
 # Types by PTX's names. Packed ones are two elements wide.
 TYPES: dict[str, np.dtype[Any]] = {
@@ -41,7 +42,7 @@ def read_as(bits: Array, kind: str) -> Any:
     return bits.astype(f"u{dtype.itemsize}").view(dtype)
 
 
-def bits_of(values: Any, kind: str) -> Array:
+def bits_of(values: Value | np.generic, kind: str) -> Array:
     """Return the bits of values of a PTX type."""
     dtype = TYPES[kind]
     if kind == "pred":

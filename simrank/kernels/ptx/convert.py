@@ -14,7 +14,8 @@ from simrank.kernels.ptx.compute import TYPES, bits_of, is_float, read_as
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-Array = np.ndarray[Any, Any]
+    from simrank.kernels.machine.arrays import Array
+
 # Pairs of floats of 8 and of 4 bits, and of bare powers of two.
 _FP8: dict[str, Any] = {"e4m3x2": ml_dtypes.float8_e4m3fn, "e5m2x2": ml_dtypes.float8_e5m2}
 _FP4, _POWERS = "e2m1x2", "ue8m0x2"

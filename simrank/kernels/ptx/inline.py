@@ -20,7 +20,8 @@ from simrank.kernels.values.types import ElementType, element_type, int32
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-Array = np.ndarray[Any, Any]
+    from simrank.kernels.machine.arrays import Array
+
 # What each thread does for itself, even where all have the same operands.
 _EACH_THREAD = {"atom", "red", "shfl", "vote"}  # "red" of `multimem.red` too
 _LETTERS = set("rlhfdcnq") | set("sv")  # The last two are AMD's.

@@ -20,10 +20,10 @@ from simrank.kernels.values.block import Block
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from simrank.kernels.machine.arrays import Array
     from simrank.kernels.ptx.parse import Instruction, Operand
     from simrank.kernels.ptx.run import Lanes
 
-Array = np.ndarray[Any, Any]
 _OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
     "add": np.add, "min": np.fmin, "max": np.fmax, "and": np.bitwise_and, "or": np.bitwise_or,
     "xor": np.bitwise_xor,

@@ -29,9 +29,9 @@ from simrank.kernels.ptx.convert import convert
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from simrank.kernels.machine.arrays import Array
     from simrank.kernels.ptx.parse import Instruction, Operand, Snippet
 
-Array = np.ndarray[Any, Any]
 _LEAVING = ("bra", "ret", "exit")  # What goes elsewhere than to the next instruction.
 
 

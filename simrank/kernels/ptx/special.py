@@ -6,7 +6,7 @@ thread block, and where elements of a block are lanes each stands for thread 0.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from simrank.kernels.machine import Programs, Statistics
+    from simrank.kernels.machine.arrays import Array
 
-Array = np.ndarray[Any, Any]
 _OF_THREADS: dict[str, Callable[[Array], Array]] = {
     "tid.x": lambda threads: threads,
     "laneid": lambda threads: threads % 32,

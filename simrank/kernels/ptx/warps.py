@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,10 +13,9 @@ from simrank.kernels.running import threads
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from simrank.kernels.machine.arrays import Array
     from simrank.kernels.ptx.parse import Instruction
     from simrank.kernels.ptx.run import Lanes
-
-Array = np.ndarray[Any, Any]
 
 
 def _check(lanes_of: Lanes, instruction: Instruction) -> None:

@@ -12,7 +12,7 @@ Atomics race with nothing. A store that changes nothing does not either.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from simrank.device.races import RaceChecker
     from simrank.engine import CallSite
     from simrank.kernels.machine import Order
+    from simrank.kernels.machine.arrays import Array
 
-Array = np.ndarray[Any, Any]
 _SYS = -1  # Stands for all devices among those that see a release.
 
 

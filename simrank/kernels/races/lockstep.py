@@ -6,7 +6,7 @@ looked at: its programs may have agreed by them who stores.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from simrank.device.races import RaceChecker
     from simrank.engine import CallSite
     from simrank.kernels.machine import Statistics
-
-Array = np.ndarray[Any, Any]
+    from simrank.kernels.machine.arrays import Array
 
 
 class _Store(NamedTuple):

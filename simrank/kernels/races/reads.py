@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-Array = np.ndarray[Any, Any]
+    from simrank.kernels.machine.arrays import Array
+
 _FIRST_ROWS = 64
 
 

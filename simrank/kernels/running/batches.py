@@ -8,6 +8,7 @@ import numpy as np
 
 from simrank.kernels import machine
 from simrank.kernels.machine import Programs, PublishedError
+from simrank.kernels.machine.arrays import Array
 from simrank.kernels.values.block import Diverged
 
 if TYPE_CHECKING:
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from simrank.kernels.machine import Options, Statistics
     from simrank.kernels.races.lockstep import LaunchStores
 
-Array = np.ndarray[Any, Any]
 _Batch = tuple[Array, bool]  # Ids of programs, and whether some may be masked off on their way.
 # Elements of one operation over all programs of a batch; more than this leaves the caches
 # (measured: 140 times the stock interpreter at 2**16 to 2**17, 38 times at 2**19).

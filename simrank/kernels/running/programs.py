@@ -22,10 +22,9 @@ if TYPE_CHECKING:
     from simrank.device.memory import Storage
     from simrank.engine import CallSite, Engine
     from simrank.kernels.machine import Options, Statistics
+    from simrank.kernels.machine.arrays import Array
     from simrank.kernels.races.happens import ProgramClock
     from simrank.ranks import Program
-
-Array = np.ndarray[Any, Any]
 
 
 class ProgramRun:

@@ -28,7 +28,9 @@ from simrank.kernels.values.types import int1, int32
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-Array = np.ndarray[Any, Any]
+    from simrank.kernels.machine.arrays import Array, Value
+    from simrank.kernels.values.block import Operand
+
 WARP = 32
 _MISSING = object()
 
@@ -67,7 +69,7 @@ def varies(value: Any) -> bool:
     return type(value) is Block and type(value.values) is np.ndarray and len(value.values) > 1
 
 
-def _rows(values: Any) -> Any:
+def _rows(values: Operand) -> Any:
     """Return where threads are, as a mask with a row each, of a condition."""
     truth = as_truth(values).values
     if type(truth) is np.ndarray and truth.ndim != 1:
@@ -128,7 +130,7 @@ def num_calls(scope: str) -> int:
     return int(np.count_nonzero(rows))
 
 
-def as_one(rows: Any) -> Any:
+def as_one(rows: Value) -> Any:
     """Return a bare scalar of rows where all active threads have the same value.
 
     What is left out is not looked at until threads meet again, and then keeps what it had.
@@ -312,7 +314,7 @@ def _merged(mask: Array, new: Any, old: Any) -> Any:
         theirs = Block(addresses(theirs), ours.element)
     first, second = aligned(ours.values, theirs.values)
     rows = mask.reshape(mask.shape + (1,) * max(np.ndim(first) - 1, np.ndim(second) - 1, 0))
-    values: Any = np.where(rows, first, second)
+    values: Value = np.where(rows, first, second)
     if values.ndim == 1 and _are_alike(values):
         values = values[0]
     return Block(values, ours.element, ours.base)

@@ -27,10 +27,9 @@ if TYPE_CHECKING:
     from simrank.engine import Engine, Task
     from simrank.kernels.cost.accesses import AccessCosts
     from simrank.kernels.machine import Order, Programs
+    from simrank.kernels.machine.arrays import Array
     from simrank.kernels.machine.protocols import Pointer, Unmet
     from simrank.kernels.races.happens import ProgramClock, ProgramRaces
-
-Array = np.ndarray[Any, Any]
 
 
 class Run(Protocol):

@@ -27,10 +27,11 @@ from simrank.ranks import require_rank
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from simrank.kernels.machine.arrays import Array
     from simrank.kernels.machine.protocols import Sync
+    from simrank.kernels.values.block import Operand
     from simrank.kernels.values.types import ElementType
 
-Array = np.ndarray[Any, Any]
 _STATUS = 0
 _WORDS = (types.uint64, types.uint32, types.uint16, types.uint8)
 
@@ -103,7 +104,9 @@ def status() -> Block:
 # ---- puts and gets ----
 
 
-def putmem(dest: Any, source: Any, size_bytes: Any, pe: Any, *, scope: str = "thread") -> Block:
+def putmem(
+    dest: Operand, source: Operand, size_bytes: Operand, pe: Operand, *, scope: str = "thread"
+) -> Block:
     """Copy bytes from here to a peer."""
     alone()
     for row in _calls(dest, source, size_bytes, pe, scope=scope):
@@ -111,7 +114,9 @@ def putmem(dest: Any, source: Any, size_bytes: Any, pe: Any, *, scope: str = "th
     return status()
 
 
-def getmem(dest: Any, source: Any, size_bytes: Any, pe: Any, *, scope: str = "thread") -> Block:
+def getmem(
+    dest: Operand, source: Operand, size_bytes: Operand, pe: Operand, *, scope: str = "thread"
+) -> Block:
     """Copy bytes from a peer to here."""
     alone()
     for row in _calls(dest, source, size_bytes, pe, scope=scope):
@@ -125,13 +130,13 @@ def _calls(*arguments: Any, scope: str) -> list[tuple[int, ...]]:
     return list(zip(*(column.tolist() for column in columns), strict=True))
 
 
-def put(dest: Block, source: Block, nelems: Any, pe: Any) -> Block:
+def put(dest: Block, source: Block, nelems: Operand, pe: Operand) -> Block:
     """Copy elements from here to a peer."""
     _check_types(dest, source, "put")
     return putmem(dest, source, as_block(nelems) * memory.pointee(dest).itemsize, pe)
 
 
-def get(dest: Block, source: Block, nelems: Any, pe: Any) -> Block:
+def get(dest: Block, source: Block, nelems: Operand, pe: Operand) -> Block:
     """Copy elements from a peer to here."""
     _check_types(dest, source, "get")
     return getmem(dest, source, as_block(nelems) * memory.pointee(dest).itemsize, pe)
@@ -142,7 +147,7 @@ def _check_types(dest: Block, source: Block, name: str) -> None:
         raise ValueError(f"{name} from {source.type} to {dest.type}")
 
 
-def p(dest: Block, value: Any, pe: Any) -> Block:
+def p(dest: Block, value: Operand, pe: Operand) -> Block:
     """Write one element at a peer."""
     alone()
     values = as_block(value)
@@ -160,7 +165,13 @@ def putmem_signal(codes: Codes, scope: str = "thread") -> Callable[..., Block]:
     change = signal_op(codes, sem="release", scope=scope)
 
     def put_and_signal(
-        dst: Any, src: Any, size_bytes: Any, signal: Any, sig_val: Any, sig_op: Any, pe: Any
+        dst: Operand,
+        src: Operand,
+        size_bytes: Operand,
+        signal: Operand,
+        sig_val: Operand,
+        sig_op: Operand,
+        pe: Operand,
     ) -> Block:
         putmem(dst, src, size_bytes, pe, scope=scope)
         return change(signal, sig_val, sig_op, pe)
@@ -174,7 +185,7 @@ def signal_op(codes: Codes, sem: str = "relaxed", scope: str = "thread") -> Call
     By itself it waits for no put before it.
     """
 
-    def change(sig_addr: Any, signal: Any, sig_op: Any, pe: Any) -> Block:
+    def change(sig_addr: Operand, signal: Operand, sig_op: Operand, pe: Operand) -> Block:
         alone()
         kind = int(sig_op)
         if kind not in codes.sets + codes.adds:
@@ -224,7 +235,7 @@ def wait_until(codes: Codes, element: ElementType | None = None) -> Callable[...
         element: Type of the variable; None: what the pointer points to.
     """
 
-    def wait(pointer: Any, cmp: Any, cmp_val: Any) -> Block:
+    def wait(pointer: Operand, cmp: Operand, cmp_val: Operand) -> Block:
         alone()
         kind = int(cmp)
         if not 0 <= kind < len(codes.comparisons):
@@ -260,7 +271,7 @@ def n_pes() -> Block:
     return constant(require_rank("n_pes").world_size)
 
 
-def remote_ptr(pointer: Block, pe: Any) -> Block:
+def remote_ptr(pointer: Block, pe: Operand) -> Block:
     """Return a pointer to the same bytes at a peer; null where there is no such peer."""
     calls, size = _calls(pointer, pe, scope="thread"), require_rank("remote_ptr").world_size
     there = [at_peer(address, peer) if 0 <= peer < size else 0 for address, peer in calls]

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from simrank.kernels.shmem.table import Table
+    from simrank.kernels.values.block import Operand
     from simrank.kernels.values.types import ElementType
 
 _SIGNALS = {"set": 9, "add": 10}
@@ -32,10 +33,10 @@ _SCOPES = ("gpu", "intra_node", "inter_node")
 
 def wait(
     barrierPtrs: Block,  # noqa: N803 - its names
-    numBarriers: Any,  # noqa: N803
+    numBarriers: Operand,  # noqa: N803
     scope: str,
     semantic: str,
-    waitValue: Any = 1,  # noqa: N803
+    waitValue: Operand = 1,  # noqa: N803
 ) -> Block:
     """Wait until signals that lie one after the other all have a value; return a token.
 
@@ -54,25 +55,25 @@ def wait(
     return constant(0)
 
 
-def consume_token(value: Any, token: Any) -> Any:
+def consume_token(value: Operand, token: Operand) -> Any:
     """Return a value that is used only after what gave the token."""
     del token  # Lines run in their order.
     return value
 
 
-def rank(axis: Any = -1) -> Block:
+def rank(axis: Operand = -1) -> Block:
     """Return this rank."""
     del axis
     return api.my_pe()
 
 
-def num_ranks(axis: Any = -1) -> Block:
+def num_ranks(axis: Operand = -1) -> Block:
     """Return the number of ranks."""
     del axis
     return api.n_pes()
 
 
-def symm_at(ptr: Block, rank: Any) -> Block:
+def symm_at(ptr: Block, rank: Operand) -> Block:
     """Return a pointer to the same bytes at a peer."""
     _check_pointer(ptr)
     return api.remote_ptr(ptr, rank)
@@ -91,7 +92,11 @@ def _check_pointer(ptr: Block) -> ElementType:
 
 
 def notify(
-    ptr: Block, rank: Any, signal: Any = 1, sig_op: str = "set", comm_scope: str = "inter_node"
+    ptr: Block,
+    rank: Operand,
+    signal: Operand = 1,
+    sig_op: str = "set",
+    comm_scope: str = "inter_node",
 ) -> None:
     """Change a signal at a peer, once for the whole block, after all that was written before.
 
@@ -109,7 +114,7 @@ def notify(
     change(ptr, signal, _SIGNALS[sig_op], rank)
 
 
-def remote_mc_ptr(team: Any, ptr: Block) -> Block:
+def remote_mc_ptr(team: Operand, ptr: Block) -> Block:
     """Return a pointer to the same bytes at all ranks of a team."""
     own = np.asarray(addresses(ptr))
     return Block(multicast.address(own, int(team)), ptr.element)

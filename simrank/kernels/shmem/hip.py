@@ -22,12 +22,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from simrank.kernels.shmem.table import Table
+    from simrank.kernels.values.block import Operand
 
 _SCOPES = {"workgroup": "cta", "agent": "gpu", "system": "sys"}
 _SEMS = {"acquire": "acquire", "relaxed": "relaxed", "release": "release", "acqrel": "acq_rel"}
 
 
-def thread_idx(axis: Any) -> Block:
+def thread_idx(axis: Operand) -> Block:
     """Return the index of each thread."""
     return threads.index_along(int(axis))()
 

@@ -6,7 +6,7 @@ group are known to the address space. Only `multimem` instructions take them.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,12 +14,15 @@ from simrank.kernels import machine
 from simrank.kernels.shmem.api import at_peer
 from simrank.kernels.shmem.teams import members
 
-Array = np.ndarray[Any, Any]
+if TYPE_CHECKING:
+    from simrank.kernels.machine.arrays import Array, Value
+
+
 _MARK = 1 << 61  # assumed: no simulated memory is that large
 _TEAM = 56  # the bit from which on the team's number stands
 
 
-def address(own: Any, team: int) -> Any:
+def address(own: Value, team: int) -> Any:
     """Return the multicast address of an address, or of an array of them."""
     return own | np.int64(_MARK | team << _TEAM)
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from simrank.engine import Engine
+    from simrank.kernels.values.block import Operand
 
 WORLD = 0
 _NODE = (1, 2)  # NVSHMEM_TEAM_SHARED and NVSHMEMX_TEAM_NODE
@@ -26,7 +27,7 @@ _SAME_LOCAL_RANK = 3  # NVSHMEMX_TEAM_SAME_MYPE_NODE: one rank of each node
 _KEY = "kernel barriers"
 
 
-def members(team: Any) -> tuple[int, ...]:
+def members(team: Operand) -> tuple[int, ...]:
     """Return the ranks of a team that this rank is in.
 
     Raises:
@@ -49,17 +50,17 @@ def members(team: Any) -> tuple[int, ...]:
     )
 
 
-def team_my_pe(team: Any) -> Block:
+def team_my_pe(team: Operand) -> Block:
     """Return this rank's number in a team."""
     return constant(members(team).index(require_rank("team_my_pe").rank or 0))
 
 
-def team_n_pes(team: Any) -> Block:
+def team_n_pes(team: Operand) -> Block:
     """Return the number of ranks of a team."""
     return constant(len(members(team)))
 
 
-def team_translate_pe(src_team: Any, pe: Any, dest_team: Any) -> Block:
+def team_translate_pe(src_team: Operand, pe: Operand, dest_team: Operand) -> Block:
     """Return the number in a team of a rank of another team; -1 where it is not in it."""
     rank, there = members(src_team)[int(pe)], members(dest_team)
     return constant(there.index(rank) if rank in there else -1)
@@ -85,7 +86,7 @@ class _Barrier(Handle):
 _barriers: WeakKeyDictionary[Any, dict[Any, _Barrier]] = WeakKeyDictionary()
 
 
-def barrier(team: Any) -> Block:
+def barrier(team: Operand) -> Block:
     """Wait until a program of every rank has come, and what they put before is visible."""
     sync, program, ranks = alone(), require_rank("barrier_all"), members(team)
     sync.fence()
@@ -119,7 +120,9 @@ def barrier_all() -> Block:
 # ---- collectives ----
 
 
-def broadcastmem(team: Any, dest: Any, source: Any, size_bytes: Any, pe_root: Any) -> Block:
+def broadcastmem(
+    team: Operand, dest: Operand, source: Operand, size_bytes: Operand, pe_root: Operand
+) -> Block:
     """Copy the root's bytes to every rank of a team."""
     target, own, size = _arguments(dest, source, size_bytes)
     root = members(team)[int(pe_root)]
@@ -128,12 +131,14 @@ def broadcastmem(team: Any, dest: Any, source: Any, size_bytes: Any, pe_root: An
     return barrier(team)
 
 
-def broadcast(team: Any, dest: Block, source: Block, nelems: Any, pe_root: Any) -> Block:
+def broadcast(
+    team: Operand, dest: Block, source: Block, nelems: Operand, pe_root: Operand
+) -> Block:
     """Copy the root's elements to every rank of a team."""
     return broadcastmem(team, dest, source, _size(dest, nelems), pe_root)
 
 
-def fcollectmem(team: Any, dest: Any, source: Any, size_bytes: Any) -> Block:
+def fcollectmem(team: Operand, dest: Operand, source: Operand, size_bytes: Operand) -> Block:
     """Gather every rank's bytes, in the order of the team."""
     target, own, size = _arguments(dest, source, size_bytes)
     barrier(team)
@@ -142,12 +147,12 @@ def fcollectmem(team: Any, dest: Any, source: Any, size_bytes: Any) -> Block:
     return barrier(team)
 
 
-def fcollect(team: Any, dest: Block, source: Block, nelems: Any) -> Block:
+def fcollect(team: Operand, dest: Block, source: Block, nelems: Operand) -> Block:
     """Gather every rank's elements, in the order of the team."""
     return fcollectmem(team, dest, source, _size(dest, nelems))
 
 
-def alltoall(team: Any, dest: Block, source: Block, nelems_per_pe: Any) -> Block:
+def alltoall(team: Operand, dest: Block, source: Block, nelems_per_pe: Operand) -> Block:
     """Exchange elements: part i of the source goes to rank i of the team."""
     target, own, size = _arguments(dest, source, _size(dest, nelems_per_pe))
     here = int(team_my_pe(team))
@@ -162,7 +167,7 @@ _OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
 }  # fmt: skip
 
 
-def reduce(team: Any, dest: Block, source: Block, nreduce: Any, operation: Any) -> Block:
+def reduce(team: Operand, dest: Block, source: Block, nreduce: Operand, operation: str) -> Block:
     """Combine the elements of all ranks of a team, in its order; each gets the result."""
     combine = _OPERATIONS.get(str(operation))
     if combine is None:
@@ -180,7 +185,7 @@ def reduce(team: Any, dest: Block, source: Block, nreduce: Any, operation: Any) 
     return barrier(team)
 
 
-def _size(pointer: Block, count: Any) -> Any:
+def _size(pointer: Block, count: Operand) -> Any:
     return as_block(count) * memory.pointee(pointer).itemsize
 
 

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from simrank.device.memory import Storage
+    from simrank.kernels.machine.arrays import Array, Value
 
-Array = np.ndarray[Any, Any]
 _ndarray = np.ndarray
 _INT64 = np.dtype(np.int64)
 
@@ -86,9 +86,9 @@ class Block:
     __array_ufunc__ = None  # numpy's operators leave mixed expressions to this class.
 
     def __init__(
-        self, values: Any, element: ElementType, base: Storage | Anchor | None = None
+        self, values: Value | np.generic, element: ElementType, base: Storage | Anchor | None = None
     ) -> None:
-        self.values = values
+        self.values: Value = values  # type: ignore[assignment] # A scalar has its methods.
         self.element = element
         self.base = base
 
@@ -288,6 +288,9 @@ class Block:
     __ge__: Callable[[Block, Any], Block]
 
 
+Operand = Block | float  # What a function of tl takes for a block.
+
+
 # ---- numbers ----
 
 
@@ -308,7 +311,7 @@ def scalar_of(number: Any, element: ElementType) -> Any:
     return value if element.round is None else element.round(value)
 
 
-def as_block(value: Any) -> Block:
+def as_block(value: Operand) -> Block:
     """Return a block or number as a block."""
     return value if type(value) is Block else constant(value)
 
@@ -353,10 +356,10 @@ def to_integer(values: Any, target: ElementType) -> Any:
     whole = inside.astype(target.compute)
     if target.bits == 64:  # The largest float below 2**63 is far below the largest integer.
         whole = np.where(wide >= float(high), target.compute.type(high), whole)
-    return whole if type(values) is _ndarray else target.compute.type(whole)
+    return whole if type(values) is _ndarray else whole[()]
 
 
-def _toward_zero(values: Any, target: ElementType) -> Any:
+def _toward_zero(values: Value, target: ElementType) -> Any:
     """Round to a narrower type toward zero."""
     assert target.round is not None, "only narrow types are rounded"
     nearest = target.round(values)
@@ -387,7 +390,7 @@ def _cast_pointer(block: Block, target: ElementType) -> Block:
     raise ValueError(f"cannot cast {own} to {target}")
 
 
-def _pointer_at(at: Any, target: ElementType) -> Block:
+def _pointer_at(at: Value, target: ElementType) -> Block:
     """Return pointers to addresses; one that all programs share counts from its storage."""
     if type(at) is _ndarray or not machine.is_running():
         return Block(at, target)
@@ -441,7 +444,7 @@ def bitcast_to(block: Block, target: ElementType) -> Block:
     return Block(stored.view(target.memory).astype(target.compute), target)
 
 
-def as_truth(value: Any) -> Block:
+def as_truth(value: Operand) -> Block:
     """Return where a block is not zero, as Triton's logical operators see it."""
     block = as_block(value)
     if block.element is int1:
@@ -451,7 +454,7 @@ def as_truth(value: Any) -> Block:
     return Block(block.values != 0, int1)
 
 
-def as_logical(value: Any) -> Block:
+def as_logical(value: Operand) -> Block:
     """Return an operand of `and`, `or` and `not`, which Triton takes as int1 only.
 
     Raises:

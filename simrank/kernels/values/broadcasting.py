@@ -9,13 +9,14 @@ import numpy as np
 import triton.language as tl
 
 if TYPE_CHECKING:
+    from simrank.kernels.machine.arrays import Value
     from simrank.kernels.values.block import Block
 
 _ndarray = np.ndarray
 MAX_NUMEL: int = tl.TRITON_MAX_TENSOR_NUMEL
 
 
-def aligned(first: Any, second: Any) -> tuple[Any, Any]:
+def aligned(first: Value, second: Value) -> tuple[Any, Any]:
     """Return two blocks' values with as many axes, so that numpy broadcasts them.
 
     Axes are added behind the program axis, as Triton broadcasts shapes from the right.
@@ -59,7 +60,7 @@ def common_shape(ours: tuple[int, ...], theirs: tuple[int, ...]) -> tuple[int, .
     return tuple(result)
 
 
-def with_axes(values: Any, num_axes: int) -> Any:
+def with_axes(values: Value, num_axes: int) -> Any:
     """Return an array with more axes behind the program axis; scalars broadcast by themselves."""
     if type(values) is not _ndarray or values.ndim == num_axes:
         return values

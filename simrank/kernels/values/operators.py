@@ -15,10 +15,15 @@ from simrank.kernels.values.types import ElementType, int1, promote, promote_num
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from simrank.kernels.machine.arrays import Value
+    from simrank.kernels.values.block import Operand
+
 _ndarray = np.ndarray
 
 
-def operands(first: Block, second: Any, *, divides: bool = False) -> tuple[Any, Any, ElementType]:
+def operands(
+    first: Block, second: Operand, *, divides: bool = False
+) -> tuple[Any, Any, ElementType]:
     """Return two operands' values, in the type and with the axes in which they are computed."""
     own = first.element
     if type(second) is Block:
@@ -48,14 +53,14 @@ def operands(first: Block, second: Any, *, divides: bool = False) -> tuple[Any, 
 
 
 @lru_cache(maxsize=4096, typed=True)
-def _number(own: ElementType, number: Any, divides: bool) -> tuple[Any, ElementType]:
+def _number(own: ElementType, number: float, divides: bool) -> tuple[Any, ElementType]:
     """Return a Python number as it takes part beside a block, and the type that they give."""
     result = promote_number(own, number, divides=divides)
     return scalar_of(number, result), result
 
 
 def _arithmetic(compute: Callable[[Any, Any], Any], name: str, *, swapped: bool) -> Any:
-    def operator(self: Block, other: Any) -> Block:
+    def operator(self: Block, other: Operand) -> Block:
         own = self.element
         if own.is_plain and type(other) is Block and other.element is own:
             ours, theirs = self.values, other.values
@@ -77,11 +82,11 @@ def _arithmetic(compute: Callable[[Any, Any], Any], name: str, *, swapped: bool)
     return operator
 
 
-def _as_bits(values: Any) -> Any:
+def _as_bits(values: Value) -> Any:
     return values.astype(np.int8)
 
 
-def _move_pointer(first: Block, second: Any, name: str) -> Block:
+def _move_pointer(first: Block, second: Operand, name: str) -> Block:
     """Return a pointer moved by a number of elements."""
     if type(second) is int and first.element.kind == "p" and name in ("add", "sub"):
         return _moved(first, first.values, second, name)
@@ -103,7 +108,7 @@ def _move_pointer(first: Block, second: Any, name: str) -> Block:
     return _moved(pointer, targets, steps, name)
 
 
-def _moved(pointer: Block, targets: Any, steps: Any, name: str) -> Block:
+def _moved(pointer: Block, targets: Value, steps: Any, name: str) -> Block:
     """Return a pointer moved by elements whose axes go together with them."""
     if pointer.base is None:
         steps = steps * np.int64(pointee_of(pointer.element).itemsize)
@@ -111,7 +116,7 @@ def _moved(pointer: Block, targets: Any, steps: Any, name: str) -> Block:
     return Block(moved, pointer.element, pointer.base)
 
 
-def _divide(first: Block, second: Any, *, swapped: bool) -> Block:
+def _divide(first: Block, second: Operand, *, swapped: bool) -> Block:
     ours, theirs, result = operands(first, second, divides=True)
     if result.kind != "f":
         result = types.float32
@@ -120,14 +125,14 @@ def _divide(first: Block, second: Any, *, swapped: bool) -> Block:
     return Block(values, result)
 
 
-def _floor_divide(first: Block, second: Any, *, swapped: bool) -> Block:
+def _floor_divide(first: Block, second: Operand, *, swapped: bool) -> Block:
     ours, theirs, result = operands(first, second, divides=True)
     if result.kind not in "iub":
         raise TypeError(f"unexpected type {result}: // is for integers")
     return Block(truncated(theirs, ours) if swapped else truncated(ours, theirs), result)
 
 
-def truncated(number: Any, by: Any) -> Any:
+def truncated(number: Value, by: Value) -> Any:
     """Return an integer quotient rounded toward zero, as hardware divides."""
     quotient = np.floor_divide(number, by)
     if quotient.dtype.kind != "i":
@@ -136,14 +141,14 @@ def truncated(number: Any, by: Any) -> Any:
     return quotient + is_below.astype(quotient.dtype)
 
 
-def _modulo(first: Block, second: Any, *, swapped: bool) -> Block:
+def _modulo(first: Block, second: Operand, *, swapped: bool) -> Block:
     ours, theirs, result = operands(first, second, divides=True)
     values = np.fmod(theirs, ours) if swapped else np.fmod(ours, theirs)
     return Block(values, result)
 
 
 def _bitwise(compute: Callable[[Any, Any], Any], *, swapped: bool) -> Any:
-    def operator(self: Block, other: Any) -> Block:
+    def operator(self: Block, other: Operand) -> Block:
         ours, theirs, result = operands(self, other)
         if result.kind in "fp":
             raise TypeError(f"invalid operands of type {self.element} and {result}")
@@ -192,7 +197,7 @@ for _name, _function in (("truediv", _divide), ("floordiv", _floor_divide), ("mo
 
         def _operator(
             self: Block,
-            other: Any,
+            other: Operand,
             function: Any = _function,
             swapped: bool = _swapped,
         ) -> Block:

@@ -17,7 +17,10 @@ from simrank.errors import UnsupportedError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-Array = np.ndarray[Any, Any]
+    from numpy.typing import DTypeLike
+
+    from simrank.kernels.machine.arrays import Value
+
 _INT64 = np.dtype(np.int64)
 
 
@@ -43,7 +46,7 @@ class ElementType:
         "round", "triton",
     )  # fmt: skip
 
-    def __init__(self, triton: Any, kind: str, compute: Any, memory: Any) -> None:
+    def __init__(self, triton: tl.dtype, kind: str, compute: DTypeLike, memory: DTypeLike) -> None:
         self.triton = triton
         self.name: str = str(triton) if kind == "p" else triton.name
         self.kind = kind
@@ -57,7 +60,7 @@ class ElementType:
         self.is_plain = kind in "iuf" and not is_narrow
         self.pointee: ElementType | None = None
 
-    def rounded(self, values: Any) -> Any:
+    def rounded(self, values: Value) -> Any:
         """Return values of `compute` rounded to this type."""
         return values if self.round is None else self.round(values)
 
@@ -70,7 +73,7 @@ def _rounder(memory: np.dtype[Any]) -> Callable[[Any], Any]:
     """Return what rounds float32 to the nearest value of a narrower type, ties to even."""
     largest = _LARGEST.get(memory.name)
 
-    def round_to(values: Any) -> Any:
+    def round_to(values: Value) -> Any:
         if largest is not None:  # NVIDIA's conversions to fp8 saturate; ml_dtypes gives NaN.
             values = np.clip(values, -largest, largest)
         return values.astype(memory).astype(np.float32)
@@ -111,7 +114,7 @@ _BY_NAME = {f"{t.triton}": t for t in _ALL} | _BY_TRITON
 _pointers: dict[ElementType, ElementType] = {}
 
 
-def element_type(given: Any) -> ElementType:
+def element_type(given: object) -> ElementType:
     """Return the element type that a kernel's `tl.float32`, pointer type or block type names.
 
     Raises:
@@ -208,7 +211,7 @@ def _promote_integers(first: ElementType, second: ElementType, *, divides: bool)
 _KIND_RANK = {"b": 0, "u": 1, "i": 1, "f": 2, "p": 3}
 
 
-def type_of_number(number: Any) -> ElementType:
+def type_of_number(number: object) -> ElementType:
     """Return the type that a Python number has by itself, as Triton's `to_tensor`.
 
     Raises:
@@ -243,10 +246,9 @@ def promote_number(block: ElementType, number: Any, *, divides: bool = False) ->
         TypeError: The two do not go together.
         ValueError: The number does not fit the type.
     """
-    kind = type(number)
     if block.kind == "f" and not (divides and block.bits < 32):
         return block
-    if block.kind in "iu" and kind is int:
+    if block.kind in "iu" and type(number) is int:
         if not _RANGES[block][0] <= number <= _RANGES[block][1]:
             raise ValueError(f"Scalar {number} is out of range for type {block}")
         return block
