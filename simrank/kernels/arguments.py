@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from simrank.device.device import Device
     from simrank.device.memory import Storage
+    from simrank.kernels.machine.jit import Jit
 
 _TensorWrapper: Any = jit.TensorWrapper  # What `triton.reinterpret` returns.
 _MOST_POINTERS = 1024  # assumed: more groups than any grouped kernel has
@@ -34,7 +35,7 @@ OPTIONS = {
 }  # fmt: skip
 
 
-def by_name(kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+def by_name(kernel: Jit, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
     """Return a kernel's arguments by name, in the order of its parameters; options are left out.
 
     Raises:
@@ -128,7 +129,7 @@ def _may_hold_pointers(tensor: Tensor) -> bool:
     return is_wide and tensor.storage.size_bytes <= 8 * _MOST_POINTERS
 
 
-def as_kernel_sees(kernel: Any, bound: dict[str, Any]) -> dict[str, Any]:
+def as_kernel_sees(kernel: Jit, bound: dict[str, Any]) -> dict[str, Any]:
     """Return bound arguments as blocks and constants.
 
     Raises:
@@ -145,7 +146,7 @@ def as_kernel_sees(kernel: Any, bound: dict[str, Any]) -> dict[str, Any]:
     return result
 
 
-def _argument(value: Any, name: str, annotated: Any) -> Any:  # noqa: PLR0911 - a case each
+def _argument(value: Any, name: str, annotated: str | None) -> Any:  # noqa: PLR0911 - a case each
     if isinstance(value, Tensor):
         return _pointer(value, name)
     if isinstance(value, _TensorWrapper):

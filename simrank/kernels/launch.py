@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -31,14 +32,16 @@ from simrank.ranks import current_program
 from simrank.units import PS_PER_S
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
     from simrank.device import Stream
     from simrank.device.memory import Storage
     from simrank.hardware.spec import DeviceSpec
+    from simrank.kernels.machine.jit import Jit
     from simrank.kernels.source.bind import BoundKernel
     from simrank.ranks import Program
 
+GridSize = int | Sequence[int] | Callable[[dict[str, Any]], int | Sequence[int]]
 MODES = ("auto", "batched", "masked", "one-by-one", "shuffled", "tasks")
 PRECISIONS = ("ieee", "hardware")
 # Source: CUDA C++ Programming Guide, technical specifications per compute capability.
@@ -304,7 +307,9 @@ class Launch:
         return threads.running(body) if self.options.num_threads else body
 
 
-def launch(jit: Any, grid: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> TritonOperation:
+def launch(
+    jit: Jit, grid: GridSize, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> TritonOperation:
     """Issue a kernel on the running program's current stream.
 
     Args:
@@ -346,23 +351,25 @@ def launch(jit: Any, grid: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     return operation
 
 
-def _on_device(values: Iterable[Any]) -> list[Tensor]:
+def _on_device(values: Iterable[object]) -> list[Tensor]:
     return [tensor for tensor in _tensors(values) if tensor.storage.device is not None]
 
 
-def _tensors(values: Any) -> list[Tensor]:
+def _tensors(values: Iterable[object]) -> list[Tensor]:
     result = []
     for value in values:
         if isinstance(value, Tensor):
             result.append(value)
         elif isinstance(value, tuple | list):
             result += _tensors(value)
-        elif isinstance(getattr(value, "base", None), Tensor):  # Descriptors, reinterpreted ones.
-            result.append(value.base)
+        else:
+            base = getattr(value, "base", None)  # Of descriptors, and of reinterpreted ones.
+            if isinstance(base, Tensor):
+                result.append(base)
     return result
 
 
-def _grid(grid: Any, meta: dict[str, Any]) -> tuple[int, int, int]:
+def _grid(grid: GridSize, meta: dict[str, Any]) -> tuple[int, int, int]:
     """Return a grid as three numbers.
 
     Raises:
@@ -389,7 +396,7 @@ def _grid(grid: Any, meta: dict[str, Any]) -> tuple[int, int, int]:
     return numbers[0], numbers[1], numbers[2]
 
 
-def run_jit(jit: Any, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def run_jit(jit: Jit, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Stand for `JITFunction.run`: a simulated launch in a program of a Context, else Triton's."""
     if current_program() is None:
         return original(jit, *args, **kwargs)

@@ -18,6 +18,8 @@ from simrank.ranks import require_program
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from triton.backends.compiler import GPUTarget
+
     from simrank.device.device import Device
 
 _NUM_TIMED = 3  # Runs of one benchmark: simulated times repeat, but the first may find cold clocks.
@@ -51,7 +53,7 @@ class SimulatedDriver(DriverBase):  # type: ignore[misc]
         """Refuse: nothing is launched from C."""
         raise UnsupportedError(f"the C type of {ty}: no launcher is built for simulated devices")
 
-    def get_current_target(self) -> Any:
+    def get_current_target(self) -> GPUTarget:
         """Return what the compiler would build for the current device."""
         return target_of(_device().spec)
 
@@ -83,7 +85,7 @@ class SimulatedDriver(DriverBase):  # type: ignore[misc]
     def get_empty_cache_for_benchmark(self) -> None:
         """Return None: caches are not simulated one by one."""
 
-    def clear_cache(self, cache: Any) -> None:
+    def clear_cache(self, cache: object) -> None:
         """Write as much as triton's benchmarks do, so that later launches queue up behind it."""
         del cache
         clear_l2()
@@ -110,12 +112,12 @@ class SimulatedDriver(DriverBase):  # type: ignore[misc]
 
 def do_bench(
     fn: Callable[[], Any],
-    warmup: Any = None,
-    rep: Any = None,
-    grad_to_none: Any = None,
+    warmup: object = None,
+    rep: object = None,
+    grad_to_none: object = None,
     quantiles: Sequence[float] | None = None,
     return_mode: str = "mean",
-) -> Any:
+) -> float | list[float]:
     """Return the simulated milliseconds of a call, in the form of `triton.testing.do_bench`.
 
     Args:
@@ -144,7 +146,9 @@ def do_bench(
     return _summary(sorted(times_ms), quantiles, return_mode)
 
 
-def _summary(times_ms: list[float], quantiles: Sequence[float] | None, return_mode: str) -> Any:
+def _summary(
+    times_ms: list[float], quantiles: Sequence[float] | None, return_mode: str
+) -> float | list[float]:
     if quantiles is not None:
         result = [times_ms[round(q * (len(times_ms) - 1))] for q in quantiles]
         return result[0] if len(result) == 1 else result

@@ -22,9 +22,10 @@ from simrank.kernels.machine.kept import kept
 from simrank.kernels.values.types import of_memory, type_of_number
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from simrank.hardware.spec import DeviceSpec
+    from simrank.kernels.machine.jit import Jit
 
 # Per SM of compute capability 8.0 and 9.0 to 10.0; 8.9 has fewer threads and less shared memory.
 # Source: CUDA C++ Programming Guide, technical specifications per compute capability.
@@ -55,7 +56,7 @@ class Resources(NamedTuple):
 
 
 def resources(
-    jit: Any, bound: Mapping[str, Any], options: Mapping[str, Any], spec: DeviceSpec
+    jit: Jit, bound: Mapping[str, Any], options: Mapping[str, Any], spec: DeviceSpec
 ) -> Resources | None:
     """Compile a kernel for a device and return what it takes; None where that is not known.
 
@@ -83,7 +84,7 @@ def resources(
     return resources
 
 
-def _compile(jit: Any, described: Any, chosen: dict[str, Any], target: Any) -> Any:
+def _compile(jit: Jit, described: Any, chosen: dict[str, Any], target: Any) -> Any:
     signature, constants = described
     source = ASTSource(fn=jit, signature=signature, constexprs=constants)
     return triton.compile(source, target=target, options={**chosen, "enable_fp_fusion": False})
@@ -99,7 +100,7 @@ class WarmKernel:
         n_regs: Registers per thread.
     """
 
-    def __init__(self, jit: Any, compiled: Any, result: Resources, options: dict[str, Any]) -> None:
+    def __init__(self, jit: Jit, compiled: Any, result: Resources, options: dict[str, Any]) -> None:
         self.name: str = jit.__name__
         self.metadata = compiled.metadata
         self.asm = compiled.asm
@@ -110,14 +111,14 @@ class WarmKernel:
     def _init_handles(self) -> None:
         """Do nothing: what triton's own kernels load here is there already."""
 
-    def __getitem__(self, grid: Any) -> Callable[..., Any]:
+    def __getitem__(self, grid: Sequence[int] | Callable[..., Sequence[int]]) -> Callable[..., Any]:
         """Return what launches it on simulated devices, with all arguments by position."""
         given = {k: v for k, v in self._options.items() if k not in self._jit.arg_names}
         return partial(self._jit.run, grid=grid, warmup=False, **given)
 
 
 def warm_kernel(
-    jit: Any, bound: Mapping[str, Any], options: Mapping[str, Any], spec: DeviceSpec
+    jit: Jit, bound: Mapping[str, Any], options: Mapping[str, Any], spec: DeviceSpec
 ) -> WarmKernel:
     """Compile a kernel for a device ahead of its launch.
 
@@ -135,7 +136,7 @@ def warm_kernel(
     return WarmKernel(jit, compiled, _resources(compiled, int(target.arch)), chosen)
 
 
-def _signature(jit: Any, bound: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, Any]] | None:
+def _signature(jit: Jit, bound: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, Any]] | None:
     """Return a kernel's signature and constants; None for arguments that have no plain type."""
     signature: dict[str, str] = {}
     constants: dict[str, Any] = {}

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from simrank.device.device import Device
-    from simrank.kernels.machine.arrays import Array
+    from simrank.kernels.machine.arrays import Array, Value
     from simrank.kernels.machine.protocols import StoreLog, Sync
     from simrank.kernels.machine.statistics import Statistics
 
@@ -93,21 +93,22 @@ class Programs:
         """Return how many programs there are."""
         return len(self.ids)
 
-    def program_id(self, axis: int) -> Any:
+    def program_id(self, axis: int) -> Value:
         """Return the ids along an axis of all programs, also of those that are masked off now."""
-        result = self._axis_ids[axis]
+        result: Value | None = self._axis_ids[axis]
         if result is None:
             result = self._axis_ids[axis] = self.axis_ids(axis)
         return result
 
-    def axis_ids(self, axis: int) -> Any:
+    def axis_ids(self, axis: int) -> Value:
         """Return the program ids along an axis: int32, a numpy scalar where all are equal."""
         before = 1
         for size in self.grid[:axis]:
             before *= size
         ids = (self.ids // before % self.grid[axis]).astype(np.int32)
         if len(ids) == 1 or self.grid[axis] == 1:
-            return ids[0]
+            result: Value = ids[0]
+            return result
         return ids
 
     def roll_back(self) -> None:

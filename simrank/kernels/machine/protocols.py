@@ -107,7 +107,9 @@ class Sync(Protocol):
         """Note that a volatile load is done."""
         ...
 
-    def loaded(self, storage: Storage, low: int, high: int, index: Any, itemsize: int) -> None:
+    def loaded(
+        self, storage: Storage, low: int, high: int, index: Value | int, itemsize: int
+    ) -> None:
         """Note what a program has looked at."""
         ...
 
@@ -120,7 +122,12 @@ class Sync(Protocol):
         ...
 
     def put(
-        self, storage: Storage, view: Array, index: Any, values: Value, extent: tuple[int, int]
+        self,
+        storage: Storage,
+        view: Array,
+        index: Value | int,
+        values: Value,
+        extent: tuple[int, int],
     ) -> None:
         """Send a store to another device."""
         ...

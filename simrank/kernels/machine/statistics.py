@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from simrank.kernels.machine.now import now
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from simrank.device.device import Device
     from simrank.device.memory import Storage
     from simrank.kernels.machine.arrays import Array
-    from simrank.kernels.machine.profile import KernelProfile
+    from simrank.kernels.machine.profile import KernelProfile, Line
 
 
 class Extent(NamedTuple):
@@ -19,6 +19,17 @@ class Extent(NamedTuple):
     low: int
     high: int
     itemsize: int
+
+
+class Counts(NamedTuple):
+    """Counts as they were, for `restore`."""
+
+    traffic: dict[int, tuple[Device | None, int, int, int, int]]
+    flops: dict[str, int]
+    num_atomics: int
+    num_lanes: int
+    num_masked_lanes: int
+    lines: dict[tuple[str, int], Line] | None
 
 
 class Traffic:
@@ -134,24 +145,31 @@ class Statistics:
         """Note how many elements of one program an operation has worked on."""
         self.largest_block = max(self.largest_block, size)
 
-    def snapshot(self) -> Any:
+    def snapshot(self) -> Counts:
         """Return the counts as they are, for `restore`."""
         traffic = {
             address: (t.device, t.read_bytes, t.written_bytes, t.low, t.high)
             for address, t in self.traffic.items()
         }
         lines = None if self.profile is None else self.profile.snapshot()
-        counts = self.num_atomics, self.num_lanes, self.num_masked_lanes
-        return traffic, dict(self.flops), counts, lines
+        return Counts(
+            traffic,
+            dict(self.flops),
+            self.num_atomics,
+            self.num_lanes,
+            self.num_masked_lanes,
+            lines,
+        )
 
-    def restore(self, snapshot: Any) -> None:
+    def restore(self, snapshot: Counts) -> None:
         """Set the counts back: what was counted since did not happen."""
-        traffic, flops, counts, lines = snapshot
-        self.num_atomics, self.num_lanes, self.num_masked_lanes = counts
-        self.flops = flops
-        if self.profile is not None:
-            self.profile.restore(lines)
+        self.num_atomics = snapshot.num_atomics
+        self.num_lanes = snapshot.num_lanes
+        self.num_masked_lanes = snapshot.num_masked_lanes
+        self.flops = snapshot.flops
+        if self.profile is not None and snapshot.lines is not None:
+            self.profile.restore(snapshot.lines)
         self.traffic = {}
-        for address, (device, *counts) in traffic.items():
+        for address, (device, *counts) in snapshot.traffic.items():
             restored = self.traffic[address] = Traffic(device, 0)
             restored.read_bytes, restored.written_bytes, restored.low, restored.high = counts

@@ -141,7 +141,7 @@ def _lanes(pointer: Block, values: Value | None, mask: Operand | None) -> tuple[
     return targets, active
 
 
-def _active(mask: Operand) -> Any:
+def _active(mask: Operand) -> Value | None:
     """Return where a mask is true; None where it is everywhere."""
     block = as_block(mask)
     if block.element is not int1:
@@ -176,12 +176,12 @@ def _gather(
     active: Value | None,
     element: ElementType,
     copies: int = 0,
-) -> Any:
+) -> Value:
     """Load from one storage; `copies` as `_copies` says of index that have lost their rows."""
     if type(index) is not _ndarray:
         if active is not None:  # It is not, else it would be None.
             programs.statistics.count_masked(len(programs.ids))
-            return element.compute.type(0)
+            return element.scalar(0)
         return _gather_one(programs, base, int(index), element)
     storage = base.storage if isinstance(base, Anchor) else base
     view = launch_view(programs, storage, element.carrier)
@@ -212,7 +212,7 @@ def _gather(
 
 def _gather_one(
     programs: Programs, base: Storage | Anchor, index: int, element: ElementType
-) -> Any:
+) -> Value:
     """Load one element for all programs."""
     storage = base.storage if isinstance(base, Anchor) else base
     view = launch_view(programs, storage, element.carrier)
@@ -228,11 +228,13 @@ def _gather_one(
         begin = index * itemsize
         programs.sync.loaded(storage, begin, begin + itemsize, index, itemsize)
     if element.memory is element.compute:
-        return view[index]
-    return _arrived(view[index : index + 1], element)[0]
+        own: Value = view[index]
+    else:
+        own = _arrived(view[index : index + 1], element)[0]
+    return own
 
 
-def _absolute(base: Anchor, index: Value, element: ElementType) -> Any:
+def _absolute(base: Anchor, index: Value, element: ElementType) -> Value:
     """Return addresses of what has left an anchor's storage."""
     return index * np.int64(element.itemsize) + np.int64(base.address)
 
@@ -250,10 +252,10 @@ def _masked(
     active: Value,
     other: Operand | None,
     element: ElementType,
-) -> Any:
+) -> Value:
     """Put `other` where lanes are masked off; poison in debug mode, else zero, if there is none."""
     if other is None:
-        fill: Any = _poison(element) if programs.options.is_checked else element.compute.type(0)
+        fill: Any = _poison(element) if programs.options.is_checked else element.scalar(0)
     else:
         fill = cast_to(as_block(other), element).values
     if type(values) is not _ndarray and type(active) is not _ndarray:
@@ -262,12 +264,12 @@ def _masked(
     return np.where(active, values, with_axes(fill, num_axes)).astype(element.compute, copy=False)
 
 
-def _poison(element: ElementType) -> Any:
+def _poison(element: ElementType) -> Value:
     if element.kind == "f":
-        return np.asarray(np.nan, element.compute)[()]
+        return element.scalar(np.nan)
     if element.kind == "b":
-        return np.bool_(True)
-    return element.compute.type(np.iinfo(element.compute).max)
+        return element.scalar(1)
+    return element.scalar(np.iinfo(element.compute).max)
 
 
 def _scatter(
@@ -352,11 +354,11 @@ def _gather_anywhere(
     addresses: Value,
     active: Value | None,
     element: ElementType,
-) -> Any:
+) -> Value:
     """Load from addresses that may lie in several storages, of several devices."""
     if type(addresses) is not _ndarray:
         if active is not None and not active:
-            return element.compute.type(0)
+            return element.scalar(0)
         return _gather_one(programs, *element_at(programs, int(addresses), element), element)
     if active is None:
         return _gather_all(programs, addresses, element)

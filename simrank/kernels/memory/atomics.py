@@ -138,11 +138,11 @@ def modify(
     return Block(_shaped(old, lanes), element)
 
 
-def _are_scalars(*values: Any) -> bool:
+def _are_scalars(*values: Value) -> bool:
     return not any(type(value) is _ndarray for value in values)
 
 
-def _shaped(old: Array, lanes: _Lanes) -> Any:
+def _shaped(old: Array, lanes: _Lanes) -> Value:
     """Return the old values in the shape of the access; zero where masked off."""
     if lanes.chosen is not None:
         whole = np.zeros(math.prod(lanes.shape), old.dtype)
@@ -155,7 +155,7 @@ def _shaped(old: Array, lanes: _Lanes) -> Any:
 # ---- few lanes, one after the other ----
 
 
-def _one(programs: Programs, atomic: _Atomic, operands: Sequence[Any]) -> Any:
+def _one(programs: Programs, atomic: _Atomic, operands: Sequence[Any]) -> Value:
     """Apply an atomic to the one element that one program means; return the old value."""
     programs.statistics.count_atomics(1)
     target = _target(programs, atomic, int(atomic.pointer.values))
@@ -203,7 +203,7 @@ def _target(programs: Programs, atomic: _Atomic, target: int) -> Element:
 
 def _on_element(
     programs: Programs, atomic: _Atomic, target: Element, operands: Sequence[Any]
-) -> Any:
+) -> Value:
     """Apply an atomic to one element of a storage; return the old value."""
     element, (storage, index) = atomic.element, target
     view = launch_view(programs, storage, element.memory)
@@ -214,7 +214,7 @@ def _on_element(
     before = view[index]
     if programs.undo is not None:
         programs.undo.append((view, index, before))
-    old = before if element.memory is element.compute else before.astype(element.compute)
+    old: Value = before if element.memory is element.compute else before.astype(element.compute)
     view[index] = element.rounded(atomic.compute(old, *operands))
     if programs.sync is not None:
         changed = _differ(view[index], before)
@@ -361,19 +361,19 @@ def _add_many(view: Array, index: Array, values: Array, element: ElementType) ->
 # ---- what atomics leave ----
 
 
-def unchanged(old: Value) -> Any:
+def unchanged(old: Value) -> Value:
     """Return what a look leaves."""
     return old
 
 
-def replaced(old: Value, new: Value) -> Any:
+def replaced(old: Value, new: Value) -> Value:
     """Return what an exchange leaves, of elements or of one."""
     if type(old) is not _ndarray:
         return new
     return np.where(True, new, old)  # Of the shape of both.
 
 
-def swap_if_equal(old: Value, expected: Value, new: Value) -> Any:
+def swap_if_equal(old: Value, expected: Value, new: Value) -> Value:
     """Return what a compare-and-swap leaves, of elements or of one."""
     if type(old) is not _ndarray:
         return new if old == expected else old

@@ -21,7 +21,7 @@ from simrank.units import PS_PER_NS
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from simrank.kernels.machine.arrays import Array
+    from simrank.kernels.machine.arrays import Array, Value
     from simrank.kernels.ptx.parse import Instruction, Operand
     from simrank.kernels.ptx.run import Lanes
     from simrank.kernels.values.types import ElementType
@@ -171,11 +171,12 @@ def _atomic(lanes_of: Lanes, instruction: Instruction, lanes: Array) -> None:
         _keep(lanes_of, target, access, result, lanes)
 
 
-def _increased(old: Any, limit: Any) -> Any:
-    return np.where(old >= limit, old.dtype.type(0), old + old.dtype.type(1))
+def _increased(old: Value, limit: Value) -> Value:
+    result: Value = np.where(old >= limit, old.dtype.type(0), old + old.dtype.type(1))
+    return result
 
 
-def _decreased(old: Any, limit: Any) -> Any:
+def _decreased(old: Value, limit: Value) -> Value:
     return np.where((old == 0) | (old > limit), limit, old - old.dtype.type(1))
 
 

@@ -32,10 +32,11 @@ TYPES: dict[str, np.dtype[Any]] = {
 PACKED = {"f16x2", "bf16x2"}
 
 
-def read_as(bits: Array, kind: str) -> Any:
+def read_as(bits: Array, kind: str) -> Value:
     """Return bits as values of a PTX type; of a packed one as an array with two columns."""
     if kind == "pred":
-        return bits != 0
+        result: Value = bits != 0
+        return result
     dtype = TYPES[kind]
     if kind in PACKED:
         return bits.astype(np.uint32).view(dtype).reshape(-1, 2)
@@ -58,7 +59,7 @@ def is_float(kind: str) -> bool:
     return "f" in kind
 
 
-def compute(opcode: tuple[str, ...], kind: str, values: list[Array]) -> Any:
+def compute(opcode: tuple[str, ...], kind: str, values: list[Array]) -> Value:
     """Return what an instruction gives.
 
     Args:
@@ -76,7 +77,8 @@ def compute(opcode: tuple[str, ...], kind: str, values: list[Array]) -> Any:
         result: Any = floating(*wide)
         if "relu" in opcode:
             result = np.maximum(result, 0)
-        return np.clip(result, 0, 1) if "sat" in opcode else result
+        value_of_all: Value = np.clip(result, 0, 1) if "sat" in opcode else result
+        return value_of_all
     if opcode[0] in ("mul", "mad"):
         return _multiplied(opcode, kind, values)
     integer = _INTEGER.get(opcode[0])
@@ -87,7 +89,7 @@ def compute(opcode: tuple[str, ...], kind: str, values: list[Array]) -> Any:
     return integer(*values)
 
 
-def _multiplied(opcode: tuple[str, ...], kind: str, values: list[Array]) -> Any:
+def _multiplied(opcode: tuple[str, ...], kind: str, values: list[Array]) -> Value:
     """Return the low half, high half or whole of products of integers, plus what is added."""
     first, second, *added = values
     if "wide" in opcode:
@@ -99,7 +101,8 @@ def _multiplied(opcode: tuple[str, ...], kind: str, values: list[Array]) -> Any:
         product = np.array([int(value) >> bits for value in exact], object).astype(first.dtype)
     else:
         product = first * second
-    return product + added[0] if added else product
+    result: Value = product + added[0] if added else product
+    return result
 
 
 def result_kind(opcode: tuple[str, ...], kind: str) -> str:
@@ -109,32 +112,36 @@ def result_kind(opcode: tuple[str, ...], kind: str) -> str:
     return "u32" if opcode[0] in ("popc", "clz", "bfind") else kind
 
 
-def _shift_left(value: Array, by: Array) -> Any:
+def _shift_left(value: Array, by: Array) -> Value:
     by = by.astype(np.uint32)
     bits = 8 * value.dtype.itemsize
     kept = np.minimum(by, bits - 1).astype(value.dtype)
-    return np.where(by >= bits, value.dtype.type(0), value << kept)
+    result: Value = np.where(by >= bits, value.dtype.type(0), value << kept)
+    return result
 
 
-def _shift_right(value: Array, by: Array) -> Any:
+def _shift_right(value: Array, by: Array) -> Value:
     by = by.astype(np.uint32)
     bits = 8 * value.dtype.itemsize
     kept = np.minimum(by, bits - 1).astype(value.dtype)
-    filled = value >> kept
+    filled: Value = value >> kept
     if value.dtype.kind == "i":
         return filled
-    return np.where(by >= bits, value.dtype.type(0), filled)
+    result: Value = np.where(by >= bits, value.dtype.type(0), filled)
+    return result
 
 
-def _divided(first: Array, second: Array) -> Any:
+def _divided(first: Array, second: Array) -> Value:
     """Divide toward zero; by zero gives all bits, as hardware."""
     safe = np.where(second == 0, second.dtype.type(1), second)
     result = np.trunc(first.astype(np.longdouble) / safe).astype(first.dtype)
-    return np.where(second == 0, ~first.dtype.type(0), result)
+    value_of_all: Value = np.where(second == 0, ~first.dtype.type(0), result)
+    return value_of_all
 
 
-def _popc(value: Array) -> Any:
-    return np.bitwise_count(value.view(f"u{value.dtype.itemsize}")).astype(np.uint32)
+def _popc(value: Array) -> Value:
+    result: Value = np.bitwise_count(value.view(f"u{value.dtype.itemsize}")).astype(np.uint32)
+    return result
 
 
 def _clz(value: Array) -> Array:

@@ -14,7 +14,7 @@ from simrank.kernels.ptx.compute import TYPES, bits_of, is_float, read_as
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from simrank.kernels.machine.arrays import Array
+    from simrank.kernels.machine.arrays import Array, Value
 
 # Pairs of floats of 8 and of 4 bits, and of bare powers of two.
 _FP8: dict[str, Any] = {"e4m3x2": ml_dtypes.float8_e4m3fn, "e5m2x2": ml_dtypes.float8_e5m2}
@@ -80,14 +80,15 @@ def _toward_zero(values: Array, dtype: np.dtype[Any]) -> Array:
     return smaller
 
 
-def _to_integer(values: Array, dtype: np.dtype[Any], modifiers: Sequence[str]) -> Any:
+def _to_integer(values: Array, dtype: np.dtype[Any], modifiers: Sequence[str]) -> Value:
     """Round, and saturate as hardware does; NaN gives zero."""
     rounding = next((_ROUNDINGS[m] for m in modifiers if m in _ROUNDINGS), np.trunc)
     wide = np.nan_to_num(rounding(values.astype(np.float64)), nan=0.0)
     info = np.iinfo(dtype)
     inside = np.clip(wide, float(info.min), float(info.max))
     result = inside.astype(dtype)
-    return np.where(wide >= float(info.max), dtype.type(info.max), result)
+    value_of_all: Value = np.where(wide >= float(info.max), dtype.type(info.max), result)
+    return value_of_all
 
 
 def _to_pair(sources: Sequence[Array], source: str, target: str, modifiers: Sequence[str]) -> Array:

@@ -29,7 +29,7 @@ from simrank.kernels.ptx.convert import convert
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from simrank.kernels.machine.arrays import Array
+    from simrank.kernels.machine.arrays import Array, Value
     from simrank.kernels.ptx.parse import Instruction, Operand, Snippet
 
 _LEAVING = ("bra", "ret", "exit")  # What goes elsewhere than to the next instruction.
@@ -202,7 +202,7 @@ class Lanes:
             return result
         raise UnsupportedError(f"inline assembly reads an operand of the form {operand.kind}")
 
-    def values(self, operand: Operand, kind: str, lanes: Array) -> Any:
+    def values(self, operand: Operand, kind: str, lanes: Array) -> Value:
         """Return an operand in some lanes, as values of a type."""
         return read_as(self.read(operand, kind, lanes), kind)
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from simrank.device.device import Device
     from simrank.kernels.machine import Options, Statistics
+    from simrank.kernels.machine.statistics import Counts
     from simrank.kernels.races.lockstep import LaunchStores
 
 _Batch = tuple[Array, bool]  # Ids of programs, and whether some may be masked off on their way.
@@ -150,7 +151,7 @@ class Grid:
                 self._diverge(work, chosen, choices, self._statistics.num_steps - first_step + 1)
         return work.total
 
-    def _undo(self, programs: Programs, before: Any) -> None:
+    def _undo(self, programs: Programs, before: Counts) -> None:
         """Let what programs have done not have happened."""
         programs.roll_back()
         self._statistics.restore(before)

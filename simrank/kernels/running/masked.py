@@ -19,6 +19,8 @@ from simrank.kernels.values.block import Block
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from simrank.kernels.machine.arrays import Array
+
 _WITH_MEMORY = (
     "load", "store", "dot", "atomic_add", "atomic_max", "atomic_min", "atomic_and", "atomic_or",
     "atomic_xor", "atomic_xchg", "atomic_cas", "atomic_load", "atomic_store",
@@ -61,7 +63,7 @@ def _for_those_there(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def _rows(value: Any, there: Any) -> Any:
+def _rows(value: object, there: Array) -> Any:
     """Return a block's rows of some programs; what all share, and what is no block, as it is.
 
     Raises:
@@ -79,7 +81,7 @@ def _rows(value: Any, there: Any) -> Any:
     raise UnmaskableError
 
 
-def _spread(result: Any, there: Any, total: int) -> Any:
+def _spread(result: object, there: Array, total: int) -> Any:
     """Return a result in the rows of its programs; the other rows are never looked at."""
     if type(result) is not Block or type(result.values) is not np.ndarray or len(there) == total:
         return result

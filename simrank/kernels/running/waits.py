@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random  # noqa: TID251 - seeded per program
 from math import ceil
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from simrank.engine import Engine, Task
     from simrank.kernels.cost.accesses import AccessCosts
     from simrank.kernels.machine import Order, Programs
-    from simrank.kernels.machine.arrays import Array
+    from simrank.kernels.machine.arrays import Array, Value
     from simrank.kernels.machine.protocols import Pointer, Unmet
     from simrank.kernels.races.happens import ProgramClock, ProgramRaces
 
@@ -128,7 +128,9 @@ class ProgramSync:
         if self.races is not None:
             self.races.looks = False
 
-    def loaded(self, storage: Storage, low: int, high: int, index: Any, itemsize: int) -> None:
+    def loaded(
+        self, storage: Storage, low: int, high: int, index: Value | int, itemsize: int
+    ) -> None:
         """Note what a program has looked at.
 
         Args:
@@ -158,7 +160,12 @@ class ProgramSync:
         self._watchers.wrote(self._engine, storage, low, high)
 
     def put(
-        self, storage: Storage, view: Array, index: Any, values: Any, extent: tuple[int, int]
+        self,
+        storage: Storage,
+        view: Array,
+        index: Value | int,
+        values: Value,
+        extent: tuple[int, int],
     ) -> None:
         """Send a store to another device: it is visible there when it has arrived."""
         self.num_effects += 1

@@ -27,7 +27,7 @@ from simrank.ranks import require_rank
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from simrank.kernels.machine.arrays import Array
+    from simrank.kernels.machine.arrays import Array, Value
     from simrank.kernels.machine.protocols import Sync
     from simrank.kernels.values.block import Operand
     from simrank.kernels.values.types import ElementType
@@ -124,7 +124,7 @@ def getmem(
     return status()
 
 
-def _calls(*arguments: Any, scope: str) -> list[tuple[int, ...]]:
+def _calls(*arguments: Operand | Value, scope: str) -> list[tuple[int, ...]]:
     """Return the arguments of each call that the threads of a program make."""
     columns = threads.of_active(*arguments, scope=scope)
     return list(zip(*(column.tolist() for column in columns), strict=True))

@@ -42,7 +42,7 @@ def _access(compute: Callable[..., Any], order: Order, *, each: bool) -> Callabl
         each: Whether calls of threads with the same arguments all count.
     """
 
-    def call(pointer: Block, *values: Any) -> Block:
+    def call(pointer: Block, *values: Operand) -> Block:
         total = threads.num_threads()
         operands = [as_block(value) for value in values]
         differs = any(threads.varies(block) for block in (pointer, *operands))

@@ -6,7 +6,7 @@ group are known to the address space. Only `multimem` instructions take them.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -22,7 +22,7 @@ _MARK = 1 << 61  # assumed: no simulated memory is that large
 _TEAM = 56  # the bit from which on the team's number stands
 
 
-def address(own: Value, team: int) -> Any:
+def address(own: Value, team: int) -> Value:
     """Return the multicast address of an address, or of an array of them."""
     return own | np.int64(_MARK | team << _TEAM)
 

@@ -185,10 +185,10 @@ def reduce(team: Operand, dest: Block, source: Block, nreduce: Operand, operatio
     return barrier(team)
 
 
-def _size(pointer: Block, count: Operand) -> Any:
+def _size(pointer: Block, count: Operand) -> Block:
     return as_block(count) * memory.pointee(pointer).itemsize
 
 
-def _arguments(*values: Any) -> list[int]:
+def _arguments(*values: Operand) -> list[int]:
     """Return what a whole block calls with, as numbers."""
     return [int(column[0]) for column in threads.of_active(*values, scope="block")]

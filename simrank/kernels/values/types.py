@@ -60,6 +60,12 @@ class ElementType:
         self.is_plain = kind in "iuf" and not is_narrow
         self.pointee: ElementType | None = None
 
+    def scalar(self, number: object) -> Value:
+        """Return a number as a numpy scalar of `compute`."""
+        make: Any = self.compute.type
+        made: Value = make(number)
+        return made
+
     def rounded(self, values: Value) -> Any:
         """Return values of `compute` rounded to this type."""
         return values if self.round is None else self.round(values)
