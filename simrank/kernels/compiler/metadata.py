@@ -24,6 +24,9 @@ from simrank.kernels.values.types import of_memory, type_of_number
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import CompiledKernel
+
     from simrank.hardware.spec import DeviceSpec
     from simrank.kernels.machine.jit import Jit
 
@@ -84,10 +87,19 @@ def resources(
     return resources
 
 
-def _compile(jit: Jit, described: Any, chosen: dict[str, Any], target: Any) -> Any:
+def _compile(
+    jit: Jit, described: Described, chosen: dict[str, Any], target: GPUTarget
+) -> CompiledKernel:
     signature, constants = described
     source = ASTSource(fn=jit, signature=signature, constexprs=constants)
     return triton.compile(source, target=target, options={**chosen, "enable_fp_fusion": False})
+
+
+class Described(NamedTuple):
+    """The signature of a launch, and its constants by name."""
+
+    signature: dict[str, str]
+    constants: dict[str, Any]
 
 
 class WarmKernel:
@@ -100,7 +112,9 @@ class WarmKernel:
         n_regs: Registers per thread.
     """
 
-    def __init__(self, jit: Jit, compiled: Any, result: Resources, options: dict[str, Any]) -> None:
+    def __init__(
+        self, jit: Jit, compiled: CompiledKernel, result: Resources, options: dict[str, Any]
+    ) -> None:
         self.name: str = jit.__name__
         self.metadata = compiled.metadata
         self.asm = compiled.asm
@@ -136,7 +150,7 @@ def warm_kernel(
     return WarmKernel(jit, compiled, _resources(compiled, int(target.arch)), chosen)
 
 
-def _signature(jit: Jit, bound: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, Any]] | None:
+def _signature(jit: Jit, bound: Mapping[str, Any]) -> Described | None:
     """Return a kernel's signature and constants; None for arguments that have no plain type."""
     signature: dict[str, str] = {}
     constants: dict[str, Any] = {}
@@ -152,7 +166,7 @@ def _signature(jit: Jit, bound: Mapping[str, Any]) -> tuple[dict[str, str], dict
             signature[name] = annotated or _short(type_of_number(value).name)
         else:
             return None
-    return signature, constants
+    return Described(signature, constants)
 
 
 def _short(name: str) -> str:
@@ -160,7 +174,7 @@ def _short(name: str) -> str:
     return name.replace("uint", "u").replace("int", "i")
 
 
-def _resources(compiled: Any, arch: int) -> Resources:
+def _resources(compiled: CompiledKernel, arch: int) -> Resources:
     num_warps, shared_bytes = int(compiled.metadata.num_warps), int(compiled.metadata.shared)
     registers = _registers(compiled.asm["cubin"])
     per_warp = -(-registers * 32 // _REGISTERS_ARE_GIVEN_IN) * _REGISTERS_ARE_GIVEN_IN

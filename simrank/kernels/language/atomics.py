@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import SupportsInt
 
+    from simrank.kernels.machine.arrays import Value
     from simrank.kernels.values.block import Operand
 
 
@@ -101,11 +102,11 @@ def atomic_poll(
     element = memory.pointee(pointer)
     wanted = cast_to(as_block(expected_value), element)
 
-    def holds() -> Any:
-        result: Any = modify(pointer, [], None, order, unchanged)
-        equal: Any = (result == wanted).values
+    def holds() -> Value:
+        held: Any = modify(pointer, [], None, order, unchanged)
+        equal: Value = (held == wanted).values
         if sync is not None and not np.all(equal):
-            sync.unmet = _first_unequal(result, wanted)
+            sync.unmet = _first_unequal(held, wanted)
         return equal
 
     if sync is None:

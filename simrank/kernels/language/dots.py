@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
     import triton.language as tl
 
+    from simrank.kernels.machine.arrays import Value
+
 _PRECISIONS = ("tf32", "tf32x3", "ieee", "bf16x3", "bf16x6")
 _INPUTS = (int8, uint8, float16, bfloat16, float32, float64)
 _LEAST_K = {8: 32, 16: 16, 32: 8, 64: 4}  # Of triton's NVIDIA backend; M and N may be 1.
@@ -160,17 +162,19 @@ def _check_accumulator(
             )
 
 
-def _product(first: Block, second: Block, *, precision: str) -> Any:
+def _product(first: Block, second: Block, *, precision: str) -> Value:
     ours, theirs = first.values, second.values
     if first.element is int8:  # float64 holds products of 8-bit integers and their sums exactly.
-        return np.matmul(ours.astype(np.float64), theirs.astype(np.float64)).astype(np.int32)
+        exact: Value = np.matmul(ours.astype(np.float64), theirs.astype(np.float64))
+        return exact.astype(np.int32)
     options = machine.now().options
     if options.precision == "hardware" and first.element is float32 and precision == "tf32":
         ours, theirs = (numbers.to_tf32(v, truncates=True) for v in (ours, theirs))
-    return np.matmul(ours, theirs)
+    result: Value = np.matmul(ours, theirs)
+    return result
 
 
-def _count(first: Block, result: Any) -> None:
+def _count(first: Block, result: Value) -> None:
     programs = machine.now()
     copies = len(programs) if len(result) == 1 else 1
     num_flops = 2 * result.size * first.shape[-1] * copies

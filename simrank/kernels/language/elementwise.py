@@ -122,7 +122,7 @@ def where(condition: Operand, x: Operand, y: Operand) -> Block:
     spread = [with_axes(values, num_axes) for values in (chosen.values, ours, theirs)]
     values = np.where(*spread)
     if num_axes == 0:
-        return Block(result.compute.type(values), result)
+        return Block(result.scalar(values), result)
     return Block(values.astype(result.compute, copy=False), result)
 
 
@@ -135,9 +135,7 @@ def _where_pointers(chosen: Block, first: Block, second: Block) -> Block:
     )
     num_axes = max(np.ndim(values) for values in (chosen.values, ours, theirs))
     values = np.where(*(with_axes(v, num_axes) for v in (chosen.values, ours, theirs)))
-    if num_axes == 0:
-        values = np.int64(values)
-    return Block(values, first.element, base)
+    return Block(values if num_axes else np.int64(values), first.element, base)
 
 
 def cast(
@@ -220,13 +218,14 @@ def umulhi(x: Operand, y: Operand) -> Block:
     return Block(high.astype(unsigned).view(result.compute), result)
 
 
-def _high_of_64(one: Value, other: Value) -> Any:
+def _high_of_64(one: Value, other: Value) -> Value:
     """Return the upper 64 bits of a product of two 64-bit numbers, by halves."""
     half, low = np.uint64(32), np.uint64(0xFFFF_FFFF)
     a, b, c, d = one >> half, one & low, other >> half, other & low
     middle = b * c + ((b * d) >> half)
     carry = (middle & low) + a * d
-    return a * c + (middle >> half) + (carry >> half)
+    result: Value = a * c + (middle >> half) + (carry >> half)
+    return result
 
 
 def _floating(name: str, compute: Callable[[Any], Any]) -> Callable[[Any], Block]:
@@ -259,7 +258,7 @@ def _hint(block: Operand, values: Value) -> Any:
     return block
 
 
-def expect_zero(x: Block, mask: Any) -> Block:
+def expect_zero(x: Block, mask: Operand) -> Block:
     """Return x with zero where the mask does not hold."""
     return where(mask, x, 0)
 

@@ -76,22 +76,23 @@ def _floating(num_args: int, result: ElementType | None = None) -> Signatures:
     return {(t,) * num_args: result or t for t in _FLOATS}
 
 
-def _rounded_away(values: Value) -> Any:
+def _rounded_away(values: Value) -> Value:
     """Round halves away from zero, as C's `round`."""
-    return np.copysign(np.floor(np.abs(values) + values.dtype.type(0.5)), values)
+    result: Value = np.copysign(np.floor(np.abs(values) + values.dtype.type(0.5)), values)
+    return result
 
 
-def _fma(first: Value, second: Value, third: Value) -> Any:
+def _fma(first: Value, second: Value, third: Value) -> Value:
     return fused(*(v.astype(np.float64) for v in (first, second, third))).astype(first.dtype)
 
 
-def _power(base: Value, exponent: Value) -> Any:
+def _power(base: Value, exponent: Value) -> Value:
     if exponent.dtype.kind == "i":
         return np.power(base.astype(np.float64), exponent).astype(base.dtype)
     return np.power(base, exponent)
 
 
-def _leading_zeros(values: Value) -> Any:
+def _leading_zeros(values: Value) -> Value:
     bits = values.dtype.itemsize * 8
     left = values.view(np.dtype(f"u{values.dtype.itemsize}")).copy()
     result = np.zeros(np.shape(values), np.int32)
@@ -104,18 +105,19 @@ def _leading_zeros(values: Value) -> Any:
     return np.where(left == 0, bits, result)
 
 
-def _population(values: Value) -> Any:
-    return np.bitwise_count(values.view(np.dtype(f"u{values.dtype.itemsize}")))
+def _population(values: Value) -> Value:
+    result: Value = np.bitwise_count(values.view(np.dtype(f"u{values.dtype.itemsize}")))
+    return result
 
 
-def _first_set(values: Value) -> Any:
+def _first_set(values: Value) -> Value:
     """Return the number of the lowest set bit, from 1; 0 where there is none."""
     lowest = values & -values
     bits = values.dtype.itemsize * 8
     return np.where(values == 0, 0, bits - _leading_zeros(lowest))
 
 
-def _reversed_bits(values: Value) -> Any:
+def _reversed_bits(values: Value) -> Value:
     size = values.dtype.itemsize
     raw = np.ascontiguousarray(values)[..., None].view(np.uint8)
     bits = np.unpackbits(raw, axis=-1)[..., ::-1]
@@ -123,7 +125,7 @@ def _reversed_bits(values: Value) -> Any:
     return packed.view(np.dtype(f"i{size}"))[..., 0]
 
 
-def _high_half(first: Value, second: Value) -> Any:
+def _high_half(first: Value, second: Value) -> Value:
     if first.dtype.itemsize == 4:
         wide = np.int64 if first.dtype.kind == "i" else np.uint64
         return (first.astype(wide) * second.astype(wide)) >> wide(32)

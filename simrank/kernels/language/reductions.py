@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     import triton.language as tl
 
-    from simrank.kernels.machine.arrays import Array
+    from simrank.kernels.machine.arrays import Array, Value
     from simrank.kernels.values.block import Operand
     from simrank.kernels.values.types import ElementType
 
@@ -45,7 +45,7 @@ def _along(block: Block, axis: SupportsInt | None) -> tuple[Array, int]:
     return with_program_axis(block), _axis(block, axis)
 
 
-def _kept(result: Array, block: Block, axis: SupportsInt | None, *, keep_dims: bool) -> Any:
+def _kept(result: Array, block: Block, axis: SupportsInt | None, *, keep_dims: bool) -> Value:
     """Return reduced values in the shape that a reduction gives."""
     if not keep_dims:
         return settled(result)
@@ -95,7 +95,7 @@ def _extreme(ufunc: np.ufunc, choose: Callable[..., Any]) -> Callable[..., Any]:
         return_indices: bool = False,
         return_indices_tie_break_left: bool = True,
         keep_dims: bool = False,
-    ) -> Any:
+    ) -> Block | tuple[Block, Block]:
         del return_indices_tie_break_left  # The left one is right either way.
         block = as_block(input) if return_indices else _widened(as_block(input))
         values, along = _along(block, axis)
@@ -114,10 +114,11 @@ def _extreme(ufunc: np.ufunc, choose: Callable[..., Any]) -> Callable[..., Any]:
 def _argument(choose: np.ufunc | Callable[..., Any], worst: float) -> Callable[..., Any]:
     """Return what finds the first best element; NaN is never best unless all are."""
 
-    def find(values: Array, along: int) -> Any:
+    def find(values: Array, along: int) -> Value:
         if values.dtype.kind == "f":
             values = np.where(np.isnan(values), worst, values)
-        return choose(values, axis=along)
+        result: Value = choose(values, axis=along)
+        return result
 
     return find
 

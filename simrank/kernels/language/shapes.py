@@ -21,10 +21,11 @@ if TYPE_CHECKING:
     from simrank.kernels.values.block import Operand
 
 
-def settled(values: Value) -> Any:
+def settled(values: Value) -> Value:
     """Return values, as a numpy scalar if they are one scalar that all programs share."""
     if values.ndim == 1 and len(values) == 1:
-        return values[0]
+        result: Value = values[0]
+        return result
     return values
 
 

@@ -23,7 +23,7 @@ _SMALL_TABLE = 256  # elements; below it the C library one by one is as fast (me
 def through_float64(compute: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Return a function that computes in float64 and gives back the type it got."""
 
-    def call(values: Value) -> Any:
+    def call(values: Value) -> Value:
         result = np.asarray(compute(np.asarray(values, np.float64)), np.float64)
         return result.astype(values.dtype)[()]
 
@@ -33,10 +33,11 @@ def through_float64(compute: Callable[[Any], Any]) -> Callable[[Any], Any]:
 _erf_of_each = through_float64(np.frompyfunc(math.erf, 1, 1))
 
 
-def erf(values: Value) -> Any:
+def erf(values: Value) -> Value:
     """Return the error function: of float32 by Taylor's series around a table, within 1 ulp."""
     if values.dtype == np.float64 or values.size < _SMALL_TABLE:
-        return _erf_of_each(values)
+        value_of_all: Value = _erf_of_each(values)
+        return value_of_all
     size = np.abs(values.astype(np.float64))
     inside = np.minimum(np.nan_to_num(size, nan=0.0), _LARGEST)
     step = np.rint(inside * _STEPS_PER_UNIT)

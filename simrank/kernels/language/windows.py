@@ -18,6 +18,8 @@ from simrank.kernels.values.types import ElementType, float32, int32, int64, poi
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    import triton.language as tl
+
     from simrank.kernels.values.block import Operand
 
 _PADDINGS = ("", "zero", "nan")
@@ -82,7 +84,7 @@ def _scalar(value: Operand, element: ElementType) -> Block:
     return cast_to(block, element)
 
 
-def _padding(option: str, element: ElementType) -> Any:
+def _padding(option: str, element: ElementType) -> Block:
     """Return what stands for elements outside of the tensor.
 
     Raises:
@@ -118,7 +120,7 @@ class Descriptor(Window):
         self._rounds_to_tf32 = rounds_to_tf32
 
     @property
-    def dtype(self) -> Any:
+    def dtype(self) -> tl.dtype:
         """Return Triton's type of the elements."""
         return self.element.triton
 
@@ -314,7 +316,7 @@ class BlockPointer(Window):
         return self.block_shape
 
     @property
-    def dtype(self) -> Any:
+    def dtype(self) -> tl.dtype:
         """Return Triton's type: a pointer to the elements."""
         return pointer_to(self.element).triton
 

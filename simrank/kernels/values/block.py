@@ -16,7 +16,7 @@ from simrank.kernels.values import types
 from simrank.kernels.values.types import ElementType, element_type, int1
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from simrank.device.memory import Storage
     from simrank.kernels.machine.arrays import Array, Value
@@ -45,7 +45,7 @@ class Shape(tuple[int, ...]):
     def __add__(self, other: Any) -> Shape:
         return Shape((*self, *other))
 
-    def __radd__(self, other: Any) -> Shape:
+    def __radd__(self, other: Iterable[int]) -> Shape:
         return Shape((*other, *self))
 
     def __getitem__(self, index: Any) -> Any:
@@ -101,12 +101,12 @@ class Block:
         return Shape(values.shape[1:]) if type(values) is _ndarray else _SCALAR
 
     @property
-    def dtype(self) -> Any:
+    def dtype(self) -> tl.dtype:
         """Return Triton's type of the elements."""
         return self.element.triton
 
     @property
-    def type(self) -> Any:
+    def type(self) -> tl.dtype:
         """Return Triton's type: of the block, or of the elements of a scalar."""
         shape = self.shape
         return tl.block_type(self.element.triton, list(shape)) if shape else self.element.triton
@@ -160,7 +160,7 @@ class Block:
 
     def to(
         self,
-        dtype: Any,
+        dtype: tl.dtype,
         fp_downcast_rounding: str | None = None,
         bitcast: bool = False,
     ) -> Block:
@@ -359,15 +359,15 @@ def to_integer(values: Any, target: ElementType) -> Any:
     return whole if type(values) is _ndarray else whole[()]
 
 
-def _toward_zero(values: Value, target: ElementType) -> Any:
+def _toward_zero(values: Value, target: ElementType) -> Value:
     """Round to a narrower type toward zero."""
     assert target.round is not None, "only narrow types are rounded"
     nearest = target.round(values)
     too_large = np.abs(nearest) > np.abs(values)
     narrow = np.asarray(nearest).astype(target.memory)
     smaller = np.nextafter(narrow, target.memory.type(0)).astype(np.float32)
-    result = np.where(too_large, smaller, nearest)
-    return result if type(values) is _ndarray else np.float32(result)
+    result: Value = np.where(too_large, smaller, nearest)[()]
+    return result
 
 
 def _cast_pointer(block: Block, target: ElementType) -> Block:
@@ -417,7 +417,7 @@ def pointee_of(element: ElementType) -> ElementType:
     return element.pointee
 
 
-def addresses(pointer: Block) -> Any:
+def addresses(pointer: Block) -> Value:
     """Return what a pointer block points to, as simulated addresses in bytes."""
     if pointer.base is None:
         return pointer.values

@@ -60,7 +60,7 @@ def common_shape(ours: tuple[int, ...], theirs: tuple[int, ...]) -> tuple[int, .
     return tuple(result)
 
 
-def with_axes(values: Value, num_axes: int) -> Any:
+def with_axes(values: Value, num_axes: int) -> Value:
     """Return an array with more axes behind the program axis; scalars broadcast by themselves."""
     if type(values) is not _ndarray or values.ndim == num_axes:
         return values

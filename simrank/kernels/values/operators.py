@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -13,12 +14,11 @@ from simrank.kernels.values.broadcasting import aligned, common_shape
 from simrank.kernels.values.types import ElementType, int1, promote, promote_number, uint64
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from simrank.kernels.machine.arrays import Value
     from simrank.kernels.values.block import Operand
 
 _ndarray = np.ndarray
+BinaryOperator = Callable[[Block, Any], Block]
 
 
 def operands(
@@ -59,7 +59,7 @@ def _number(own: ElementType, number: float, divides: bool) -> tuple[Any, Elemen
     return scalar_of(number, result), result
 
 
-def _arithmetic(compute: Callable[[Any, Any], Any], name: str, *, swapped: bool) -> Any:
+def _arithmetic(compute: Callable[[Any, Any], Any], name: str, *, swapped: bool) -> BinaryOperator:
     def operator(self: Block, other: Operand) -> Block:
         own = self.element
         if own.is_plain and type(other) is Block and other.element is own:
@@ -82,7 +82,7 @@ def _arithmetic(compute: Callable[[Any, Any], Any], name: str, *, swapped: bool)
     return operator
 
 
-def _as_bits(values: Value) -> Any:
+def _as_bits(values: Value) -> Value:
     return values.astype(np.int8)
 
 
@@ -132,13 +132,14 @@ def _floor_divide(first: Block, second: Operand, *, swapped: bool) -> Block:
     return Block(truncated(theirs, ours) if swapped else truncated(ours, theirs), result)
 
 
-def truncated(number: Value, by: Value) -> Any:
+def truncated(number: Value, by: Value) -> Value:
     """Return an integer quotient rounded toward zero, as hardware divides."""
     quotient = np.floor_divide(number, by)
     if quotient.dtype.kind != "i":
         return quotient
     is_below = (quotient < 0) & (quotient * by != number)
-    return quotient + is_below.astype(quotient.dtype)
+    result: Value = quotient + is_below.astype(quotient.dtype)
+    return result
 
 
 def _modulo(first: Block, second: Operand, *, swapped: bool) -> Block:
@@ -147,7 +148,7 @@ def _modulo(first: Block, second: Operand, *, swapped: bool) -> Block:
     return Block(values, result)
 
 
-def _bitwise(compute: Callable[[Any, Any], Any], *, swapped: bool) -> Any:
+def _bitwise(compute: Callable[[Any, Any], Any], *, swapped: bool) -> BinaryOperator:
     def operator(self: Block, other: Operand) -> Block:
         ours, theirs, result = operands(self, other)
         if result.kind in "fp":
@@ -157,7 +158,7 @@ def _bitwise(compute: Callable[[Any, Any], Any], *, swapped: bool) -> Any:
     return operator
 
 
-def _comparison(compute: Callable[[Any, Any], Any], *, equals: bool) -> Any:
+def _comparison(compute: Callable[[Any, Any], Any], *, equals: bool) -> BinaryOperator:
     def operator(self: Block, other: Any) -> Any:
         if equals and (other is None or isinstance(other, str)):
             return NotImplemented
@@ -198,7 +199,7 @@ for _name, _function in (("truediv", _divide), ("floordiv", _floor_divide), ("mo
         def _operator(
             self: Block,
             other: Operand,
-            function: Any = _function,
+            function: Callable[..., Block] = _function,
             swapped: bool = _swapped,
         ) -> Block:
             result: Block = function(self, other, swapped=swapped)

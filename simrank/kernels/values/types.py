@@ -66,7 +66,7 @@ class ElementType:
         made: Value = make(number)
         return made
 
-    def rounded(self, values: Value) -> Any:
+    def rounded(self, values: Value) -> Value:
         """Return values of `compute` rounded to this type."""
         return values if self.round is None else self.round(values)
 
@@ -79,7 +79,7 @@ def _rounder(memory: np.dtype[Any]) -> Callable[[Any], Any]:
     """Return what rounds float32 to the nearest value of a narrower type, ties to even."""
     largest = _LARGEST.get(memory.name)
 
-    def round_to(values: Value) -> Any:
+    def round_to(values: Value) -> Value:
         if largest is not None:  # NVIDIA's conversions to fp8 saturate; ml_dtypes gives NaN.
             values = np.clip(values, -largest, largest)
         return values.astype(memory).astype(np.float32)
