@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -12,10 +12,31 @@ from simrank.engine import Handle
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from simrank.device.device import Device
     from simrank.device.memory import AddressSpace, Storage
     from simrank.engine import Engine
 
 Array = np.ndarray[Any, Any]
+
+
+class Poll(NamedTuple):
+    """What was looked at: bytes of a storage, the last exclusive, and how often it was written."""
+
+    storage: Storage
+    low: int
+    high: int
+    version: int
+
+
+class WaitingKernel(Protocol):
+    """A kernel of which programs wait, for reports."""
+
+    name: str
+    device: Device
+
+    def waiting_programs(self, storage: Storage) -> str:
+        """Return which programs wait for which bytes of a storage."""
+        ...
 
 
 class Watch(Handle):
@@ -23,7 +44,7 @@ class Watch(Handle):
 
     Attributes:
         is_memory: True: no call of any rank need end it; for the deadlock report.
-        polls: What was read last: (storage, first byte, last byte, version then).
+        polls: What was read last.
         run: The kernel whose program waits, or None.
         program_id: Which program.
     """
@@ -33,8 +54,8 @@ class Watch(Handle):
 
     def __init__(
         self,
-        polls: list[tuple[Storage, int, int, int]],
-        run: Any = None,  # noqa: ANN401 - lives above
+        polls: list[Poll],
+        run: WaitingKernel | None = None,
         program_id: int = 0,
     ) -> None:
         super().__init__()
@@ -44,7 +65,8 @@ class Watch(Handle):
 
     def describe(self) -> str:
         """Return what it waits for; equal for all programs of a kernel that wait for the same."""
-        storage = self.polls[0][0]
+        assert self.run is not None, "programs of kernels describe what they wait for"
+        storage = self.polls[0].storage
         if storage.device is None:
             place = "of the host"
         elif storage.device is self.run.device:  # So that ranks in the same state look the same.
@@ -76,12 +98,12 @@ class Watchers:
 
     def add(self, watch: Watch) -> None:
         """Let a watch complete at the next write to what it polled."""
-        for storage in dict.fromkeys(poll[0] for poll in watch.polls):
+        for storage in dict.fromkeys(poll.storage for poll in watch.polls):
             self._watches.setdefault(storage, []).append(watch)
 
     def remove(self, watch: Watch) -> None:
         """Forget a watch."""
-        for storage in dict.fromkeys(poll[0] for poll in watch.polls):
+        for storage in dict.fromkeys(poll.storage for poll in watch.polls):
             watches = self._watches.get(storage)
             if watches is not None and watch in watches:
                 watches.remove(watch)
@@ -95,7 +117,8 @@ class Watchers:
             self.listener(storage, low, high)
         for watch in list(self._watches.get(storage, ())):
             if any(
-                s is storage and first < high and low < last for s, first, last, _ in watch.polls
+                poll.storage is storage and poll.low < high and low < poll.high
+                for poll in watch.polls
             ):
                 self.remove(watch)
                 watch.finish(engine)

@@ -162,9 +162,9 @@ class ProgramRun:
         waiting = {
             number: sync
             for number, sync in sorted(self._live.items())
-            if sync.watch is not None and sync.watch.polls[0][0] is storage
+            if sync.watch is not None and sync.watch.polls[0].storage is storage
         }
-        lows = {number: sync.watch.polls[0][1] for number, sync in waiting.items() if sync.watch}
+        lows = {number: sync.watch.polls[0].low for number, sync in waiting.items() if sync.watch}
         changes = dict.fromkeys(
             f"{s.unmet.value} to {s.unmet.wanted}" for s in waiting.values() if s.unmet
         )

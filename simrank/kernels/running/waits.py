@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from simrank.device.watch import Watch, watchers_of
+from simrank.device.watch import Poll, Watch, watchers_of
 from simrank.engine import limits
 from simrank.engine.limits import PollReason
 from simrank.kernels import machine
@@ -76,7 +76,7 @@ class ProgramSync:
         self._device = run.device
         self._watchers = watchers_of(run.device.memory.space)
         self._num_spins = 0
-        self._polls: list[tuple[Storage, int, int, int]] = []
+        self._polls: list[Poll] = []
         self._arrived_ps = 0  # When all that it stored to other devices has arrived.
         seed = run.engine.seed
         self._random = random.Random(f"{seed}:{run.rank}:{number}") if seed else None
@@ -143,7 +143,7 @@ class ProgramSync:
         if self.races is not None:
             self.races.loads(storage, np.atleast_1d(index), itemsize)
         if self._num_spins:
-            self._polls.append((storage, low, high, self._watchers.version(storage)))
+            self._polls.append(Poll(storage, low, high, self._watchers.version(storage)))
 
     def _is_remote(self, storage: Storage) -> bool:
         return storage.device is not None and storage.device is not self._device
@@ -218,7 +218,7 @@ class ProgramSync:
         if changed:
             self.wrote(storage, low, high)
         else:
-            self._polls.append((storage, low, high, self._watchers.version(storage)))
+            self._polls.append(Poll(storage, low, high, self._watchers.version(storage)))
 
     def after_atomic(self, storages: Sequence[Storage]) -> None:
         """Travel back."""
@@ -254,8 +254,8 @@ class ProgramSync:
         self.unmet = None
         polls, self._polls = self._polls, []
         if for_value and self.races is not None:
-            for storage, low, high, _ in polls:
-                self.races.took(storage, low, high)
+            for poll in polls:
+                self.races.took(poll.storage, poll.low, poll.high)
 
     def next_round(self, effects_before: int, *, is_pure: bool) -> None:
         """Wait after a round that has changed nothing: for a change of what it looked at."""
@@ -282,7 +282,7 @@ class ProgramSync:
         """Wait for a change of what it looked at."""
         self.catch_up()
         polls, self._polls = self._polls, []
-        if any(self._watchers.version(storage) != then for storage, _, _, then in polls):
+        if any(self._watchers.version(poll.storage) != poll.version for poll in polls):
             return
         self.watch = Watch(polls, self._run, self._number)
         self._watchers.add(self.watch)
