@@ -7,7 +7,7 @@ that are left are blocked the program parks on what they looked at (rule K2).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -33,6 +33,13 @@ if TYPE_CHECKING:
     from simrank.kernels.ptx.parse import Instruction, Operand, Snippet
 
 _LEAVING = ("bra", "ret", "exit")  # What goes elsewhere than to the next instruction.
+
+
+class _Seen(NamedTuple):
+    """What was seen when a loop was last gone round."""
+
+    num_effects: int
+    registers: list[bytes]
 
 
 class Lanes:
@@ -67,7 +74,7 @@ class Lanes:
         self._counters = np.full(len(rows), self._end)
         self._blocked = np.zeros(len(rows), bool)
         self._blocked_effects = 0
-        self._seen: dict[int, tuple[int, list[bytes]]] = {}
+        self._seen: dict[int, _Seen] = {}
 
     def run(self) -> None:
         """Run every lane to its end."""
@@ -139,10 +146,10 @@ class Lanes:
             return
         state = [self._registers[name].tobytes() for name in sorted(self._registers)]
         before = self._seen.get(counter)
-        self._seen[counter] = (sync.num_effects, state)
-        if before is None or before[0] != sync.num_effects or not sync.has_polls:
+        self._seen[counter] = _Seen(sync.num_effects, state)
+        if before is None or before.num_effects != sync.num_effects or not sync.has_polls:
             return
-        if before[1] == state:
+        if before.registers == state:
             self._blocked[lanes] = True
             self._blocked_effects = sync.num_effects
         else:  # It counts or looks at the clock: it goes on by itself.

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from simrank.kernels import machine
 from simrank.kernels.machine import Programs, PublishedError
-from simrank.kernels.machine.arrays import Array
 from simrank.kernels.values.block import Diverged
 
 if TYPE_CHECKING:
+    from simrank.kernels.machine.arrays import Array
     from collections.abc import Callable
 
     from simrank.device.device import Device
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from simrank.kernels.machine.statistics import Counts
     from simrank.kernels.races.lockstep import LaunchStores
 
-_Batch = tuple[Array, bool]  # Ids of programs, and whether some may be masked off on their way.
 # Elements of one operation over all programs of a batch; more than this leaves the caches
 # (measured: 140 times the stock interpreter at 2**16 to 2**17, 38 times at 2**19).
 _BATCH_ELEMENTS = 1 << 16
@@ -35,6 +34,13 @@ _MOST_IN_VAIN = 1 / 16
 _MANY_WAYS = 0.5
 _LEAST_MASKED = 4  # programs: fewer are done sooner one by one (measured)
 MAX_SPLITS = 64  # assumed: beyond it programs have little in common, and run one by one
+
+
+class _Batch(NamedTuple):
+    """Programs that run together: their ids, and whether some may be masked off on their way."""
+
+    ids: Array
+    is_masked: bool = False
 
 
 class Grid:
@@ -131,7 +137,7 @@ class Grid:
                 machine.run(programs, self._body(is_masked=is_masked))
             except PublishedError:
                 self._undo(programs, before)
-                others = [ids for ids, _ in reversed(work.waiting)]
+                others = [batch.ids for batch in reversed(work.waiting)]
                 self.left = np.concatenate([chosen, *others, work.rest])
                 raise
             except Exception as error:
@@ -146,7 +152,7 @@ class Grid:
             self._undo(programs, before)
             if is_masked or choices is None:  # Whatever it was is met again without masks.
                 self._masked, self._starts_masked = None, False
-                work.waiting.append((chosen, False))
+                work.waiting.append(_Batch(chosen))
             else:
                 self._diverge(work, chosen, choices, self._statistics.num_steps - first_step + 1)
         return work.total
@@ -167,13 +173,13 @@ class Grid:
             work.waiting += self._apart([chosen])  # An `if` is likely to make them diverge again.
             return
         if not len(choices):
-            work.waiting.append((chosen, False))
+            work.waiting.append(_Batch(chosen))
             return
         self.num_splits += 1
         work.num_diverged += 1
         work.steps_in_vain += steps
         if work.num_diverged > 1 and work.steps_in_vain > steps * work.total * _MOST_IN_VAIN:
-            left = [ids for ids, _ in work.waiting]
+            left = [batch.ids for batch in work.waiting]
             work.waiting = self._apart([*left, chosen])
         else:
             work.waiting += reversed(self._groups(chosen, choices))
@@ -199,7 +205,7 @@ class Grid:
         result = []
         for choice in ways:
             alike = ids[choices == choice]
-            result += [(alike[start : start + most], False) for start in range(0, len(alike), most)]
+            result += [_Batch(alike[start : start + most]) for start in range(0, len(alike), most)]
         return result
 
     def _apart(self, batches: list[Array]) -> list[_Batch]:
@@ -208,7 +214,9 @@ class Grid:
         if self._masked is None or most < _LEAST_MASKED:
             return _singles(batches)
         ids = np.sort(np.concatenate(batches))
-        return [(ids[start : start + most], True) for start in range(0, len(ids), most)][::-1]
+        return [
+            _Batch(ids[start : start + most], is_masked=True) for start in range(0, len(ids), most)
+        ][::-1]
 
 
 class _Work:
@@ -224,7 +232,7 @@ class _Work:
     """
 
     def __init__(self, ids: Array, rest: Array, *, is_masked: bool) -> None:
-        self.waiting: list[_Batch] = [(ids, is_masked)]
+        self.waiting: list[_Batch] = [_Batch(ids, is_masked)]
         self.rest = rest
         self.total = len(ids)
         self.has_more = False
@@ -243,4 +251,4 @@ class _Work:
 def _singles(batches: list[Array]) -> list[_Batch]:
     """Return each program by itself; the last comes first, as what waits is taken from the end."""
     ids = np.sort(np.concatenate(batches))[::-1]
-    return [(ids[index : index + 1], False) for index in range(len(ids))]
+    return [_Batch(ids[index : index + 1]) for index in range(len(ids))]
