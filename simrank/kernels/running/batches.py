@@ -11,11 +11,11 @@ from simrank.kernels.machine import Programs, PublishedError
 from simrank.kernels.values.block import Diverged
 
 if TYPE_CHECKING:
-    from simrank.kernels.machine.arrays import Array
     from collections.abc import Callable
 
     from simrank.device.device import Device
     from simrank.kernels.machine import Options, Statistics
+    from simrank.kernels.machine.arrays import Array
     from simrank.kernels.machine.statistics import Counts
     from simrank.kernels.races.lockstep import LaunchStores
 

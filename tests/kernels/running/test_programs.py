@@ -8,7 +8,6 @@ from simrank.errors import DeadlockError
 
 triton = pytest.importorskip("triton")
 tl = pytest.importorskip("triton.language")
-
 PADS = {}
 
 
@@ -32,32 +31,6 @@ def grid_barrier(counter, out, n):
     while tl.atomic_add(counter, 0) != n:
         pass
     tl.store(out + tl.program_id(0), 1)
-
-
-@triton.jit
-def histogram(x, out, n, BLOCK: tl.constexpr):
-    offs = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    bins = tl.load(x + offs, mask=offs < n, other=0)
-    tl.atomic_add(out + bins, 1, mask=offs < n)
-
-
-@triton.jit
-def wait_while_minus_zero(flag, out):
-    if tl.program_id(0) == 0:
-        while tl.atomic_add(flag, -0.0).to(tl.int32, bitcast=True) != 0:
-            pass
-        tl.store(out, 1.0)
-    else:
-        for _ in range(8):
-            tl.load(out, volatile=True)
-        tl.atomic_xchg(flag, 0.0)
-
-
-@triton.jit
-def wait_while_nan(flag):
-    found = tl.atomic_add(flag, 0.0)
-    while found != found:
-        found = tl.atomic_add(flag, 0.0)
 
 
 def exchange(rank, ctx, ranks_that_play=(0, 1)):
@@ -88,44 +61,9 @@ def test_a_signal_that_never_comes_is_a_deadlock_that_names_kernel_program_and_l
     assert "test_programs.py:" in text
 
 
-def test_a_zero_of_the_other_sign_ends_a_wait(run):
-    """It is equal, but its bits are others: kernels mark with it what has not arrived."""
-
-    def body(rank, ctx):
-        flag, out = ctx.full((1,), -0.0), ctx.zeros(1)
-        wait_while_minus_zero[(2,)](flag, out)
-        assert out.item() == 1
-
-    run(body, 1)
-
-
-def test_an_atomic_that_finds_the_same_nan_has_changed_nothing(run):
-    """Whoever waits for another value is parked, and reported when nobody writes one."""
-
-    def body(rank, ctx):
-        flag = ctx.full((1,), float("nan"))
-        wait_while_nan[(1,)](flag)
-        flag.item()
-
-    with pytest.raises(DeadlockError, match="waits for a change of byte 0"):
-        run(body, 1)
-
-
 @triton.jit
 def wait_for_one(flag):
     tl.atomic_poll(flag, 1)
-
-
-def test_a_hang_in_a_poll_says_what_memory_holds_and_what_is_awaited(run):
-    """A flag that was counted past its value hangs as one that nobody has set; they differ here."""
-
-    def body(rank, ctx):
-        wait_for_one[(1,)](ctx.full((1,), 2, dtype=simrank.int32))
-        ctx.synchronize()
-
-    with pytest.raises(DeadlockError) as caught:
-        run(body, 1)
-    assert "program 0 waits for a change of byte 0 from 2 to 1 of a buffer" in str(caught.value)
 
 
 def test_a_collective_behind_a_kernel_that_hangs_is_not_blamed(run):
@@ -188,20 +126,6 @@ def test_how_many_programs_fit_is_what_the_compiler_says(run, num_programs, hang
         run(body, 1)
 
 
-@pytest.mark.parametrize("mode", ["batched", "one-by-one", "tasks"])
-def test_atomics_count_right_in_every_mode(run, mode):
-    """Many lanes and programs on few elements."""
-
-    def body(rank, ctx):
-        x = ctx.randint(0, 16, (1000,), dtype=simrank.int32)
-        out = ctx.zeros(16, dtype=simrank.int32)
-        histogram[(4,)](x, out, 1000, BLOCK=256, mode=mode)
-        numbers = x.tolist()
-        assert out.tolist() == [numbers.count(value) for value in range(16)]
-
-    run(body, 1)
-
-
 def test_an_error_in_one_program_reaches_the_rank_that_launched(run):
     """And ends the others."""
 
@@ -212,62 +136,3 @@ def test_an_error_in_one_program_reaches_the_rank_that_launched(run):
 
     with pytest.raises(Exception, match="illegal memory access in kernel 'grid_barrier'"):
         run(body, 1)
-
-
-NEGATE = tl.constexpr("neg.f32 $0, $1;")
-SPIN = "{\n.reg .pred %p;\nspin: ld.global.u32 $0, [$1];\nsetp.eq.u32 %p, $0, 0;\n@%p bra spin;\n}"
-
-
-@triton.jit
-def negate_by_name(x, BLOCK: tl.constexpr):
-    offs = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    found = tl.inline_asm_elementwise(
-        asm=NEGATE, constraints="=f,f", args=[tl.load(x + offs)], dtype=tl.float32,
-        is_pure=True, pack=1,
-    )  # fmt: skip
-    tl.store(x + offs, found)
-
-
-@triton.jit
-def spin_by_name(flag, text: tl.constexpr):
-    tl.inline_asm_elementwise(text, "=r,l", [flag], dtype=tl.int32, is_pure=False, pack=1)
-
-
-def test_assembly_that_a_name_stands_for_is_read_before_a_kernel_is_taken_to_wait(run):
-    """Arithmetic runs in lockstep; what nobody can know yet runs as tasks."""
-
-    def body(rank, ctx):
-        x = ctx.arange(64, dtype=simrank.float32)
-        assert negate_by_name[(4,)](x, BLOCK=16).mode == "batched"
-        assert x.tolist() == [-float(i) for i in range(64)]
-        flag = ctx.ones(1, dtype=simrank.int32)
-        assert spin_by_name[(1,)](flag, SPIN).mode == "tasks"
-
-    run(body, 1)
-
-
-@triton.jit
-def until_it_is(counter, n):
-    while tl.atomic_add(counter, 0) != n:
-        pass
-
-
-@triton.jit
-def poll_until_it_is(counter, n):
-    tl.atomic_poll(counter, n)
-
-
-@triton.jit
-def barrier_by_callback(counter, out, n, WAIT: tl.constexpr):
-    tl.atomic_add(counter, 1)
-    WAIT(counter, n)
-    tl.store(out + tl.program_id(0), tl.program_id(0))
-
-
-@pytest.mark.parametrize("wait", [until_it_is, poll_until_it_is])
-def test_a_wait_inside_a_callback_is_a_wait(wait):
-    """The kernel does not spell it out; its programs still run each at its own time."""
-    with simrank.Context("hgx_h100") as ctx:
-        counter, out = ctx.zeros(1, dtype="int32"), ctx.zeros(4, dtype="int32")
-        barrier_by_callback[(4,)](counter, out, 4, WAIT=wait)
-        assert (counter.item(), out.tolist()) == (4, [0, 1, 2, 3])

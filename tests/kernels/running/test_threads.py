@@ -14,22 +14,7 @@ tl = pytest.importorskip("triton.language")
 from triton.language import core  # noqa: E402
 from triton.language.core import _aggregate as aggregate  # noqa: E402
 
-REGISTER = "llvm.nvvm.read.ptx.sreg"
-
-
-@core.extern
-def read_register(name: core.constexpr, _semantic=None):
-    return core.extern_elementwise(
-        "", "", [], {(): (f"llvm.nvvm.read.ptx.sreg.tid.{name.value}", core.dtype("int32"))},
-        is_pure=False, _semantic=_semantic,
-    )  # fmt: skip
-
-
-@core.extern
-def thread(axis: core.constexpr, _semantic=None):
-    if axis == 0:
-        return read_register(core.constexpr("x"), _semantic=_semantic)
-    return read_register(core.constexpr("y"), _semantic=_semantic)
+from ..warps import ballot, take, thread  # noqa: E402
 
 
 @core.extern
@@ -247,60 +232,10 @@ def test_what_only_some_threads_would_do_is_refused(run, kernel, words):
     run(body, 1)
 
 
-@core.extern
-def take(value, lane, mode: core.constexpr, bounds: core.constexpr, _semantic=None):
-    return tl.inline_asm_elementwise(
-        asm=f"shfl.sync.{mode.value}.b32 $0, $1, $2, {bounds.value}, $3;",
-        constraints="=r,r,r,r",
-        args=[value, lane, -1],
-        dtype=tl.int32,
-        is_pure=False,
-        pack=1,
-        _semantic=_semantic,
-    )
-
-
-@core.extern
-def ballot(condition, _semantic=None):
-    return tl.inline_asm_elementwise(
-        asm="{.reg .pred p; setp.ne.b32 p, $1, 0; vote.sync.ballot.b32 $0, p, $2;}",
-        constraints="=r,r,r",
-        args=[condition, -1],
-        dtype=tl.int32,
-        is_pure=False,
-        pack=1,
-        _semantic=_semantic,
-    )
-
-
-@triton.jit
-def talk(out):
-    me = thread(0)
-    put(out + me * 5, take(me, 3, "idx", 31))
-    put(out + me * 5 + 1, take(me, 1, "up", 0))
-    put(out + me * 5 + 2, take(me, 2, "down", 31))
-    put(out + me * 5 + 3, take(me, 16, "bfly", 31))
-    put(out + me * 5 + 4, ballot((me % 32 < 3).to(tl.int32)))
-
-
 @triton.jit
 def choose_side(out):
     me = thread(0)
     put(out + me, me * 2 if me > 5 else 1)
-
-
-def test_threads_of_a_warp_tell_each_other_values(run):
-    """Shuffles, clamped at the warp's ends, and ballots."""
-
-    def body(rank, ctx):
-        me = np.arange(64)
-        base, lane = me // 32 * 32, me % 32
-        expected = [base + 3, base + np.where(lane, lane - 1, 0)]
-        expected += [base + np.where(lane < 30, lane + 2, lane), base + (lane ^ 16), me * 0 + 7]
-        found = launched(ctx, talk, 320, num_warps=2).reshape(64, 5)
-        np.testing.assert_array_equal(found, np.stack(expected, axis=1))
-
-    run(body, 1)
 
 
 def test_a_conditional_expression_gives_each_thread_its_side(run):

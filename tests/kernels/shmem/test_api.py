@@ -1,8 +1,5 @@
 """SHMEM names in kernels: substituted by module and name, whatever the module really is."""
 
-import importlib.util
-import sys
-
 import pytest
 
 import simrank
@@ -12,84 +9,15 @@ import simrank.distributed.symmetric_memory as symm_mem
 triton = pytest.importorskip("triton")
 tl = pytest.importorskip("triton.language")
 
-from triton.language import core  # noqa: E402
+from ..library import nvshmem_in  # noqa: E402
 
 nv = None  # Set by the fixture: what kernels call.
-NAME = "torch.distributed._symmetric_memory._nvshmem_triton"
-STUB = """
-import triton
-from triton.language import core
-
-@triton.jit
-def put(dest, source, nelems, pe):
-    return missing_library(dest, source)
-
-@triton.jit
-def get(dest, source, nelems, pe):
-    return missing_library(dest, source)
-
-@triton.jit
-def putmem_signal_block(dst, src, size_bytes, signal, sig_val, sig_op, pe):
-    return missing_library(dst, src)
-
-@triton.jit
-def signal_wait_until(signal, cmp, cmp_val):
-    return missing_library(signal, cmp)
-
-@triton.jit
-def wait_until(ivar, cmp_op, cmp_val):
-    return missing_library(ivar, cmp_op)
-
-@core.extern
-def signal_op(sig_addr, signal, sig_op, pe, _semantic=None):
-    raise AssertionError
-
-@core.extern
-def fence(_semantic=None):
-    raise AssertionError
-
-@core.extern
-def my_pe(_semantic=None):
-    raise AssertionError
-
-@core.extern
-def n_pes(_semantic=None):
-    raise AssertionError
-
-@core.extern
-def barrier_all(_semantic=None):
-    raise AssertionError
-
-@triton.jit
-def alltoall(team, dest, source, nelems_per_pe):
-    return missing_library(dest, source)
-
-@triton.jit
-def broadcast(team, dest, source, nelems, pe_root):
-    return missing_library(dest, source)
-
-@triton.jit
-def reduce(team, dest, source, nreduce, operation: core.constexpr):
-    return missing_library(dest, source)
-
-@triton.jit
-def scan(team, dest, source):
-    return missing_library(dest, source)
-"""
 
 
 @pytest.fixture(scope="module")
 def nvshmem(tmp_path_factory):
     """A module of the bindings' name, without the library behind it."""
-    path = tmp_path_factory.mktemp("stub") / "_nvshmem_triton.py"
-    path.write_text(STUB)
-    spec = importlib.util.spec_from_file_location(NAME, path)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[NAME] = module
-    spec.loader.exec_module(module)
-    globals()["nv"] = module
-    yield module
-    del sys.modules[NAME]
+    yield from nvshmem_in(globals(), tmp_path_factory)
 
 
 @triton.jit
@@ -129,54 +57,9 @@ def combine(dst, src, n, operation: tl.constexpr):
 
 
 @triton.jit
-def scan_all(dst, src):
-    nv.scan(0, dst, src)
-
-
-@triton.jit
 def wait_at_most(signal, code, limit, out):
     nv.signal_wait_until(signal, code, limit)
     tl.store(out, 1)
-
-
-@core.extern
-def c_function(name: core.constexpr, arguments, _semantic=None):
-    kinds = tuple(core.dtype("int64") for _ in arguments)
-    return core.extern_elementwise(
-        "", "", arguments, {kinds: (f"nvshmem{name.value}", core.dtype("int32"))},
-        is_pure=False, _semantic=_semantic,
-    )  # fmt: skip
-
-
-@triton.jit
-def put_by_symbol(dst, src, signal, size_bytes, pe):
-    there, here, flag = dst.to(tl.int64), src.to(tl.int64), signal.to(tl.int64)
-    c_function("x_putmem_signal_block", [there, here, size_bytes, flag, 1, 9, pe])
-    c_function("_signal_wait_until", [flag, 5, 1])
-
-
-@core.extern
-def wait_as_typed(flag, code, value, _semantic=None):
-    address, kind = core.dtype("int64"), core.dtype("int32")
-    return core.extern_elementwise(
-        "", "", [flag, code, value],
-        {
-            (address, kind, kind): ("nvshmem_int_wait_until", kind),
-            (address, kind, core.dtype("uint64")): ("nvshmem_uint64_wait_until", kind),
-        },
-        is_pure=False, _semantic=_semantic,
-    )  # fmt: skip
-
-
-@triton.jit
-def wait_for_the_upper_half(flag, out):
-    wait_as_typed(flag.to(tl.int64), 1, tl.full((), 0, tl.uint64))
-    tl.store(out, 1)
-
-
-@triton.jit
-def wait_with_wrong_types(flag):
-    wait_as_typed(flag.to(tl.int64), 1, 0.5)
 
 
 def parts(ctx, rank):
@@ -222,44 +105,6 @@ def test_a_get_reads_the_peers_part(run, nvshmem):
     run(body, 3)
 
 
-def test_what_is_not_done_is_refused_by_name(run, nvshmem):
-    """Collectives of teams, for example."""
-
-    def body(rank, ctx):
-        dst, src, _, _ = parts(ctx, rank)
-        scan_all[(1,)](dst, src)
-        ctx.synchronize()
-
-    with pytest.raises(Exception, match=r"_nvshmem_triton\.scan is not supported"):
-        run(body, 2)
-
-
-def test_functions_are_known_by_their_names_in_c(run):
-    """Whatever module wraps them."""
-
-    def body(rank, ctx):
-        dst, src, signal, _ = parts(ctx, rank)
-        put_by_symbol[(1,)](dst, src, signal, 32, (rank + 1) % 4)
-        assert dst.tolist() == [float((rank - 1) % 4)] * 8
-
-    run(body, 4, seed=3, races="error")
-
-
-def test_of_several_names_in_c_the_types_of_the_arguments_choose(run):
-    """As Triton does: the first that is known may be of other elements."""
-
-    def body(rank, ctx):
-        dist.init_process_group("nccl")
-        flag, out = simrank.full((1,), 1 << 32, dtype=simrank.int64), ctx.zeros(1)
-        wait_for_the_upper_half[(1,)](flag, out)
-        assert out.item() == 1
-        wait_with_wrong_types[(1,)](flag)
-        with pytest.raises(ValueError, match="input arg type does not match"):
-            flag.item()
-
-    run(body, 1)
-
-
 @pytest.mark.parametrize("world_size", [2, 4, 8])
 def test_collectives_of_kernels_give_what_their_names_say(run, nvshmem, world_size):
     """All-to-all, broadcast, and reductions, in place too."""
@@ -292,21 +137,6 @@ def test_comparisons_have_the_numbers_of_the_librarys_header(run, nvshmem):
 
     with pytest.raises(Exception, match="deadlock"):
         run(body, 2)
-
-
-def test_a_wrapper_that_adds_libraries_launches(run, nvshmem):
-    """As torch's decorator does: `run` of the kernel gets the path of a library."""
-
-    class WithLibraries(triton.runtime.jit.KernelInterface):
-        def run(self, *args, **kwargs):
-            return put_fence_signal.run(*args, **kwargs, extern_libs={"nvshmem": "nowhere.bc"})
-
-    def body(rank, ctx):
-        dst, src, signal, _ = parts(ctx, rank)
-        WithLibraries()[(1,)](dst, src, signal, 8)
-        assert dst.tolist() == [float((rank - 1) % 2)] * 8
-
-    run(body, 2, races="error")
 
 
 def test_memory_without_a_rendezvous_is_refused(run, nvshmem):

@@ -1,22 +1,12 @@
 """Types of results: simrank's promotion against Triton's own semantic layer, pair by pair."""
 
-import numpy as np
 import pytest
 
 pytest.importorskip("triton")
 
-import triton.language as tl
-from triton.language.semantic import IncompatibleTypeErrorImpl, TritonSemantic
-from triton.runtime.interpreter import InterpreterOptions
 
-from simrank.kernels.language import CORE, STANDARD
-from simrank.kernels.values import types
-from simrank.kernels.values.block import Block
+from ..promotion import DTYPES, ours, outcome, semantic, theirs
 
-DTYPES = (
-    tl.int1, tl.int8, tl.int16, tl.int32, tl.int64, tl.uint8, tl.uint16, tl.uint32, tl.uint64,
-    tl.float16, tl.bfloat16, tl.float32, tl.float64, tl.float8e4nv, tl.float8e5,
-)  # fmt: skip
 NUMBERS = (True, 1, -1, 300, 2**31, 2**40, 1.5, 1e-3)
 OPERATORS = {
     "add": lambda s, x, y: s.add(x, y, False), "sub": lambda s, x, y: s.sub(x, y, False),
@@ -26,39 +16,6 @@ OPERATORS = {
     "lshift": lambda s, x, y: s.shl(x, y), "lt": lambda s, x, y: s.less_than(x, y),
     "eq": lambda s, x, y: s.equal(x, y),
 }  # fmt: skip
-
-
-class NoBuilder:
-    """Stands for Triton's builder of code: types are all that is asked."""
-
-    options = InterpreterOptions()
-    codegen_fns = {"min_dot_size": lambda *_: (1, 1, 16)}  # noqa: RUF012 - never changed
-
-    def __getattr__(self, _name):
-        """Return a function that does nothing."""
-        return lambda *_: None
-
-
-semantic = TritonSemantic(NoBuilder())
-
-
-def theirs(dtype):
-    return tl.tensor(None, dtype)
-
-
-def ours(dtype):
-    element = types.element_type(dtype)
-    return Block(element.compute.type(1), element)
-
-
-def outcome(compute):
-    """The type of a result, or that there is none."""
-    try:
-        with np.errstate(all="ignore"):
-            found = compute()
-    except (TypeError, ValueError, AssertionError, IncompatibleTypeErrorImpl):
-        return "refused"
-    return "refused" if found is NotImplemented else str(found.dtype)
 
 
 def differences(name, compute, pairs):
@@ -102,32 +59,3 @@ def test_casts_are_refused_as_in_triton():
                 if wanted != got:
                     wrong.append(f"{source} to {target} {how}: Triton {wanted}, simrank {got}")
     assert not wrong
-
-
-@pytest.mark.parametrize("number", [1, 2.5])
-def test_where_promotes_as_in_triton(number):
-    """Blocks with blocks and with numbers."""
-    wrong = []
-    for a in DTYPES:
-        for b in (*DTYPES, number):
-            right = [theirs(b), ours(b)] if isinstance(b, tl.dtype) else [b, b]
-            wanted = outcome(lambda a=a, r=right: semantic.where(theirs(tl.int1), theirs(a), r[0]))
-            got = outcome(lambda a=a, r=right: CORE["where"](ours(tl.int1), ours(a), r[1]))
-            if wanted != got:
-                wrong.append(f"where {a}, {b}: Triton {wanted}, simrank {got}")
-    assert not wrong
-
-
-def test_sums_have_the_types_of_triton():
-    """Integers below 32 bits are widened, int1 as unsigned."""
-    wanted = {str(d): str(tl.standard._pick_sum_dtype.fn(d, None)) for d in DTYPES}
-    assert {str(d): str(STANDARD["sum"](ours(d)[None], 0).dtype) for d in DTYPES} == wanted
-
-
-def test_extremes_are_widened_only_without_their_places():
-    """As tl.max does; the value beside an index keeps the type of its block."""
-    for dtype in (tl.int8, tl.float16, tl.bfloat16, tl.uint8, tl.float64):
-        block = ours(dtype)[None]
-        wide = {8: tl.int32, 16: tl.float32}.get(dtype.primitive_bitwidth, dtype)
-        assert STANDARD["max"](block, 0).dtype == wide
-        assert STANDARD["max"](block, 0, return_indices=True)[0].dtype == dtype
