@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("triton")
 
-from simrank.kernels.compiler.targets import nvidia_target_of, target_of  # noqa: E402
+from simrank.kernels.compiler.targets import nvidia_target_of, target_of
 
 
 @pytest.mark.parametrize(

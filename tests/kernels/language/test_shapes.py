@@ -5,9 +5,9 @@ import pytest
 
 pytest.importorskip("triton")
 
-from simrank.kernels.language import shapes  # noqa: E402
-from simrank.kernels.values import types  # noqa: E402
-from simrank.kernels.values.block import Block  # noqa: E402
+from simrank.kernels.language import shapes
+from simrank.kernels.values import types
+from simrank.kernels.values.block import Block
 
 
 def of_programs(*shape):

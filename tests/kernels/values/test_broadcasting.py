@@ -5,7 +5,7 @@ import pytest
 
 pytest.importorskip("triton")
 
-from simrank.kernels.values.broadcasting import (  # noqa: E402
+from simrank.kernels.values.broadcasting import (
     MAX_NUMEL,
     aligned,
     common_shape,

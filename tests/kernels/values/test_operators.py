@@ -5,8 +5,8 @@ import pytest
 
 pytest.importorskip("triton")
 
-from simrank.kernels.values import operators, types  # noqa: E402
-from simrank.kernels.values.block import Block, constant  # noqa: E402
+from simrank.kernels.values import operators, types
+from simrank.kernels.values.block import Block, constant
 
 
 @pytest.mark.parametrize(("number", "by"), [(7, 2), (-7, 2), (7, -2), (-7, -2), (-8, 2)])
