@@ -20,12 +20,12 @@ from simrank.kernels.cost.launches import (
     TimedStatistics,
     kernel_cost,
 )
-from simrank.kernels.machine import Options, PublishedError, Statistics
+from simrank.kernels.machine import Options, PublishedError, Setting, Statistics
 from simrank.kernels.machine.profile import profile_of
 from simrank.kernels.races.lockstep import LaunchStores
 from simrank.kernels.running import threads
 from simrank.kernels.running.batches import Grid
-from simrank.kernels.running.programs import ProgramRun
+from simrank.kernels.running.programs import Occupancy, ProgramRun
 from simrank.kernels.source.analyse import written_by_jit
 from simrank.kernels.source.bind import bind
 from simrank.ranks import current_program
@@ -96,7 +96,7 @@ class TritonOperation(Operation):
         stores = None
         if device.races is not None:
             stores = LaunchStores(device.races, launch.name, rank, self.statistics)
-        grid = Grid(launch.grid, device, launch.name, self.statistics, launch.options, stores)
+        grid = Grid(self._setting(), stores)
         if self.mode == "tasks":
             self._start_tasks(grid)
             return
@@ -118,6 +118,10 @@ class TritonOperation(Operation):
         work_ps = self.cost.duration_ps * device.slowdown
         self._activity = Activity(work_ps, demands, self.end, max_rate=1.0)
         device.pool.start(self._activity)
+
+    def _setting(self) -> Setting:
+        launch, device = self.launch, self.stream.device
+        return Setting(launch.name, launch.grid, device, self.statistics, launch.options)
 
     def _compute(self, grid: Grid) -> None:
         launch, device = self.launch, self.stream.device
@@ -160,10 +164,10 @@ class TritonOperation(Operation):
         except Exception as error:  # noqa: BLE001 - raised in the rank that issued it
             self._fail(error, first=self.end)
             return
+        occupancy = Occupancy(slots, launch.is_assumed)
         self._run = run = ProgramRun(
-            launch.name, launch.grid, grid.left, device, self.rank, slots, self.statistics, body,
-            owner=self._program, is_assumed=launch.is_assumed, options=launch.options,
-        )  # fmt: skip
+            self._setting(), grid.left, self.rank, occupancy, body, owner=self._program
+        )
         self._program = None
         device.hold_sms(self._held_sms())
         run.group.on_complete(self._tasks_ended)

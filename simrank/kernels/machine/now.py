@@ -47,45 +47,51 @@ class Options(NamedTuple):
     arguments: dict[int, Argument] = {}  # noqa: RUF012 - never changed
 
 
+class Setting(NamedTuple):
+    """What the programs of one launch share.
+
+    Attributes:
+        kernel: The kernel's name, for messages.
+        grid: Programs along each axis.
+        device: Where they run.
+        statistics: Where what they do is counted.
+        options: How the launch runs.
+    """
+
+    kernel: str
+    grid: tuple[int, int, int]
+    device: Device
+    statistics: Statistics
+    options: Options = Options()
+
+
 class Programs:
     """Programs of one grid that run in lockstep, or one program that runs alone.
 
     Attributes:
-        grid: Programs along each axis.
+        grid, device, statistics, kernel, options: As their launch has them.
         ids: [P] linear program ids; axis 0 runs fastest.
-        device: Where they run.
-        statistics: Counts of the launch.
         undo: What was overwritten, newest last; None where nothing needs to be undone.
         stores: Where their stores are compared; None where races are not looked for.
         sync: How a waiting program waits and publishes; None for kernels that do neither.
-        kernel: The kernel's name, for messages.
-        options: How the launch runs.
         active: Which of its threads do what comes next, see `threads`, or which of the programs,
             see `masked`; None for all.
     """
 
     def __init__(
         self,
-        grid: tuple[int, int, int],
+        setting: Setting,
         ids: Array,
-        device: Device,
-        statistics: Statistics,
-        kernel: str,
         *,
         keeps_undo: bool = False,
         sync: Sync | None = None,
-        options: Options = Options(),  # noqa: B008 - it is immutable
         stores: StoreLog | None = None,
     ) -> None:
-        self.stores = stores
-        self.grid = grid
+        self.kernel, self.grid, self.device, self.statistics, self.options = setting
         self.ids = ids
-        self.device = device
-        self.statistics = statistics
-        self.kernel = kernel
+        self.stores = stores
         self.undo: list[tuple[Array, Any, Any]] | None = [] if keeps_undo else None
         self.sync = sync
-        self.options = options
         self._axis_ids: list[Any] = [None, None, None]
         self.active: Array | None = None
 

@@ -58,7 +58,7 @@ class _Atomic(NamedTuple):
     wants_old: bool
 
 
-class _Lanes(NamedTuple):
+class _Flattened(NamedTuple):
     """The lanes of an atomic that are not masked off, in the order of programs and lanes.
 
     Attributes:
@@ -76,7 +76,7 @@ class _Lanes(NamedTuple):
 
 def _lanes(
     programs: Programs, pointer: Block, values: Sequence[Any], mask: Operand | None
-) -> _Lanes:
+) -> _Flattened:
     """Return the lanes of an access, a row for each program."""
     arrays: list[Any] = [pointer.values, *values]
     if mask is not None:
@@ -86,9 +86,9 @@ def _lanes(
     shape = np.broadcast_shapes((len(programs),) + (1,) * (num_axes - 1), *(r.shape for r in rows))
     targets, *operands = (np.broadcast_to(row, shape).reshape(-1) for row in rows)
     if mask is None:
-        return _Lanes(targets, operands, None, shape)
+        return _Flattened(targets, operands, None, shape)
     chosen = np.flatnonzero(operands.pop())
-    return _Lanes(targets[chosen], [value[chosen] for value in operands], chosen, shape)
+    return _Flattened(targets[chosen], [value[chosen] for value in operands], chosen, shape)
 
 
 def _as_rows(values: Value, num_axes: int) -> Array:
@@ -142,7 +142,7 @@ def _are_scalars(*values: Value) -> bool:
     return not any(type(value) is _ndarray for value in values)
 
 
-def _shaped(old: Array, lanes: _Lanes) -> Value:
+def _shaped(old: Array, lanes: _Flattened) -> Value:
     """Return the old values in the shape of the access; zero where masked off."""
     if lanes.chosen is not None:
         whole = np.zeros(math.prod(lanes.shape), old.dtype)
@@ -262,7 +262,7 @@ def _differ(now: Value, before: Value) -> bool:
 # ---- many lanes, with arrays ----
 
 
-def _together(programs: Programs, atomic: _Atomic, lanes: _Lanes, old: Array) -> None:
+def _together(programs: Programs, atomic: _Atomic, lanes: _Flattened, old: Array) -> None:
     """Apply an atomic to many lanes; the old values go into `old`."""
     segments = list(_by_storage(programs, atomic, lanes.targets))
     sync, storages = programs.sync, [segment.storage for segment in segments]

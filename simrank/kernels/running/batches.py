@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -13,8 +14,7 @@ from simrank.kernels.values.block import Diverged
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from simrank.device.device import Device
-    from simrank.kernels.machine import Options, Statistics
+    from simrank.kernels.machine import Setting
     from simrank.kernels.machine.arrays import Array
     from simrank.kernels.machine.statistics import Counts
     from simrank.kernels.races.lockstep import LaunchStores
@@ -47,11 +47,7 @@ class Grid:
     """A grid of programs that neither wait nor publish.
 
     Args:
-        size: Programs along each axis.
-        device: Where they run.
-        kernel: The kernel's name, for messages.
-        statistics: Where what they do is counted.
-        options: How the launch runs.
+        setting: What they share.
         stores: Where stores are compared; None where races are not looked for.
 
     Attributes:
@@ -59,23 +55,13 @@ class Grid:
         left: Ids of programs that have not run, once one has turned out to publish.
     """
 
-    def __init__(
-        self,
-        size: tuple[int, int, int],
-        device: Device,
-        kernel: str,
-        statistics: Statistics,
-        options: Options,
-        stores: LaunchStores | None = None,
-    ) -> None:
+    def __init__(self, setting: Setting, stores: LaunchStores | None = None) -> None:
+        self._setting = setting
         self._stores = stores
-        self.size = size
+        self._statistics = setting.statistics
+        self._total = math.prod(setting.grid)
         self.num_splits = 0
-        self.left = np.arange(size[0] * size[1] * size[2])
-        self._device = device
-        self._kernel = kernel
-        self._statistics = statistics
-        self._options = options
+        self.left = np.arange(self._total)
         self._masked: Callable[[], Callable[[], Any]] | None = None
         self._bodies: dict[bool, Callable[[], Any]] = {}
         self._starts_masked = False
@@ -96,7 +82,7 @@ class Grid:
         """
         self._masked, self._bodies = masked, {False: body}
         self._starts_masked = mode == "masked"
-        total = self.size[0] * self.size[1] * self.size[2]
+        total = self._total
         if mode == "shuffled":
             order = np.random.default_rng(total).permutation(total)
             for done in range(total):
@@ -185,10 +171,7 @@ class Grid:
             work.waiting += reversed(self._groups(chosen, choices))
 
     def _programs(self, ids: Array) -> Programs:
-        return Programs(
-            self.size, ids, self._device, self._statistics, self._kernel,
-            keeps_undo=True, options=self._options, stores=self._stores,
-        )  # fmt: skip
+        return Programs(self._setting, ids, keeps_undo=True, stores=self._stores)
 
     def _body(self, *, is_masked: bool) -> Callable[[], Any]:
         if is_masked not in self._bodies:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -18,27 +18,29 @@ from simrank.ranks import set_program
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from simrank.device.device import Device
     from simrank.device.memory import Storage
     from simrank.engine import CallSite, Engine
-    from simrank.kernels.machine import Options, Statistics
+    from simrank.kernels.machine import Setting
     from simrank.kernels.machine.arrays import Array
     from simrank.kernels.races.happens import ProgramClock
     from simrank.ranks import Program
+
+
+class Occupancy(NamedTuple):
+    """How many programs a device holds at once, and whether that number is assumed."""
+
+    slots: int
+    is_assumed: bool
 
 
 class ProgramRun:
     """The programs of one launch as tasks: as many as fit on the device, then the next.
 
     Args:
-        name: The kernel's name.
-        grid: Programs along each axis.
+        setting: What they share.
         ids: Which of them run.
-        device: Where they run.
         rank: Whose launch it is.
-        slots: How many programs the device holds at once.
-        is_assumed: Whether that number rests on an assumed occupancy.
-        statistics: Where what they do is counted.
+        occupancy: How many programs the device holds at once.
         body: Runs the kernel once, for the program that runs now.
         owner: The rank's program that launched it.
 
@@ -52,35 +54,28 @@ class ProgramRun:
 
     def __init__(
         self,
-        name: str,
-        grid: tuple[int, int, int],
+        setting: Setting,
         ids: Array,
-        device: Device,
         rank: int | None,
-        slots: int,
-        statistics: Statistics,
+        occupancy: Occupancy,
         body: Callable[[], Any],
         *,
         owner: Program | None,
-        is_assumed: bool,
-        options: Options,
     ) -> None:
-        self.name = name
+        device = setting.device
+        self._setting = setting
+        self.name = setting.kernel
         self.device = device
         self.rank = rank
-        self.slots = slots
-        self.is_assumed = is_assumed
+        self.slots, self.is_assumed = occupancy
         self.engine: Engine = device.engine
-        self.group = TaskGroup(self.engine, f"kernel '{name}'", [])
+        self.group = TaskGroup(self.engine, f"kernel '{self.name}'", [])
         self.num_ended = 0
         self.total = len(ids)
         self._ids = ids
-        self.num_resident = min(slots, self.total)
+        self.num_resident = min(self.slots, self.total)
         self.costs = AccessCosts(device, self.num_resident)
-        self._grid = grid
-        self._statistics = statistics
         self._body = body
-        self._options = options
         self.known_races = races_of(device.races)
         self.behind = None if self.known_races is None else self.known_races.launched()
         self._next = 0
@@ -111,15 +106,7 @@ class ProgramRun:
     def _run_one(self, number: int, task: Task) -> None:
         set_program(self._owner)
         sync = ProgramSync(self, task, number)
-        programs = Programs(
-            self._grid,
-            np.array([number]),
-            self.device,
-            self._statistics,
-            self.name,
-            sync=sync,
-            options=self._options,
-        )
+        programs = Programs(self._setting, np.array([number]), sync=sync)
         sync.programs = programs
         self._live[number] = sync
         machine.run(programs, self._body)

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from simrank.kernels import machine
-from simrank.kernels.machine import Programs, Statistics, UnmaskableError
+from simrank.kernels.machine import Programs, Setting, Statistics, UnmaskableError
 
 
 def programs(grid, ids, **options):
-    return Programs(grid, np.array(ids), None, Statistics(), "kernel", **options)
+    return Programs(Setting("kernel", grid, None, Statistics()), np.array(ids), **options)
 
 
 def test_nobody_runs_outside_of_a_kernel():

@@ -15,8 +15,8 @@ from simrank.kernels.memory.illegal import IllegalAccessError  # noqa: E402 - it
 @pytest.fixture
 def programs(ctx):
     """One program on the first device."""
-    statistics = machine.Statistics()
-    return machine.Programs((1, 1, 1), np.array([0]), ctx.devices[0], statistics, "kernel")
+    setting = machine.Setting("kernel", (1, 1, 1), ctx.devices[0], machine.Statistics())
+    return machine.Programs(setting, np.array([0]))
 
 
 def test_addresses_of_several_storages_are_told_apart(programs):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from simrank.kernels import machine
-from simrank.kernels.machine import Programs, Statistics
+from simrank.kernels.machine import Programs, Setting, Statistics
 from simrank.kernels.running.spins import spin
 
 
@@ -36,7 +36,8 @@ def guarded(sync):
         assert guard.again()
         guard.over()
 
-    machine.run(Programs((1, 1, 1), np.array([0]), None, Statistics(), "k", sync=sync), body)
+    setting = Setting("k", (1, 1, 1), None, Statistics())
+    machine.run(Programs(setting, np.array([0]), sync=sync), body)
 
 
 def test_each_round_is_compared_with_what_the_one_before_left():
