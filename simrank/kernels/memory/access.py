@@ -31,12 +31,14 @@ class _Store(NamedTuple):
     """A store as it was asked for.
 
     Attributes:
-        asked: Its lanes.
+        targets: What all its lanes point to.
+        active: Lanes that are not masked off; None for all.
         copies: How many programs each lane stands for.
         owners: Which program does each lane; None where nobody looks for races.
     """
 
-    asked: Asked
+    targets: Value
+    active: Value | None
     copies: int
     owners: Array | None
 
@@ -67,7 +69,7 @@ def store(pointer: Block, value: Operand, mask: Operand | None) -> None:
     targets, active = _lanes(pointer, block.values, mask)
     values = block.values
     owners = None if programs.stores is None else _owners(programs, targets, values, active)
-    asked = _Store(Asked(targets, active, "store"), _copies(programs, targets), owners)
+    asked = _Store(targets, active, _copies(programs, targets), owners)
     if type(targets) is _ndarray:
         if type(values) is not _ndarray or values.shape != targets.shape:
             values = np.broadcast_to(aligned(targets, values)[1], targets.shape)
@@ -104,7 +106,7 @@ def _scatter_anywhere(
         own, owners = values, asked.owners
         if chosen is not None:
             own, owners = values[chosen], None if owners is None else owners[chosen]
-        inside = _Store(Asked(index, None, "store"), asked.copies, owners)
+        inside = _Store(index, None, asked.copies, owners)
         _scatter(programs, storage, index, own, element, inside)
 
 
@@ -281,7 +283,7 @@ def _scatter(
     asked: _Store,
 ) -> None:
     """Store to one storage."""
-    lanes, copies, owners = asked
+    lanes, active, copies, owners = asked
     storage = base.storage if isinstance(base, Anchor) else base
     view = launch_view(programs, storage, element.memory)
     num_lanes = num_active = 1
@@ -289,7 +291,7 @@ def _scatter(
         low = high = int(index)
     else:
         num_active = index.size
-        num_lanes = num_active if lanes.active is None else lanes.active.size
+        num_lanes = num_active if active is None else active.size
         if not num_active:
             programs.statistics.count_masked(num_lanes * copies)
             return
@@ -299,7 +301,7 @@ def _scatter(
             elsewhere = _absolute(base, index, element)
             _scatter_anywhere(programs, elsewhere, values, element, asked)
             return
-        raise illegal.outside(programs, storage, lanes, element)
+        raise illegal.outside(programs, storage, Asked(lanes, active, "store"), element)
     extent = Extent(low, high, element.itemsize)
     statistics = programs.statistics
     statistics.count(storage, num_lanes * copies, num_active * copies, extent, writes=True)

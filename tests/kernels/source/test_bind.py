@@ -1,6 +1,7 @@
 """A kernel's source is bound once, with its own lines, and goes with the kernel."""
 
 import gc
+import sys
 import weakref
 
 import numpy as np
@@ -62,3 +63,23 @@ def test_a_bound_kernel_has_the_lines_of_its_file():
     code = bind(scaled).function.__code__
     assert code.co_filename == __file__
     assert code.co_firstlineno == scaled.fn.__code__.co_firstlineno + 1  # Without the decorator.
+
+
+def test_breakpoints_stop_in_the_kernel(on_rank, monkeypatch):
+    """With the kernel's own frame, where its variables can be read."""
+    stopped = []
+
+    def hook():
+        frame = sys._getframe(1)
+        stopped.append((frame.f_code.co_filename, frame.f_lineno, list(frame.f_locals)))
+
+    @triton.jit
+    def with_breakpoint(x_ptr, N: tl.constexpr):
+        x = tl.load(x_ptr + tl.arange(0, N))
+        breakpoint()
+        tl.store(x_ptr + tl.arange(0, N), x)
+
+    monkeypatch.setattr(sys, "breakpointhook", hook)
+    on_rank(lambda ctx: with_breakpoint[(1,)](ctx.zeros(16), N=16) and None)
+    line = with_breakpoint.fn.__code__.co_firstlineno + 3
+    assert stopped == [(__file__, line, ["x_ptr", "N", "x"])]
