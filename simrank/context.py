@@ -163,7 +163,7 @@ class Context(TorchNames):
         )
 
     @classmethod
-    def for_ranks(cls, num_ranks: int, **settings: Any) -> Context:
+    def for_ranks(cls, num_ranks: int, **settings: Any) -> Context:  # noqa: ANN401 - __init__'s
         """Return a Context of HGX H100 nodes, as many as `num_ranks` needs."""
         nodes = max(-(-num_ranks // _DEVICES_PER_NODE), 1)
         cluster = "hgx_h100" if nodes == 1 else {"name": "h100_ib", "nodes": nodes}

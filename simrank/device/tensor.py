@@ -236,7 +236,7 @@ class Tensor(TensorMethods):
 
     def to(
         self,
-        *target: Any,
+        *target: Any,  # noqa: ANN401 - torch's spellings
         device: Any = None,  # noqa: ANN401
         dtype: Any = None,  # noqa: ANN401
         non_blocking: bool = False,

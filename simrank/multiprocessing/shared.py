@@ -153,7 +153,7 @@ class SyncManager:
     Lock, RLock, Value, Array = Lock, RLock, Value, Array
     Namespace = Namespace
 
-    def dict(self, *args: Any, **kwargs: Any) -> ManagedDict:
+    def dict(self, *args: Any, **kwargs: Any) -> ManagedDict:  # noqa: ANN401 - dict's own
         """Return a shared dict."""
         return ManagedDict(*args, **kwargs)
 

@@ -121,7 +121,7 @@ def _outside_ranks(original: Callable[..., None]) -> Callable[..., None]:
     """Keep a rank's changes of its environment from the process."""
 
     @functools.wraps(original)
-    def change(*args: Any) -> None:
+    def change(*args: Any) -> None:  # noqa: ANN401 - the original's
         if _rank_program() is None:
             original(*args)
 
