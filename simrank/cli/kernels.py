@@ -38,7 +38,7 @@ def _kernels() -> None:
 def coverage() -> None:
     """List every name of triton.language with how it is emulated."""
     triton = _triton()
-    from simrank.kernels import coverage as names  # noqa: PLC0415 - it needs triton
+    from simrank.kernels.source import coverage as names  # noqa: PLC0415 - it needs triton
 
     states = names.coverage()
     shown = Table(box=None, pad_edge=False)
@@ -70,7 +70,7 @@ def report(
 ) -> None:
     """Run a script or a function of it, and show what each line of its kernels did."""
     _triton()
-    from simrank.kernels.profile import collected  # noqa: PLC0415 - it needs triton
+    from simrank.kernels.machine.profile import collected  # noqa: PLC0415 - it needs triton
 
     check_writable(html)
     file, _, name = target.partition("::")

@@ -6,7 +6,7 @@ to the same bytes, one of them a write, that are ordered by none of these are a 
 hardware, whatever the simulated times say. A host read counts as a copy on the current stream.
 
 Accesses of different ranks are not compared here: each rank has its own tensors. Of symmetric
-memory only what programs of kernels do is (`kernels/happens.py`), not what streams do.
+memory only what programs of kernels do is (`kernels/races/happens.py`), not what streams do.
 
 A kernel that waits for flags in memory may order itself behind other streams. It may be waiting for
 whatever they write after its launch; and for what they wrote before it, if they then wrote integers
@@ -21,6 +21,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.lib.array_utils import byte_bounds
 
+from simrank.device.clocks import Clock, join
 from simrank.engine import user_site
 from simrank.errors import RaceAccess, RaceError
 from simrank.ranks import require_program
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from simrank.engine import CallSite, Engine
 
 Array = np.ndarray[Any, Any]
-Clock = dict[int, int]  # Agent -> how many of its steps are known to be over.
 _KEY = "race clock"
 _MAX_ACCESSES = 64  # assumed: a storage with more unordered readers than this forgets the oldest
 
@@ -135,7 +135,7 @@ class RaceChecker:
         """
         stream = operation.stream
         agent = self._of_stream(stream)
-        _join(agent.clock, self._host().clock)
+        join(agent.clock, self._host().clock)
         step = agent.step()
         operation.clock = dict(agent.clock)
         if operation.touched is not None:
@@ -149,20 +149,20 @@ class RaceChecker:
     def stream_waits(self, stream: Stream, clock: Clock | None) -> None:
         """Order what a stream does from now on behind an operation (an event, a Work)."""
         if clock is not None:
-            _join(self._of_stream(stream).clock, clock)
+            join(self._of_stream(stream).clock, clock)
 
     def stream_waits_for_stream(self, stream: Stream, other: Stream) -> None:
         """Order what a stream does from now on behind all that another was given."""
-        _join(self._of_stream(stream).clock, self._of_stream(other).clock)
+        join(self._of_stream(stream).clock, self._of_stream(other).clock)
 
     def host_waits(self, clock: Clock | None) -> None:
         """Order what the running program does from now on behind an operation."""
         if clock is not None:
-            _join(self._host().clock, clock)
+            join(self._host().clock, clock)
 
     def host_waits_for_stream(self, stream: Stream) -> None:
         """Order what the running program does from now on behind all that a stream was given."""
-        _join(self._host().clock, self._of_stream(stream).clock)
+        join(self._host().clock, self._of_stream(stream).clock)
 
     def host_reads(self, buffer: Buffer, stream: Stream) -> None:
         """Check a host read: on hardware it is a copy on the current stream that is waited for.
@@ -171,10 +171,10 @@ class RaceChecker:
             RaceError: Something that the stream is not ordered behind still writes the buffer.
         """
         agent, host = self._of_stream(stream), self._host()
-        _join(agent.clock, host.clock)
+        join(agent.clock, host.clock)
         where = ("host read", stream.name, user_site())
         self._check(buffer.storage, buffer.array, (agent, agent.step(), False), where)
-        _join(host.clock, agent.clock)
+        join(host.clock, agent.clock)
 
     def _of_stream(self, stream: Stream) -> Agent:
         if stream.race_agent is None:
@@ -271,9 +271,3 @@ def _as_fact(access: _Access) -> RaceAccess:
     file, line = (None, None) if access.site is None else access.site.line()
     verb = "writes" if access.is_write else "reads"
     return RaceAccess(access.name, verb, access.stream, file, line)
-
-
-def _join(clock: Clock, other: Clock) -> None:
-    for agent, step in other.items():
-        if clock.get(agent, 0) < step:
-            clock[agent] = step

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -18,6 +18,15 @@ if TYPE_CHECKING:
     from simrank.engine import Engine
 
 Array = np.ndarray[Any, Any]
+
+
+class Poll(NamedTuple):
+    """What was looked at: bytes of a storage, the last exclusive, and how often it was written."""
+
+    storage: Storage
+    low: int
+    high: int
+    version: int
 
 
 class WaitingKernel(Protocol):
@@ -40,7 +49,7 @@ class Watch(Handle):
 
     Attributes:
         is_memory: True: no call of any rank need end it; for the deadlock report.
-        polls: What was read last: (storage, first byte, last byte, version then).
+        polls: What was read last.
         run: The kernel whose program waits, or None.
         program_id: Which program.
     """
@@ -50,7 +59,7 @@ class Watch(Handle):
 
     def __init__(
         self,
-        polls: list[tuple[Storage, int, int, int]],
+        polls: list[Poll],
         run: WaitingKernel | None = None,
         program_id: int = 0,
     ) -> None:
@@ -61,8 +70,8 @@ class Watch(Handle):
 
     def describe(self) -> str:
         """Return what it waits for; equal for all programs of a kernel that wait for the same."""
-        storage = self.polls[0][0]
-        assert self.run is not None, "nobody else parks on a watch"
+        assert self.run is not None, "programs of kernels describe what they wait for"
+        storage = self.polls[0].storage
         if storage.device is None:
             place = "of the host"
         elif storage.device is self.run.device:  # So that ranks in the same state look the same.
@@ -94,12 +103,12 @@ class Watchers:
 
     def add(self, watch: Watch) -> None:
         """Let a watch complete at the next write to what it polled."""
-        for storage in dict.fromkeys(poll[0] for poll in watch.polls):
+        for storage in dict.fromkeys(poll.storage for poll in watch.polls):
             self._watches.setdefault(storage, []).append(watch)
 
     def remove(self, watch: Watch) -> None:
         """Forget a watch."""
-        for storage in dict.fromkeys(poll[0] for poll in watch.polls):
+        for storage in dict.fromkeys(poll.storage for poll in watch.polls):
             watches = self._watches.get(storage)
             if watches is not None and watch in watches:
                 watches.remove(watch)
@@ -113,7 +122,8 @@ class Watchers:
             self.listener(storage, low, high)
         for watch in list(self._watches.get(storage, ())):
             if any(
-                s is storage and first < high and low < last for s, first, last, _ in watch.polls
+                poll.storage is storage and poll.low < high and low < poll.high
+                for poll in watch.polls
             ):
                 self.remove(watch)
                 watch.finish(engine)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from simrank.device import Operation
-from simrank.device.watch import Watch, watchers_of
+from simrank.device.watch import Poll, Watch, watchers_of
 from simrank.errors import WaitTimeoutError, ranks_text
 from simrank.units import PS_PER_MS
 
@@ -145,7 +145,7 @@ class SignalOperation(Operation):
         flags: Any = pad.array(_FLAG)
         low, high = place * _FLAG.itemsize, (place + 1) * _FLAG.itemsize
         if flags[place] != change[0]:
-            watch = Watch([(pad, low, high, watchers.version(pad))])
+            watch = Watch([Poll(pad, low, high, watchers.version(pad))])
             watch.on_complete(again)
             watchers.add(watch)
             return False

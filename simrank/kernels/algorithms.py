@@ -78,7 +78,7 @@ class KernelAlgorithm:
                 f"slot_size must be a power of two in bytes, got {self.options['slot_size']}"
             )
 
-    def prepare(self, count: int, dtype: Any) -> PreparedKernel:
+    def prepare(self, count: int, dtype: object) -> PreparedKernel:
         """Allocate this rank's symmetric memory for calls of one size; every rank must call it.
 
         Args:

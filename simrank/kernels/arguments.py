@@ -8,17 +8,19 @@ import numpy as np
 from triton.runtime import jit
 
 from simrank.device import Tensor
-from simrank.kernels import types
-from simrank.kernels.block import Block, cast_to, constant, scalar_of
 from simrank.kernels.language import windows
-from simrank.kernels.link import substitute
-from simrank.kernels.types import ElementType, of_memory, pointer_to
+from simrank.kernels.machine.now import Argument
+from simrank.kernels.source.bind import in_kernel
+from simrank.kernels.values import types
+from simrank.kernels.values.block import Block, cast_to, constant, scalar_of
+from simrank.kernels.values.types import ElementType, of_memory, pointer_to
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from simrank.device.device import Device
     from simrank.device.memory import Storage
+    from simrank.kernels.machine.jit import Jit
 
 _TensorWrapper: Any = jit.TensorWrapper  # What `triton.reinterpret` returns.
 _MOST_POINTERS = 1024  # assumed: more groups than any grouped kernel has
@@ -33,7 +35,7 @@ OPTIONS = {
 }  # fmt: skip
 
 
-def bind(kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+def by_name(kernel: Jit, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
     """Return a kernel's arguments by name, in the order of its parameters; options are left out.
 
     Raises:
@@ -62,16 +64,17 @@ def bind(kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str
     return {name: bound[name] for name in names}
 
 
-def places(bound: dict[str, Any]) -> dict[int, tuple[str, tuple[int, ...]]]:
-    """Return the tensors among bound arguments by their storages' addresses: name and shape."""
-    found: dict[int, tuple[str, tuple[int, ...]]] = {}
+def tensors_by_address(bound: Mapping[str, Any]) -> dict[int, Argument]:
+    """Return the tensors among bound arguments by their storages' addresses."""
+    by_address: dict[int, Argument] = {}
     for name, value in bound.items():
         if isinstance(value, tuple | list):
-            found |= places({f"{name}[{i}]": part for i, part in enumerate(value)})
+            by_address |= tensors_by_address({f"{name}[{i}]": v for i, v in enumerate(value)})
         tensor = value if isinstance(value, Tensor) else getattr(value, "base", None)
         if isinstance(tensor, Tensor):
-            found.setdefault(tensor.storage.address, (name, tuple(tensor.shape)))
-    return found
+            argument = Argument(name, tuple(tensor.shape))
+            by_address.setdefault(tensor.storage.address, argument)
+    return by_address
 
 
 def reached(values: Iterable[Any], device: Device) -> list[Storage]:
@@ -81,19 +84,19 @@ def reached(values: Iterable[Any], device: Device) -> list[Storage]:
     `_MOST_POINTERS` are data. An integer may be the address of a table of addresses, as symmetric
     memory has them. Tensors passed as such are not among them.
     """
-    found: dict[int, Storage] = {}
+    result: dict[int, Storage] = {}
     for value in values:
         numbers: Any = ()
         if isinstance(value, tuple | list):
-            found |= {storage.address: storage for storage in reached(value, device)}
+            result |= {storage.address: storage for storage in reached(value, device)}
         elif isinstance(value, int):
             numbers = (value, *_table_at(value, device))
         elif isinstance(value, Tensor) and _may_hold_pointers(value):
             numbers = _words(value.storage)
         for number in numbers:
             for storage in _storages_at(number, device):
-                found[storage.address] = storage
-    return list(found.values())
+                result[storage.address] = storage
+    return list(result.values())
 
 
 def _storages_at(address: int, device: Device) -> list[Storage]:
@@ -126,24 +129,24 @@ def _may_hold_pointers(tensor: Tensor) -> bool:
     return is_wide and tensor.storage.size_bytes <= 8 * _MOST_POINTERS
 
 
-def as_kernel_sees(kernel: Any, bound: dict[str, Any]) -> dict[str, Any]:
+def as_kernel_sees(kernel: Jit, bound: dict[str, Any]) -> dict[str, Any]:
     """Return bound arguments as blocks and constants.
 
     Raises:
         ValueError: A tensor is on the host.
         TypeError: An argument is of a type that kernels do not take.
     """
-    found = {}
+    result = {}
     for parameter in kernel.params:
         value = bound[parameter.name]
         if parameter.is_constexpr:
-            found[parameter.name] = substitute(value)
+            result[parameter.name] = in_kernel(value)
         else:
-            found[parameter.name] = _argument(value, parameter.name, parameter.annotation_type)
-    return found
+            result[parameter.name] = _argument(value, parameter.name, parameter.annotation_type)
+    return result
 
 
-def _argument(value: Any, name: str, annotated: Any) -> Any:  # noqa: PLR0911 - a case each
+def _argument(value: Any, name: str, annotated: str | None) -> Any:  # noqa: PLR0911 - a case each
     if isinstance(value, Tensor):
         return _pointer(value, name)
     if isinstance(value, _TensorWrapper):
@@ -164,10 +167,10 @@ def _argument(value: Any, name: str, annotated: Any) -> Any:  # noqa: PLR0911 - 
             f"argument '{name}' is a {type(value).__module__}.{type(value).__name__}: kernels on "
             "simulated devices take simrank tensors"
         )
-    found = substitute(value)
-    if found is value and not callable(value) and not isinstance(value, type):
+    result = in_kernel(value)
+    if result is value and not callable(value) and not isinstance(value, type):
         raise TypeError(f"argument '{name}' is a {type(value).__name__}, which no kernel takes")
-    return found
+    return result
 
 
 def _number(value: Any) -> Block:

@@ -1,13 +1,13 @@
 """Channels between ranks for Triton kernels: slots with credits, and barriers, as NCCL has them.
 
 Plain `@triton.jit` functions: they run here, and compile for GPUs, where memory comes from torch's
-symmetric memory. A link is one way, from a sender to a receiver. The receiver has `num_slots`
+symmetric memory. A connection is one way, from a sender to a receiver. The receiver has `num_slots`
 slots and a flag for each that says what was put there last; the sender has as many flags that say
 what was taken last. A sender that is `num_slots` steps ahead waits: that is the back-pressure.
 Steps are counted on from launch to launch, so no flag is ever reset.
 
-Flags are words of the signal pads. Those of a link are `flag_words(num_slots)` words at a place
-that all ranks agree on; those of a barrier are `barrier_words(world_size)`.
+Flags are words of the signal pads. Those of a connection are `flag_words(num_slots)` words at an
+offset that all ranks agree on; those of a barrier are `barrier_words(world_size)`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ HAS_POLL = tl.constexpr(hasattr(tl, "atomic_poll"))  # From triton 3.9 on.
 
 
 def flag_words(num_slots: int) -> int:
-    """Return how many words of the signal pad a link takes on each side."""
+    """Return how many words of the signal pad a connection takes on each side."""
     return 2 * num_slots + 2
 
 
@@ -105,25 +105,25 @@ def barrier(pads, word, rank, world_size: tl.constexpr):
 
 @triton.jit
 def sent_steps(pads, word, rank, num_slots: tl.constexpr):
-    """Return how many steps this rank has sent over a link, in all launches."""
+    """Return how many steps this rank has sent over a connection, in all launches."""
     return tl.load(peer_pointer(pads, rank, tl.int32) + word + 2 * num_slots)
 
 
 @triton.jit
 def received_steps(pads, word, rank, num_slots: tl.constexpr):
-    """Return how many steps this rank has received over a link, in all launches."""
+    """Return how many steps this rank has received over a connection, in all launches."""
     return tl.load(peer_pointer(pads, rank, tl.int32) + word + 2 * num_slots + 1)
 
 
 @triton.jit
 def keep_sent_steps(pads, word, rank, num_slots: tl.constexpr, step):
-    """Remember how many steps this rank has sent over a link, for the next launch."""
+    """Remember how many steps this rank has sent over a connection, for the next launch."""
     tl.store(peer_pointer(pads, rank, tl.int32) + word + 2 * num_slots, step)
 
 
 @triton.jit
 def keep_received_steps(pads, word, rank, num_slots: tl.constexpr, step):
-    """Remember how many steps this rank has received over a link, for the next launch."""
+    """Remember how many steps this rank has received over a connection, for the next launch."""
     tl.store(peer_pointer(pads, rank, tl.int32) + word + 2 * num_slots + 1, step)
 
 

@@ -1,4 +1,4 @@
-"""The one place where triton is changed: a launch asks whether a simulated program runs (K1).
+"""The one thing that is changed in triton: a launch asks whether a simulated program runs (K1).
 
 So does `triton.testing.do_bench`. While a Context is entered, triton's active driver is a simulated
 one. Nothing here costs anything where triton is never imported.
@@ -10,6 +10,8 @@ import sys
 from importlib.abc import MetaPathFinder
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
+
+from simrank.ranks import current_program
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -64,8 +66,7 @@ def _install_bench(module: ModuleType) -> None:
         return
 
     def do_bench(*args: Any, **kwargs: Any) -> Any:
-        from simrank.kernels.driver import do_bench as simulated  # noqa: PLC0415 - it needs triton
-        from simrank.ranks import current_program  # noqa: PLC0415 - asked at each call
+        from simrank.kernels.compiler.driver import do_bench as simulated  # noqa: PLC0415 - it needs triton
 
         return (original if current_program() is None else simulated)(*args, **kwargs)
 
@@ -77,7 +78,7 @@ def _install_bench(module: ModuleType) -> None:
 def _install_driver(module: ModuleType) -> None:
     """Make the simulated driver triton's active one, while a Context is entered."""
     if _num_entered and not _driver_before:
-        from simrank.kernels.driver import SimulatedDriver  # noqa: PLC0415 - it needs triton
+        from simrank.kernels.compiler.driver import SimulatedDriver  # noqa: PLC0415 - it needs triton
 
         owner: Any = module
         _driver_before.append(owner.driver._active)  # noqa: SLF001 - asking may look for a GPU

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -11,28 +12,36 @@ import numpy as np
 from simrank.device import Operation, Tensor, current_stream
 from simrank.device.races import Accesses
 from simrank.engine import Activity
-from simrank.kernels import arguments, threads
-from simrank.kernels.batch_races import LaunchStores
-from simrank.kernels.batches import Grid
-from simrank.kernels.compiled import COMPILER_OPTIONS, resources, warm_kernel
-from simrank.kernels.cost import DEFAULT_CTAS_PER_SM, KernelCost, TimedStatistics, kernel_cost
-from simrank.kernels.link import link, written_by_jit
-from simrank.kernels.machine import Options, Statistics
-from simrank.kernels.memory import PublishedError
-from simrank.kernels.profile import profile_of
-from simrank.kernels.programs import ProgramRun
+from simrank.kernels import arguments
+from simrank.kernels.compiler.metadata import COMPILER_OPTIONS, resources, warm_kernel
+from simrank.kernels.cost.launches import (
+    DEFAULT_CTAS_PER_SM,
+    KernelCost,
+    TimedStatistics,
+    kernel_cost,
+)
+from simrank.kernels.machine import Options, PublishedError, Setting, Statistics
+from simrank.kernels.machine.profile import profile_of
+from simrank.kernels.races.lockstep import LaunchStores
+from simrank.kernels.running import threads
+from simrank.kernels.running.batches import Grid
+from simrank.kernels.running.programs import Occupancy, ProgramRun
+from simrank.kernels.source.analyse import written_by_jit
+from simrank.kernels.source.bind import bind
 from simrank.ranks import current_program
 from simrank.units import PS_PER_S
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
     from simrank.device import Stream
     from simrank.device.memory import Storage
     from simrank.hardware.spec import DeviceSpec
-    from simrank.kernels.link import LinkedKernel
+    from simrank.kernels.machine.jit import Jit
+    from simrank.kernels.source.bind import BoundKernel
     from simrank.ranks import Program
 
+GridSize = int | Sequence[int] | Callable[[dict[str, Any]], int | Sequence[int]]
 MODES = ("auto", "batched", "masked", "one-by-one", "shuffled", "tasks")
 PRECISIONS = ("ieee", "hardware")
 # Source: CUDA C++ Programming Guide, technical specifications per compute capability.
@@ -87,7 +96,7 @@ class TritonOperation(Operation):
         stores = None
         if device.races is not None:
             stores = LaunchStores(device.races, launch.name, rank, self.statistics)
-        grid = Grid(launch.grid, device, launch.name, self.statistics, launch.options, stores)
+        grid = Grid(self._setting(), stores)
         if self.mode == "tasks":
             self._start_tasks(grid)
             return
@@ -110,6 +119,10 @@ class TritonOperation(Operation):
         self._activity = Activity(work_ps, demands, self.end, max_rate=1.0)
         device.pool.start(self._activity)
 
+    def _setting(self) -> Setting:
+        launch, device = self.launch, self.stream.device
+        return Setting(launch.name, launch.grid, device, self.statistics, launch.options)
+
     def _compute(self, grid: Grid) -> None:
         launch, device = self.launch, self.stream.device
         grid.run(launch.body(), self.mode, masked=lambda: launch.body(forks="programs"))
@@ -126,7 +139,7 @@ class TritonOperation(Operation):
         assert self.cost is not None, "it has run"
         launch, profile = self.launch, self.statistics.profile
         if profile is not None:
-            profile.ended(launch.num_programs, self.cost)
+            profile.ended(launch.num_programs, self.cost.duration_ps, self.cost.limiter)
         self.details = {
             "grid": list(launch.grid),
             "mode": self.mode,
@@ -151,10 +164,10 @@ class TritonOperation(Operation):
         except Exception as error:  # noqa: BLE001 - raised in the rank that issued it
             self._fail(error, first=self.end)
             return
+        occupancy = Occupancy(slots, launch.is_assumed)
         self._run = run = ProgramRun(
-            launch.name, launch.grid, grid.left, device, self.rank, slots, self.statistics, body,
-            owner=self._program, is_assumed=launch.is_assumed, options=launch.options,
-        )  # fmt: skip
+            self._setting(), grid.left, self.rank, occupancy, body, owner=self._program
+        )
         self._program = None
         device.hold_sms(self._held_sms())
         run.group.on_complete(self._tasks_ended)
@@ -228,13 +241,14 @@ class Launch:
     """
 
     def __init__(
-        self, linked: LinkedKernel, grid: tuple[int, int, int], bound: dict[str, Any],
+        self, kernel: BoundKernel, grid: tuple[int, int, int], bound: dict[str, Any],
         options: dict[str, Any],
     ) -> None:  # fmt: skip
-        self._linked = linked
+        self._kernel = kernel
         self._bound = bound
-        self.jit = linked.jit
-        self.name = linked.jit.__name__
+        self._seen = arguments.as_kernel_sees(kernel.jit, bound)
+        self.jit = kernel.jit
+        self.name = kernel.jit.__name__
         self.grid = grid
         self.mode = options.pop("mode", "auto")
         if self.mode not in MODES:
@@ -243,15 +257,15 @@ class Launch:
         self.is_assumed = given is None
         self.ctas_per_sm = DEFAULT_CTAS_PER_SM if given is None else int(given)
         self._compiler_options = {name: options.get(name) for name in COMPILER_OPTIONS}
-        conduct = linked.conduct
+        effects = kernel.effects
         if self.mode == "auto":
-            self.chosen_mode = "tasks" if conduct.waits or conduct.publishes else "batched"
-        elif conduct.waits and self.mode != "tasks":
+            self.chosen_mode = "tasks" if effects.waits or effects.publishes else "batched"
+        elif effects.waits and self.mode != "tasks":
             raise ValueError(
                 f"kernel '{self.name}' waits for other programs, so mode={self.mode!r} could "
                 "never end\n  to fix: leave mode out"
             )
-        elif conduct.threads and self.mode == "batched":
+        elif effects.threads and self.mode == "batched":
             raise ValueError(
                 f"kernel '{self.name}' asks which thread it is, so its programs cannot run in "
                 "lockstep\n  to fix: leave mode out"
@@ -265,9 +279,9 @@ class Launch:
             is_checked=bool(options.get("debug", False)),
             num_warps=int(options.get("num_warps") or 4),
             precision=precision,
-            num_threads=32 * int(options.get("num_warps") or 4) if conduct.threads else 0,
+            num_threads=32 * int(options.get("num_warps") or 4) if effects.threads else 0,
             is_cooperative=bool(options.get("launch_cooperative_grid", False)),
-            arguments=arguments.places(bound),
+            arguments=arguments.tensors_by_address(bound),
         )
 
     @property
@@ -282,23 +296,24 @@ class Launch:
         """
         if not self.is_assumed or self.num_programs <= spec.num_sms:
             return
-        found = resources(self._linked.jit, self._bound, self._compiler_options, spec)
-        if found is not None:
-            self.ctas_per_sm, self.is_assumed = found.ctas_per_sm, False
+        result = resources(self._kernel.jit, self._bound, self._compiler_options, spec)
+        if result is not None:
+            self.ctas_per_sm, self.is_assumed = result.ctas_per_sm, False
 
     def forget_arguments(self) -> None:
         """Let go of the arguments: it has ended, and memory does not stay for who looks at it."""
-        self._bound = {}
+        self._bound, self._seen = {}, {}
 
     def body(self, *, forks: str = "") -> Callable[[], Any]:
-        """Return what runs the kernel once for the programs that run now; see `link`."""
-        seen = arguments.as_kernel_sees(self._linked.jit, self._bound)
-        linked = link(self._linked.jit, forks=forks) if forks else self._linked
-        body = partial(linked.function, **seen)
+        """Return what runs the kernel once for the programs that run now; see `bind`."""
+        kernel = bind(self._kernel.jit, forks=forks) if forks else self._kernel
+        body = partial(kernel.function, **self._seen)
         return threads.running(body) if self.options.num_threads else body
 
 
-def launch(jit: Any, grid: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> TritonOperation:
+def launch(
+    jit: Jit, grid: GridSize, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> TritonOperation:
     """Issue a kernel on the running program's current stream.
 
     Args:
@@ -320,14 +335,14 @@ def launch(jit: Any, grid: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     names = ("debug", "num_ctas_per_sm", "launch_cooperative_grid", *COMPILER_OPTIONS)
     options: dict[str, Any] = {name: kwargs[name] for name in names if name in kwargs}
     options |= {name: kwargs.pop(name) for name in ("mode", "precision") if name in kwargs}
-    bound = arguments.bind(jit, args, kwargs)
+    bound = arguments.by_name(jit, args, kwargs)
     size = _grid(grid, {**bound, **kwargs})
-    launched = Launch(link(jit), size, bound, options)
+    launched = Launch(bind(jit), size, bound, options)
     stream = current_stream()
     written = written_by_jit(jit)
     reads = _on_device(bound.values())
     writes = _on_device(value for name, value in bound.items() if name in written)
-    waits = launched.chosen_mode == "tasks" and link(jit).conduct.waits
+    waits = launched.chosen_mode == "tasks" and bind(jit).effects.waits
     operation = TritonOperation(stream, launched, Accesses(reads, writes, waits))
     if launched.chosen_mode == "tasks":  # Peers may write here what its programs only read.
         writes = [*writes, *(t for t in reads if t.storage.device is stream.device)]
@@ -336,28 +351,29 @@ def launch(jit: Any, grid: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     operation.reaches = arguments.reached(bound.values(), stream.device)
     for storage in operation.reaches:
         storage.note_write(operation, storage.array(np.dtype(np.uint8)))
-    arguments.as_kernel_sees(jit, bound)  # What is wrong with them is said where they were given.
     stream.submit(operation)
     return operation
 
 
-def _on_device(values: Iterable[Any]) -> list[Tensor]:
+def _on_device(values: Iterable[object]) -> list[Tensor]:
     return [tensor for tensor in _tensors(values) if tensor.storage.device is not None]
 
 
-def _tensors(values: Any) -> list[Tensor]:
-    found = []
+def _tensors(values: Iterable[object]) -> list[Tensor]:
+    result = []
     for value in values:
         if isinstance(value, Tensor):
-            found.append(value)
+            result.append(value)
         elif isinstance(value, tuple | list):
-            found += _tensors(value)
-        elif isinstance(getattr(value, "base", None), Tensor):  # Descriptors, reinterpreted ones.
-            found.append(value.base)
-    return found
+            result += _tensors(value)
+        else:
+            base = getattr(value, "base", None)  # Of descriptors, and of reinterpreted ones.
+            if isinstance(base, Tensor):
+                result.append(base)
+    return result
 
 
-def _grid(grid: Any, meta: dict[str, Any]) -> tuple[int, int, int]:
+def _grid(grid: GridSize, meta: dict[str, Any]) -> tuple[int, int, int]:
     """Return a grid as three numbers.
 
     Raises:
@@ -384,13 +400,13 @@ def _grid(grid: Any, meta: dict[str, Any]) -> tuple[int, int, int]:
     return numbers[0], numbers[1], numbers[2]
 
 
-def run_jit(jit: Any, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def run_jit(jit: Jit, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Stand for `JITFunction.run`: a simulated launch in a program of a Context, else Triton's."""
     if current_program() is None:
         return original(jit, *args, **kwargs)
     grid = kwargs.pop("grid")
     if kwargs.pop("warmup", False):
-        bound = arguments.bind(jit, args, kwargs)
+        bound = arguments.by_name(jit, args, kwargs)
         return warm_kernel(jit, bound, kwargs, current_stream().device.spec)
     for hook in jit.pre_run_hooks:
         hook(*args, **kwargs)

@@ -10,7 +10,7 @@ from simrank.units import format_size, format_time
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from simrank.kernels.profile import KernelProfile, Line
+    from simrank.kernels.machine.profile import KernelProfile, Line
 
 _COLUMNS = ("local", "links", "masked", "flops", "atomics", "parked")
 

@@ -10,7 +10,7 @@ from simrank.cli import app, main
 pytest.importorskip("triton")
 tl = pytest.importorskip("triton.language")
 
-from simrank.kernels import coverage  # noqa: E402 - it needs triton
+from simrank.kernels.source import coverage  # noqa: E402 - it needs triton
 
 SCRIPT = """
 import triton, triton.language as tl

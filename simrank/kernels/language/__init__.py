@@ -1,6 +1,8 @@
 """The emulated functions of `triton.language`, by Triton's module and name.
 
-A function that is neither here nor written in Triton itself is refused by name when it is called.
+Read `access` and `elementwise` first. Functions that stand on rooms above (inline assembly,
+external functions) are added in `source/names.py`; one that is neither here nor there nor written
+in Triton itself is refused by name when it is called.
 """
 
 from __future__ import annotations
@@ -13,7 +15,6 @@ from simrank.kernels.language import (
     control,
     dots,
     elementwise,
-    externs,
     libdevice,
     reductions,
     shapes,
@@ -24,13 +25,6 @@ from simrank.kernels.language import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-
-def _inline_asm_elementwise(*args: Any, **kwargs: Any) -> Any:
-    from simrank.kernels.ptx import inline_asm_elementwise  # noqa: PLC0415 - it uses atomics
-
-    return inline_asm_elementwise(*args, **kwargs)
-
-
 CORE: dict[str, Callable[..., Any]] = {
     **shapes.FUNCTIONS,
     **elementwise.FUNCTIONS,
@@ -40,22 +34,13 @@ CORE: dict[str, Callable[..., Any]] = {
     **dots.FUNCTIONS,
     **windows.FUNCTIONS,
     **control.FUNCTIONS,
-    **externs.FUNCTIONS,
-    "inline_asm_elementwise": _inline_asm_elementwise,
     "range": control.Range,
     "static_range": control.static_range,
 }
 MATH: dict[str, Callable[..., Any]] = elementwise.MATH
 # Functions that Triton has in its own language, done at once here.
 STANDARD: dict[str, Callable[..., Any]] = reductions.STANDARD
-
-BY_MODULE: dict[str, dict[str, Callable[..., Any]]] = {
-    "triton.language": CORE,  # Names that this version of triton has no more.
-    "triton.language.core": CORE,
-    "triton.language.math": MATH,
-    "triton.language.standard": STANDARD,
-    "triton.language.target_info": target.FUNCTIONS,
-    **libdevice.BY_MODULE,
-}
+TARGET: dict[str, Callable[..., Any]] = target.FUNCTIONS
+EXTRA: dict[str, dict[str, Callable[..., Any]]] = libdevice.BY_MODULE
 # Names that are there to say that they are not emulated.
 REFUSED = ("dot_scaled", "map_elementwise", "float8e4b15")

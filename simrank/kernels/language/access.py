@@ -2,20 +2,35 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from simrank.kernels import machine, memory
-from simrank.kernels.block import Block
+from simrank.kernels.values.block import Block
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from simrank.kernels.values.block import Operand
+
+
+class BlockWindow(Protocol):
+    """What is loaded and stored as a whole; see `windows`."""
+
+    def load_block(self, boundary_check: Any, padding_option: str) -> Block:
+        """Return the block."""
+        ...
+
+    def store_block(self, value: Operand, boundary_check: Any) -> None:
+        """Write the block."""
+        ...
+
 
 _LOAD_MODIFIERS = ("", ".ca", ".cg", ".cs", ".cv")
 _STORE_MODIFIERS = ("", ".wb", ".cg", ".cs", ".wt")
 _EVICTION_POLICIES = ("", "evict_first", "evict_last", "evict_normal")
 
 
-def _check_hints(modifier: Any, modifiers: tuple[str, ...], policy: Any) -> None:
+def _check_hints(modifier: str, modifiers: tuple[str, ...], policy: str) -> None:
     if (modifier or "") not in modifiers:
         raise ValueError(f"Cache modifier {modifier} not supported")
     if (policy or "") not in _EVICTION_POLICIES:
@@ -23,9 +38,9 @@ def _check_hints(modifier: Any, modifiers: tuple[str, ...], policy: Any) -> None
 
 
 def load(
-    pointer: Any,
-    mask: Any = None,
-    other: Any = None,
+    pointer: Block | BlockWindow,
+    mask: Operand | None = None,
+    other: Operand | None = None,
     boundary_check: Any = (),
     padding_option: str = "",
     cache_modifier: str = "",
@@ -36,8 +51,8 @@ def load(
     if cache_modifier or eviction_policy:
         _check_hints(cache_modifier, _LOAD_MODIFIERS, eviction_policy)
     if type(pointer) is not Block and hasattr(pointer, "load_block"):
-        found: Block = pointer.load_block(boundary_check, padding_option)
-        return found
+        result: Block = pointer.load_block(boundary_check, padding_option)
+        return result
     if other is not None and mask is None:
         raise ValueError("`other` cannot be provided without `mask`")
     sync = machine.now().sync
@@ -52,9 +67,9 @@ def load(
 
 
 def store(
-    pointer: Any,
-    value: Any,
-    mask: Any = None,
+    pointer: Block | BlockWindow,
+    value: Operand,
+    mask: Operand | None = None,
     boundary_check: Any = (),
     cache_modifier: str = "",
     eviction_policy: str = "",

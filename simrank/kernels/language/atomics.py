@@ -1,366 +1,25 @@
-"""Atomic functions of kernels: one lane after the other, in the order of programs and lanes.
-
-The old value is what the lane would have seen in that order. Lanes that touch different elements
-are done at once.
-"""
+"""The atomic functions of `tl`; what they do to memory is in `memory/atomics.py`."""
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from simrank.kernels import illegal, machine, memory
-from simrank.kernels.block import Anchor, Block, as_block, as_truth, cast_to
-from simrank.kernels.types import int1
+from simrank.kernels import machine, memory
+from simrank.kernels.machine import Order
+from simrank.kernels.machine.protocols import Unmet
+from simrank.kernels.memory.atomics import modify, replaced, swap_if_equal, unchanged
+from simrank.kernels.values.block import Block, as_block, cast_to
+from simrank.kernels.values.types import int1
+from simrank.units import PS_PER_NS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
+    from typing import SupportsInt
 
-    from simrank.device.memory import Storage
-    from simrank.kernels.machine import Programs
-    from simrank.kernels.types import ElementType
-
-Array = np.ndarray[Any, Any]
-_ndarray = np.ndarray
-_SEMS = ("acquire", "release", "acq_rel", "relaxed")
-_SCOPES = ("gpu", "cta", "sys")
-_FEW = 16  # lanes; with so few, numpy's calls on arrays cost more than a loop (measured)
-_MAX_ROUNDS = 64  # assumed: with more lanes on one element a prefix sum is faster than rounds
-
-
-class Order:
-    """How an atomic orders memory.
-
-    Attributes:
-        acquires: What others published before is seen after it.
-        releases: What was written before it is seen by whoever acquires it.
-        scope: "cta", "gpu" or "sys".
-    """
-
-    __slots__ = ("acquires", "releases", "scope")
-
-    def __init__(self, sem: str | None, scope: str | None, *, default: str = "acq_rel") -> None:
-        sem, scope = sem or default, scope or "gpu"
-        if sem not in _SEMS:
-            raise ValueError(f"Memory semantic {sem} not supported")
-        if scope not in _SCOPES:
-            raise ValueError(f"Memory semantic {scope} not supported")
-        self.acquires = sem in ("acquire", "acq_rel")
-        self.releases = sem in ("release", "acq_rel")
-        self.scope = scope
-
-
-def _are_scalars(*values: Any) -> bool:
-    return not any(type(value) is _ndarray for value in values)
-
-
-def _lanes(
-    programs: Programs, pointer: Block, values: Sequence[Any], mask: Any
-) -> tuple[Array, list[Array], Array | None, tuple[int, ...]]:
-    """Return places, operands and active lanes as arrays of one shape, a row for each program."""
-    arrays: list[Any] = [pointer.values, *values]
-    if mask is not None:
-        arrays.append(as_truth(mask).values)
-    num_axes = max([np.ndim(array) for array in arrays] + [1])
-    rows = [_as_rows(array, num_axes) for array in arrays]
-    shape = np.broadcast_shapes((len(programs),) + (1,) * (num_axes - 1), *(r.shape for r in rows))
-    spread = [np.broadcast_to(row, shape) for row in rows]
-    active = spread.pop() if mask is not None else None
-    return spread[0], spread[1:], active, shape
-
-
-def _as_rows(values: Any, num_axes: int) -> Array:
-    array = np.asarray(values)
-    if array.ndim == 0:
-        array = array.reshape(1)
-    missing = (1,) * (num_axes - array.ndim)
-    rows: Array = array.reshape(array.shape[:1] + missing + array.shape[1:])
-    return rows
-
-
-def modify(
-    pointer: Block,
-    operands: Sequence[Any],
-    mask: Any,
-    order: Order,
-    compute: Callable[..., Any],
-    *,
-    wants_old: bool = True,
-) -> Block:
-    """Apply a function to elements in memory, atomically; return what was there before.
-
-    Args:
-        pointer: Where.
-        operands: Blocks of the pointee's type that `compute` takes after the old value.
-        mask: Lanes that do it, or None.
-        order: How it orders memory.
-        compute: Returns the new value of the old one and the operands.
-        wants_old: Whether somebody uses the result.
-    """
-    programs = machine.now()
-    machine.require_all(programs)
-    element = memory.pointee(pointer)
-    values = [cast_to(as_block(operand), element).values for operand in operands]
-    if mask is None and len(programs.ids) == 1 and _are_scalars(pointer.values, *values):
-        return _one(programs, pointer, values, element, order, compute)
-    places, spread, active, shape = _lanes(programs, pointer, values, mask)
-    flat = places.reshape(-1)
-    arguments = [value.reshape(-1) for value in spread]
-    chosen = None if active is None else np.flatnonzero(active.reshape(-1))
-    if chosen is not None:
-        flat, arguments = flat[chosen], [value[chosen] for value in arguments]
-    programs.statistics.count_atomics(len(flat))
-    if len(flat) <= _FEW:
-        old = _one_by_one(programs, pointer, flat, arguments, element, order, compute)
-    else:
-        old = _together(programs, pointer, flat, arguments, element, order, compute, wants_old)
-    return Block(_shaped(old, chosen, shape), element)
-
-
-def _together(
-    programs: Programs,
-    pointer: Block,
-    flat: Array,
-    arguments: list[Array],
-    element: ElementType,
-    order: Order,
-    compute: Callable[..., Any],
-    wants_old: bool,
-) -> Array:
-    """Apply an atomic to many lanes, with arrays; return the old values."""
-    old = np.zeros(len(flat), element.compute)
-    found = list(_by_storage(programs, pointer, flat, element))
-    storages = [storage for storage, _, _ in found]
-    if programs.sync is not None and storages:
-        programs.sync.before_atomic(storages, order)
-    for storage, part, own in found:
-        mine = arguments if part is None else [value[part] for value in arguments]
-        target = slice(None) if part is None else part
-        old[target] = _on_storage(programs, storage, own, mine, element, order, compute, wants_old)
-    if programs.sync is not None and storages:
-        programs.sync.after_atomic(storages)
-    return old
-
-
-def _one_by_one(
-    programs: Programs,
-    pointer: Block,
-    flat: Array,
-    arguments: list[Array],
-    element: ElementType,
-    order: Order,
-    compute: Callable[..., Any],
-) -> Array:
-    """Apply an atomic to few lanes, one after the other; return the old values."""
-    sync = programs.sync
-    targets = [_target(programs, pointer, place, element) for place in flat.tolist()]
-    storages = list(dict.fromkeys([storage for storage, _ in targets]))
-    if sync is not None and storages:
-        sync.before_atomic(storages, order)
-    old = np.zeros(len(flat), element.compute)
-    for lane, (storage, index) in enumerate(targets):
-        operands = [argument[lane] for argument in arguments]
-        old[lane] = _on_element(programs, storage, index, operands, element, order, compute)
-    if sync is not None and storages:
-        sync.after_atomic(storages)
-    return old
-
-
-def _one(
-    programs: Programs,
-    pointer: Block,
-    operands: Sequence[Any],
-    element: ElementType,
-    order: Order,
-    compute: Callable[..., Any],
-) -> Block:
-    """Apply an atomic to the one element that one program means; return the old value."""
-    programs.statistics.count_atomics(1)
-    storage, index = _target(programs, pointer, int(pointer.values), element)
-    if programs.sync is None:
-        old = _on_element(programs, storage, index, operands, element, order, compute)
-    else:
-        programs.sync.before_atomic([storage], order)
-        old = _on_element(programs, storage, index, operands, element, order, compute)
-        programs.sync.after_atomic([storage])
-    return Block(old, element)
-
-
-def _target(
-    programs: Programs, pointer: Block, place: int, element: ElementType
-) -> tuple[Storage, int]:
-    """Return the storage and the element that a pointer means."""
-    base = pointer.base
-    if base is None:
-        return memory.target(programs, place, element)
-    if not isinstance(base, Anchor):
-        return base, place
-    if 0 <= place < base.storage.size_bytes // element.itemsize:
-        return base.storage, place
-    return memory.target(programs, base.address + place * element.itemsize, element)
-
-
-def _on_element(
-    programs: Programs,
-    storage: Storage,
-    index: int,
-    operands: Sequence[Any],
-    element: ElementType,
-    order: Order,
-    compute: Callable[..., Any],
-) -> Any:
-    """Apply an atomic to one element of a storage; return the old value."""
-    view = memory.launch_view(programs, storage, element.memory)
-    if not 0 <= index < len(view):
-        wrong = illegal.Lanes(np.int64(index), None, "atomic")
-        raise illegal.outside(programs, storage, wrong, element)
-    sync = programs.sync
-    if sync is None and storage.device is not programs.device:
-        raise memory.PublishedError
-    before = view[index]
-    if programs.undo is not None:
-        programs.undo.append((view, index, before))
-    old = before if element.memory is element.compute else before.astype(element.compute)
-    view[index] = _rounded(compute(old, *operands), element)
-    if sync is not None:
-        changed = _differ(view[index], before)
-        sync.applied(
-            storage, index * element.itemsize, (index + 1) * element.itemsize, changed=changed
-        )
-        if sync.races is not None:
-            hands = changed or (bool(operands) and order.releases)
-            sync.races.atomic(storage, np.array([index]), element.itemsize, order, hands=hands)
-    return old
-
-
-def _by_storage(programs: Programs, pointer: Block, flat: Array, element: ElementType) -> Any:
-    if not len(flat):
-        return []
-    base = pointer.base
-    if isinstance(base, Anchor):
-        flat = flat * np.int64(element.itemsize) + np.int64(base.address)
-    elif base is not None:
-        return [(base, None, flat)]
-    return memory.segments(programs, flat, element)
-
-
-def _shaped(old: Array, chosen: Array | None, shape: tuple[int, ...]) -> Any:
-    """Return the old values in the shape of the access; zero where masked off."""
-    if chosen is not None:
-        found = np.zeros(math.prod(shape), old.dtype)
-        found[chosen] = old
-        old = found
-    shaped = old.reshape(shape)
-    return shaped[0] if shaped.ndim == 1 and len(shaped) == 1 else shaped
-
-
-def _on_storage(
-    programs: Programs,
-    storage: Storage,
-    places: Array,
-    operands: Sequence[Array],
-    element: ElementType,
-    order: Order,
-    compute: Callable[..., Any],
-    wants_old: bool,
-) -> Array:
-    view = memory.launch_view(programs, storage, element.memory)
-    memory.check_bounds(programs, storage, places, element, "atomic")
-    sync = programs.sync
-    if sync is None and storage.device is not programs.device:
-        raise memory.PublishedError
-    if programs.undo is not None:
-        touched = np.unique(places)
-        programs.undo.append((view, touched, view[touched]))
-    before = view[places] if sync is not None else None
-    old = _in_order(view, places, operands, element, compute, wants_old=wants_old)
-    if sync is not None:
-        changed = _differ(view[places], before)
-        low, high = int(places.min()), int(places.max()) + 1
-        sync.applied(storage, low * element.itemsize, high * element.itemsize, changed=changed)
-        if sync.races is not None:
-            hands = changed or (bool(operands) and order.releases)
-            sync.races.atomic(storage, places, element.itemsize, order, hands=hands)
-    return old
-
-
-def _differ(now: Any, before: Any) -> bool:
-    """Whether elements have other bits: a NaN is no change, a zero of another sign is one."""
-    found: bool = now.tobytes() != before.tobytes()
-    return found
-
-
-def _in_order(
-    view: Array,
-    places: Array,
-    operands: Sequence[Array],
-    element: ElementType,
-    compute: Callable[..., Any],
-    *,
-    wants_old: bool,
-) -> Array:
-    """Apply lane after lane; lanes on different elements at once."""
-    if len(places) == 1 or len(np.unique(places)) == len(places):
-        old = view[places].astype(element.compute)
-        view[places] = _rounded(compute(old, *operands), element)
-        return old
-    nth = _nth_on_its_element(places)
-    num_rounds = int(nth.max()) + 1
-    if num_rounds > _MAX_ROUNDS and compute is np.add:
-        return _add_many(view, places, operands[0], element)
-    if num_rounds > _MAX_ROUNDS and not wants_old and element.round is None and _has_at(compute):
-        compute.at(view, places, operands[0])  # type: ignore[attr-defined]
-        return np.zeros(len(places), element.compute)
-    old = np.zeros(len(places), element.compute)
-    for number in range(num_rounds):
-        lanes = np.flatnonzero(nth == number)
-        where = places[lanes]
-        old[lanes] = view[where].astype(element.compute)
-        view[where] = _rounded(compute(old[lanes], *(value[lanes] for value in operands)), element)
-    return old
-
-
-def _has_at(compute: Callable[..., Any]) -> bool:
-    return isinstance(compute, np.ufunc)
-
-
-def _rounded(values: Any, element: ElementType) -> Any:
-    return values if element.round is None else element.round(values)
-
-
-def _nth_on_its_element(places: Array) -> Array:
-    """Return for each lane how many lanes before it touch the same element."""
-    order = np.argsort(places, kind="stable")
-    ordered = places[order]
-    starts = np.r_[True, ordered[1:] != ordered[:-1]]
-    first = np.maximum.accumulate(np.where(starts, np.arange(len(places)), 0))
-    found = np.empty(len(places), np.int64)
-    found[order] = np.arange(len(places)) - first
-    return found
-
-
-def _add_many(view: Array, places: Array, values: Array, element: ElementType) -> Array:
-    """Add many lanes per element: running sums within each element, in order."""
-    order = np.argsort(places, kind="stable")
-    ordered, added = places[order], values[order]
-    starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])
-    wide = np.float64 if element.kind == "f" else element.compute
-    total = np.cumsum(added, dtype=wide)
-    before = total - added
-    lengths = np.diff(np.r_[starts, len(ordered)])
-    base = view[ordered[starts]].astype(wide)
-    running = before - np.repeat(before[starts], lengths) + np.repeat(base, lengths)
-    old = np.empty(len(places), element.compute)
-    old[order] = running.astype(element.compute)
-    ends = starts + lengths - 1
-    sums = (running[ends] + added[ends]).astype(element.compute)
-    view[ordered[starts]] = _rounded(sums, element)
-    return old
-
-
-# ---- the functions of tl ----
+    from simrank.kernels.machine.arrays import Value
+    from simrank.kernels.values.block import Operand
 
 
 def _check_kind(pointer: Block, name: str, kinds: str, bits: tuple[int, ...]) -> None:
@@ -374,8 +33,8 @@ def _arithmetic(
 ) -> Callable[..., Block]:
     def atomic(
         pointer: Block,
-        val: Any,
-        mask: Any = None,
+        val: Operand,
+        mask: Operand | None = None,
         sem: str | None = None,
         scope: str | None = None,
         wants_old: bool = True,
@@ -388,22 +47,15 @@ def _arithmetic(
 
 
 def atomic_cas(
-    pointer: Block, cmp: Any, val: Any, sem: str | None = None, scope: str | None = None
+    pointer: Block, cmp: Operand, val: Operand, sem: str | None = None, scope: str | None = None
 ) -> Block:
     """Write `val` where memory holds `cmp`; return what it held."""
     _check_kind(pointer, "atomic_cas", "iuf", (16, 32, 64))
     return modify(pointer, [cmp, val], None, Order(sem, scope), swap_if_equal)
 
 
-def swap_if_equal(old: Any, expected: Any, new: Any) -> Any:
-    """Return what a compare-and-swap leaves, of elements or of one."""
-    if type(old) is not _ndarray:
-        return new if old == expected else old
-    return np.where(old == expected, new, old)
-
-
 def atomic_load(
-    pointer: Block, mask: Any = None, sem: str | None = None, scope: str | None = None
+    pointer: Block, mask: Operand | None = None, sem: str | None = None, scope: str | None = None
 ) -> Block:
     """Return what memory holds."""
     order = Order(sem, scope, default="acquire")
@@ -412,13 +64,12 @@ def atomic_load(
     return modify(pointer, [], mask, order, unchanged)
 
 
-def unchanged(old: Any) -> Any:
-    """Return what a look leaves."""
-    return old
-
-
 def atomic_store(
-    pointer: Block, val: Any, mask: Any = None, sem: str | None = None, scope: str | None = None
+    pointer: Block,
+    val: Operand,
+    mask: Operand | None = None,
+    sem: str | None = None,
+    scope: str | None = None,
 ) -> None:
     """Write to memory."""
     order = Order(sem, scope, default="release")
@@ -427,26 +78,18 @@ def atomic_store(
     modify(pointer, [val], mask, order, replaced, wants_old=False)
 
 
-def replaced(old: Any, new: Any) -> Any:
-    """Return what an exchange leaves, of elements or of one."""
-    if type(old) is not _ndarray:
-        return new
-    return np.where(True, new, old)  # Of the shape of both.
-
-
-def _first_unequal(found: Block, wanted: Block) -> tuple[Any, Any]:
+def _first_unequal(result: Block, wanted: Block) -> Unmet:
     """Return the first value that is not the one that is wanted, and that one."""
-    pairs = zip(*map(np.ravel, np.broadcast_arrays(found.values, wanted.values)), strict=True)
-    first, other = next(pair for pair in pairs if pair[0] != pair[1])
-    return first, other
+    pairs = zip(*map(np.ravel, np.broadcast_arrays(result.values, wanted.values)), strict=True)
+    return next(Unmet(*pair) for pair in pairs if pair[0] != pair[1])
 
 
 def atomic_poll(
     pointer: Block,
-    expected_value: Any,
+    expected_value: Operand,
     sem: str | None = None,
     scope: str | None = None,
-    timeout_ns: Any = None,
+    timeout_ns: SupportsInt | None = None,
 ) -> Block:
     """Wait until memory holds the expected value; return where it did in time."""
     _check_kind(pointer, "atomic_poll", "iu", (16, 32, 64))
@@ -459,18 +102,17 @@ def atomic_poll(
     element = memory.pointee(pointer)
     wanted = cast_to(as_block(expected_value), element)
 
-    def holds() -> Block:
-        found: Any = modify(pointer, [], None, order, unchanged)
-        equal: Block = found == wanted
-        if sync is not None and not np.all(equal.values):
-            sync.unmet = _first_unequal(found, wanted)
+    def holds() -> Value:
+        held: Any = modify(pointer, [], None, order, unchanged)
+        equal: Value = (held == wanted).values
+        if sync is not None and not np.all(equal):
+            sync.unmet = _first_unequal(held, wanted)
         return equal
 
     if sync is None:
-        return Block(holds().values, int1)
-    budget_ps = None if timeout_ns is None else int(timeout_ns) * 1000
-    found = sync.wait_until(holds, budget_ps, for_value=True)
-    return Block(found.values, int1)
+        return Block(holds(), int1)
+    budget_ps = None if timeout_ns is None else int(timeout_ns) * PS_PER_NS
+    return Block(sync.wait_until(holds, budget_ps, for_value=True), int1)
 
 
 _ALL = (16, 32, 64)

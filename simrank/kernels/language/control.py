@@ -9,11 +9,16 @@ import numpy as np
 from triton.compiler.errors import CompileTimeAssertionFailure
 
 from simrank.kernels import machine
-from simrank.kernels.block import Block, Diverged, as_block, as_truth
-from simrank.kernels.types import int32, int64
+from simrank.kernels.machine.listing import MAX_SHOWN, programs_text
+from simrank.kernels.values.block import Block, Diverged, as_block, as_truth
+from simrank.kernels.values.types import int32, int64
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from typing import SupportsInt
+
+    from simrank.kernels.machine.arrays import Value
+    from simrank.kernels.values.block import Operand
 
 
 class KernelAssertionError(AssertionError):
@@ -41,19 +46,25 @@ class Range:
     by the number of rounds.
     """
 
-    def __init__(self, start: Any, stop: Any = None, step: Any = 1, **hints: Any) -> None:
+    def __init__(
+        self,
+        start: Operand | None,
+        stop: Operand | None = None,
+        step: Operand | None = 1,
+        **hints: Any,
+    ) -> None:
         for name in hints:  # They change no value.
             if name not in _HINTS:
                 raise TypeError(f"tl.range has no argument '{name}'")
         self._start: Any = 0 if stop is None else start
         self._stop: Any = start if stop is None else stop
-        self._step = 1 if step is None else step
+        self._step: Any = 1 if step is None else step
 
     def bounds(self) -> tuple[Block, Block, Block]:
         """Return start, stop and step."""
         return as_block(self._start), as_block(self._stop), as_block(self._step)
 
-    def item(self, values: Any) -> Block:
+    def item(self, values: Value) -> Block:
         """Return numbers as an index of the loop."""
         is_wide = any(bound.element.bits == 64 for bound in self.bounds())
         element = int64 if is_wide else int32
@@ -86,13 +97,15 @@ class Range:
             yield self.item(start + number * step)
 
 
-def static_range(start: Any, stop: Any = None, step: Any = 1) -> range:
+def static_range(
+    start: SupportsInt, stop: SupportsInt | None = None, step: SupportsInt = 1
+) -> range:
     """Return a range that the compiler would unroll: its index is a plain number."""
     first, last = (0, start) if stop is None else (start, stop)
     return range(int(first), int(last), int(step))
 
 
-def assume(condition: Any) -> None:
+def assume(condition: Operand) -> None:
     """Check what the compiler is told to assume."""
     device_assert(condition, "tl.assume does not hold")
 
@@ -109,7 +122,7 @@ class StaticAssertionError(AssertionError, CompileTimeAssertionFailure):  # type
         return type(self), (self.message,)
 
 
-def static_assert(condition: Any, message: Any = "") -> None:
+def static_assert(condition: Operand, message: object = "") -> None:
     """Check a compile-time condition.
 
     Raises:
@@ -120,32 +133,23 @@ def static_assert(condition: Any, message: Any = "") -> None:
 
 
 def static_print(
-    *values: Any, sep: str = " ", end: str = "\n", file: Any = None, flush: bool = False
+    *values: Any, sep: str = " ", end: str = "\n", file: object = None, flush: bool = False
 ) -> None:
     """Print at compile time; here whenever the line runs."""
     del file, flush
     sys.stdout.write(sep.join(str(value) for value in values) + end)
 
 
-def device_print(prefix: Any, *args: Any, hex: bool = False) -> None:  # noqa: A002
+def device_print(prefix: object, *args: Any, hex: bool = False) -> None:
     """Print a line per program: its ids, the prefix, and the values."""
     programs = machine.now()
-    for lane, number in enumerate(programs.ids.tolist()):
-        place = tuple(
-            int(number // _before(programs.grid, axis) % programs.grid[axis]) for axis in range(3)
-        )
+    along = (np.broadcast_to(programs.axis_ids(axis), len(programs)) for axis in range(3))
+    for lane, ids in enumerate(zip(*(axis.tolist() for axis in along), strict=True)):
         shown = " ".join(_of_lane(arg, lane, as_hex=hex) for arg in args)
-        sys.stdout.write(f"pid {place} {prefix} {shown}".rstrip() + "\n")
+        sys.stdout.write(f"pid {ids} {prefix} {shown}".rstrip() + "\n")
 
 
-def _before(grid: tuple[int, int, int], axis: int) -> int:
-    before = 1
-    for size in grid[:axis]:
-        before *= size
-    return before
-
-
-def _of_lane(value: Any, lane: int, *, as_hex: bool) -> str:
+def _of_lane(value: object, lane: int, *, as_hex: bool) -> str:
     if type(value) is not Block:
         return str(value)
     values = value.values
@@ -154,7 +158,7 @@ def _of_lane(value: Any, lane: int, *, as_hex: bool) -> str:
     return hex(int(values)) if as_hex else str(values)
 
 
-def device_assert(condition: Any, message: Any = "", mask: Any = None) -> None:
+def device_assert(condition: Operand, message: object = "", mask: Operand | None = None) -> None:
     """Raise unless the condition holds in every lane that is not masked off.
 
     Raises:
@@ -173,10 +177,9 @@ def device_assert(condition: Any, message: Any = "", mask: Any = None) -> None:
     rows: Any = np.atleast_1d(holds)
     per_program = rows.reshape(len(rows), -1).all(axis=1)
     ids = programs.ids[~per_program] if len(per_program) == len(programs) else programs.ids
-    shown = tuple(ids[:8].tolist())
-    text = f"device assertion failed in kernel '{programs.kernel}': {message}; program "
-    text += ", ".join(map(str, shown)) + (", ..." if len(ids) > 8 else "")
-    raise KernelAssertionError(text, shown)
+    text = f"device assertion failed in kernel '{programs.kernel}': {message}; "
+    text += programs_text(ids.tolist())
+    raise KernelAssertionError(text, tuple(ids[:MAX_SHOWN].tolist()))
 
 
 def debug_barrier() -> None:

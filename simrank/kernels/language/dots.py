@@ -8,9 +8,9 @@ import numpy as np
 
 from simrank.errors import UnsupportedError
 from simrank.kernels import machine
-from simrank.kernels.block import Block
 from simrank.kernels.language import numbers, shapes
-from simrank.kernels.types import (
+from simrank.kernels.values.block import Block
+from simrank.kernels.values.types import (
     ElementType,
     bfloat16,
     element_type,
@@ -25,19 +25,23 @@ from simrank.kernels.types import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    import triton.language as tl
+
+    from simrank.kernels.machine.arrays import Value
+
 _PRECISIONS = ("tf32", "tf32x3", "ieee", "bf16x3", "bf16x6")
 _INPUTS = (int8, uint8, float16, bfloat16, float32, float64)
 _LEAST_K = {8: 32, 16: 16, 32: 8, 64: 4}  # Of triton's NVIDIA backend; M and N may be 1.
 
 
 def dot(
-    input: Block,  # noqa: A002 - Triton's name
+    input: Block,
     other: Block,
-    acc: Any = None,
+    acc: Block | None = None,
     input_precision: str | None = None,
     allow_tf32: bool | None = None,
-    max_num_imprecise_acc: Any = None,
-    out_dtype: Any = None,
+    max_num_imprecise_acc: int | None = None,
+    out_dtype: tl.dtype | None = None,
 ) -> Block:
     """Return the product of two matrices, or of batches of them; see `tl.dot`.
 
@@ -65,14 +69,16 @@ def dot(
     shape = (*input.shape[:-1], other.shape[-1])
     if acc is not None:
         _check_accumulator(acc, shape, result, wanted)
-    found = _product(input, other, precision=str(input_precision).lower())
+    product = _product(input, other, precision=str(input_precision).lower())
     if acc is not None:
-        found = found + acc.values
-    _count(input, found)
-    return Block(found if result.round is None else result.round(found), result)
+        product = product + acc.values
+    _count(input, product)
+    return Block(result.rounded(product), result)
 
 
-def _of_more_dims(first: Block, second: Block, acc: Any, precision: str, out_dtype: Any) -> Block:
+def _of_more_dims(
+    first: Block, second: Block, acc: Block | None, precision: str, out_dtype: tl.dtype | None
+) -> Block:
     """Return a product of batches with several dims, as one batch."""
     ours, theirs = first.shape, second.shape
     if ours[:-2] != theirs[:-2]:
@@ -80,14 +86,14 @@ def _of_more_dims(first: Block, second: Block, acc: Any, precision: str, out_dty
     batch = int(np.prod(ours[:-2]))
     if acc is not None:
         acc = shapes.reshape(acc, (batch, ours[-2], theirs[-1]))
-    found = dot(
+    result = dot(
         shapes.reshape(first, (batch, *ours[-2:])),
         shapes.reshape(second, (batch, *theirs[-2:])),
         acc,
         precision,
         out_dtype=out_dtype,
     )
-    return shapes.reshape(found, (*ours[:-1], theirs[-1]))
+    return shapes.reshape(result, (*ours[:-1], theirs[-1]))
 
 
 def _is_fp8(element: ElementType) -> bool:
@@ -123,7 +129,7 @@ def _check_shapes(first: Block, second: Block) -> None:
         raise ValueError(f"Input shapes should have M >= 1, N >= 1 and K >= {least}")
 
 
-def _wanted(acc: Any, out_dtype: Any) -> ElementType:
+def _wanted(acc: Block | None, out_dtype: tl.dtype | None) -> ElementType:
     if out_dtype is not None:
         return element_type(out_dtype)
     return float32 if acc is None else acc.element
@@ -144,7 +150,7 @@ def _result(ours: ElementType, wanted: ElementType) -> ElementType:
 
 
 def _check_accumulator(
-    acc: Any, shape: tuple[int, ...], result: ElementType, wanted: ElementType
+    acc: Block, shape: tuple[int, ...], result: ElementType, wanted: ElementType
 ) -> None:
     if tuple(acc.shape) != shape:
         raise ValueError(f"expected accumulator shape {list(shape)}, got {list(acc.shape)}")
@@ -156,21 +162,23 @@ def _check_accumulator(
             )
 
 
-def _product(first: Block, second: Block, *, precision: str) -> Any:
+def _product(first: Block, second: Block, *, precision: str) -> Value:
     ours, theirs = first.values, second.values
     if first.element is int8:  # float64 holds products of 8-bit integers and their sums exactly.
-        return np.matmul(ours.astype(np.float64), theirs.astype(np.float64)).astype(np.int32)
+        exact: Value = np.matmul(ours.astype(np.float64), theirs.astype(np.float64))
+        return exact.astype(np.int32)
     options = machine.now().options
     if options.precision == "hardware" and first.element is float32 and precision == "tf32":
         ours, theirs = (numbers.to_tf32(v, truncates=True) for v in (ours, theirs))
-    return np.matmul(ours, theirs)
+    result: Value = np.matmul(ours, theirs)
+    return result
 
 
-def _count(first: Block, found: Any) -> None:
+def _count(first: Block, result: Value) -> None:
     programs = machine.now()
-    copies = len(programs) if len(found) == 1 else 1
-    num_flops = 2 * found.size * first.shape[-1] * copies
-    num_outputs = found.size // len(found)
+    copies = len(programs) if len(result) == 1 else 1
+    num_flops = 2 * result.size * first.shape[-1] * copies
+    num_outputs = result.size // len(result)
     programs.statistics.count_flops(first.element.name, num_flops, num_outputs)
 
 

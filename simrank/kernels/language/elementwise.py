@@ -7,25 +7,23 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import triton.language as tl
 
-from simrank.kernels import types
-from simrank.kernels.block import (
-    Block,
-    aligned,
-    as_block,
-    cast_to,
-    check_broadcast,
-)
 from simrank.kernels.language import special
-from simrank.kernels.operators import operands
-from simrank.kernels.types import ElementType, float32, float64, int1
+from simrank.kernels.values import types
+from simrank.kernels.values.block import Block, addresses, as_block, cast_to
+from simrank.kernels.values.broadcasting import aligned, check_broadcast, with_axes
+from simrank.kernels.values.operators import operands
+from simrank.kernels.values.types import ElementType, float32, float64, int1
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-Array = np.ndarray[Any, Any]
+    from simrank.kernels.machine.arrays import Array, Value
+    from simrank.kernels.values.block import Operand
 
 
-def _pair(first: Any, second: Any, *, divides: bool = False) -> tuple[Any, Any, ElementType]:
+def _pair(
+    first: Operand, second: Operand, *, divides: bool = False
+) -> tuple[Any, Any, ElementType]:
     """Return two operands ready to compute, whichever of them are numbers."""
     if type(first) is Block:
         return operands(first, second, divides=divides)
@@ -35,33 +33,35 @@ def _pair(first: Any, second: Any, *, divides: bool = False) -> tuple[Any, Any, 
     return operands(as_block(first), second, divides=divides)
 
 
-def _rounded(values: Any, element: ElementType) -> Block:
-    return Block(values if element.round is None else element.round(values), element)
+def _rounded(values: Value, element: ElementType) -> Block:
+    return Block(element.rounded(values), element)
 
 
-def add(x: Any, y: Any, sanitize_overflow: bool = True) -> Block:
+def add(x: Operand, y: Operand, sanitize_overflow: bool = True) -> Block:
     """Return x + y."""
     del sanitize_overflow
-    found: Block = as_block(x) + y
-    return found
+    result: Block = as_block(x) + y
+    return result
 
 
-def sub(x: Any, y: Any, sanitize_overflow: bool = True) -> Block:
+def sub(x: Operand, y: Operand, sanitize_overflow: bool = True) -> Block:
     """Return x - y."""
     del sanitize_overflow
-    found: Block = as_block(x) - y
-    return found
+    result: Block = as_block(x) - y
+    return result
 
 
-def mul(x: Any, y: Any, sanitize_overflow: bool = True) -> Block:
+def mul(x: Operand, y: Operand, sanitize_overflow: bool = True) -> Block:
     """Return x * y."""
     del sanitize_overflow
-    found: Block = as_block(x) * y
-    return found
+    result: Block = as_block(x) * y
+    return result
 
 
 def _extreme(ignoring: Callable[..., Any], propagating: Callable[..., Any]) -> Callable[..., Block]:
-    def choose(x: Any, y: Any, propagate_nan: Any = tl.PropagateNan.NONE) -> Block:
+    def choose(
+        x: Operand, y: Operand, propagate_nan: tl.PropagateNan = tl.PropagateNan.NONE
+    ) -> Block:
         ours, theirs, result = _pair(x, y)
         compute = propagating if propagate_nan == tl.PropagateNan.ALL else ignoring
         return Block(compute(ours, theirs), result)
@@ -73,30 +73,35 @@ minimum = _extreme(np.fmin, np.minimum)
 maximum = _extreme(np.fmax, np.maximum)
 
 
-def builtin_max(*args: Any, propagate_nan: Any = tl.PropagateNan.NONE) -> Any:
+def builtin_max(*args: Any, propagate_nan: tl.PropagateNan = tl.PropagateNan.NONE) -> Any:
     """Return the largest, as Python's `max` inside a kernel."""
     return _fold(max, maximum, args, propagate_nan)
 
 
-def builtin_min(*args: Any, propagate_nan: Any = tl.PropagateNan.NONE) -> Any:
+def builtin_min(*args: Any, propagate_nan: tl.PropagateNan = tl.PropagateNan.NONE) -> Any:
     """Return the smallest, as Python's `min` inside a kernel."""
     return _fold(min, minimum, args, propagate_nan)
 
 
 def _fold(
-    plain: Callable[..., Any], combine: Callable[..., Block], args: tuple[Any, ...], nan: Any
+    plain: Callable[..., Any],
+    combine: Callable[..., Block],
+    args: tuple[Any, ...],
+    nan: tl.PropagateNan,
 ) -> Any:
     if len(args) == 1 and isinstance(args[0], list | tuple):
         args = tuple(args[0])
     if not any(type(arg) is Block for arg in args):
         return plain(args)
-    found = args[0]
+    result = args[0]
     for arg in args[1:]:
-        found = combine(found, arg, propagate_nan=nan)
-    return found
+        result = combine(result, arg, propagate_nan=nan)
+    return result
 
 
-def clamp(x: Any, min: Any, max: Any, propagate_nan: Any = tl.PropagateNan.NONE) -> Block:  # noqa: A002
+def clamp(
+    x: Operand, min: Operand, max: Operand, propagate_nan: tl.PropagateNan = tl.PropagateNan.NONE
+) -> Block:
     """Return x limited to [min, max]; NaN becomes min unless it propagates."""
     block = as_block(x)
     if block.element.kind == "f" and propagate_nan != tl.PropagateNan.ALL:
@@ -104,7 +109,7 @@ def clamp(x: Any, min: Any, max: Any, propagate_nan: Any = tl.PropagateNan.NONE)
     return minimum(maximum(block, min, propagate_nan), max, propagate_nan)
 
 
-def where(condition: Any, x: Any, y: Any) -> Block:
+def where(condition: Operand, x: Operand, y: Operand) -> Block:
     """Return x where the condition holds, else y."""
     chosen = cast_to(as_block(condition), int1)
     first, second = as_block(x), as_block(y)
@@ -114,16 +119,14 @@ def where(condition: Any, x: Any, y: Any) -> Block:
     for block in (first, second):
         check_broadcast(chosen, block)
     num_axes = max(np.ndim(values) for values in (chosen.values, ours, theirs))
-    spread = [_with_axes(values, num_axes) for values in (chosen.values, ours, theirs)]
+    spread = [with_axes(values, num_axes) for values in (chosen.values, ours, theirs)]
     values = np.where(*spread)
     if num_axes == 0:
-        return Block(result.compute.type(values), result)
+        return Block(result.scalar(values), result)
     return Block(values.astype(result.compute, copy=False), result)
 
 
 def _where_pointers(chosen: Block, first: Block, second: Block) -> Block:
-    from simrank.kernels.block import addresses  # noqa: PLC0415 - rare
-
     if first.element is not second.element:
         raise TypeError(f"invalid operands of type {first.element} and {second.element}")
     base = first.base if first.base is second.base else None
@@ -131,22 +134,13 @@ def _where_pointers(chosen: Block, first: Block, second: Block) -> Block:
         (first.values, second.values) if base is not None else (addresses(first), addresses(second))
     )
     num_axes = max(np.ndim(values) for values in (chosen.values, ours, theirs))
-    values = np.where(*(_with_axes(v, num_axes) for v in (chosen.values, ours, theirs)))
-    if num_axes == 0:
-        values = np.int64(values)
-    return Block(values, first.element, base)
-
-
-def _with_axes(values: Any, num_axes: int) -> Any:
-    missing = num_axes - np.ndim(values)
-    if not missing or type(values) is not np.ndarray:
-        return values
-    return values.reshape(values.shape[:1] + (1,) * missing + values.shape[1:])
+    values = np.where(*(with_axes(v, num_axes) for v in (chosen.values, ours, theirs)))
+    return Block(values if num_axes else np.int64(values), first.element, base)
 
 
 def cast(
-    input: Any,  # noqa: A002 - Triton's name
-    dtype: Any,
+    input: Operand,
+    dtype: tl.dtype,
     fp_downcast_rounding: str | None = None,
     bitcast: bool = False,
 ) -> Block:
@@ -154,7 +148,7 @@ def cast(
     return as_block(input).to(dtype, fp_downcast_rounding, bitcast)
 
 
-def fma(x: Any, y: Any, z: Any) -> Block:
+def fma(x: Operand, y: Operand, z: Operand) -> Block:
     """Return x * y + z, rounded once."""
     ours, theirs, result = _pair(x, y)
     third = as_block(z)
@@ -162,9 +156,9 @@ def fma(x: Any, y: Any, z: Any) -> Block:
     wide = np.float64 if result.kind == "f" else result.compute
     one, other = aligned(ours, third.values)
     one, two = aligned(one, theirs)
-    found = fused(*(np.asarray(v).astype(wide) for v in (one, two, other)))
-    found = found.astype(result.compute)
-    return _rounded(found if found.ndim else found[()], result)
+    total = fused(*(np.asarray(v).astype(wide) for v in (one, two, other)))
+    total = total.astype(result.compute)
+    return _rounded(total if total.ndim else total[()], result)
 
 
 def fused(first: Array, second: Array, third: Array) -> Array:
@@ -183,8 +177,8 @@ def fused(first: Array, second: Array, third: Array) -> Array:
     total = product + third
     back = total - product
     lost = (product - (total - back)) + (third - back)
-    found = total + (lost + error)
-    return np.where(np.isfinite(found), found, total)
+    result = total + (lost + error)
+    return np.where(np.isfinite(result), result, total)
 
 
 def _upper(value: Array, split: float) -> Array:
@@ -192,7 +186,7 @@ def _upper(value: Array, split: float) -> Array:
     return scaled - (scaled - value)
 
 
-def fdiv(x: Any, y: Any, ieee_rounding: bool = False, approx: bool = False) -> Block:
+def fdiv(x: Operand, y: Operand, ieee_rounding: bool = False, approx: bool = False) -> Block:
     """Return x / y of floats."""
     if ieee_rounding and approx:
         raise ValueError("approx and ieee_rounding cannot both be True")
@@ -202,7 +196,7 @@ def fdiv(x: Any, y: Any, ieee_rounding: bool = False, approx: bool = False) -> B
     return _rounded(np.true_divide(ours, theirs), result)
 
 
-def div_rn(x: Any, y: Any) -> Block:
+def div_rn(x: Operand, y: Operand) -> Block:
     """Return x / y of fp32, rounded to nearest."""
     for block in (x, y):
         if type(block) is Block and block.element is not float32:
@@ -210,7 +204,7 @@ def div_rn(x: Any, y: Any) -> Block:
     return fdiv(x, y, ieee_rounding=True)
 
 
-def umulhi(x: Any, y: Any) -> Block:
+def umulhi(x: Operand, y: Operand) -> Block:
     """Return the upper half of the product of unsigned integers."""
     ours, theirs, result = _pair(x, y)
     if result.kind not in "iu" or result.bits not in (32, 64):
@@ -224,20 +218,21 @@ def umulhi(x: Any, y: Any) -> Block:
     return Block(high.astype(unsigned).view(result.compute), result)
 
 
-def _high_of_64(one: Any, other: Any) -> Any:
+def _high_of_64(one: Value, other: Value) -> Value:
     """Return the upper 64 bits of a product of two 64-bit numbers, by halves."""
     half, low = np.uint64(32), np.uint64(0xFFFF_FFFF)
     a, b, c, d = one >> half, one & low, other >> half, other & low
     middle = b * c + ((b * d) >> half)
     carry = (middle & low) + a * d
-    return a * c + (middle >> half) + (carry >> half)
+    result: Value = a * c + (middle >> half) + (carry >> half)
+    return result
 
 
 def _floating(name: str, compute: Callable[[Any], Any]) -> Callable[[Any], Block]:
     """Return a function that Triton has for fp32 and fp64 only, or for fp32 only."""
     elements = (float32,) if name.endswith("_rn") else (float32, float64)
 
-    def function(x: Any) -> Block:
+    def function(x: Operand) -> Block:
         block = as_block(x)
         element = block.element
         if element not in elements:
@@ -248,7 +243,7 @@ def _floating(name: str, compute: Callable[[Any], Any]) -> Callable[[Any], Block
     return function
 
 
-def absolute(x: Any) -> Block:
+def absolute(x: Operand) -> Block:
     """Return |x|."""
     block = as_block(x)
     if block.element.kind == "u":
@@ -258,12 +253,12 @@ def absolute(x: Any) -> Block:
     return Block(np.abs(block.values), block.element)
 
 
-def _hint(block: Any, values: Any) -> Any:
+def _hint(block: Operand, values: Value) -> Any:
     del values
     return block
 
 
-def expect_zero(x: Block, mask: Any) -> Block:
+def expect_zero(x: Block, mask: Operand) -> Block:
     """Return x with zero where the mask does not hold."""
     return where(mask, x, 0)
 

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from simrank.kernels import machine
-from simrank.kernels.block import Block, aligned, as_block, check_broadcast, to_integer
 from simrank.kernels.language.elementwise import fused
 from simrank.kernels.language.special import erf, erfinv, through_float64
-from simrank.kernels.types import (
+from simrank.kernels.values.block import Block, as_block, to_integer
+from simrank.kernels.values.broadcasting import aligned, check_broadcast
+from simrank.kernels.values.types import (
     ElementType,
     float32,
     float64,
@@ -26,9 +27,12 @@ from simrank.kernels.types import (
     uint32,
     uint64,
 )
+from simrank.units import PS_PER_NS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from simrank.kernels.machine.arrays import Value
 
     Compute = Callable[..., Any]
     Signatures = dict[tuple[ElementType, ...], ElementType]
@@ -53,8 +57,8 @@ def _function(name: str, signatures: Signatures, compute: Compute) -> Callable[.
             raise ValueError(f"libdevice.{name}: input arg type does not match. "
                              f"Expect one of {wanted}, got {given}")  # fmt: skip
         values = _broadcast(blocks)
-        found = compute(*values)
-        return Block(found.astype(result.compute, copy=False), result)
+        computed = compute(*values)
+        return Block(computed.astype(result.compute, copy=False), result)
 
     call.__name__ = name
     return call
@@ -72,46 +76,48 @@ def _floating(num_args: int, result: ElementType | None = None) -> Signatures:
     return {(t,) * num_args: result or t for t in _FLOATS}
 
 
-def _rounded_away(values: Any) -> Any:
+def _rounded_away(values: Value) -> Value:
     """Round halves away from zero, as C's `round`."""
-    return np.copysign(np.floor(np.abs(values) + values.dtype.type(0.5)), values)
+    result: Value = np.copysign(np.floor(np.abs(values) + values.dtype.type(0.5)), values)
+    return result
 
 
-def _fma(first: Any, second: Any, third: Any) -> Any:
+def _fma(first: Value, second: Value, third: Value) -> Value:
     return fused(*(v.astype(np.float64) for v in (first, second, third))).astype(first.dtype)
 
 
-def _power(base: Any, exponent: Any) -> Any:
+def _power(base: Value, exponent: Value) -> Value:
     if exponent.dtype.kind == "i":
         return np.power(base.astype(np.float64), exponent).astype(base.dtype)
     return np.power(base, exponent)
 
 
-def _leading_zeros(values: Any) -> Any:
+def _leading_zeros(values: Value) -> Value:
     bits = values.dtype.itemsize * 8
     left = values.view(np.dtype(f"u{values.dtype.itemsize}")).copy()
-    found = np.zeros(np.shape(values), np.int32)
+    result = np.zeros(np.shape(values), np.int32)
     step = bits // 2
     while step:  # Move the highest bit up by halves.
         is_clear = left < (left.dtype.type(1) << left.dtype.type(bits - step))
-        found = found + np.where(is_clear, step, 0)
+        result = result + np.where(is_clear, step, 0)
         left = np.where(is_clear, left << left.dtype.type(step), left).astype(left.dtype)
         step //= 2
-    return np.where(left == 0, bits, found)
+    return np.where(left == 0, bits, result)
 
 
-def _population(values: Any) -> Any:
-    return np.bitwise_count(values.view(np.dtype(f"u{values.dtype.itemsize}")))
+def _population(values: Value) -> Value:
+    result: Value = np.bitwise_count(values.view(np.dtype(f"u{values.dtype.itemsize}")))
+    return result
 
 
-def _first_set(values: Any) -> Any:
-    """Return the place of the lowest set bit, from 1; 0 where there is none."""
+def _first_set(values: Value) -> Value:
+    """Return the number of the lowest set bit, from 1; 0 where there is none."""
     lowest = values & -values
     bits = values.dtype.itemsize * 8
     return np.where(values == 0, 0, bits - _leading_zeros(lowest))
 
 
-def _reversed_bits(values: Any) -> Any:
+def _reversed_bits(values: Value) -> Value:
     size = values.dtype.itemsize
     raw = np.ascontiguousarray(values)[..., None].view(np.uint8)
     bits = np.unpackbits(raw, axis=-1)[..., ::-1]
@@ -119,7 +125,7 @@ def _reversed_bits(values: Any) -> Any:
     return packed.view(np.dtype(f"i{size}"))[..., 0]
 
 
-def _high_half(first: Any, second: Any) -> Any:
+def _high_half(first: Value, second: Value) -> Value:
     if first.dtype.itemsize == 4:
         wide = np.int64 if first.dtype.kind == "i" else np.uint64
         return (first.astype(wide) * second.astype(wide)) >> wide(32)
@@ -233,7 +239,7 @@ LIBDEVICE: dict[str, Callable[..., Any]] = {
 
 def globaltimer() -> Block:
     """Return the simulated time in nanoseconds, at which the launch began."""
-    return Block(np.int64(machine.now().device.engine.now_ps // 1000), int64)
+    return Block(np.int64(machine.now().device.engine.now_ps // PS_PER_NS), int64)
 
 
 def smid() -> Block:

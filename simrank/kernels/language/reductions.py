@@ -6,16 +6,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from simrank.kernels.block import Block, as_block, as_truth, cast_to
 from simrank.kernels.language.shapes import settled, with_program_axis
-from simrank.kernels.types import element_type, float32, int32, uint32
+from simrank.kernels.values.block import Block, as_block, as_truth, cast_to
+from simrank.kernels.values.types import element_type, float32, int32, uint32
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from typing import SupportsInt
 
-    from simrank.kernels.types import ElementType
+    import triton.language as tl
 
-Array = np.ndarray[Any, Any]
+    from simrank.kernels.machine.arrays import Array, Value
+    from simrank.kernels.values.block import Operand
+    from simrank.kernels.values.types import ElementType
 
 
 def _flat(block: Block) -> Array:
@@ -23,7 +26,7 @@ def _flat(block: Block) -> Array:
     return values.reshape(len(values), -1)
 
 
-def _axis(block: Block, axis: Any) -> int:
+def _axis(block: Block, axis: SupportsInt) -> int:
     """Return a dim as an axis of the values, behind the program axis.
 
     Raises:
@@ -35,38 +38,41 @@ def _axis(block: Block, axis: Any) -> int:
     return number % num_dims + 1
 
 
-def _along(block: Block, axis: Any) -> tuple[Array, int]:
+def _along(block: Block, axis: SupportsInt | None) -> tuple[Array, int]:
     """Return a block's values and the axis to go along; all dims as one where axis is None."""
     if axis is None:
         return _flat(block), 1
     return with_program_axis(block), _axis(block, axis)
 
 
-def _kept(found: Array, block: Block, axis: Any, *, keep_dims: bool) -> Any:
+def _kept(result: Array, block: Block, axis: SupportsInt | None, *, keep_dims: bool) -> Value:
     """Return reduced values in the shape that a reduction gives."""
     if not keep_dims:
-        return settled(found)
+        return settled(result)
     if axis is None:
-        return found.reshape((len(found),) + (1,) * len(block.shape))
-    return np.expand_dims(found, _axis(block, axis))
+        return result.reshape((len(result),) + (1,) * len(block.shape))
+    return np.expand_dims(result, _axis(block, axis))
 
 
 # ---- reductions that numpy has ----
 
 
-def sum_(input: Any, axis: Any = None, keep_dims: bool = False, dtype: Any = None) -> Block:  # noqa: A002
+def sum_(
+    input: Operand,
+    axis: SupportsInt | None = None,
+    keep_dims: bool = False,
+    dtype: tl.dtype | None = None,
+) -> Block:
     """Return the sum along a dim, rounded once."""
     block = as_block(input)
     element = _sum_type(block.element, dtype)
     block = cast_to(block, element)
     values, along = _along(block, axis)
-    found = values.sum(axis=along, dtype=element.compute)
-    if element.round is not None:
-        found = element.round(found)
-    return Block(_kept(found, block, axis, keep_dims=keep_dims), element)
+    result = values.sum(axis=along, dtype=element.compute)
+    return Block(_kept(element.rounded(result), block, axis, keep_dims=keep_dims), element)
 
 
-def _sum_type(own: ElementType, dtype: Any) -> ElementType:
+def _sum_type(own: ElementType, dtype: tl.dtype | None) -> ElementType:
     """Return the type of a sum: integers below 32 bits become 32 bits."""
     if dtype is not None:
         return element_type(dtype)
@@ -84,23 +90,23 @@ def _widened(block: Block) -> Block:
 
 def _extreme(ufunc: np.ufunc, choose: Callable[..., Any]) -> Callable[..., Any]:
     def extreme(
-        input: Any,  # noqa: A002 - Triton's name
-        axis: Any = None,
+        input: Operand,
+        axis: SupportsInt | None = None,
         return_indices: bool = False,
         return_indices_tie_break_left: bool = True,
         keep_dims: bool = False,
-    ) -> Any:
+    ) -> Block | tuple[Block, Block]:
         del return_indices_tie_break_left  # The left one is right either way.
         block = as_block(input) if return_indices else _widened(as_block(input))
         values, along = _along(block, axis)
-        found = Block(
+        result = Block(
             _kept(ufunc.reduce(values, axis=along), block, axis, keep_dims=keep_dims),
             block.element,
         )
         if not return_indices:
-            return found
-        places = choose(values, along).astype(np.int32)
-        return found, Block(_kept(places, block, axis, keep_dims=keep_dims), int32)
+            return result
+        indices = choose(values, along).astype(np.int32)
+        return result, Block(_kept(indices, block, axis, keep_dims=keep_dims), int32)
 
     return extreme
 
@@ -108,10 +114,11 @@ def _extreme(ufunc: np.ufunc, choose: Callable[..., Any]) -> Callable[..., Any]:
 def _argument(choose: np.ufunc | Callable[..., Any], worst: float) -> Callable[..., Any]:
     """Return what finds the first best element; NaN is never best unless all are."""
 
-    def find(values: Array, along: int) -> Any:
+    def find(values: Array, along: int) -> Value:
         if values.dtype.kind == "f":
             values = np.where(np.isnan(values), worst, values)
-        return choose(values, axis=along)
+        result: Value = choose(values, axis=along)
+        return result
 
     return find
 
@@ -122,26 +129,32 @@ max_ = _extreme(np.fmax, _first_largest)
 min_ = _extreme(np.fmin, _first_smallest)
 
 
-def argmax(input: Any, axis: Any, tie_break_left: bool = True, keep_dims: bool = False) -> Block:  # noqa: A002
+def argmax(
+    input: Operand, axis: SupportsInt | None, tie_break_left: bool = True, keep_dims: bool = False
+) -> Block:
     """Return where the largest element is, the leftmost of equal ones."""
-    found: Block = max_(input, axis, True, tie_break_left, keep_dims)[1]
-    return found
+    result: Block = max_(input, axis, True, tie_break_left, keep_dims)[1]
+    return result
 
 
-def argmin(input: Any, axis: Any, tie_break_left: bool = True, keep_dims: bool = False) -> Block:  # noqa: A002
+def argmin(
+    input: Operand, axis: SupportsInt | None, tie_break_left: bool = True, keep_dims: bool = False
+) -> Block:
     """Return where the smallest element is, the leftmost of equal ones."""
-    found: Block = min_(input, axis, True, tie_break_left, keep_dims)[1]
-    return found
+    result: Block = min_(input, axis, True, tie_break_left, keep_dims)[1]
+    return result
 
 
 def _bitwise(ufunc: np.ufunc, name: str) -> Callable[..., Block]:
-    def reduce_bits(input: Any, axis: Any = None, keep_dims: bool = False) -> Block:  # noqa: A002
+    def reduce_bits(
+        input: Operand, axis: SupportsInt | None = None, keep_dims: bool = False
+    ) -> Block:
         block = as_block(input)
         if block.element.kind not in "iub":
             raise ValueError(f"{name} only supported for integers")
         values, along = _along(block, axis)
-        found = ufunc.reduce(values, axis=along)
-        return Block(_kept(found, block, axis, keep_dims=keep_dims), block.element)
+        result = ufunc.reduce(values, axis=along)
+        return Block(_kept(result, block, axis, keep_dims=keep_dims), block.element)
 
     return reduce_bits
 
@@ -153,7 +166,12 @@ reduce_or = _bitwise(np.bitwise_or, "reduce_or")
 # ---- any combine function ----
 
 
-def reduce(input: Any, axis: Any, combine_fn: Any, keep_dims: bool = False) -> Any:  # noqa: A002
+def reduce(
+    input: Operand | Sequence[Operand],
+    axis: SupportsInt | None,
+    combine_fn: Callable[..., Any],
+    keep_dims: bool = False,
+) -> Any:
     """Return a reduction by any associative function, of one block or several together."""
     blocks = _together(input)
     parts = [_along(block, axis) for block in blocks]
@@ -166,14 +184,14 @@ def reduce(input: Any, axis: Any, combine_fn: Any, keep_dims: bool = False) -> A
         combined = _combined(combine_fn, left, right)
         values = [_spread(c, b) for c, b in zip(combined, left, strict=True)]
         elements = [c.element for c in combined]
-    found = [
+    result = [
         Block(_kept(v[:, 0], block, axis, keep_dims=keep_dims), e)
         for v, block, e in zip(values, blocks, elements, strict=True)
     ]
-    return tuple(found) if isinstance(input, tuple | list) else found[0]
+    return tuple(result) if isinstance(input, tuple | list) else result[0]
 
 
-def _together(input: Any) -> list[Block]:  # noqa: A002 - Triton's name
+def _together(input: Operand | Sequence[Operand]) -> list[Block]:
     if isinstance(input, tuple | list):
         blocks = [as_block(block) for block in input]
         shape = np.broadcast_shapes(*(block.shape for block in blocks))
@@ -184,12 +202,14 @@ def _together(input: Any) -> list[Block]:  # noqa: A002 - Triton's name
             )
             for b in blocks
         ]
-    return [as_block(input)]
+    return [as_block(input)]  # type: ignore[arg-type] # No tuple, so it is one.
 
 
-def _combined(combine_fn: Any, left: Sequence[Block], right: Sequence[Block]) -> list[Block]:
-    found = combine_fn(*left, *right)
-    return [as_block(f) for f in found] if isinstance(found, tuple | list) else [as_block(found)]
+def _combined(
+    combine_fn: Callable[..., Any], left: Sequence[Block], right: Sequence[Block]
+) -> list[Block]:
+    result = combine_fn(*left, *right)
+    return [as_block(f) for f in result] if isinstance(result, tuple | list) else [as_block(result)]
 
 
 def _spread(block: Block, like: Block) -> Array:
@@ -199,7 +219,12 @@ def _spread(block: Block, like: Block) -> Array:
     return np.broadcast_to(values, shape)
 
 
-def reduce_with_indices(input: Any, axis: Any, combine_fn: Any, keep_dims: bool = False) -> Any:  # noqa: A002
+def reduce_with_indices(
+    input: Operand,
+    axis: SupportsInt | None,
+    combine_fn: Callable[..., Any],
+    keep_dims: bool = False,
+) -> Any:
     """Return a reduction of values together with their positions."""
     block = as_block(input)
     if axis is None:
@@ -208,12 +233,17 @@ def reduce_with_indices(input: Any, axis: Any, combine_fn: Any, keep_dims: bool 
     along = _axis(block, axis)
     shape = [1] * block.values.ndim
     shape[along] = block.values.shape[along]
-    places = np.arange(shape[along], dtype=np.int32).reshape(shape)
-    places = np.broadcast_to(places, (1, *block.values.shape[1:]))
-    return reduce((block, Block(places, int32)), axis, combine_fn, keep_dims)
+    indices = np.arange(shape[along], dtype=np.int32).reshape(shape)
+    indices = np.broadcast_to(indices, (1, *block.values.shape[1:]))
+    return reduce((block, Block(indices, int32)), axis, combine_fn, keep_dims)
 
 
-def associative_scan(input: Any, axis: Any, combine_fn: Any, reverse: bool = False) -> Any:  # noqa: A002
+def associative_scan(
+    input: Operand | Sequence[Operand],
+    axis: SupportsInt,
+    combine_fn: Callable[..., Any],
+    reverse: bool = False,
+) -> Any:
     """Return a scan by any associative function (Hillis and Steele, 1986)."""
     blocks = _together(input)
     along = _axis(blocks[0], axis)
@@ -233,8 +263,8 @@ def associative_scan(input: Any, axis: Any, combine_fn: Any, reverse: bool = Fal
         step *= 2
     if reverse:
         values = [v[:, ::-1] for v in values]
-    found = [Block(np.moveaxis(v, 1, along), e) for v, e in zip(values, elements, strict=True)]
-    return tuple(found) if isinstance(input, tuple | list) else found[0]
+    result = [Block(np.moveaxis(v, 1, along), e) for v, e in zip(values, elements, strict=True)]
+    return tuple(result) if isinstance(input, tuple | list) else result[0]
 
 
 def _for_programs(values: Array, num_programs: int) -> Array:
@@ -242,16 +272,17 @@ def _for_programs(values: Array, num_programs: int) -> Array:
 
 
 def _cumulative(ufunc: np.ufunc) -> Callable[..., Block]:
-    def scan(input: Any, axis: int = 0, reverse: bool = False, dtype: Any = None) -> Block:  # noqa: A002
+    def scan(
+        input: Operand, axis: int = 0, reverse: bool = False, dtype: tl.dtype | None = None
+    ) -> Block:
         block = as_block(input)
         element = _sum_type(block.element, dtype)
         block = cast_to(block, element)
         along = _axis(block, axis)
         values = np.flip(block.values, along) if reverse else block.values
-        found = ufunc.accumulate(values, axis=along, dtype=element.compute)
-        if element.round is not None:
-            found = element.round(found)
-        return Block(np.flip(found, along) if reverse else found, element)
+        result = ufunc.accumulate(values, axis=along, dtype=element.compute)
+        result = element.rounded(result)
+        return Block(np.flip(result, along) if reverse else result, element)
 
     return scan
 
@@ -259,14 +290,16 @@ def _cumulative(ufunc: np.ufunc) -> Callable[..., Block]:
 # ---- order ----
 
 
-def sort(x: Block, dim: Any = None, descending: Any = False) -> Block:
+def sort(x: Block, dim: SupportsInt | None = None, descending: bool = False) -> Block:
     """Return a block sorted along its last dim."""
     along = _last_dim(x, dim, "sort")
     values = np.sort(x.values, axis=along)
     return Block(np.flip(values, along) if descending else values, x.element)
 
 
-def topk(x: Block, k: Any, dim: Any = None, descending: Any = True) -> Block:
+def topk(
+    x: Block, k: SupportsInt, dim: SupportsInt | None = None, descending: bool = True
+) -> Block:
     """Return the k largest (or smallest) elements along the last dim, the most extreme first."""
     along = _last_dim(x, dim, "topk")
     size = int(k)
@@ -283,7 +316,7 @@ def topk(x: Block, k: Any, dim: Any = None, descending: Any = True) -> Block:
     return Block(np.take(values, np.arange(size), axis=along), x.element)
 
 
-def _last_dim(x: Block, dim: Any, name: str) -> int:
+def _last_dim(x: Block, dim: SupportsInt | None, name: str) -> int:
     num_dims = len(x.shape)
     if dim is not None and int(dim) % num_dims != num_dims - 1:
         raise AssertionError(
@@ -292,13 +325,13 @@ def _last_dim(x: Block, dim: Any, name: str) -> int:
     return num_dims
 
 
-def flip(x: Block, dim: Any = None) -> Block:
+def flip(x: Block, dim: SupportsInt | None = None) -> Block:
     """Return a block in reverse along a dim."""
     along = len(x.shape) if dim is None else _axis(x, dim)
     return Block(np.flip(x.values, along), x.element)
 
 
-def histogram(input: Block, num_bins: Any, mask: Any = None) -> Block:  # noqa: A002
+def histogram(input: Block, num_bins: SupportsInt, mask: Operand | None = None) -> Block:
     """Return how often each number from 0 to num_bins - 1 occurs."""
     if len(input.shape) != 1:
         raise ValueError("histogram only supports 1D input")
@@ -312,24 +345,24 @@ def histogram(input: Block, num_bins: Any, mask: Any = None) -> Block:  # noqa: 
         values = np.broadcast_to(values, counted.shape)
     rows = np.arange(len(values))[:, None] * num_bins
     flat = (np.where(counted, values, 0) + rows)[counted]
-    found = np.bincount(flat, minlength=len(values) * num_bins)
-    return Block(found.reshape(len(values), num_bins).astype(np.int32), int32)
+    result = np.bincount(flat, minlength=len(values) * num_bins)
+    return Block(result.reshape(len(values), num_bins).astype(np.int32), int32)
 
 
-def gather(src: Block, index: Block, axis: Any) -> Block:
+def gather(src: Block, index: Block, axis: SupportsInt) -> Block:
     """Return elements of a block picked along a dim by another block."""
     if index.element.kind not in "iu":
         raise ValueError("index must be an integer tensor")
     along = _axis(src, axis)
-    values, places = src.values, index.values.astype(np.int64)
+    values, indices = src.values, index.values.astype(np.int64)
     size = values.shape[along]
-    if places.size and (places.min() < 0 or places.max() >= size):
+    if indices.size and (indices.min() < 0 or indices.max() >= size):
         raise ValueError(f"gather: an index is outside of 0 to {size - 1}")
-    programs = max(len(values), len(places))
-    found = np.take_along_axis(
-        _for_programs(values, programs), _for_programs(places, programs), axis=along
+    programs = max(len(values), len(indices))
+    result = np.take_along_axis(
+        _for_programs(values, programs), _for_programs(indices, programs), axis=along
     )
-    return Block(found, src.element)
+    return Block(result, src.element)
 
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {

@@ -8,28 +8,24 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from simrank.kernels import machine
-from simrank.kernels.block import (
-    MAX_NUMEL,
-    Block,
-    addresses,
-    aligned,
-    as_block,
-    cast_to,
-    check_broadcast,
-    constant,
-)
-from simrank.kernels.types import element_type, int32
+from simrank.kernels.values.block import Block, addresses, as_block, cast_to, constant
+from simrank.kernels.values.broadcasting import MAX_NUMEL, aligned, check_broadcast, with_axes
+from simrank.kernels.values.types import element_type, int32
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-Array = np.ndarray[Any, Any]
+    import triton.language as tl
+
+    from simrank.kernels.machine.arrays import Array, Value
+    from simrank.kernels.values.block import Operand
 
 
-def settled(values: Any) -> Any:
+def settled(values: Value) -> Value:
     """Return values, as a numpy scalar if they are one scalar that all programs share."""
     if values.ndim == 1 and len(values) == 1:
-        return values[0]
+        result: Value = values[0]
+        return result
     return values
 
 
@@ -42,7 +38,7 @@ def with_program_axis(block: Block) -> Array:
     return lifted
 
 
-def as_dims(shape: Any) -> tuple[int, ...]:
+def as_dims(shape: Sequence[Any]) -> tuple[int, ...]:
     """Return a shape that a kernel wrote, checked as the compiler checks it.
 
     Raises:
@@ -63,14 +59,10 @@ def as_dims(shape: Any) -> tuple[int, ...]:
 
 def program_id(axis: int) -> Block:
     """Return the id of this program along an axis."""
-    programs = machine.now()
     axis = int(axis)
     if not 0 <= axis <= 2:
         raise ValueError(f"program_id axis must be 0, 1, or 2 but got {axis}")
-    found = programs.program_ids[axis]
-    if found is None:
-        found = programs.program_ids[axis] = Block(programs.axis_ids(axis), int32)
-    return found
+    return Block(machine.now().program_id(axis), int32)
 
 
 def num_programs(axis: int) -> Block:
@@ -98,7 +90,7 @@ def arange(start: Any, end: Any) -> Block:
     return Block(_arange(start, end), int32)
 
 
-def full(shape: Any, value: Any, dtype: Any) -> Block:
+def full(shape: Sequence[Any], value: Operand, dtype: tl.dtype) -> Block:
     """Return a block filled with a number, or with a scalar block."""
     element = element_type(dtype)
     dims = as_dims(shape)
@@ -112,7 +104,7 @@ def full(shape: Any, value: Any, dtype: Any) -> Block:
     return Block(filled, element)
 
 
-def broadcast(first: Any, second: Any) -> tuple[Block, Block]:
+def broadcast(first: Operand, second: Operand) -> tuple[Block, Block]:
     """Return two blocks in their common shape."""
     first, second = as_block(first), as_block(second)
     check_broadcast(first, second)
@@ -120,7 +112,7 @@ def broadcast(first: Any, second: Any) -> tuple[Block, Block]:
     return broadcast_to(first, shape), broadcast_to(second, shape)
 
 
-def broadcast_to(block: Any, *shape: Any) -> Block:
+def broadcast_to(block: Operand, *shape: Any) -> Block:
     """Return a block in a larger shape."""
     given: Block = as_block(block)
     if len(shape) == 1 and isinstance(shape[0], list | tuple):
@@ -137,28 +129,27 @@ def broadcast_to(block: Any, *shape: Any) -> Block:
                 f"Cannot broadcast, the expanded size of the tensor ({wanted}) must match the "
                 f"existing size ({size}) at non-singleton dimension"
             )
-    values = with_program_axis(given)
-    values = values.reshape(values.shape[:1] + (1,) * (len(dims) - len(own)) + values.shape[1:])
+    values = with_axes(with_program_axis(given), len(dims) + 1)
     return Block(np.broadcast_to(values, (len(values), *dims)), given.element, given.base)
 
 
-def expand_dims(block: Any, axis: Any) -> Block:
+def expand_dims(block: Operand, axis: Any) -> Block:
     """Return a block with further dims of size 1."""
     block = as_block(block)
     axes = [int(a) for a in axis] if isinstance(axis, list | tuple) else [int(axis)]
     values = with_program_axis(block)
     num_dims = values.ndim - 1 + len(axes)
-    places = sorted(a % num_dims if -num_dims <= a < num_dims else -1 for a in axes)
-    if -1 in places:
+    dims = sorted(a % num_dims if -num_dims <= a < num_dims else -1 for a in axes)
+    if -1 in dims:
         raise ValueError(f"invalid axis {axis}. Expected {-num_dims} <= axis < {num_dims}")
-    if len(set(places)) != len(places):
+    if len(set(dims)) != len(dims):
         raise ValueError(f"expand_dims received duplicate axes: {axis}")
-    for place in places:
-        values = np.expand_dims(values, place + 1)
+    for dim in dims:
+        values = np.expand_dims(values, dim + 1)
     return Block(values, block.element, block.base)
 
 
-def reshape(block: Any, *shape: Any, can_reorder: bool = False) -> Block:
+def reshape(block: Operand, *shape: Any, can_reorder: bool = False) -> Block:
     """Return a block's elements, in row-major order, in another shape."""
     del can_reorder
     block = as_block(block)
@@ -199,7 +190,7 @@ def trans(block: Block, *dims: Any) -> Block:
     return permute(block, *dims)
 
 
-def join(first: Any, second: Any) -> Block:
+def join(first: Operand, second: Operand) -> Block:
     """Return two blocks side by side in a new last dim."""
     first, second = _of_one_base(*broadcast(first, second))
     one, other = aligned(with_program_axis(first), with_program_axis(second))
@@ -247,14 +238,9 @@ def cat(first: Block, second: Block, can_reorder: bool = False, dim: int = 0) ->
     return Block(np.concatenate(parts, axis=int(dim) + 1), first.element, first.base)
 
 
-def to_tensor(value: Any) -> Block:
+def to_tensor(value: Operand) -> Block:
     """Return a number as a scalar."""
     return as_block(value)
-
-
-def shape_of(sizes: Sequence[Any]) -> tuple[int, ...]:
-    """Return sizes that a kernel passes at run time as integers."""
-    return tuple(int(size) for size in sizes)
 
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {

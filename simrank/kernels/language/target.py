@@ -7,25 +7,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from triton.backends.compiler import GPUTarget
-
 from simrank.kernels import machine
+from simrank.kernels.compiler.targets import nvidia_target_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_CAPABILITIES = (("V100", 70), ("A100", 80), ("H100", 90), ("H200", 90), ("B200", 100))
-_WARP_SIZE = 32
-
-
-def _capability() -> int:
-    name = machine.now().device.spec.name.upper()
-    return next((found for part, found in _CAPABILITIES if part in name), 90)
+    from triton.backends.compiler import GPUTarget
 
 
 def current_target() -> GPUTarget:
     """Return the target that the kernel would be compiled for."""
-    return GPUTarget("cuda", _capability(), _WARP_SIZE)
+    return nvidia_target_of(machine.now().device.spec)
 
 
 def is_cuda() -> bool:
@@ -35,7 +28,7 @@ def is_cuda() -> bool:
 
 def cuda_capability_geq(major: int, minor: int = 0) -> bool:
     """Whether the device has at least this compute capability."""
-    return _capability() >= major * 10 + minor
+    return int(current_target().arch) >= major * 10 + minor
 
 
 def _is_other() -> bool:

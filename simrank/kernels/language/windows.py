@@ -10,14 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from simrank.errors import UnsupportedError
 from simrank.kernels import memory
-from simrank.kernels.block import Block, Shape, as_block, cast_to, constant
-from simrank.kernels.language import numbers, shapes
-from simrank.kernels.types import ElementType, float32, int32, int64, pointer_to
+from simrank.kernels.language import atomics, numbers, shapes
+from simrank.kernels.values.block import Block, Shape, as_block, cast_to, constant
+from simrank.kernels.values.types import ElementType, float32, int32, int64, pointer_to
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    import triton.language as tl
+
+    from simrank.kernels.values.block import Operand
 
 _PADDINGS = ("", "zero", "nan")
 _MOST_DIMS = 5
@@ -33,7 +36,13 @@ class Window:
         block_shape: Shape of what is loaded and stored.
     """
 
-    def __init__(self, base: Block, sizes: Any, strides: Any, block_shape: Any) -> None:
+    def __init__(
+        self,
+        base: Block,
+        sizes: Sequence[Operand],
+        strides: Sequence[Operand],
+        block_shape: Sequence[Operand],
+    ) -> None:
         self.base = base
         self.sizes = [_scalar(size, int64) for size in sizes]
         self.strides = [_scalar(stride, int64) for stride in strides]
@@ -44,7 +53,7 @@ class Window:
         """Return the type of the elements."""
         return memory.pointee(self.base)
 
-    def places(self, offsets: Sequence[Any], checked: Sequence[int]) -> tuple[Block, Any]:
+    def targets(self, offsets: Sequence[Any], checked: Sequence[int]) -> tuple[Block, Any]:
         """Return pointers to a block of the tensor, and which lanes lie inside the tensor.
 
         Args:
@@ -55,7 +64,7 @@ class Window:
             Pointers, and a mask; None where nothing is checked.
         """
         pointer: Any = self.base
-        inside: Any = None
+        inside: Block | None = None
         num_dims = len(self.block_shape)
         for dim, size in enumerate(self.block_shape):
             lanes = shapes.arange(0, size) if size > 1 else shapes.full((1,), 0, int32)
@@ -68,14 +77,14 @@ class Window:
         return pointer, inside
 
 
-def _scalar(value: Any, element: ElementType) -> Block:
+def _scalar(value: Operand, element: ElementType) -> Block:
     block = as_block(value)
     if block.shape or block.element.kind not in "iub":
         raise ValueError("Expected an integer scalar type in shape/strides/offsets")
     return cast_to(block, element)
 
 
-def _padding(option: str, element: ElementType) -> Any:
+def _padding(option: str, element: ElementType) -> Block:
     """Return what stands for elements outside of the tensor.
 
     Raises:
@@ -99,9 +108,9 @@ class Descriptor(Window):
     def __init__(
         self,
         base: Block,
-        sizes: Any,
-        strides: Any,
-        block_shape: Any,
+        sizes: Sequence[Operand],
+        strides: Sequence[Operand],
+        block_shape: Sequence[Operand],
         padding: str,
         *,
         rounds_to_tf32: bool = False,
@@ -111,7 +120,7 @@ class Descriptor(Window):
         self._rounds_to_tf32 = rounds_to_tf32
 
     @property
-    def dtype(self) -> Any:
+    def dtype(self) -> tl.dtype:
         """Return Triton's type of the elements."""
         return self.element.triton
 
@@ -120,7 +129,7 @@ class Descriptor(Window):
         """Return the sizes of the tensor."""
         return [cast_to(size, int32) for size in self.sizes]
 
-    def _lanes(self, offsets: Any) -> tuple[Block, Block]:
+    def _lanes(self, offsets: Sequence[Operand]) -> tuple[Block, Block]:
         num_dims = len(self.block_shape)
         if len(offsets) != num_dims:
             raise ValueError(f"expected {num_dims} offsets, but got {len(offsets)}")
@@ -129,17 +138,17 @@ class Descriptor(Window):
                 raise ValueError(
                     "Expected a 32-bit integer; add a `.to(tl.int32)` to convert the value"
                 )
-        return self.places(offsets, range(num_dims))
+        return self.targets(offsets, range(num_dims))
 
-    def load(self, offsets: Any) -> Block:
+    def load(self, offsets: Sequence[Operand]) -> Block:
         """Return the block at some offsets."""
         pointer, inside = self._lanes(offsets)
         return self._arrived(memory.load(pointer, inside, self._fill))
 
-    def _arrived(self, found: Block) -> Block:
+    def _arrived(self, result: Block) -> Block:
         if self._rounds_to_tf32:
-            return Block(numbers.to_tf32(found.values), float32)
-        return found
+            return Block(numbers.to_tf32(result.values), float32)
+        return result
 
     def _stored(self, value: Block) -> Block:
         if value.shape != self.block_shape:
@@ -148,23 +157,23 @@ class Descriptor(Window):
             )
         return cast_to(value, self.element)
 
-    def store(self, offsets: Any, value: Block) -> None:
+    def store(self, offsets: Sequence[Operand], value: Block) -> None:
         """Write a block at some offsets."""
         stored = self._stored(value)
         pointer, inside = self._lanes(offsets)
         memory.store(pointer, stored, inside)
 
-    def gather(self, rows: Block, column: Any) -> Block:
+    def gather(self, rows: Block, column: Operand) -> Block:
         """Return rows of a matrix, from a column on."""
         pointer, inside = self._rows(rows, column, "gather")
         return self._arrived(memory.load(pointer, inside, self._fill))
 
-    def scatter(self, value: Block, rows: Block, column: Any) -> None:
+    def scatter(self, value: Block, rows: Block, column: Operand) -> None:
         """Write rows of a matrix, from a column on."""
         pointer, inside = self._rows(rows, column, "scatter")
         memory.store(pointer, cast_to(value, self.element), inside)
 
-    def _rows(self, rows: Block, column: Any, what: str) -> tuple[Block, Block]:
+    def _rows(self, rows: Block, column: Operand, what: str) -> tuple[Block, Block]:
         shown = list(self.block_shape)
         if len(shown) != 2:
             raise ValueError(f"descriptor must be 2D, but got {shown}")
@@ -190,18 +199,14 @@ class Descriptor(Window):
         inside = (row >= 0) & (row < self.sizes[0]) & (index >= 0) & (index < self.sizes[1])
         return self.base + row * self.strides[0] + index * self.strides[1], inside
 
-    def _reduce(self, name: str, offsets: Any, value: Block) -> None:
-        from simrank.kernels.language import CORE  # noqa: PLC0415 - it lists this module
-
-        if name not in CORE:
-            raise UnsupportedError(f"tl.tensor_descriptor.{name} is not supported")
+    def _reduce(self, name: str, offsets: Sequence[Operand], value: Block) -> None:
         stored = self._stored(value)
         pointer, inside = self._lanes(offsets)
-        CORE[name](pointer, stored, mask=inside, wants_old=False)
+        atomics.FUNCTIONS[name](pointer, stored, mask=inside, wants_old=False)
 
 
 def _reduction(name: str) -> Callable[[Descriptor, Any, Block], None]:
-    def method(self: Descriptor, offsets: Any, value: Block) -> None:
+    def method(self: Descriptor, offsets: Sequence[Operand], value: Block) -> None:
         self._reduce(name, offsets, value)
 
     return method
@@ -212,7 +217,11 @@ for _name in ("add", "min", "max", "and", "or", "xor"):
 
 
 def make_tensor_descriptor(
-    base: Block, shape: Any, strides: Any, block_shape: Any, padding_option: str = "zero"
+    base: Block,
+    shape: Sequence[Operand],
+    strides: Sequence[Operand],
+    block_shape: Sequence[Operand],
+    padding_option: str = "zero",
 ) -> Descriptor:
     """Return a descriptor of a tensor in memory; see `tl.make_tensor_descriptor`.
 
@@ -243,13 +252,13 @@ def make_tensor_descriptor(
     return Descriptor(base, shape, strides, block_shape, padding_option)
 
 
-def _is_one(stride: Any) -> bool:
+def _is_one(stride: Operand) -> bool:
     """Whether a stride is 1: an argument of 1 is a constant to the compiler too."""
     values = stride.values if type(stride) is Block else stride
     return type(values) is not np.ndarray and int(values) == 1
 
 
-def _check_aligned(stride: Any, itemsize: int) -> None:
+def _check_aligned(stride: Operand, itemsize: int) -> None:
     values = stride.values if type(stride) is Block else stride
     if type(values) is not np.ndarray and int(values) * itemsize % 16:
         raise ValueError(
@@ -270,12 +279,12 @@ def of_host(descriptor: Any, base: Block) -> Descriptor:
     )
 
 
-def load_tensor_descriptor(desc: Descriptor, offsets: Any) -> Block:
+def load_tensor_descriptor(desc: Descriptor, offsets: Sequence[Operand]) -> Block:
     """Return the block of a descriptor at some offsets."""
     return desc.load(offsets)
 
 
-def store_tensor_descriptor(desc: Descriptor, offsets: Any, value: Block) -> None:
+def store_tensor_descriptor(desc: Descriptor, offsets: Sequence[Operand], value: Block) -> None:
     """Write a block of a descriptor at some offsets."""
     desc.store(offsets, value)
 
@@ -291,7 +300,12 @@ class BlockPointer(Window):
     """
 
     def __init__(
-        self, base: Block, sizes: Any, strides: Any, offsets: Any, block_shape: Any
+        self,
+        base: Block,
+        sizes: Sequence[Operand],
+        strides: Sequence[Operand],
+        offsets: Sequence[Operand],
+        block_shape: Sequence[Operand],
     ) -> None:
         super().__init__(base, sizes, strides, block_shape)
         self.offsets = [_scalar(offset, int64) for offset in offsets]
@@ -302,11 +316,11 @@ class BlockPointer(Window):
         return self.block_shape
 
     @property
-    def dtype(self) -> Any:
+    def dtype(self) -> tl.dtype:
         """Return Triton's type: a pointer to the elements."""
         return pointer_to(self.element).triton
 
-    def advance(self, offsets: Any) -> BlockPointer:
+    def advance(self, offsets: Sequence[Operand]) -> BlockPointer:
         """Return a window that is moved by some elements."""
         if len(offsets) != len(self.offsets):
             raise ValueError(f"expected {len(self.offsets)} offsets, but got {len(offsets)}")
@@ -328,19 +342,24 @@ class BlockPointer(Window):
 
     def load_block(self, boundary_check: Any, padding_option: str) -> Block:
         """Return the block, padded in the dims that are checked."""
-        pointer, inside = self.places(self.offsets, self._checked(boundary_check))
+        pointer, inside = self.targets(self.offsets, self._checked(boundary_check))
         fill = _padding(padding_option, self.element)
         return memory.load(pointer, inside, None if inside is None else fill)
 
-    def store_block(self, value: Any, boundary_check: Any) -> None:
+    def store_block(self, value: Operand, boundary_check: Any) -> None:
         """Write the block, without what is outside in the dims that are checked."""
-        pointer, inside = self.places(self.offsets, self._checked(boundary_check))
+        pointer, inside = self.targets(self.offsets, self._checked(boundary_check))
         stored = shapes.broadcast_to(as_block(value), self.block_shape)
         memory.store(pointer, stored, inside)
 
 
 def make_block_ptr(
-    base: Block, shape: Any, strides: Any, offsets: Any, block_shape: Any, order: Any
+    base: Block,
+    shape: Sequence[Operand],
+    strides: Sequence[Operand],
+    offsets: Sequence[Operand],
+    block_shape: Sequence[Operand],
+    order: Sequence[int],
 ) -> BlockPointer:
     """Return a block pointer; triton 3.9 has no more of them, kernels for 3.8 do.
 
@@ -357,7 +376,7 @@ def make_block_ptr(
     return BlockPointer(base, shape, strides, offsets, block_shape)
 
 
-def advance(base: BlockPointer, offsets: Any) -> BlockPointer:
+def advance(base: BlockPointer, offsets: Sequence[Operand]) -> BlockPointer:
     """Return a block pointer that is moved by some elements."""
     return base.advance(offsets)
 

@@ -8,25 +8,24 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from simrank.errors import SimrankError, UnsupportedError
-from simrank.kernels import illegal, machine, memory, types
-from simrank.kernels.block import Block
-from simrank.kernels.language.atomics import (
-    Order,
-    modify,
-    replaced,
-    swap_if_equal,
-    unchanged,
-)
+from simrank.kernels import machine, memory
+from simrank.kernels.machine import Order
+from simrank.kernels.machine.listing import programs_text
+from simrank.kernels.memory import illegal
+from simrank.kernels.memory.atomics import modify, replaced, swap_if_equal, unchanged
 from simrank.kernels.ptx.compute import TYPES, bits_of, read_as
+from simrank.kernels.values import types
+from simrank.kernels.values.block import Block
+from simrank.units import PS_PER_NS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from simrank.kernels.machine.arrays import Array, Value
     from simrank.kernels.ptx.parse import Instruction, Operand
     from simrank.kernels.ptx.run import Lanes
-    from simrank.kernels.types import ElementType
+    from simrank.kernels.values.types import ElementType
 
-Array = np.ndarray[Any, Any]
 _ELEMENTS: dict[str, ElementType] = {
     "b8": types.uint8, "u8": types.uint8, "s8": types.int8, "b16": types.uint16,
     "u16": types.uint16, "s16": types.int16, "b32": types.uint32, "u32": types.uint32,
@@ -34,7 +33,7 @@ _ELEMENTS: dict[str, ElementType] = {
     "f16": types.float16, "bf16": types.bfloat16, "f32": types.float32, "f64": types.float64,
 }  # fmt: skip
 _SEMS = ("relaxed", "acquire", "release", "acq_rel", "volatile", "weak", "mmio")
-_SCOPES = {"sys": "sys", "gpu": "gpu", "cta": "cta", "cluster": "gpu"}
+SCOPES = {"sys": "sys", "gpu": "gpu", "cta": "cta", "cluster": "gpu"}
 _WIDTHS = {"v2": 2, "v4": 4, "v8": 8}
 # What says how an access is cached; it changes no value.
 _HINTS = {
@@ -65,8 +64,8 @@ class _Access:
         for part in instruction.opcode[1:-1]:
             if part in _SEMS:
                 self.sem = part
-            elif part in _SCOPES:
-                self.scope = _SCOPES[part]
+            elif part in SCOPES:
+                self.scope = SCOPES[part]
             elif part in _WIDTHS:
                 self.width = _WIDTHS[part]
             elif is_atomic and part in _ATOMICS:
@@ -97,14 +96,14 @@ def _pointer(
         IllegalAccessError: A vector does not lie at a multiple of its size.
     """
     if len(machine.now()) > 1:
-        raise memory.PublishedError
+        raise machine.PublishedError
     address = operand.parts[0] if operand.kind == "memory" else operand
-    places = lanes_of.read(address, "b64", lanes).view(np.int64) + int(operand.value)
+    addresses = lanes_of.read(address, "b64", lanes).view(np.int64) + int(operand.value)
     if width > 1:
-        illegal.check_vectors(machine.now(), places, access.element, width)
+        illegal.check_vectors(machine.now(), addresses, access.element, width)
         offsets = np.arange(width, dtype=np.int64) * access.element.itemsize
-        places = places[:, None] + offsets
-    return Block(places.reshape(1, -1), types.pointer_to(access.element))
+        addresses = addresses[:, None] + offsets
+    return Block(addresses.reshape(1, -1), types.pointer_to(access.element))
 
 
 def _block(lanes_of: Lanes, operand: Operand, access: _Access, lanes: Array) -> Block:
@@ -113,12 +112,12 @@ def _block(lanes_of: Lanes, operand: Operand, access: _Access, lanes: Array) -> 
     return Block(values.reshape(1, -1), access.element)
 
 
-def _keep(lanes_of: Lanes, operand: Operand, access: _Access, found: Block, lanes: Array) -> None:
-    values = np.broadcast_to(np.asarray(found.values).reshape(-1), (len(lanes),))
+def _keep(lanes_of: Lanes, operand: Operand, access: _Access, result: Block, lanes: Array) -> None:
+    values = np.broadcast_to(np.asarray(result.values).reshape(-1), (len(lanes),))
     lanes_of.write(operand, access.kind, bits_of(values, access.kind), lanes)
 
 
-def _parts(operand: Operand) -> tuple[Operand, ...]:
+def registers_of(operand: Operand) -> tuple[Operand, ...]:
     """Return the registers of an access: several of a vector."""
     return operand.parts if operand.kind == "vector" else (operand,)
 
@@ -126,16 +125,16 @@ def _parts(operand: Operand) -> tuple[Operand, ...]:
 def _load(lanes_of: Lanes, instruction: Instruction, lanes: Array) -> None:
     """Load all elements of a vector at once: protocols have a flag beside the data."""
     access = _access(instruction)
-    target, place = instruction.operands[:2]
-    parts = _parts(target)
+    target, address = instruction.operands[:2]
+    parts = registers_of(target)
     # In a loop every load is a poll: assembly is never hoisted out of it.
     is_poll = access.sem not in ("", "weak") or lanes_of.snippet.loops
-    pointer = _pointer(lanes_of, place, access, lanes, len(parts))
+    pointer = _pointer(lanes_of, address, access, lanes, len(parts))
     if is_poll:
-        found = modify(pointer, [], None, access.order(), unchanged)
+        result = modify(pointer, [], None, access.order(), unchanged)
     else:
-        found = memory.load(pointer, None, None)
-    columns = np.asarray(found.values).reshape(-1, len(parts))
+        result = memory.load(pointer, None, None)
+    columns = np.asarray(result.values).reshape(-1, len(parts))
     for column, part in zip(columns.T, parts, strict=True):
         _keep(lanes_of, part, access, Block(column, access.element), lanes)
 
@@ -143,14 +142,14 @@ def _load(lanes_of: Lanes, instruction: Instruction, lanes: Array) -> None:
 def _store(lanes_of: Lanes, instruction: Instruction, lanes: Array) -> None:
     """Store all elements of a vector at once."""
     access = _access(instruction)
-    place, source = instruction.operands[:2]
-    parts = _parts(source)
+    address, source = instruction.operands[:2]
+    parts = registers_of(source)
     sync, order = machine.now().sync, access.order()
     if sync is not None and access.sem not in ("", "weak"):
         sync.before_signal(order)
     columns = [_block(lanes_of, part, access, lanes).values.reshape(-1) for part in parts]
     values = np.stack(columns, axis=-1).reshape(1, -1)
-    pointer = _pointer(lanes_of, place, access, lanes, len(parts))
+    pointer = _pointer(lanes_of, address, access, lanes, len(parts))
     memory.store(pointer, Block(values, access.element), None)
     if sync is not None:
         sync.after_signal()
@@ -164,19 +163,20 @@ def _atomic(lanes_of: Lanes, instruction: Instruction, lanes: Array) -> None:
         raise UnsupportedError(f"inline assembly with {instruction.name} is not supported")
     pointer = _pointer(lanes_of, operands[0], access, lanes)
     values = [_block(lanes_of, operand, access, lanes) for operand in operands[1:]]
-    found = modify(
+    result = modify(
         pointer, values, None, access.order(), _ATOMICS[access.operation],
         wants_old=target is not None,
     )  # fmt: skip
     if target is not None:
-        _keep(lanes_of, target, access, found, lanes)
+        _keep(lanes_of, target, access, result, lanes)
 
 
-def _increased(old: Any, limit: Any) -> Any:
-    return np.where(old >= limit, old.dtype.type(0), old + old.dtype.type(1))
+def _increased(old: Value, limit: Value) -> Value:
+    result: Value = np.where(old >= limit, old.dtype.type(0), old + old.dtype.type(1))
+    return result
 
 
-def _decreased(old: Any, limit: Any) -> Any:
+def _decreased(old: Value, limit: Value) -> Value:
     return np.where((old == 0) | (old > limit), limit, old - old.dtype.type(1))
 
 
@@ -218,14 +218,14 @@ def _sleep(lanes_of: Lanes, instruction: Instruction, lanes: Array) -> None:
     sync = machine.now().sync
     if sync is not None:
         nanoseconds = lanes_of.values(instruction.operands[0], "u32", lanes)
-        sync.charge(int(nanoseconds.max()) * 1000)
+        sync.charge(int(nanoseconds.max()) * PS_PER_NS)
 
 
 def _trap(lanes_of: Lanes, instruction: Instruction, lanes: Array) -> None:
     del lanes_of, instruction, lanes
     programs = machine.now()
-    shown = ", ".join(str(number) for number in programs.ids[:8].tolist())
-    raise SimrankError(f"kernel '{programs.kernel}' trapped (inline assembly), program {shown}")
+    shown = programs_text(programs.ids.tolist())
+    raise SimrankError(f"kernel '{programs.kernel}' trapped (inline assembly), {shown}")
 
 
 HANDLERS: dict[str, Callable[[Lanes, Instruction, Array], None]] = {

@@ -15,7 +15,8 @@ from simrank.errors import UnsupportedError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-Array = np.ndarray[Any, Any]
+    from simrank.kernels.machine.arrays import Array, Value
+
 
 # Types by PTX's names. Packed ones are two elements wide.
 TYPES: dict[str, np.dtype[Any]] = {
@@ -31,17 +32,18 @@ TYPES: dict[str, np.dtype[Any]] = {
 PACKED = {"f16x2", "bf16x2"}
 
 
-def read_as(bits: Array, kind: str) -> Any:
+def read_as(bits: Array, kind: str) -> Value:
     """Return bits as values of a PTX type; of a packed one as an array with two columns."""
     if kind == "pred":
-        return bits != 0
+        result: Value = bits != 0
+        return result
     dtype = TYPES[kind]
     if kind in PACKED:
         return bits.astype(np.uint32).view(dtype).reshape(-1, 2)
     return bits.astype(f"u{dtype.itemsize}").view(dtype)
 
 
-def bits_of(values: Any, kind: str) -> Array:
+def bits_of(values: Value | np.generic, kind: str) -> Array:
     """Return the bits of values of a PTX type."""
     dtype = TYPES[kind]
     if kind == "pred":
@@ -57,7 +59,7 @@ def is_float(kind: str) -> bool:
     return "f" in kind
 
 
-def compute(opcode: tuple[str, ...], kind: str, values: list[Array]) -> Any:
+def compute(opcode: tuple[str, ...], kind: str, values: list[Array]) -> Value:
     """Return what an instruction gives.
 
     Args:
@@ -68,14 +70,15 @@ def compute(opcode: tuple[str, ...], kind: str, values: list[Array]) -> Any:
     Raises:
         UnsupportedError: There is no such instruction here.
     """
-    found = _FLOAT.get(opcode[0]) if is_float(kind) else None
-    if found is not None:
+    floating = _FLOAT.get(opcode[0]) if is_float(kind) else None
+    if floating is not None:
         # Narrow floats are computed in float32 and rounded once, which hardware does too.
         wide = [v.astype(np.float32) if v.dtype.itemsize < 4 else v for v in values]
-        result: Any = found(*wide)
+        result: Any = floating(*wide)
         if "relu" in opcode:
             result = np.maximum(result, 0)
-        return np.clip(result, 0, 1) if "sat" in opcode else result
+        value_of_all: Value = np.clip(result, 0, 1) if "sat" in opcode else result
+        return value_of_all
     if opcode[0] in ("mul", "mad"):
         return _multiplied(opcode, kind, values)
     integer = _INTEGER.get(opcode[0])
@@ -86,7 +89,7 @@ def compute(opcode: tuple[str, ...], kind: str, values: list[Array]) -> Any:
     return integer(*values)
 
 
-def _multiplied(opcode: tuple[str, ...], kind: str, values: list[Array]) -> Any:
+def _multiplied(opcode: tuple[str, ...], kind: str, values: list[Array]) -> Value:
     """Return the low half, high half or whole of products of integers, plus what is added."""
     first, second, *added = values
     if "wide" in opcode:
@@ -98,7 +101,8 @@ def _multiplied(opcode: tuple[str, ...], kind: str, values: list[Array]) -> Any:
         product = np.array([int(value) >> bits for value in exact], object).astype(first.dtype)
     else:
         product = first * second
-    return product + added[0] if added else product
+    result: Value = product + added[0] if added else product
+    return result
 
 
 def result_kind(opcode: tuple[str, ...], kind: str) -> str:
@@ -108,32 +112,36 @@ def result_kind(opcode: tuple[str, ...], kind: str) -> str:
     return "u32" if opcode[0] in ("popc", "clz", "bfind") else kind
 
 
-def _shift_left(value: Array, by: Array) -> Any:
+def _shift_left(value: Array, by: Array) -> Value:
     by = by.astype(np.uint32)
     bits = 8 * value.dtype.itemsize
     kept = np.minimum(by, bits - 1).astype(value.dtype)
-    return np.where(by >= bits, value.dtype.type(0), value << kept)
+    result: Value = np.where(by >= bits, value.dtype.type(0), value << kept)
+    return result
 
 
-def _shift_right(value: Array, by: Array) -> Any:
+def _shift_right(value: Array, by: Array) -> Value:
     by = by.astype(np.uint32)
     bits = 8 * value.dtype.itemsize
     kept = np.minimum(by, bits - 1).astype(value.dtype)
-    filled = value >> kept
+    filled: Value = value >> kept
     if value.dtype.kind == "i":
         return filled
-    return np.where(by >= bits, value.dtype.type(0), filled)
+    result: Value = np.where(by >= bits, value.dtype.type(0), filled)
+    return result
 
 
-def _divided(first: Array, second: Array) -> Any:
+def _divided(first: Array, second: Array) -> Value:
     """Divide toward zero; by zero gives all bits, as hardware."""
     safe = np.where(second == 0, second.dtype.type(1), second)
-    found = np.trunc(first.astype(np.longdouble) / safe).astype(first.dtype)
-    return np.where(second == 0, ~first.dtype.type(0), found)
+    result = np.trunc(first.astype(np.longdouble) / safe).astype(first.dtype)
+    value_of_all: Value = np.where(second == 0, ~first.dtype.type(0), result)
+    return value_of_all
 
 
-def _popc(value: Array) -> Any:
-    return np.bitwise_count(value.view(f"u{value.dtype.itemsize}")).astype(np.uint32)
+def _popc(value: Array) -> Value:
+    result: Value = np.bitwise_count(value.view(f"u{value.dtype.itemsize}")).astype(np.uint32)
+    return result
 
 
 def _clz(value: Array) -> Array:
@@ -148,31 +156,31 @@ def _reversed(value: Array) -> Array:
 
 def _extract(value: Array, start: Array, length: Array) -> Array:
     """Return a field of bits, extended by its highest bit if the type is signed."""
-    found = []
+    result = []
     for v, first, count in zip(value.tolist(), start.tolist(), length.tolist(), strict=True):
         width = count & 0xFF
         field = (v >> (first & 0xFF)) & ((1 << width) - 1)
         is_negative = value.dtype.kind == "i" and width and field >> (width - 1)
-        found.append(field - (1 << width) if is_negative else field)
-    return np.array(found, value.dtype)
+        result.append(field - (1 << width) if is_negative else field)
+    return np.array(result, value.dtype)
 
 
 def _logic(first: Array, second: Array, third: Array, table: Array) -> Array:
     """Return any function of three bits, by its table of eight."""
-    found = np.zeros_like(first)
+    result = np.zeros_like(first)
     ones = ~first.dtype.type(0)
     lut = int(table[0]) & 0xFF
     for index in range(8):
         if lut >> index & 1:
             part = (first if index & 4 else first ^ ones) & (second if index & 2 else second ^ ones)
-            found |= part & (third if index & 1 else third ^ ones)
-    return found
+            result |= part & (third if index & 1 else third ^ ones)
+    return result
 
 
 def _permuted(first: Array, second: Array, selector: Array) -> Array:
     """Return four chosen bytes of eight."""
     both = first.astype(np.uint64) | (second.astype(np.uint64) << np.uint64(32))
-    found = np.zeros_like(first)
+    result = np.zeros_like(first)
     for byte in range(4):
         chosen = (selector >> np.uint32(4 * byte)) & np.uint32(0xF)
         value = (both >> (np.uint64(8) * (chosen & np.uint32(7)).astype(np.uint64))) & np.uint64(
@@ -181,8 +189,8 @@ def _permuted(first: Array, second: Array, selector: Array) -> Array:
         value = value.astype(np.uint32)
         sign = np.where(value & np.uint32(0x80), np.uint32(0xFF), np.uint32(0))
         value = np.where(chosen & np.uint32(8), sign, value)
-        found |= value << np.uint32(8 * byte)
-    return found
+        result |= value << np.uint32(8 * byte)
+    return result
 
 
 def _copy_sign(sign: Array, magnitude: Array) -> Array:

@@ -8,12 +8,14 @@ import ml_dtypes
 import numpy as np
 
 from simrank.errors import UnsupportedError
+from simrank.kernels.language.numbers import to_tf32
 from simrank.kernels.ptx.compute import TYPES, bits_of, is_float, read_as
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-Array = np.ndarray[Any, Any]
+    from simrank.kernels.machine.arrays import Array, Value
+
 # Pairs of floats of 8 and of 4 bits, and of bare powers of two.
 _FP8: dict[str, Any] = {"e4m3x2": ml_dtypes.float8_e4m3fn, "e5m2x2": ml_dtypes.float8_e5m2}
 _FP4, _POWERS = "e2m1x2", "ue8m0x2"
@@ -64,8 +66,8 @@ def _to_float(values: Array, target: str, modifiers: Sequence[str]) -> Array:
     if "relu" in modifiers:
         wide = np.maximum(wide, 0)
     if target == "tf32":
-        bits = np.asarray(wide, np.float32).view(np.uint32)
-        return ((bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000)).view(np.float32)
+        rounded: Array = to_tf32(wide)
+        return rounded
     if "rz" in modifiers and target in ("f16", "bf16"):
         return _toward_zero(wide, TYPES[target])
     return wide.astype(TYPES[target])
@@ -78,14 +80,15 @@ def _toward_zero(values: Array, dtype: np.dtype[Any]) -> Array:
     return smaller
 
 
-def _to_integer(values: Array, dtype: np.dtype[Any], modifiers: Sequence[str]) -> Any:
+def _to_integer(values: Array, dtype: np.dtype[Any], modifiers: Sequence[str]) -> Value:
     """Round, and saturate as hardware does; NaN gives zero."""
     rounding = next((_ROUNDINGS[m] for m in modifiers if m in _ROUNDINGS), np.trunc)
     wide = np.nan_to_num(rounding(values.astype(np.float64)), nan=0.0)
     info = np.iinfo(dtype)
     inside = np.clip(wide, float(info.min), float(info.max))
-    found = inside.astype(dtype)
-    return np.where(wide >= float(info.max), dtype.type(info.max), found)
+    result = inside.astype(dtype)
+    value_of_all: Value = np.where(wide >= float(info.max), dtype.type(info.max), result)
+    return value_of_all
 
 
 def _to_pair(sources: Sequence[Array], source: str, target: str, modifiers: Sequence[str]) -> Array:

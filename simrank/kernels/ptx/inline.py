@@ -9,16 +9,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from simrank.errors import UnsupportedError
-from simrank.kernels import machine, threads
-from simrank.kernels.block import Block, addresses, as_block, cast_to, check_broadcast
+from simrank.kernels import machine
 from simrank.kernels.ptx.parse import Snippet, parse
 from simrank.kernels.ptx.run import Lanes
-from simrank.kernels.types import ElementType, element_type, int32
+from simrank.kernels.running import threads
+from simrank.kernels.values.block import Block, addresses, as_block, cast_to
+from simrank.kernels.values.broadcasting import check_broadcast, with_axes
+from simrank.kernels.values.types import ElementType, element_type, int32
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-Array = np.ndarray[Any, Any]
+    from simrank.kernels.machine.arrays import Array
+
 # What each thread does for itself, even where all have the same operands.
 _EACH_THREAD = {"atom", "red", "shfl", "vote"}  # "red" of `multimem.red` too
 _LETTERS = set("rlhfdcnq") | set("sv")  # The last two are AMD's.
@@ -89,14 +92,14 @@ def inline_asm_elementwise(
         machine.now().active if by_thread else None,
     )
     lanes.run()
-    found = []
+    blocks_out = []
     for kind, count in zip(results, counts, strict=True):
         taken, outputs = outputs[:count], outputs[count:]
         result = _block(taken, kind, int(pack), (rows, *shape))
         if by_thread:
             result = Block(threads.as_one(result.values), result.element)
-        found.append(result)
-    return tuple(found) if is_tuple else found[0]
+        blocks_out.append(result)
+    return tuple(blocks_out) if is_tuple else blocks_out[0]
 
 
 @lru_cache(maxsize=1024)
@@ -177,8 +180,7 @@ def _spread(
         rows = len(machine.now())
     spread = []
     for array in arrays:
-        missing = (1,) * (len(shape) + 1 - array.ndim)
-        wide = array.reshape(array.shape[:1] + missing + array.shape[1:])
+        wide = with_axes(array, len(shape) + 1)
         spread.append(np.broadcast_to(wide, (rows, *shape)).reshape(-1))
     return rows, shape, spread
 
@@ -197,13 +199,13 @@ def _registers(lanes: Array, storage: np.dtype[Any], pack: int) -> list[Array]:
     per = _per_register(bits, pack)
     padded = np.pad(lanes, (0, -len(lanes) % pack), mode="edge") if len(lanes) % pack else lanes
     columns = padded.reshape(-1, pack).astype(np.uint64)
-    found = []
+    result = []
     for first in range(0, pack, per):
         register = np.zeros(len(columns), np.uint64)
         for index in range(per):
             register |= columns[:, first + index] << np.uint64(bits * index)
-        found.append(register)
-    return found
+        result.append(register)
+    return result
 
 
 def _block(

@@ -7,24 +7,28 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from simrank.errors import UnsupportedError
-from simrank.kernels import illegal, machine, memory, multicast, types
-from simrank.kernels.block import Block
-from simrank.kernels.language.atomics import Order, modify, unchanged
+from simrank.kernels import machine, memory
+from simrank.kernels.machine import Order
+from simrank.kernels.memory import illegal
+from simrank.kernels.memory.atomics import modify, unchanged
+from simrank.kernels.ptx.access import SCOPES, registers_of
 from simrank.kernels.ptx.compute import PACKED, TYPES, bits_of, read_as
+from simrank.kernels.shmem import multicast
+from simrank.kernels.values import types
+from simrank.kernels.values.block import Block
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from simrank.kernels.machine.arrays import Array
     from simrank.kernels.ptx.parse import Instruction, Operand
     from simrank.kernels.ptx.run import Lanes
 
-Array = np.ndarray[Any, Any]
 _OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
     "add": np.add, "min": np.fmin, "max": np.fmax, "and": np.bitwise_and, "or": np.bitwise_or,
     "xor": np.bitwise_xor,
 }  # fmt: skip
 _SEMS = ("relaxed", "acquire", "release", "acq_rel")
-_SCOPES = {"sys": "sys", "gpu": "gpu", "cta": "cta", "cluster": "gpu"}
 _OTHERS = {"weak", "global", "v2", "v4", "v8"}
 
 
@@ -53,8 +57,8 @@ class _Access:
                 self.operation = part
             elif part in _SEMS:
                 sem = part
-            elif part in _SCOPES:
-                scope = _SCOPES[part]
+            elif part in SCOPES:
+                scope = SCOPES[part]
             elif part not in _OTHERS:
                 text = f"inline assembly with {instruction.name} is not supported: .{part}"
                 raise UnsupportedError(text)
@@ -70,15 +74,11 @@ def run(lanes_of: Lanes, instruction: Instruction, lanes: Array) -> None:
         ValueError: The address is no multicast address.
     """
     if len(machine.now()) > 1:
-        raise memory.PublishedError
+        raise machine.PublishedError
     handler = _HANDLERS.get(instruction.opcode[1] if len(instruction.opcode) > 1 else "")
     if handler is None:
         raise UnsupportedError(f"inline assembly with {instruction.name} is not supported")
     handler(lanes_of, instruction, lanes)
-
-
-def _registers(operand: Operand) -> tuple[Operand, ...]:
-    return operand.parts if operand.kind == "vector" else (operand,)
 
 
 def _pointers(
@@ -93,22 +93,22 @@ def _pointers(
     if count > 1:
         illegal.check_vectors(machine.now(), first, access.element, count)
     return [
-        Block((places[:, None] + offsets).reshape(1, -1), kind)
-        for places in multicast.places(first)
+        Block((addresses[:, None] + offsets).reshape(1, -1), kind)
+        for addresses in multicast.members_of(first)
     ]
 
 
 def _load_reduce(lanes_of: Lanes, instruction: Instruction, lanes: Array) -> None:
     access = _Access(instruction)
-    target, place = instruction.operands
-    registers = _registers(target)
+    target, address = instruction.operands
+    registers = registers_of(target)
     combine = _OPERATIONS.get(access.operation)
     if combine is None:
         raise UnsupportedError(f"inline assembly with {instruction.name} is not supported")
     total: Any = None
-    pointers = _pointers(lanes_of, place, access, lanes, len(registers))
-    for found in _loaded(pointers, access):
-        total = found if total is None else combine(total, found)
+    pointers = _pointers(lanes_of, address, access, lanes, len(registers))
+    for result in _loaded(pointers, access):
+        total = result if total is None else combine(total, result)
         if access.element.round is not None and not access.accumulates:
             total = access.element.round(total)
     shaped = np.asarray(total).reshape(len(lanes), len(registers), access.per_register)
@@ -122,8 +122,8 @@ def _loaded(pointers: list[Block], access: _Access) -> list[Any]:
     """Return what memory holds at each rank; the switch asks all of them at the same time."""
     if access.order is None:
         return [memory.load(pointer, None, None).values for pointer in _at_once(pointers)]
-    found: Any = modify(_joined(pointers), [], None, access.order, unchanged).values
-    return np.split(found.reshape(1, -1), len(pointers), axis=1)
+    result: Any = modify(_joined(pointers), [], None, access.order, unchanged).values
+    return np.split(result.reshape(1, -1), len(pointers), axis=1)
 
 
 def _at_once(pointers: list[Block]) -> Iterator[Block]:
@@ -138,14 +138,14 @@ def _at_once(pointers: list[Block]) -> Iterator[Block]:
 
 
 def _joined(pointers: list[Block]) -> Block:
-    places = np.concatenate([pointer.values for pointer in pointers], axis=1)
-    return Block(places, pointers[0].element)
+    addresses = np.concatenate([pointer.values for pointer in pointers], axis=1)
+    return Block(addresses, pointers[0].element)
 
 
 def _values(lanes_of: Lanes, operand: Operand, access: _Access, lanes: Array) -> Block:
     columns = [
         np.asarray(read_as(lanes_of.read(part, access.kind, lanes), access.kind))
-        for part in _registers(operand)
+        for part in registers_of(operand)
     ]
     stacked = np.stack([column.reshape(len(lanes), -1) for column in columns], axis=1)
     return Block(stacked.reshape(1, -1).astype(access.element.compute), access.element)
@@ -153,12 +153,12 @@ def _values(lanes_of: Lanes, operand: Operand, access: _Access, lanes: Array) ->
 
 def _store(lanes_of: Lanes, instruction: Instruction, lanes: Array) -> None:
     access = _Access(instruction)
-    place, source = instruction.operands
+    address, source = instruction.operands
     values = _values(lanes_of, source, access, lanes)
     sync = machine.now().sync
     if sync is not None and access.order is not None:
         sync.before_signal(access.order)
-    for pointer in _at_once(_pointers(lanes_of, place, access, lanes, len(_registers(source)))):
+    for pointer in _at_once(_pointers(lanes_of, address, access, lanes, len(registers_of(source)))):
         memory.store(pointer, values, None)
     if sync is not None:
         sync.after_signal()
@@ -166,7 +166,7 @@ def _store(lanes_of: Lanes, instruction: Instruction, lanes: Array) -> None:
 
 def _reduce(lanes_of: Lanes, instruction: Instruction, lanes: Array) -> None:
     access = _Access(instruction)
-    place, source = instruction.operands
+    address, source = instruction.operands
     combine = _OPERATIONS.get(access.operation)
     if combine is None:
         raise UnsupportedError(f"inline assembly with {instruction.name} is not supported")
@@ -174,7 +174,7 @@ def _reduce(lanes_of: Lanes, instruction: Instruction, lanes: Array) -> None:
         _values(lanes_of, source, access, lanes),
         access.order or Order("relaxed", "sys"),
     )
-    pointers = _pointers(lanes_of, place, access, lanes, len(_registers(source)))
+    pointers = _pointers(lanes_of, address, access, lanes, len(registers_of(source)))
     operand = Block(np.tile(np.asarray(values.values), (1, len(pointers))), values.element)
     modify(_joined(pointers), [operand], None, order, combine, wants_old=False)
 

@@ -86,10 +86,10 @@ def parse(text: str) -> Snippet:
     plain = plain.replace("$$", "")
     if _IS_AMD.match(plain):  # Lines of AMD's language; of it only waits and the clock are known.
         plain = _AMD_CLOCK.sub(r"mov.u64 \1, %realtime", plain).replace("\n", ";")
-    found: list[Instruction] = []
+    result: list[Instruction] = []
     labels: dict[str, int] = {}
     for piece in plain.split(";"):
-        statement = _without_labels(piece, labels, len(found))
+        statement = _without_labels(piece, labels, len(result))
         if not statement or statement.startswith((".reg", ".pragma")):
             continue
         if statement.startswith("."):
@@ -100,7 +100,7 @@ def parse(text: str) -> Snippet:
         negated, guard, opcode, operands = match.groups()
         operands = operands.replace("}", "") if "{" not in operands else operands
         parts = [part.strip() for part in _SPLIT.split(operands.strip()) if part.strip()]
-        found.append(
+        result.append(
             Instruction(
                 guard or "",
                 negated == "!",
@@ -109,12 +109,12 @@ def parse(text: str) -> Snippet:
             )
         )
     loops = any(
-        labels.get(part.name, len(found)) <= index
-        for index, instruction in enumerate(found)
+        labels.get(part.name, len(result)) <= index
+        for index, instruction in enumerate(result)
         if instruction.opcode[0] == "bra"
         for part in instruction.operands
     )
-    return Snippet(tuple(found), labels, loops)
+    return Snippet(tuple(result), labels, loops)
 
 
 def _without_labels(piece: str, labels: dict[str, int], index: int) -> str:

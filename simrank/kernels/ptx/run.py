@@ -1,4 +1,4 @@
-"""Runs a snippet for many lanes, each with registers and a place of its own.
+"""Runs a snippet for many lanes, each with registers and a program counter of its own.
 
 A lane is one invocation of the snippet. Of the lanes that can go on, those furthest behind run
 next, together; lanes that go round a loop without seeing anything new are blocked, and when all
@@ -7,7 +7,7 @@ that are left are blocked the program parks on what they looked at (rule K2).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -29,10 +29,17 @@ from simrank.kernels.ptx.convert import convert
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from simrank.kernels.machine.arrays import Array, Value
     from simrank.kernels.ptx.parse import Instruction, Operand, Snippet
 
-Array = np.ndarray[Any, Any]
 _LEAVING = ("bra", "ret", "exit")  # What goes elsewhere than to the next instruction.
+
+
+class _Seen(NamedTuple):
+    """What was seen when a loop was last gone round."""
+
+    num_effects: int
+    registers: list[bytes]
 
 
 class Lanes:
@@ -64,85 +71,85 @@ class Lanes:
         self._registers: dict[str, Array] = {}
         self._end = len(snippet.instructions)
         self._all = np.arange(len(rows)) if active is None else np.flatnonzero(active)
-        self._places = np.full(len(rows), self._end)
+        self._counters = np.full(len(rows), self._end)
         self._blocked = np.zeros(len(rows), bool)
         self._blocked_effects = 0
-        self._seen: dict[int, tuple[int, list[bytes]]] = {}
+        self._seen: dict[int, _Seen] = {}
 
     def run(self) -> None:
         """Run every lane to its end."""
-        place = 0
-        while place < self._end:
-            place = self._run_together(place)
-            self._places[self._all] = place
-            place = self._run_apart()
+        counter = 0
+        while counter < self._end:
+            counter = self._run_together(counter)
+            self._counters[self._all] = counter
+            counter = self._run_apart()
         self._end_wait()
 
-    def _run_together(self, place: int) -> int:
-        """Run all lanes from one place on; return where the next branch is, or the end."""
-        for instruction in self.snippet.instructions[place:]:
+    def _run_together(self, counter: int) -> int:
+        """Run all lanes from one instruction on; return where the next branch is, or the end."""
+        for instruction in self.snippet.instructions[counter:]:
             if instruction.opcode[0] in _LEAVING:
-                return place
+                return counter
             lanes = self._taking_part(instruction, self._all)
             if len(lanes):
-                self._execute(instruction, place, lanes)
-            place += 1
-        return place
+                self._execute(instruction, counter, lanes)
+            counter += 1
+        return counter
 
     def _run_apart(self) -> int:
-        """Run the lanes that are furthest behind until all are at one place; return it."""
+        """Run the lanes that are furthest behind until all are at one instruction; return which."""
         while True:
-            runs = (self._places < self._end) & ~self._blocked
+            runs = (self._counters < self._end) & ~self._blocked
             if not runs.any():
                 if not self._blocked.any():
                     return self._end
                 self._unblock()
                 continue
-            place = int(self._places[runs].min())
-            lanes = np.flatnonzero(runs & (self._places == place))
-            instruction = self.snippet.instructions[place]
+            counter = int(self._counters[runs].min())
+            lanes = np.flatnonzero(runs & (self._counters == counter))
+            instruction = self.snippet.instructions[counter]
             if len(lanes) == len(self._all) and instruction.opcode[0] not in _LEAVING:
-                return place
-            self._places[lanes] = place + 1
+                return counter
+            self._counters[lanes] = counter + 1
             lanes = self._taking_part(instruction, lanes)
             if len(lanes):
-                self._execute(instruction, place, lanes)
+                self._execute(instruction, counter, lanes)
 
     def _taking_part(self, instruction: Instruction, lanes: Array) -> Array:
         """Return the lanes whose guard lets them run an instruction."""
         if not instruction.guard:
             return lanes
         truth = self._register(instruction.guard)[lanes] != 0
-        found: Array = lanes[truth != instruction.is_negated]
-        return found
+        result: Array = lanes[truth != instruction.is_negated]
+        return result
 
-    def _execute(self, instruction: Instruction, place: int, lanes: Array) -> None:
+    def _execute(self, instruction: Instruction, counter: int, lanes: Array) -> None:
         name = instruction.opcode[0]
         if name == "bra":
-            self._branch(instruction, place, lanes)
+            self._branch(instruction, counter, lanes)
         elif name in _LEAVING:
-            self._places[lanes] = self._end
+            self._counters[lanes] = self._end
         else:
             handler = _HANDLERS.get(name, access.HANDLERS.get(name, _arithmetic))
             handler(self, instruction, lanes)
 
     # ---- branches and waits ----
 
-    def _branch(self, instruction: Instruction, place: int, lanes: Array) -> None:
+    def _branch(self, instruction: Instruction, counter: int, lanes: Array) -> None:
         target = self.snippet.labels.get(instruction.operands[-1].name)
         if target is None:
             label = instruction.operands[-1].name
             raise UnsupportedError(f"inline assembly branches to '{label}', which it does not have")
-        self._places[lanes] = target
+        self._counters[lanes] = target
         sync = machine.now().sync
-        if target > place or sync is None:
+        if target > counter or sync is None:
             return
         state = [self._registers[name].tobytes() for name in sorted(self._registers)]
-        before = self._seen.get(place)
-        self._seen[place] = (sync.num_effects, state)
-        if before is None or before[0] != sync.num_effects or not sync.has_polls:
+        before = self._seen.get(counter)
+        self._seen[counter] = _Seen(sync.num_effects, state)
+        if before is None or before.num_effects != sync.num_effects or not sync.has_polls:
             return
-        if before[1] == state:
+        if before.registers == state:
             self._blocked[lanes] = True
             self._blocked_effects = sync.num_effects
         else:  # It counts or looks at the clock: it goes on by itself.
@@ -159,6 +166,7 @@ class Lanes:
     def _unblock(self) -> None:
         """Let blocked lanes look again, once something they looked at may have changed."""
         sync = machine.now().sync
+        assert sync is not None, "only programs that wait are blocked"
         if sync.num_effects == self._blocked_effects:
             sync.park()
         self._blocked[:] = False
@@ -166,10 +174,10 @@ class Lanes:
     # ---- operands ----
 
     def _register(self, name: str) -> Array:
-        found = self._registers.get(name)
-        if found is None:
-            found = self._registers[name] = np.zeros(len(self.rows), np.uint64)
-        return found
+        result = self._registers.get(name)
+        if result is None:
+            result = self._registers[name] = np.zeros(len(self.rows), np.uint64)
+        return result
 
     def read(self, operand: Operand, kind: str, lanes: Array) -> Array:
         """Return the bits of an operand in some lanes.
@@ -194,14 +202,14 @@ class Lanes:
             return special.read(operand.name, self.rows[lanes])
         if operand.kind == "vector":
             bits = 8 * TYPES[kind].itemsize // len(operand.parts)
-            found = np.zeros(len(lanes), np.uint64)
+            result = np.zeros(len(lanes), np.uint64)
             for index, part in enumerate(operand.parts):
                 piece = self.read(part, f"b{bits}", lanes) & np.uint64((1 << bits) - 1)
-                found |= piece << np.uint64(index * bits)
-            return found
+                result |= piece << np.uint64(index * bits)
+            return result
         raise UnsupportedError(f"inline assembly reads an operand of the form {operand.kind}")
 
-    def values(self, operand: Operand, kind: str, lanes: Array) -> Any:
+    def values(self, operand: Operand, kind: str, lanes: Array) -> Value:
         """Return an operand in some lanes, as values of a type."""
         return read_as(self.read(operand, kind, lanes), kind)
 
@@ -299,9 +307,9 @@ def _convert(lanes_of: Lanes, instruction: Instruction, lanes: Array) -> None:
     source_kind = instruction.opcode[-1]
     own = source_kind if source_kind in TYPES else "b16"
     bits = [lanes_of.read(source, own, lanes) for source in sources]
-    found = convert(instruction.opcode, bits)
+    result = convert(instruction.opcode, bits)
     kind = instruction.opcode[-2]
-    lanes_of.write(target, kind if kind in TYPES else "b16", found, lanes)
+    lanes_of.write(target, kind if kind in TYPES else "b16", result, lanes)
 
 
 _HANDLERS: dict[str, Callable[[Lanes, Instruction, Array], None]] = {

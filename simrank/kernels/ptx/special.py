@@ -6,7 +6,7 @@ whole thread block, or, where the elements of a block are its lanes, lanes that 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -14,13 +14,14 @@ import numpy as np
 from simrank.device.memory import Storage
 from simrank.errors import UnsupportedError
 from simrank.kernels import machine
+from simrank.units import PS_PER_NS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from simrank.kernels.machine import Programs, Statistics
+    from simrank.kernels.machine.arrays import Array
 
-Array = np.ndarray[Any, Any]
 _OF_THREADS: dict[str, Callable[[Array], Array]] = {
     "tid.x": lambda threads: threads,
     "laneid": lambda threads: threads % 32,
@@ -39,9 +40,9 @@ def read(name: str, rows: Array) -> Array:
     register, _, axis = name.partition(".")
     number = _AXES.index(axis) if axis in _AXES else 0
     if programs.options.num_threads:
-        found = _OF_THREADS.get(name)
-        if found is not None:
-            return found(rows).astype(np.uint64)
+        result = _OF_THREADS.get(name)
+        if result is not None:
+            return result(rows).astype(np.uint64)
         rows = np.zeros(len(rows), np.int64)
     if register == "ctaid":
         ids = np.broadcast_to(programs.axis_ids(number), (len(programs),))
@@ -64,11 +65,11 @@ def _shared(register: str, axis: int) -> int:
     sync = programs.sync
     now_ps = programs.device.engine.now_ps if sync is None else sync.clock_ps
     if register in ("globaltimer", "clock64"):  # Assumed: a clock of 1 GHz.
-        return int(now_ps // 1000)
+        return int(now_ps // PS_PER_NS)
     if register in ("globaltimer_lo", "clock"):
-        return int(now_ps // 1000) & 0xFFFFFFFF
+        return int(now_ps // PS_PER_NS) & 0xFFFFFFFF
     if register == "realtime":  # AMD's: 100 MHz, see the CDNA 3 ISA, S_MEMREALTIME.
-        return int(now_ps // 10_000)
+        return int(now_ps // (10 * PS_PER_NS))
     if register in _HALVES:
         return _workspace(programs).address >> _HALVES[register] & 0xFFFFFFFF
     raise UnsupportedError(f"inline assembly with %{register} is not supported")
@@ -91,8 +92,8 @@ def _workspace(programs: Programs) -> Storage:
             f"kernel '{programs.kernel}' asks for the workspace of a cooperative launch\n"
             "  to fix: launch it with launch_cooperative_grid=True"
         )
-    found = _workspaces.get(programs.statistics)
-    if found is None:
-        found = _workspaces[programs.statistics] = Storage(programs.device, _WORKSPACE_BYTES)
-        found.array(np.dtype(np.uint8))[:] = 0
-    return found
+    result = _workspaces.get(programs.statistics)
+    if result is None:
+        result = _workspaces[programs.statistics] = Storage(programs.device, _WORKSPACE_BYTES)
+        result.array(np.dtype(np.uint8))[:] = 0
+    return result

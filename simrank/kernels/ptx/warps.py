@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from simrank.errors import UnsupportedError
-from simrank.kernels import threads
 from simrank.kernels.ptx.compute import bits_of
+from simrank.kernels.running import threads
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from simrank.kernels.machine.arrays import Array
     from simrank.kernels.ptx.parse import Instruction
     from simrank.kernels.ptx.run import Lanes
-
-Array = np.ndarray[Any, Any]
 
 
 def _check(lanes_of: Lanes, instruction: Instruction) -> None:
@@ -73,12 +72,12 @@ def vote(lanes_of: Lanes, instruction: Instruction, lanes: Array) -> None:
     holds.reshape(-1)[lanes] = lanes_of.values(condition, "pred", lanes)
     takes_part.reshape(-1)[lanes] = True
     if "ballot" in instruction.opcode:
-        places = np.uint64(1) << np.arange(threads.WARP, dtype=np.uint64)
-        found, kind = (holds * places).sum(axis=1, dtype=np.uint64), "b32"
+        bits = np.uint64(1) << np.arange(threads.WARP, dtype=np.uint64)
+        result, kind = (holds * bits).sum(axis=1, dtype=np.uint64), "b32"
     elif "any" in instruction.opcode:
-        found, kind = bits_of(holds.any(axis=1), "pred"), "pred"
+        result, kind = bits_of(holds.any(axis=1), "pred"), "pred"
     elif "all" in instruction.opcode:
-        found, kind = bits_of((holds | ~takes_part).all(axis=1), "pred"), "pred"
+        result, kind = bits_of((holds | ~takes_part).all(axis=1), "pred"), "pred"
     else:
         raise UnsupportedError(f"inline assembly with {instruction.name} is not supported")
-    lanes_of.write(target, kind, found[lanes // threads.WARP], lanes)
+    lanes_of.write(target, kind, result[lanes // threads.WARP], lanes)

@@ -1,0 +1,173 @@
+"""What triton asks a driver for, answered by the simulated device of the running program.
+
+Programs that ask for the active device at import time, autotune, and `triton.testing.do_bench` work
+without a GPU; what they measure is simulated time.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from triton.backends.driver import DriverBase
+
+from simrank.device import current_device, current_stream
+from simrank.device.current import devices_of
+from simrank.errors import UnsupportedError
+from simrank.kernels.compiler.targets import target_of
+from simrank.ranks import require_program
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from triton.backends.compiler import GPUTarget
+
+    from simrank.device.device import Device
+    from simrank.device.namespace import CudaNames
+
+_NUM_TIMED = 3  # Runs of one benchmark: simulated times repeat, but the first may find cold clocks.
+
+
+class ContextOfDriver(Protocol):
+    """What this module needs of a Context."""
+
+    @property
+    def cuda(self) -> CudaNames:
+        """Return the names of torch.cuda."""
+
+
+def _cuda_of(call: str) -> CudaNames:
+    return cast("ContextOfDriver", require_program(call).context).cuda
+
+
+def _device() -> Device:
+    return current_device(require_program("triton.runtime.driver"))
+
+
+def clear_l2() -> None:
+    """Keep the device busy as triton's benchmarks do before each run, with 256 MB of zeros.
+
+    What is launched behind it is there when it ends: the host's part does not count.
+    """
+    stream = current_stream()
+    num_bytes = 256 * 1000 * 1000
+    stream.device.launch(
+        stream, "clear of the caches", None, num_elements=num_bytes // 4, bytes_moved=num_bytes
+    )
+
+
+class SimulatedDriver(DriverBase):  # type: ignore[misc]
+    """Triton's driver while a Context is entered."""
+
+    @classmethod
+    def is_active(cls) -> bool:
+        """Return True: somebody has entered a Context."""
+        return True
+
+    def map_python_to_cpp_type(self, ty: str) -> str:
+        """Refuse: nothing is launched from C."""
+        raise UnsupportedError(f"the C type of {ty}: no launcher is built for simulated devices")
+
+    def get_current_target(self) -> GPUTarget:
+        """Return what the compiler would build for the current device."""
+        return target_of(_device().spec)
+
+    def get_current_device(self) -> int:
+        """Return the index of the current device."""
+        return _device().index
+
+    def set_current_device(self, device: int) -> None:
+        """Make a device the current one."""
+        _cuda_of("set_current_device").set_device(device)
+
+    def get_current_stream(self, device: int) -> int:
+        """Return 0: streams are objects here, not handles."""
+        del device
+        return 0
+
+    def get_active_torch_device(self) -> Device:
+        """Return the current device."""
+        return _device()
+
+    def get_device_interface(self) -> Any:
+        """Return what has `Event`, `synchronize` and `current_device`, as torch.cuda."""
+        return _cuda_of("get_device_interface")
+
+    def get_benchmarker(self) -> Callable[..., Any]:
+        """Return what autotune measures with: simulated time."""
+        return do_bench
+
+    def get_empty_cache_for_benchmark(self) -> None:
+        """Return None: caches are not simulated one by one."""
+
+    def clear_cache(self, cache: object) -> None:
+        """Write as much as triton's benchmarks do, so that later launches queue up behind it."""
+        del cache
+        clear_l2()
+
+    @property
+    def utils(self) -> SimulatedDriver:
+        """Return itself: it has `get_device_properties` too."""
+        return self
+
+    def get_device_properties(self, device: int) -> dict[str, int]:
+        """Return what kernels are sized by.
+
+        Source: CUDA C++ Programming Guide, compute capability 9.0: 64 Ki registers and 227 KiB of
+        shared memory per block; the number of SMs is the simulated device's.
+        """
+        spec = devices_of(require_program("get_device_properties"))[device].spec
+        return {
+            "max_shared_mem": 227 * 1024,
+            "multiprocessor_count": spec.num_sms,
+            "max_num_regs": 64 * 1024,
+            "warpSize": target_of(spec).warp_size,
+        }
+
+
+def do_bench(
+    fn: Callable[[], Any],
+    warmup: object = None,
+    rep: object = None,
+    grad_to_none: object = None,
+    quantiles: Sequence[float] | None = None,
+    return_mode: str = "mean",
+) -> float | list[float]:
+    """Return the simulated milliseconds of a call, in the form of `triton.testing.do_bench`.
+
+    Args:
+        fn: What is measured: from its first operation's start on the stream to its last one's end.
+        warmup: Kept for triton's signature: one call warms up.
+        rep: Kept for triton's signature: simulated times repeat.
+        grad_to_none: Kept for triton's signature.
+        quantiles: Of the measured times, in a list; or None.
+        return_mode: "mean", "median", "min", "max" or "all".
+    """
+    del warmup, rep, grad_to_none
+    if return_mode not in ("mean", "median", "min", "max", "all"):
+        raise ValueError(f"return_mode={return_mode!r}; choices: mean, median, min, max, all")
+    cuda = _cuda_of("do_bench")
+    fn()
+    cuda.synchronize()  # As triton does: a kernel that fails has failed once.
+    times_ms = []
+    for _ in range(_NUM_TIMED):
+        clear_l2()
+        first, last = cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
+        first.record()
+        fn()
+        last.record()
+        cuda.synchronize()
+        times_ms.append(first.elapsed_time(last))
+    return _summary(sorted(times_ms), quantiles, return_mode)
+
+
+def _summary(
+    times_ms: list[float], quantiles: Sequence[float] | None, return_mode: str
+) -> float | list[float]:
+    if quantiles is not None:
+        result = [times_ms[round(q * (len(times_ms) - 1))] for q in quantiles]
+        return result[0] if len(result) == 1 else result
+    if return_mode == "all":
+        return times_ms
+    middle = times_ms[len(times_ms) // 2]
+    mean = sum(times_ms) / len(times_ms)
+    return {"mean": mean, "median": middle, "min": times_ms[0], "max": times_ms[-1]}[return_mode]

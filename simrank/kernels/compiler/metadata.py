@@ -1,0 +1,206 @@
+"""What the real compiler says about a kernel: registers, shared memory, programs per SM (rule K5).
+
+No GPU is needed. It costs a third of a second for the first kernel of a process, so it is asked
+only where the answer decides something: how many programs run at once, or where a launch asks.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tempfile
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import triton
+from triton.compiler import ASTSource
+
+from simrank.device import Tensor
+from simrank.errors import UnsupportedError
+from simrank.kernels.compiler.targets import target_of
+from simrank.kernels.machine.kept import kept
+from simrank.kernels.values.types import of_memory, type_of_number
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import CompiledKernel
+
+    from simrank.hardware.spec import DeviceSpec
+    from simrank.kernels.machine.jit import Jit
+
+# Per SM of compute capability 8.0 and 9.0 to 10.0; 8.9 has fewer threads and less shared memory.
+# Source: CUDA C++ Programming Guide, technical specifications per compute capability.
+_REGISTERS = 64 * 1024
+_REGISTERS_ARE_GIVEN_IN = 256  # per warp
+_MAX_CTAS = {80: 32, 89: 24, 90: 32, 100: 32}
+_MAX_WARPS = {80: 64, 89: 48, 90: 64, 100: 64}
+_SHARED_BYTES = {80: 164 * 1024, 89: 100 * 1024, 90: 228 * 1024, 100: 228 * 1024}
+_SHARED_BYTES_RESERVED = 1024  # per program
+COMPILER_OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg")
+_REG = re.compile(r"REG:(\d+)")
+
+
+class Resources(NamedTuple):
+    """What one program of a compiled kernel takes.
+
+    Attributes:
+        registers: Per thread.
+        shared_bytes: Shared memory.
+        num_warps: Warps.
+        ctas_per_sm: How many programs an SM holds at once.
+    """
+
+    registers: int
+    shared_bytes: int
+    num_warps: int
+    ctas_per_sm: int
+
+
+def resources(
+    jit: Jit, bound: Mapping[str, Any], options: Mapping[str, Any], spec: DeviceSpec
+) -> Resources | None:
+    """Compile a kernel for a device and return what it takes; None where that is not known.
+
+    Args:
+        jit: The kernel.
+        bound: Its arguments by name.
+        options: Options of the launch.
+        spec: The device.
+
+    Raises:
+        CompilationError: Triton's own: the compiler rejects the kernel.
+    """
+    target = target_of(spec)
+    described = _signature(jit, bound)
+    if target.backend != "cuda" or described is None:
+        return None
+    chosen = {name: options[name] for name in COMPILER_OPTIONS if options.get(name) is not None}
+    signature, constants = described
+    key = ("resources", *signature.items(), repr(constants), repr(chosen), target.arch)
+    facts = kept(jit)
+    if key not in facts:
+        compiled = _compile(jit, described, chosen, target)
+        facts[key] = _resources(compiled, int(target.arch))
+    resources: Resources = facts[key]
+    return resources
+
+
+def _compile(
+    jit: Jit, described: Described, chosen: dict[str, Any], target: GPUTarget
+) -> CompiledKernel:
+    signature, constants = described
+    source = ASTSource(fn=jit, signature=signature, constexprs=constants)
+    return triton.compile(source, target=target, options={**chosen, "enable_fp_fusion": False})
+
+
+class Described(NamedTuple):
+    """The signature of a launch, and its constants by name."""
+
+    signature: dict[str, str]
+    constants: dict[str, Any]
+
+
+class WarmKernel:
+    """What `kernel.warmup(...)` returns: a kernel that the real compiler has built.
+
+    Attributes:
+        name: The kernel's name.
+        metadata: The compiler's, with `shared` and `num_warps`.
+        asm: What it built, by stage: "ttir" to "ptx", and the binary.
+        n_regs: Registers per thread.
+    """
+
+    def __init__(
+        self, jit: Jit, compiled: CompiledKernel, result: Resources, options: dict[str, Any]
+    ) -> None:
+        self.name: str = jit.__name__
+        self.metadata = compiled.metadata
+        self.asm = compiled.asm
+        self.n_regs = result.registers
+        self._jit = jit
+        self._options = options
+
+    def _init_handles(self) -> None:
+        """Do nothing: what triton's own kernels load here is there already."""
+
+    def __getitem__(self, grid: Sequence[int] | Callable[..., Sequence[int]]) -> Callable[..., Any]:
+        """Return what launches it on simulated devices, with all arguments by position."""
+        given = {k: v for k, v in self._options.items() if k not in self._jit.arg_names}
+        return partial(self._jit.run, grid=grid, warmup=False, **given)
+
+
+def warm_kernel(
+    jit: Jit, bound: Mapping[str, Any], options: Mapping[str, Any], spec: DeviceSpec
+) -> WarmKernel:
+    """Compile a kernel for a device ahead of its launch.
+
+    Raises:
+        UnsupportedError: The device is not NVIDIA's, or an argument has no plain type.
+        CompilationError: Triton's own: the compiler rejects the kernel.
+    """
+    target = target_of(spec)
+    described = _signature(jit, bound)
+    if target.backend != "cuda" or described is None:
+        why = "an argument has no plain type" if described is None else f"{spec.name} runs no CUDA"
+        raise UnsupportedError(f"warmup of kernel '{jit.__name__}': {why}")
+    chosen = {name: options[name] for name in COMPILER_OPTIONS if options.get(name) is not None}
+    compiled = _compile(jit, described, chosen, target)
+    return WarmKernel(jit, compiled, _resources(compiled, int(target.arch)), chosen)
+
+
+def _signature(jit: Jit, bound: Mapping[str, Any]) -> Described | None:
+    """Return a kernel's signature and constants; None for arguments that have no plain type."""
+    signature: dict[str, str] = {}
+    constants: dict[str, Any] = {}
+    for parameter in jit.params:
+        value, name = bound[parameter.name], parameter.name
+        if parameter.is_constexpr or value is None:
+            signature[name] = "constexpr"
+            constants[name] = value
+        elif isinstance(value, Tensor):
+            signature[name] = "*" + _short(of_memory(value.dtype.numpy).name)
+        elif isinstance(value, bool | int | float):
+            annotated = parameter.annotation_type
+            signature[name] = annotated or _short(type_of_number(value).name)
+        else:
+            return None
+    return Described(signature, constants)
+
+
+def _short(name: str) -> str:
+    """Return a type as signatures write it: `int32` is `i32`, `uint8` is `u8`."""
+    return name.replace("uint", "u").replace("int", "i")
+
+
+def _resources(compiled: CompiledKernel, arch: int) -> Resources:
+    num_warps, shared_bytes = int(compiled.metadata.num_warps), int(compiled.metadata.shared)
+    registers = _registers(compiled.asm["cubin"])
+    per_warp = -(-registers * 32 // _REGISTERS_ARE_GIVEN_IN) * _REGISTERS_ARE_GIVEN_IN
+    known = arch if arch in _MAX_CTAS else 90
+    limits = (
+        _REGISTERS // max(per_warp * num_warps, 1),
+        _SHARED_BYTES[known] // (shared_bytes + _SHARED_BYTES_RESERVED),
+        _MAX_WARPS[known] // num_warps,
+        _MAX_CTAS[known],
+    )
+    return Resources(registers, shared_bytes, num_warps, max(min(limits), 1))
+
+
+def _registers(cubin: bytes) -> int:
+    """Return registers per thread, as NVIDIA's own tool reads them from the binary.
+
+    Raises:
+        UnsupportedError: The tool that triton brings along says nothing of registers.
+    """
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        tool = triton.knobs.nvidia.cuobjdump.path
+        command = [tool, "--dump-resource-usage", file.name]
+        shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    match = _REG.search(shown)
+    if match is None:
+        raise UnsupportedError(f"cuobjdump says nothing of registers: {shown!r}")
+    return int(match.group(1))

@@ -1,0 +1,34 @@
+"""What kernels are compiled for, by the name of the device."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from triton.backends.compiler import GPUTarget
+
+if TYPE_CHECKING:
+    from simrank.hardware.spec import DeviceSpec
+
+# By a part of the device's name in the cluster.
+_TARGETS = (
+    ("V100", GPUTarget("cuda", 70, 32)),
+    ("A100", GPUTarget("cuda", 80, 32)),
+    ("L40", GPUTarget("cuda", 89, 32)),
+    ("H100", GPUTarget("cuda", 90, 32)),
+    ("H200", GPUTarget("cuda", 90, 32)),
+    ("B200", GPUTarget("cuda", 100, 32)),
+    ("MI300", GPUTarget("hip", "gfx942", 64)),
+)
+_HOPPER = GPUTarget("cuda", 90, 32)
+
+
+def target_of(spec: DeviceSpec) -> GPUTarget:
+    """Return what the compiler would build for a device; an H100 where its name says nothing."""
+    name = spec.name.upper()
+    return next((target for part, target in _TARGETS if part in name), _HOPPER)
+
+
+def nvidia_target_of(spec: DeviceSpec) -> GPUTarget:
+    """Return the NVIDIA GPU that a device stands for in a kernel; an H100 for those of others."""
+    target = target_of(spec)
+    return target if target.backend == "cuda" else _HOPPER

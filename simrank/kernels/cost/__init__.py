@@ -1,0 +1,4 @@
+"""What kernels cost in simulated time (rule K4).
+
+Read `launches` (a whole launch, from what it did), then `accesses` (one program, as it goes).
+"""

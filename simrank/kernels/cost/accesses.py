@@ -1,0 +1,80 @@
+"""What one access of a program costs it, while other programs run beside it (rule K4)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from simrank.units import ceil_ps
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from simrank.device.device import Device
+    from simrank.device.memory import Storage
+
+# Assumed: what one program waits for a load from its own device's memory, half of the some 600 ns
+# of a miss hidden by what it does meanwhile; of an L2 round trip by an atomic or a poll; and what
+# issuing a store costs it (H100 latencies: Luo et al., "Benchmarking and Dissecting the Nvidia
+# Hopper GPU Architecture via Microbenchmarking", 2024).
+LOAD_PS = 300_000
+ATOMIC_PS = 300_000
+STORE_PS = 50_000
+# Assumed: half of the SMs saturate memory and links, so one program gets no more than this share.
+_SATURATING_SHARE = 0.5
+
+
+class _Route(NamedTuple):
+    """The way to another device."""
+
+    latency_ps: int
+    bandwidth_bytes_per_s: float
+
+
+class AccessCosts:
+    """What accesses cost the programs of one launch.
+
+    Args:
+        device: Where they run.
+        num_resident: How many of them run at the same time.
+    """
+
+    def __init__(self, device: Device, num_resident: int) -> None:
+        self._device = device
+        saturating = max(device.spec.num_sms * _SATURATING_SHARE, 1.0)
+        self._num_sharing = min(max(num_resident, 1), saturating)
+        self._own = _Route(0, device.spec.memory_bandwidth_bytes_per_s)
+        self._routes: dict[int, _Route] = {}  # To peers, looked up once.
+        # Costs so far: the sizes of a kernel's accesses are few.
+        self._known: dict[tuple[Device | None, int, bool], int] = {}
+
+    def access_ps(self, storage: Storage, size_bytes: int, *, writes: bool) -> int:
+        """Return what a load or store costs: its latency, and its share of the bandwidth."""
+        key = (storage.device, size_bytes, writes)
+        cost_ps = self._known.get(key)
+        if cost_ps is None:
+            route = self._route(storage.device)
+            latency_ps = STORE_PS if writes else LOAD_PS + 2 * route.latency_ps
+            shared = size_bytes * self._num_sharing
+            cost_ps = self._known[key] = latency_ps + ceil_ps(shared / route.bandwidth_bytes_per_s)
+        return cost_ps
+
+    def atomic_ps(self, storages: Sequence[Storage]) -> int:
+        """Return what half an atomic costs: to the farthest of its memory, or back."""
+        if len(storages) == 1:
+            return ATOMIC_PS // 2 + self._route(storages[0].device).latency_ps
+        return ATOMIC_PS // 2 + max(map(self.latency_ps, storages), default=0)
+
+    def latency_ps(self, storage: Storage) -> int:
+        """Return how long it takes until something reaches a storage."""
+        return self._route(storage.device).latency_ps
+
+    def _route(self, peer: Device | None) -> _Route:
+        if peer is None or peer is self._device:
+            return self._own
+        route = self._routes.get(peer.index)
+        if route is None:
+            network, own = self._device.network, self._device.index
+            latency_ps = int(network.cluster.paths([own], [peer.index]).latency_ps[0])
+            rate = network.route_bandwidth_bytes_per_s(own, peer.index)
+            route = self._routes[peer.index] = _Route(latency_ps, rate)
+        return route

@@ -1,0 +1,200 @@
+"""What a kernel costs: traffic and arithmetic of its device, in waves over the SMs (rule K4)."""
+
+from __future__ import annotations
+
+from math import ceil, sqrt
+from typing import TYPE_CHECKING, NamedTuple
+
+from simrank.hardware.gemm import gemm_ps
+from simrank.hardware.roofline import peak_flops
+from simrank.kernels import machine
+from simrank.kernels.machine import Extent, Statistics
+from simrank.units import ceil_ps
+
+if TYPE_CHECKING:
+    from simrank.device.device import Device
+    from simrank.device.memory import Storage
+    from simrank.hardware.spec import DeviceSpec
+
+# Assumed: L2 delivers 2.5 times the memory's bandwidth (H100: 5.5 to 7 TB/s were measured beside
+# 3.35 of HBM3; Chips and Cheese, "Nvidia's H100: Funny L2, and Tons of Bandwidth", 2023).
+_L2_PER_HBM = 2.5
+# Assumed: half of the SMs saturate the memory; fewer programs than that leave bandwidth unused.
+_SMS_THAT_SATURATE = 0.5
+# Assumed: atomics of one launch go to L2 at one per clock and slice, about 2.4e12 a second.
+_ATOMICS_PER_S = 2.4e12
+# Assumed where neither the compiler's metadata nor `num_ctas_per_sm` says it.
+DEFAULT_CTAS_PER_SM = 2
+
+_PEAK_NAMES = {
+    "fp16": "float16", "bf16": "bfloat16", "fp32": "float32", "fp64": "float64",
+    "fp8e4nv": "float8_e4m3fn", "fp8e5": "float8_e5m2", "int8": "int8", "uint8": "int8",
+}  # fmt: skip
+
+
+class KernelCost(NamedTuple):
+    """The time of one launch, and what it is made of; all in picoseconds but for the counts.
+
+    Attributes:
+        duration_ps: The launch, alone on its device.
+        memory_ps: Its traffic with the device's memory.
+        l2_ps: All its loads and stores through L2.
+        arithmetic_ps: Its dots, in whole waves.
+        link_ps: Its traffic with other devices.
+        atomics_ps: Its atomics.
+        limiter: The longest of them, by name.
+        hbm_bytes: Bytes that came from or went to the memory: each touched range once.
+        waves: Programs over the slots for them.
+        num_sms: SMs that it occupies.
+    """
+
+    duration_ps: int
+    memory_ps: int
+    l2_ps: int
+    arithmetic_ps: int
+    link_ps: int
+    atomics_ps: int
+    limiter: str
+    hbm_bytes: int
+    waves: float
+    num_sms: int
+
+
+def kernel_cost(
+    statistics: Statistics, device: Device, num_programs: int, ctas_per_sm: int
+) -> KernelCost:
+    """Return what a launch costs that did what was counted.
+
+    Args:
+        statistics: What its programs did.
+        device: Where it ran.
+        num_programs: Programs of its grid.
+        ctas_per_sm: How many of them an SM holds at once.
+    """
+    spec = device.spec
+    slots = spec.num_sms * ctas_per_sm
+    waves = num_programs / slots
+    hbm_bytes, all_bytes, link_ps = _traffic(statistics, device)
+    used = min(num_programs / (spec.num_sms * _SMS_THAT_SATURATE), 1.0)
+    bandwidth = spec.memory_bandwidth_bytes_per_s * max(used, 1e-6)
+    times = {
+        "memory": _ps(hbm_bytes, bandwidth),
+        "l2": _ps(all_bytes, bandwidth * _L2_PER_HBM),
+        "arithmetic": _arithmetic_ps(statistics, spec, num_programs, slots),
+        "links": link_ps,
+        "atomics": _ps(statistics.num_atomics, _ATOMICS_PER_S),
+        "launch": spec.kernel_floor_ps,
+    }
+    limiter = max(times, key=lambda name: times[name])
+    return KernelCost(
+        duration_ps=max(times.values()),
+        memory_ps=times["memory"],
+        l2_ps=times["l2"],
+        arithmetic_ps=times["arithmetic"],
+        link_ps=link_ps,
+        atomics_ps=times["atomics"],
+        limiter=limiter,
+        hbm_bytes=hbm_bytes,
+        waves=waves,
+        num_sms=min(ceil(num_programs / ctas_per_sm), spec.num_sms),
+    )
+
+
+def _ps(amount: float, per_s: float) -> int:
+    return ceil_ps(amount / per_s)
+
+
+def _traffic(statistics: Statistics, device: Device) -> tuple[int, int, int]:
+    """Return bytes from and to the memory, through L2, and the time on links to other devices.
+
+    A range that a launch touches again is assumed to come from L2.
+    """
+    hbm_bytes = all_bytes = link_ps = 0
+    for traffic in statistics.traffic.values():
+        moved = traffic.read_bytes + traffic.written_bytes
+        if traffic.device is not device and traffic.device is not None:
+            link_ps = max(link_ps, _link_ps(device, traffic.device, moved))
+            continue
+        extent = max(traffic.high - traffic.low, 0)
+        hbm_bytes += min(traffic.read_bytes, extent) + min(traffic.written_bytes, extent)
+        all_bytes += moved
+    return hbm_bytes, all_bytes, link_ps
+
+
+def _link_ps(device: Device, peer: Device, moved_bytes: int) -> int:
+    """Return how long bytes take on the route between two devices, alone on it."""
+    cluster = device.network.cluster
+    paths = cluster.paths([peer.index], [device.index])
+    rates = cluster.link_bandwidth_bytes_per_s[paths.links[0]]
+    return int(paths.latency_ps[0]) + _ps(moved_bytes, float(rates.min()))
+
+
+def flops_ps(spec: DeviceSpec, name: str, num_flops: int) -> int:
+    """Return how long the whole device takes for operations of dots on elements of a type."""
+    peak = peak_flops(spec, _PEAK_NAMES.get(name, "float32"))
+    return 0 if peak is None else _ps(num_flops, peak)
+
+
+def _arithmetic_ps(statistics: Statistics, spec: DeviceSpec, num_programs: int, slots: int) -> int:
+    """Return the time of the dots: whole waves, of which the last may be nearly empty."""
+    total_ps = sum(flops_ps(spec, name, flops) for name, flops in statistics.flops.items())
+    in_waves_ps = ceil(total_ps * ceil(num_programs / slots) * slots / num_programs)
+    return max(in_waves_ps, _library_ps(statistics, spec, num_programs))
+
+
+def _library_ps(statistics: Statistics, spec: DeviceSpec, num_programs: int) -> int:
+    """Return what the device's library takes for as much: no kernel's dots are faster than that.
+
+    The product's shape follows from what the kernel did: its results are m x n, its operations
+    2 m n k, and the two largest tensors that it read are m x k and k x n.
+    """
+    if spec.gemm_table is None or not statistics.dot_outputs:
+        return 0
+    num_outputs = num_programs * statistics.dot_outputs
+    extents = sorted(
+        (t.high - t.low for t in statistics.traffic.values() if t.read_bytes and t.high > t.low),
+        reverse=True,
+    )
+    ratio = extents[0] / extents[1] if len(extents) > 1 else 1.0
+    ratio = min(max(ratio, 1.0), float(num_outputs))
+    longer = max(round(sqrt(num_outputs * ratio)), 1)
+    shorter = max(round(num_outputs / longer), 1)
+    longest_ps = 0
+    for name, flops in statistics.flops.items():
+        dtype = _PEAK_NAMES.get(name, "float32")
+        inner = max(round(flops / (2 * longer * shorter)), 1)
+        shapes = ((longer, shorter), (shorter, longer))
+        either = [gemm_ps(spec.gemm_table, dtype, 1, m, n, inner) or 0 for m, n in shapes]
+        longest_ps += max(either)
+    return longest_ps
+
+
+class TimedStatistics(Statistics):
+    """Statistics of programs that run one by one, each with a clock of its own."""
+
+    def __init__(self, device: Device, slots: int) -> None:
+        super().__init__()
+        self._device = device
+        self._slots = slots
+
+    def count(
+        self,
+        storage: Storage,
+        num_lanes: int,
+        num_active: int,
+        extent: Extent,
+        *,
+        writes: bool,
+    ) -> None:
+        """Count an access, and charge it to the program that runs now."""
+        super().count(storage, num_lanes, num_active, extent, writes=writes)
+        sync = machine.now().sync
+        if sync is not None:
+            sync.charge_access(storage, num_active * extent.itemsize, writes=writes)
+
+    def count_flops(self, name: str, num_flops: int, num_outputs: int) -> None:
+        """Count a dot, and charge it to the program that runs now."""
+        super().count_flops(name, num_flops, num_outputs)
+        sync = machine.now().sync
+        if sync is not None:
+            sync.charge(flops_ps(self._device.spec, name, num_flops) * self._slots)

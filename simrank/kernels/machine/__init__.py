@@ -1,0 +1,38 @@
+"""What runs now, and what it has done: every room above asks here.
+
+Read `now` (the programs that run), `statistics` (what a launch did) and `protocols` (what this
+room and memory need of the rooms above).
+"""
+
+from simrank.kernels.machine.effects import Effects
+from simrank.kernels.machine.now import (
+    Options,
+    Programs,
+    PublishedError,
+    Setting,
+    UnmaskableError,
+    is_running,
+    now,
+    require_all,
+    run,
+    set_running,
+)
+from simrank.kernels.machine.order import Order
+from simrank.kernels.machine.statistics import Extent, Statistics
+
+__all__ = [
+    "Effects",
+    "Extent",
+    "Options",
+    "Order",
+    "Programs",
+    "PublishedError",
+    "Setting",
+    "Statistics",
+    "UnmaskableError",
+    "is_running",
+    "now",
+    "require_all",
+    "run",
+    "set_running",
+]

@@ -1,0 +1,181 @@
+"""What runs now: programs in lockstep, or one alone, and how to undo what they did.
+
+The functions of `tl` ask `now()` who runs. Whoever resumes a program says so again: kernels
+interleave at waits only.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from simrank.device.device import Device
+    from simrank.kernels.machine.arrays import Array, Value
+    from simrank.kernels.machine.protocols import StoreLog, Sync
+    from simrank.kernels.machine.statistics import Statistics
+
+
+class Argument(NamedTuple):
+    """A tensor that a kernel got, for messages."""
+
+    name: str
+    shape: tuple[int, ...]
+
+
+class Options(NamedTuple):
+    """What a launch says about how its programs run.
+
+    Attributes:
+        is_checked: Whether masked-off lanes are poisoned (debug mode).
+        num_warps: Warps of a program, for kernels that ask.
+        precision: "ieee", or "hardware": fp32 inputs of dots are rounded to tf32 unless the kernel
+            asks otherwise.
+        num_threads: Threads of a program, for kernels that ask which one they are; 0 in others.
+        is_cooperative: Whether all programs run at once, and have a workspace together.
+        arguments: Tensors by the address of their storage.
+    """
+
+    is_checked: bool = False
+    num_warps: int = 4
+    precision: str = "ieee"
+    num_threads: int = 0
+    is_cooperative: bool = False
+    arguments: dict[int, Argument] = {}  # noqa: RUF012 - never changed
+
+
+class Setting(NamedTuple):
+    """What the programs of one launch share.
+
+    Attributes:
+        kernel: The kernel's name, for messages.
+        grid: Programs along each axis.
+        device: Where they run.
+        statistics: Where what they do is counted.
+        options: How the launch runs.
+    """
+
+    kernel: str
+    grid: tuple[int, int, int]
+    device: Device
+    statistics: Statistics
+    options: Options = Options()
+
+
+class Programs:
+    """Programs of one grid that run in lockstep, or one program that runs alone.
+
+    Attributes:
+        grid, device, statistics, kernel, options: As their launch has them.
+        ids: [P] linear program ids; axis 0 runs fastest.
+        undo: What was overwritten, newest last; None where nothing needs to be undone.
+        stores: Where their stores are compared; None where races are not looked for.
+        sync: How a waiting program waits and publishes; None for kernels that do neither.
+        active: Which of its threads do what comes next, see `threads`, or which of the programs,
+            see `masked`; None for all.
+    """
+
+    def __init__(
+        self,
+        setting: Setting,
+        ids: Array,
+        *,
+        keeps_undo: bool = False,
+        sync: Sync | None = None,
+        stores: StoreLog | None = None,
+    ) -> None:
+        self.kernel, self.grid, self.device, self.statistics, self.options = setting
+        self.ids = ids
+        self.stores = stores
+        self.undo: list[tuple[Array, Any, Any]] | None = [] if keeps_undo else None
+        self.sync = sync
+        self._axis_ids: list[Any] = [None, None, None]
+        self.active: Array | None = None
+
+    def __len__(self) -> int:
+        """Return how many programs there are."""
+        return len(self.ids)
+
+    def program_id(self, axis: int) -> Value:
+        """Return the ids along an axis of all programs, also of those that are masked off now."""
+        result: Value | None = self._axis_ids[axis]
+        if result is None:
+            result = self._axis_ids[axis] = self.axis_ids(axis)
+        return result
+
+    def axis_ids(self, axis: int) -> Value:
+        """Return the program ids along an axis: int32, a numpy scalar where all are equal."""
+        before = 1
+        for size in self.grid[:axis]:
+            before *= size
+        ids = (self.ids // before % self.grid[axis]).astype(np.int32)
+        if len(ids) == 1 or self.grid[axis] == 1:
+            result: Value = ids[0]
+            return result
+        return ids
+
+    def roll_back(self) -> None:
+        """Restore everything that these programs overwrote."""
+        assert self.undo is not None, "batches keep what they overwrite"
+        for view, index, old in reversed(self.undo):
+            view[index] = old
+        self.undo.clear()
+
+
+_running: Programs | None = None
+_outside = "a function of triton.language was called outside a kernel"
+
+
+class UnmaskableError(Exception):
+    """Something cannot be done while some programs of a batch are masked off."""
+
+
+class PublishedError(Exception):
+    """Programs in lockstep write to another device: each must do so at its own time."""
+
+
+def require_all(programs: Programs) -> None:
+    """Raise if some programs of a batch are masked off.
+
+    Raises:
+        UnmaskableError: They are.
+    """
+    if programs.active is not None and len(programs.ids) > 1:
+        raise UnmaskableError
+
+
+def now() -> Programs:
+    """Return the programs that run now.
+
+    Raises:
+        RuntimeError: None run.
+    """
+    if _running is None:
+        raise RuntimeError(_outside)
+    return _running
+
+
+def is_running() -> bool:
+    """Return whether programs run now."""
+    return _running is not None
+
+
+def set_running(programs: Programs | None) -> Programs | None:
+    """Say who runs from now on, and return who ran before."""
+    global _running  # noqa: PLW0603 - one Python thread runs kernels
+    before = _running
+    _running = programs
+    return before
+
+
+def run(programs: Programs, body: Callable[[], Any]) -> None:
+    """Run a kernel's body for some programs."""
+    before = set_running(programs)
+    try:
+        with np.errstate(all="ignore"):  # As on a device: inf, NaN and wrapped integers.
+            body()
+    finally:
+        set_running(before)

@@ -1,0 +1,151 @@
+"""What each source line of a kernel did: bytes, lanes, operations, time parked.
+
+Costs nothing unless somebody collects: `with collected() as profiles: ...`.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from simrank.engine import user_site
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from simrank.device.device import Device
+    from simrank.device.memory import Storage
+    from simrank.kernels.machine.jit import Jit
+
+
+@dataclass
+class Line:
+    """One source line, over all programs and launches.
+
+    Attributes:
+        local_bytes: Loaded from, stored to the kernel's own device.
+        peer_bytes: To and from other devices, by the device's index.
+        num_lanes: Lanes of loads and stores.
+        num_masked_lanes: Those that were masked off.
+        flops: Of dots.
+        num_atomics: Atomic operations.
+        parked_ps: Time that programs waited here, all together.
+    """
+
+    local_bytes: int = 0
+    peer_bytes: dict[int, int] = field(default_factory=dict)
+    num_lanes: int = 0
+    num_masked_lanes: int = 0
+    flops: int = 0
+    num_atomics: int = 0
+    parked_ps: int = 0
+
+    @property
+    def masked_share(self) -> float:
+        """Return the share of its lanes that was masked off."""
+        return self.num_masked_lanes / self.num_lanes if self.num_lanes else 0.0
+
+    def copy(self) -> Line:
+        """Return the counts as they are."""
+        return Line(**{**vars(self), "peer_bytes": dict(self.peer_bytes)})
+
+
+@dataclass
+class KernelProfile:
+    """One kernel, over all of its launches.
+
+    Attributes:
+        name: Its name.
+        file: The file of its source.
+        first_line: Where its `def` stands.
+        source: Its lines.
+        lines: What lines did, by (file, line): of device functions it calls too.
+        num_launches: How often it was launched.
+        num_programs: Programs of all launches.
+        duration_ps: Simulated time of all launches.
+        limiters: How often each was what a launch took longest for.
+    """
+
+    name: str
+    file: str
+    first_line: int
+    source: list[str]
+    lines: dict[tuple[str, int], Line] = field(default_factory=dict)
+    num_launches: int = 0
+    num_programs: int = 0
+    duration_ps: int = 0
+    limiters: dict[str, int] = field(default_factory=dict)
+
+    def here(self) -> Line:
+        """Return the line that the running kernel is at."""
+        site = user_site()
+        key = ("?", 0) if site is None else tuple(site.line())
+        result = self.lines.get(key)  # type: ignore[arg-type]
+        if result is None:
+            result = self.lines[key] = Line()  # type: ignore[index]
+        return result
+
+    def access(
+        self, storage: Storage, device: Device, num_lanes: int, num_active: int, itemsize: int
+    ) -> None:
+        """Count a load or store at the line that runs."""
+        line = self.here()
+        line.num_lanes += num_lanes
+        line.num_masked_lanes += num_lanes - num_active
+        size_bytes = num_active * itemsize
+        peer = storage.device
+        if peer is None or peer is device:
+            line.local_bytes += size_bytes
+        else:
+            line.peer_bytes[peer.index] = line.peer_bytes.get(peer.index, 0) + size_bytes
+
+    def ended(self, num_programs: int, duration_ps: int, limiter: str) -> None:
+        """Count a launch."""
+        self.num_launches += 1
+        self.num_programs += num_programs
+        self.duration_ps += duration_ps
+        self.limiters[limiter] = self.limiters.get(limiter, 0) + 1
+
+    def snapshot(self) -> dict[tuple[str, int], Line]:
+        """Return the counts of all lines, for `restore`."""
+        return {key: line.copy() for key, line in self.lines.items()}
+
+    def restore(self, snapshot: dict[tuple[str, int], Line]) -> None:
+        """Set the counts back: what was counted since did not happen."""
+        self.lines = snapshot
+
+
+# By the id of the kernel, which is held so that no other gets its id.
+_collecting: dict[int, tuple[Jit, KernelProfile]] | None = None
+
+
+@contextmanager
+def collected() -> Iterator[list[KernelProfile]]:
+    """Collect what the lines of every kernel do that is launched within the block.
+
+    Yields:
+        The kernels, in the order of their first launches; filled at the end of the block.
+    """
+    global _collecting  # noqa: PLW0603 - launches ask for it
+    before, _collecting = _collecting, {}
+    result: list[KernelProfile] = []
+    try:
+        yield result
+    finally:
+        result += [profile for _, profile in _collecting.values()]
+        _collecting = before
+
+
+def profile_of(jit: Jit) -> KernelProfile | None:
+    """Return where a kernel's lines are counted; None while nobody collects."""
+    if _collecting is None:
+        return None
+    if id(jit) not in _collecting:
+        code = jit.fn.__code__
+        source = [line.rstrip("\n") for line in jit.raw_src]
+        profile = KernelProfile(
+            jit.__name__, code.co_filename, int(jit.starting_line_number), source
+        )
+        _collecting[id(jit)] = jit, profile
+    return _collecting[id(jit)][1]

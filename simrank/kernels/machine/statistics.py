@@ -1,0 +1,175 @@
+"""What a launch did: bytes, lanes and operations, counted access by access (rule K4)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from simrank.kernels.machine.now import now
+
+if TYPE_CHECKING:
+    from simrank.device.device import Device
+    from simrank.device.memory import Storage
+    from simrank.kernels.machine.arrays import Array
+    from simrank.kernels.machine.profile import KernelProfile, Line
+
+
+class Extent(NamedTuple):
+    """The elements that an access touches, from the lowest to the highest, and their size."""
+
+    low: int
+    high: int
+    itemsize: int
+
+
+class Counts(NamedTuple):
+    """Counts as they were, for `restore`."""
+
+    traffic: dict[int, tuple[Device | None, int, int, int, int]]
+    flops: dict[str, int]
+    num_atomics: int
+    num_lanes: int
+    num_masked_lanes: int
+    lines: dict[tuple[str, int], Line] | None
+
+
+class Traffic:
+    """Bytes between the programs of a launch and one storage.
+
+    Attributes:
+        device: Where the storage is; None: on the host.
+        read_bytes: Loaded, masked-off lanes not counted.
+        written_bytes: Stored and by atomics.
+        low, high: The range of elements' bytes that was touched.
+    """
+
+    __slots__ = ("device", "high", "low", "read_bytes", "written_bytes")
+
+    def __init__(self, device: Device | None, size_bytes: int) -> None:
+        self.device = device
+        self.read_bytes = 0
+        self.written_bytes = 0
+        self.low = size_bytes
+        self.high = 0
+
+
+class Statistics:
+    """What a launch did, for its cost and its report (rule K4).
+
+    Attributes:
+        traffic: Bytes per storage, by its address.
+        flops: Floating-point operations of dots, by the type of their inputs.
+        dot_outputs: Most elements that the result of a dot has had in one program.
+        num_atomics: Atomic operations, in elements.
+        views: Storages as arrays, by numpy's number of the dtype; made once.
+        num_lanes: Lanes of loads and stores, masked off or not.
+        num_masked_lanes: Those that were masked off.
+        num_steps: Accesses and dots so far, each of all programs in lockstep once; also of programs
+            that were rolled back.
+        largest_block: Most lanes that one program has had in one access.
+        profile: Where lines are counted, while somebody collects them; else None.
+    """
+
+    def __init__(self) -> None:
+        self.profile: KernelProfile | None = None
+        self.traffic: dict[int, Traffic] = {}
+        self.largest_block = 0
+        self.num_steps = 0
+        self.dot_outputs = 0
+        self.flops: dict[str, int] = {}
+        self.num_atomics = 0
+        self.views: dict[tuple[Storage, int], Array] = {}
+        self.num_lanes = 0
+        self.num_masked_lanes = 0
+
+    def count(
+        self,
+        storage: Storage,
+        num_lanes: int,
+        num_active: int,
+        extent: Extent,
+        *,
+        writes: bool,
+    ) -> None:
+        """Count an access.
+
+        Args:
+            storage: What was touched.
+            num_lanes: Lanes of the access, in all programs.
+            num_active: Those that were not masked off.
+            extent: The elements touched.
+            writes: Whether it wrote.
+        """
+        self.num_steps += 1
+        traffic = self.traffic.get(storage.address)
+        if traffic is None:
+            traffic = self.traffic[storage.address] = Traffic(storage.device, storage.size_bytes)
+        low, high, itemsize = extent
+        if writes:
+            traffic.written_bytes += num_active * itemsize
+        else:
+            traffic.read_bytes += num_active * itemsize
+        traffic.low = min(traffic.low, low * itemsize)
+        traffic.high = max(traffic.high, (high + 1) * itemsize)
+        self.num_lanes += num_lanes
+        self.num_masked_lanes += num_lanes - num_active
+        if self.profile is not None:
+            self.profile.access(storage, now().device, num_lanes, num_active, itemsize)
+
+    def count_atomics(self, num_lanes: int) -> None:
+        """Count atomic operations."""
+        self.num_atomics += num_lanes
+        if self.profile is not None:
+            self.profile.here().num_atomics += num_lanes
+
+    def count_flops(self, name: str, num_flops: int, num_outputs: int) -> None:
+        """Count a dot.
+
+        Args:
+            name: Type of its inputs.
+            num_flops: Its operations, in all programs.
+            num_outputs: Elements of its result in one program.
+        """
+        self.num_steps += 1
+        self.flops[name] = self.flops.get(name, 0) + num_flops
+        self.dot_outputs = max(self.dot_outputs, num_outputs)
+        if self.profile is not None:
+            self.profile.here().flops += num_flops
+
+    def count_masked(self, num_lanes: int) -> None:
+        """Count lanes of an access that were all masked off."""
+        self.num_steps += 1
+        self.num_lanes += num_lanes
+        self.num_masked_lanes += num_lanes
+
+    def note_block(self, size: int) -> None:
+        """Note how many elements of one program an operation has worked on."""
+        self.largest_block = max(self.largest_block, size)
+
+    def snapshot(self) -> Counts:
+        """Return the counts as they are, for `restore`."""
+        traffic = {
+            address: (t.device, t.read_bytes, t.written_bytes, t.low, t.high)
+            for address, t in self.traffic.items()
+        }
+        lines = None if self.profile is None else self.profile.snapshot()
+        return Counts(
+            traffic,
+            dict(self.flops),
+            self.num_atomics,
+            self.num_lanes,
+            self.num_masked_lanes,
+            lines,
+        )
+
+    def restore(self, snapshot: Counts) -> None:
+        """Set the counts back: what was counted since did not happen."""
+        self.num_atomics = snapshot.num_atomics
+        self.num_lanes = snapshot.num_lanes
+        self.num_masked_lanes = snapshot.num_masked_lanes
+        self.flops = snapshot.flops
+        if self.profile is not None and snapshot.lines is not None:
+            self.profile.restore(snapshot.lines)
+        self.traffic = {}
+        for address, (device, *counts) in snapshot.traffic.items():
+            restored = self.traffic[address] = Traffic(device, 0)
+            restored.read_bytes, restored.written_bytes, restored.low, restored.high = counts

@@ -1,0 +1,388 @@
+"""Loads and stores of kernels, with bounds, counts and undo."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from simrank.kernels import machine
+from simrank.kernels.machine import Extent
+from simrank.kernels.memory import illegal
+from simrank.kernels.memory.addresses import element_at, launch_view, pointee, segments_of
+from simrank.kernels.memory.illegal import Asked
+from simrank.kernels.values.block import Anchor, Block, as_block, cast_to
+from simrank.kernels.values.broadcasting import aligned, common_shape, with_axes
+from simrank.kernels.values.types import int1
+
+if TYPE_CHECKING:
+    from simrank.device.memory import Storage
+    from simrank.kernels.machine import Programs
+    from simrank.kernels.machine.arrays import Array, Value
+    from simrank.kernels.machine.protocols import StoreLog, Sync
+    from simrank.kernels.values.block import Operand
+    from simrank.kernels.values.types import ElementType
+
+_ndarray = np.ndarray
+_SMALL = 64  # elements; below it fancy indexing is faster than `take` (measured)
+
+
+class _Store(NamedTuple):
+    """A store as it was asked for.
+
+    Attributes:
+        targets: What all its lanes point to.
+        active: Lanes that are not masked off; None for all.
+        copies: How many programs each lane stands for.
+        owners: Which program does each lane; None where nobody looks for races.
+    """
+
+    targets: Value
+    active: Value | None
+    copies: int
+    owners: Array | None
+
+
+def load(pointer: Block, mask: Operand | None, other: Operand | None) -> Block:
+    """Return what a block of pointers points to; `other` where masked off."""
+    programs = machine.now()
+    machine.require_all(programs)
+    element = pointee(pointer)
+    if mask is None and pointer.base is not None and type(pointer.values) is not _ndarray:
+        return Block(_gather_one(programs, pointer.base, int(pointer.values), element), element)
+    targets, active = _lanes(pointer, None, mask)
+    if pointer.base is not None:
+        values = _gather(programs, pointer.base, targets, active, element)
+    else:
+        values = _gather_anywhere(programs, targets, active, element)
+    if active is not None:
+        values = _masked(programs, values, active, other, element)
+    return Block(values, element)
+
+
+def store(pointer: Block, value: Operand, mask: Operand | None) -> None:
+    """Write a block where pointers point to, but for masked-off lanes."""
+    programs = machine.now()
+    machine.require_all(programs)
+    element = pointee(pointer)
+    block = cast_to(as_block(value), element)
+    targets, active = _lanes(pointer, block.values, mask)
+    values = block.values
+    owners = None if programs.stores is None else _owners(programs, targets, values, active)
+    asked = _Store(targets, active, _copies(programs, targets), owners)
+    if type(targets) is _ndarray:
+        if type(values) is not _ndarray or values.shape != targets.shape:
+            values = np.broadcast_to(aligned(targets, values)[1], targets.shape)
+        if active is not None:
+            targets, values = targets[active], values[active]
+    elif active is not None and not active:
+        return
+    if pointer.base is not None:
+        _scatter(programs, pointer.base, targets, values, element, asked)
+    else:
+        _scatter_anywhere(programs, targets, values, element, asked)
+
+
+def _owners(programs: Programs, targets: Value, values: Value, active: Value | None) -> Array:
+    """Return which program does each lane of a store; the last where all do the same."""
+    ids = programs.ids
+    if type(targets) is not _ndarray:
+        return ids if type(values) is _ndarray and len(values) == len(ids) else ids[-1:]
+    rows = ids if len(targets) == len(ids) else ids[-1:]
+    spread = np.broadcast_to(rows.reshape((-1,) + (1,) * (targets.ndim - 1)), targets.shape)
+    return spread if active is None else spread[active]
+
+
+def _copies(programs: Programs, targets: Value) -> int:
+    """Return how many programs each lane of an access stands for."""
+    return len(programs.ids) if type(targets) is not _ndarray or len(targets) == 1 else 1
+
+
+def _scatter_anywhere(
+    programs: Programs, addresses: Value, values: Value, element: ElementType, asked: _Store
+) -> None:
+    """Store to addresses that may lie in several storages, of several devices."""
+    for storage, chosen, index in segments_of(programs, addresses, element):
+        own, owners = values, asked.owners
+        if chosen is not None:
+            own, owners = values[chosen], None if owners is None else owners[chosen]
+        inside = _Store(index, None, asked.copies, owners)
+        _scatter(programs, storage, index, own, element, inside)
+
+
+def _lanes(pointer: Block, values: Value | None, mask: Operand | None) -> tuple[Any, Any]:
+    """Return the targets of an access and its active lanes, broadcast to one shape.
+
+    The active lanes are None where none is masked off.
+
+    Raises:
+        ValueError: Shapes or the mask's type do not go together, in Triton's words.
+    """
+    targets = pointer.values
+    active = None if mask is None else _active(mask)
+    is_block = type(targets) is _ndarray
+    if active is None and values is None:
+        return targets, None
+    shape = targets.shape if is_block else None
+    if (active is None or (type(active) is _ndarray and active.shape == shape)) and (
+        type(values) is not _ndarray or values.shape == shape
+    ):
+        return targets, active
+    _check_lanes(pointer, values, active)
+    arrays = [a for a in (targets, values, active) if type(a) is _ndarray]
+    if not arrays:
+        return targets, active
+    for array in arrays[1:] if is_block else ():
+        common_shape(tuple(pointer.shape), array.shape[1:])  # Else it says so in Triton's words.
+    num_axes = max(array.ndim for array in arrays)
+    wide = [with_axes(array, num_axes) for array in arrays]
+    common = np.broadcast_shapes(*(array.shape for array in wide))
+    targets = np.broadcast_to(with_axes(targets, num_axes), common)
+    if active is not None:
+        active = np.broadcast_to(with_axes(active, num_axes), common)
+    return targets, active
+
+
+def _active(mask: Operand) -> Value | None:
+    """Return where a mask is true; None where it is everywhere."""
+    block = as_block(mask)
+    if block.element is not int1:
+        raise ValueError("Mask must have boolean scalar type")
+    active = block.values
+    if type(active) is not _ndarray:
+        return None if active else active
+    return None if np.count_nonzero(active) == active.size else active
+
+
+def _check_lanes(pointer: Block, values: Value | None, active: Value | None) -> None:
+    """Raise if a pointer would have to be copied for more values than it has lanes."""
+    own = list(pointer.shape)
+    for array, what in ((values, "Value"), (active, "Mask")):
+        shape = list(array.shape[1:]) if type(array) is _ndarray else []
+        if not own and shape:
+            raise ValueError(
+                f"{what} argument cannot be block type if pointer argument is not a block"
+            )
+        if array is values and shape:
+            wider = np.broadcast_shapes(tuple(own), tuple(shape))
+            if list(wider) != own:
+                raise ValueError(
+                    f"Expected pointer argument to have shape {list(wider)} but got {own}"
+                )
+
+
+def _gather(
+    programs: Programs,
+    base: Storage | Anchor,
+    index: Value,
+    active: Value | None,
+    element: ElementType,
+    copies: int = 0,
+) -> Value:
+    """Load from one storage; `copies` as `_copies` says of index that have lost their rows."""
+    if type(index) is not _ndarray:
+        if active is not None:  # It is not, else it would be None.
+            programs.statistics.count_masked(len(programs.ids))
+            return element.scalar(0)
+        return _gather_one(programs, base, int(index), element)
+    storage = base.storage if isinstance(base, Anchor) else base
+    view = launch_view(programs, storage, element.carrier)
+    statistics = programs.statistics
+    num_active, copies = index.size, copies or _copies(programs, index)
+    if active is not None:
+        num_active = int(np.count_nonzero(active))
+        if not num_active:
+            statistics.count_masked(index.size * copies)
+            return np.zeros(index.shape, element.compute)
+        given, index = index, np.where(active, index, index.flat[int(active.argmax())])
+    low, high = int(np.minimum.reduce(index, None)), int(np.maximum.reduce(index, None))
+    if low < 0 or high >= len(view):
+        given = index if active is None else given
+        if isinstance(base, Anchor):
+            return _gather_anywhere(programs, _absolute(base, given, element), active, element)
+        wrong = Asked(given, active, "load")
+        raise illegal.outside(programs, storage, wrong, element)
+    statistics.note_block(index.size // len(index))
+    extent = Extent(low, high, element.itemsize)
+    statistics.count(storage, index.size * copies, num_active * copies, extent, writes=False)
+    if programs.sync is not None:
+        itemsize = element.itemsize
+        programs.sync.loaded(storage, low * itemsize, (high + 1) * itemsize, index, itemsize)
+    result = view[index] if index.size < _SMALL else view.take(index, mode="clip")
+    return _arrived(result, element)
+
+
+def _gather_one(
+    programs: Programs, base: Storage | Anchor, index: int, element: ElementType
+) -> Value:
+    """Load one element for all programs."""
+    storage = base.storage if isinstance(base, Anchor) else base
+    view = launch_view(programs, storage, element.carrier)
+    itemsize = element.itemsize
+    if not 0 <= index < len(view):
+        if isinstance(base, Anchor):
+            elsewhere = element_at(programs, base.address + index * itemsize, element)
+            return _gather_one(programs, *elsewhere, element)
+        raise illegal.outside(programs, storage, Asked(np.int64(index), None, "load"), element)
+    total = len(programs.ids)
+    programs.statistics.count(storage, total, total, Extent(index, index, itemsize), writes=False)
+    if programs.sync is not None:
+        begin = index * itemsize
+        programs.sync.loaded(storage, begin, begin + itemsize, index, itemsize)
+    if element.memory is element.compute:
+        own: Value = view[index]
+    else:
+        own = _arrived(view[index : index + 1], element)[0]
+    return own
+
+
+def _absolute(base: Anchor, index: Value, element: ElementType) -> Value:
+    """Return addresses of what has left an anchor's storage."""
+    return index * np.int64(element.itemsize) + np.int64(base.address)
+
+
+def _arrived(result: Array, element: ElementType) -> Array:
+    """Return loaded elements as values in flight."""
+    if element.carrier is not element.memory:
+        result = result.view(element.memory)
+    return result if result.dtype is element.compute else result.astype(element.compute)
+
+
+def _masked(
+    programs: Programs,
+    values: Value,
+    active: Value,
+    other: Operand | None,
+    element: ElementType,
+) -> Value:
+    """Put `other` where lanes are masked off; poison in debug mode, else zero, if there is none."""
+    if other is None:
+        fill: Any = _poison(element) if programs.options.is_checked else element.scalar(0)
+    else:
+        fill = cast_to(as_block(other), element).values
+    if type(values) is not _ndarray and type(active) is not _ndarray:
+        return values if active else (fill if type(fill) is not _ndarray else fill.reshape(-1)[0])
+    num_axes = np.ndim(values)
+    return np.where(active, values, with_axes(fill, num_axes)).astype(element.compute, copy=False)
+
+
+def _poison(element: ElementType) -> Value:
+    if element.kind == "f":
+        return element.scalar(np.nan)
+    if element.kind == "b":
+        return element.scalar(1)
+    return element.scalar(np.iinfo(element.compute).max)
+
+
+def _scatter(
+    programs: Programs,
+    base: Storage | Anchor,
+    index: Value,
+    values: Value,
+    element: ElementType,
+    asked: _Store,
+) -> None:
+    """Store to one storage."""
+    lanes, active, copies, owners = asked
+    storage = base.storage if isinstance(base, Anchor) else base
+    view = launch_view(programs, storage, element.memory)
+    num_lanes = num_active = 1
+    if type(index) is not _ndarray:
+        low = high = int(index)
+    else:
+        num_active = index.size
+        num_lanes = num_active if active is None else active.size
+        if not num_active:
+            programs.statistics.count_masked(num_lanes * copies)
+            return
+        low, high = int(np.minimum.reduce(index, None)), int(np.maximum.reduce(index, None))
+    if low < 0 or high >= len(view):
+        if isinstance(base, Anchor):
+            elsewhere = _absolute(base, index, element)
+            _scatter_anywhere(programs, elsewhere, values, element, asked)
+            return
+        raise illegal.outside(programs, storage, Asked(lanes, active, "store"), element)
+    extent = Extent(low, high, element.itemsize)
+    statistics = programs.statistics
+    statistics.count(storage, num_lanes * copies, num_active * copies, extent, writes=True)
+    if programs.stores is not None and owners is not None:
+        _note(programs.stores, storage, index, np.asarray(values, view.dtype), owners)
+    if type(index) is not _ndarray and type(values) is _ndarray:
+        values = values.reshape(-1)[-1]  # Every program writes here; the last one stays.
+    if programs.sync is not None:
+        _publish(programs.sync, storage, view, index, values, extent)
+        return
+    if storage.device is not programs.device:
+        raise machine.PublishedError
+    if programs.undo is not None:
+        programs.undo.append((view, index, view[index]))
+    view[index] = values
+
+
+def _note(stores: StoreLog, storage: Storage, index: Value, values: Array, owners: Array) -> None:
+    """Note a store for race checks, lane by lane also where all programs store to one element."""
+    if type(index) is not _ndarray and values.size > 1:
+        values = values.reshape(-1)
+        index = np.full(values.shape, index)
+    stores.note(storage, index, values, owners)
+
+
+def _publish(
+    sync: Sync,
+    storage: Storage,
+    view: Array,
+    index: Value,
+    values: Value,
+    extent: Extent,
+) -> None:
+    """Write where others may see it, at the program's own time."""
+    low, high, itemsize = extent
+    bytes_touched = low * itemsize, (high + 1) * itemsize
+    if sync.races is not None:
+        given = np.asarray(values, view.dtype)
+        sync.races.stores(storage, np.atleast_1d(np.asarray(index)), given)
+    if sync.writes(storage):
+        sync.put(storage, view, index, values, bytes_touched)
+    else:
+        view[index] = values
+        sync.wrote(storage, *bytes_touched)
+
+
+# ---- pointers that were numbers ----
+
+
+def _gather_anywhere(
+    programs: Programs,
+    addresses: Value,
+    active: Value | None,
+    element: ElementType,
+) -> Value:
+    """Load from addresses that may lie in several storages, of several devices."""
+    if type(addresses) is not _ndarray:
+        if active is not None and not active:
+            return element.scalar(0)
+        return _gather_one(programs, *element_at(programs, int(addresses), element), element)
+    if active is None:
+        return _gather_all(programs, addresses, element)
+    result = np.zeros(addresses.shape, element.compute)
+    own_addresses, copies = addresses[active].reshape(-1), _copies(programs, addresses)
+    flat = np.zeros(own_addresses.size, element.compute)
+    for storage, chosen, index in segments_of(programs, own_addresses, element):
+        flat[slice(None) if chosen is None else chosen] = _gather(
+            programs, storage, index, None, element, copies
+        )
+    result[active] = flat
+    return result
+
+
+def _gather_all(programs: Programs, addresses: Array, element: ElementType) -> Array:
+    """Load from addresses none of which is masked off: nearly always of one storage."""
+    parts = list(segments_of(programs, addresses, element))
+    if len(parts) == 1:
+        storage, _, index = parts[0]
+        loaded: Array = _gather(programs, storage, index, None, element)
+        return loaded
+    result, copies = np.zeros(addresses.shape, element.compute), _copies(programs, addresses)
+    for storage, chosen, index in parts:
+        result[chosen] = _gather(programs, storage, index, None, element, copies)
+    return result

@@ -1,0 +1,145 @@
+"""From pointers to storages: what an address lies in, and a storage as elements."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from simrank.kernels.memory import illegal
+from simrank.kernels.memory.illegal import Asked
+from simrank.kernels.values.block import Block
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from simrank.device.memory import AddressSpace, Storage
+    from simrank.kernels.machine import Programs
+    from simrank.kernels.machine.arrays import Array, Value
+    from simrank.kernels.values.types import ElementType
+
+_ndarray = np.ndarray
+
+
+def pointee(pointer: object) -> ElementType:
+    """Return the type that a block of pointers points to.
+
+    Raises:
+        ValueError: It is no block of pointers.
+    """
+    if type(pointer) is not Block or pointer.element.pointee is None:
+        shown = pointer.element if type(pointer) is Block else type(pointer).__name__
+        raise ValueError(f"Unsupported ptr type {shown}: expected a pointer or a block of pointers")
+    return pointer.element.pointee
+
+
+def view_of(storage: Storage, dtype: np.dtype[Any]) -> Array:
+    """Return a storage as an array of a dtype, as far as whole elements go."""
+    size_bytes = storage.size_bytes - storage.size_bytes % dtype.itemsize
+    storage.check_values("a kernel")
+    raw: Array = storage.array(np.dtype(np.uint8))[:size_bytes]
+    return raw.view(dtype)
+
+
+def launch_view(programs: Programs, storage: Storage, dtype: np.dtype[Any]) -> Array:
+    """Return a storage as an array; a launch makes it once."""
+    views = programs.statistics.views
+    result = views.get((storage, dtype.num))
+    if result is None:
+        result = views[storage, dtype.num] = view_of(storage, dtype)
+    return result
+
+
+def check_bounds(
+    programs: Programs, storage: Storage, index: Array, element: ElementType, what: str
+) -> None:
+    """Raise unless elements lie in a storage.
+
+    Raises:
+        IllegalAccessError: One does not.
+    """
+    num_elements = storage.size_bytes // element.itemsize
+    if index.size and (index.min() < 0 or index.max() >= num_elements):
+        raise illegal.outside(programs, storage, Asked(index, None, what), element)
+
+
+class Segment(NamedTuple):
+    """Addresses that lie in one storage.
+
+    Attributes:
+        storage: It.
+        chosen: Which of the addresses; None for all.
+        offsets: The elements of the storage that they mean.
+    """
+
+    storage: Storage
+    chosen: Any
+    offsets: Any
+
+
+class Element(NamedTuple):
+    """One element of a storage, by its offset in elements."""
+
+    storage: Storage
+    offset: int
+
+
+def segments_of(
+    programs: Programs,
+    addresses: Value,
+    element: ElementType,
+) -> Iterator[Segment]:
+    """Yield the storages that addresses lie in.
+
+    Raises:
+        IllegalAccessError: An address is of no storage, or not aligned.
+    """
+    space = programs.device.memory.space
+    if type(addresses) is not _ndarray:
+        storage, index = element_at(programs, int(addresses), element)
+        yield Segment(storage, None, np.int64(index))
+        return
+    if not addresses.size:
+        return
+    storage = _find(programs, space, int(addresses.min()), element)
+    offsets = addresses - storage.address
+    if offsets.max() < storage.size_bytes:
+        if np.bitwise_or.reduce(offsets, None) & (element.itemsize - 1):
+            raise illegal.misaligned(programs, storage.address + int(offsets.min()), element)
+        yield Segment(storage, None, offsets >> (element.itemsize.bit_length() - 1))
+        return
+    left = np.ones(addresses.shape, bool)
+    while left.any():
+        first = int(addresses[left].min())
+        storage = _find(programs, space, first, element)
+        end = storage.address + storage.size_bytes
+        chosen = left & (addresses < end)
+        offsets = addresses[chosen] - storage.address
+        if (offsets % element.itemsize).any():
+            raise illegal.misaligned(programs, first, element)
+        is_all = chosen.all()
+        elements = offsets // element.itemsize
+        if is_all:
+            yield Segment(storage, None, elements.reshape(addresses.shape))
+        else:
+            yield Segment(storage, chosen, elements)
+        left &= ~chosen
+
+
+def element_at(programs: Programs, address: int, element: ElementType) -> Element:
+    """Return the storage that an address lies in, and the index of its element there.
+
+    Raises:
+        IllegalAccessError: The address is of no storage, or not aligned.
+    """
+    storage = _find(programs, programs.device.memory.space, address, element)
+    return Element(storage, (address - storage.address) // element.itemsize)
+
+
+def _find(programs: Programs, space: AddressSpace, address: int, element: ElementType) -> Storage:
+    storage = space.find(address)
+    if storage is None:
+        raise illegal.nowhere(programs, address)
+    if (address - storage.address) % element.itemsize:
+        raise illegal.misaligned(programs, address, element)
+    return storage

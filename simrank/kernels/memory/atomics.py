@@ -1,0 +1,380 @@
+"""Atomic functions of kernels: one lane after the other, in the order of programs and lanes.
+
+The old value is what the lane would have seen in that order. Lanes that touch different elements
+are done at once.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from simrank.kernels import machine
+from simrank.kernels.memory import illegal
+from simrank.kernels.memory.addresses import (
+    Element,
+    Segment,
+    check_bounds,
+    element_at,
+    launch_view,
+    pointee,
+    segments_of,
+)
+from simrank.kernels.values.block import Anchor, Block, as_block, as_truth, cast_to
+from simrank.kernels.values.broadcasting import with_axes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from simrank.device.memory import Storage
+    from simrank.kernels.machine import Order, Programs
+    from simrank.kernels.machine.arrays import Array, Value
+    from simrank.kernels.machine.protocols import Sync
+    from simrank.kernels.values.block import Operand
+    from simrank.kernels.values.types import ElementType
+
+_ndarray = np.ndarray
+_FEW = 16  # lanes; with so few, numpy's calls on arrays cost more than a loop (measured)
+_MAX_ROUNDS = 64  # assumed: with more lanes on one element a prefix sum is faster than rounds
+
+
+class _Atomic(NamedTuple):
+    """An atomic as it was asked for.
+
+    Attributes:
+        pointer: Where.
+        element: Type of the elements.
+        order: How it orders memory.
+        compute: Returns the new value of the old one and the operands.
+        wants_old: Whether somebody uses the result.
+    """
+
+    pointer: Block
+    element: ElementType
+    order: Order
+    compute: Callable[..., Any]
+    wants_old: bool
+
+
+class _Flattened(NamedTuple):
+    """The lanes of an atomic that are not masked off, in the order of programs and lanes.
+
+    Attributes:
+        targets: [n] what they point to: elements of the pointer's storage, or addresses.
+        operands: [n] each.
+        chosen: Which lanes of the access they are; None for all.
+        shape: Of the access.
+    """
+
+    targets: Array
+    operands: list[Array]
+    chosen: Array | None
+    shape: tuple[int, ...]
+
+
+def _lanes(
+    programs: Programs, pointer: Block, values: Sequence[Any], mask: Operand | None
+) -> _Flattened:
+    """Return the lanes of an access, a row for each program."""
+    arrays: list[Any] = [pointer.values, *values]
+    if mask is not None:
+        arrays.append(as_truth(mask).values)
+    num_axes = max([np.ndim(array) for array in arrays] + [1])
+    rows = [_as_rows(array, num_axes) for array in arrays]
+    shape = np.broadcast_shapes((len(programs),) + (1,) * (num_axes - 1), *(r.shape for r in rows))
+    targets, *operands = (np.broadcast_to(row, shape).reshape(-1) for row in rows)
+    if mask is None:
+        return _Flattened(targets, operands, None, shape)
+    chosen = np.flatnonzero(operands.pop())
+    return _Flattened(targets[chosen], [value[chosen] for value in operands], chosen, shape)
+
+
+def _as_rows(values: Value, num_axes: int) -> Array:
+    array = np.asarray(values)
+    if array.ndim == 0:
+        array = array.reshape(1)
+    rows: Array = with_axes(array, num_axes)
+    return rows
+
+
+def modify(
+    pointer: Block,
+    operands: Sequence[Any],
+    mask: Operand | None,
+    order: Order,
+    compute: Callable[..., Any],
+    *,
+    wants_old: bool = True,
+) -> Block:
+    """Apply a function to elements in memory, atomically; return what was there before.
+
+    Args:
+        pointer: Where.
+        operands: Blocks of the pointee's type that `compute` takes after the old value.
+        mask: Lanes that do it, or None.
+        order: How it orders memory.
+        compute: Returns the new value of the old one and the operands.
+        wants_old: Whether somebody uses the result.
+    """
+    programs = machine.now()
+    machine.require_all(programs)
+    element = pointee(pointer)
+    atomic = _Atomic(pointer, element, order, compute, wants_old)
+    values = [cast_to(as_block(operand), element).values for operand in operands]
+    if mask is None and len(programs.ids) == 1 and _are_scalars(pointer.values, *values):
+        return Block(_one(programs, atomic, values), element)
+    lanes = _lanes(programs, pointer, values, mask)
+    num_lanes = len(lanes.targets)
+    programs.statistics.count_atomics(num_lanes)
+    old = np.zeros(num_lanes, element.compute)
+    if num_lanes > _FEW:
+        _together(programs, atomic, lanes, old)
+    elif num_lanes:
+        targets = [_target(programs, atomic, target) for target in lanes.targets.tolist()]
+        of_lanes = [[value[lane] for value in lanes.operands] for lane in range(num_lanes)]
+        old[:] = _one_by_one(programs, atomic, targets, of_lanes)
+    return Block(_shaped(old, lanes), element)
+
+
+def _are_scalars(*values: Value) -> bool:
+    return not any(type(value) is _ndarray for value in values)
+
+
+def _shaped(old: Array, lanes: _Flattened) -> Value:
+    """Return the old values in the shape of the access; zero where masked off."""
+    if lanes.chosen is not None:
+        whole = np.zeros(math.prod(lanes.shape), old.dtype)
+        whole[lanes.chosen] = old
+        old = whole
+    shaped = old.reshape(lanes.shape)
+    return shaped[0] if shaped.ndim == 1 and len(shaped) == 1 else shaped
+
+
+# ---- few lanes, one after the other ----
+
+
+def _one(programs: Programs, atomic: _Atomic, operands: Sequence[Any]) -> Value:
+    """Apply an atomic to the one element that one program means; return the old value."""
+    programs.statistics.count_atomics(1)
+    target = _target(programs, atomic, int(atomic.pointer.values))
+    sync = programs.sync
+    if sync is None:
+        return _on_element(programs, atomic, target, operands)
+    storages = (target.storage,)
+    sync.before_atomic(storages, atomic.order)
+    old = _on_element(programs, atomic, target, operands)
+    sync.after_atomic(storages)
+    return old
+
+
+def _one_by_one(
+    programs: Programs,
+    atomic: _Atomic,
+    targets: Sequence[Element],
+    operands: Sequence[Sequence[Any]],
+) -> list[Any]:
+    """Apply an atomic to elements, with the operands of each; return the old values."""
+    sync = programs.sync
+    if sync is not None:
+        storages = list({target.storage: None for target in targets})
+        sync.before_atomic(storages, atomic.order)
+    old = [
+        _on_element(programs, atomic, target, own)
+        for target, own in zip(targets, operands, strict=True)
+    ]
+    if sync is not None:
+        sync.after_atomic(storages)
+    return old
+
+
+def _target(programs: Programs, atomic: _Atomic, target: int) -> Element:
+    """Return the element that a pointer means."""
+    base, element = atomic.pointer.base, atomic.element
+    if base is None:
+        return element_at(programs, target, element)
+    if not isinstance(base, Anchor):
+        return Element(base, target)
+    if 0 <= target < base.storage.size_bytes // element.itemsize:
+        return Element(base.storage, target)
+    return element_at(programs, base.address + target * element.itemsize, element)
+
+
+def _on_element(
+    programs: Programs, atomic: _Atomic, target: Element, operands: Sequence[Any]
+) -> Value:
+    """Apply an atomic to one element of a storage; return the old value."""
+    element, (storage, index) = atomic.element, target
+    view = launch_view(programs, storage, element.memory)
+    if not 0 <= index < len(view):
+        wrong = illegal.Asked(np.int64(index), None, "atomic")
+        raise illegal.outside(programs, storage, wrong, element)
+    _require_own(programs, storage)
+    before = view[index]
+    if programs.undo is not None:
+        programs.undo.append((view, index, before))
+    old: Value = before if element.memory is element.compute else before.astype(element.compute)
+    view[index] = element.rounded(atomic.compute(old, *operands))
+    if programs.sync is not None:
+        changed = _differ(view[index], before)
+        _tell(programs.sync, atomic, storage, index, changed=changed, writes=bool(operands))
+    return old
+
+
+def _require_own(programs: Programs, storage: Storage) -> None:
+    """Raise if programs in lockstep change the memory of another device.
+
+    Raises:
+        PublishedError: They do.
+    """
+    if programs.sync is None and storage.device is not programs.device:
+        raise machine.PublishedError
+
+
+def _tell(
+    sync: Sync,
+    atomic: _Atomic,
+    storage: Storage,
+    index: Value | int,
+    *,
+    changed: bool,
+    writes: bool,
+) -> None:
+    """Tell whoever watches, and race checks, of an atomic on elements of one storage."""
+    if isinstance(index, int):
+        low = high = index
+    else:
+        low, high = int(index.min()), int(index.max())
+    itemsize = atomic.element.itemsize
+    sync.applied(storage, low * itemsize, (high + 1) * itemsize, changed=changed)
+    if sync.races is not None:
+        hands = changed or (writes and atomic.order.releases)
+        sync.races.atomic(storage, np.atleast_1d(index), itemsize, atomic.order, hands=hands)
+
+
+def _differ(now: Value, before: Value) -> bool:
+    """Whether elements have other bits: a NaN is no change, a zero of another sign is one."""
+    result: bool = now.tobytes() != before.tobytes()
+    return result
+
+
+# ---- many lanes, with arrays ----
+
+
+def _together(programs: Programs, atomic: _Atomic, lanes: _Flattened, old: Array) -> None:
+    """Apply an atomic to many lanes; the old values go into `old`."""
+    segments = list(_by_storage(programs, atomic, lanes.targets))
+    sync, storages = programs.sync, [segment.storage for segment in segments]
+    if sync is not None:
+        sync.before_atomic(storages, atomic.order)
+    for segment in segments:
+        own = slice(None) if segment.chosen is None else segment.chosen
+        mine = [value[own] for value in lanes.operands]
+        old[own] = _on_segment(programs, atomic, segment, mine)
+    if sync is not None:
+        sync.after_atomic(storages)
+
+
+def _by_storage(programs: Programs, atomic: _Atomic, targets: Array) -> Iterable[Segment]:
+    base, element = atomic.pointer.base, atomic.element
+    if isinstance(base, Anchor):
+        targets = targets * np.int64(element.itemsize) + np.int64(base.address)
+    elif base is not None:
+        return [Segment(base, None, targets)]
+    return segments_of(programs, targets, element)
+
+
+def _on_segment(
+    programs: Programs, atomic: _Atomic, segment: Segment, operands: Sequence[Array]
+) -> Array:
+    element, (storage, _, index) = atomic.element, segment
+    view = launch_view(programs, storage, element.memory)
+    check_bounds(programs, storage, index, element, "atomic")
+    _require_own(programs, storage)
+    if programs.undo is not None:
+        touched = np.unique(index)
+        programs.undo.append((view, touched, view[touched]))
+    if programs.sync is None:
+        return _in_order(view, index, operands, atomic)
+    before = view[index]
+    old = _in_order(view, index, operands, atomic)
+    changed = _differ(view[index], before)
+    _tell(programs.sync, atomic, storage, index, changed=changed, writes=bool(operands))
+    return old
+
+
+def _in_order(view: Array, index: Array, operands: Sequence[Array], atomic: _Atomic) -> Array:
+    """Apply lane after lane; lanes on different elements at once."""
+    element, compute = atomic.element, atomic.compute
+    if len(index) == 1 or len(np.unique(index)) == len(index):
+        old = view[index].astype(element.compute)
+        view[index] = element.rounded(compute(old, *operands))
+        return old
+    nth = _nth_on_its_element(index)
+    num_rounds = int(nth.max()) + 1
+    if num_rounds > _MAX_ROUNDS and compute is np.add:
+        return _add_many(view, index, operands[0], element)
+    is_ufunc = isinstance(compute, np.ufunc) and element.round is None
+    if num_rounds > _MAX_ROUNDS and not atomic.wants_old and is_ufunc:
+        compute.at(view, index, operands[0])  # type: ignore[attr-defined]
+        return np.zeros(len(index), element.compute)
+    old = np.zeros(len(index), element.compute)
+    for number in range(num_rounds):
+        lanes = np.flatnonzero(nth == number)
+        own = index[lanes]
+        old[lanes] = view[own].astype(element.compute)
+        view[own] = element.rounded(compute(old[lanes], *(value[lanes] for value in operands)))
+    return old
+
+
+def _nth_on_its_element(index: Array) -> Array:
+    """Return for each lane how many lanes before it touch the same element."""
+    order = np.argsort(index, kind="stable")
+    ordered = index[order]
+    starts = np.r_[True, ordered[1:] != ordered[:-1]]
+    first = np.maximum.accumulate(np.where(starts, np.arange(len(index)), 0))
+    result = np.empty(len(index), np.int64)
+    result[order] = np.arange(len(index)) - first
+    return result
+
+
+def _add_many(view: Array, index: Array, values: Array, element: ElementType) -> Array:
+    """Add many lanes per element: running sums within each element, in order."""
+    order = np.argsort(index, kind="stable")
+    ordered, added = index[order], values[order]
+    starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])
+    wide = np.float64 if element.kind == "f" else element.compute
+    total = np.cumsum(added, dtype=wide)
+    before = total - added
+    lengths = np.diff(np.r_[starts, len(ordered)])
+    base = view[ordered[starts]].astype(wide)
+    running = before - np.repeat(before[starts], lengths) + np.repeat(base, lengths)
+    old = np.empty(len(index), element.compute)
+    old[order] = running.astype(element.compute)
+    ends = starts + lengths - 1
+    sums = (running[ends] + added[ends]).astype(element.compute)
+    view[ordered[starts]] = element.rounded(sums)
+    return old
+
+
+# ---- what atomics leave ----
+
+
+def unchanged(old: Value) -> Value:
+    """Return what a look leaves."""
+    return old
+
+
+def replaced(old: Value, new: Value) -> Value:
+    """Return what an exchange leaves, of elements or of one."""
+    if type(old) is not _ndarray:
+        return new
+    return np.where(True, new, old)  # Of the shape of both.
+
+
+def swap_if_equal(old: Value, expected: Value, new: Value) -> Value:
+    """Return what a compare-and-swap leaves, of elements or of one."""
+    if type(old) is not _ndarray:
+        return new if old == expected else old
+    return np.where(old == expected, new, old)

@@ -1,0 +1,124 @@
+"""What a kernel may not touch, said with the kernel's line, programs, tensor and bounds."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from simrank.engine import user_site
+from simrank.errors import SimrankError
+from simrank.kernels.machine.listing import MAX_SHOWN, programs_text
+
+if TYPE_CHECKING:
+    from simrank.device.memory import Storage
+    from simrank.kernels.machine import Programs
+    from simrank.kernels.machine.arrays import Value
+    from simrank.kernels.values.types import ElementType
+
+
+class IllegalAccessError(SimrankError):
+    """A kernel touched memory that is not its own, as CUDA's illegal memory access.
+
+    Attributes:
+        address: The first wrong simulated address.
+        program_ids: The programs that touched it, at most eight.
+    """
+
+    def __init__(self, message: str, address: int, program_ids: tuple[int, ...]) -> None:
+        super().__init__(message)
+        self.address = address
+        self.program_ids = program_ids
+
+
+class Asked:
+    """An access as it was asked for: what the message of a wrong one is made of.
+
+    Attributes:
+        index: Elements of the storage, of all lanes.
+        active: Lanes that are not masked off; None for all.
+        verb: "load", "store" or another verb.
+    """
+
+    __slots__ = ("active", "index", "verb")
+
+    def __init__(self, index: Value | np.generic, active: Value | None, verb: str) -> None:
+        self.index = index
+        self.active = active
+        self.verb = verb
+
+
+def outside(
+    programs: Programs, storage: Storage, asked: Asked, element: ElementType
+) -> IllegalAccessError:
+    """Return the error of an access outside of a storage."""
+    num_elements = storage.size_bytes // element.itemsize
+    flat = np.atleast_1d(np.asarray(asked.index))
+    is_wrong = (flat < 0) | (flat >= num_elements)
+    if asked.active is not None:
+        is_wrong = is_wrong & np.asarray(asked.active)
+    first = int(np.broadcast_to(flat, is_wrong.shape)[is_wrong][0])
+    ids = programs.ids
+    if is_wrong.shape[0] == len(ids):
+        ids = ids[is_wrong.reshape(len(ids), -1).any(axis=1)]
+    text = (
+        f"{_head('illegal memory access', programs)}: {asked.verb} of element {first} of "
+        f"{_tensor(programs, storage, element)} with {num_elements} elements, 0 to "
+        f"{num_elements - 1}{_made(storage)}; {programs_text(ids.tolist())}"
+    )
+    return _error(text, storage.address + first * element.itemsize, ids)
+
+
+def nowhere(programs: Programs, address: int) -> IllegalAccessError:
+    """Return the error of an access to an address that belongs to nothing."""
+    text = f"{_head('illegal memory access', programs)}: address {address:#x} is of no allocation"
+    return _error(f"{text}; {programs_text(programs.ids.tolist())}", address, programs.ids)
+
+
+def check_vectors(programs: Programs, addresses: Value, element: ElementType, width: int) -> None:
+    """Raise unless every address is one of a vector, which lies at a multiple of its size.
+
+    Raises:
+        IllegalAccessError: One is not.
+    """
+    size_bytes = width * element.itemsize
+    is_wrong = addresses % size_bytes != 0
+    if is_wrong.any():
+        address = int(addresses[is_wrong][0])
+        text = (
+            f"{_head('misaligned address', programs)}: {address:#x} is no multiple of "
+            f"{size_bytes}, the size of {width} {element}; {programs_text(programs.ids.tolist())}"
+        )
+        raise _error(text, address, programs.ids)
+
+
+def misaligned(programs: Programs, address: int, element: ElementType) -> IllegalAccessError:
+    """Return the error of an address between elements."""
+    text = (
+        f"{_head('misaligned address', programs)}: {address:#x} is no multiple of "
+        f"{element.itemsize}, the size of {element}; {programs_text(programs.ids.tolist())}"
+    )
+    return _error(text, address, programs.ids)
+
+
+def _error(text: str, address: int, ids: Value) -> IllegalAccessError:
+    return IllegalAccessError(text, address, tuple(ids[:MAX_SHOWN].tolist()))
+
+
+def _head(what: str, programs: Programs) -> str:
+    site = user_site()
+    line = "" if site is None else f" at {site.line()}"
+    return f"{what} in kernel '{programs.kernel}'{line}"
+
+
+def _tensor(programs: Programs, storage: Storage, element: ElementType) -> str:
+    result = programs.options.arguments.get(storage.address)
+    if result is None:
+        return f"an allocation of {element}"
+    name, shape = result
+    return f"'{name}', {element}{list(shape)},"
+
+
+def _made(storage: Storage) -> str:
+    site = storage.site()
+    return "" if site is None else f", allocated at {site.line()}"

@@ -1,0 +1,79 @@
+"""What a finding about two programs of kernels says: who did what, and where."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from simrank.errors import RaceAccess, RaceError, at_text, us_text
+
+if TYPE_CHECKING:
+    from simrank.device.memory import Storage
+    from simrank.engine import CallSite
+
+
+class ProgramFindingError(RaceError):
+    """Two programs of kernels did what may go wrong on hardware; its text has a line for each.
+
+    Attributes:
+        time_ps: Simulated time of what the second one did.
+        rank: Whose program that was.
+        first, second: What they did; `name` says which program of which rank.
+        created_at: Where the memory was allocated, as `file.py:line`, or None.
+    """
+
+    def __init__(
+        self,
+        time_ps: int,
+        rank: int | None,
+        first: RaceAccess,
+        second: RaceAccess,
+        created_at: str | None,
+    ) -> None:
+        super().__init__(time_ps, rank, first, second, created_at)
+        made = "" if created_at is None else f" (allocated at {created_at})"
+        done = [f"  {a.name} {a.verb}{at_text(a.file, a.line)}" for a in (first, second)]
+        lines = [f"{self._head(us_text(time_ps))}{made}", *done, f"  to fix: {self._advice()}"]
+        self.args = ("\n".join(lines),)
+
+    def _head(self, time: str) -> str:
+        """Return what happened at a time."""
+        raise NotImplementedError
+
+    def _advice(self) -> str:
+        """Return what to do about it."""
+        raise NotImplementedError
+
+
+class ProgramRaceError(ProgramFindingError):
+    """Two programs of kernels touched the same bytes, and nothing orders them.
+
+    Attributes:
+        time_ps: Simulated time of the second access.
+        rank: Whose program made the second access.
+        first, second: The accesses; `name` says which program of which rank.
+        created_at: Where the memory was allocated, as `file.py:line`, or None.
+    """
+
+    def _head(self, time: str) -> str:
+        return f"race (proved) at t={time}: nothing orders two programs"
+
+    def _advice(self) -> str:
+        if "reads" not in (self.first.verb, self.second.verb):
+            return "let one program store there, use an atomic, or order them by a signal"
+        verb = "store" if self.second.verb == "reads" else "load"
+        return (
+            f'signal with sem="release" after the {verb} and wait with sem="acquire"; '
+            'between devices with scope="sys"'
+        )
+
+
+def access_at(name: str, verb: str, site: CallSite | None) -> RaceAccess:
+    """Return what a program did, as a fact of a finding."""
+    file, line = (None, None) if site is None else site.line()
+    return RaceAccess(name, verb, "", file, line)
+
+
+def created_at(storage: Storage) -> str | None:
+    """Return where memory was allocated, as `file.py:line`, or None."""
+    site = storage.site()
+    return None if site is None else str(site.line())

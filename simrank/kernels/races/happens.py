@@ -1,0 +1,395 @@
+"""Races between programs of kernels: stores and loads of the same bytes without an order.
+
+Every program has a vector clock. A release hands it to the flag it writes, an acquire of that flag
+takes it over; a fence does the same for relaxed signals after it, and for relaxed looks before it.
+With scope gpu that holds on one device, with sys between devices. Loads and stores are remembered
+with their program and epoch. An access that is not ordered behind a store of another program is a
+race, and so is a store that is not ordered behind another's load. If the launch of one had ended
+before the other began, the host has ordered them, and with them all that the first had taken over.
+
+Atomics race with nothing. A store that changes nothing does not either.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from simrank.device.clocks import join
+from simrank.engine import user_site
+from simrank.kernels.races.findings import ProgramRaceError, access_at, created_at
+from simrank.kernels.races.reads import Reads
+from simrank.kernels.races.signals import Signals, Waiter, stale
+
+if TYPE_CHECKING:
+    from simrank.device.clocks import Clock
+    from simrank.device.memory import Storage
+    from simrank.device.races import RaceChecker
+    from simrank.engine import CallSite
+    from simrank.kernels.machine import Order
+    from simrank.kernels.machine.arrays import Array
+
+_SYS = -1  # Stands for all devices among those that see a release.
+
+
+class _Shadow:
+    """Who stored each byte of a storage last: program, epoch, line of the source, and what.
+
+    Attributes:
+        finest: Size of the smallest elements that were stored: within one of it all is alike.
+        idle: Where that store changed nothing: it races with stores only.
+    """
+
+    __slots__ = ("epochs", "finest", "idle", "sites", "values", "writers")
+
+    def __init__(self, storage: Storage) -> None:
+        size = storage.size_bytes
+        self.finest = max(size, 1)
+        self.writers = np.zeros(size, np.int32)  # 0: nobody.
+        self.epochs = np.zeros(size, np.int32)
+        self.sites = np.zeros(size, np.int32)
+        self.idle = np.zeros(size, np.bool_)
+        self.values = storage.array(np.dtype(np.uint8))[:size].copy()
+
+
+class _Name(NamedTuple):
+    """What a program is called in reports."""
+
+    number: int
+    kernel: str
+    rank: int | None
+
+    def __str__(self) -> str:
+        """Return all of it."""
+        return f"program {self.number} of kernel '{self.kernel}' of rank {self.rank}"
+
+
+class _Elements(NamedTuple):
+    """Elements of a storage: [n] the first byte of each, and their size."""
+
+    first: Array
+    itemsize: int
+
+
+class Launched(NamedTuple):
+    """What a launch is ordered behind, as it begins.
+
+    Attributes:
+        number: Which launch it is.
+        num_ended: How many programs had ended.
+        clock: What those had taken over from programs that had not.
+    """
+
+    number: int
+    num_ended: int
+    clock: Clock
+
+
+class ProgramRaces:
+    """What is known of the stores and signals of all programs of one Context."""
+
+    def __init__(self, checker: RaceChecker) -> None:
+        self.checker = checker
+        self.shadows: WeakKeyDictionary[Storage, _Shadow] = WeakKeyDictionary()
+        self.reads: WeakKeyDictionary[Storage, Reads] = WeakKeyDictionary()
+        # Per flag: what a release has handed to it, for each device that sees it, or for all.
+        self.flags: WeakKeyDictionary[Storage, dict[int, dict[int, Clock]]] = WeakKeyDictionary()
+        self.names = [_Name(0, "", None)]  # By program; 0 is nobody.
+        self.ends: list[int] = [0]  # By program: how many had ended when it did; 0 while it runs.
+        self.num_ended = 0
+        self._num_launches = 0
+        self.signals = Signals()
+        self._forgotten = 0  # Programs up to this end are behind all that run or will.
+        self._num_flags = 0  # Left when signals were last gone through,
+        self._flags_at = 0  # and what `_forgotten` was then.
+        self._live: list[int] = []  # `num_ended` of each launch when it began, while it runs.
+        self._past: Clock = {}  # What programs that have ended had taken over from running ones.
+        self.sites: list[CallSite | None] = []
+        self._site_numbers: dict[CallSite | None, int] = {}
+
+    def launched(self) -> Launched:
+        """Return what is over for a launch that begins now."""
+        self._past = self._running(self._past)
+        oldest = self._live[0] if self._live else self.num_ended
+        if oldest > self._forgotten:
+            self._forgotten = oldest
+            for reads in self.reads.values():
+                reads.forget(self._is_behind_all)
+            self._forget_signals()
+        self._live.append(self.num_ended)
+        self._num_launches += 1
+        return Launched(self._num_launches, self.num_ended, dict(self._past))
+
+    def _is_behind_all(self, number: int) -> bool:
+        return 0 < self.ends[number] <= self._forgotten
+
+    def _forget_signals(self) -> None:
+        """Drop from flags the programs that all are ordered behind anyway.
+
+        Not at every launch: only when as many have ended as flags would be looked at in vain.
+        """
+        if self._forgotten - self._flags_at < self._num_flags:
+            return
+        self._flags_at, self._num_flags = self._forgotten, 0
+        for storage, by_offset in self.flags.items():
+            kept = {}
+            for offset, by_scope in by_offset.items():
+                left = {scope: self._not_behind_all(clock) for scope, clock in by_scope.items()}
+                if any(left.values()):
+                    kept[offset] = left
+            self.flags[storage] = kept
+            self._num_flags += len(kept)
+
+    def _not_behind_all(self, clock: Clock) -> Clock:
+        return {n: epoch for n, epoch in clock.items() if not self._is_behind_all(n)}
+
+    def over(self, behind: Launched) -> None:
+        """Note that a launch has ended."""
+        self._live.remove(behind.num_ended)
+
+    def start(
+        self, kernel: str, number: int, rank: int | None, device: int, behind: Launched
+    ) -> ProgramClock:
+        """Return a program's clock.
+
+        Args:
+            kernel: The kernel's name.
+            number: The program's id.
+            rank: Whose launch it is.
+            device: Where it runs.
+            behind: What was over when its launch began.
+        """
+        self.names.append(_Name(number, kernel, rank))
+        self.ends.append(0)
+        return ProgramClock(self, len(self.ends) - 1, device, behind)
+
+    def ended(self, number: int, clock: Clock) -> None:
+        """Note that a program has ended, and what it was ordered behind."""
+        self.num_ended += 1
+        self.ends[number] = self.num_ended
+        join(self._past, self._running(clock))
+
+    def _running(self, clock: Clock) -> Clock:
+        return {number: epoch for number, epoch in clock.items() if not self.ends[number]}
+
+    def site_number(self) -> int:
+        """Return a number for where the running program is."""
+        site = user_site()
+        result = self._site_numbers.get(site)
+        if result is None:
+            result = self._site_numbers[site] = len(self.sites)
+            self.sites.append(site)
+        return result
+
+
+class ProgramClock:
+    """One program: what it does, and what it is ordered behind."""
+
+    __slots__ = (
+        "_clock", "_device", "_fenced", "_known", "_launch", "_number", "_seen", "_since", "looks",
+        "signal",
+    )  # fmt: skip
+
+    def __init__(self, known: ProgramRaces, number: int, device: int, behind: Launched) -> None:
+        self.signal: Order | None = None  # While a store is a signal: how it orders.
+        self.looks = False  # While a load is volatile: a relaxed look at a signal.
+        self._known = known
+        self._number = number
+        self._device = device
+        self._since = behind.num_ended
+        self._launch = behind.number
+        self._clock: Clock = {**behind.clock, number: 1}
+        self._fenced: Clock = {}  # Its clock at the last fence: relaxed signals hand this on.
+        self._seen: Clock = {}  # What relaxed looks have met: the next fence takes it over.
+
+    def end(self) -> None:
+        """Note that the program has ended, which is a fence."""
+        join(self._clock, self._seen)
+        self._known.ended(self._number, self._clock)
+
+    def took(self, storage: Storage, low: int, high: int) -> None:
+        """Note that the program has waited until a flag had a value, and report a stale one."""
+        known, name = self._known, self._known.names[self._number]
+        waiter = Waiter(self._launch, name.kernel, str(name), user_site())
+        before = known.signals.take(storage, low, high, waiter)
+        if before is not None:
+            error = stale(known.checker.now_ps, name.rank, (before, waiter), storage)
+            alike = ("stale signal", waiter.kernel, waiter.site)
+            known.checker.note(error, alike, is_proved=False)
+
+    # ---- order ----
+
+    def fence(self) -> None:
+        """Order signals after this behind all before, and all after this behind looks before."""
+        join(self._clock, self._seen)
+        self._seen.clear()
+        self._fenced = dict(self._clock)
+        self._clock[self._number] += 1
+
+    def atomic(
+        self, storage: Storage, index: Array, itemsize: int, order: Order | None, *, hands: bool
+    ) -> None:
+        """Take over what an atomic's flags carry, and hand over.
+
+        Args:
+            storage: Where the flags are.
+            index: Which elements.
+            itemsize: Their size.
+            order: How it orders; None is a relaxed look of any scope.
+            hands: Whether it writes.
+        """
+        flags = self._known.flags.setdefault(storage, {})
+        releases = order is not None and order.releases
+        is_wide = order is None or order.scope == "sys"
+        scopes = (self._device, _SYS) if is_wide else (self._device,)
+        carried: Clock = {}
+        for element in np.unique(index).tolist():
+            by_scope = flags.setdefault(element * itemsize, {})
+            for scope in scopes:
+                clock = by_scope.setdefault(scope, {})
+                join(carried, clock)
+                if hands:
+                    join(clock, self._clock if releases else self._fenced)
+        join(self._clock if order is not None and order.acquires else self._seen, carried)
+        if releases:
+            self._clock[self._number] += 1
+
+    def meet(self, clock: Clock) -> None:
+        """Hand over to, and take over from, a barrier that programs of all ranks meet at."""
+        join(self._clock, clock)
+        join(clock, self._clock)
+        self._clock[self._number] += 1
+
+    def _is_ordered(self, writer: int, epoch: int) -> bool:
+        ended = self._known.ends[writer]
+        return (
+            writer in (0, self._number)
+            or 0 < ended <= self._since
+            or self._clock.get(writer, 0) >= epoch
+        )
+
+    # ---- accesses ----
+
+    def loads(self, storage: Storage, index: Array, itemsize: int) -> None:
+        """Check a load against the stores of other programs, and remember it.
+
+        Raises:
+            RaceError: One is not ordered before it, and races are errors.
+        """
+        if self.looks:
+            self.atomic(storage, index, itemsize, None, hands=False)
+            return
+        if not index.size:
+            return
+        first = index.reshape(-1) * itemsize
+        shadow = self._known.shadows.get(storage)
+        if shadow is not None:
+            self._check(storage, shadow, _Elements(first, itemsize), "reads")
+        reads = self._known.reads.get(storage)
+        if reads is None:
+            reads = self._known.reads[storage] = Reads()
+        site = self._known.site_number()
+        reads.add(first, itemsize, self._number, self._clock[self._number], site)
+
+    def stores(self, storage: Storage, index: Array, values: Array) -> None:
+        """Check a store against those of other programs of other values, and remember it.
+
+        Raises:
+            RaceError: One is not ordered before it, and races are errors.
+        """
+        if self.signal is not None:
+            self.atomic(storage, index, values.dtype.itemsize, self.signal, hands=True)
+            return
+        shadow = self._known.shadows.get(storage)
+        if shadow is None:
+            shadow = self._known.shadows[storage] = _Shadow(storage)
+        itemsize = values.dtype.itemsize
+        first = index.reshape(-1) * itemsize
+        flat = np.ascontiguousarray(np.broadcast_to(values, index.shape)).reshape(-1)
+        new = flat.view(np.uint8).reshape(-1, itemsize)
+        byte = first[:, None] + np.arange(itemsize)
+        is_past = self._is_past(shadow.writers[byte])
+        held = shadow.values[byte]
+        held[is_past] = storage.array(np.dtype(np.uint8))[byte[is_past]]
+        differs = (held != new).any(axis=1)
+        if differs.any():
+            self._check(storage, shadow, _Elements(first[differs], itemsize), "writes")
+            self._check_reads(storage, first[differs], itemsize)
+        shadow.finest = min(shadow.finest, itemsize)
+        shadow.values[byte] = new
+        shadow.writers[byte] = self._number
+        shadow.epochs[byte] = self._clock[self._number]
+        shadow.sites[byte] = self._known.site_number()
+        shadow.idle[byte] = (is_past.all(axis=1) & ~differs)[:, None]
+
+    def _is_past(self, writers: Array) -> Array:
+        """Return where bytes were stored by nobody, or before this program's launch.
+
+        There memory has what they hold: those stores have arrived, and the host may have written
+        over them. Who stores the same again does nothing that a load could see.
+        """
+        ends, first = self._known.ends, int(writers.flat[0])
+        is_one = bool((writers == first).all())
+        result = np.zeros(writers.shape, bool)
+        for writer in [first] if is_one else np.unique(writers).tolist():
+            if writer == 0 or 0 < ends[writer] <= self._since:
+                result |= writers == writer
+        return result
+
+    def _check(self, storage: Storage, shadow: _Shadow, elements: _Elements, verb: str) -> None:
+        """Check elements, given as their first bytes and their size, against who stored them."""
+        first, itemsize = elements
+        if shadow.finest < itemsize:
+            first = (first[:, None] + np.arange(0, itemsize, shadow.finest)).reshape(-1)
+        if verb == "reads":
+            first = first[~shadow.idle[first]]
+        writers = shadow.writers[first]
+        for writer in np.unique(writers).tolist():
+            if writer in (0, self._number):
+                continue
+            own = first[writers == writer]
+            epochs = shadow.epochs[own]
+            if not self._is_ordered(writer, int(epochs.max())):
+                worst = int(own[int(epochs.argmax())])
+                self._report(storage, writer, int(shadow.sites[worst]), ("writes", verb))
+
+    def _check_reads(self, storage: Storage, first: Array, itemsize: int) -> None:
+        """Check what a store is about to change against the loads of other programs."""
+        reads = self._known.reads.get(storage)
+        if reads is None:
+            return
+        for reader, epoch, site in reads.touched_by(first, itemsize):
+            if not self._is_ordered(reader, epoch):
+                self._report(storage, reader, site, ("reads", "writes"))
+
+    def _report(
+        self, storage: Storage, other: int, site_number: int, verbs: tuple[str, str]
+    ) -> None:
+        """Report a race of this program with what another one did before."""
+        known, (before, verb) = self._known, verbs
+        names = known.names[other], known.names[self._number]
+        sites = known.sites[site_number], user_site()
+        error = ProgramRaceError(
+            known.checker.now_ps,
+            names[1].rank,
+            access_at(str(names[0]), before, sites[0]),
+            access_at(str(names[1]), verb, sites[1]),
+            created_at(storage),
+        )
+        # Once for all programs of their kernels.
+        known.checker.note(error, (*(name.kernel for name in names), *sites, *verbs))
+
+
+_by_checker: WeakKeyDictionary[RaceChecker, ProgramRaces] = WeakKeyDictionary()
+
+
+def races_of(checker: RaceChecker | None) -> ProgramRaces | None:
+    """Return what is known of programs' races in a Context; None where they are not looked for."""
+    if checker is None:
+        return None
+    result = _by_checker.get(checker)
+    if result is None:
+        result = _by_checker[checker] = ProgramRaces(checker)
+    return result

@@ -1,0 +1,51 @@
+"""Loops of kernels that may wait: asked before every round whether the program should be parked."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from simrank.kernels import machine
+
+if TYPE_CHECKING:
+    from simrank.kernels.machine.protocols import Sync
+
+
+class Spin:
+    """A loop of a kernel that may wait: asked before every round."""
+
+    __slots__ = ("_effects", "_for_value", "_is_pure", "_sync")
+
+    def __init__(self, *, is_pure: bool, for_value: bool) -> None:
+        self._is_pure = is_pure
+        self._for_value = for_value
+        self._sync: Sync | None = machine.now().sync
+        self._effects = 0
+        if self._sync is not None:
+            self._sync.enter_spin()
+            self._effects = self._sync.num_effects
+
+    def again(self) -> bool:
+        """Return True; before that, wait if all since the last round has changed nothing.
+
+        It is asked after the loop's own test: what was read last may have ended the loop.
+        """
+        sync = self._sync
+        if sync is not None:
+            sync.next_round(self._effects, is_pure=self._is_pure)
+            self._effects = sync.num_effects
+        return True
+
+    def over(self) -> None:
+        """Note the end of the loop."""
+        if self._sync is not None:
+            self._sync.leave_spin(for_value=self._for_value)
+
+
+def spin(is_pure: bool, for_value: bool) -> Spin:
+    """Return the guard of a loop.
+
+    Args:
+        is_pure: It only looks; it neither counts nor backs off.
+        for_value: It ends when what it looks at has a value, not when it is past one.
+    """
+    return Spin(is_pure=is_pure, for_value=for_value)

@@ -1,0 +1,323 @@
+"""How one program that waits or publishes does so, at its own time (rule K2).
+
+A program's accesses move its own clock; it meets the simulation's time where others can see what
+it does: at stores, atomics, fences and polls. A store to another device travels, and becomes
+visible when it arrives: in an order of its own, unless a release or a fence stands between.
+"""
+
+from __future__ import annotations
+
+import random  # noqa: TID251 - seeded per program
+from math import ceil
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from simrank.device.watch import Poll, Watch, watchers_of
+from simrank.engine import limits
+from simrank.engine.limits import PollReason
+from simrank.kernels import machine
+from simrank.kernels.cost.accesses import ATOMIC_PS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from simrank.device.device import Device
+    from simrank.device.memory import Storage
+    from simrank.engine import Engine, Task
+    from simrank.kernels.cost.accesses import AccessCosts
+    from simrank.kernels.machine import Order, Programs
+    from simrank.kernels.machine.arrays import Array, Value
+    from simrank.kernels.machine.protocols import Pointer, Unmet
+    from simrank.kernels.races.happens import ProgramClock, ProgramRaces
+
+
+class Run(Protocol):
+    """What a program needs of its launch."""
+
+    name: str
+    device: Device
+    engine: Engine
+    rank: int | None
+    costs: AccessCosts
+    known_races: ProgramRaces | None
+
+    def clock_of(self, number: int) -> ProgramClock | None:
+        """Return a program's clock for race checks; None where nobody looks for races."""
+        ...
+
+    def waiting_programs(self, storage: Storage) -> str:
+        """Return which programs wait for which bytes of a storage, for reports."""
+        ...
+
+
+class ProgramSync:
+    """What one waiting program does with time, and with memory that others see.
+
+    Attributes:
+        programs: The program as the emulation sees it.
+        watch: What it waits for now, or None.
+        unmet: A value that it has found, and the one that it waits for instead; None where it
+            waits for no value.
+        races: Its clock, where races are looked for.
+        num_effects: How often it changed memory.
+        is_free: Whether accesses are part of one that is paid for.
+    """
+
+    def __init__(self, run: Run, task: Task, number: int) -> None:
+        self.programs: Programs | None = None
+        self.watch: Watch | None = None
+        self.num_effects = 0
+        self.is_free = False
+        self._run = run
+        self._task = task
+        self._number = number
+        self._engine = run.engine
+        self._device = run.device
+        self._watchers = watchers_of(run.device.memory.space)
+        self._num_spins = 0
+        self._polls: list[Poll] = []
+        self._arrived_ps = 0  # When all that it stored to other devices has arrived.
+        seed = run.engine.seed
+        self._random = random.Random(f"{seed}:{run.rank}:{number}") if seed else None
+        self._costs = run.costs
+        self.unmet: Unmet | None = None
+        self.races = run.clock_of(number)
+        if run.known_races is not None:
+            self._watchers.listener = run.known_races.signals.wrote
+
+    # ---- time ----
+
+    @property
+    def clock_ps(self) -> int:
+        """The program's own clock."""
+        return self._task.clock_ps
+
+    def charge(self, cost_ps: int) -> None:
+        """Let the program's clock go on, without a switch."""
+        task, now_ps = self._task, self._engine.now_ps
+        task.host_ps = max(now_ps, task.host_ps) + cost_ps
+
+    def catch_up(self) -> None:
+        """Let the simulation reach the program's clock: others see what it does next."""
+        if self._task.host_ps > self._engine.now_ps:
+            self._engine.sleep(0)
+            machine.set_running(self.programs)
+
+    def charge_access(self, storage: Storage, size_bytes: int, *, writes: bool) -> None:
+        """Charge a load or store: its latency, and its share of the bandwidth."""
+        if self.is_free:
+            return
+        self.charge(self._costs.access_ps(storage, size_bytes, writes=writes))
+
+    # ---- loads and stores ----
+
+    def before_load(self, pointer: Pointer, *, volatile: bool) -> None:
+        """Meet the simulation's time before a load that others' writes may decide."""
+        if self._arrived_ps > self.clock_ps:
+            storage = getattr(pointer, "storage", None)  # What is no pointer is refused later.
+            if storage is None or self._is_remote(storage):
+                self.drain()  # It sees its own stores.
+        if volatile or self._num_spins:
+            self.catch_up()
+        if self.races is not None:
+            self.races.looks = volatile
+
+    def after_look(self) -> None:
+        """Note that a volatile load is done: what comes next is none."""
+        if self.races is not None:
+            self.races.looks = False
+
+    def loaded(
+        self, storage: Storage, low: int, high: int, index: Value | int, itemsize: int
+    ) -> None:
+        """Note what a program has looked at.
+
+        Args:
+            storage: Where.
+            low: The first byte.
+            high: The byte behind the last.
+            index: Which elements.
+            itemsize: Their size.
+        """
+        if self.races is not None:
+            self.races.loads(storage, np.atleast_1d(index), itemsize)
+        if self._num_spins:
+            self._polls.append(Poll(storage, low, high, self._watchers.version(storage)))
+
+    def _is_remote(self, storage: Storage) -> bool:
+        return storage.device is not None and storage.device is not self._device
+
+    def writes(self, storage: Storage) -> bool:
+        """Meet the simulation's time before a store; return whether it travels."""
+        self.catch_up()
+        return self._is_remote(storage)
+
+    def wrote(self, storage: Storage, low: int, high: int) -> None:
+        """Tell whoever watches that bytes from `low` to `high`, exclusive, were written."""
+        self.num_effects += 1
+        self._polls.clear()
+        self._watchers.wrote(self._engine, storage, low, high)
+
+    def put(
+        self,
+        storage: Storage,
+        view: Array,
+        index: Value | int,
+        values: Value,
+        extent: tuple[int, int],
+    ) -> None:
+        """Send a store to another device: it is visible there when it has arrived."""
+        self.num_effects += 1
+        self._polls.clear()
+        arrives_ps = self.clock_ps + self._costs.latency_ps(storage)
+        if self._random is not None:  # Without a fence stores may overtake one another.
+            arrives_ps += ceil(self._random.random() * self._costs.latency_ps(storage))
+        self._arrived_ps = max(self._arrived_ps, arrives_ps)
+        kept = np.array(values)
+        low, high = extent
+
+        def arrive() -> None:
+            view[index] = kept
+            self._watchers.wrote(self._engine, storage, low, high)
+
+        self._engine.call_at(arrives_ps, arrive)
+
+    def fence(self) -> None:
+        """Order what comes behind all before it: everything it stored is visible."""
+        self.drain()
+        if self.races is not None:
+            self.races.fence()
+
+    def finish(self) -> None:
+        """End: everything it stored is visible."""
+        self.drain()
+        if self.races is not None:
+            self.races.end()
+
+    def drain(self) -> None:
+        """Wait until everything it stored is visible."""
+        if self._arrived_ps > self.clock_ps:
+            self.charge(self._arrived_ps - self.clock_ps)
+        self.catch_up()
+
+    # ---- atomics ----
+
+    def before_atomic(self, storages: Sequence[Storage], order: Order) -> None:
+        """Travel to the memory that an atomic is about; a release waits for earlier stores.
+
+        Lanes that go to several devices go at the same time, and all take effect with the last.
+        """
+        if order.releases:
+            self.drain()
+        self.charge(self._costs.atomic_ps(storages))
+        self.catch_up()
+
+    def applied(self, storage: Storage, low: int, high: int, *, changed: bool) -> None:
+        """Tell what an atomic changed, of bytes `low` to `high`; what it did not was a poll."""
+        if changed:
+            self.wrote(storage, low, high)
+        else:
+            self._polls.append(Poll(storage, low, high, self._watchers.version(storage)))
+
+    def after_atomic(self, storages: Sequence[Storage]) -> None:
+        """Travel back."""
+        self.charge(self._costs.atomic_ps(storages))
+
+    def before_signal(self, order: Order) -> None:
+        """Let a store that others wait for be one: a release waits for earlier stores."""
+        if order.releases:
+            self.drain()
+        if self.races is not None:
+            self.races.signal = order
+
+    def after_signal(self) -> None:
+        """Note that such a store is done."""
+        if self.races is not None:
+            self.races.signal = None
+
+    # ---- waits ----
+
+    def enter_spin(self) -> None:
+        """Note that a loop begins that may wait; what is around it has gone on."""
+        self._num_spins += 1
+        self.num_effects += 1
+        self._polls.clear()
+
+    def leave_spin(self, *, for_value: bool = False) -> None:
+        """Note that it has ended; `for_value`: because what it looked at had a value."""
+        self._num_spins -= 1
+        self.end_wait(for_value=for_value)
+
+    def end_wait(self, *, for_value: bool) -> None:
+        """Note that a wait is over, and of which signals if it was for a value."""
+        self.unmet = None
+        polls, self._polls = self._polls, []
+        if for_value and self.races is not None:
+            for poll in polls:
+                self.races.took(poll.storage, poll.low, poll.high)
+
+    def next_round(self, effects_before: int, *, is_pure: bool) -> None:
+        """Wait after a round that has changed nothing: for a change of what it looked at."""
+        if self.num_effects != effects_before or not self._polls:
+            self._polls.clear()
+            return
+        if is_pure:
+            self.park()
+        else:
+            self.poll_again()
+
+    def poll_again(self) -> None:
+        """Go on with a loop that counts or looks at the clock, some time later."""
+        limits.poll(self._engine, f"a loop of kernel '{self._run.name}'")
+        machine.set_running(self.programs)
+        self._polls.clear()
+
+    @property
+    def has_polls(self) -> bool:
+        """Whether it has looked at memory since it last changed any."""
+        return bool(self._polls)
+
+    def park(self) -> None:
+        """Wait for a change of what it looked at."""
+        self.catch_up()
+        polls, self._polls = self._polls, []
+        if any(self._watchers.version(poll.storage) != poll.version for poll in polls):
+            return
+        self.watch = Watch(polls, self._run, self._number)
+        self._watchers.add(self.watch)
+        start_ps = self._engine.now_ps
+        try:
+            self._engine.wait(self.watch)
+        finally:
+            self._watchers.remove(self.watch)
+            self.watch = None
+            machine.set_running(self.programs)
+        profile = self.programs.statistics.profile if self.programs is not None else None
+        if profile is not None:
+            profile.here().parked_ps += self._engine.now_ps - start_ps
+
+    def wait_until(
+        self, holds: Callable[[], Array], budget_ps: int | None, *, for_value: bool
+    ) -> Array:
+        """Look at each change until all hold, or the time is over."""
+        self._polls.clear()
+        result = holds()
+        deadline_ps = None if budget_ps is None else self.clock_ps + budget_ps
+        while not np.all(result):
+            if deadline_ps is not None:
+                if self.clock_ps >= deadline_ps:
+                    self.unmet = None
+                    return result
+                self._polls.clear()
+                self._nap(min(ATOMIC_PS, deadline_ps - self.clock_ps))
+            else:
+                self.park()
+            result = holds()
+        self.end_wait(for_value=for_value)
+        return result
+
+    def _nap(self, delay_ps: int) -> None:
+        reason = PollReason(f"atomic_poll with a time limit in kernel '{self._run.name}'")
+        self._engine.sleep_weakly(self._task, self.clock_ps + delay_ps, reason)
+        machine.set_running(self.programs)

@@ -1,0 +1,82 @@
+"""Functions of libraries that stand for something else in a kernel, by module and name.
+
+torch's NVSHMEM and rocSHMEM bindings, and what Triton-distributed adds to Triton.
+
+Source:
+    torch 2.13, `torch/distributed/_symmetric_memory`; Triton-distributed 0.0.1,
+    `triton_dist/language` and the modules that it adds to `triton.language.extra`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from simrank.errors import UnsupportedError
+from simrank.kernels.shmem import distributed, externs, hip
+from simrank.kernels.shmem.api import NVSHMEM, ROCSHMEM
+from simrank.kernels.shmem.functions import COLLECTIVES, of_torch, of_triton_distributed
+from simrank.kernels.shmem.table import PUBLISHES, all_with
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from simrank.kernels.machine import Effects
+    from simrank.kernels.shmem.table import Function, Table
+
+_EXTRA = "triton.language.extra"
+_OF_DIST = "triton_dist.language"
+TABLES: dict[str, Table] = {
+    "torch.distributed._symmetric_memory._nvshmem_triton": of_torch(NVSHMEM) | COLLECTIVES,
+    "torch.distributed._symmetric_memory._rocshmem_triton": of_torch(ROCSHMEM),
+    f"{_EXTRA}.cuda.libnvshmem_device": of_triton_distributed(NVSHMEM),
+    f"{_EXTRA}.hip.librocshmem_device": of_triton_distributed(ROCSHMEM),
+    f"{_EXTRA}.libshmem_device": of_triton_distributed(NVSHMEM),
+    f"{_OF_DIST}.extra.libshmem_device": of_triton_distributed(NVSHMEM),
+    f"{_OF_DIST}.extra.cuda.libnvshmem_device": of_triton_distributed(NVSHMEM),
+    f"{_OF_DIST}.distributed_ops": distributed.OPS,
+    f"{_OF_DIST}.simt_ops": distributed.SIMT,
+    f"{_OF_DIST}.core": all_with(PUBLISHES, externs.FUNCTIONS),
+}
+# Functions of which some stand for something else, and the others run from their own source.
+PARTLY: dict[str, Table] = {
+    f"{_EXTRA}.cuda.language_extra": distributed.LANGUAGE_EXTRA,
+    f"{_OF_DIST}.extra.cuda.language_extra": distributed.LANGUAGE_EXTRA,
+    f"{_EXTRA}.hip.libdevice": hip.FUNCTIONS,
+}
+
+
+def _find(function: object) -> Function | None:
+    """Return a library's function; None where it is none, or is not done here."""
+    module, name = _name(function)
+    return TABLES.get(module, PARTLY.get(module, {})).get(name)
+
+
+def _name(function: object) -> tuple[str, str]:
+    return getattr(function, "__module__", None) or "", getattr(function, "__name__", "")
+
+
+def effects(function: object) -> Effects | None:
+    """Return what a library's function does that other programs can see; None where it is none."""
+    known = _find(function)
+    if known is None:  # One that is refused is so in the program that calls it.
+        return PUBLISHES if _name(function)[0] in TABLES else None
+    return known.effects
+
+
+def substitute(function: object) -> Callable[..., Any] | None:
+    """Return what stands for a library's function in a kernel; None where it is none.
+
+    One that is not done here is refused by name when it is called.
+    """
+    known, (module, name) = _find(function), _name(function)
+    if known is not None:
+        return known.run
+    if module not in TABLES:
+        return None
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise UnsupportedError(
+            f"{module}.{name} is not supported; supported are {', '.join(TABLES[module])}"
+        )
+
+    return refuse

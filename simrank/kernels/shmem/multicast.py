@@ -1,0 +1,55 @@
+"""Multicast addresses: one that stands for the same bytes at all ranks of a team or group.
+
+Those of a team are the address of this rank's part with marks above what memory has; those of a
+group are known to the address space. Only `multimem` instructions take them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from simrank.kernels import machine
+from simrank.kernels.shmem.api import at_peer
+from simrank.kernels.shmem.teams import members
+
+if TYPE_CHECKING:
+    from simrank.kernels.machine.arrays import Array, Value
+
+
+_MARK = 1 << 61  # assumed: no simulated memory is that large
+_TEAM = 56  # the bit from which on the team's number stands
+
+
+def address(own: Value, team: int) -> Value:
+    """Return the multicast address of an address, or of an array of them."""
+    return own | np.int64(_MARK | team << _TEAM)
+
+
+def members_of(multicast: Array) -> list[Array]:
+    """Return what multicast addresses stand for: the same bytes at each rank of the team.
+
+    Raises:
+        ValueError: One is no multicast address, or they are of several allocations.
+    """
+    first, last = int(multicast.min()), int(multicast.max())
+    of_group = machine.now().device.memory.space.multicast(first)
+    if of_group is not None:
+        storages, offset = of_group
+        return [multicast - first + (storage.address + offset) for storage in storages]
+    if not first & _MARK:
+        raise ValueError(
+            f"address {first:#x} is no multicast address\n"
+            "  to fix: give multimem instructions the handle's multicast_ptr, or what "
+            "remote_mc_ptr returned"
+        )
+    team = (first ^ _MARK) >> _TEAM
+    own, length = first & ((1 << _TEAM) - 1), last - first
+    result = []
+    for rank in members(team):
+        start = at_peer(own, rank)
+        if at_peer(own + length, rank) != start + length:
+            raise ValueError("multicast addresses of one instruction are of several allocations")
+        result.append(multicast - first + start)
+    return result

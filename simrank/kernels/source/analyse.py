@@ -1,0 +1,72 @@
+"""What a device function's source says of it: what it shows to other programs, what it writes.
+
+What is found here decides how a kernel runs and what waits for it, never what it computes.
+"""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING, Any
+
+from simrank.kernels.machine import Effects
+from simrank.kernels.machine.kept import kept
+from simrank.kernels.shmem import libraries
+from simrank.kernels.source.effects import effects_of
+from simrank.kernels.source.scopes import (
+    JITFunction,
+    as_jit,
+    definition_of,
+    scope_of,
+    text_of,
+    value_of,
+)
+from simrank.kernels.source.writes import Callee, written_parameters
+
+if TYPE_CHECKING:
+    from simrank.kernels.machine.jit import Jit
+
+
+def effects_of_jit(jit: Jit) -> Effects:
+    """Return what a device function, and what it calls, does that other programs can see."""
+    facts = kept(jit)
+    if "effects" not in facts:
+        facts["effects"] = Effects()  # For functions that call themselves.
+        scope = scope_of(jit.fn)
+        facts["effects"] = effects_of(
+            definition_of(jit),
+            lambda name: effects_of_callee(name, scope),
+            lambda name: text_of(name, scope),
+        )
+    effects: Effects = facts["effects"]
+    return effects
+
+
+def effects_of_callee(name: ast.expr, scope: dict[str, Any]) -> Effects | None:
+    """Return the effects of the device function that an expression names; None where it is none."""
+    value = value_of(name, scope)
+    of_library = libraries.effects(getattr(value, "fn", value))
+    if of_library is not None:
+        return of_library
+    jit = as_jit(value)
+    return None if jit is None else effects_of_jit(jit)
+
+
+def written_by_jit(jit: Jit) -> frozenset[str]:
+    """Return the parameters through which a device function, or what it calls, may write."""
+    facts = kept(jit)
+    if "written" not in facts:
+        facts["written"] = frozenset()  # For functions that call themselves.
+        scope = scope_of(jit.fn)
+        constants = {parameter.name for parameter in jit.params if parameter.is_constexpr}
+        written = written_parameters(definition_of(jit), lambda name: _writes_of(name, scope))
+        facts["written"] = written - constants
+    result: frozenset[str] = facts["written"]
+    return result
+
+
+def _writes_of(name: ast.expr, scope: dict[str, Any]) -> Callee | None:
+    value = value_of(name, scope)
+    if not isinstance(value, JITFunction):
+        return None
+    is_method = isinstance(name, ast.Attribute) and value_of(name.value, scope) is None
+    return Callee(value.arg_names[is_method:], written_by_jit(value))

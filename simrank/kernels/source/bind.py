@@ -1,0 +1,163 @@
+"""A kernel's own source as a Python function, its names bound to the emulation (rule K1).
+
+It has globals of its own; nothing in triton is changed, and file and line numbers stay, so that
+tracebacks and breakpoints point at the user's source.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import types as python_types
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from simrank.kernels.machine.kept import kept
+from simrank.kernels.running import threads
+from simrank.kernels.source import methods
+from simrank.kernels.source.analyse import effects_of_callee, effects_of_jit
+from simrank.kernels.source.rewrite import HELPERS, Rewriter
+from simrank.kernels.source.scopes import (
+    around,
+    definition_of,
+    first_line,
+    is_language,
+    scope_of,
+    value_of,
+)
+from simrank.kernels.source.substitute import BUILTINS, Binder, isinstance_, substitute
+from simrank.kernels.source.thread_rewrite import ThreadRewriter
+from simrank.kernels.source.waits import is_wait
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from simrank.kernels.machine import Effects
+    from simrank.kernels.machine.jit import Jit
+    from simrank.kernels.source.substitute import Bound
+
+
+class _Captured(NamedTuple):
+    """A global that a kernel names, and what it was bound to."""
+
+    names: dict[str, Any]
+    name: str
+    value: Any
+
+
+class BoundKernel:
+    """A kernel that the emulation runs.
+
+    Attributes:
+        function: What to call, with blocks and constants as arguments.
+        jit: Triton's object.
+        tree: Its rewritten source.
+        effects: What it does that other programs can see.
+        forks: What may go different ways: "threads", "programs" that are in lockstep, or "".
+    """
+
+    def __init__(
+        self,
+        jit: Jit,
+        function: Callable[..., Any],
+        tree: ast.FunctionDef,
+        effects: Effects,
+        *,
+        forks: str,
+    ) -> None:
+        self.forks = forks
+        self.jit = jit
+        self.function = function
+        self.tree = tree
+        self.effects = effects
+        self._callees: list[Bound] = []
+        self._captured: list[_Captured] = []
+
+    def is_stale(self, seen: set[int]) -> bool:
+        """Whether a global that it, or what it calls, captured is bound to something else now."""
+        if id(self) in seen:
+            return False
+        seen.add(id(self))
+        if any(names.get(name) is not value for names, name, value in self._captured):
+            return True
+        return any(callee.is_stale(seen) for callee in self._callees)
+
+    def capture(self, names: dict[str, Any]) -> None:
+        """Give it what its source names: globals, and variables around it."""
+        own_globals: dict[str, Any] = self.jit.fn.__globals__
+        closure, binder = around(self.jit.fn), Binder(bind, self._callees)
+        used = {node.id for node in ast.walk(self.tree) if isinstance(node, ast.Name)}
+        for name in sorted(used):
+            if name in closure:
+                names[name] = substitute(closure[name], binder, forks=self.forks)
+            elif name in own_globals:
+                value = own_globals[name]
+                self._captured.append(_Captured(own_globals, name, value))
+                names[name] = substitute(value, binder, forks=self.forks)
+            elif name in BUILTINS:
+                names[name] = BUILTINS[name]
+        if names.get("isinstance") is None:
+            names["isinstance"] = isinstance_
+
+
+def bind(jit: Jit, forks: str = "") -> BoundKernel:
+    """Return a kernel, or a device function, bound to the emulation.
+
+    Args:
+        jit: Triton's object.
+        forks: What may go different ways where it is called: "threads", "programs", or "".
+    """
+    if effects_of_jit(jit).threads:
+        forks = "threads"
+    bound: BoundKernel | None = kept(jit).get(("bound", forks))
+    if bound is None or bound.is_stale(set()):
+        bound = _bind(jit, forks=forks)
+    return bound
+
+
+def _bind(jit: Jit, *, forks: str) -> BoundKernel:
+    function = jit.fn
+    tree, code = _compiled(jit, ThreadRewriter if forks else Rewriter)
+    names: dict[str, Any] = {
+        "__builtins__": builtins,
+        "__name__": function.__module__,
+        **HELPERS,
+        **threads.HELPERS,
+    }
+    own = python_types.FunctionType(code, names, function.__name__, function.__defaults__, None)
+    own.__kwdefaults__ = function.__kwdefaults__
+    own.__defaults__ = tuple(in_kernel(value) for value in function.__defaults__ or ()) or None
+    bound = BoundKernel(jit, own, tree, effects_of_jit(jit), forks=forks)
+    kept(jit)["bound", forks] = bound  # Before its names, one of which may be its own.
+    bound.capture(names)
+    return bound
+
+
+def _compiled(jit: Jit, rewriter: type[Rewriter]) -> tuple[ast.FunctionDef, python_types.CodeType]:
+    """Return a kernel's rewritten source as a tree and as code, with the lines of its file."""
+    definition, scope = definition_of(jit), scope_of(jit.fn)
+    definition.args.defaults = [ast.Constant(value=None) for _ in definition.args.defaults]
+    definition.args.kw_defaults = [
+        None if default is None else ast.Constant(value=None)
+        for default in definition.args.kw_defaults
+    ]
+    tree = ast.Module([definition], [])
+    rewriter(
+        lambda loop: is_wait(loop, lambda name: effects_of_callee(name, scope)),
+        lambda name: is_language(value_of(name, scope)),
+    ).visit(tree)
+    ast.fix_missing_locations(tree)
+    ast.increment_lineno(tree, first_line(jit) - 1)
+    module = compile(tree, jit.fn.__code__.co_filename, "exec")
+    code = next(c for c in module.co_consts if isinstance(c, python_types.CodeType))
+    return definition, code
+
+
+_BINDER: Binder = Binder(bind)
+
+
+def in_kernel(value: Any) -> Any:
+    """Return what stands in a kernel for a value that it is given."""
+    return substitute(value, _BINDER)
+
+
+methods.attach(_BINDER)

@@ -1,0 +1,26 @@
+"""What stands for each function of Triton, by its module and name: the one table of all rooms."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from simrank.kernels import language
+from simrank.kernels.ptx import inline_asm_elementwise
+from simrank.kernels.shmem.externs import extern_elementwise
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_CORE: dict[str, Callable[..., Any]] = {
+    **language.CORE,
+    "extern_elementwise": extern_elementwise,
+    "inline_asm_elementwise": inline_asm_elementwise,
+}
+BY_MODULE: dict[str, dict[str, Callable[..., Any]]] = {
+    "triton.language": _CORE,  # Names that this version of triton has no more.
+    "triton.language.core": _CORE,
+    "triton.language.math": language.MATH,
+    "triton.language.standard": language.STANDARD,
+    "triton.language.target_info": language.TARGET,
+    **language.EXTRA,
+}

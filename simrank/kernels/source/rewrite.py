@@ -1,0 +1,245 @@
+"""Rewrites what Python would run otherwise than Triton in a kernel's source; lines stay.
+
+`and`, `or` and `not` become Triton's logical operators, which stop early at plain numbers only.
+Chained comparisons compare pairs. A number that is assigned to a name becomes a scalar of the
+program, unless the name is annotated as `tl.constexpr`. An assert is a device assert. A loop that
+may wait for other programs asks before each round.
+"""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING, Any
+
+from simrank.kernels.language.control import device_assert
+from simrank.kernels.running.spins import spin
+from simrank.kernels.source.waits import is_for_value, is_pure_spin
+from simrank.kernels.values.block import Block, as_logical, constant
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_ATOMICS = (
+    "atomic_add", "atomic_max", "atomic_min", "atomic_and", "atomic_or", "atomic_xor",
+    "atomic_xchg",
+)  # fmt: skip
+_OF_COMPILER = ("_semantic", "_builder", "_generator")
+
+
+class Rewriter(ast.NodeTransformer):
+    """Rewrites one function; `HELPERS` is what the result calls.
+
+    Args:
+        is_wait: Whether a loop may wait for other programs.
+        is_language: Whether an expression names Triton's own module.
+    """
+
+    def __init__(
+        self, is_wait: Callable[[ast.While], bool], is_language: Callable[[ast.expr], bool]
+    ) -> None:
+        self._num_names = 0
+        self.is_wait = is_wait
+        self._is_language = is_language
+
+    def fresh(self) -> str:
+        """Return a name that no kernel has."""
+        self._num_names += 1
+        return f"__kept_{self._num_names}"
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        """Drop decorators and annotations, which belong to the original."""
+        node.decorator_list = []
+        node.returns = None
+        arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+        for argument in arguments:
+            argument.annotation = None
+        self.generic_visit(node)
+        return node
+
+    def visit_BoolOp(self, node: ast.BoolOp) -> ast.AST:
+        """Combine from the left; a plain number that decides ends it."""
+        self.generic_visit(node)
+        is_and = isinstance(node.op, ast.And)
+        result = node.values[0]
+        for value in node.values[1:]:
+            result = self._combined(result, value, is_and=is_and)
+        return ast.copy_location(result, node)
+
+    def _combined(self, left: ast.expr, right: ast.expr, *, is_and: bool) -> ast.expr:
+        name = self.fresh()
+        keep = ast.NamedExpr(ast.Name(name, ast.Store()), left)
+        kept = ast.Name(name, ast.Load())
+        decides = ast.Call(
+            ast.Name(f"__decides_{'and' if is_and else 'or'}", ast.Load()), [keep], []
+        )
+        combine = ast.Call(
+            ast.Name(f"__{'and' if is_and else 'or'}", ast.Load()), [kept, right], []
+        )
+        return ast.IfExp(decides, ast.Name(name, ast.Load()), combine)
+
+    def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.AST:
+        """Let `not` work on blocks."""
+        self.generic_visit(node)
+        if not isinstance(node.op, ast.Not):
+            return node
+        return ast.copy_location(ast.Call(ast.Name("__not", ast.Load()), [node.operand], []), node)
+
+    def visit_Compare(self, node: ast.Compare) -> ast.AST:
+        """Split a chain into pairs; what stands in the middle is evaluated once."""
+        self.generic_visit(node)
+        if len(node.ops) == 1:
+            return node
+        pairs: list[ast.expr] = []
+        left = node.left
+        for number, (operator, right) in enumerate(zip(node.ops, node.comparators, strict=True)):
+            ours = right
+            if number < len(node.ops) - 1:
+                name = self.fresh()
+                ours = ast.NamedExpr(ast.Name(name, ast.Store()), right)
+                pairs.append(ast.Compare(left, [operator], [ours]))
+                left = ast.Name(name, ast.Load())
+            else:
+                pairs.append(ast.Compare(left, [operator], [ours]))
+        result = pairs[0]
+        for pair in pairs[1:]:
+            result = self._combined(result, pair, is_and=True)
+        return ast.copy_location(result, node)
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
+        """Let `.value` give a constant itself: constants are plain numbers here."""
+        self.generic_visit(node)
+        if node.attr != "value" or not isinstance(node.ctx, ast.Load):
+            return node
+        return ast.copy_location(ast.Call(ast.Name("__value", ast.Load()), [node.value], []), node)
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        """Drop what the compiler passes from one function of a library to the next.
+
+        Static assertions and prints that get it are calls of Python, and do nothing.
+        """
+        self.generic_visit(node)
+        passes_on = any(word.arg in _OF_COMPILER for word in node.keywords)
+        if passes_on and getattr(node.func, "attr", "") in ("static_assert", "static_print"):
+            return ast.copy_location(ast.Constant(value=None), node)
+        node.keywords = [word for word in node.keywords if word.arg not in _OF_COMPILER]
+        return node
+
+    def visit_Assign(self, node: ast.Assign) -> ast.AST:
+        """Make a scalar of a number that is assigned."""
+        self.generic_visit(node)
+        node.value = ast.copy_location(
+            ast.Call(ast.Name("__assigned", ast.Load()), [node.value], []), node.value
+        )
+        return node
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
+        """Keep a number that is annotated as a compile-time constant."""
+        self.generic_visit(node)
+        if node.value is None:
+            return ast.copy_location(ast.Pass(), node)
+        is_constant = "constexpr" in ast.dump(node.annotation)
+        value = node.value
+        if not is_constant:
+            value = ast.Call(ast.Name("__assigned", ast.Load()), [value], [])
+        return ast.copy_location(ast.Assign([node.target], value), node)
+
+    def visit_While(self, node: ast.While) -> Any:
+        """Ask before each round of a loop that may wait whether it should be parked."""
+        waits, traits = self.is_wait(node), spin_traits(node)
+        self.generic_visit(node)
+        return self.spinning(node, traits) if waits else node
+
+    def spinning(self, node: ast.While, traits: list[ast.expr]) -> list[ast.stmt]:
+        """Return a loop that asks before each round whether the program should be parked."""
+        name = self.fresh()
+        guard = ast.Call(ast.Name("__spin", ast.Load()), traits, [])
+        make = ast.Assign([ast.Name(name, ast.Store())], guard)
+        again, over = method_of(name, "again"), method_of(name, "over")
+        ast.copy_location(again, node.test)
+        node.test = ast.copy_location(ast.BoolOp(ast.And(), [node.test, again]), node.test)
+        guarded = ast.Try([node], [], [], [ast.Expr(over)])
+        return [ast.copy_location(make, node), ast.copy_location(guarded, node)]
+
+    def visit_Assert(self, node: ast.Assert) -> ast.AST:
+        """Check in every lane."""
+        self.generic_visit(node)
+        arguments = [node.test] if node.msg is None else [node.test, node.msg]
+        call = ast.Call(ast.Name("__assert", ast.Load()), arguments, [])
+        return ast.copy_location(ast.Expr(call), node)
+
+    def visit_Expr(self, node: ast.Expr) -> ast.AST:
+        """Tell an atomic whose old value nobody wants that it need not be found."""
+        self.generic_visit(node)
+        call = node.value
+        if isinstance(call, ast.Call) and self._is_atomic(call):
+            call.keywords.append(ast.keyword("wants_old", ast.Constant(value=False)))
+        return node
+
+    def _is_atomic(self, call: ast.Call) -> bool:
+        function = call.func
+        if not isinstance(function, ast.Attribute) or function.attr not in _ATOMICS:
+            return False
+        return self._is_language(function.value)
+
+
+def _call(function: ast.expr) -> ast.Call:
+    return ast.Call(function, [], [])
+
+
+def spin_traits(loop: ast.While) -> list[ast.expr]:
+    """Return what the guard of a loop that may wait is told of it, as it is written."""
+    return [ast.Constant(is_pure_spin(loop)), ast.Constant(is_for_value(loop.test))]
+
+
+def method_of(name: str, method: str, *arguments: ast.expr) -> ast.Call:
+    """Return a call of a method of what a name is bound to."""
+    function = ast.Attribute(ast.Name(name, ast.Load()), method, ast.Load())
+    return ast.Call(function, list(arguments), [])
+
+
+def _assigned(value: Any) -> Any:
+    kind = type(value)
+    if kind is Block:
+        return value
+    if kind is int or kind is float or kind is bool:
+        return constant(value)
+    if kind is tuple:
+        return tuple(_assigned(part) for part in value)
+    return value
+
+
+def _value(owner: Any) -> Any:
+    return owner.value if hasattr(owner, "value") else owner
+
+
+def _and(left: Any, right: Any) -> Any:
+    if type(left) is Block and type(right) is Block:
+        return as_logical(left) & as_logical(right)
+    if type(left) is Block:  # A plain number: false decides, true changes nothing.
+        return left if right else right
+    return right
+
+
+def _or(left: Any, right: Any) -> Any:
+    if type(left) is Block and type(right) is Block:
+        return as_logical(left) | as_logical(right)
+    if type(left) is Block:
+        return right or left
+    return right
+
+
+def _not(value: Any) -> Any:
+    return ~as_logical(value) if type(value) is Block else not value
+
+
+HELPERS = {
+    "__assigned": _assigned,
+    "__value": _value,
+    "__and": _and,
+    "__or": _or,
+    "__not": _not,
+    "__decides_and": lambda left: type(left) is not Block and not left,
+    "__decides_or": lambda left: type(left) is not Block and bool(left),
+    "__assert": device_assert,
+    "__spin": spin,
+}

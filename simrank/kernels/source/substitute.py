@@ -1,0 +1,207 @@
+"""What stands for a value of a kernel's globals in the emulation: functions, classes, modules."""
+
+from __future__ import annotations
+
+import builtins
+import types as python_types
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from weakref import WeakKeyDictionary, ref
+
+import triton
+from triton.language import core
+
+from simrank.errors import UnsupportedError
+from simrank.kernels.language import control, elementwise, windows
+from simrank.kernels.running import masked, threads
+from simrank.kernels.shmem import libraries
+from simrank.kernels.source import aggregates
+from simrank.kernels.source.names import BY_MODULE
+from simrank.kernels.source.scopes import JITFunction, as_jit
+from simrank.kernels.values.block import Block
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from simrank.kernels.machine.jit import Jit
+
+_ConstexprFunction: Any = getattr(triton.runtime.jit, "ConstexprFunction", ())
+BUILTINS: dict[str, Any] = {
+    "range": control.Range,
+    "max": elementwise.builtin_max,
+    "min": elementwise.builtin_min,
+    "print": control.device_print,
+}
+_GUARDS = {"threads": threads.guarded, "programs": masked.guarded}
+
+
+class Bound(Protocol):
+    """A device function that is bound to the emulation; see `bind`."""
+
+    @property
+    def function(self) -> Callable[..., Any]:
+        """What runs it."""
+        ...
+
+    def is_stale(self, seen: set[int]) -> bool:
+        """Whether a name that it captured is bound to something else now."""
+        ...
+
+
+class Binder(NamedTuple):
+    """What is done with device functions.
+
+    Attributes:
+        bind: Binds one, for what of its callers may go different ways.
+        callees: Where those are noted that a kernel names; None where nobody asks.
+    """
+
+    bind: Callable[[Jit, str], Bound]
+    callees: list[Bound] | None = None
+
+    def function_of(self, jit: Jit, forks: str) -> Callable[..., Any]:
+        """Return what runs a device function."""
+        bound = self.bind(jit, forks)
+        if self.callees is not None:
+            self.callees.append(bound)
+        return bound.function
+
+    def for_all(self) -> Binder:
+        """Return one for what many kernels name together: it notes nothing."""
+        return Binder(self.bind)
+
+
+def substitute(  # noqa: PLR0911 - a case each
+    value: Any, binder: Binder, *, forks: str = ""
+) -> Any:
+    """Return what stands for a value of a kernel's globals in the emulation.
+
+    Args:
+        value: The value.
+        binder: What is done with device functions.
+        forks: What of who names it may go different ways.
+    """
+    if isinstance(value, JITFunction):
+        return _of_jit(value, binder, forks=forks)
+    if isinstance(value, core.constexpr):
+        return value.value
+    if isinstance(value, _ConstexprFunction):
+        own = BY_MODULE.get(value.fn.__module__, {}).get(value.fn.__name__)
+        return _constexpr_function(value) if own is None else own
+    if isinstance(value, python_types.ModuleType):
+        return _proxy(value, binder, forks=forks)
+    if aggregates.is_aggregate(value):
+        return aggregates.emulated(
+            value, lambda method: substitute(method, binder.for_all(), forks=forks), forks=forks
+        )
+    if isinstance(value, type):
+        return libraries.substitute(value) or _CLASSES.get(value, value)
+    if isinstance(value, python_types.FunctionType):
+        return _of_function(value, binder, forks=forks)
+    if isinstance(value, python_types.BuiltinFunctionType):
+        return BUILTINS.get(value.__name__, value) if value.__module__ == "builtins" else value
+    return value
+
+
+def _native(function: Any) -> Callable[..., Any] | None:
+    """Return what is done here for a function by its name; None where there is no such thing."""
+    own = BY_MODULE.get(function.__module__, {}).get(function.__name__)
+    return own or libraries.substitute(function)
+
+
+def _of_jit(jit: Jit, binder: Binder, *, forks: str) -> Callable[..., Any]:
+    return _native(jit.fn) or binder.function_of(jit, forks)
+
+
+def _of_function(function: Any, binder: Binder, *, forks: str) -> Callable[..., Any]:
+    """Return the emulation of one of Triton's functions; others are what they are."""
+    module, name = function.__module__, function.__name__
+    native = _native(function)
+    if native is not None:
+        guard = _GUARDS.get(forks)
+        is_core = native is BY_MODULE["triton.language.core"].get(name)
+        return guard(name, native) if guard is not None and is_core else native
+    own = as_jit(function)
+    if own is not None:
+        return _of_jit(own, binder, forks=forks)
+    is_stub = module.startswith("triton.language.extra.")  # Which the compiler fills in.
+    if not is_stub and not getattr(function, core.TRITON_BUILTIN, False):
+        plain: Callable[..., Any] = function
+        return plain
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise UnsupportedError(f"{module.replace('triton.language', 'tl')}.{name} is not supported")
+
+    return refuse
+
+
+def _constexpr_function(function: Any) -> Callable[..., Any]:
+    """Return a compile-time function that takes and gives plain values."""
+    original = function.fn
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        result = original(*args, **kwargs)
+        return result.value if isinstance(result, core.constexpr) else result
+
+    return call
+
+
+# ---- modules ----
+
+
+class ModuleProxy:
+    """A module as a kernel sees it: each name replaced when it is asked for.
+
+    It does not keep the module: the kernels that name it do.
+    """
+
+    def __init__(self, module: python_types.ModuleType, binder: Binder, *, forks: str) -> None:
+        self.__dict__["_module"] = ref(module)
+        self.__dict__["_binder"] = binder
+        self.__dict__["_forks"] = forks
+
+    def __getattr__(self, name: str) -> Any:
+        """Return what stands for the module's attribute, and keep it."""
+        module = self._module()
+        gone = BY_MODULE.get(module.__name__, {}).get(name)
+        known = getattr(module, name) if hasattr(module, name) or not gone else gone
+        stands_for = substitute(known, self._binder, forks=self._forks)
+        self.__dict__[name] = stands_for
+        return stands_for
+
+
+_proxies: WeakKeyDictionary[python_types.ModuleType, dict[str, ModuleProxy]] = WeakKeyDictionary()
+
+
+def _proxy(module: python_types.ModuleType, binder: Binder, *, forks: str) -> ModuleProxy:
+    by_forks = _proxies.setdefault(module, {})
+    if forks not in by_forks:
+        by_forks[forks] = ModuleProxy(module, binder.for_all(), forks=forks)
+    return by_forks[forks]
+
+
+# ---- classes ----
+
+
+def _constexpr(value: Any) -> Any:
+    """Return the plain value: everything that is no block is known at compile time."""
+    return value
+
+
+def isinstance_(value: Any, kinds: Any) -> bool:
+    """Answer as Triton would: what is no block is a constexpr."""
+    kinds = kinds if isinstance(kinds, tuple) else (kinds,)
+    if _constexpr in kinds:
+        return type(value) is not Block
+    return isinstance(value, tuple(kind for kind in kinds if isinstance(kind, type)))
+
+
+_CLASSES: dict[Any, Any] = {
+    core.constexpr: _constexpr,
+    core.tensor: Block,
+    core.range: control.Range,
+    core.static_range: control.static_range,
+    core.tuple: tuple,
+    core.tensor_descriptor: windows.Descriptor,
+    core.tensor_descriptor_base: windows.Descriptor,
+    builtins.range: control.Range,
+}

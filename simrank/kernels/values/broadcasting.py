@@ -1,0 +1,68 @@
+"""Shapes that go together, and arrays of them: the program axis stays in front."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import triton.language as tl
+
+if TYPE_CHECKING:
+    from simrank.kernels.machine.arrays import Value
+    from simrank.kernels.values.block import Block
+
+_ndarray = np.ndarray
+MAX_NUMEL: int = tl.TRITON_MAX_TENSOR_NUMEL
+
+
+def aligned(first: Value, second: Value) -> tuple[Any, Any]:
+    """Return two blocks' values with as many axes, so that numpy broadcasts them.
+
+    Axes are added behind the program axis, as Triton broadcasts shapes from the right.
+    """
+    if type(first) is _ndarray and type(second) is _ndarray:
+        if first.ndim > second.ndim:
+            second = with_axes(second, first.ndim)
+        elif first.ndim < second.ndim:
+            first = with_axes(first, second.ndim)
+    return first, second
+
+
+def check_broadcast(first: Block, second: Block) -> None:
+    """Raise, in Triton's words, if two shapes do not go together."""
+    common_shape(first.shape, second.shape)
+
+
+@lru_cache(maxsize=1024)
+def common_shape(ours: tuple[int, ...], theirs: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the shape that two shapes are broadcast to.
+
+    Raises:
+        ValueError: They do not go together, or have too many elements together.
+    """
+    if not ours or not theirs:
+        return ours or theirs
+    num_dims = max(len(ours), len(theirs))
+    result, numel = [], 1
+    for dim in range(-num_dims, 0):
+        one = ours[dim] if -dim <= len(ours) else 1
+        other = theirs[dim] if -dim <= len(theirs) else 1
+        if one != other and 1 not in (one, other):
+            raise ValueError(
+                "Cannot make_shape_compatible: incompatible dimensions at index "
+                f"{num_dims + dim}: {one} and {other}"
+            )
+        result.append(max(one, other))
+        numel *= result[-1]
+    if numel > MAX_NUMEL:
+        raise ValueError(f"numel ({numel}) exceeds triton maximum tensor numel ({MAX_NUMEL})")
+    return tuple(result)
+
+
+def with_axes(values: Value, num_axes: int) -> Value:
+    """Return an array with more axes behind the program axis; scalars broadcast by themselves."""
+    if type(values) is not _ndarray or values.ndim == num_axes:
+        return values
+    missing = (1,) * (num_axes - values.ndim)
+    return values.reshape(values.shape[:1] + missing + values.shape[1:])

@@ -1,0 +1,213 @@
+"""The operators of blocks, from tables: promotion, broadcasting, pointers that are moved."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from simrank.kernels.values import types
+from simrank.kernels.values.block import Block, addresses, as_block, pointee_of, scalar_of, wide
+from simrank.kernels.values.broadcasting import aligned, common_shape
+from simrank.kernels.values.types import ElementType, int1, promote, promote_number, uint64
+
+if TYPE_CHECKING:
+    from simrank.kernels.machine.arrays import Value
+    from simrank.kernels.values.block import Operand
+
+_ndarray = np.ndarray
+BinaryOperator = Callable[[Block, Any], Block]
+
+
+def operands(
+    first: Block, second: Operand, *, divides: bool = False
+) -> tuple[Any, Any, ElementType]:
+    """Return two operands' values, in the type and with the axes in which they are computed."""
+    own = first.element
+    if type(second) is Block:
+        other = second.element
+        ours, theirs = first.values, second.values
+        both = type(ours) is _ndarray and type(theirs) is _ndarray
+        if both and ours.shape[1:] != theirs.shape[1:]:
+            common_shape(ours.shape[1:], theirs.shape[1:])  # Raises if they do not go together.
+            ours, theirs = aligned(ours, theirs)
+        if own is other and not (divides and own.round is not None):
+            return ours, theirs, own
+        result = promote(own, other, divides=divides)
+        if own.compute is not result.compute:
+            ours = ours.astype(result.compute)
+        if other.compute is not result.compute:
+            theirs = theirs.astype(result.compute)
+        return ours, theirs, result
+    if isinstance(second, np.generic):
+        second = second.item()
+    # The cache takes 0.0 and -0.0 for one number; zeros are looked up anew.
+    find = _number if second else _number.__wrapped__
+    number, result = find(own, second, divides)
+    ours = first.values
+    if own.compute is not result.compute:
+        ours = ours.astype(result.compute)
+    return ours, number, result
+
+
+@lru_cache(maxsize=4096, typed=True)
+def _number(own: ElementType, number: float, divides: bool) -> tuple[Any, ElementType]:
+    """Return a Python number as it takes part beside a block, and the type that they give."""
+    result = promote_number(own, number, divides=divides)
+    return scalar_of(number, result), result
+
+
+def _arithmetic(compute: Callable[[Any, Any], Any], name: str, *, swapped: bool) -> BinaryOperator:
+    def operator(self: Block, other: Operand) -> Block:
+        own = self.element
+        if own.is_plain and type(other) is Block and other.element is own:
+            ours, theirs = self.values, other.values
+            is_one = type(ours) is not _ndarray or type(theirs) is not _ndarray
+            if is_one or ours.shape[1:] == theirs.shape[1:]:
+                return Block(compute(theirs, ours) if swapped else compute(ours, theirs), own)
+        if own.kind == "p" or (type(other) is Block and other.element.kind == "p"):
+            return _move_pointer(self, other, name)
+        ours, theirs, result = operands(self, other)
+        if result.kind == "b":
+            ours, theirs = _as_bits(ours), _as_bits(theirs)
+        values = compute(theirs, ours) if swapped else compute(ours, theirs)
+        if result.round is not None:
+            values = result.round(values)
+        elif result.kind == "b":
+            values = (values & 1).astype(np.bool_)
+        return Block(values, result)
+
+    return operator
+
+
+def _as_bits(values: Value) -> Value:
+    return values.astype(np.int8)
+
+
+def _move_pointer(first: Block, second: Operand, name: str) -> Block:
+    """Return a pointer moved by a number of elements."""
+    if type(second) is int and first.element.kind == "p" and name in ("add", "sub"):
+        return _moved(first, first.values, second, name)
+    pointer, offset = first, as_block(second)
+    if offset.element.kind == "p":
+        pointer, offset = offset, first
+        if name != "add" or offset.element.kind == "p":
+            raise TypeError("cannot add pointers together")
+    if name not in ("add", "sub") or offset.element.kind not in "iub":
+        raise TypeError(f"invalid operands of type {first.element} and {offset.element}")
+    targets, steps = pointer.values, offset.values
+    are_blocks = type(targets) is _ndarray and type(steps) is _ndarray
+    if are_blocks and targets.shape[1:] != steps.shape[1:]:
+        common_shape(targets.shape[1:], steps.shape[1:])
+        targets, steps = aligned(targets, steps)
+    # numpy makes int64 of an offset and all integers but uint64; of arrays it does so slowly.
+    if type(steps) is _ndarray or offset.element is uint64:
+        steps = wide(steps)
+    return _moved(pointer, targets, steps, name)
+
+
+def _moved(pointer: Block, targets: Value, steps: Any, name: str) -> Block:
+    """Return a pointer moved by elements whose axes go together with them."""
+    if pointer.base is None:
+        steps = steps * np.int64(pointee_of(pointer.element).itemsize)
+    moved = targets + steps if name == "add" else targets - steps
+    return Block(moved, pointer.element, pointer.base)
+
+
+def _divide(first: Block, second: Operand, *, swapped: bool) -> Block:
+    ours, theirs, result = operands(first, second, divides=True)
+    if result.kind != "f":
+        result = types.float32
+        ours, theirs = ours.astype(np.float32), theirs.astype(np.float32)
+    values = np.true_divide(theirs, ours) if swapped else np.true_divide(ours, theirs)
+    return Block(values, result)
+
+
+def _floor_divide(first: Block, second: Operand, *, swapped: bool) -> Block:
+    ours, theirs, result = operands(first, second, divides=True)
+    if result.kind not in "iub":
+        raise TypeError(f"unexpected type {result}: // is for integers")
+    return Block(truncated(theirs, ours) if swapped else truncated(ours, theirs), result)
+
+
+def truncated(number: Value, by: Value) -> Value:
+    """Return an integer quotient rounded toward zero, as hardware divides."""
+    quotient = np.floor_divide(number, by)
+    if quotient.dtype.kind != "i":
+        return quotient
+    is_below = (quotient < 0) & (quotient * by != number)
+    result: Value = quotient + is_below.astype(quotient.dtype)
+    return result
+
+
+def _modulo(first: Block, second: Operand, *, swapped: bool) -> Block:
+    ours, theirs, result = operands(first, second, divides=True)
+    values = np.fmod(theirs, ours) if swapped else np.fmod(ours, theirs)
+    return Block(values, result)
+
+
+def _bitwise(compute: Callable[[Any, Any], Any], *, swapped: bool) -> BinaryOperator:
+    def operator(self: Block, other: Operand) -> Block:
+        ours, theirs, result = operands(self, other)
+        if result.kind in "fp":
+            raise TypeError(f"invalid operands of type {self.element} and {result}")
+        return Block(compute(theirs, ours) if swapped else compute(ours, theirs), result)
+
+    return operator
+
+
+def _comparison(compute: Callable[[Any, Any], Any], *, equals: bool) -> BinaryOperator:
+    def operator(self: Block, other: Any) -> Any:
+        if equals and (other is None or isinstance(other, str)):
+            return NotImplemented
+        if self.element.kind == "p":
+            return _compare_pointers(self, other, compute)
+        ours, theirs, _ = operands(self, other)
+        return Block(compute(ours, theirs), int1)
+
+    return operator
+
+
+def _compare_pointers(first: Block, second: Any, compute: Callable[[Any, Any], Any]) -> Block:
+    ours = addresses(first)
+    theirs = addresses(second) if type(second) is Block and second.element.kind == "p" else second
+    if type(theirs) is Block:
+        theirs = wide(theirs.values)
+    return Block(compute(*aligned(ours, theirs)), int1)
+
+
+_Table = tuple[tuple[str, Any], ...]
+_ARITHMETIC: _Table = (("add", np.add), ("sub", np.subtract), ("mul", np.multiply))
+_BITWISE: _Table = (
+    ("and", np.bitwise_and), ("or", np.bitwise_or), ("xor", np.bitwise_xor),
+    ("lshift", np.left_shift), ("rshift", np.right_shift),
+)  # fmt: skip
+_COMPARISONS: _Table = (
+    ("lt", np.less), ("le", np.less_equal), ("gt", np.greater), ("ge", np.greater_equal),
+    ("eq", np.equal), ("ne", np.not_equal),
+)  # fmt: skip
+
+for _name, _ufunc in _ARITHMETIC:
+    _reflected = "add" if _name == "add" else f"r{_name}"
+    setattr(Block, f"__{_name}__", _arithmetic(_ufunc, _name, swapped=False))
+    setattr(Block, f"__r{_name}__", _arithmetic(_ufunc, _reflected, swapped=True))
+for _name, _function in (("truediv", _divide), ("floordiv", _floor_divide), ("mod", _modulo)):
+    for _prefix, _swapped in (("", False), ("r", True)):
+
+        def _operator(
+            self: Block,
+            other: Operand,
+            function: Callable[..., Block] = _function,
+            swapped: bool = _swapped,
+        ) -> Block:
+            result: Block = function(self, other, swapped=swapped)
+            return result
+
+        setattr(Block, f"__{_prefix}{_name}__", _operator)
+for _name, _ufunc in _BITWISE:
+    setattr(Block, f"__{_name}__", _bitwise(_ufunc, swapped=False))
+    setattr(Block, f"__r{_name}__", _bitwise(_ufunc, swapped=True))
+for _name, _ufunc in _COMPARISONS:
+    setattr(Block, f"__{_name}__", _comparison(_ufunc, equals=_name in ("eq", "ne")))

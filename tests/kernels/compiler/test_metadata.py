@@ -1,0 +1,311 @@
+"""The real compiler, which needs no GPU: it takes the corpus, and refuses what simrank refuses."""
+
+import numpy as np
+import pytest
+
+import simrank
+from simrank.errors import UnsupportedError
+
+triton = pytest.importorskip("triton")
+tl = pytest.importorskip("triton.language")
+
+from triton.backends.compiler import GPUTarget  # noqa: E402
+from triton.compiler import ASTSource  # noqa: E402
+from triton.compiler.errors import CompilationError  # noqa: E402
+
+from ..corpus_runs import RUNS, Bench  # noqa: E402
+
+TARGET = GPUTarget("cuda", 90, 32)
+NAMES = {
+    "float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "int32": "i32", "int64": "i64",
+    "int8": "i8", "float8_e4m3fn": "fp8e4nv",
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def compiler(monkeypatch, tmp_path):
+    """Say what the compiler would warn about, and keep its cache out of the user's."""
+    monkeypatch.setenv("TRITON_DEFAULT_FP_FUSION", "0")
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+
+
+def signature_of(value):
+    """Triton's name of an argument's type."""
+    if hasattr(value, "block_shape"):
+        return f"tensordesc<{NAMES[value.base.dtype.numpy.name]}{list(value.block_shape)}>"
+    if hasattr(value, "data_ptr"):
+        return f"*{NAMES[value.dtype.numpy.name]}"
+    return "fp32" if isinstance(value, float) else "i32"
+
+
+class Recorder(Bench):
+    """Notes what is launched, and launches it."""
+
+    def __init__(self, ctx):
+        super().__init__(ctx, "batched")
+        self.sources = []
+
+    def launch(self, kernel, grid, *args, **constants):
+        bound = dict(zip(kernel.arg_names, args, strict=False))
+        types = {name: signature_of(value) for name, value in bound.items()}
+        types |= dict.fromkeys(constants, "constexpr")
+        self.sources.append((kernel, types, constants))
+        super().launch(kernel, grid, *args, **constants)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in RUNS if name != "matmul_block_pointers"])
+def test_the_compiler_takes_the_corpus(name):
+    """To machine code for Hopper; block pointers are gone from the compiler, not from kernels."""
+    with simrank.Context("hgx_h100") as ctx:
+        recorders = []
+
+        def body(_rank):
+            recorders.append(Recorder(ctx))
+            RUNS[name](recorders[0])
+
+        ctx.multiprocessing.spawn(body, nprocs=1)
+    for kernel, types, constants in recorders[0].sources:
+        ordered = {name: types[name] for name in kernel.arg_names}
+        source = ASTSource(fn=kernel, signature=ordered, constexprs=constants)
+        assert triton.compile(source, target=TARGET).asm["cubin"]
+
+
+@triton.jit
+def odd_arange(x_ptr):
+    tl.store(x_ptr + tl.arange(0, 48), 1.0)
+
+
+@triton.jit
+def reversed_arange(x_ptr):
+    tl.store(x_ptr + tl.arange(8, 0), 1.0)
+
+
+@triton.jit
+def odd_shape(x_ptr):
+    tl.store(x_ptr + tl.arange(0, 4), tl.sum(tl.zeros((3, 4), tl.float32), 0))
+
+
+@triton.jit
+def shapes_apart(x_ptr):
+    tl.store(x_ptr + tl.arange(0, 8), tl.arange(0, 8) + tl.arange(0, 16))
+
+
+@triton.jit
+def too_large(x_ptr):
+    x = tl.arange(0, 4096)[:, None] + tl.arange(0, 4096)[None, :]
+    tl.store(x_ptr, tl.sum(x))
+
+
+@triton.jit
+def short_dot(x_ptr):
+    x = tl.zeros((16, 8), tl.float16)
+    tl.store(x_ptr, tl.sum(tl.dot(x, x.T)))
+
+
+@triton.jit
+def mixed_dot(x_ptr):
+    x = tl.zeros((32, 32), tl.float16)
+    tl.store(x_ptr, tl.sum(tl.dot(x, x.to(tl.float32))))
+
+
+@triton.jit
+def bf16_dot(x_ptr):
+    x = tl.zeros((32, 32), tl.float16)
+    tl.store(x_ptr, tl.sum(tl.dot(x, x, out_dtype=tl.bfloat16)))
+
+
+@triton.jit
+def wrong_accumulator(x_ptr):
+    x = tl.zeros((32, 32), tl.float16)
+    tl.store(x_ptr, tl.sum(tl.dot(x, x, acc=tl.zeros((16, 16), tl.float32))))
+
+
+@triton.jit
+def block_through_scalar(x_ptr):
+    tl.store(x_ptr, tl.arange(0, 8))
+
+
+@triton.jit
+def other_without_mask(x_ptr):
+    tl.store(x_ptr, tl.sum(tl.load(x_ptr + tl.arange(0, 8), other=0.0)))
+
+
+@triton.jit
+def integer_mask(x_ptr):
+    lanes = tl.arange(0, 8)
+    tl.store(x_ptr + lanes, 1.0, mask=lanes)
+
+
+@triton.jit
+def exponent_of_half(x_ptr):
+    tl.store(x_ptr + tl.arange(0, 8), tl.exp(tl.zeros((8,), tl.float16)))
+
+
+@triton.jit
+def division_of_signs(x_ptr):
+    x = tl.arange(0, 8)
+    tl.store(x_ptr + x, x // x.to(tl.uint32))
+
+
+@triton.jit
+def logical_of_integers(x_ptr):
+    x = tl.program_id(0)
+    tl.store(x_ptr, x and x)
+
+
+@triton.jit
+def bits_of_another_width(x_ptr):
+    tl.store(x_ptr + tl.arange(0, 8), tl.arange(0, 8).to(tl.int64, bitcast=True))
+
+
+@triton.jit
+def cannot_reshape(x_ptr):
+    tl.store(x_ptr + tl.arange(0, 8), tl.reshape(tl.arange(0, 16), (8,)))
+
+
+@triton.jit
+def no_such_axis(x_ptr):
+    tl.store(x_ptr, tl.sum(tl.zeros((4, 4), tl.float32), axis=2))
+
+
+@triton.jit
+def number_of_no_type(x_ptr):
+    tl.store(x_ptr + tl.arange(0, 8), tl.zeros((8,), tl.int8) + 1000)
+
+
+@triton.jit
+def odd_slice(x_ptr):
+    x = tl.arange(0, 8)
+    tl.store(x_ptr, x[0])
+
+
+@triton.jit
+def not_defined(x_ptr, flag: tl.constexpr):
+    if flag:
+        x = 1.0
+    tl.store(x_ptr, x)
+
+
+@triton.jit
+def failed_assertion(x_ptr):
+    tl.static_assert(x_ptr.dtype.element_ty == tl.float16, "it is not fp16")
+
+
+@triton.jit
+def mask_of_another_shape(x_ptr):
+    rows = tl.arange(0, 8)[:, None] + tl.arange(0, 16)[None, :]
+    tl.load(x_ptr + rows, mask=tl.arange(0, 16)[:, None] < 4)
+
+
+@triton.jit
+def index_of_scalar(x_ptr):
+    tl.store(x_ptr + tl.arange(0, 8), tl.load(x_ptr)[:, None])
+
+
+REFUSED = {
+    mask_of_another_shape: "Cannot make_shape_compatible: incompatible dimensions at index 0",
+    index_of_scalar: "too many indices for tensor of rank 0",
+    odd_arange: "arange's range must be a power of 2",
+    reversed_arange: "arange's end argument must be greater than the start argument",
+    odd_shape: "must be a power of 2",
+    shapes_apart: "Cannot make_shape_compatible: incompatible dimensions at index 0: 8 and 16",
+    too_large: "exceeds triton maximum tensor numel",
+    short_dot: "Input shapes should have M >= 1, N >= 1 and K >= 16",
+    mixed_dot: "Both operands must be same dtype. Got fp16 and fp32",
+    bf16_dot: "out_dtype=bfloat16 is unsupported",
+    wrong_accumulator: "accumulator shape",
+    block_through_scalar: "Value argument cannot be block type",
+    other_without_mask: "`other` cannot be provided without `mask`",
+    integer_mask: "Mask must have boolean scalar type",
+    exponent_of_half: "Expected dtype ['fp32', 'fp64'] but got fp16",
+    division_of_signs: "because they have different signedness",
+    logical_of_integers: "Cannot bitcast data-type of size 32 to data-type of size 1",
+    bits_of_another_width: "Cannot bitcast data-type of size 32 to data-type of size 64",
+    cannot_reshape: "reshape() cannot change total number of elements in tensor",
+    no_such_axis: "invalid axis 2. Expected -2 <= axis < 2",
+    number_of_no_type: "Scalar 1000 is out of range for type int8",
+    odd_slice: "unsupported tensor index",
+    not_defined: "x",
+    failed_assertion: "it is not fp16",
+}
+
+
+def cause_of(error):
+    """The text of an error and of what caused it."""
+    text = str(error)
+    while error.__cause__ is not None:
+        error = error.__cause__
+        text += f"\n{error}"
+    return text
+
+
+@pytest.mark.parametrize("kernel", REFUSED, ids=lambda kernel: kernel.__name__)
+def test_what_the_compiler_refuses_simrank_refuses_in_its_words(kernel):
+    """Shapes, types and names."""
+    has_flag = "flag" in kernel.arg_names
+    signature = {"x_ptr": "*fp32"} | ({"flag": "constexpr"} if has_flag else {})
+    flags = {"flag": False} if has_flag else {}
+    with pytest.raises(CompilationError) as theirs:
+        triton.compile(ASTSource(fn=kernel, signature=signature, constexprs=flags), target=TARGET)
+    with simrank.Context("hgx_h100") as ctx, pytest.raises(simrank.errors.SpawnException) as ours:
+
+        def body(_rank):
+            x = ctx.from_numpy(np.zeros(4096, "f4"))
+            kernel[(1,)](x, **flags)
+            ctx.cuda.synchronize()
+
+        ctx.multiprocessing.spawn(body, nprocs=1)
+    assert REFUSED[kernel] in cause_of(theirs.value)
+    assert REFUSED[kernel] in str(ours.value.errors[0])
+
+
+@triton.jit
+def doubled(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    offs = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out_ptr + offs, 2 * tl.load(x_ptr + offs, mask=offs < n), mask=offs < n)
+
+
+def test_a_kernel_that_is_warmed_up_says_what_it_takes_and_is_launched(run):
+    """As programs that size their grid by registers and shared memory do; no GPU is needed."""
+
+    def body(rank, ctx):
+        x, out = ctx.arange(100, dtype=simrank.float32), ctx.zeros(100)
+        kernel = doubled.warmup(x, out, 100, BLOCK=64, num_warps=2, grid=(1,))
+        kernel._init_handles()
+        assert kernel.n_regs > 0
+        assert kernel.metadata.shared == 0
+        assert kernel.metadata.num_warps == 2
+        kernel[2, 1, 1](x, out, 100, 64)
+        assert out.tolist() == [2.0 * i for i in range(100)]
+
+    run(body, 1)
+
+
+@triton.jit
+def doubled_in_stages(x_ptr, BLOCK: tl.constexpr, num_stages: tl.constexpr):
+    for start in tl.range(0, 64, BLOCK, num_stages=num_stages):
+        offs = start + tl.arange(0, BLOCK)
+        tl.store(x_ptr + offs, 2 * tl.load(x_ptr + offs))
+
+
+def test_a_warmed_kernel_takes_an_option_that_is_an_argument_by_position(run):
+    """A kernel that wants to know its `num_stages` is given them twice: once for the compiler."""
+
+    def body(rank, ctx):
+        x = ctx.ones(64)
+        kernel = doubled_in_stages.warmup(x, BLOCK=16, num_stages=4, grid=(1,))
+        kernel[1, 1, 1](x, 16, 4)
+        assert x.tolist() == [2.0] * 64
+
+    run(body, 1)
+
+
+def test_a_warmup_for_devices_without_cuda_is_refused_by_name(run):
+    """Registers and shared memory of AMD's compiler mean other things."""
+
+    def body(rank, ctx):
+        with pytest.raises(UnsupportedError, match=r"warmup of kernel 'doubled': .*MI300"):
+            doubled.warmup(ctx.zeros(4), ctx.zeros(4), 4, BLOCK=4, grid=(1,))
+
+    run(body, 1, cluster="mi300x")

@@ -1,0 +1,59 @@
+"""What one access costs a program."""
+
+import pytest
+
+import simrank
+from simrank.device.memory import Storage
+
+accesses = pytest.importorskip("simrank.kernels.cost.accesses")
+
+
+@pytest.fixture
+def devices(ctx):
+    return ctx.devices
+
+
+def test_a_cost_is_rounded_up(devices):
+    """One byte takes less than a picosecond of the bandwidth, and costs one (rule E1)."""
+    own = Storage(devices[0], 64)
+    costs = accesses.AccessCosts(devices[0], 1)
+    assert costs.access_ps(own, 0, writes=True) == accesses.STORE_PS
+    assert costs.access_ps(own, 1, writes=True) == accesses.STORE_PS + 1
+
+
+def test_programs_that_run_together_share_the_bandwidth(devices):
+    """Twice as many take twice as long for their bytes, until they saturate it."""
+    own, size = Storage(devices[0], 64), 1 << 20
+
+    def bytes_ps(num_resident):
+        costs = accesses.AccessCosts(devices[0], num_resident)
+        return costs.access_ps(own, size, writes=False) - accesses.LOAD_PS
+
+    assert bytes_ps(4) == pytest.approx(2 * bytes_ps(2), abs=2)
+    assert bytes_ps(10_000) == bytes_ps(20_000)
+
+
+def test_a_load_from_a_peer_travels_there_and_back_and_a_store_one_way(devices):
+    """A store is issued and on its way; what waits for it waits for the latency."""
+    peer = Storage(devices[1], 64)
+    costs = accesses.AccessCosts(devices[0], 1)
+    latency_ps = costs.latency_ps(peer)
+    assert latency_ps > 0
+    assert costs.access_ps(peer, 0, writes=False) == accesses.LOAD_PS + 2 * latency_ps
+    assert costs.access_ps(peer, 0, writes=True) == accesses.STORE_PS
+
+
+def test_an_atomic_on_several_devices_takes_as_long_as_the_farthest(devices):
+    """There and back are half each."""
+    own, peer = (Storage(device, 64) for device in (devices[0], devices[1]))
+    costs = accesses.AccessCosts(devices[0], 1)
+    half_ps = accesses.ATOMIC_PS // 2
+    assert costs.atomic_ps([own]) == half_ps
+    assert costs.atomic_ps([own, peer]) == half_ps + costs.latency_ps(peer)
+
+
+def test_an_unknown_device_is_no_peer():
+    """Memory of the host costs what the device's own does."""
+    with simrank.Context("hgx_h100") as ctx:
+        costs = accesses.AccessCosts(ctx.devices[0], 1)
+        assert costs.latency_ps(Storage(None, 64)) == 0

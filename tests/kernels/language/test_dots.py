@@ -1,0 +1,35 @@
+"""Products of matrices."""
+
+import numpy as np
+import pytest
+
+triton = pytest.importorskip("triton")
+tl = pytest.importorskip("triton.language")
+
+
+@triton.jit
+def small_dot(a_ptr, b_ptr, out, PRECISION: tl.constexpr):
+    lanes = tl.arange(0, 16)
+    at = lanes[:, None] * 16 + lanes[None, :]
+    c = tl.dot(tl.load(a_ptr + at), tl.load(b_ptr + at), input_precision=PRECISION)
+    tl.store(out + at, c)
+
+
+def test_hardware_precision_truncates_fp32_inputs_to_tf32(on_rank):
+    """Unless the kernel asks for ieee; without it dots are exact to fp32."""
+
+    def body(ctx):
+        a, b = np.random.default_rng(0).standard_normal((2, 16, 16)).astype(np.float32)
+        tensors = [ctx.from_numpy(x) for x in (a, b, np.zeros((16, 16), "f4"))]
+        kept = [(x.view("u4") & np.uint32(0xFFFFE000)).view("f4").astype(float) for x in (a, b)]
+        exact = a.astype(float) @ b.astype(float)
+        truncated = kept[0] @ kept[1]
+        for asked, precision, wanted in (
+            (None, "hardware", truncated),
+            ("ieee", "hardware", exact),
+            (None, "ieee", exact),
+        ):
+            small_dot[(1,)](*tensors, asked, precision=precision)
+            np.testing.assert_allclose(tensors[2].numpy(), wanted, rtol=1e-5, atol=1e-5)
+
+    on_rank(body)

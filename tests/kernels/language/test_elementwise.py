@@ -1,0 +1,25 @@
+"""Elementwise functions promote as in Triton."""
+
+import pytest
+
+pytest.importorskip("triton")
+
+import triton.language as tl
+
+from simrank.kernels.language import CORE
+
+from ..promotion import DTYPES, ours, outcome, semantic, theirs
+
+
+@pytest.mark.parametrize("number", [1, 2.5])
+def test_where_promotes_as_in_triton(number):
+    """Blocks with blocks and with numbers."""
+    wrong = []
+    for a in DTYPES:
+        for b in (*DTYPES, number):
+            right = [theirs(b), ours(b)] if isinstance(b, tl.dtype) else [b, b]
+            wanted = outcome(lambda a=a, r=right: semantic.where(theirs(tl.int1), theirs(a), r[0]))
+            got = outcome(lambda a=a, r=right: CORE["where"](ours(tl.int1), ours(a), r[1]))
+            if wanted != got:
+                wrong.append(f"where {a}, {b}: Triton {wanted}, simrank {got}")
+    assert not wrong

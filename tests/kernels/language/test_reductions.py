@@ -1,0 +1,36 @@
+"""Reductions have the types of Triton."""
+
+import pytest
+
+pytest.importorskip("triton")
+
+import triton.language as tl
+
+from simrank.kernels.language import STANDARD
+from simrank.kernels.values import types
+from simrank.kernels.values.block import Block
+
+DTYPES = (
+    tl.int1, tl.int8, tl.int16, tl.int32, tl.int64, tl.uint8, tl.uint16, tl.uint32, tl.uint64,
+    tl.float16, tl.bfloat16, tl.float32, tl.float64, tl.float8e4nv, tl.float8e5,
+)  # fmt: skip
+
+
+def ours(dtype):
+    element = types.element_type(dtype)
+    return Block(element.compute.type(1), element)
+
+
+def test_sums_have_the_types_of_triton():
+    """Integers below 32 bits are widened, int1 as unsigned."""
+    wanted = {str(d): str(tl.standard._pick_sum_dtype.fn(d, None)) for d in DTYPES}
+    assert {str(d): str(STANDARD["sum"](ours(d)[None], 0).dtype) for d in DTYPES} == wanted
+
+
+def test_extremes_are_widened_only_without_their_places():
+    """As tl.max does; the value beside an index keeps the type of its block."""
+    for dtype in (tl.int8, tl.float16, tl.bfloat16, tl.uint8, tl.float64):
+        block = ours(dtype)[None]
+        wide = {8: tl.int32, 16: tl.float32}.get(dtype.primitive_bitwidth, dtype)
+        assert STANDARD["max"](block, 0).dtype == wide
+        assert STANDARD["max"](block, 0, return_indices=True)[0].dtype == dtype

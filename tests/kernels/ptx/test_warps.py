@@ -1,0 +1,56 @@
+"""What threads of a warp tell each other."""
+
+import numpy as np
+import pytest
+
+import simrank
+
+triton = pytest.importorskip("triton")
+tl = pytest.importorskip("triton.language")
+
+from triton.language import core  # noqa: E402
+
+from ..warps import ballot, take, thread  # noqa: E402
+
+
+@core.extern
+def put(ptr, value, _semantic=None):
+    return tl.inline_asm_elementwise(
+        asm="st.release.sys.global.b32 [$1], $2; mov.u32 $0, 0;",
+        constraints="=r,l,r",
+        args=[ptr, value],
+        dtype=tl.int32,
+        is_pure=False,
+        pack=1,
+        _semantic=_semantic,
+    )
+
+
+def launched(ctx, kernel, size, *args, **options):
+    out = simrank.zeros(size, dtype=simrank.int32)
+    kernel[(1,)](out, *args, **options)
+    return out.numpy()
+
+
+@triton.jit
+def talk(out):
+    me = thread(0)
+    put(out + me * 5, take(me, 3, "idx", 31))
+    put(out + me * 5 + 1, take(me, 1, "up", 0))
+    put(out + me * 5 + 2, take(me, 2, "down", 31))
+    put(out + me * 5 + 3, take(me, 16, "bfly", 31))
+    put(out + me * 5 + 4, ballot((me % 32 < 3).to(tl.int32)))
+
+
+def test_threads_of_a_warp_tell_each_other_values(run):
+    """Shuffles, clamped at the warp's ends, and ballots."""
+
+    def body(rank, ctx):
+        me = np.arange(64)
+        base, lane = me // 32 * 32, me % 32
+        expected = [base + 3, base + np.where(lane, lane - 1, 0)]
+        expected += [base + np.where(lane < 30, lane + 2, lane), base + (lane ^ 16), me * 0 + 7]
+        found = launched(ctx, talk, 320, num_warps=2).reshape(64, 5)
+        np.testing.assert_array_equal(found, np.stack(expected, axis=1))
+
+    run(body, 1)

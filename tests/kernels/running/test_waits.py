@@ -1,0 +1,95 @@
+"""How a program waits: what ends a wait, and what its report says."""
+
+import pytest
+
+import simrank
+from simrank.errors import DeadlockError
+
+triton = pytest.importorskip("triton")
+tl = pytest.importorskip("triton.language")
+
+
+@triton.jit
+def wait_while_minus_zero(flag, out):
+    if tl.program_id(0) == 0:
+        while tl.atomic_add(flag, -0.0).to(tl.int32, bitcast=True) != 0:
+            pass
+        tl.store(out, 1.0)
+    else:
+        for _ in range(8):
+            tl.load(out, volatile=True)
+        tl.atomic_xchg(flag, 0.0)
+
+
+@triton.jit
+def wait_while_nan(flag):
+    found = tl.atomic_add(flag, 0.0)
+    while found != found:
+        found = tl.atomic_add(flag, 0.0)
+
+
+def test_a_zero_of_the_other_sign_ends_a_wait(run):
+    """It is equal, but its bits are others: kernels mark with it what has not arrived."""
+
+    def body(rank, ctx):
+        flag, out = ctx.full((1,), -0.0), ctx.zeros(1)
+        wait_while_minus_zero[(2,)](flag, out)
+        assert out.item() == 1
+
+    run(body, 1)
+
+
+def test_an_atomic_that_finds_the_same_nan_has_changed_nothing(run):
+    """Whoever waits for another value is parked, and reported when nobody writes one."""
+
+    def body(rank, ctx):
+        flag = ctx.full((1,), float("nan"))
+        wait_while_nan[(1,)](flag)
+        flag.item()
+
+    with pytest.raises(DeadlockError, match="waits for a change of byte 0"):
+        run(body, 1)
+
+
+@triton.jit
+def wait_for_one(flag):
+    tl.atomic_poll(flag, 1)
+
+
+def test_a_hang_in_a_poll_says_what_memory_holds_and_what_is_awaited(run):
+    """A flag that was counted past its value hangs as one that nobody has set; they differ here."""
+
+    def body(rank, ctx):
+        wait_for_one[(1,)](ctx.full((1,), 2, dtype=simrank.int32))
+        ctx.synchronize()
+
+    with pytest.raises(DeadlockError) as caught:
+        run(body, 1)
+    assert "program 0 waits for a change of byte 0 from 2 to 1 of a buffer" in str(caught.value)
+
+
+@triton.jit
+def until_it_is(counter, n):
+    while tl.atomic_add(counter, 0) != n:
+        pass
+
+
+@triton.jit
+def poll_until_it_is(counter, n):
+    tl.atomic_poll(counter, n)
+
+
+@triton.jit
+def barrier_by_callback(counter, out, n, WAIT: tl.constexpr):
+    tl.atomic_add(counter, 1)
+    WAIT(counter, n)
+    tl.store(out + tl.program_id(0), tl.program_id(0))
+
+
+@pytest.mark.parametrize("wait", [until_it_is, poll_until_it_is])
+def test_a_wait_inside_a_callback_is_a_wait(wait):
+    """The kernel does not spell it out; its programs still run each at its own time."""
+    with simrank.Context("hgx_h100") as ctx:
+        counter, out = ctx.zeros(1, dtype="int32"), ctx.zeros(4, dtype="int32")
+        barrier_by_callback[(4,)](counter, out, 4, WAIT=wait)
+        assert (counter.item(), out.tolist()) == (4, [0, 1, 2, 3])

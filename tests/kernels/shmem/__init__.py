@@ -1,0 +1,1 @@
+"""A package, so that its tests share the kernels beside it."""

@@ -1,0 +1,44 @@
+"""What a kernel gets for the arguments of a launch."""
+
+from typing import NamedTuple
+
+import pytest
+
+triton = pytest.importorskip("triton")
+tl = pytest.importorskip("triton.language")
+N = 256
+
+
+class Pair(NamedTuple):
+    """Two tensors that a kernel gets by name."""
+
+    source: object
+    target: object
+
+
+@triton.jit
+def doubled(x):
+    return x * 2
+
+
+@triton.jit
+def with_tuples(pair, sizes, FUNCTION: tl.constexpr, N: tl.constexpr):
+    lanes = tl.arange(0, N)
+    tl.static_assert(isinstance(lanes, tl.tensor))
+    tl.static_assert(lanes.dtype.is_int32() and not lanes.dtype.is_fp16())
+    x = tl.load(pair.source + lanes, mask=lanes < sizes[0], other=0.0)
+    total = 0.0
+    for size in tl.static_range(len(sizes)):
+        total += sizes[size]
+    tl.store(pair.target + lanes, FUNCTION(x) + total)
+
+
+def test_named_tuples_and_functions_are_arguments(on_rank):
+    """As Triton passes them."""
+
+    def body(ctx):
+        x, out = ctx.randn(N), ctx.empty(N)
+        with_tuples[(1,)](Pair(x, out), (N, 3), doubled, N=N)
+        assert (out.numpy() == x.numpy() * 2 + (N + 3)).all()
+
+    on_rank(body)
