@@ -36,6 +36,11 @@ class Wakeup:
         self.queued = True
 
 
+def is_void(entry: object) -> bool:
+    """Whether a queued entry cannot change anything by itself."""
+    return isinstance(entry, Wakeup) and (entry.cancelled or entry.lapses)
+
+
 def tie_keys(seed: int) -> Callable[[], int]:
     """Return what draws one key per queue entry; equal times run in key order.
 
