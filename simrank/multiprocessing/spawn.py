@@ -158,7 +158,7 @@ def _start(parent: Program, name: str, call: Call, nprocs: int, *, daemon: bool)
         program.task = task
         program.local["world"] = world
         program.local["daemon"] = daemon
-        task.carry(_body(program, call))
+        task.carry(_body(program, call), context.carrier)
         tasks.append(task)
         programs.append(program)
     group = TaskGroup(engine, f"spawn of {name}", tasks)
