@@ -236,7 +236,7 @@ class Engine:
 
     def park_on(self, handle: Handle, task: Task) -> None:
         """Leave the current task for the hub until `handle` completes, or an error is thrown."""
-        waiters = handle._waiters  # noqa: SLF001 - the two halves of one mechanism
+        waiters = handle._waiters  # noqa: SLF001 - a call more per wait shows
         if waiters is None:
             handle._waiters = [task]  # noqa: SLF001
         else:
