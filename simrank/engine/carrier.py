@@ -67,13 +67,15 @@ class Carrier(Protocol):
 
 
 class GreenletCarrier:
-    """A greenlet, whose parent is the hub whoever made it."""
+    """A greenlet, whose parent is the hub whoever made it; its contextvars are the maker's."""
 
     __slots__ = ("leave", "stack", "switch")
     thread_id = None
 
-    def __init__(self, made: greenlet, hub: greenlet) -> None:
-        self.stack = made
+    def __init__(self, task: Task, run: Callable[[], None]) -> None:
+        hub = task.engine.hub
+        self.stack = made = greenlet(run, parent=hub)
+        made.gr_context = copy_context()
         self.switch = made.switch
         self.leave = hub.switch
 
@@ -88,18 +90,16 @@ class GreenletCarrier:
         return self.stack.dead
 
 
-def new_greenlet(task: Task, run: Callable[[], None]) -> GreenletCarrier:
-    """Return a greenlet that will call `run`, in a copy of the caller's contextvars."""
-    hub = task.engine.hub
-    made = greenlet(run, parent=hub)
-    made.gr_context = copy_context()
-    return GreenletCarrier(made, hub)
+class BareGreenlet(GreenletCarrier):
+    """A greenlet that somebody else made; its parent is the hub from now on."""
 
+    __slots__ = ()
 
-def adopted_greenlet(bare: greenlet, hub: greenlet) -> GreenletCarrier:
-    """Return the carrier of a greenlet that somebody else made."""
-    bare.parent = hub
-    return GreenletCarrier(bare, hub)
+    def __init__(self, bare: greenlet, hub: greenlet) -> None:
+        bare.parent = hub
+        self.stack = bare
+        self.switch = bare.switch
+        self.leave = hub.switch
 
 
 class ThreadCarrier:
@@ -263,7 +263,7 @@ def hub_of(stack: greenlet) -> greenlet:
 
 
 CARRIERS: dict[str, Callable[[Task, Callable[[], None]], Carrier]] = {
-    "greenlet": new_greenlet,
+    "greenlet": GreenletCarrier,
     "thread": ThreadCarrier,
 }
 

@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from simrank.engine.callsite import CallSite, site_of_frame
-from simrank.engine.carrier import CARRIERS, Carrier, adopted_greenlet
+from simrank.engine.carrier import CARRIERS, BareGreenlet
 from simrank.engine.handle import Handle
 from simrank.errors import RankAborted
 
@@ -70,13 +70,10 @@ class Task:
             carrier: What holds the stack: "greenlet" or "thread".
         """
         self._body = body
-        self._hold(CARRIERS[carrier](self, self._run))
-        self.switch = self.carrier.switch
-
-    def _hold(self, carrier: Carrier) -> None:
-        self.carrier = carrier
-        self.greenlet = carrier.stack
-        self.leave = carrier.leave
+        self.carrier = held = CARRIERS[carrier](self, self._run)
+        self.greenlet = held.stack
+        self.switch = held.switch
+        self.leave = held.leave
 
     def _run(self) -> None:
         self.started = True
@@ -118,7 +115,9 @@ class AdoptedTask(Task):
     def __init__(self, engine: Engine, bare: greenlet, owner: Task | None) -> None:
         rank = None if owner is None else owner.rank
         super().__init__(engine, "a bare greenlet", rank)
-        self._hold(adopted_greenlet(bare, engine.hub))
+        self.carrier = held = BareGreenlet(bare, engine.hub)
+        self.greenlet = bare
+        self.leave = held.leave
         self.started = True
 
     def switch(self) -> None:
