@@ -148,7 +148,13 @@ class ThreadCarrier:
     def _start(self) -> None:
         # A daemon: one that refuses to end is never entered again, and the process has to end.
         thread = threading.Thread(target=self._live, name=self._task.name, daemon=True)
-        thread.start()
+        try:
+            thread.start()
+        except BaseException:  # Ctrl-C: the thread may live already, and shall end.
+            self.is_dead = self._has_turn = True
+            self._run = lambda: None
+            _ring(self._go)
+            raise
         self.thread_id = thread.ident
         self._thread = thread
 
@@ -159,7 +165,7 @@ class ThreadCarrier:
             if self._has_turn:
                 assert self.thread_id is not None, "it has started"
                 _ring(self._go)  # Perhaps it has not been rung yet.
-                made = type(type(error).__name__, (BaseException,), {"__new__": lambda _: error})
+                made = type(type(error).__name__, (BaseException,), {"__new__": lambda *_: error})
                 raise_in(self.thread_id, made)
                 late = None
                 while self._has_turn:
@@ -208,8 +214,11 @@ class ThreadCarrier:
     def _live(self) -> None:
         self.stack = self._task.greenlet = getcurrent()
         _hubs[self.stack] = self._task.engine.hub
-        while not self._has_turn:
-            self._go.acquire()
+        try:
+            while not self._has_turn:
+                self._go.acquire()
+        except BaseException as error:  # noqa: BLE001 - raised at its first wait
+            self._wait_on(error)
         try:
             self._context.run(self._run)
         finally:

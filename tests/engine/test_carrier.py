@@ -521,6 +521,49 @@ def test_what_a_signal_handler_raises_is_raised_once_and_as_it_is(engine):
     assert caught == ["first", "second"]
 
 
+def test_ctrl_c_while_a_thread_is_made_leaves_none(engine, monkeypatch):
+    """Its program never runs; the task ends as one that has not started."""
+    log, made = [], []
+    plain = threading.Thread.start
+
+    def interrupted(thread):
+        made.append(thread)
+        plain(thread)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    group = start(engine, [lambda: log.append("ran")])
+    with pytest.raises(KeyboardInterrupt):
+        engine.run(group)
+    group.abort()
+    made[0].join()
+
+    assert log == []
+    assert not group.tasks[0].started
+
+
+def test_what_comes_before_a_thread_has_run_is_raised_at_its_first_wait(engine):
+    """A signal in the first instants is not lost, and kills no thread."""
+    log = []
+
+    def body():
+        try:
+            engine.sleep(1)
+        except ValueError as error:
+            log.append(str(error))
+
+    task = Task(engine, "rank 0", 0)
+    task.carry(body, "thread")
+    task.carrier._start()
+    raise_in(task.carrier.thread_id, type("Early", (ValueError,), {}))
+    engine.enrol(task)
+    engine.wake([task])
+    engine.run()
+
+    assert log == [""]
+    assert task.error is None
+
+
 def test_what_is_raised_in_a_thread_on_its_way_out_is_raised_where_it_waits(engine):
     """The watchdog may be that late; the turn stays where it is, and the wait is forgotten."""
     ready, caught = Handle(), []
