@@ -4,12 +4,16 @@ Run `python benches/engine.py [--json FILE]`; it takes well under a minute. Ever
 SimPy's and a bare loop of greenlet switches one after the other, so that a machine that slows down
 slows all three; the figure is the median of the rounds' ratios. SimPy's processes are generators
 and have no stacks; what greenlets cost at least is shown by the bare loop beside the aim.
+
+A second table compares carriers: microseconds per wait of tasks on threads, on greenlets, and what
+two locks handed to and fro cost at least. Pinned to one CPU the figures are steadier.
 """
 
 import argparse
 import json
 import platform
 import statistics
+import threading  # noqa: TID251 - what its locks cost at least
 import time
 from collections.abc import Callable, Iterator
 from heapq import heappop, heappush
@@ -30,12 +34,14 @@ ROUNDS = 7
 Measure = Callable[[int, int], float]
 
 
-def start(engine: Engine, num_tasks: int, body: Callable[[int], None]) -> TaskGroup:
+def start(
+    engine: Engine, num_tasks: int, body: Callable[[int], None], carrier: str = "greenlet"
+) -> TaskGroup:
     """Start tasks as ranks of one group."""
     tasks = []
     for rank in range(num_tasks):
         task = Task(engine, f"rank {rank}", rank)
-        task.carry(lambda rank=rank: body(rank))
+        task.carry(lambda rank=rank: body(rank), carrier)
         tasks.append(task)
     group = TaskGroup(engine, "the bench", tasks)
     group.start()
@@ -132,7 +138,7 @@ def sleeps_of_a_bare_loop(num_tasks: int, num_waits: int, depth: int = 0) -> flo
 # ---- batches: all tasks wait for one thing ----
 
 
-def batch_of_simrank(num_tasks: int, num_waits: int) -> float:
+def batch_of_simrank(num_tasks: int, num_waits: int, carrier: str = "greenlet") -> float:
     """Return the seconds from the first completion to the last resume."""
     engine = Engine(seed=SEED)
     handles = [Handle() for _ in range(num_waits)]
@@ -141,7 +147,7 @@ def batch_of_simrank(num_tasks: int, num_waits: int) -> float:
         for handle in handles:
             engine.wait(handle)
 
-    group = start(engine, num_tasks, body)
+    group = start(engine, num_tasks, body, carrier)
     engine.step()  # All of them wait now.
     for index, handle in enumerate(handles):
         engine.call_at((index + 1) * 1000, lambda handle=handle: handle.finish(engine))
@@ -238,6 +244,53 @@ def lives_of_a_bare_loop(num_tasks: int, num_waits: int) -> float:
     return seconds(run)
 
 
+# ---- carriers: the same batches on threads ----
+
+
+def batch_of_bare_locks(num_tasks: int, num_waits: int) -> float:
+    """Return the seconds of as many round trips between one thread and others, with no engine."""
+    back = threading.Lock()
+    back.acquire()
+    bells = [threading.Lock() for _ in range(num_tasks)]
+
+    def body(bell: threading.Lock) -> None:
+        for _ in range(num_waits + 1):
+            back.release()
+            bell.acquire()
+
+    for bell in bells:
+        bell.acquire()
+        threading.Thread(target=body, args=(bell,), daemon=True).start()
+        back.acquire()
+
+    def run() -> None:
+        for _ in range(num_waits):
+            for bell in bells:
+                bell.release()
+                back.acquire()
+
+    took = seconds(run)
+    for bell in bells:
+        bell.release()
+    return took
+
+
+def compare_carriers(num_tasks: int) -> dict[str, Any]:
+    """Return microseconds per wait on each carrier, median of interleaved rounds."""
+    num_waits = 8000 // num_tasks
+    found: dict[str, list[float]] = {"thread_us": [], "greenlet_us": [], "bare_locks_us": []}
+    for _ in range(ROUNDS):
+        times = (
+            batch_of_simrank(num_tasks, num_waits, "thread"),
+            batch_of_simrank(num_tasks, num_waits),
+            batch_of_bare_locks(num_tasks, num_waits),
+        )
+        for name, took in zip(found, times, strict=True):
+            found[name].append(took / num_tasks / num_waits * 1e6)
+    medians = {name: round(statistics.median(each), 2) for name, each in found.items()}
+    return {"case": "carriers", "tasks": num_tasks, **medians}
+
+
 # ---- the table ----
 
 # Name, ours, SimPy's, the bare loop, wakeups per measurement, and the aim per number of tasks.
@@ -330,6 +383,14 @@ def main() -> None:
         for num_tasks in case[-1]:
             rows.append(measure(case, num_tasks))
             print_row(rows[-1])
+    print(f"{'microseconds per wait':18} {'thread':>12} {'greenlet':>12} {'bare locks':>12}")
+    for num_tasks in (1, 8, 64):
+        rows.append(compare_carriers(num_tasks))
+        print(
+            "{case:18} {tasks:5} {thread_us:10} {greenlet_us:12} {bare_locks_us:12}".format(
+                **rows[-1]
+            )
+        )
     if arguments.json:
         about = {"machine": platform.platform(), "python": platform.python_version()}
         about |= {"processor": platform.processor() or platform.machine()}

@@ -18,6 +18,7 @@ from simrank.device.races import RaceChecker
 from simrank.distributed import Work
 from simrank.distributed.planner import CollectiveLibrary
 from simrank.engine import Engine, Handle, Task
+from simrank.engine.carrier import check_carrier
 from simrank.engine.delays import Delays
 from simrank.engine.watchdog import Watchdog
 from simrank.errors import SimrankError
@@ -95,6 +96,9 @@ class Context(TorchNames):
         on_failure: What a rank that raises does to the others of its spawn. "abort" ends them all.
             "continue" lets them run on: what waits for the dead rank raises PeerDiedError there,
             and `spawn` raises at the end, with all root causes.
+        carrier: What holds the stack of each rank that is spawned. "greenlet" is cheap. "thread" is
+            an OS thread, driven in lockstep: results, times and reports are the same, a switch
+            costs about ten times as much. It is for libraries with state per native thread.
 
     Attributes:
         cluster: The hardware.
@@ -107,6 +111,7 @@ class Context(TorchNames):
         faults: What goes wrong on purpose, or None.
         strict: As given.
         on_failure: As given.
+        carrier: As given.
         unjoined: Spawns with join=False whose end nobody has seen yet.
 
     Raises:
@@ -127,6 +132,7 @@ class Context(TorchNames):
         watchdog_s: float | None = None,
         time_limit_s: float | None = None,
         on_failure: str = "abort",
+        carrier: str = "greenlet",
     ) -> None:
         self.cluster = _load(cluster)
         if isinstance(delays, int | str):
@@ -141,6 +147,8 @@ class Context(TorchNames):
         self.on_failure = on_failure
         if on_failure not in ("abort", "continue"):
             raise ValueError(f"on_failure={on_failure!r}; choices: abort, continue")
+        check_carrier(carrier)
+        self.carrier = carrier
         self.devices = Devices(self._make_device, self.cluster.num_devices)
         self.program = Program(self, self.engine)
         self.multiprocessing = _Multiprocessing(self._spawn)
@@ -197,6 +205,9 @@ class Context(TorchNames):
                 if self.strict and self.comm_library.leaks.report():
                     raise SimrankError("\n".join(["leaks (proved):", *self.findings]))
         finally:
+            if self.carrier == "thread":  # A stack that is merely let go of would keep its thread.
+                for processes in list(self.unjoined):
+                    processes.group.abort()
             set_program(self._outer.pop())
             stdlib.leave(self.engine)
             hook.leave()
@@ -284,9 +295,7 @@ class Context(TorchNames):
 
     def timer(self, delay_ps: int) -> Handle:
         """Return a handle that completes `delay_ps` of simulated time from now."""
-        handle = Handle()
-        self.engine.call_at(self.engine.now_ps + delay_ps, lambda: handle.finish(self.engine))
-        return handle
+        return self.engine.timer(delay_ps)
 
     @property
     def races(self) -> list[RaceError]:

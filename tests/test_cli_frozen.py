@@ -24,7 +24,7 @@ COMMANDS = {
     "run": {
         "program", "args", "--cluster", "--nproc-per-node", "--nproc_per_node", "--nnodes",
         "--seed", "--trace", "--trace-ranks", "--summary", "--shape-only", "--races",
-        "--strict", "--on-failure",
+        "--strict", "--on-failure", "--carrier",
         "--faults", "--seeds", "--delays", "--max-delay", "--rdzv-backend",
         "--rdzv_backend", "--rdzv-endpoint", "--rdzv_endpoint", "--rdzv-id", "--rdzv_id",
         "--master-addr", "--master_addr", "--master-port", "--master_port", "--help",

@@ -22,6 +22,7 @@ from simrank.cli.common import (
     progress_bar,
 )
 from simrank.context import Context
+from simrank.engine.carrier import CARRIERS
 from simrank.engine.delays import Delays
 from simrank.errors import ConfigError, ConfigProblem, UnsupportedError
 from simrank.hardware.cluster import load_cluster
@@ -96,6 +97,9 @@ def run_command(
     on_failure: Annotated[
         str, typer.Option(help="abort, or continue: healthy ranks run on.")
     ] = "abort",
+    carrier: Annotated[
+        str, typer.Option(help="greenlet, or thread: each rank is an OS thread.")
+    ] = "greenlet",
     faults: Annotated[str | None, typer.Option(help="YAML of faults to inject.")] = None,
     seeds: Annotated[
         int | None, typer.Option(min=1, help="Look for bugs of order under so many seeds.")
@@ -116,14 +120,12 @@ def run_command(
     """Run PROGRAM once per simulated rank, all in this process, where torchrun would."""
     if any((rdzv_backend, rdzv_endpoint, rdzv_id, master_addr, master_port)):
         typer.echo("simrank: --rdzv* and --master* are ignored: ranks share a process", err=True)
-    _check_choice("--races", races, ("off", "report", "error"))
-    _check_choice("--on-failure", on_failure, ("abort", "continue"))
-    _check_choice("--summary", summary, tuple(_SUMMARIES))
+    _check_choices(races=races, on_failure=on_failure, carrier=carrier, summary=summary)
     check_writable(trace)
     built = load_cluster(cluster, nnodes)
     settings: dict[str, Any] = {"cluster": built, "seed": seed, "data": not shape_only}
     settings |= {"races": races, "strict": strict, "faults": faults or (), "on_failure": on_failure}
-    settings |= {"watchdog_s": watchdog, "time_limit_s": time_limit}
+    settings |= {"watchdog_s": watchdog, "time_limit_s": time_limit, "carrier": carrier}
     job = _Job(program, args or [], _num_ranks(built, nproc_per_node), settings)
     max_ps = _max_delay_ps(max_delay)
     if seeds is not None:
@@ -218,10 +220,19 @@ def _max_delay_ps(text: str) -> int:
     return max_ps
 
 
-def _check_choice(option: str, given: str, choices: tuple[str, ...]) -> None:
-    if given not in choices:
-        expected = f"one of {', '.join(choices)}"
-        raise ConfigError(ConfigProblem("command line", None, option, expected, given))
+_CHOICES: dict[str, tuple[str, ...]] = {
+    "races": ("off", "report", "error"),
+    "on_failure": ("abort", "continue"),
+    "carrier": tuple(CARRIERS),
+    "summary": tuple(_SUMMARIES),
+}
+
+
+def _check_choices(**given: str) -> None:
+    for name, value in given.items():
+        if value not in _CHOICES[name]:
+            option, expected = f"--{name.replace('_', '-')}", f"one of {', '.join(_CHOICES[name])}"
+            raise ConfigError(ConfigProblem("command line", None, option, expected, value))
 
 
 def _num_ranks(cluster: Cluster, nproc_per_node: int | None) -> int:

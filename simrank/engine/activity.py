@@ -48,10 +48,12 @@ class Activity:
         rate: Work done per picosecond now.
         demands: Per resource, how much of it one unit of work per picosecond uses.
         max_rate: The rate when nothing is shared; infinity if only resources limit it.
+        settled_ps: Up to when its pool has accounted for the work done.
+        wakeup: Where its pool has queued its end, if that is known.
     """
 
     __slots__ = (
-        "_settled_ps", "_wakeup", "demands", "done", "max_rate", "rate", "work", "work_left",
+        "demands", "done", "max_rate", "rate", "settled_ps", "wakeup", "work", "work_left",
     )  # fmt: skip
     is_collective = None  # For the deadlock report, if it stalls for ever.
 
@@ -68,8 +70,8 @@ class Activity:
         self.done = done
         self.max_rate = max_rate
         self.rate = 0.0
-        self._settled_ps = 0
-        self._wakeup: Wakeup | None = None
+        self.settled_ps = 0
+        self.wakeup: Wakeup | None = None
 
     def pending_ranks(self) -> Iterator[tuple[None, str, None]]:
         """Yield what holds it up, for the deadlock report: it is nobody's call."""
@@ -107,7 +109,7 @@ class ActivityPool:
 
     def start(self, activity: Activity) -> None:
         """Put an activity in flight now; `activity.done()` is called from the hub at its end."""
-        activity._settled_ps = self._engine.now_ps  # noqa: SLF001 - one mechanism
+        activity.settled_ps = self._engine.now_ps
         self._active[activity] = None
         shared = False
         for resource, _ in activity.demands:
@@ -130,8 +132,8 @@ class ActivityPool:
         """Take an activity out of flight without its end (its rank was aborted)."""
         if activity in self._active:
             self._remove(activity)
-            if activity._wakeup is not None:  # noqa: SLF001
-                self._engine.cancel(activity._wakeup)  # noqa: SLF001
+            if activity.wakeup is not None:
+                self._engine.cancel(activity.wakeup)
 
     def _touch(self) -> None:
         if not self._dirty:
@@ -143,22 +145,22 @@ class ActivityPool:
         now_ps = self._engine.now_ps
         activities = list(self._active)
         for activity in activities:
-            elapsed_ps = now_ps - activity._settled_ps  # noqa: SLF001
+            elapsed_ps = now_ps - activity.settled_ps
             if elapsed_ps:  # An infinite rate times no time is not a number.
                 activity.work_left = max(activity.work_left - activity.rate * elapsed_ps, 0.0)
-                activity._settled_ps = now_ps  # noqa: SLF001
+                activity.settled_ps = now_ps
         rates = self._solve(activities) if activities else ()
         for activity, rate in zip(activities, rates, strict=True):
             self._set_rate(activity, float(rate))
 
     def _set_rate(self, activity: Activity, rate: float) -> None:
-        wakeup = activity._wakeup  # noqa: SLF001
+        wakeup = activity.wakeup
         if wakeup is not None:
             if rate == activity.rate:
                 return
             self._engine.cancel(wakeup)
         activity.rate = rate
-        activity._wakeup = None  # noqa: SLF001
+        activity.wakeup = None
         work_left = activity.work_left - activity.work * _ROUNDING
         if work_left > 0 and rate <= 0:  # Until something is freed; if nothing is, a deadlock.
             self._engine.pending[activity] = None
@@ -166,12 +168,12 @@ class ActivityPool:
         self._engine.pending.pop(activity, None)
         left_ps = ceil(work_left / rate) if work_left > 0 else 0
         end_ps = self._engine.now_ps + left_ps
-        activity._wakeup = self._engine.call_at(end_ps, lambda: self._end(activity))  # noqa: SLF001
+        activity.wakeup = self._engine.call_at(end_ps, lambda: self._end(activity))
 
     def _end(self, activity: Activity) -> None:
         self._remove(activity)
         activity.work_left = 0.0
-        activity._wakeup = None  # noqa: SLF001 - it refers back: let reference counts free both.
+        activity.wakeup = None  # It refers back: let reference counts free both.
         activity.done()
 
     def _remove(self, activity: Activity) -> None:

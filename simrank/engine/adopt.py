@@ -11,6 +11,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from simrank.engine.carrier import hub_of, main_greenlet
 from simrank.engine.task import AdoptedTask
 from simrank.errors import UnsupportedError
 
@@ -24,64 +25,82 @@ if TYPE_CHECKING:
 driving: list[Engine] = []  # Those whose loops the hub is in, innermost last.
 
 
-def adopt(engine: Engine, bare: greenlet) -> AdoptedTask:
-    """Make a task of a greenlet that somebody else made; it belongs to the task that drives it.
+class Adoption:
+    """The bare greenlets that one engine has made tasks of, and who drives them."""
 
-    Raises:
-        UnsupportedError: Another engine runs it: who would drive this one?
-    """
-    if driving and driving[-1] is not engine:
-        raise UnsupportedError(
-            "a wait on one Context inside a rank of another\n"
-            "  to fix: run the inner Context in the main program, or use the rank's own"
-        )
-    driver = engine._current  # noqa: SLF001 - one mechanism in two files
-    between = bare.parent
-    task = AdoptedTask(engine, bare, driver)
-    if driver is not None:
-        task.host_ps = driver.clock_ps
-        if driver.group is not None and not driver.group.complete:
-            driver.group.add_guest(task)
-    engine.enrol(task)
-    if between is not None and between is not engine.hub and _is_bare(engine, between):
-        engine.call_at(engine.now_ps, partial(_go_on, engine, between, driver))
-        engine._let_go_on = True  # noqa: SLF001
-    return task
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._adopted: dict[AdoptedTask, None] = {}
+        self._lets_go_on = False  # Whether the link that drives the last one is queued.
 
+    def task_of(self, stack: greenlet) -> Task | None:
+        """Return the task of a stack that the engine does not know; None if it has none.
 
-def _is_bare(engine: Engine, origin: greenlet) -> bool:
-    """Whether a greenlet is in the midst of a switch of its own, unknown to the engine."""
-    return bool(origin) and origin not in engine._by_greenlet  # noqa: SLF001
+        On a greenlet's thread it is adopted. On a thread of its own it is part of the task that
+        runs there.
 
+        Raises:
+            UnsupportedError: Another engine runs it: who would drive this one?
+        """
+        engine = self._engine
+        if hub_of(stack) is not engine.hub:  # A thread that has nothing to do with ranks.
+            return None
+        if driving and driving[-1] is not engine:
+            raise UnsupportedError(
+                "a wait on one Context inside a rank of another\n"
+                "  to fix: run the inner Context in the main program, or use the rank's own"
+            )
+        if main_greenlet(stack) is not engine.hub:
+            return engine.running
+        return self._adopt(stack)
 
-def _go_on(engine: Engine, origin: greenlet, driver: Task | None) -> None:
-    """Let a bare greenlet go on in its switch, on behalf of the task that drives it."""
-    if not _is_bare(engine, origin):
-        return  # It was driven on by hand meanwhile.
-    engine._current = driver  # noqa: SLF001
-    origin.switch()
-    engine._current = None  # noqa: SLF001
-    if driver is None or driver.waiting is not None or driver.finished:
-        return
-    if _is_bare(engine, origin):  # It drives another one that went to the hub.
-        engine.call_at(engine.now_ps, partial(_go_on, engine, origin, driver))
-    else:
-        take_back(engine, driver)
+    def _adopt(self, bare: greenlet) -> AdoptedTask:
+        """Make a task of a greenlet; it belongs to the task that drives it."""
+        engine, driver = self._engine, self._engine.running
+        between = bare.parent
+        task = AdoptedTask(engine, bare, driver)
+        self._adopted[task] = None
+        if driver is not None:
+            task.host_ps = driver.clock_ps
+            if driver.group is not None and not driver.group.complete:
+                driver.group.add_guest(task)
+        engine.enrol(task)
+        if between is not None and between is not engine.hub and self._is_bare(between):
+            engine.call_at(engine.now_ps, partial(self._go_on, between, driver))
+            self._lets_go_on = True
+        return task
 
+    def _is_bare(self, origin: greenlet) -> bool:
+        """Whether a greenlet is in the midst of a switch of its own, unknown to the engine."""
+        return bool(origin) and self._engine.task_on(origin) is None
 
-def take_back(engine: Engine, task: Task) -> None:
-    """Deal with a task that came back to the hub although it neither waits nor has ended.
+    def _go_on(self, origin: greenlet, driver: Task | None) -> None:
+        """Let a bare greenlet go on in its switch, on behalf of the task that drives it."""
+        if not self._is_bare(origin):
+            return  # It was driven on by hand meanwhile.
+        engine = self._engine
+        engine.act_for(driver, origin.switch)
+        if driver is None or driver.waiting is not None or driver.finished:
+            return
+        if self._is_bare(origin):  # It drives another one that went to the hub.
+            engine.call_at(engine.now_ps, partial(self._go_on, origin, driver))
+        else:
+            self.take_back(driver)
 
-    It switched by hand into something that waits or ended there: let it go on at this time. (An
-    adopted greenlet that hands out control by hand is its owner's to drive.)
-    """
-    retire_dead(engine)
-    is_seen_to, engine._let_go_on = engine._let_go_on, False  # noqa: SLF001
-    if not is_seen_to and not task.finished and not isinstance(task, AdoptedTask):
-        engine.call_at(engine.now_ps, partial(engine.resume, task))
+    def take_back(self, task: Task) -> None:
+        """Deal with a task that came back to the hub although it neither waits nor has ended.
 
+        It switched by hand into something that waits or ended there: let it go on at this time.
+        (An adopted greenlet that hands out control by hand is its owner's to drive.)
+        """
+        self.retire_dead()
+        is_seen_to, self._lets_go_on = self._lets_go_on, False
+        if not is_seen_to and not task.finished and not isinstance(task, AdoptedTask):
+            self._engine.call_at(self._engine.now_ps, partial(self._engine.resume, task))
 
-def retire_dead(engine: Engine) -> None:
-    """Note the ends of adopted greenlets that ended while somebody drove them by hand."""
-    for task in [task for task in engine.tasks if isinstance(task, AdoptedTask)]:
-        task.retire_if_dead()
+    def retire_dead(self) -> None:
+        """Note the ends of adopted greenlets, also of those that somebody drove by hand."""
+        for task in list(self._adopted):
+            task.retire_if_dead()
+            if task.finished:
+                del self._adopted[task]

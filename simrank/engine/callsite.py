@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 _PACKAGE = str(Path(__file__).resolve().parent.parent) + "/"
 _STANDARD_LIBRARY = str(Path(contextlib.__file__).parent) + "/"
+_skipped = ["triton"]  # Packages that call back into a program on behalf of their caller.
 
 
 class SourceLine(NamedTuple):
@@ -24,12 +25,29 @@ class SourceLine(NamedTuple):
         return f"{Path(self.file).name}:{self.line}"
 
 
+def skip_package(name: str) -> None:
+    """Let no report name a line of an imported package: it names the line that called it.
+
+    For a layer that stands in for a library: frames of `torch` between a rank and simrank are
+    nobody's program. simrank itself, the standard library and triton are skipped always.
+    """
+    if name not in _skipped:
+        _skipped.append(name)
+        _is_library.cache_clear()
+
+
 @lru_cache(maxsize=4096)
 def _is_library(filename: str) -> bool:
-    """Whether a frame of this file is simrank's own, the standard library's or triton's."""
-    if filename.startswith(_STANDARD_LIBRARY):
-        return "/site-packages/" not in filename
-    return filename.startswith((_PACKAGE, "<frozen ")) or "/site-packages/triton/" in filename
+    """Whether a frame of this file is simrank's own, the standard library's or is skipped."""
+    if filename.startswith(_STANDARD_LIBRARY) and "/site-packages/" not in filename:
+        return True
+    return filename.startswith((_PACKAGE, "<frozen ", *_skipped_folders()))
+
+
+def _skipped_folders() -> list[str]:
+    """Return where the skipped packages are; one that is not imported has no frames."""
+    modules = [sys.modules[name] for name in _skipped if name in sys.modules]
+    return [folder + "/" for module in modules for folder in getattr(module, "__path__", ())]
 
 
 class CallSite(NamedTuple):

@@ -47,6 +47,21 @@ class PollReason:
         return
 
 
+class _Sleeping:
+    """The reason of a plain sleep; one object serves every task."""
+
+    __slots__ = ()
+
+    def describe(self) -> str:
+        return "a sleep"
+
+    def site(self) -> None:
+        return None
+
+
+SLEEPING = _Sleeping()
+
+
 def wait_with_limit(engine: Engine, task: Task | None, handle: Handle, timeout_ps: int) -> None:
     """Wait for `handle`, or raise `WaitTimeoutError` once `timeout_ps` have passed.
 

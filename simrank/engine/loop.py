@@ -13,12 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 from greenlet import getcurrent
 
-from simrank.engine import adopt, limits
+from simrank.engine import limits
+from simrank.engine.adopt import Adoption, driving
 from simrank.engine.callsite import user_site
+from simrank.engine.carrier import hub_of
 from simrank.engine.collector import calm_collector
 from simrank.engine.delays import HOST, WAKE
 from simrank.engine.handle import Handle
-from simrank.engine.queue import Firing, Wakeup, tie_keys
+from simrank.engine.limits import SLEEPING
+from simrank.engine.queue import Failure, Firing, Wakeup, is_void, tie_keys
 from simrank.engine.report import deadlock_error
 from simrank.engine.task import Task
 from simrank.errors import HubError
@@ -62,18 +65,16 @@ class Engine:
         self.pending: dict[PendingOperation, None] = {}
         self.tasks: dict[Task, None] = {}
         self.notes: dict[str, None] = {}
-        self.hub = getcurrent()
-        while self.hub.parent is not None:
-            self.hub = self.hub.parent
+        self.hub = hub_of(getcurrent())
         self.livelock = limits.LivelockDetector(self)
         self._queue: list[tuple[int, int, Task | Wakeup | Firing]] = []
         self._next_key = tie_keys(seed if delays is None else delays.seed)
         self._num_weak = 0
         self._num_cancelled = 0
         self._current: Task | None = None
-        self._by_greenlet: dict[greenlet, Task] = {}
+        self._by_greenlet: dict[greenlet | None, Task] = {}
         self._held_wakes: list[Task] | None = None
-        self._let_go_on = False  # See `adopt`.
+        self._adoption = Adoption(self)
 
     # ---- the loop ----
 
@@ -116,7 +117,7 @@ class Engine:
             raise HubError
         queue = self._queue
         observers = self.observers
-        adopt.driving.append(self)
+        driving.append(self)
         try:
             # Python 3.11 specialises a loop in the midst of a call only if it ends in a plain jump.
             while True:
@@ -131,13 +132,13 @@ class Engine:
                     switch = entry.switch  # Two steps: Python 3.11 calls a slot slowly in one.
                     switch()
                     if entry.waiting is None and not entry.finished:
-                        adopt.take_back(self, entry)
+                        self._adoption.take_back(entry)
                 else:
                     self._current = None
                     self._fire(time_ps, entry)
         finally:
             self._current = None
-            adopt.driving.remove(self)
+            driving.remove(self)
 
     def _fire(self, time_ps: int, entry: Task | Wakeup | Firing) -> None:
         if isinstance(entry, Task):
@@ -151,7 +152,7 @@ class Engine:
         else:
             entry.queued = False
             self._num_weak -= entry.weak
-            if entry.lapses and all(_is_void(other) for _, _, other in self._queue):
+            if entry.lapses and all(is_void(other) for _, _, other in self._queue):
                 return
             self.now_ps = time_ps
             if entry.weak:
@@ -171,13 +172,13 @@ class Engine:
     @property
     def unfinished(self) -> bool:
         """Whether a task, an operation that waits for ranks, or work in flight has not ended."""
-        adopt.retire_dead(self)
+        self._adoption.retire_dead()
         return bool(self.tasks or self.pending)
 
     @property
     def is_driving(self) -> bool:
         """Whether the hub is in this engine's loop."""
-        return self in adopt.driving
+        return self in driving
 
     # ---- waiting ----
 
@@ -191,9 +192,18 @@ class Engine:
         me = getcurrent()
         if task is not None and task.greenlet is me:
             return task
-        if me.parent is None:  # The hub, or another thread's main greenlet.
+        if me is self.hub:
             return None
-        return self._by_greenlet.get(me) or adopt.adopt(self, me)
+        return self._by_greenlet.get(me) or self._adoption.task_of(me)
+
+    @property
+    def running(self) -> Task | None:
+        """The task that the hub entered last; None while the hub itself runs."""
+        return self._current
+
+    def task_on(self, stack: greenlet) -> Task | None:
+        """Return the task that a greenlet carries, or None."""
+        return self._by_greenlet.get(stack)
 
     def wait(self, handle: Handle, timeout_ps: int | None = None) -> None:
         """Return when `handle` is complete: at once if it is, else a task goes to the hub.
@@ -229,7 +239,7 @@ class Engine:
 
     def park_on(self, handle: Handle, task: Task) -> None:
         """Leave the current task for the hub until `handle` completes, or an error is thrown."""
-        waiters = handle._waiters  # noqa: SLF001 - the two halves of one mechanism
+        waiters = handle._waiters  # noqa: SLF001 - a call more per wait shows
         if waiters is None:
             handle._waiters = [task]  # noqa: SLF001
         else:
@@ -257,10 +267,7 @@ class Engine:
             task.raise_thrown()
 
     def sleep(self, delay_ps: int) -> None:
-        """Let `delay_ps` of simulated time pass on the current task's host clock.
-
-        On the hub it drives the engine.
-        """
+        """Let simulated time pass on the task's host clock; on the hub it drives the engine."""
         task = self._current
         if task is None or task.greenlet is not getcurrent():
             task = self.current_task()
@@ -414,12 +421,18 @@ class Engine:
             switch = task.switch
             switch()
             if task.waiting is None and not task.finished:
-                adopt.take_back(self, task)
+                self._adoption.take_back(task)
         self._current = None
 
     def resume(self, task: Task) -> None:
         """Enter a task now; only from the hub."""
         self._resume_all([task])
+
+    def act_for(self, task: Task | None, action: Callable[[], Any]) -> None:
+        """Call `action` from the hub as if `task` ran."""
+        self._current = task
+        action()
+        self._current = None
 
     def _observe_switch(self, task: Task) -> None:
         for observer in self.observers:
@@ -440,7 +453,8 @@ class Engine:
     def enrol(self, task: Task) -> None:
         """Count a task among the unfinished."""
         self.tasks[task] = None
-        self._by_greenlet[task.greenlet] = task
+        if task.greenlet is not None:  # Nobody but the hub can switch into a thread.
+            self._by_greenlet[task.greenlet] = task
 
     def _forget(self, task: Task) -> None:
         self.tasks.pop(task, None)
@@ -453,8 +467,7 @@ class Engine:
         if task.group is not None and not task.group.complete:
             task.group.task_ended(task)
         elif task.error is not None:
-            error = task.error
-            self.call_at(self.now_ps, lambda: _raise(error))
+            self.fire_at(self.now_ps, Failure(task.error))
 
     def park(self, task: Task) -> None:
         """Set aside for good a task that refuses to end; it is never resumed."""
@@ -482,26 +495,4 @@ class Engine:
             heapify(self._queue)
 
 
-class _Sleeping:
-    """The reason of a plain sleep; one object serves every task."""
-
-    __slots__ = ()
-
-    def describe(self) -> str:
-        return "a sleep"
-
-    def site(self) -> None:
-        return None
-
-
-SLEEPING = _Sleeping()
 _REFUSED_TO_END: list[Task] = []
-
-
-def _is_void(entry: Task | Wakeup | Firing) -> bool:
-    """Whether a queued entry cannot change anything by itself."""
-    return isinstance(entry, Wakeup) and (entry.cancelled or entry.lapses)
-
-
-def _raise(error: BaseException) -> None:
-    raise error

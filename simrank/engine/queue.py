@@ -20,6 +20,27 @@ class Firing(Protocol):
         """Happen."""
 
 
+class Failure:
+    """Raises in the main program what nobody else answers for.
+
+    Attributes:
+        error: What is raised.
+    """
+
+    __slots__ = ("error",)
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+    def fire(self) -> None:
+        """Raise it.
+
+        Raises:
+            BaseException: The error.
+        """
+        raise self.error
+
+
 class Wakeup:
     """A call that the engine makes at a simulated time, from the hub.
 
@@ -41,6 +62,11 @@ class Wakeup:
         self.lapses = lapses
         self.cancelled = False
         self.queued = True
+
+
+def is_void(entry: object) -> bool:
+    """Whether a queued entry cannot change anything by itself."""
+    return isinstance(entry, Wakeup) and (entry.cancelled or entry.lapses)
 
 
 def tie_keys(seed: int) -> Callable[[], int]:

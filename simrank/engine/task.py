@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from contextvars import copy_context
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from greenlet import greenlet
-
 from simrank.engine.callsite import CallSite, site_of_frame
+from simrank.engine.carrier import CARRIERS, BareGreenlet
 from simrank.engine.handle import Handle
 from simrank.errors import RankAborted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+
+    from greenlet import greenlet
 
     from simrank.engine.handle import Reason
     from simrank.engine.loop import Engine
@@ -25,8 +25,8 @@ MAX_ABORTS = 16  # assumed: a program that swallows this many aborts will swallo
 class Task:
     """A program with a stack of its own that the engine resumes: a rank, or a program instance.
 
-    The stack is reached only through `switch` (enter it, from the hub) and `leave` (back to the
-    hub, from inside), so that it may as well be an OS thread driven in lockstep.
+    Its carrier holds the stack, which is reached only through `switch` (enter it, from the hub) and
+    `leave` (back to the hub, from inside).
 
     Attributes:
         name: For reports, for example `rank 3`.
@@ -37,10 +37,12 @@ class Task:
         error: What its program raised, or None.
         thrown: What its wait point raises when it is resumed next, or None.
         group: The group it belongs to, or None.
+        carrier: What holds its stack.
+        greenlet: What `getcurrent()` is on that stack; None on a thread that does not live.
     """
 
     __slots__ = (
-        "__weakref__", "_body", "children", "engine", "error", "finished", "greenlet",
+        "__weakref__", "_body", "carrier", "children", "engine", "error", "finished", "greenlet",
         "group", "host_ps", "leave", "name", "num_polls", "parked", "rank", "started", "switch",
         "thrown", "waiting",
     )  # fmt: skip
@@ -60,13 +62,18 @@ class Task:
         self.children: list[TaskGroup] | None = None
         self.num_polls = 0
 
-    def carry(self, body: Callable[[], Any]) -> None:
-        """Give this task a greenlet that runs `body`; its parent is the hub, whoever asks."""
+    def carry(self, body: Callable[[], Any], carrier: str = "greenlet") -> None:
+        """Give this task a stack that runs `body`, entered from the hub whoever asks.
+
+        Args:
+            body: Its program.
+            carrier: What holds the stack: "greenlet" or "thread".
+        """
         self._body = body
-        self.greenlet = greenlet(self._run, parent=self.engine.hub)
-        self.greenlet.gr_context = copy_context()
-        self.switch = self.greenlet.switch
-        self.leave = self.engine.hub.switch
+        self.carrier = held = CARRIERS[carrier](self, self._run)
+        self.greenlet = held.stack
+        self.switch = held.switch
+        self.leave = held.leave
 
     def _run(self) -> None:
         self.started = True
@@ -83,7 +90,7 @@ class Task:
 
     def site(self) -> CallSite | None:
         """Return where the user's program is suspended, or None."""
-        return site_of_frame(self.greenlet.gr_frame)
+        return site_of_frame(self.carrier.frame)
 
     def raise_thrown(self) -> None:
         """Raise in this task what was thrown into its wait."""
@@ -108,22 +115,22 @@ class AdoptedTask(Task):
     def __init__(self, engine: Engine, bare: greenlet, owner: Task | None) -> None:
         rank = None if owner is None else owner.rank
         super().__init__(engine, "a bare greenlet", rank)
-        bare.parent = engine.hub
-        self.started = True
+        self.carrier = held = BareGreenlet(bare, engine.hub)
         self.greenlet = bare
-        self.leave = engine.hub.switch
+        self.leave = held.leave
+        self.started = True
 
     def switch(self) -> None:
         """Enter it, and see whether it ended."""
         try:
-            self.greenlet.switch()
+            self.carrier.switch()
         except BaseException as error:  # noqa: BLE001 - kept for whoever answers for it
             self.error = error
         self.retire_if_dead()
 
     def retire_if_dead(self) -> None:
         """Note its end, for which it has no code of its own."""
-        if self.greenlet.dead and not self.finished:
+        if self.carrier.is_dead and not self.finished:
             self.finished = True
             self.engine.retire(self)
 

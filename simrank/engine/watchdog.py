@@ -1,7 +1,7 @@
 """The wall-clock watchdog: says where a rank computes for long, and ends what takes too long (E8).
 
-A thread looks now and then at what the main thread does; runs without one pay nothing. It ends a
-run only if the user set a limit, and counts no time that is spent in a debugger.
+A thread looks now and then at what the thread does that has its turn; runs without one pay nothing.
+It ends a run only if the user set a limit, and counts no time that is spent in a debugger.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from simrank.engine.callsite import site_of_frame
+from simrank.engine.carrier import raise_in
 from simrank.engine.report import rank_states
 from simrank.errors import RankAborted, RankState, SimulationError, states_text
 
@@ -79,8 +80,7 @@ class Watchdog:
     """
 
     def __init__(self, engine: Engine, watchdog_s: float | None, limit_s: float | None) -> None:
-        import ctypes  # noqa: PLC0415 - nobody pays for these without a watchdog
-        import logging  # noqa: PLC0415
+        import logging  # noqa: PLC0415 - nobody pays for it without a watchdog
 
         for name, value in (("watchdog_s", watchdog_s), ("time_limit_s", limit_s)):
             if value is not None and value <= 0:
@@ -88,9 +88,7 @@ class Watchdog:
         self._engine = engine
         self._watchdog_s, self._limit_s = watchdog_s, limit_s
         self._log = logging.getLogger("simrank")
-        self._raise_in: Any = ctypes.pythonapi.PyThreadState_SetAsyncExc
-        self._as_thread, self._as_object = ctypes.c_ulong, ctypes.py_object
-        self._thread = _thread.get_ident()
+        self._hub_id = _thread.get_ident()
         self._guard, self._stop = _thread.allocate_lock(), _thread.allocate_lock()
         self._num_switches = 0
         self._seen: tuple[int, int, int] | None = None
@@ -123,7 +121,7 @@ class Watchdog:
         """Start to watch."""
         limits = [limit for limit in (self._watchdog_s, self._limit_s) if limit is not None]
         interval_s = min(min(limits) / _LOOKS, _MAX_INTERVAL_S)
-        self._thread = _thread.get_ident()
+        self._hub_id = _thread.get_ident()
         self._last_s = perf_counter()
         self._stop = _thread.allocate_lock()
         self._stop.acquire()
@@ -143,14 +141,14 @@ class Watchdog:
                     self.look(perf_counter())
 
     def look(self, now_s: float) -> None:
-        """Look at what the main thread does.
+        """Look at what the thread does that has its turn.
 
         Args:
             now_s: Wall-clock seconds since any fixed moment.
         """
         elapsed_s, self._last_s = now_s - self._last_s, now_s
         engine = self._engine
-        frame = sys._current_frames().get(self._thread)  # noqa: SLF001 - documented for debuggers
+        frame = sys._current_frames().get(self._thread_id())  # noqa: SLF001 - documented for debuggers
         if frame is None or not engine.is_driving or _in_debugger(frame):
             self._seen = None
             return
@@ -170,8 +168,12 @@ class Watchdog:
                 self._interrupt_at_s = self._stuck_s + _PATIENCE_S
                 self._interrupt(frame)
 
+    def _thread_id(self) -> int:
+        task = self._engine.running
+        return (None if task is None else task.carrier.thread_id) or self._hub_id
+
     def _tell(self, frame: FrameType) -> None:
-        task = self._engine._current  # noqa: SLF001 - it is the engine's own watchdog
+        task = self._engine.running
         site = site_of_frame(frame)
         place = "" if site is None else "{}:{}".format(*site.line())
         self._log.warning(
@@ -183,8 +185,8 @@ class Watchdog:
         )
 
     def _interrupt(self, frame: FrameType) -> None:
-        """Raise in the main thread, which computes and does not come back to the hub."""
-        task = self._engine._current  # noqa: SLF001
+        """Raise in the thread that computes and does not come back to the hub."""
+        task = self._engine.running
         if self._error is None:
             self._error = self._limit_error(frame)
         kind: type[BaseException]
@@ -194,7 +196,7 @@ class Watchdog:
             facts = (self._error.time_ps, self._error.limit_s, self._error.waits)
             start = {"__init__": lambda error: TimeLimitError.__init__(error, *facts)}
             kind = type("TimeLimitError", (TimeLimitError,), start)
-        self._raise_in(self._as_thread(self._thread), self._as_object(kind))
+        raise_in(self._thread_id(), kind)
 
     def _limit_error(self, frame: FrameType | None) -> TimeLimitError:
         """Build the error; `frame` is where a rank computes, if one does."""
@@ -202,7 +204,7 @@ class Watchdog:
         assert limit_s is not None, "without a limit nothing is ended"
         try:
             states = rank_states(engine)
-        except RuntimeError:  # The main thread went on meanwhile and changed what is listed.
+        except RuntimeError:  # The others went on meanwhile and changed what is listed.
             states = []
         site = None if frame is None else site_of_frame(frame)
         if site is not None:

@@ -34,6 +34,7 @@ class ContextOfSpawns(ContextOfProgram, Protocol):
         comm_library: Its collective library.
         strict: Whether what real processes could not be sent is an error.
         on_failure: "abort" or "continue".
+        carrier: What holds the stack of a rank: "greenlet" or "thread".
         unjoined: Spawns whose end nobody has seen yet.
     """
 
@@ -41,6 +42,7 @@ class ContextOfSpawns(ContextOfProgram, Protocol):
     comm_library: CollectiveLibrary
     strict: bool
     on_failure: str
+    carrier: str
     unjoined: list[ProcessContext]
 
 
@@ -184,7 +186,7 @@ def _start(parent: Program, name: str, call: Call, nprocs: int, *, daemon: bool)
         program.task = task
         program.local["world"] = world
         program.local["daemon"] = daemon
-        task.carry(_body(program, call))
+        task.carry(_body(program, call), context.carrier)
         tasks.append(task)
         programs.append(program)
     group = TaskGroup(engine, f"spawn of {name}", tasks)

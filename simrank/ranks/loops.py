@@ -1,7 +1,7 @@
 """asyncio in ranks: each has loops of its own, and a loop that waits is an engine wait (rule E7).
 
-A thread has one running loop and one pair of hooks for asynchronous generators; ranks share the
-thread, so these are exchanged at every switch while a rank runs a loop.
+A thread has one running loop and one pair of hooks for asynchronous generators; ranks that
+share the thread exchange these at every switch while one of them runs a loop.
 """
 
 from __future__ import annotations
@@ -102,6 +102,9 @@ class RankLoop(asyncio.SelectorEventLoop):
 
     def run_forever(self) -> None:
         """Run until `stop()`; other ranks run while this one waits."""
+        if self._task.carrier.thread_id is not None:  # Nobody else's loop runs on its thread.
+            super().run_forever()
+            return
         running = _running(self._task.engine)
         running.enter(self._task, self)
         try:

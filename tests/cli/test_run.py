@@ -57,6 +57,15 @@ def test_a_script_runs_once_per_rank_with_its_arguments(simrank_run):
     assert "ranks 0-1: compute" in err
 
 
+def test_ranks_of_a_script_may_be_threads(simrank_run):
+    """The same output, times and summary; another carrier is bad usage, with the choices."""
+    options = ["--nproc-per-node", "2"]
+    assert simrank_run(*options, "--carrier", "thread") == simrank_run(*options)
+    status, _, err = simrank_run(*options, "--carrier", "fiber")
+    assert status == 2
+    assert "--carrier: expected one of greenlet, thread, got fiber" in err
+
+
 def test_nodes_and_ranks_are_spelled_as_torchruns(simrank_run):
     """--nnodes and --nproc-per-node."""
     options = ["--cluster", "h100_ib", "--nnodes", "3", "--nproc-per-node", "8"]

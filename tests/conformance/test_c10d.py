@@ -10,6 +10,7 @@ import pytest
 
 import simrank
 import simrank.distributed as dist
+from simrank.trace import Timeline
 
 PROGRAMS = Path(__file__).with_name("c10d.py")
 _spec = importlib.util.spec_from_file_location("c10d_programs", PROGRAMS)
@@ -24,7 +25,7 @@ GLOO_ONLY = ("any_source", "tags", "isendirecv", "work", "groups", "wrong_argume
 CONTIGUOUS = ("all_to_all_single", "sendrecv", "isendirecv", "batch")
 
 
-def simulated(table, backend="gloo", device="cpu", *, seed=0):
+def simulated(table, backend="gloo", device="cpu", *, observer=None, **options):
     """Return the results of each rank on the simulator."""
     results = {}
 
@@ -36,7 +37,9 @@ def simulated(table, backend="gloo", device="cpu", *, seed=0):
 
         results[rank] = c10d.run_table(dist, factory, table)
 
-    with simrank.Context("hgx_h100", seed=seed) as ctx:
+    with simrank.Context("hgx_h100", **options) as ctx:
+        if observer is not None:
+            ctx.observe(observer)
         ctx.multiprocessing.spawn(program, (ctx,), nprocs=c10d.WORLD)
     return results
 
@@ -61,6 +64,21 @@ def test_a_case_does_not_raise_unless_the_backend_lacks_it(op):
         lacks = case.dtype == "int16" or case.reduce_op in ("AVG", "BAND", "BOR", "BXOR")
         lacks = lacks or (case.shape == "transposed" and case.op in CONTIGUOUS)
         assert lacks or not str(result).startswith("raises"), (case, result)
+
+
+@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.slow), 5])
+def test_ranks_on_threads_give_the_same_results_and_timelines(op, every, tmp_path):
+    """Every number, every error, and every byte of the trace."""
+    table = [case for case in TABLE if case.op == op][::every]
+    results, traces = [], []
+    for carrier in ("greenlet", "thread"):
+        timeline = Timeline()
+        results.append(simulated(table, observer=timeline, carrier=carrier))
+        timeline.write(tmp_path / carrier)
+        traces.append((tmp_path / carrier).read_bytes())
+    assert results[0] == results[1]
+    assert traces[0] == traces[1]
 
 
 def test_any_source_receives_are_reported_where_they_exist():

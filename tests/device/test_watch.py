@@ -2,7 +2,7 @@
 
 import pytest
 
-from simrank.device.watch import Watch, watchers_of
+from simrank.device.watch import Poll, Watch, watchers_of
 
 
 @pytest.fixture
@@ -16,7 +16,7 @@ def watched(ctx):
 
 def watch(watchers, storage, low, high):
     """Return a wait for a change of the bytes from `low` to `high`, exclusive."""
-    added = Watch([(storage, low, high, watchers.version(storage))])
+    added = Watch([Poll(storage, low, high, watchers.version(storage))])
     watchers.add(added)
     return added
 

@@ -1,10 +1,16 @@
 """Places in the user's program, read only when a report is built."""
 
+import importlib
 import sys
+from functools import partial
 from queue import Queue
+from types import SimpleNamespace
 
-from simrank.engine import CallSite, Engine, SourceLine, user_site
-from simrank.engine.callsite import site_of_frame
+import pytest
+
+from simrank.engine import CallSite, Engine, SourceLine, callsite, user_site
+from simrank.engine.callsite import site_of_frame, skip_package
+from simrank.engine.watchdog import Watchdog
 
 
 def test_the_site_is_the_users_line():
@@ -60,3 +66,64 @@ def test_an_unknown_instruction_resolves_to_the_first_line():
     code = Engine.step.__code__
 
     assert CallSite(code, 10**6).line() == SourceLine(code.co_filename, code.co_firstlineno)
+
+
+LIBRARY = """
+def call_back(function):
+    return function()
+"""
+
+
+@pytest.fixture
+def library(tmp_path, monkeypatch):
+    """A package outside the standard library that calls back; nothing is skipped afterwards."""
+    (tmp_path / "calling_back").mkdir()
+    (tmp_path / "calling_back" / "__init__.py").write_text(LIBRARY)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(callsite, "_skipped", list(callsite._skipped))
+    yield importlib.import_module("calling_back")
+    callsite._is_library.cache_clear()
+    del sys.modules["calling_back"]
+
+
+def file_above(library):
+    """Return whose frame a call through a package is put down to."""
+    return library.call_back(lambda: site_of_frame(sys._getframe(1))).code.co_filename
+
+
+def test_frames_of_a_package_are_the_users_until_it_is_skipped(library):
+    """A layer that stands in for a library says so once, with one call."""
+    assert file_above(library) == library.__file__
+
+    skip_package("calling_back")
+    skip_package("calling_back")
+
+    assert file_above(library) == __file__
+
+
+def test_a_package_that_is_not_imported_may_be_skipped(library):
+    """It has no frames yet; once it has, they are skipped."""
+    module = sys.modules.pop("calling_back")
+    skip_package("calling_back")
+    sys.modules["calling_back"] = module
+
+    assert file_above(library) == __file__
+
+
+def test_the_watchdog_skips_the_same_packages(library):
+    """It names the line that called into the package."""
+    skip_package("calling_back")
+    engine, told = Engine(), []
+    dog = Watchdog(engine, 1.0, None)
+    dog._log = SimpleNamespace(warning=lambda text, *facts: told.append(text % facts))
+    lines = []
+
+    def computing():
+        for now_s in (0.0, 2.0):
+            lines.append(sys._getframe().f_lineno + 1)
+            library.call_back(partial(dog.look, now_s))
+
+    engine.start_task(computing, "rank 0", 0)
+    engine.run()
+
+    assert told[0].endswith(f"at {__file__}:{lines[0]}")

@@ -168,8 +168,8 @@ def lines_of(function):
     return lines - {code.co_firstlineno}
 
 
-def run_measured():
-    with simrank.Context("hgx_h100") as ctx:
+def run_measured(carrier="greenlet"):
+    with simrank.Context("hgx_h100", carrier=carrier) as ctx:
         ctx.multiprocessing.spawn(measured, (ctx,), nprocs=5)
 
 
@@ -192,15 +192,16 @@ def test_pythons_own_trace_counts_the_lines_of_every_rank():
     assert counts[last - 2] == 1
 
 
-def test_coverage_counts_lines_inside_ranks():
-    """With `concurrency = greenlet`, as for every program with greenlets."""
+@pytest.mark.parametrize("carrier", ["greenlet", "thread"])
+def test_coverage_counts_lines_inside_ranks(carrier):
+    """With `concurrency` set to the ranks' carrier, as for every program with either."""
     before = sys.gettrace()
     measure = coverage.Coverage(
-        data_file=None, config_file=False, concurrency="greenlet", include=[__file__]
+        data_file=None, config_file=False, concurrency=carrier, include=[__file__]
     )
     try:
         measure.start()
-        run_measured()
+        run_measured(carrier)
     finally:
         measure.stop()
         sys.settrace(before)
