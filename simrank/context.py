@@ -22,6 +22,8 @@ from simrank.engine.carrier import check_carrier
 from simrank.engine.delays import Delays
 from simrank.engine.watchdog import Watchdog
 from simrank.errors import SimrankError
+from simrank.hardware.cluster import Cluster
+from simrank.hardware.load import load_cluster
 from simrank.kernels import hook
 from simrank.multiprocessing.spawn import check_method, end_daemons, spawn_in, warn_of_method
 from simrank.ranks import Program, current_program, set_program, stdlib
@@ -34,7 +36,6 @@ if TYPE_CHECKING:
     from simrank.engine import Observer
     from simrank.errors import RaceError
     from simrank.faults import Faults
-    from simrank.hardware.cluster import Cluster
     from simrank.kernels.launch import TritonOperation
     from simrank.multiprocessing import ProcessContext
 
@@ -377,8 +378,6 @@ class _Multiprocessing:
 
 
 def _load(cluster: str | Mapping[str, Any] | Cluster) -> Cluster:
-    from simrank.hardware.cluster import Cluster, load_cluster  # noqa: PLC0415 - it reads YAML
-
     return cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
 
 

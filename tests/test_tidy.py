@@ -26,6 +26,9 @@ PAGES = sorted(
 )
 # Modules that another file tests than the one of their name, and which.
 TESTED_ELSEWHERE = {
+    "config/folders.py": "config/test_locate.py",
+    "config/wires.py": "config/test_topology.py",
+    "hardware/build.py": "hardware/test_cluster.py",
     "hardware/activity_rates.py": "engine/test_activity.py",
     "hardware/spec.py": "hardware/test_roofline.py",  # Frozen facts; what is made of them.
     "kernels/machine/arrays.py": "kernels/values/test_block.py",  # Names of types.

@@ -27,13 +27,14 @@ from simrank.config import BenchConfig, bench_config_from_mapping, load_bench_co
 from simrank.config.quantity import choice_text, closest
 from simrank.context import Context
 from simrank.errors import ConfigError, ConfigProblem, UnsupportedError
-from simrank.hardware.cluster import Cluster, build_cluster
+from simrank.hardware.build import build_cluster
 from simrank.units import format_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
+    from simrank.hardware.cluster import Cluster
     from simrank.kernels.algorithms import KernelAlgorithm
     from simrank.trace import Timeline
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from simrank.context import Context
 from simrank.errors import ConfigError, ConfigProblem
-from simrank.hardware.cluster import build_cluster
+from simrank.hardware.build import build_cluster
 from simrank.multiprocessing.spawn import spawn_in
 from simrank.trace import Summary
 

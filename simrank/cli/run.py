@@ -25,7 +25,7 @@ from simrank.context import Context
 from simrank.engine.carrier import CARRIERS
 from simrank.engine.delays import Delays
 from simrank.errors import ConfigError, ConfigProblem, UnsupportedError
-from simrank.hardware.cluster import load_cluster
+from simrank.hardware.load import load_cluster
 from simrank.multiprocessing.script import fresh_imports, run_script
 from simrank.trace import Summary, Timeline, summary_json, summary_text
 

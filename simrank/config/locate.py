@@ -6,20 +6,11 @@ A word that names a built-in file wins over a file of the same name in the curre
 
 from pathlib import Path
 
+from simrank.config.folders import configs_dir
 from simrank.config.quantity import closest
 from simrank.errors import ConfigError, ConfigProblem
 
 _SUFFIXES = {"clusters": ".yaml", "bench": ".yaml", "measured": ".csv", "gemm": ".csv"}
-
-
-def configs_dir() -> Path:
-    """Return the folder of the built-in configurations.
-
-    It is `configs` inside an installed package, else `configs` beside it in a checkout.
-    """
-    package = Path(__file__).resolve().parent.parent
-    inside = package / "configs"
-    return inside if inside.is_dir() else package.parent / "configs"
 
 
 def builtin_names(kind: str) -> list[str]:

@@ -2,30 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from simrank.config.cluster import NOT_MEASURED
+from simrank.config.wires import ASSUMED, CALIBRATED, SOURCED, Provenance
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from simrank.config.cluster import ClusterConfig, Sourced
-
-CALIBRATED, SOURCED, ASSUMED = KINDS = ("calibrated", "sourced", "assumed")
-
-
-class Provenance(NamedTuple):
-    """Where one number comes from.
-
-    Attributes:
-        key: The number, for example `device.memory` or `link each gpu - nvswitch.latency`.
-        kind: "calibrated", "sourced" or "assumed", as the text begins; all others are sources.
-        text: What the configuration says.
-    """
-
-    key: str
-    kind: str
-    text: str
 
 
 def provenance_of(config: ClusterConfig) -> tuple[Provenance, ...]:

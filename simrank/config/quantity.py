@@ -6,7 +6,6 @@ that no message of the models depends on pydantic's wording.
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Annotated, Any
 
@@ -14,6 +13,7 @@ from pydantic import BeforeValidator, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 from simrank import units
+from simrank.config.wires import PerDirection
 
 MAX_COUNT = 2**24  # Assumed: more of anything in one cluster is a typing error.
 MAX_DEVICES_PER_NODE = 4096  # Assumed: routes inside a node are a table of this number squared.
@@ -103,19 +103,6 @@ Flops = Annotated[
     ),
     _quantity_schema("989 TFLOPS"),
 ]
-
-
-@dataclass(frozen=True, slots=True)
-class PerDirection:
-    """One number for each direction of a link.
-
-    Attributes:
-        forward: From the first vertex of `between` to the second.
-        backward: From the second to the first.
-    """
-
-    forward: int
-    backward: int
 
 
 def _per_direction(validate_one: Callable[[object], int]) -> Callable[[object], PerDirection]:

@@ -6,51 +6,15 @@ Start with `expand`.
 """
 
 import re
-from dataclasses import dataclass
 
 from simrank.config.cluster import NOT_MEASURED, ClusterConfig, LinkConfig, Sourced, expand_range
-from simrank.config.quantity import PerDirection, closest
+from simrank.config.quantity import closest
+from simrank.config.wires import Topology, Wire
 from simrank.config.yaml_source import KeyPath, Source
 from simrank.errors import ConfigProblem
 
 MAX_DEVICES = 2**22  # Assumed: above this the arrays of links outgrow a laptop.
 MAX_WIRES = 2**20  # Assumed: a full mesh of 1,024 devices.
-
-
-@dataclass(frozen=True, slots=True)
-class Wire:
-    """One link between two vertices of the template: one direction there, one back.
-
-    Attributes:
-        first: Index of the first vertex in `Topology.vertices`.
-        second: Index of the second vertex.
-        bandwidth: Bytes per second in each direction.
-        latency: Picoseconds in each direction.
-    """
-
-    first: int
-    second: int
-    bandwidth: PerDirection
-    latency: PerDirection
-
-
-@dataclass(frozen=True, slots=True)
-class Topology:
-    """One node, and the fabric that all nodes share.
-
-    Attributes:
-        vertices: Names: the devices of a node, its switches and NICs, then the fabric's switches.
-        num_devices: Devices of a node.
-        num_node_vertices: Vertices of a node; those after them belong to the fabric.
-        node_wires: Wires that every node has, those that lead to the fabric included.
-        fabric_wires: Wires between two vertices of the fabric; they exist once.
-    """
-
-    vertices: tuple[str, ...]
-    num_devices: int
-    num_node_vertices: int
-    node_wires: tuple[Wire, ...]
-    fabric_wires: tuple[Wire, ...]
 
 
 def expand(config: ClusterConfig) -> Topology:

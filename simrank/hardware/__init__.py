@@ -2,12 +2,14 @@
 
 from typing import TYPE_CHECKING, Any
 
+from simrank.hardware.cluster import Cluster, Paths
+from simrank.hardware.load import load_cluster
 from simrank.hardware.roofline import kernel_ps
 from simrank.hardware.sharing import max_min_rates
 from simrank.hardware.spec import CollectiveSpec, DeviceSpec
 
 if TYPE_CHECKING:
-    from simrank.hardware.cluster import Cluster, Paths, build_cluster, load_cluster
+    from simrank.hardware.build import build_cluster
 
 __all__ = [
     "Cluster",
@@ -22,9 +24,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - whatever the name stands for
-    """Import `cluster` on demand: it reads YAML, and `import simrank` must not."""
-    if name not in __all__:
+    """Import `build` on demand: it reads configurations, and `import simrank` must not."""
+    if name != "build_cluster":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from simrank.hardware import cluster  # noqa: PLC0415 - that is the point
+    from simrank.hardware.build import build_cluster  # noqa: PLC0415 - that is the point
 
-    return getattr(cluster, name)
+    return build_cluster

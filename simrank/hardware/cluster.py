@@ -1,7 +1,8 @@
 """The simulated cluster: devices, directed links, and the route between any two devices.
 
-Start with `build_cluster` and `Cluster.paths`. Links are numbered; each direction has its own
-index, and the last entry of every per-link array is a dummy that pads short routes.
+Start with `Cluster.paths`; `build` makes clusters of configurations. Links are numbered; each
+direction has its own index, and the last entry of every per-link array is a dummy that pads short
+routes.
 """
 
 from __future__ import annotations
@@ -13,19 +14,12 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from simrank.config.load import load_cluster_config
-from simrank.config.locate import locate
-from simrank.config.provenance import provenance_of
-from simrank.config.topology import Topology, Wire, expand
-from simrank.hardware.routes import FABRIC, RouteTable
-from simrank.hardware.shortest import Edge
-from simrank.hardware.spec import CollectiveSpec, DeviceSpec
-
 if TYPE_CHECKING:
-    from simrank.config.cluster import ClusterConfig, DeviceConfig
-    from simrank.config.load import ClusterRef
-    from simrank.config.provenance import Provenance
-    from simrank.config.quantity import PerDirection
+    from collections.abc import Mapping
+
+    from simrank.config.wires import Provenance, Topology, Wire
+    from simrank.hardware.routes import RouteTable
+    from simrank.hardware.spec import CollectiveSpec, DeviceSpec
 
 Int64Array = npt.NDArray[np.int64]
 _Scalar = TypeVar("_Scalar", bound=np.generic)
@@ -73,6 +67,12 @@ class Cluster:
     topology: Topology = field(repr=False)
     routes: RouteTable = field(repr=False)
     provenance: tuple[Provenance, ...] = field(default=(), repr=False)
+
+    def __setstate__(self, state: Mapping[str, object]) -> None:
+        """Come back from a pickle, which forgets that arrays are read-only."""
+        self.__dict__.update(state)
+        frozen(self.link_bandwidth_bytes_per_s)
+        frozen(self.link_latency_ps)
 
     @property
     def num_devices(self) -> int:
@@ -192,8 +192,8 @@ class Cluster:
             latency[link] = latency_ps
         return replace(
             self,
-            link_bandwidth_bytes_per_s=_frozen(bandwidth),
-            link_latency_ps=_frozen(latency),
+            link_bandwidth_bytes_per_s=frozen(bandwidth),
+            link_latency_ps=frozen(latency),
         )
 
     @property
@@ -216,121 +216,7 @@ class Cluster:
         return found
 
 
-def load_cluster(cluster: ClusterRef, nodes: int | None = None) -> Cluster:
-    """Read a cluster by name, path or mapping and build it.
-
-    Args:
-        cluster: What `simrank.config.load_cluster_config` takes.
-        nodes: Number of nodes instead of the one that the cluster states.
-
-    Raises:
-        ConfigError: The name is unknown or the configuration is wrong.
-    """
-    return build_cluster(load_cluster_config(cluster, nodes))
-
-
-def build_cluster(config: ClusterConfig) -> Cluster:
-    """Build a cluster from its checked configuration."""
-    topology = expand(config)
-    node, fabric = topology.node_wires, topology.fabric_wires
-    bandwidth = _per_link(
-        [_both_ways(wire.bandwidth) for wire in node],
-        config.nodes,
-        [_both_ways(wire.bandwidth) for wire in fabric],
-    )
-    latency = _per_link(
-        [_both_ways(wire.latency) for wire in node],
-        config.nodes,
-        [_both_ways(wire.latency) for wire in fabric],
-    )
-    bandwidth_or_inf = np.append(bandwidth.astype(np.float64), np.inf)
-    device = config.device
-    return Cluster(
-        name=config.name,
-        num_nodes=config.nodes,
-        devices_per_node=device.count,
-        device=_device_spec(device),
-        collectives=CollectiveSpec(
-            launch_latency_ps=config.collectives.launch_latency_ps,
-            step_overhead_ps=config.collectives.step_overhead_ps,
-            num_channels=config.collectives.num_channels,
-            buffer_bytes=config.collectives.buffer_bytes,
-        ),
-        link_bandwidth_bytes_per_s=_frozen(bandwidth_or_inf),
-        link_latency_ps=_frozen(np.append(latency, 0)),
-        topology=topology,
-        routes=_route_table(topology, config.nodes),
-        provenance=provenance_of(config),
-    )
-
-
-def _device_spec(device: DeviceConfig) -> DeviceSpec:
-    """Return the device of a configuration as the simulator sees it."""
-    return DeviceSpec(
-        name=device.name,
-        memory_bytes=device.memory_bytes,
-        memory_bandwidth_bytes_per_s=device.memory_bandwidth_bytes_per_s,
-        num_sms=device.num_sms,
-        peak_flops=dict(device.peak_flops),
-        kernel_floor_ps=device.kernel_floor_ps,
-        launch_overhead_ps=device.launch_overhead_ps,
-        launch_queue=device.launch_queue,
-        lazy_loading=device.lazy_loading,
-        multicast=device.multicast,
-        gemm_table=_gemm_table(device.gemm_table),
-        host_link_bandwidth_bytes_per_s=device.host_link_bandwidth_bytes_per_s,
-    )
-
-
-def _gemm_table(word: str | None) -> str | None:
-    """Return the file of a device's measured products."""
-    return None if word is None else str(locate("gemm", word))
-
-
-def _both_ways(number: PerDirection) -> tuple[int, int]:
-    return (number.forward, number.backward)
-
-
-def _per_link(
-    of_node: list[tuple[int, int]], num_nodes: int, of_fabric: list[tuple[int, int]]
-) -> Int64Array:
-    """Return one number per directed link: those of each node, then those of the fabric."""
-    repeated = np.tile(np.array(of_node, dtype=np.int64).ravel(), num_nodes)
-    return np.concatenate([repeated, np.array(of_fabric, dtype=np.int64).ravel()])
-
-
-def _frozen(array: npt.NDArray[_Scalar]) -> npt.NDArray[_Scalar]:
+def frozen(array: npt.NDArray[_Scalar]) -> npt.NDArray[_Scalar]:
     """Return the array, made read-only."""
     array.flags.writeable = False
     return array
-
-
-def _route_table(topology: Topology, num_nodes: int) -> RouteTable:
-    """Lay out one and two nodes with the fabric as graphs, and prepare the routes on them.
-
-    The vertices of the second node come after those of the fabric.
-    """
-    num_vertices = len(topology.vertices)
-    fabric = _edges(topology.fabric_wires, FABRIC, 0, 0)
-    split = topology.num_node_vertices
-    one = _edges(topology.node_wires, 0, split, 0) + fabric
-    two = one + _edges(topology.node_wires, 1, split, num_vertices)
-    return RouteTable(
-        (num_vertices, num_vertices + split),
-        (one, two),
-        topology.num_devices,
-        num_nodes,
-        2 * len(topology.node_wires),
-    )
-
-
-def _edges(wires: tuple[Wire, ...], owner: int, split: int, shift: int) -> list[Edge]:
-    """Return both directions of some wires; vertices below `split` are moved by `shift`."""
-    edges = []
-    for number, wire in enumerate(wires):
-        first, second = (
-            vertex + (shift if vertex < split else 0) for vertex in (wire.first, wire.second)
-        )
-        edges.append(Edge(first, second, owner, 2 * number, wire.latency.forward))
-        edges.append(Edge(second, first, owner, 2 * number + 1, wire.latency.backward))
-    return edges

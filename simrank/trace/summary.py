@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from simrank.config.provenance import ASSUMED, KINDS
+from simrank.config.wires import ASSUMED, KINDS
 from simrank.errors import ranks_text
 from simrank.units import PS_PER_US
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from simrank.config.provenance import Provenance
+    from simrank.config.wires import Provenance
     from simrank.device import Operation
     from simrank.engine import Task
 

@@ -4,7 +4,7 @@ import numpy as np
 
 from simrank.collectives import Problem, build, play_time
 from simrank.collectives.time_network import NOT_ARRIVED, NOT_KNOWN
-from simrank.hardware.cluster import load_cluster
+from simrank.hardware import load_cluster
 
 
 def pairs(collective):

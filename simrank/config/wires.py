@@ -1,0 +1,72 @@
+"""What a checked cluster consists of, as plain data: wires, vertices, where numbers come from.
+
+It imports nothing: who has a cluster that was built before needs no YAML, and no pydantic.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+CALIBRATED, SOURCED, ASSUMED = KINDS = ("calibrated", "sourced", "assumed")
+
+
+class Provenance(NamedTuple):
+    """Where one number comes from.
+
+    Attributes:
+        key: The number, for example `device.memory` or `link each gpu - nvswitch.latency`.
+        kind: "calibrated", "sourced" or "assumed", as the text begins; all others are sources.
+        text: What the configuration says.
+    """
+
+    key: str
+    kind: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class PerDirection:
+    """One number for each direction of a link.
+
+    Attributes:
+        forward: From the first vertex of `between` to the second.
+        backward: From the second to the first.
+    """
+
+    forward: int
+    backward: int
+
+
+@dataclass(frozen=True, slots=True)
+class Wire:
+    """One link between two vertices of the template: one direction there, one back.
+
+    Attributes:
+        first: Index of the first vertex in `Topology.vertices`.
+        second: Index of the second vertex.
+        bandwidth: Bytes per second in each direction.
+        latency: Picoseconds in each direction.
+    """
+
+    first: int
+    second: int
+    bandwidth: PerDirection
+    latency: PerDirection
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """One node, and the fabric that all nodes share.
+
+    Attributes:
+        vertices: Names: the devices of a node, its switches and NICs, then the fabric's switches.
+        num_devices: Devices of a node.
+        num_node_vertices: Vertices of a node; those after them belong to the fabric.
+        node_wires: Wires that every node has, those that lead to the fabric included.
+        fabric_wires: Wires between two vertices of the fabric; they exist once.
+    """
+
+    vertices: tuple[str, ...]
+    num_devices: int
+    num_node_vertices: int
+    node_wires: tuple[Wire, ...]
+    fabric_wires: tuple[Wire, ...]
