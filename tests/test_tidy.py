@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -48,8 +49,13 @@ TOUR = (
 )
 
 
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def functions(path: Path) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
-    tree = ast.parse(path.read_text())
+    tree = parsed(path)
     return [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
 
 
@@ -231,7 +237,7 @@ def _runtime_imports(path):
             is_function = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef)
             yield from visit(child, inside or is_function)
 
-    yield from visit(ast.parse(text), inside=False)
+    yield from visit(parsed(path), inside=False)
 
 
 def _module_of(name, modules):
