@@ -139,7 +139,7 @@ class PeerOperation(Operation):
                 try:
                     self.boxes.post(end)
                 except CollectiveMismatchError as error:
-                    self._fail(error)
+                    self.raise_in_rank(error)
                     return
         for end in self.ends:
             if end.message is not None:

@@ -178,7 +178,7 @@ class SignalOperation(Operation):
         engine, timeout_ps = self.stream.device.engine, self._timeout_ms * PS_PER_MS
         error = WaitTimeoutError(engine.now_ps, self.rank, self.describe(), timeout_ps)
         self._release()
-        self._fail(error)
+        self.raise_in_rank(error)
         self._open.clear()
         self.end()
 
