@@ -299,7 +299,7 @@ class Context(TorchNames):
 
     @property
     def races(self) -> list[RaceError]:
-        """The races found so far; each pair of places once."""
+        """The races found so far; each pair of accesses once."""
         return [] if self._checker is None else self._checker.found
 
     @property

@@ -277,9 +277,11 @@ def _check(fault: Fault, index: int, cluster: Cluster) -> None:
             list(_links(fault, cluster))
         except ValueError as error:
             kind = "drop_link" if isinstance(fault, DropLink) else "slow_link"
-            place = f"faults[{index}].{kind}"
+            key_path = f"faults[{index}].{kind}"
             expected = f"a link of {cluster.name}"
-            raise ConfigError(ConfigProblem("faults", None, place, expected, str(error))) from None
+            raise ConfigError(
+                ConfigProblem("faults", None, key_path, expected, str(error))
+            ) from None
         return
     largest = max(fault.ranks or (0,))
     if largest >= cluster.num_devices:

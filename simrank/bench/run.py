@@ -95,7 +95,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """The rows that share everything but size and place.
+    """The rows that share everything but size and form.
 
     Attributes:
         cluster: The hardware.
@@ -129,10 +129,10 @@ class Series:
     def cases(self, config: BenchConfig) -> list[Case]:
         """Return its sizes, each out of place and in place as configured."""
         # As in nccl-tests, all_to_all has no in-place form.
-        places = (False,) if self.collective == "all_to_all" else config.in_place
+        forms = (False,) if self.collective == "all_to_all" else config.in_place
         found = counts(self.collective, self.num_ranks, self.dtype, config.sizes_bytes)
         facts = (self.collective, self.num_ranks, self.dtype, self.redop, self.root)
-        return [Case(*facts, count, in_place) for count in found for in_place in places]
+        return [Case(*facts, count, in_place) for count in found for in_place in forms]
 
 
 def run(
@@ -185,7 +185,7 @@ def as_columns(row: Row, *, several_clusters: bool) -> dict[str, Any]:
 
 
 def series_of(config: BenchConfig) -> Iterator[Series]:
-    """Yield every combination of a benchmark's lists but size and place.
+    """Yield every combination of a benchmark's lists but size and form.
 
     Raises:
         ConfigError: No collective has an algorithm of a name, or it does not take an option.
@@ -241,8 +241,8 @@ def _check(config: BenchConfig, calls: set[tuple[str, int]]) -> None:
     for index, collective in enumerate(config.collectives):
         if collective not in COLLECTIVES:
             expected = f"one of {', '.join(COLLECTIVES)}"
-            place = f"collectives[{index}]"
-            problems.append(ConfigProblem(config.source_file, None, place, expected, collective))
+            key_path = f"collectives[{index}]"
+            problems.append(ConfigProblem(config.source_file, None, key_path, expected, collective))
     for name, options in config.algorithms.items():
         wrong = None if problems else _wrong_with(name, options, calls)
         if wrong is not None:
@@ -405,8 +405,8 @@ def _measured(config: BenchConfig) -> dict[_MeasuredKey, float]:
     """
     if config.measured and len(config.clusters) > 1:
         got = f"{len(config.clusters)} clusters"
-        place = (config.source_file, None, "measured")
-        raise ConfigError(ConfigProblem(*place, "a single cluster beside measured times", got))
+        whole_file = (config.source_file, None, "measured")
+        raise ConfigError(ConfigProblem(*whole_file, "a single cluster beside measured times", got))
     rows = [row for path in config.measured for row in load_measured(path)]
     return {
         (row.collective, row.num_ranks, row.size_bytes, _reduced(row.collective, row.dtype)):

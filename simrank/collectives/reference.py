@@ -34,7 +34,7 @@ class Piece(NamedTuple):
     """A range of outputs that one set of input ranges explains.
 
     Attributes:
-        ranks: Ranks whose outputs have it, at the same place.
+        ranks: Ranks whose outputs have it, at the same position.
         start: First element in each of those outputs.
         size: Number of elements.
         sources: (rank, first element) of each input range, reduced if there are several.

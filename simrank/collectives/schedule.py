@@ -254,20 +254,20 @@ def step_elements(tables: Tables, steps: Round) -> IntArray:
 
 def _extent(
     tables: Tables,
-    place: tuple[IntArray, IntArray, IntArray],
+    first: tuple[IntArray, IntArray, IntArray],
     count: IntArray,
 ) -> IntArray:
-    """Return the elements of `count` chunks at (rank, buffer, chunk)."""
-    rank, buffer, chunk = place
+    """Return the elements of `count` chunks from `first` on: (rank, buffer, chunk)."""
+    rank, buffer, chunk = first
     total = np.zeros(len(rank), dtype=np.int64)
     for number in np.unique(buffer):
         chosen = buffer == number
         size = tables[int(number)].size
         sums = np.zeros((*size.shape[:-1], size.shape[-1] + 1), dtype=np.int64)
         np.cumsum(size, axis=-1, out=sums[..., 1:])
-        first, last = chunk[chosen], (chunk + count)[chosen]
+        begin, end = chunk[chosen], (chunk + count)[chosen]
         if size.ndim == 1:
-            total[chosen] = sums[last] - sums[first]
+            total[chosen] = sums[end] - sums[begin]
         else:
-            total[chosen] = sums[rank[chosen], last] - sums[rank[chosen], first]
+            total[chosen] = sums[rank[chosen], end] - sums[rank[chosen], begin]
     return total

@@ -264,7 +264,7 @@ def bench_config_from_mapping(
 
     Args:
         mapping: The keys of the YAML form, with values as YAML would give them.
-        source: What messages name as the place.
+        source: What messages name as the file.
 
     Raises:
         ConfigError: With every problem.
@@ -304,18 +304,18 @@ def _clusters(source: Source, problems: list[ConfigProblem]) -> list[ClusterConf
         key_path: KeyPath = ("clusters",) if given else ("cluster",)
         problems.append(source.problem(key_path, "either cluster or clusters", got))
         return []
-    places: list[KeyPath] = [("cluster",)]
+    key_paths: list[KeyPath] = [("cluster",)]
     if given == ["clusters"]:
         value = data["clusters"]
         if not isinstance(value, list | tuple) or not value:
             got = source.describe(("clusters",), value) if value else "nothing"
             problems.append(source.problem(("clusters",), "a list of clusters", got))
             return []
-        places = [("clusters", index) for index in range(len(value))]
+        key_paths = [("clusters", index) for index in range(len(value))]
     found = []
-    for place in places:
+    for key_path in key_paths:
         try:
-            found.append(cluster_from_source(source, place))
+            found.append(cluster_from_source(source, key_path))
         except ConfigError as error:
             problems.extend(error.problems)
     return found

@@ -106,10 +106,10 @@ def load_sweep(path: str | Path) -> SweepConfig:
         got = "both" if given else "nothing"
         raise ConfigError(source.problem((*given[1:],), "either cluster or clusters", got))
     listed = source.data[given[0]]
-    places: list[KeyPath] = [(given[0],)]
+    key_paths: list[KeyPath] = [(given[0],)]
     if isinstance(listed, list):
-        places = [(given[0], index) for index in range(len(listed))]
-    clusters = [cluster_from_source(source, place) for place in places]
+        key_paths = [(given[0], index) for index in range(len(listed))]
+    clusters = [cluster_from_source(source, key_path) for key_path in key_paths]
     return SweepConfig.model_construct(
         program=keys.program,
         clusters=tuple(clusters),

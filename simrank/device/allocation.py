@@ -40,4 +40,4 @@ def allocate(
 
 def allocate_beside(tensor: _T, shape: Sequence[int], dtype: DType) -> _T:
     """Return a tensor on the device of another, every byte of which is written next."""
-    return allocate(type(tensor), shape, dtype, tensor.place, fresh=False)
+    return allocate(type(tensor), shape, dtype, tensor.cuda_device, fresh=False)

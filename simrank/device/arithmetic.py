@@ -33,10 +33,10 @@ def common_device(tensors: Sequence[Tensor]) -> Device | None:
     Raises:
         RuntimeError: They are on different devices; torch's words.
     """
-    device = tensors[0].place
+    device = tensors[0].cuda_device
     for tensor in tensors[1:]:
-        if tensor.place is not device:
-            names = sorted({str(_name(t.place)) for t in tensors})
+        if tensor.cuda_device is not device:
+            names = sorted({str(_name(t.cuda_device)) for t in tensors})
             raise RuntimeError(
                 "Expected all tensors to be on the same device, but found at least two devices, "
                 + " and ".join(names)
@@ -66,7 +66,7 @@ def run(  # noqa: PLR0913 - an operation's facts
 
     Raises:
         RuntimeError: Tensors on different devices, or several elements of a tensor that is
-            written lie at one place (`expand`); torch's words.
+            written lie in the same bytes (`expand`); torch's words.
     """
     device = common_device([*writes, *reads])
     for tensor in writes:
@@ -116,7 +116,7 @@ def _overlaps_itself(view: Array) -> bool:
 
 
 def copy(target: Tensor, src: Tensor, *, non_blocking: bool) -> None:
-    """Copy values between any two places, in stream order of the current stream.
+    """Copy values between any two devices, in stream order of the current stream.
 
     A copy into host memory waits for its end unless `non_blocking`; one from host memory has
     read its source when this returns.
@@ -130,8 +130,8 @@ def copy(target: Tensor, src: Tensor, *, non_blocking: bool) -> None:
                 f"{list(broadcast(target.shape, src.shape))}"
             )
         src = Tensor_like(src, np.broadcast_to(src.array, target.shape))
-    into = target.place
-    if into is src.place and target.storage.device is src.storage.device:
+    into = target.cuda_device
+    if into is src.cuda_device and target.storage.device is src.storage.device:
         view, values = target.array, src.array
         run("copy_", lambda: _assign(view, values), (src,), (target,))
         return
@@ -144,7 +144,7 @@ def copy(target: Tensor, src: Tensor, *, non_blocking: bool) -> None:
 def Tensor_like(tensor: Tensor, view: Array) -> Tensor:  # noqa: N802 - stands for the class
     """Return a tensor of the same storage with another view."""
     found = type(tensor)(tensor.storage, tensor.dtype, view)
-    found.place = tensor.place
+    found.cuda_device = tensor.cuda_device
     return found
 
 
@@ -160,11 +160,11 @@ def split_target(target: Sequence[Any]) -> tuple[list[Any], list[bool]]:
 
 def parse_target(tensor: Tensor, target: Any) -> tuple[Device | None, DType]:  # noqa: ANN401
     """Return device and dtype that `Tensor.to(target)` asks for."""
-    device = tensor.place
+    device = tensor.cuda_device
     if isinstance(target, DType):
         return device, target
     if hasattr(target, "storage"):
-        return target.place, target.dtype
+        return target.cuda_device, target.dtype
     if isinstance(target, str) and target.partition(":")[0] not in ("cpu", "cuda"):
         return device, as_dtype(target)
     return parse_device(target), tensor.dtype
@@ -243,7 +243,7 @@ def operand(value: Any, like: Tensor) -> tuple[Any, DType, tuple[Tensor, ...]]: 
     dtype = promote(like.dtype, other.dtype)
     if other.dtype.kind == like.dtype.kind and (other.ndim == 0) != (like.ndim == 0):
         dtype = like.dtype if other.ndim == 0 else other.dtype  # A scalar does not widen.
-    if other.ndim == 0 and other.place is None and like.place is not None:
+    if other.ndim == 0 and other.cuda_device is None and like.cuda_device is not None:
         other.wait_values()  # As in torch: a host scalar goes with tensors of any device.
         return other.array.copy(), dtype, ()
     return other.array, dtype, (other,)

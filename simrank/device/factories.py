@@ -243,12 +243,12 @@ def _computed(
     device: Any,
 ) -> Tensor:
     """Return values that a kernel on the device writes; on the host they are there at once."""
-    place, kind = parse_device(device), as_dtype(dtype)
-    result = tensors.empty(shape, kind, place, fresh=False)
+    cuda_device, kind = parse_device(device), as_dtype(dtype)
+    result = tensors.empty(shape, kind, cuda_device, fresh=False)
     if result.storage.has_values:
         # Nobody can look at a tensor that is new without waiting for the kernel.
         result.array[...] = np.asarray(make()).astype(kind.numpy)
-    if place is not None:
+    if cuda_device is not None:
         run(name, _nothing, (), (result,))
     return result
 

@@ -35,10 +35,10 @@ def _parts(tensor: Tensor, index: Any) -> list[Any]:  # noqa: ANN401 - whatever 
             used += part.ndim if _is_mask(part) else 1
     if used > tensor.ndim:
         raise IndexError(f"too many indices for tensor of dimension {tensor.ndim}")
-    places = [place for place, part in enumerate(parts) if part is Ellipsis]
+    positions = [position for position, part in enumerate(parts) if part is Ellipsis]
     fill = [slice(None)] * (tensor.ndim - used)
-    if places:
-        return parts[: places[0]] + fill + parts[places[0] + 1 :]
+    if positions:
+        return parts[: positions[0]] + fill + parts[positions[0] + 1 :]
     return parts + fill
 
 
@@ -108,7 +108,7 @@ def _as_index(part: Any) -> tuple[Any, tuple[Tensor, ...]]:  # noqa: ANN401 - a 
         raise IndexError("tensors used as indices must be long, int, byte or bool tensors")
     if not hasattr(part, "storage"):
         return part.copy(), ()
-    if part.place is None:
+    if part.cuda_device is None:
         part.wait_values()
         return part.array.copy(), ()
     return part.array, (part,)
@@ -158,19 +158,19 @@ def sum_bytes(tensors: list[Tensor]) -> int:
 
 def _taken_shape(shape: tuple[int, ...], arrays: list[Any]) -> tuple[int, ...]:
     """Return the shape of an index: the indices' own, where they stand side by side, or first."""
-    places = [place for place, array in enumerate(arrays) if array is not None]
+    positions = [position for position, array in enumerate(arrays) if array is not None]
     try:
-        inner = broadcast(*(arrays[place].shape for place in places))
+        inner = broadcast(*(arrays[position].shape for position in positions))
     except RuntimeError:
-        shapes = ", ".join(str(list(arrays[place].shape)) for place in places)
+        shapes = ", ".join(str(list(arrays[position].shape)) for position in positions)
         raise IndexError(
             f"shape mismatch: indexing tensors could not be broadcast together with shapes {shapes}"
         ) from None
-    rest = [(place, size) for place, size in enumerate(shape) if place not in places]
-    if places[-1] - places[0] + 1 != len(places):
+    rest = [(position, size) for position, size in enumerate(shape) if position not in positions]
+    if positions[-1] - positions[0] + 1 != len(positions):
         return (*inner, *(size for _, size in rest))
-    before = [size for place, size in rest if place < places[0]]
-    return (*before, *inner, *(size for place, size in rest if place > places[0]))
+    before = [size for position, size in rest if position < positions[0]]
+    return (*before, *inner, *(size for position, size in rest if position > positions[0]))
 
 
 def put(tensor: Tensor, index: Any, value: Any) -> None:  # noqa: ANN401 - whatever torch takes
@@ -220,7 +220,7 @@ def _value(value: Any, view: Tensor) -> tuple[Any, tuple[Tensor, ...]]:  # noqa:
     """Return what is written, and the tensor it comes from, if on a device."""
     if not hasattr(value, "storage"):
         return value, ()
-    if value.place is None and value.ndim == 0:
+    if value.cuda_device is None and value.ndim == 0:
         return arithmetic.operand(value, view)[0], ()
     return value.array, (value,)
 
@@ -301,12 +301,12 @@ def masked_fill(tensor: Tensor, mask: Tensor, value: Any) -> Tensor:  # noqa: AN
 
 
 def gather(tensor: Tensor, dim: int, index: Tensor) -> Tensor:
-    """Return per place of `index` the element that it names along a dim."""
+    """Return per position of `index` the element that it names along a dim."""
     axis = wrap_dim(dim, tensor.ndim)
     region = _region(tensor, axis, index)
     return arithmetic.produce(
         "gather",
-        lambda values, places: np.take_along_axis(values[region], places, axis),
+        lambda values, positions: np.take_along_axis(values[region], positions, axis),
         (tensor, index),
         index.shape,
         tensor.dtype,
@@ -320,14 +320,16 @@ def _region(tensor: Tensor, axis: int, index: Tensor) -> tuple[slice, ...]:
         raise RuntimeError("gather(): Expected dtype int64 for index")
     if index.ndim != tensor.ndim:
         raise RuntimeError("Index tensor must have the same number of dimensions as input tensor")
-    for place, (size, have) in enumerate(zip(index.shape, tensor.shape, strict=True)):
-        if place != axis and size > have:
+    for position, (size, have) in enumerate(zip(index.shape, tensor.shape, strict=True)):
+        if position != axis and size > have:
             raise RuntimeError(
-                f"Size does not match at dimension {place} expected index {list(index.shape)} to "
-                f"be no larger than self {list(tensor.shape)} apart from dimension {axis}"
+                f"Size does not match at dimension {position} expected index "
+                f"{list(index.shape)} to be no larger than self {list(tensor.shape)} "
+                f"apart from dimension {axis}"
             )
     return tuple(
-        slice(None) if place == axis else slice(size) for place, size in enumerate(index.shape)
+        slice(None) if position == axis else slice(size)
+        for position, size in enumerate(index.shape)
     )
 
 
@@ -336,13 +338,13 @@ def _scatter(name: str, *, adds: bool) -> Any:  # noqa: ANN401 - a method
         axis = wrap_dim(dim, tensor.ndim)
         region = _region(tensor, axis, index)
         values, extra = _value(src, tensor)
-        target, places = tensor.array, index.array
+        target, positions = tensor.array, index.array
 
         def compute() -> None:
-            grid: list[Any] = list(np.indices(places.shape, sparse=True))
-            grid[axis] = places
+            grid: list[Any] = list(np.indices(positions.shape, sparse=True))
+            grid[axis] = positions
             given = np.asarray(values).astype(target.dtype)
-            given = given[tuple(map(slice, places.shape))] if given.ndim else given
+            given = given[tuple(map(slice, positions.shape))] if given.ndim else given
             (_add_at if adds else _assign)(target[region], tuple(grid), given)
 
         arithmetic.run(name, compute, (index, *extra), (tensor,))
@@ -375,10 +377,10 @@ def index_add_(
 ) -> Tensor:
     """Add slices of `source` at the entries of a dim that `index` names."""
     axis = wrap_dim(dim, tensor.ndim)
-    target, places, values = tensor.array, index.array, source.array
+    target, positions, values = tensor.array, index.array, source.array
 
     def compute() -> None:
-        key = (slice(None),) * axis + (places,)
+        key = (slice(None),) * axis + (positions,)
         _add_at(target, key, (values * np.asarray(alpha, values.dtype)).astype(target.dtype))
 
     arithmetic.run("index_add_", compute, (index, source), (tensor,))

@@ -41,8 +41,8 @@ def cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
             raise RuntimeError(
                 f"Tensors must have same number of dimensions: got {first.ndim} and {tensor.ndim}"
             )
-        for place, (size, other) in enumerate(zip(first.shape, tensor.shape, strict=True)):
-            if place != axis and size != other:
+        for position, (size, other) in enumerate(zip(first.shape, tensor.shape, strict=True)):
+            if position != axis and size != other:
                 raise RuntimeError(
                     f"Sizes of tensors must match except in dimension {axis}. Expected size "
                     f"{size} but got size {other} for tensor number {number} in the list."
@@ -86,7 +86,9 @@ def repeat_interleave(tensor: Tensor, repeats: int, dim: int | None = None) -> T
     """Return a tensor with every entry of a dim so many times in a row."""
     source = tensor.flatten() if dim is None else tensor
     axis = wrap_dim(0 if dim is None else dim, source.ndim)
-    shape = [size * repeats if place == axis else size for place, size in enumerate(source.shape)]
+    shape = [
+        size * repeats if position == axis else size for position, size in enumerate(source.shape)
+    ]
     return _moved("repeat_interleave", lambda x: np.repeat(x, repeats, axis), source, shape)
 
 

@@ -96,7 +96,7 @@ class AddressSpace:
         return storage
 
     def add_multicast(self, members: Sequence[ReferenceType[Storage]]) -> int:
-        """Return an address that stands for the same place in several storages."""
+        """Return an address that stands for the same offset in several storages."""
         self._multicasts.append(list(members))
         return _MULTICAST | (len(self._multicasts) - 1) << _MULTICAST_SPAN_BITS
 
@@ -147,7 +147,7 @@ class DeviceMemory:
             raise self._out_of_memory(size_bytes)
         fits = (i for i, (start, end) in enumerate(self._gaps) if end - start >= block_bytes)
         index = next(fits, None)
-        if index is None:  # Gaps between blocks leave no place for this one in the device's span.
+        if index is None:  # Gaps between blocks leave no room for this one in the device's span.
             raise self._out_of_memory(size_bytes)
         start, end = self._gaps[index]
         if end - start == block_bytes:

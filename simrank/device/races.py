@@ -114,7 +114,7 @@ class RaceChecker:
         raises: Whether a race is raised where its second access is issued, or only collected.
 
     Attributes:
-        found: The races so far, each pair of places once.
+        found: The races so far, each pair of accesses once.
     """
 
     def __init__(self, engine: Engine, *, raises: bool) -> None:
@@ -123,7 +123,7 @@ class RaceChecker:
         self._raises = raises
         self._num_agents = 0
         self._history: WeakKeyDictionary[Storage, list[_Access]] = WeakKeyDictionary()
-        self._places: set[tuple[object, ...]] = set()
+        self._pairs: set[tuple[object, ...]] = set()
 
     # ---- what orders ----
 
@@ -240,21 +240,21 @@ class RaceChecker:
         """Simulated time in picoseconds."""
         return self._engine.now_ps
 
-    def note(self, error: RaceError, place: tuple[object, ...], *, is_proved: bool = True) -> None:
-        """Keep a race, or raise it; once for each pair of places.
+    def note(self, error: RaceError, pair: tuple[object, ...], *, is_proved: bool = True) -> None:
+        """Keep a race, or raise it; once for each pair of accesses.
 
         Raises:
             RaceError: Races are errors, and this one is proved.
         """
-        if place in self._places:
+        if pair in self._pairs:
             return
-        self._places.add(place)
+        self._pairs.add(pair)
         self.found.append(error)
         if self._raises and is_proved:
             raise error
 
     def _report(self, storage: Storage, first: _Access, second: _Access) -> None:
-        place = (first.name, first.site, second.name, second.site)
+        pair = (first.name, first.site, second.name, second.site)
         program = require_program("a race check")
         made = storage.site()
         error = RaceError(
@@ -264,7 +264,7 @@ class RaceChecker:
             _as_fact(second),
             None if made is None else str(made.line()),
         )
-        self.note(error, place)
+        self.note(error, pair)
 
 
 def _as_fact(access: _Access) -> RaceAccess:

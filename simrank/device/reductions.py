@@ -36,8 +36,8 @@ class ValuesIndices(NamedTuple):
 
 def _shape(tensor: Tensor, dims: Sequence[int], *, keepdim: bool) -> tuple[int, ...]:
     if keepdim:
-        return tuple(1 if place in dims else size for place, size in enumerate(tensor.shape))
-    return tuple(size for place, size in enumerate(tensor.shape) if place not in dims)
+        return tuple(1 if position in dims else size for position, size in enumerate(tensor.shape))
+    return tuple(size for position, size in enumerate(tensor.shape) if position not in dims)
 
 
 def _reduce(
@@ -394,16 +394,16 @@ def topk(
 
 def _sorted(name: str, tensor: Tensor, dim: int, k: int, descending: bool) -> ValuesIndices:
     axis = wrap_dim(dim, tensor.ndim)
-    shape = tuple(k if place == axis else size for place, size in enumerate(tensor.shape))
+    shape = tuple(k if position == axis else size for position, size in enumerate(tensor.shape))
     indices = allocate_beside(tensor, shape, int64)
     values = allocate_beside(tensor, shape, tensor.dtype)
-    source, found, places = tensor.array, values.array, indices.array
+    source, found, positions = tensor.array, values.array, indices.array
 
     def compute() -> None:
         flat = source.reshape(source.shape or (1,))
         order = _order(arithmetic.widen(flat), axis, descending=descending)
         order = np.take(order, range(k), axis=axis)
-        places[...] = order.reshape(places.shape)
+        positions[...] = order.reshape(positions.shape)
         found[...] = np.take_along_axis(flat, order, axis).reshape(found.shape)
 
     size = max(tensor.shape[axis] if tensor.ndim else 1, 2)

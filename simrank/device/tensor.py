@@ -56,19 +56,19 @@ class Tensor(TensorMethods):
     Attributes:
         storage: The bytes it views.
         dtype: Element type.
-        place: The device that it counts as being on, whose streams work on it; None for the host.
-            Not the storage's own where a peer's memory is mapped.
+        cuda_device: The device that it counts as being on, whose streams work on it; None for the
+            host. Not the storage's own where a peer's memory is mapped.
         array: The numpy view of its values, for operations that run in stream order.
         shape: As in torch.
     """
 
-    __slots__ = ("array", "dtype", "place", "storage")
+    __slots__ = ("array", "cuda_device", "dtype", "storage")
     __array_priority__ = 1000  # numpy's operators leave mixed expressions to this class.
 
     def __init__(self, storage: Storage, dtype: DType, view: Array) -> None:
         self.storage = storage
         self.dtype = dtype
-        self.place = storage.device
+        self.cuda_device = storage.device
         self.array = view
 
     # ---- what is known without values ----
@@ -87,12 +87,12 @@ class Tensor(TensorMethods):
     @property
     def device(self) -> Device | str:
         """Return the device, or "cpu"."""
-        return HOST if self.place is None else self.place
+        return HOST if self.cuda_device is None else self.cuda_device
 
     @property
     def is_cuda(self) -> bool:
         """Return whether it lives on a device."""
-        return self.place is not None
+        return self.cuda_device is not None
 
     @property
     def nbytes(self) -> int:
@@ -143,7 +143,7 @@ class Tensor(TensorMethods):
 
     def get_device(self) -> int:
         """Return the index of its device, -1 for the host."""
-        return -1 if self.place is None else self.place.index
+        return -1 if self.cuda_device is None else self.cuda_device.index
 
     def numel(self) -> int:
         """Return the number of elements."""
@@ -230,7 +230,7 @@ class Tensor(TensorMethods):
         del memory_format
         return self if self.is_contiguous() else self.clone()
 
-    # ---- other places and types ----
+    # ---- other devices and types ----
 
     def to(
         self,
@@ -252,14 +252,14 @@ class Tensor(TensorMethods):
         """
         named, flags = arithmetic.split_target(target)
         non_blocking, copy = (*flags, *(non_blocking, copy)[len(flags) :])
-        place, new_dtype = self.place, self.dtype
+        cuda_device, new_dtype = self.cuda_device, self.dtype
         for given in (*named, *(x for x in (device, dtype) if x is not None)):
             where, kind = arithmetic.parse_target(self, given)
-            place = place if where is self.place else where
+            cuda_device = cuda_device if where is self.cuda_device else where
             new_dtype = new_dtype if kind is self.dtype else kind
-        if place is self.place and new_dtype is self.dtype and not copy:
+        if cuda_device is self.cuda_device and new_dtype is self.dtype and not copy:
             return self
-        result = empty(self.shape, new_dtype, place, fresh=False)
+        result = empty(self.shape, new_dtype, cuda_device, fresh=False)
         return result.copy_(self, non_blocking=non_blocking)
 
     def cpu(self) -> Tensor:
@@ -285,8 +285,8 @@ class Tensor(TensorMethods):
     def new_empty(self, *size: Any, dtype: Any = None, device: Any = None) -> Tensor:  # noqa: ANN401
         """Return a tensor of garbage of the same dtype and device, unless told otherwise."""
         kind = self.dtype if dtype is None else as_dtype(dtype)
-        place = self.place if device is None else arithmetic.parse_device(device)
-        return empty(as_shape(size), kind, place)
+        cuda_device = self.cuda_device if device is None else arithmetic.parse_device(device)
+        return empty(as_shape(size), kind, cuda_device)
 
     def new_full(
         self,
@@ -309,8 +309,8 @@ class Tensor(TensorMethods):
 
     def new_tensor(self, data: Any, *, dtype: Any = None, device: Any = None) -> Tensor:  # noqa: ANN401
         """Return a tensor with these values; see `new_empty`."""
-        place = self.device if device is None else device
-        return with_values(as_values(data, dtype or self.dtype), parse_device(place))
+        target = self.device if device is None else device
+        return with_values(as_values(data, dtype or self.dtype), parse_device(target))
 
     # ---- host reads: barriers ----
 
@@ -332,7 +332,7 @@ class Tensor(TensorMethods):
     @host_read
     def numpy(self) -> Array:
         """Return the values: of a device tensor a copy, of a host tensor the memory itself."""
-        return self.array if self.place is None else self.array.copy()
+        return self.array if self.cuda_device is None else self.array.copy()
 
     @host_read
     def item(self) -> Scalar:
@@ -382,7 +382,7 @@ class Tensor(TensorMethods):
         values = np.array2string(self.array.astype(np.float64), separator=", ")
         if self.dtype.kind != "float":
             values = np.array2string(self.array, separator=", ")
-        where = "" if self.place is None else f", device='cuda:{self.place.index}'"
+        where = "" if self.cuda_device is None else f", device='cuda:{self.cuda_device.index}'"
         return f"tensor({values}, dtype={self.dtype!r}{where})"
 
     @host_read
@@ -461,7 +461,7 @@ def empty(
 
 def empty_like(tensor: Tensor, dtype: DType | None = None, *, fresh: bool = True) -> Tensor:
     """Return a garbage tensor of the same shape and device."""
-    return empty(tensor.shape, dtype or tensor.dtype, tensor.place, fresh=fresh)
+    return empty(tensor.shape, dtype or tensor.dtype, tensor.cuda_device, fresh=fresh)
 
 
 def from_numpy(values: Array) -> Tensor:

@@ -161,13 +161,13 @@ class TransferOperation(Operation):
 
 
 def copy_between(target: Tensor, src: Tensor) -> TransferOperation:
-    """Issue a copy between two places on the current stream of the device side."""
-    device = src.place or target.place
+    """Issue a copy from or to a device on its current stream; on that of the source if both are."""
+    device = src.cuda_device or target.cuda_device
     assert device is not None, "copies within the host are no transfers"
-    if src.place is None:
+    if src.cuda_device is None:
         src.wait_values()
     stream = stream_on(device)
-    other = None if target.place in (None, device) else stream_on(target.place)
+    other = None if target.cuda_device in (None, device) else stream_on(target.cuda_device)
     if other is not None:
         stream.wait_stream(other)  # As in torch: the target's own work comes first,
     operation = TransferOperation(
@@ -204,7 +204,7 @@ def upload(tensor: Tensor, values: np.ndarray[Any, Any], device: Device) -> None
 
 def _effect(target: Tensor, src: Tensor) -> Callable[[], None]:
     # Host memory is read at once, as a copy from pageable memory does.
-    view, from_host = target.array, src.place is None
+    view, from_host = target.array, src.cuda_device is None
     values: Any = src.array.copy() if from_host and src.storage.has_values else src.array
 
     def assign() -> None:

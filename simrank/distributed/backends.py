@@ -1,4 +1,4 @@
-"""Backends: which one a tensor's place selects, and what each of them admits.
+"""Backends: which one a tensor's device selects, and what each of them admits.
 
 Tensors on the host go through gloo. Their bytes take the routes between the ranks' devices: a
 cluster describes no other network, so the cost is that of the device's links.

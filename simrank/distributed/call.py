@@ -32,7 +32,7 @@ class CollectiveOperation(Operation):
 
     Attributes:
         call: The calls of all ranks that this one belongs to.
-        group_rank: The rank's place in the group.
+        group_rank: Its rank in the group.
         request: What it asked for.
         inputs: What it contributes.
         outputs: What it gets.
@@ -318,8 +318,8 @@ class Call:
         engine = self.group.engine
         engine.pending.pop(self, None)
         self.group.calls.pop(self.seq, None)
-        for place, operation in enumerate(self._operations):
-            if operation is not None and not operation.complete and not self._timed[place]:
+        for member, operation in enumerate(self._operations):
+            if operation is not None and not operation.complete and not self._timed[member]:
                 own = PeerDiedError(engine.now_ps, self.name, peer, error)
                 operation.stream.fail(operation, own)
 

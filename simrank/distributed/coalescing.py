@@ -99,7 +99,7 @@ class CoalescingManager:
             outputs = _by_member(outputs, size)
         elif kinds[0] == "reduce_scatter_tensor":
             inputs = _by_member(inputs, size)
-        first, device = inputs[0], inputs[0].place
+        first, device = inputs[0], inputs[0].cuda_device
         count = sum(int(r.signature.count or 0) for r in requests)
         source = staging(inputs, first.dtype, device)
         in_place = kinds[0] == "all_reduce"
@@ -129,6 +129,6 @@ def _split(tensor: Buffer, size: int) -> list[Tensor]:
     parts = []
     for view in np.split(tensor.array.reshape(-1), size):
         part = Tensor(tensor.storage, tensor.dtype, view)
-        part.place = tensor.place
+        part.cuda_device = tensor.cuda_device
         parts.append(part)
     return parts

@@ -115,7 +115,7 @@ class ProcessGroup:
         Raises:
             RuntimeError: The group has none for that kind of device; in torch's words.
         """
-        kind = "cpu" if tensor.place is None else "cuda"
+        kind = "cpu" if tensor.cuda_device is None else "cuda"
         if kind not in self.backends:
             needs = ": it needs a device tensor\n  to fix: move it with .cuda()"
             raise RuntimeError(

@@ -64,7 +64,7 @@ class Leaks:
         return sorted({site.line() for site in self.any_source if site is not None})
 
     def report(self) -> list[RankState]:
-        """Return one line per set of ranks that left equal Works unwaited at the same place."""
+        """Return one line per set of ranks that left equal Works unwaited at the same line."""
         found: dict[tuple[str, CallSite | None, int], list[int]] = {}
         for (what, site, rank), count in self._counts.items():
             found.setdefault((what, site, count), []).append(rank)

@@ -170,7 +170,7 @@ def get_process_group_ranks(group: Group = None) -> list[int]:
 
 
 def get_group_rank(group: ProcessGroup, global_rank: int) -> int:
-    """Return the place of a global rank in a group.
+    """Return the number that a global rank has in a group.
 
     Raises:
         ValueError: It is no member.
@@ -183,10 +183,10 @@ def get_group_rank(group: ProcessGroup, global_rank: int) -> int:
 
 
 def get_global_rank(group: ProcessGroup, group_rank: int) -> int:
-    """Return the global rank of a place in a group.
+    """Return the global rank of a member of a group.
 
     Raises:
-        ValueError: There is no such place.
+        ValueError: There is no such member.
     """
     chosen = registered_group(group, require_rank("get_global_rank"))
     if chosen is None or not 0 <= group_rank < chosen.size():

@@ -122,20 +122,20 @@ class SignalOperation(Operation):
 
     def _put(self, peer: int) -> None:
         """Set the flag at a member, or try again when it has been taken."""
-        place = self._channel * len(self._pads) + self._own
-        if self._swap(self._pads[peer], place, (0, 1), partial(self._put, peer)):
+        index = self._channel * len(self._pads) + self._own
+        if self._swap(self._pads[peer], index, (0, 1), partial(self._put, peer)):
             engine = self.stream.device.engine
             done_ps = engine.now_ps + self._latency_ps(peer)
             engine.call_at(done_ps, partial(self._done, ("put", peer)))
 
     def _wait(self, peer: int) -> None:
         """Take the flag of a member, or try again when it has been set."""
-        place = self._channel * len(self._pads) + peer
-        if self._swap(self._pads[self._own], place, (1, 0), partial(self._wait, peer)):
+        index = self._channel * len(self._pads) + peer
+        if self._swap(self._pads[self._own], index, (1, 0), partial(self._wait, peer)):
             self._done(("wait", peer))
 
     def _swap(
-        self, pad: Storage, place: int, change: tuple[int, int], again: Callable[[], None]
+        self, pad: Storage, index: int, change: tuple[int, int], again: Callable[[], None]
     ) -> bool:
         """Change a flag and tell who watches it; if it has another value, watch it."""
         if self not in self.stream.device.engine.pending:
@@ -143,13 +143,13 @@ class SignalOperation(Operation):
         engine = self.stream.device.engine
         watchers = watchers_of(self.stream.device.memory.space)
         flags: Any = pad.array(_FLAG)
-        low, high = place * _FLAG.itemsize, (place + 1) * _FLAG.itemsize
-        if flags[place] != change[0]:
+        low, high = index * _FLAG.itemsize, (index + 1) * _FLAG.itemsize
+        if flags[index] != change[0]:
             watch = Watch([Poll(pad, low, high, watchers.version(pad))])
             watch.on_complete(again)
             watchers.add(watch)
             return False
-        flags[place] = change[1]
+        flags[index] = change[1]
         watchers.wrote(engine, pad, low, high)
         return True
 

@@ -117,21 +117,21 @@ def split_group(
     parent = default if parent_pg is None else parent_pg
     rank = program.rank
     assert rank is not None
-    own_place = parent.group_rank(rank)
-    if own_place < 0:
+    own_rank = parent.group_rank(rank)
+    if own_rank < 0:
         raise ValueError(f"Global rank {rank} is not part of the parent group {parent}")
     if "cuda" not in parent.backends or parent.backends["cuda"] != "nccl":
         raise RuntimeError(
             "No backend for the parent process group or its backend does not support splitting"
         )
     state = membership(program)
-    for places in split_ranks:
-        _check_part(places, default.size())
+    for group_ranks in split_ranks:
+        _check_part(group_ranks, default.size())
     # Not in the order of `new_group`: only the parent's members split it.
     number = state.num_splits[parent] = state.num_splits.get(parent, 0) + 1
-    for places in split_ranks:
-        if own_place in places:
-            members = tuple(int(parent.ranks[place]) for place in sorted(places))
+    for group_ranks in split_ranks:
+        if own_rank in group_ranks:
+            members = tuple(int(parent.ranks[group_rank]) for group_rank in sorted(group_ranks))
             name = group_desc or f"{parent.name}:split:{number}"
             key = (state.generation, parent, number, members)
             parsed = (parent.backend, parent.backends)
@@ -141,13 +141,13 @@ def split_group(
     return None
 
 
-def _check_part(places: Sequence[int], world_size: int) -> None:
-    if not places:
+def _check_part(group_ranks: Sequence[int], world_size: int) -> None:
+    if not group_ranks:
         raise ValueError("the split group cannot be empty")
-    if len(places) > world_size:
+    if len(group_ranks) > world_size:
         raise ValueError(
             "the split group's size should be less or equal to the world_size set by "
             "init_process_group"
         )
-    if len(places) != len(set(places)):
+    if len(group_ranks) != len(set(group_ranks)):
         raise ValueError("the split group cannot have duplicate ranks")

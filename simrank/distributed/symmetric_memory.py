@@ -78,15 +78,15 @@ def empty(*size: Any, dtype: Any = None, device: Any = None) -> Tensor:  # noqa:
         device: The device; default: the current one.
 
     Raises:
-        UnsupportedError: The place is the host.
+        UnsupportedError: The device is the host.
     """
     state = _state(require_program("symmetric_memory.empty"))
-    place = parse_device(device)
-    if place is None:
+    cuda_device = parse_device(device)
+    if cuda_device is None:
         raise UnsupportedError("symmetric memory on the host is not supported")
     shape, kind = as_shape(size), float32 if dtype is None else as_dtype(dtype)
-    storage = Storage(place, prod(shape) * kind.itemsize)
-    pad = state.pads[storage] = Storage(place, state.pad_bytes, fresh=False)
+    storage = Storage(cuda_device, prod(shape) * kind.itemsize)
+    pad = state.pads[storage] = Storage(cuda_device, state.pad_bytes, fresh=False)
     if pad.is_real:
         pad.array(np.dtype(np.uint8)).fill(0)
     return Tensor(storage, kind, storage.array(kind.numpy).reshape(shape))
@@ -229,7 +229,7 @@ class SymmetricMemory:
     """The buffers and signal pads of a group's members, as one of them sees them.
 
     Attributes:
-        rank: This rank's place in the group.
+        rank: This rank's number in the group.
         world_size: Number of members.
         group_name: The group's name.
         device: This rank's device.
@@ -343,7 +343,7 @@ class SymmetricMemory:
 
     def _mapped(self, tensor: Tensor) -> Tensor:
         """Return a tensor that counts as one of this rank's device."""
-        tensor.place = self.device
+        tensor.cuda_device = self.device
         return tensor
 
     def barrier(self, channel: int = 0, timeout_ms: int = 0) -> None:

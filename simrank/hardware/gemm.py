@@ -68,9 +68,9 @@ class GemmCurve:
         flops = 2 * sizes.prod(axis=1)
         self.floor_us = float(times_us.min())
         self.best_flops_per_us = float((flops / times_us).max())
-        self._places = np.log2(sizes)
+        self._log_sizes = np.log2(sizes)
         self._left = np.log(times_us) - np.log(self._base_us(sizes))
-        self._low, self._high = self._places.min(axis=0), self._places.max(axis=0)
+        self._low, self._high = self._log_sizes.min(axis=0), self._log_sizes.max(axis=0)
 
     def _base_us(self, sizes: Array) -> Any:  # noqa: ANN401 - an array or a scalar
         return self.floor_us + 2 * sizes.prod(axis=-1) / self.best_flops_per_us
@@ -78,8 +78,8 @@ class GemmCurve:
     def time_us(self, batch: int, m: int, n: int, k: int) -> float:
         """Return how long `batch` products of m x k by k x n matrices take, in microseconds."""
         sizes = np.array([batch, m, n, k], dtype=np.float64)
-        place = np.clip(np.log2(sizes), self._low, self._high)
-        offsets = self._places - place
+        log_size = np.clip(np.log2(sizes), self._low, self._high)
+        offsets = self._log_sizes - log_size
         weights = np.exp(-(offsets**2).sum(axis=1) / _WIDTH_OCTAVES**2)
         plane = np.column_stack([np.ones(len(offsets)), offsets])
         weighted = plane * weights[:, None]

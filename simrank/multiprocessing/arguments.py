@@ -91,7 +91,7 @@ def _is_shared(kind: type) -> bool:
 
 
 class _Pickler(pickle.Pickler):
-    """Pickles values, with functions, classes and what is shared as places in a table.
+    """Pickles values, with functions, classes and what is shared as indices into a table.
 
     The C pickler asks `reducer_override` about all but numbers, strings and plain containers.
     """
@@ -101,7 +101,7 @@ class _Pickler(pickle.Pickler):
         self._table = table
 
     def reducer_override(self, value: Any) -> Any:  # noqa: ANN401 - anything
-        """Return the parts of an object, or its place in the table."""
+        """Return the parts of an object, or its index in the table."""
         if value is _entry:
             return NotImplemented
         if isinstance(value, _REFERENCES) or _is_shared(type(value)):
@@ -112,7 +112,7 @@ class _Pickler(pickle.Pickler):
         return self.refer(value) if isinstance(parts, str) else parts
 
     def refer(self, value: Any) -> tuple[Any, ...]:  # noqa: ANN401 - anything
-        """Return what stands for an object in the pickle: its place in the table."""
+        """Return what stands for an object in the pickle: its index in the table."""
         self._table.append(value)
         return _entry, (len(self._table) - 1,)
 
@@ -124,7 +124,7 @@ class _LenientPickler(_Pickler):
     """
 
     def reducer_override(self, value: Any) -> Any:  # noqa: ANN401 - anything
-        """Return the parts of an object, or its place in the table."""
+        """Return the parts of an object, or its index in the table."""
         if value is _entry:
             return NotImplemented
         try:
@@ -148,7 +148,7 @@ class _StrictPickler(pickle.Pickler):
 
 
 def _entry(index: int) -> NoReturn:
-    """Stand in a pickle for a place in the table; the unpickler puts the table's getter here."""
+    """Stand in a pickle for an entry of the table; the unpickler puts the table's getter here."""
     raise AssertionError(f"entry {index} of no table")
 
 

@@ -1,4 +1,4 @@
-"""Factories: torch's defaults, places and generators."""
+"""Factories: torch's defaults, devices and generators."""
 
 import numpy as np
 import pytest

@@ -33,7 +33,7 @@ MAX_CHANNELS = 64  # NCCL 2.30 src/include/device.h, MAXCHANNELS.
 
 
 class _Lanes:
-    """Arrays that all rounds of a ring share: one entry per channel and place on its ring.
+    """Arrays that all rounds of a ring share: one entry per channel and position on its ring.
 
     On several nodes, channel c visits local ranks c, c + 1, ..., c - 1 of each node in turn, so
     that it enters nodes at another device, and crosses another rail, than its neighbours do.
@@ -57,7 +57,7 @@ class _Lanes:
         return self._constants[value]
 
     def chunks(self, shift: int) -> IntArray:
-        """Return the chunk that belongs to the rank `shift` places before, for each lane."""
+        """Return the chunk that belongs to the rank `shift` positions before, for each lane."""
         first = -shift % self.world_size
         blocks = self._twice[:, first : first + self.world_size]
         chunks: IntArray = blocks[0]
@@ -191,7 +191,7 @@ def _gather_rounds(lanes: _Lanes, *, first_shift: int) -> Iterator[Round]:
 
 
 def _own_chunks(lanes: _Lanes) -> Round:
-    """Return the local round that puts each rank's input into its place in OUTPUT."""
+    """Return the local round that puts each rank's input into its position in OUTPUT."""
     return Round(
         src=lanes.src,
         dst=lanes.src,

@@ -1,6 +1,6 @@
 """Broadcast and reduce: binomial trees, and chains that pipeline chunks.
 
-Ranks are numbered from the root here: place 0 is the root, place p is rank (root + p) mod n.
+Ranks are numbered from the root here: position 0 is the root, position p is rank (root + p) mod n.
 
 Source:
     binomial: Thakur, Rabenseifner and Gropp, IJHPCA 19(1), 2005, sections 4.2 and 4.4;
@@ -63,7 +63,7 @@ def binomial_reduce(problem: Problem, options: Mapping[str, int]) -> Schedule:
         while reach < problem.world_size:
             src = np.arange(reach, problem.world_size, 2 * reach, dtype=np.int64)
             zeros = np.zeros_like(src)
-            # Whoever receives at all received in the first round, from the place after it.
+            # Whoever receives at all received in the first round, from the position after it.
             has_sum = (src + 1 < problem.world_size) & (reach > 1)
             yield _fold(
                 problem,
@@ -79,7 +79,7 @@ def binomial_reduce(problem: Problem, options: Mapping[str, int]) -> Schedule:
 
 
 def chain_broadcast(problem: Problem, options: Mapping[str, int]) -> Schedule:
-    """Pass chunks from place to place, several on their way at once.
+    """Pass chunks from position to position, several on their way at once.
 
     Rounds: n - 2 + m for m chunks (option num_chunks; by default chunks of 512 KiB).
     Buffers: no SCRATCH.
@@ -98,7 +98,7 @@ def chain_broadcast(problem: Problem, options: Mapping[str, int]) -> Schedule:
 
 
 def chain_reduce(problem: Problem, options: Mapping[str, int]) -> Schedule:
-    """Pass partial sums from the last place towards the root, several chunks at once.
+    """Pass partial sums from the last position towards the root, several chunks at once.
 
     Rounds: n - 2 + m for m chunks (option num_chunks; by default chunks of 512 KiB).
     Buffers: two SCRATCH slots on every rank but the root.
@@ -141,8 +141,8 @@ def _active(number: int, num_hops: int, num_chunks: int) -> IntArray:
     return np.arange(max(0, number - num_chunks + 1), min(number + 1, num_hops), dtype=np.int64)
 
 
-def _rank(problem: Problem, place: IntArray) -> IntArray:
-    return (place + problem.root) % problem.world_size
+def _rank(problem: Problem, position: IntArray) -> IntArray:
+    return (position + problem.root) % problem.world_size
 
 
 def _root_copy(problem: Problem, num_chunks: int) -> Round:
@@ -151,7 +151,7 @@ def _root_copy(problem: Problem, num_chunks: int) -> Round:
 
 
 def _forward(problem: Problem, src: IntArray, dst: IntArray, *, chunk: IntArray) -> Round:
-    """Return the round that copies a chunk from each place in `src` to the one in `dst`."""
+    """Return the round that copies a chunk from each position in `src` to the one in `dst`."""
     zeros = np.zeros_like(src)
     return Round(
         src=_rank(problem, src),
@@ -175,12 +175,12 @@ def _fold(
     from_scratch: IntArray | np.typing.NDArray[np.bool_],
     operand_is_input: bool,
 ) -> Round:
-    """Return the round that reduces a chunk of each place in `src` into the one in `dst`.
+    """Return the round that reduces a chunk of each position in `src` into the one in `dst`.
 
     Args:
         problem: Gives the root.
-        src: Places that send.
-        dst: Places that receive.
+        src: Positions that send.
+        dst: Positions that receive.
         chunks: Number of the chunk, where the sender keeps it, and its slot in SCRATCH of a
             receiver.
         from_scratch: Whether a sender holds a partial sum; else it sends its INPUT.
