@@ -11,10 +11,10 @@ from simrank.collectives.cost import cost_level
 from simrank.device import AddressSpace, Device, Network, Operation
 from simrank.device import Event as EventType  # The plain names are torch's, on the Context.
 from simrank.device import Stream as StreamType
-from simrank.device.held import held_memory
 from simrank.device.loading import preload
-from simrank.device.namespace import TorchNames
 from simrank.device.races import RaceChecker
+from simrank.device.tensors.held import held_memory
+from simrank.device.tensors.namespace import TorchNames
 from simrank.distributed import Work
 from simrank.distributed.planner import CollectiveLibrary
 from simrank.engine import Engine, Handle, Task
@@ -71,7 +71,7 @@ class Context(TorchNames):
     """A simulated cluster and everything that runs on it.
 
     It also has torch's names (`zeros`, `cat`, `float32`, `cuda`, ...), so that a program that takes
-    `torch` as a parameter can be handed a Context; see `device/namespace.py`.
+    `torch` as a parameter can be handed a Context; see `device/tensors/namespace.py`.
 
     Args:
         cluster: Name of a built-in cluster, path of a YAML file, mapping such as

@@ -18,9 +18,9 @@ from simrank.ranks import current_program
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from simrank.device.buffer import Buffer
     from simrank.device.device import Device
     from simrank.device.stream import Operation
-    from simrank.device.tensor import Tensor
     from simrank.device.watch import Watchers
     from simrank.engine import CallSite
 
@@ -323,7 +323,7 @@ class Storage:
 
 
 def guarded(
-    compute: Callable[[], None], reads: Sequence[Tensor], writes: Sequence[Tensor]
+    compute: Callable[[], None], reads: Sequence[Buffer], writes: Sequence[Buffer]
 ) -> Callable[[], None]:
     """Return an effect that computes where all values are known, and else makes results unknown.
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from simrank.device import Tensor, current_device
-from simrank.device.factories import empty
+from simrank.device.tensors.factories import empty
 from simrank.distributed.backends import GLOO, NCCL, check_reduction, check_timeout
 from simrank.distributed.issue import (
     Caller,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from simrank.device.tensor import from_numpy
+from simrank.device.tensors.tensor import from_numpy
 from simrank.distributed.backends import GLOO
 from simrank.distributed.issue import Caller, issue
 from simrank.distributed.membership import Group, member_group, peer_in_group

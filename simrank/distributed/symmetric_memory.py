@@ -16,10 +16,10 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from simrank.device import Tensor, as_dtype, current_stream
-from simrank.device.arithmetic import parse_device
 from simrank.device.dtypes import float32, int32
 from simrank.device.memory import Storage
-from simrank.device.shapes import as_shape
+from simrank.device.tensors.arithmetic import parse_device
+from simrank.device.tensors.shapes import as_shape
 from simrank.distributed.exchange import Exchange, Rendezvous
 from simrank.distributed.group import ProcessGroup, membership
 from simrank.distributed.membership import group_or_default

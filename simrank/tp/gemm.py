@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import triton
 import triton.language as tl
 
-from simrank.device import Tensor, factories
+from simrank.device.tensors import factories
 from simrank.ranks import require_program
+
+if TYPE_CHECKING:
+    from simrank.device import Tensor
 
 _BLOCK_M, _BLOCK_N, _BLOCK_K = 128, 128, 32
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import simrank.distributed as dist
-from simrank.device import factories, joining
+from simrank.device.tensors import factories, joining
 from simrank.tp.parallel_state import get_tensor_model_parallel_group
 
 if TYPE_CHECKING:

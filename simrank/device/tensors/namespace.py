@@ -9,8 +9,6 @@ from __future__ import annotations
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from simrank.device import factories, indexing, joining, products
-from simrank.device.arithmetic import parse_device
 from simrank.device.current import (
     current_device,
     current_stream,
@@ -23,11 +21,13 @@ from simrank.device.current import (
 )
 from simrank.device.device import HOST
 from simrank.device.dtypes import ALIASES, DTYPES, promote
-from simrank.device.methods import TensorMethods
 from simrank.device.stream import Event, Stream
 from simrank.device.stream import Event as EventType  # The plain names are torch's, on the Context.
 from simrank.device.stream import Stream as StreamType
-from simrank.device.tensor import Tensor
+from simrank.device.tensors import factories, indexing, joining, products
+from simrank.device.tensors.arithmetic import parse_device
+from simrank.device.tensors.methods import TensorMethods
+from simrank.device.tensors.tensor import Tensor
 from simrank.errors import OutOfMemoryError, SimrankError, UnsupportedError
 from simrank.ranks import current_program, set_program
 

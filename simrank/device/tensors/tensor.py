@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 
-from simrank.device import arithmetic, indexing
-from simrank.device.allocation import allocate
-from simrank.device.arithmetic import parse_device
 from simrank.device.buffer import wait_values
 from simrank.device.device import HOST
 from simrank.device.dtypes import DType, as_dtype, as_values
-from simrank.device.methods import TensorMethods
-from simrank.device.shapes import as_shape, wrap_dim
+from simrank.device.tensors import arithmetic, indexing
+from simrank.device.tensors.allocation import allocate
+from simrank.device.tensors.arithmetic import parse_device
+from simrank.device.tensors.methods import TensorMethods
+from simrank.device.tensors.shapes import as_shape, wrap_dim
 from simrank.device.transfer import upload
 
 if TYPE_CHECKING:

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from simrank.device import arithmetic
-from simrank.device.allocation import allocate_beside
 from simrank.device.dtypes import DType, as_dtype, bool_, float32, int64, uint8
-from simrank.device.shapes import wrap_dim, wrap_dims
+from simrank.device.tensors import arithmetic
+from simrank.device.tensors.allocation import allocate_beside
+from simrank.device.tensors.shapes import wrap_dim, wrap_dims
 from simrank.errors import UnsupportedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from simrank.device.tensor import Tensor
+    from simrank.device.tensors.tensor import Tensor
 
 Array = np.ndarray[Any, Any]
 Dims = "int | Sequence[int] | None"

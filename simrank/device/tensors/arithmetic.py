@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from simrank.device import current
-from simrank.device.allocation import allocate_beside
 from simrank.device.dtypes import DType, as_dtype, bool_, float32, int64, promote, promote_scalar
-from simrank.device.elementwise import BINARY, COMPARE, UNARY, wrong_kind
 from simrank.device.memory import guarded
 from simrank.device.races import Accesses
-from simrank.device.shapes import broadcast
+from simrank.device.tensors.allocation import allocate_beside
+from simrank.device.tensors.elementwise import BINARY, COMPARE, UNARY, wrong_kind
+from simrank.device.tensors.shapes import broadcast
 from simrank.device.transfer import copy_between
 from simrank.errors import SimrankError, UnsupportedError
 from simrank.ranks import require_program
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from simrank.device.device import Device
-    from simrank.device.tensor import Tensor
+    from simrank.device.tensors.tensor import Tensor
     from simrank.hardware.roofline import Product
 
 Array = np.ndarray[Any, Any]

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from simrank.device import arithmetic
 from simrank.device.dtypes import DType, promote, promote_scalar
-from simrank.device.indexing import where
-from simrank.device.shapes import as_shape, broadcast, wrap_dim
+from simrank.device.tensors import arithmetic
+from simrank.device.tensors.indexing import where
+from simrank.device.tensors.shapes import as_shape, broadcast, wrap_dim
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from simrank.device.tensor import Tensor
+    from simrank.device.tensors.tensor import Tensor
 
 Array = np.ndarray[Any, Any]
 

@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 
-from simrank.device import tensor as tensors
-from simrank.device.arithmetic import parse_device, run
 from simrank.device.dtypes import DType, as_dtype, as_values, float32, int64
 from simrank.device.memory import VALUES_UP_TO_BYTES
-from simrank.device.shapes import as_shape
+from simrank.device.tensors import tensor as tensors
+from simrank.device.tensors.arithmetic import parse_device, run
+from simrank.device.tensors.shapes import as_shape
 from simrank.errors import UnsupportedError
 from simrank.ranks import require_program
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from simrank.device.tensor import Tensor
+    from simrank.device.tensors.tensor import Tensor
 
 _F = TypeVar("_F", bound="Callable[..., Tensor]")
 

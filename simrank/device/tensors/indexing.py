@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from simrank.device import arithmetic
-from simrank.device.arithmetic import Tensor_like as like
 from simrank.device.dtypes import DType, as_dtype, bool_, int64, promote, uint8
-from simrank.device.shapes import broadcast, wrap_dim
+from simrank.device.tensors import arithmetic
+from simrank.device.tensors.arithmetic import Tensor_like as like
+from simrank.device.tensors.shapes import broadcast, wrap_dim
 from simrank.errors import UnsupportedError
 
 if TYPE_CHECKING:
-    from simrank.device.tensor import Tensor
+    from simrank.device.tensors.tensor import Tensor
 
 Array = np.ndarray[Any, Any]
 

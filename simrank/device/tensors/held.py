@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from simrank.device.tensor import Tensor
+from simrank.device.tensors.tensor import Tensor
 from simrank.errors import RankState
 from simrank.ranks.stdlib import is_programs_own
 

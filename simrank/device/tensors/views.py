@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from simrank.device.arithmetic import Tensor_like as like
 from simrank.device.dtypes import DType
-from simrank.device.shapes import as_shape, resolve, wrap_dim
+from simrank.device.tensors.arithmetic import Tensor_like as like
+from simrank.device.tensors.shapes import as_shape, resolve, wrap_dim
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from simrank.device.tensor import Tensor
+    from simrank.device.tensors.tensor import Tensor
 
 
 def view(tensor: Tensor, *shape: int | Sequence[int] | DType) -> Tensor:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from simrank.device.device import Device
     from simrank.device.dtypes import DType
-    from simrank.device.tensor import Tensor
+    from simrank.device.tensors.tensor import Tensor
 
 _T = TypeVar("_T", bound="Tensor")
 

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from simrank.device import arithmetic, indexing, joining, products, reductions, views
 from simrank.device.dtypes import as_dtype
-from simrank.device.elementwise import TENSORS_ONLY
+from simrank.device.tensors import arithmetic, indexing, joining, products, reductions, views
+from simrank.device.tensors.elementwise import TENSORS_ONLY
 from simrank.errors import UnsupportedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from simrank.device.tensor import Tensor
+    from simrank.device.tensors.tensor import Tensor
 
 
 def binary_method(name: str, *, swap: bool = False) -> Callable[..., Tensor]:
