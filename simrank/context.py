@@ -300,22 +300,22 @@ class Context(TorchNames):
     @property
     def races(self) -> list[RaceError]:
         """The races found so far; each pair of accesses once."""
-        return [] if self._checker is None else self._checker.found
+        return [] if self._checker is None else self._checker.races
 
     @property
     def findings(self) -> list[str]:
         """What a user should know at the end of a run: leaks, races, and what depends on order."""
         leaks = self.comm_library.leaks
-        found = [f"  {state}" for state in leaks.report()]
-        found += [f"  {state}" for state in held_memory(self.devices, self._running_ranks())]
-        found += ["  " + str(race).replace("\n", "\n  ") for race in self.races]
-        found += [
+        lines = [f"  {state}" for state in leaks.report()]
+        lines += [f"  {state}" for state in held_memory(self.devices, self._running_ranks())]
+        lines += ["  " + str(race).replace("\n", "\n  ") for race in self.races]
+        lines += [
             f"  recv from any source at {line}: another seed may give other numbers"
             for line in leaks.message_races()
         ]
         if self.faults is not None:
-            found += [f"  {fault}" for fault in self.faults.unseen()]
-        return found
+            lines += [f"  {fault}" for fault in self.faults.unseen()]
+        return lines
 
     def _running_ranks(self) -> set[int | None]:
         return {task.rank for task in self.engine.tasks}

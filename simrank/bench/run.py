@@ -130,9 +130,9 @@ class Series:
         """Return its sizes, each out of place and in place as configured."""
         # As in nccl-tests, all_to_all has no in-place form.
         forms = (False,) if self.collective == "all_to_all" else config.in_place
-        found = counts(self.collective, self.num_ranks, self.dtype, config.sizes_bytes)
+        num_elements = counts(self.collective, self.num_ranks, self.dtype, config.sizes_bytes)
         facts = (self.collective, self.num_ranks, self.dtype, self.redop, self.root)
-        return [Case(*facts, count, in_place) for count in found for in_place in forms]
+        return [Case(*facts, count, in_place) for count in num_elements for in_place in forms]
 
 
 def run(
@@ -169,11 +169,11 @@ def run(
                 what = f"{series.title}, {format_size(case.size_bytes)}"
                 on_progress(what, next(done), num_cases)
 
-        found = _run_series(series, config, timeline, on_case)
-        found = [_with_measured(row, measured) for row in found]
-        rows += found
+        new_rows = _run_series(series, config, timeline, on_case)
+        new_rows = [_with_measured(row, measured) for row in new_rows]
+        rows += new_rows
         if on_rows is not None:
-            on_rows(series, found)
+            on_rows(series, new_rows)
     return [as_columns(row, several_clusters=len(config.clusters) > 1) for row in rows]
 
 
@@ -421,7 +421,9 @@ def _reduced(collective: str, dtype: str) -> str:
 
 def _with_measured(row: Row, measured: Mapping[_MeasuredKey, float]) -> Row:
     dtype = _reduced(row.collective, row.dtype)
-    found = measured.get((row.collective, row.num_ranks, row.size_bytes, dtype))
-    if found is None:
+    measured_us = measured.get((row.collective, row.num_ranks, row.size_bytes, dtype))
+    if measured_us is None:
         return row
-    return replace(row, measured_us=found, error_pct=100 * (row.time_us - found) / found)
+    return replace(
+        row, measured_us=measured_us, error_pct=100 * (row.time_us - measured_us) / measured_us
+    )

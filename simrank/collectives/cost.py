@@ -90,13 +90,13 @@ class ScheduleCost:
         begin = int(arrivals.min())
         skew = np.where(known, arrivals - begin, NOT_ARRIVED)
         key = (schedule, devices.tobytes(), itemsize, skew.tobytes() if skew.any() else b"")
-        found = self._memo.get(key)
-        if found is None:
-            found = self._player(schedule, devices, itemsize).completions(skew)
-            self._remember(key, found)
+        ends = self._memo.get(key)
+        if ends is None:
+            ends = self._player(schedule, devices, itemsize).completions(skew)
+            self._remember(key, ends)
         else:
             self._memo.move_to_end(key)
-        return np.where(found < NOT_KNOWN, found + begin, NOT_KNOWN)
+        return np.where(ends < NOT_KNOWN, ends + begin, NOT_KNOWN)
 
     def _player(self, schedule: Schedule, devices: IntArray, itemsize: int) -> TimePlayer:
         key = (schedule, devices.tobytes(), itemsize)
@@ -108,9 +108,9 @@ class ScheduleCost:
             )
         return self._players[key]
 
-    def _remember(self, key: _Key, found: IntArray) -> None:
-        self._memo[key] = found
-        self._memo_elements += len(found)
+    def _remember(self, key: _Key, ends: IntArray) -> None:
+        self._memo[key] = ends
+        self._memo_elements += len(ends)
         while self._memo_elements > MAX_MEMO_ELEMENTS and len(self._memo) > 1:
             _, dropped = self._memo.popitem(last=False)
             self._memo_elements -= len(dropped)

@@ -339,14 +339,14 @@ def _assign_rows(
     num_rows, blocks = num_inputs, {}
     for index, fold in enumerate(folds):
         size = fold.sources.shape[1]
-        found = next((block for block in free if block[1] >= size), None)
-        if found is None:
+        gap = next((block for block in free if block[1] >= size), None)
+        if gap is None:
             start, num_rows = num_rows, num_rows + size
         else:
-            free.remove(found)
-            start = found[0]
-            if found[1] > size:
-                free.append((start + size, found[1] - size))
+            free.remove(gap)
+            start = gap[0]
+            if gap[1] > size:
+                free.append((start + size, gap[1] - size))
         blocks[index] = (start, size)
         rows[fold.first_name : fold.first_name + size] = start + np.arange(size)
         ended = [other for other in blocks if last_use[other] <= index]

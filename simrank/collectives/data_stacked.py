@@ -262,13 +262,13 @@ def _classes_of(steps: Round) -> list[tuple[_Class, npt.NDArray[np.bool_]]]:
     """Return each combination of buffers and op among the steps, and which steps have it."""
     operand = steps.dst_buffer if steps.operand_buffer is None else steps.operand_buffer
     code = ((steps.src_buffer * 3 + steps.dst_buffer) * 2 + steps.op) * 3 + operand
-    found = []
+    classes = []
     for number in np.unique(code).tolist():
         rest, operand_buffer = divmod(number, 3)
         rest, op = divmod(rest, 2)
         src_buffer, dst_buffer = divmod(rest, 3)
-        found.append((_Class(src_buffer, dst_buffer, op, operand_buffer), code == number))
-    return found
+        classes.append((_Class(src_buffer, dst_buffer, op, operand_buffer), code == number))
+    return classes
 
 
 def _layers(group: IntArray) -> tuple[IntArray, IntArray]:

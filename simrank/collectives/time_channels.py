@@ -57,7 +57,7 @@ def _pairs(orders: IntArray) -> tuple[IntArray, tuple[IntArray, IntArray], IntAr
     follower, pair = np.empty_like(orders), np.full_like(orders, -1)
     for ring, order in enumerate(orders):
         follower[ring, order] = np.roll(order, -1)
-    found: list[tuple[IntArray, IntArray, IntArray]] = []
+    shared: list[tuple[IntArray, IntArray, IntArray]] = []
     num_pairs = 0
     for ring in range(len(orders)):
         first = np.flatnonzero(pair[ring] < 0)
@@ -65,8 +65,8 @@ def _pairs(orders: IntArray) -> tuple[IntArray, tuple[IntArray, IntArray], IntAr
         is_same = follower[ring:, first] == second
         numbers = num_pairs + np.arange(len(first))
         pair[ring:, first] = np.where(is_same, numbers, pair[ring:, first])
-        found.append((first, second, np.count_nonzero(is_same, axis=0)))
+        shared.append((first, second, np.count_nonzero(is_same, axis=0)))
         num_pairs += len(first)
-    columns = [np.concatenate(column) for column in zip(*found, strict=True)]
+    columns = [np.concatenate(column) for column in zip(*shared, strict=True)]
     at_position = np.take_along_axis(pair, orders, axis=1)
     return at_position, (columns[0], columns[1]), columns[2]

@@ -189,16 +189,16 @@ def faults_from_source(source: Source) -> tuple[Fault, ...]:
     if not isinstance(listed, list | tuple):
         problem = source.problem(("faults",), "a list of faults", source.describe((), listed))
         raise ConfigError(problem)
-    found: list[Fault] = []
+    faults: list[Fault] = []
     problems: list[ConfigProblem] = []
     for index, entry in enumerate(listed):
         try:
-            found.append(_fault(source, ("faults", index), entry))
+            faults.append(_fault(source, ("faults", index), entry))
         except ConfigError as error:
             problems += error.problems
     if problems:
         raise ConfigError(*in_file_order(problems))
-    return tuple(found)
+    return tuple(faults)
 
 
 def describe(fault: Fault) -> str:

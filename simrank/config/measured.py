@@ -116,7 +116,7 @@ def _append_row(
             problems.append(ConfigProblem(*line, column, expected, row[column] or "nothing"))
         return spelled
 
-    found = MeasuredRow(
+    measured = MeasuredRow(
         system=row["system"],
         collective=word("op", COLLECTIVES, COLLECTIVE_ALIASES),
         num_ranks=int(number("nranks", whole=True)),
@@ -128,4 +128,4 @@ def _append_row(
         source=row["source"],
     )
     if len(problems) == num_problems:
-        rows.append(found)
+        rows.append(measured)

@@ -28,15 +28,15 @@ def _lists(value: object) -> dict[str, tuple[Any, ...]]:
     """Validate parameters: for each a value, or a list of them."""
     if not isinstance(value, Mapping) or not value:
         raise reject("a mapping from parameter to a value or a list of values")
-    found = {}
+    items_by_name = {}
     for name, given in value.items():
         if not isinstance(name, str) or not name.isidentifier():
             raise reject("the name of a parameter of the function", sub=(name,))
         items = tuple(given) if isinstance(given, list | tuple) else (given,)
         if not items:
             raise reject("at least one value", sub=(name,))
-        found[name] = items
-    return found
+        items_by_name[name] = items
+    return items_by_name
 
 
 class _Keys(Model):

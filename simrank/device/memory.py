@@ -110,11 +110,11 @@ class AddressSpace:
         index, offset = divmod(address - _MULTICAST, 1 << _MULTICAST_SPAN_BITS)
         if index >= len(self._multicasts):
             return None
-        found = [member() for member in self._multicasts[index]]
+        storages = [member() for member in self._multicasts[index]]
         alive = [
-            storage for storage in found if storage is not None and offset < storage.size_bytes
+            storage for storage in storages if storage is not None and offset < storage.size_bytes
         ]
-        return (alive, offset) if len(alive) == len(found) else None
+        return (alive, offset) if len(alive) == len(storages) else None
 
 
 class DeviceMemory:

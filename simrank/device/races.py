@@ -114,11 +114,11 @@ class RaceChecker:
         raises: Whether a race is raised where its second access is issued, or only collected.
 
     Attributes:
-        found: The races so far, each pair of accesses once.
+        races: The races so far, each pair of accesses once.
     """
 
     def __init__(self, engine: Engine, *, raises: bool) -> None:
-        self.found: list[RaceError] = []
+        self.races: list[RaceError] = []
         self._engine = engine
         self._raises = raises
         self._num_agents = 0
@@ -249,7 +249,7 @@ class RaceChecker:
         if pair in self._pairs:
             return
         self._pairs.add(pair)
-        self.found.append(error)
+        self.races.append(error)
         if self._raises and is_proved:
             raise error
 

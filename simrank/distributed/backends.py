@@ -59,7 +59,7 @@ def parse_backend(backend: str | None) -> tuple[str, Mapping[str, str]]:
         return name, _MAPS[name]
     if ":" not in name:
         raise _unsupported(name)
-    found: dict[str, str] = {}
+    by_device: dict[str, str] = {}
     for pair in name.split(","):
         parts = [part.strip() for part in pair.split(":")]
         if len(parts) != 2:
@@ -68,12 +68,12 @@ def parse_backend(backend: str | None) -> tuple[str, Mapping[str, str]]:
                 "Expected format: '<device_type1>:<backend1>,<device_type2>:<backend2>...'"
             )
         device, chosen = parts
-        if device in found:
+        if device in by_device:
             raise ValueError(f"Duplicate device type '{device}' in backend string '{backend}'")
         if device not in _BOTH or chosen not in _MAPS or device not in _MAPS[chosen]:
             raise _unsupported(name)
-        found[device] = _MAPS[chosen][device]
-    return name, found
+        by_device[device] = _MAPS[chosen][device]
+    return name, by_device
 
 
 def _unsupported(name: str) -> UnsupportedError:

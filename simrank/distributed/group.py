@@ -305,7 +305,7 @@ class Membership:
 
 def membership(program: Program) -> Membership:
     """Return the rank's membership, made at first use."""
-    found: Membership | None = program.local.get("distributed")
-    if found is None:
-        found = program.local["distributed"] = Membership()
-    return found
+    own: Membership | None = program.local.get("distributed")
+    if own is None:
+        own = program.local["distributed"] = Membership()
+    return own

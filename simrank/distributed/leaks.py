@@ -65,11 +65,11 @@ class Leaks:
 
     def report(self) -> list[RankState]:
         """Return one line per set of ranks that left equal Works unwaited at the same line."""
-        found: dict[tuple[str, CallSite | None, int], list[int]] = {}
+        ranks_by_work: dict[tuple[str, CallSite | None, int], list[int]] = {}
         for (what, site, rank), count in self._counts.items():
-            found.setdefault((what, site, count), []).append(rank)
+            ranks_by_work.setdefault((what, site, count), []).append(rank)
         states = []
-        for (what, site, count), ranks in found.items():
+        for (what, site, count), ranks in ranks_by_work.items():
             file, line = (None, None) if site is None else site.line()
             times = f" ({count} times)" if count > 1 else ""
             text = f"{what} never waited for{times}"

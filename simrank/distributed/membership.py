@@ -176,10 +176,10 @@ def get_group_rank(group: ProcessGroup, global_rank: int) -> int:
         ValueError: It is no member.
     """
     chosen = registered_group(group, require_rank("get_group_rank"))
-    found = -1 if chosen is None or global_rank < 0 else chosen.group_rank(global_rank)
-    if found < 0:
+    member = -1 if chosen is None or global_rank < 0 else chosen.group_rank(global_rank)
+    if member < 0:
         raise ValueError(f"Global rank {global_rank} is not part of group {group}")
-    return found
+    return member
 
 
 def get_global_rank(group: ProcessGroup, group_rank: int) -> int:
@@ -346,7 +346,7 @@ def peer_in_group(
         return group_rank
     if global_rank is None:
         raise ValueError(f"Must specify global_rank or group_rank: {name} or group_{name}")
-    found = group.group_rank(global_rank) if global_rank >= 0 else -1
-    if found < 0:
+    member = group.group_rank(global_rank) if global_rank >= 0 else -1
+    if member < 0:
         raise ValueError(f"Global rank {global_rank} is not part of group {group}")
-    return found
+    return member

@@ -354,8 +354,8 @@ class Mailboxes:
 
     def pending(self) -> list[PeerOperation]:
         """Return the calls under way."""
-        found = [o for o in self.group.engine.pending if isinstance(o, PeerOperation)]
-        return [operation for operation in found if operation.boxes is self]
+        operations = [o for o in self.group.engine.pending if isinstance(o, PeerOperation)]
+        return [operation for operation in operations if operation.boxes is self]
 
 
 def _made(end: End) -> MadeCall:

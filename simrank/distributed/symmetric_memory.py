@@ -59,11 +59,11 @@ class _State:
 
 
 def _state(program: Program) -> _State:
-    found = program.local.get(_KEY)
-    if found is None:
-        found = program.local[_KEY] = _State()
-    assert isinstance(found, _State)
-    return found
+    state = program.local.get(_KEY)
+    if state is None:
+        state = program.local[_KEY] = _State()
+    assert isinstance(state, _State)
+    return state
 
 
 # ---- allocation ----
@@ -115,10 +115,10 @@ def get_symm_mem_workspace(group_name: str, min_size: int) -> SymmetricMemory:
     Every member must ask for the same sizes in the same order.
     """
     state = _state(require_rank("get_symm_mem_workspace"))
-    found = state.workspaces.get(group_name)
-    if found is None or found.nbytes < min_size:
-        found = state.workspaces[group_name] = empty(min_size, dtype="uint8")
-    return rendezvous(found, group_name)
+    workspace = state.workspaces.get(group_name)
+    if workspace is None or workspace.nbytes < min_size:
+        workspace = state.workspaces[group_name] = empty(min_size, dtype="uint8")
+    return rendezvous(workspace, group_name)
 
 
 def enable_symm_mem_for_group(group_name: str) -> None:

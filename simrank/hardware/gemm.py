@@ -91,13 +91,13 @@ class GemmCurve:
 @lru_cache(maxsize=16)
 def load_gemm_rows(path: str) -> dict[str, tuple[GemmRow, ...]]:
     """Return the rows of a table by dtype, as the table writes it."""
-    found: dict[str, list[GemmRow]] = {}
+    rows_by_dtype: dict[str, list[GemmRow]] = {}
     with Path(path).open(encoding="utf-8", newline="") as file:
         for line in csv.DictReader(file):
             sizes = [int(line[name]) for name in ("b", "m", "n", "k")]
             row = GemmRow(sizes[0], sizes[1], sizes[2], sizes[3], float(line["time_us"]))
-            found.setdefault(line["dtype"], []).append(row)
-    return {dtype: tuple(rows) for dtype, rows in found.items()}
+            rows_by_dtype.setdefault(line["dtype"], []).append(row)
+    return {dtype: tuple(rows) for dtype, rows in rows_by_dtype.items()}
 
 
 @lru_cache(maxsize=64)
@@ -129,9 +129,9 @@ def gemm_ps(path: str, dtype: str, batch: int, m: int, n: int, k: int) -> int | 
 
 def size_class_errors(rows: tuple[GemmRow, ...]) -> dict[str, list[float]]:
     """Return the relative error of each row, predicted by all the others, by size class."""
-    found: dict[str, list[float]] = {">= 1024": [], "< 1024": []}
+    errors_by_size: dict[str, list[float]] = {">= 1024": [], "< 1024": []}
     for index, row in enumerate(rows):
         curve = GemmCurve(rows[:index] + rows[index + 1 :])
         error = abs(curve.time_us(row.batch, row.m, row.n, row.k) / row.time_us - 1)
-        found[">= 1024" if min(row.m, row.n, row.k) >= 1024 else "< 1024"].append(error)
-    return {name: errors for name, errors in found.items() if errors}
+        errors_by_size[">= 1024" if min(row.m, row.n, row.k) >= 1024 else "< 1024"].append(error)
+    return {name: errors for name, errors in errors_by_size.items() if errors}

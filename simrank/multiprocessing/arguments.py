@@ -80,14 +80,14 @@ def _is_immutable(value: Any) -> bool:  # noqa: ANN401 - anything
 
 def _is_shared(kind: type) -> bool:
     """Whether processes would share an instance: it or a base is a lock, a queue, a tensor, ..."""
-    found = _shared_types.get(kind)
-    if found is None:
-        found = _shared_types[kind] = any(
+    is_shared = _shared_types.get(kind)
+    if is_shared is None:
+        is_shared = _shared_types[kind] = any(
             base.__module__.partition(".")[0] in _SHARED_MODULES
             or (base.__module__, base.__name__) in _SHARED_CLASSES
             for base in kind.__mro__
         )
-    return found
+    return is_shared
 
 
 class _Pickler(pickle.Pickler):

@@ -185,10 +185,10 @@ _by_engine: WeakKeyDictionary[Engine, _Running] = WeakKeyDictionary()
 
 
 def _running(engine: Engine) -> _Running:
-    found = _by_engine.get(engine)
-    if found is None:
-        found = _by_engine[engine] = _Running(engine)
-    return found
+    running = _by_engine.get(engine)
+    if running is None:
+        running = _by_engine[engine] = _Running(engine)
+    return running
 
 
 def stand_ins() -> list[tuple[Any, str, Any]]:

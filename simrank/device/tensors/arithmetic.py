@@ -143,9 +143,9 @@ def copy(target: Tensor, src: Tensor, *, non_blocking: bool) -> None:
 
 def Tensor_like(tensor: Tensor, view: Array) -> Tensor:  # noqa: N802 - stands for the class
     """Return a tensor of the same storage with another view."""
-    found = type(tensor)(tensor.storage, tensor.dtype, view)
-    found.cuda_device = tensor.cuda_device
-    return found
+    result = type(tensor)(tensor.storage, tensor.dtype, view)
+    result.cuda_device = tensor.cuda_device
+    return result
 
 
 def _assign(view: Array, values: Array) -> None:

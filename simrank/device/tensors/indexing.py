@@ -228,9 +228,9 @@ def _value(value: Any, view: Tensor) -> tuple[Any, tuple[Tensor, ...]]:  # noqa:
 def nonzero(tensor: Tensor, *, as_tuple: bool = False) -> Any:  # noqa: ANN401 - a tensor or a tuple
     """Return the indices of what is not zero: one row each, or per dim; a barrier (D4)."""
     tensor.wait_values()
-    found = np.nonzero(tensor.array)
-    count = len(found[0]) if tensor.ndim else int(bool(tensor.array))
-    columns = found if tensor.ndim else ()
+    indices = np.nonzero(tensor.array)
+    count = len(indices[0]) if tensor.ndim else int(bool(tensor.array))
+    columns = indices if tensor.ndim else ()
     if as_tuple:
         return tuple(_known("nonzero", tensor, column) for column in columns)
     rows = np.stack(columns, 1) if columns else np.zeros((count, 0), np.int64)

@@ -76,8 +76,8 @@ class TorchNames:
     def device(self, device: Any, index: int | None = None) -> Any:  # noqa: ANN401 - a Device
         """Return the device of a name, an index, or a name and an index, as torch.device."""
         name = device if index is None else f"{device}:{index}"
-        found = self.bind(parse_device)(name)
-        return HOST if found is None else found
+        parsed = self.bind(parse_device)(name)
+        return HOST if parsed is None else parsed
 
     def no_grad(self) -> AbstractContextManager[None]:
         """Return a block that changes nothing: simrank's tensors have no autograd."""
@@ -119,10 +119,10 @@ class TorchNames:
         """
         if device is None:
             return current_device(self.running())
-        found: Device | None = self.bind(parse_device)(device)
-        if found is None:
+        parsed: Device | None = self.bind(parse_device)(device)
+        if parsed is None:
             raise SimrankError("the host has no streams; name a device")
-        return found
+        return parsed
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - dtypes and functions
         """Return torch's dtypes, factories and functions under their names."""
@@ -213,9 +213,9 @@ class CudaNames:
 
     def current_stream(self, device: Any = None) -> Stream:  # noqa: ANN401
         """Return the current stream of a device (default: the current one)."""
-        program, found = self._context.running(), self._context.device_of(device)
+        program, target = self._context.running(), self._context.device_of(device)
         stream = current_stream(program)
-        return stream if stream.device is found else streams_of(found, program).default
+        return stream if stream.device is target else streams_of(target, program).default
 
     def default_stream(self, device: Any = None) -> Stream:  # noqa: ANN401
         """Return the default stream of a device (default: the current one)."""

@@ -397,14 +397,14 @@ def _sorted(name: str, tensor: Tensor, dim: int, k: int, descending: bool) -> Va
     shape = tuple(k if position == axis else size for position, size in enumerate(tensor.shape))
     indices = allocate_beside(tensor, shape, int64)
     values = allocate_beside(tensor, shape, tensor.dtype)
-    source, found, positions = tensor.array, values.array, indices.array
+    source, chosen, positions = tensor.array, values.array, indices.array
 
     def compute() -> None:
         flat = source.reshape(source.shape or (1,))
         order = _order(arithmetic.widen(flat), axis, descending=descending)
         order = np.take(order, range(k), axis=axis)
         positions[...] = order.reshape(positions.shape)
-        found[...] = np.take_along_axis(flat, order, axis).reshape(found.shape)
+        chosen[...] = np.take_along_axis(flat, order, axis).reshape(chosen.shape)
 
     size = max(tensor.shape[axis] if tensor.ndim else 1, 2)
     flops = tensor.numel() * math.ceil(math.log2(size))  # A comparison sort's.

@@ -44,9 +44,9 @@ def _as_type(tensor: Tensor, dtype: DType) -> Tensor:
             f"a tensor of shape {tuple(tensor.shape)} and stride {tuple(tensor.stride())} cannot "
             f"be viewed as {dtype.name} without a copy: {error}"
         ) from None
-    found = type(tensor)(tensor.storage, dtype, seen)
-    found.cuda_device = tensor.cuda_device
-    return found
+    result = type(tensor)(tensor.storage, dtype, seen)
+    result.cuda_device = tensor.cuda_device
+    return result
 
 
 def view_as(tensor: Tensor, other: Tensor) -> Tensor:
