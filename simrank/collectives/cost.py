@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simrank.collectives.schedule import IntArray, Schedule
-from simrank.collectives.time_network import NOT_ARRIVED, NOT_KNOWN, Network
+from simrank.collectives.time_network import NOT_ARRIVED, NOT_KNOWN, Interconnect
 from simrank.collectives.time_rounds import TimePlayer
 
 _Key: TypeAlias = tuple[Schedule, bytes, int, bytes]
@@ -29,7 +29,7 @@ class CostModel(Protocol):
         """Name of the level, for reports: "schedule", and others when they exist."""
 
     @property
-    def network(self) -> Network:
+    def network(self) -> Interconnect:
         """The hardware that it is about."""
 
     @property
@@ -55,7 +55,7 @@ class CostModel(Protocol):
         """
 
 
-def cost_level(network: Network) -> CostModel:
+def cost_level(network: Interconnect) -> CostModel:
     """Return the cost level in force on some hardware; the one place where it is chosen."""
     return ScheduleCost(network)
 
@@ -73,7 +73,7 @@ class ScheduleCost:
     level = "schedule"
     version = 0  # The hardware is frozen.
 
-    def __init__(self, network: Network) -> None:
+    def __init__(self, network: Interconnect) -> None:
         self.network = network
         self._players: OrderedDict[tuple[Schedule, bytes, int], TimePlayer] = OrderedDict()
         self._memo: OrderedDict[_Key, IntArray] = OrderedDict()

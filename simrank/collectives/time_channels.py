@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from simrank.collectives.schedule import IntArray, Round
-from simrank.collectives.time_network import Lane, Network
+from simrank.collectives.time_network import Interconnect, Lane
 from simrank.collectives.time_ring import RingCosts
 
 
@@ -28,7 +28,7 @@ class Channels:
         orders: Ranks of each channel in the order of its ring.
     """
 
-    def __init__(self, network: Network, devices: IntArray, *, steps: Round) -> None:
+    def __init__(self, network: Interconnect, devices: IntArray, *, steps: Round) -> None:
         self.orders = steps.src.reshape(-1, len(devices))
         self._pairs, ends, repeats = _pairs(self.orders)
         self._lane = Lane(network, (devices[ends[0]], devices[ends[1]]), repeats=repeats)

@@ -32,7 +32,7 @@ MAX_LOOPS = 65_536  # assumed: more would be steps of a few bytes, and rounds fo
 MAX_CHANNELS = 64  # NCCL 2.30 src/include/device.h, MAXCHANNELS.
 
 
-class _Lanes:
+class _RingPositions:
     """Arrays that all rounds of a ring share: one entry per channel and position on its ring.
 
     On several nodes, channel c visits local ranks c, c + 1, ..., c - 1 of each node in turn, so
@@ -99,7 +99,7 @@ def all_reduce(problem: Problem, options: Mapping[str, int]) -> Schedule:
     table = ChunkTable.split(problem.count, num_ranks * num_channels)
     if num_ranks == 1:
         return local_only(problem, "ring", options, table=table)
-    lanes = _Lanes(problem, num_channels)
+    lanes = _RingPositions(problem, num_channels)
 
     def rounds() -> Iterator[Round]:
         yield from _reduce_rounds(lanes, first_shift=0, last=lambda chunk: chunk)
@@ -120,7 +120,7 @@ def reduce_scatter(problem: Problem, options: Mapping[str, int]) -> Schedule:
     whole, own = gathered_tables(problem, num_channels)
     if num_ranks == 1:
         return local_only(problem, "ring", options, table=whole)
-    lanes = _Lanes(problem, num_channels)
+    lanes = _RingPositions(problem, num_channels)
 
     def rounds() -> Iterator[Round]:
         yield from _reduce_rounds(lanes, first_shift=1, last=lambda _: lanes.channel)
@@ -140,7 +140,7 @@ def all_gather(problem: Problem, options: Mapping[str, int]) -> Schedule:
     whole, own = gathered_tables(problem, num_channels)
     if num_ranks == 1:
         return local_only(problem, "ring", options, table=whole)
-    lanes = _Lanes(problem, num_channels)
+    lanes = _RingPositions(problem, num_channels)
 
     def rounds() -> Iterator[Round]:
         yield _own_chunks(lanes)
@@ -150,7 +150,7 @@ def all_gather(problem: Problem, options: Mapping[str, int]) -> Schedule:
 
 
 def _reduce_rounds(
-    lanes: _Lanes, *, first_shift: int, last: Callable[[IntArray], IntArray]
+    lanes: _RingPositions, *, first_shift: int, last: Callable[[IntArray], IntArray]
 ) -> Iterator[Round]:
     """Yield n - 1 hops of partial sums; `last` maps a chunk to where its sum is stored."""
     num_hops = lanes.world_size - 1
@@ -173,7 +173,7 @@ def _reduce_rounds(
         )
 
 
-def _gather_rounds(lanes: _Lanes, *, first_shift: int) -> Iterator[Round]:
+def _gather_rounds(lanes: _RingPositions, *, first_shift: int) -> Iterator[Round]:
     """Yield n - 1 hops that copy finished chunks from OUTPUT to OUTPUT."""
     for hop in range(lanes.world_size - 1):
         chunk = lanes.chunks(first_shift + hop)
@@ -190,7 +190,7 @@ def _gather_rounds(lanes: _Lanes, *, first_shift: int) -> Iterator[Round]:
         )
 
 
-def _own_chunks(lanes: _Lanes) -> Round:
+def _own_chunks(lanes: _RingPositions) -> Round:
     """Return the local round that puts each rank's input into its position in OUTPUT."""
     return Round(
         src=lanes.src,
