@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mmap
 from bisect import bisect_right, insort
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import ReferenceType, WeakValueDictionary
 
 import numpy as np
@@ -62,6 +62,28 @@ _MULTICAST = 1 << 62
 _MULTICAST_SPAN_BITS = 44
 
 
+class MulticastTarget(NamedTuple):
+    """What a multicast address stands for: the same offset in several storages."""
+
+    storages: list[Storage]
+    offset: int
+
+
+class _Block(NamedTuple):
+    """What is kept of an allocation; its rank is None for the main program."""
+
+    size_bytes: int
+    site: CallSite | None
+    rank: int | None
+
+
+class _Gap(NamedTuple):
+    """Free addresses, from the first to the one behind the last."""
+
+    start: int
+    end: int
+
+
 class AddressSpace:
     """Which storage a simulated address belongs to; one table for all devices of a Context."""
 
@@ -100,7 +122,7 @@ class AddressSpace:
         self._multicasts.append(list(members))
         return _MULTICAST | (len(self._multicasts) - 1) << _MULTICAST_SPAN_BITS
 
-    def multicast(self, address: int) -> tuple[list[Storage], int] | None:
+    def multicast(self, address: int) -> MulticastTarget | None:
         """Return what a multicast address stands for: storages, and the offset in each of them.
 
         None for other addresses, and where one of the storages is gone.
@@ -114,7 +136,7 @@ class AddressSpace:
         alive = [
             storage for storage in storages if storage is not None and offset < storage.size_bytes
         ]
-        return (alive, offset) if len(alive) == len(storages) else None
+        return MulticastTarget(alive, offset) if len(alive) == len(storages) else None
 
 
 class DeviceMemory:
@@ -133,8 +155,8 @@ class DeviceMemory:
         self.peak_bytes = 0
         self.space = space
         start = (device_index + 1) * DEVICE_SPAN_BYTES
-        self._gaps: list[tuple[int, int]] = [(start, start + DEVICE_SPAN_BYTES)]  # By address.
-        self._live: dict[int, tuple[int, CallSite | None, int | None]] = {}
+        self._gaps = [_Gap(start, start + DEVICE_SPAN_BYTES)]  # By address.
+        self._live: dict[int, _Block] = {}
 
     def allocate(self, size_bytes: int) -> int:
         """Return the address of a new block.
@@ -153,38 +175,38 @@ class DeviceMemory:
         if end - start == block_bytes:
             del self._gaps[index]
         else:
-            self._gaps[index] = (start + block_bytes, end)
+            self._gaps[index] = _Gap(start + block_bytes, end)
         self.used_bytes += block_bytes
         self.peak_bytes = max(self.peak_bytes, self.used_bytes)
         program = current_program()
         rank = None if program is None else program.rank
-        self._live[start] = (block_bytes, user_site(), rank)
+        self._live[start] = _Block(block_bytes, user_site(), rank)
         return start
 
     def free(self, address: int) -> None:
         """Give a block back; it joins the gaps beside it."""
-        block_bytes, _, _ = self._live.pop(address)
+        block_bytes = self._live.pop(address).size_bytes
         self.used_bytes -= block_bytes
         self.space.remove(address)
         start, end = address, address + block_bytes
         index = bisect_right(self._gaps, (start, end))
-        if index < len(self._gaps) and self._gaps[index][0] == end:
-            end = self._gaps.pop(index)[1]
-        if index and self._gaps[index - 1][1] == start:
+        if index < len(self._gaps) and self._gaps[index].start == end:
+            end = self._gaps.pop(index).end
+        if index and self._gaps[index - 1].end == start:
             index -= 1
-            start = self._gaps.pop(index)[0]
-        self._gaps.insert(index, (start, end))
+            start = self._gaps.pop(index).start
+        self._gaps.insert(index, _Gap(start, end))
 
     def site(self, address: int) -> CallSite | None:
         """Return where a block was allocated."""
-        return self._live[address][1]
+        return self._live[address].site
 
     def owner(self, address: int) -> int | None:
         """Return the rank that allocated a block; None is the main program."""
-        return self._live[address][2]
+        return self._live[address].rank
 
     def _out_of_memory(self, size_bytes: int) -> OutOfMemoryError:
-        largest = sorted(self._live.values(), key=lambda block: -block[0])[:_NUM_LARGEST]
+        largest = sorted(self._live.values(), key=lambda block: -block.size_bytes)[:_NUM_LARGEST]
         lines = [(size, "?" if site is None else str(site.line())) for size, site, _ in largest]
         sizes = (size_bytes, self.total_bytes - self.used_bytes, self.total_bytes)
         return OutOfMemoryError(self.device_index, sizes, lines)

@@ -86,6 +86,22 @@ class _Access(NamedTuple):
     signals: Clock | None = None  # A write of integers: what whoever sees it is ordered behind.
 
 
+class _Accessor(NamedTuple):
+    """What accesses memory, in the words of reports."""
+
+    name: str
+    stream: str
+    site: CallSite | None
+
+
+class _Step(NamedTuple):
+    """An access in the order of its agent."""
+
+    agent: Agent
+    number: int
+    is_write: bool
+
+
 class Agent:
     """Something that does one thing after another: a stream, or a program's host.
 
@@ -139,12 +155,12 @@ class RaceChecker:
         step = agent.step()
         operation.clock = dict(agent.clock)
         if operation.touched is not None:
-            where = (operation.name, stream.name, operation.issued_at)
+            accessor = _Accessor(operation.name, stream.name, operation.issued_at)
             views = list(_views(operation.touched))
             waits = operation.touched.waits_for_flags
             looked_at = {storage for storage, _, _ in views} if waits else None
             for storage, view, is_write in views:
-                self._check(storage, view, (agent, step, is_write), where, looked_at)
+                self._check(storage, view, _Step(agent, step, is_write), accessor, looked_at)
 
     def stream_waits(self, stream: Stream, clock: Clock | None) -> None:
         """Order what a stream does from now on behind an operation (an event, a Work)."""
@@ -172,8 +188,8 @@ class RaceChecker:
         """
         agent, host = self._of_stream(stream), self._host()
         join(agent.clock, host.clock)
-        where = ("host read", stream.name, user_site())
-        self._check(buffer.storage, buffer.array, (agent, agent.step(), False), where)
+        accessor = _Accessor("host read", stream.name, user_site())
+        self._check(buffer.storage, buffer.array, _Step(agent, agent.step(), False), accessor)
         join(host.clock, agent.clock)
 
     def _of_stream(self, stream: Stream) -> Agent:
@@ -198,8 +214,8 @@ class RaceChecker:
         self,
         storage: Storage,
         view: Array,
-        step: tuple[Agent, int, bool],
-        where: tuple[str, str, CallSite | None],
+        step: _Step,
+        accessor: _Accessor,
         looked_at: set[Storage] | None = None,
     ) -> None:
         """Compare an access with those before it; `looked_at` is where a waiting kernel may look.
@@ -212,7 +228,9 @@ class RaceChecker:
         low, high = byte_bounds(view)
         signals = dict(agent.clock) if is_write and view.dtype.kind in "iu" else None
         waits = looked_at is not None
-        access = _Access(program, agent.number, number, low, high, is_write, *where, waits, signals)
+        access = _Access(
+            program, agent.number, number, low, high, is_write, *accessor, waits, signals
+        )
         history = self._history.setdefault(storage, [])
         kept = []
         for other in history:

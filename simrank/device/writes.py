@@ -51,7 +51,7 @@ class PendingWrites:
         write = _Write(operation, low, high)
         if writes:
             last = writes[-1]
-            if last[0].stream is operation.stream and low <= last[1] and last[2] <= high:
+            if last.operation.stream is operation.stream and low <= last.low and last.high <= high:
                 writes[-1] = write
                 return
             if len(writes) >= self._prune_at:

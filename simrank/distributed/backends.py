@@ -11,7 +11,7 @@ Source:
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from simrank.distributed.reduce_op import PremulSum, ReduceOp
 from simrank.errors import UnsupportedError
@@ -47,7 +47,17 @@ class Backend(str):
     UNDEFINED = UNDEFINED
 
 
-def parse_backend(backend: str | None) -> tuple[str, Mapping[str, str]]:
+class Backends(NamedTuple):
+    """The name that `get_backend` shows, and the backend per kind of device."""
+
+    name: str
+    by_device: Mapping[str, str]
+
+
+NCCL_ONLY = Backends(NCCL, {"cuda": NCCL})
+
+
+def parse_backend(backend: str | None) -> Backends:
     """Return the name that `get_backend` shows, and the backend per kind of device.
 
     Raises:
@@ -56,7 +66,7 @@ def parse_backend(backend: str | None) -> tuple[str, Mapping[str, str]]:
     """
     name = (backend or UNDEFINED).lower()
     if name in _MAPS:
-        return name, _MAPS[name]
+        return Backends(name, _MAPS[name])
     if ":" not in name:
         raise _unsupported(name)
     by_device: dict[str, str] = {}
@@ -73,7 +83,7 @@ def parse_backend(backend: str | None) -> tuple[str, Mapping[str, str]]:
         if device not in _BOTH or chosen not in _MAPS or device not in _MAPS[chosen]:
             raise _unsupported(name)
         by_device[device] = _MAPS[chosen][device]
-    return name, by_device
+    return Backends(name, by_device)
 
 
 def _unsupported(name: str) -> UnsupportedError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -100,6 +100,13 @@ class Splits:
         self.known = np.zeros(size, dtype=bool)
 
 
+class _Split(NamedTuple):
+    """How many elements a member sends to another one, or expects from it."""
+
+    group_rank: int
+    num_elements: int
+
+
 class Call:
     """The calls of all ranks of a group under one sequence number.
 
@@ -190,24 +197,26 @@ class Call:
             wrong = np.flatnonzero(known & (ours != theirs))
             if len(wrong):
                 other = int(wrong[0])
-                own, peer = (group_rank, int(ours[other])), (other, int(theirs[other]))
+                own, peer = _Split(group_rank, int(ours[other])), _Split(other, int(theirs[other]))
                 raise self._split_mismatch(*((own, peer) if we_send else (peer, own)), site)
         sends[group_rank], receives[group_rank], known[group_rank] = send, receive, True
 
     def _split_mismatch(
-        self, sender: tuple[int, int], receiver: tuple[int, int], site: CallSite | None
+        self, sender: _Split, receiver: _Split, site: CallSite | None
     ) -> CollectiveMismatchError:
-        """Build the error for a pair given as (group rank, elements), one of which calls now."""
+        """Build the error for two members that expect differently, one of which calls now."""
         ranks, calls = self.group.ranks, []
         for (rank, count), verb, peer in (
-            (sender, "sends {} elements to rank {}", receiver[0]),
-            (receiver, "expects {} elements from rank {}", sender[0]),
+            (sender, "sends {} elements to rank {}", receiver.group_rank),
+            (receiver, "expects {} elements from rank {}", sender.group_rank),
         ):
             operation = self._operations[rank]
             where = site if operation is None else operation.issued_at
             columns = {**_columns(self.signature), "splits": verb.format(count, ranks[peer])}
             calls.append(MadeCall(ranks[rank], columns, where))
-        return mismatch(self.group, self.seq, calls, self._not_called(sender[0], receiver[0]))
+        return mismatch(
+            self.group, self.seq, calls, self._not_called(sender.group_rank, receiver.group_rank)
+        )
 
     @property
     def count(self) -> int:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from simrank.device import Buffer, Tensor, current_stream
 from simrank.distributed.backends import GLOO, check_dtype
 from simrank.distributed.call import CollectiveOperation, enter
-from simrank.distributed.coalescing import IllegalWork
+from simrank.distributed.coalescing import Held, IllegalWork
 from simrank.distributed.group import membership
 from simrank.distributed.membership import member_group
 from simrank.distributed.request import Request, staging
@@ -310,7 +310,7 @@ def hold(call: str, caller: Caller, request: Request, *, async_op: bool) -> Work
     manager = managers.get(caller.group) if managers else None
     if manager is None or call not in COALESCED:
         return issue(caller, request, async_op=async_op)
-    manager.held.append((call, caller, request))
+    manager.held.append(Held(call, caller, request))
     return IllegalWork() if async_op else None
 
 

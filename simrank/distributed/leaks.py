@@ -41,7 +41,11 @@ class Leaks:
 
     def forget(self, rank: int) -> None:
         """Forget what a rank has not waited for: it died, and had no chance to."""
-        self._counts = {key: count for key, count in self._counts.items() if key[2] != rank}
+        self._counts = {
+            (what, site, starter): count
+            for (what, site, starter), count in self._counts.items()
+            if starter != rank
+        }
 
     def clear(self) -> None:
         """Forget everything: the ranks were aborted, and had no chance to wait."""

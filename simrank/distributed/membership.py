@@ -5,8 +5,8 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from simrank.distributed.backends import Backend, check_timeout, parse_backend
-from simrank.distributed.group import ProcessGroup, World, membership
+from simrank.distributed.backends import Backend, Backends, check_timeout, parse_backend
+from simrank.distributed.group import Maker, ProcessGroup, World, membership
 from simrank.engine import user_site
 from simrank.ranks import Program, current_program, require_rank
 
@@ -228,14 +228,14 @@ def new_group(
     if use_local_synchronization and ranks is not None and rank not in ranks:
         return None
     members = _members(ranks, default.size(), sort_ranks=sort_ranks)
-    parsed = (default.backend, default.backends) if not backend else parse_backend(backend)
+    parsed = parse_backend(backend) if backend else Backends(default.backend, default.backends)
     key: tuple[Any, ...] = (state.generation, tuple(members))
     name = group_desc or f"group of {list(members)}"
     if not use_local_synchronization:
         state.num_groups += 1
         key = (state.generation, state.num_groups)
         name = group_desc or f"group_{state.num_groups}"
-    made = world_of(program).group(key, name, members, parsed, (rank, user_site()))
+    made = world_of(program).group(key, name, members, parsed, Maker(rank, user_site()))
     if made.group_rank(rank) < 0:
         return NON_GROUP_MEMBER
     state.made.append(made)

@@ -328,8 +328,8 @@ class Mailboxes:
         route = end.route
         if route.src is None:
             queues = [
-                self._waiting[key] for key in self._waiting
-                if key[1] and (key[0].dst, key[0].tag) == (route.dst, route.tag)
+                queue for (sent, is_send), queue in self._waiting.items()
+                if is_send and (sent.dst, sent.tag) == (route.dst, route.tag)
             ]  # fmt: skip
         else:
             queues = [self._waiting.get((route, not end.is_send), deque())]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from simrank.distributed.group import ProcessGroup, membership
+from simrank.distributed.backends import Backends
+from simrank.distributed.group import Maker, ProcessGroup, membership
 from simrank.distributed.membership import (
     Group,
     get_process_group_ranks,
@@ -134,8 +135,8 @@ def split_group(
             members = tuple(int(parent.ranks[group_rank]) for group_rank in sorted(group_ranks))
             name = group_desc or f"{parent.name}:split:{number}"
             key = (state.generation, parent, number, members)
-            parsed = (parent.backend, parent.backends)
-            made = world_of(program).group(key, name, members, parsed, (rank, user_site()))
+            parsed = Backends(parent.backend, parent.backends)
+            made = world_of(program).group(key, name, members, parsed, Maker(rank, user_site()))
             state.made.append(made)
             return made
     return None
