@@ -269,7 +269,7 @@ class Context(TorchNames):
 
         return self.engine.start_task(run, name, program.rank)
 
-    def launch(self, kernel: Any, grid: Any, *args: Any, **kwargs: Any) -> TritonOperation:  # noqa: ANN401
+    def launch(self, kernel: Any, grid: object, *args: object, **kwargs: object) -> TritonOperation:  # noqa: ANN401
         """Launch a Triton kernel on the running program's current stream: `kernel[grid](...)`.
 
         Args:

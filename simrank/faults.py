@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import signal
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
@@ -28,7 +28,7 @@ from simrank.multiprocessing.processes import end_by_signal
 from simrank.ranks import require_rank
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator
 
     import numpy.typing as npt
 
@@ -61,6 +61,16 @@ class _Levels(NamedTuple):
     far: CostModel | None
 
 
+class DevicesByIndex(Protocol):
+    """The devices of a cluster, each made when it is first used."""
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+
+    def __getitem__(self, index: int) -> Device:
+        """Return a device."""
+
+
 class Faults:
     """The faults of one Context, and what has become of them.
 
@@ -81,7 +91,7 @@ class Faults:
         engine: Engine,
         network: Network,
         comm_library: CollectiveLibrary,
-        devices: Sequence[Device] | Any,  # noqa: ANN401 - made at first use
+        devices: DevicesByIndex,
     ) -> None:
         self._engine = engine
         self._network = network

@@ -11,7 +11,7 @@ Source:
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from simrank.distributed.reduce_op import PremulSum, ReduceOp
 from simrank.errors import UnsupportedError
@@ -96,7 +96,7 @@ def default_timeout(name: str) -> timedelta:
     return _NCCL_TIMEOUT if name in (NCCL, "simrank") else _TIMEOUT
 
 
-def check_timeout(timeout: Any) -> None:  # noqa: ANN401 - whatever the user gave
+def check_timeout(timeout: object) -> None:
     """Raise TypeError unless it is None or a timedelta."""
     if timeout is not None and not isinstance(timeout, timedelta):
         raise TypeError(

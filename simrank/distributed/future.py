@@ -27,7 +27,7 @@ class Future:
     def __init__(self) -> None:
         self._program = require_program("a Future")
         self._ready = Handle()
-        self._value: Any = None
+        self._value: object = None
         self._error: BaseException | None = None
         self._operation: Operation | None = None
         self._note_wait: Callable[[], None] | None = None
@@ -86,7 +86,7 @@ class Future:
             raise RuntimeError("Future.value() was called before the future is done")
         return self.wait()
 
-    def set_result(self, result: Any) -> None:  # noqa: ANN401 - the value
+    def set_result(self, result: object) -> None:
         """Give the value.
 
         Raises:

@@ -51,10 +51,10 @@ def init_process_group(
     timeout: timedelta | None = None,
     world_size: int = -1,
     rank: int = -1,
-    store: Any = None,  # noqa: ANN401 - nothing to set up
+    store: object = None,
     group_name: str = "",
-    pg_options: Any = None,  # noqa: ANN401
-    device_id: Any = None,  # noqa: ANN401
+    pg_options: object = None,
+    device_id: object = None,
 ) -> None:
     """Join the default group of the ranks of this spawn; no rank waits for another.
 
@@ -201,10 +201,10 @@ def new_group(
     ranks: Sequence[int] | None = None,
     timeout: timedelta | None = None,
     backend: str | None = None,
-    pg_options: Any = None,  # noqa: ANN401 - torch's signature
+    pg_options: object = None,
     use_local_synchronization: bool = False,
     group_desc: str | None = None,
-    device_id: Any = None,  # noqa: ANN401
+    device_id: object = None,
     sort_ranks: bool = True,
 ) -> ProcessGroup | int | None:
     """Make a group of some ranks; every rank must call it, in the same order, members or not.

@@ -7,7 +7,7 @@ group's stream, so that two ranks may exchange in it. Those of gloo run beside t
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple, overload
+from typing import TYPE_CHECKING, NamedTuple, overload
 
 from simrank.device import current_stream
 from simrank.device.current import new_stream
@@ -184,7 +184,7 @@ def batch_isend_irecv(p2p_op_list: list[P2POp]) -> list[Work]:
 @contextmanager
 def _coalescing_manager(
     group: ProcessGroup | None = None,
-    device: Any = None,  # noqa: ANN401 - torch's signature
+    device: object = None,
     async_ops: bool = False,
 ) -> Iterator[CoalescingManager]:
     """Hold back collectives of one kind, or messages, and issue them as one call at the end.

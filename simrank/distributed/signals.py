@@ -7,7 +7,7 @@ a signal waits until the one before was taken.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from simrank.device import Stream
     from simrank.device.memory import Storage
-    from simrank.engine import CallSite
+    from simrank.engine import CallSite, Wakeup
 
 _FLAG = np.dtype(np.uint32)
 
@@ -76,7 +76,7 @@ class SignalOperation(Operation):
         self._peers = peers
         self._timeout_ms = timeout_ms
         self._open: set[tuple[str, int]] = set()
-        self._limit: Any = None
+        self._limit: Wakeup | None = None
         # For the deadlock report: only a barrier is a call that every member makes.
         self.is_collective: bool | None = True if all(peers) else None
 
@@ -142,7 +142,7 @@ class SignalOperation(Operation):
             return False  # Dropped or failed meanwhile.
         engine = self.stream.device.engine
         watchers = watchers_of(self.stream.device.memory.space)
-        flags: Any = pad.array(_FLAG)
+        flags = pad.array(_FLAG)
         low, high = index * _FLAG.itemsize, (index + 1) * _FLAG.itemsize
         if flags[index] != change[0]:
             watch = Watch([Poll(pad, low, high, watchers.version(pad))])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from simrank.distributed.backends import Backends
 from simrank.distributed.group import Maker, ProcessGroup, membership
@@ -29,7 +29,7 @@ def new_subgroups(
     group: Group = None,
     timeout: timedelta | None = None,
     backend: str | None = None,
-    pg_options: Any = None,  # noqa: ANN401 - torch's signature
+    pg_options: object = None,
     group_desc: str | None = None,
 ) -> Subgroups:
     """Cut a group into runs of `group_size` ranks (default: the devices of a node).
@@ -63,7 +63,7 @@ def new_subgroups_by_enumeration(
     ranks_per_subgroup_list: Sequence[Sequence[int]],
     timeout: timedelta | None = None,
     backend: str | None = None,
-    pg_options: Any = None,  # noqa: ANN401 - torch's signature
+    pg_options: object = None,
     group_desc: str | None = None,
 ) -> Subgroups:
     """Make a group of each list of ranks; no rank may be in two.
@@ -97,7 +97,7 @@ def split_group(
     parent_pg: ProcessGroup | None = None,
     split_ranks: Sequence[Sequence[int]] | None = None,
     timeout: timedelta | None = None,
-    pg_options: Any = None,  # noqa: ANN401 - torch's signature
+    pg_options: object = None,
     group_desc: str | None = None,
     backend: str | None = None,
 ) -> ProcessGroup | None:

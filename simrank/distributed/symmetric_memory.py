@@ -10,7 +10,7 @@ Source:
 from __future__ import annotations
 
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -69,7 +69,7 @@ def _state(program: Program) -> _State:
 # ---- allocation ----
 
 
-def empty(*size: Any, dtype: Any = None, device: Any = None) -> Tensor:  # noqa: ANN401 - as torch
+def empty(*size: object, dtype: object = None, device: object = None) -> Tensor:
     """Return a tensor of garbage that `rendezvous` takes; it has a signal pad of zeros.
 
     Args:
@@ -144,7 +144,7 @@ def set_backend(name: str) -> None:
         raise UnsupportedError(text)
 
 
-def get_backend(device: Any = None) -> str:  # noqa: ANN401 - as torch
+def get_backend(device: object = None) -> str:
     """Return "CUDA"."""
     del device
     return "CUDA"
@@ -295,7 +295,7 @@ class SymmetricMemory:
         self,
         rank: int,
         sizes: Sequence[int],
-        dtype: Any,  # noqa: ANN401 - whatever names one
+        dtype: object,
         storage_offset: int = 0,
     ) -> Tensor:
         """Return a member's buffer, or a part of it, as a tensor.
@@ -319,7 +319,7 @@ class SymmetricMemory:
         self,
         peer: int,
         sizes: Sequence[int],
-        dtype: Any,  # noqa: ANN401 - whatever names one
+        dtype: object,
     ) -> Tensor:
         """Return of a member's buffer the part at which this rank's tensor lies in its own."""
         offset = self.offset // as_dtype(dtype).itemsize
@@ -329,7 +329,7 @@ class SymmetricMemory:
         self,
         rank: int,
         sizes: Sequence[int] = (),
-        dtype: Any = None,  # noqa: ANN401 - whatever names one
+        dtype: object = None,
         storage_offset: int = 0,
     ) -> Tensor:
         """Return a member's signal pad, or a part of it; default: what is left, as int32.
@@ -403,7 +403,7 @@ def _alive(buffer: Storage | None, peer: int) -> Storage:
 def _part(
     storage: Storage,
     sizes: Sequence[int],
-    dtype: Any,  # noqa: ANN401 - whatever names one
+    dtype: object,
     offset: int,
     call: str,
 ) -> Tensor:

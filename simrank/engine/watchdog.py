@@ -109,7 +109,7 @@ class Watchdog:
     def on_host(self, task: Task, name: str, start_ps: int, end_ps: int) -> None:
         """Do nothing."""
 
-    def on_operation(self, operation: Any) -> None:  # noqa: ANN401 - as the protocol
+    def on_operation(self, operation: object) -> None:
         """Do nothing."""
 
     def on_transfer(self, name: str, links: tuple[int, ...], start_ps: int, end_ps: int) -> None:

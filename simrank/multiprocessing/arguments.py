@@ -100,7 +100,7 @@ class _Pickler(pickle.Pickler):
         super().__init__(file, _PROTOCOL)
         self._table = table
 
-    def reducer_override(self, value: Any) -> Any:  # noqa: ANN401 - anything
+    def reducer_override(self, value: object) -> Any:  # noqa: ANN401 - anything
         """Return the parts of an object, or its index in the table."""
         if value is _entry:
             return NotImplemented
@@ -111,7 +111,7 @@ class _Pickler(pickle.Pickler):
         # Text is the name of a global, and a copy of that is the thing itself.
         return self.refer(value) if isinstance(parts, str) else parts
 
-    def refer(self, value: Any) -> tuple[Any, ...]:  # noqa: ANN401 - anything
+    def refer(self, value: object) -> tuple[Any, ...]:
         """Return what stands for an object in the pickle: its index in the table."""
         self._table.append(value)
         return _entry, (len(self._table) - 1,)
@@ -123,7 +123,7 @@ class _LenientPickler(_Pickler):
     Plain containers are copied whatever is in them.
     """
 
-    def reducer_override(self, value: Any) -> Any:  # noqa: ANN401 - anything
+    def reducer_override(self, value: object) -> Any:  # noqa: ANN401 - anything
         """Return the parts of an object, or its index in the table."""
         if value is _entry:
             return NotImplemented
@@ -137,7 +137,7 @@ class _LenientPickler(_Pickler):
 class _StrictPickler(pickle.Pickler):
     """Raises where a real spawn would; what its processes could share passes."""
 
-    def reducer_override(self, value: Any) -> Any:  # noqa: ANN401 - anything
+    def reducer_override(self, value: object) -> Any:  # noqa: ANN401 - anything
         """Return a stand-in for what is shared, and leave the rest to pickle."""
         kind = type(value)
         if kind.__module__ in _THREADS_ONLY:  # The lock in a queue may be one of `ranks.locks`.
@@ -163,7 +163,7 @@ class _Unpickler(pickle.Unpickler):
         return super().find_class(module, name)
 
 
-def _pickled(given: Any) -> tuple[bytes, list[Any]]:  # noqa: ANN401 - anything
+def _pickled(given: object) -> tuple[bytes, list[Any]]:
     """Return a pickle, and the table of what it refers to."""
     file, table = io.BytesIO(), list[Any]()
     try:

@@ -108,7 +108,7 @@ def _poll_if(original: Callable[..., bool], answer: bool) -> Callable[..., bool]
     what = f"{original.__qualname__}()"
 
     @functools.wraps(original)
-    def ask(self: Any) -> bool:  # noqa: ANN401 - an event or a queue
+    def ask(self: object) -> bool:
         result = original(self)
         if result is answer:
             task = running_task()
@@ -125,7 +125,7 @@ def _poll_on_failure(original: Callable[..., Any]) -> Callable[..., Any]:
     what = f"{original.__qualname__}()"
 
     @functools.wraps(original)
-    def attempt(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - the original's
+    def attempt(self: object, *args: object, **kwargs: object) -> Any:  # noqa: ANN401 - the original's
         try:
             return original(self, *args, **kwargs)
         except (queue.Empty, queue.Full):
@@ -155,7 +155,7 @@ def _refuse(original: Callable[..., Any], module: str) -> Callable[..., Any]:
     name = f"{module}.{original.__qualname__}".replace(".__init__", "")
 
     @functools.wraps(original)
-    def refuse(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - the original's
+    def refuse(*args: object, **kwargs: object) -> Any:  # noqa: ANN401 - the original's
         if running_task() is not None:
             raise UnsupportedError(
                 f"{name} inside a simulated rank: it would wait for real threads or processes\n"

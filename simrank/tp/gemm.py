@@ -59,7 +59,7 @@ def matmul_kernel(
 class ContextOfKernels(Protocol):
     """What this module needs of a Context."""
 
-    def launch(self, kernel: Any, grid: Any, *args: Any, **kwargs: Any) -> object:
+    def launch(self, kernel: object, grid: object, *args: object, **kwargs: object) -> object:
         """Launch a Triton kernel on the current stream."""
 
 

@@ -252,7 +252,7 @@ def operand(value: Any, like: Tensor) -> tuple[Any, DType, tuple[Tensor, ...]]: 
 def binary(
     name: str,
     tensor: Tensor,
-    other: Any,  # noqa: ANN401 - a tensor or a number
+    other: object,
     *,
     swap: bool = False,
     alpha: float = 1,
@@ -285,7 +285,7 @@ def binary(
     return result
 
 
-def _refuse(name: str, dtype: DType, tensor: Tensor, other: Any) -> None:  # noqa: ANN401
+def _refuse(name: str, dtype: DType, tensor: Tensor, other: object) -> None:
     """Raise torch's error where a function is not defined for its operands."""
     kind = as_dtype(type(other)).kind if not hasattr(other, "dtype") else as_dtype(other.dtype).kind
     problem = wrong_kind(name, dtype.name, (tensor.dtype.kind, kind))
@@ -295,7 +295,7 @@ def _refuse(name: str, dtype: DType, tensor: Tensor, other: Any) -> None:  # noq
         raise RuntimeError("Integers to negative integer powers are not allowed.")
 
 
-def binary_(name: str, tensor: Tensor, other: Any, alpha: float = 1) -> Tensor:  # noqa: ANN401
+def binary_(name: str, tensor: Tensor, other: object, alpha: float = 1) -> Tensor:
     """Compute `tensor op= other` in place.
 
     Raises:

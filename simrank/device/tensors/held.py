@@ -80,7 +80,7 @@ def _tensors_in(value: object, seen: set[int]) -> Iterator[Tensor]:
         level = following
 
 
-def _parts(value: Any) -> list[Any]:  # noqa: ANN401 - anything
+def _parts(value: object) -> list[Any]:
     """Return what a container or an object of the program's own holds."""
     if isinstance(value, dict):
         return list(value.values())

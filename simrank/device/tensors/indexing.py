@@ -42,7 +42,7 @@ def _parts(tensor: Tensor, index: Any) -> list[Any]:  # noqa: ANN401 - whatever 
     return parts + fill
 
 
-def basic(tensor: Tensor, index: Any) -> tuple[Tensor, list[Any]]:  # noqa: ANN401
+def basic(tensor: Tensor, index: object) -> tuple[Tensor, list[Any]]:
     """Apply ints, slices and None; return that view, and per dim of it an index tensor or None.
 
     As torch does, and unlike numpy, ints are applied before index tensors are.
@@ -82,7 +82,7 @@ def basic(tensor: Tensor, index: Any) -> tuple[Tensor, list[Any]]:  # noqa: ANN4
     return like(tensor, view), advanced
 
 
-def _is_mask(part: Any) -> bool:  # noqa: ANN401 - an index
+def _is_mask(part: object) -> bool:
     return getattr(part, "dtype", None) in (bool_, np.bool_)
 
 
@@ -114,7 +114,7 @@ def _as_index(part: Any) -> tuple[Any, tuple[Tensor, ...]]:  # noqa: ANN401 - a 
     return part.array, (part,)
 
 
-def take(tensor: Tensor, index: Any) -> Tensor:  # noqa: ANN401 - whatever torch takes
+def take(tensor: Tensor, index: object) -> Tensor:
     """Return `tensor[index]`: a view for ints and slices, else a copy.
 
     A mask is read on the host, as its count is the result's shape; index tensors are not.
@@ -173,7 +173,7 @@ def _taken_shape(shape: tuple[int, ...], arrays: list[Any]) -> tuple[int, ...]:
     return (*before, *inner, *(size for position, size in rest if position > positions[0]))
 
 
-def put(tensor: Tensor, index: Any, value: Any) -> None:  # noqa: ANN401 - whatever torch takes
+def put(tensor: Tensor, index: object, value: Any) -> None:  # noqa: ANN401 - whatever torch takes
     """Write `tensor[index] = value` in stream order; no barrier, also with a mask.
 
     Raises:
@@ -248,7 +248,7 @@ def masked_select(tensor: Tensor, mask: Tensor) -> Tensor:
     return take(tensor.expand(shape), mask.expand(shape))
 
 
-def where(condition: Tensor, tensor: Any = None, other: Any = None) -> Any:  # noqa: ANN401
+def where(condition: Tensor, tensor: object = None, other: object = None) -> Any:  # noqa: ANN401
     """Return elements of `tensor` where the condition holds, else of `other`.
 
     With the condition alone: `nonzero(as_tuple=True)`, a barrier.
@@ -276,7 +276,7 @@ def _joint_type(first: Any, second: Any, like_tensor: Tensor) -> DType:  # noqa:
     return promote(as_dtype(type(first)), as_dtype(type(second)))
 
 
-def masked_fill_(tensor: Tensor, mask: Tensor, value: Any) -> Tensor:  # noqa: ANN401
+def masked_fill_(tensor: Tensor, mask: Tensor, value: object) -> Tensor:
     """Set the elements where a mask is true, in stream order."""
     if mask.dtype is not bool_:
         raise RuntimeError(
@@ -294,7 +294,7 @@ def masked_fill_(tensor: Tensor, mask: Tensor, value: Any) -> Tensor:  # noqa: A
     return tensor
 
 
-def masked_fill(tensor: Tensor, mask: Tensor, value: Any) -> Tensor:  # noqa: ANN401
+def masked_fill(tensor: Tensor, mask: Tensor, value: object) -> Tensor:
     """Return a copy with the elements set where a mask is true."""
     shape = broadcast(tensor.shape, mask.shape)
     return masked_fill_(tensor.expand(shape).clone(), mask, value)
@@ -334,7 +334,7 @@ def _region(tensor: Tensor, axis: int, index: Tensor) -> tuple[slice, ...]:
 
 
 def _scatter(name: str, *, adds: bool) -> Any:  # noqa: ANN401 - a method
-    def method(tensor: Tensor, dim: int, index: Tensor, src: Any) -> Tensor:  # noqa: ANN401
+    def method(tensor: Tensor, dim: int, index: Tensor, src: object) -> Tensor:
         axis = wrap_dim(dim, tensor.ndim)
         region = _region(tensor, axis, index)
         values, extra = _value(src, tensor)

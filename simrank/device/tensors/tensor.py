@@ -43,7 +43,7 @@ def host_read(method: _M) -> _M:
     _registered.append(method.__name__)
 
     @wraps(method)
-    def barrier(self: Tensor, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - the method's
+    def barrier(self: Tensor, *args: object, **kwargs: object) -> Any:  # noqa: ANN401 - the method's
         self.wait_values()
         return method(self, *args, **kwargs)
 
@@ -187,11 +187,11 @@ class Tensor(TensorMethods):
     def _like(self, view: Array) -> Tensor:
         return arithmetic.Tensor_like(self, view)
 
-    def __getitem__(self, index: Any) -> Tensor:  # noqa: ANN401 - whatever torch takes
+    def __getitem__(self, index: object) -> Tensor:
         """Return `self[index]`: a view, a deferred copy, or with a mask a barrier on the mask."""
         return indexing.take(self, index)
 
-    def __setitem__(self, index: Any, value: Tensor | Scalar) -> None:  # noqa: ANN401
+    def __setitem__(self, index: object, value: Tensor | Scalar) -> None:
         """Write `self[index]`, in stream order; no barrier."""
         indexing.put(self, index, value)
 
@@ -234,9 +234,9 @@ class Tensor(TensorMethods):
 
     def to(
         self,
-        *target: Any,  # noqa: ANN401 - torch's spellings
-        device: Any = None,  # noqa: ANN401
-        dtype: Any = None,  # noqa: ANN401
+        *target: object,
+        device: object = None,
+        dtype: object = None,
         non_blocking: bool = False,
         copy: bool = False,
     ) -> Tensor:
@@ -266,11 +266,11 @@ class Tensor(TensorMethods):
         """Return a copy on the host, once what writes this tensor has ended."""
         return self.to("cpu")
 
-    def cuda(self, device: Any = None, non_blocking: bool = False) -> Tensor:  # noqa: ANN401
+    def cuda(self, device: object = None, non_blocking: bool = False) -> Tensor:
         """Return it on a device (default: the current one)."""
         return self.to("cuda" if device is None else device, non_blocking=non_blocking)
 
-    def type(self, dtype: Any = None) -> Any:  # noqa: ANN401 - a name or a tensor
+    def type(self, dtype: object = None) -> Any:  # noqa: ANN401 - a name or a tensor
         """Return it with another dtype; without one, torch's name of its type."""
         if dtype is not None:
             return self.to(dtype=as_dtype(dtype))
@@ -282,7 +282,7 @@ class Tensor(TensorMethods):
 
     # ---- new tensors beside this one ----
 
-    def new_empty(self, *size: Any, dtype: Any = None, device: Any = None) -> Tensor:  # noqa: ANN401
+    def new_empty(self, *size: object, dtype: object = None, device: object = None) -> Tensor:
         """Return a tensor of garbage of the same dtype and device, unless told otherwise."""
         kind = self.dtype if dtype is None else as_dtype(dtype)
         cuda_device = self.cuda_device if device is None else arithmetic.parse_device(device)
@@ -293,21 +293,21 @@ class Tensor(TensorMethods):
         size: Sequence[int],
         fill_value: Scalar,
         *,
-        dtype: Any = None,  # noqa: ANN401
-        device: Any = None,  # noqa: ANN401
+        dtype: object = None,
+        device: object = None,
     ) -> Tensor:
         """Return a tensor full of a value; see `new_empty`."""
         return self.new_empty(size, dtype=dtype, device=device).fill_(fill_value)
 
-    def new_zeros(self, *size: Any, dtype: Any = None, device: Any = None) -> Tensor:  # noqa: ANN401
+    def new_zeros(self, *size: object, dtype: object = None, device: object = None) -> Tensor:
         """Return a tensor of zeros; see `new_empty`."""
         return self.new_full(as_shape(size), 0, dtype=dtype, device=device)
 
-    def new_ones(self, *size: Any, dtype: Any = None, device: Any = None) -> Tensor:  # noqa: ANN401
+    def new_ones(self, *size: object, dtype: object = None, device: object = None) -> Tensor:
         """Return a tensor of ones; see `new_empty`."""
         return self.new_full(as_shape(size), 1, dtype=dtype, device=device)
 
-    def new_tensor(self, data: Any, *, dtype: Any = None, device: Any = None) -> Tensor:  # noqa: ANN401
+    def new_tensor(self, data: object, *, dtype: object = None, device: object = None) -> Tensor:
         """Return a tensor with these values; see `new_empty`."""
         target = self.device if device is None else device
         return with_values(as_values(data, dtype or self.dtype), parse_device(target))
