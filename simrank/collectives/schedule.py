@@ -146,8 +146,15 @@ class ChunkTable:
         return type(self)(self.start + np.minimum(first, self.size), size)
 
 
-Tables: TypeAlias = tuple[ChunkTable, ChunkTable, ChunkTable]
 NO_CHUNKS = ChunkTable.from_sizes([])
+
+
+class Tables(NamedTuple):
+    """Chunk tables in the order of `Buffer`."""
+
+    input: ChunkTable
+    output: ChunkTable
+    scratch: ChunkTable = NO_CHUNKS
 
 
 @dataclass(frozen=True, eq=False)
@@ -201,7 +208,7 @@ class Schedule:
     @property
     def tables(self) -> Tables:
         """Chunk tables in the order of `Buffer`."""
-        return (self.input, self.output, self.scratch)
+        return Tables(self.input, self.output, self.scratch)
 
     @property
     def max_chunk(self) -> int:
@@ -226,7 +233,7 @@ class Schedule:
 
 def cut_tables(schedule: Schedule, first: int, limit: int) -> Tables:
     """Return the tables of a schedule cut to elements `[first, first + limit)` of every chunk."""
-    return (
+    return Tables(
         schedule.input.cut(first, limit),
         schedule.output.cut(first, limit),
         schedule.scratch.cut(first, limit, packed=True),

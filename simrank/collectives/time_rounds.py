@@ -187,7 +187,7 @@ class TimePlayer:
         return step_elements(tables, steps) * self._itemsize
 
     def _longest(self, tables: Tables) -> int:
-        return max(tables[0].max_size, tables[1].max_size)
+        return max(tables.input.max_size, tables.output.max_size)
 
     def _lane(self, steps: Round, step_bytes: IntArray) -> Lane:
         loaded = (step_bytes > 0) & (steps.src != steps.dst)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from simrank.errors import CollectiveMismatchError
 
 
-class Tables(NamedTuple):
+class AddressTables(NamedTuple):
     """Tables of addresses in the memory of one device."""
 
     buffers: Storage
@@ -46,7 +46,9 @@ class Exchange:
             np.array([buffer.address for buffer, _ in entries], np.int64),
             np.array([pad.address for pad in self.pads], np.int64),
         )
-        self.tables = [Tables(*(_table(pad.device, a) for a in addresses)) for pad in self.pads]
+        self.tables = [
+            AddressTables(*(_table(pad.device, a) for a in addresses)) for pad in self.pads
+        ]
         self._multicast = 0
 
     def multicast_address(self, space: AddressSpace) -> int:

@@ -12,7 +12,6 @@ import numpy as np
 from simrank.collectives.algorithms.layout import gathered_tables, local_copy, local_only
 from simrank.collectives.problem import Problem
 from simrank.collectives.schedule import (
-    NO_CHUNKS,
     Buffer,
     ChunkTable,
     IntArray,
@@ -58,7 +57,7 @@ def all_reduce(problem: Problem, options: Mapping[str, int]) -> Schedule:
             yield _copy(odd, odd - 1, chunk=np.zeros_like(odd), count=num_active)
 
     num_rounds = 2 * (num_active.bit_length() - 1) + 2 * min(1, num_extra)
-    tables = (table, table, NO_CHUNKS)
+    tables = Tables(table, table)
     return _schedule(problem, options, num_rounds=num_rounds, rounds=rounds, tables=tables)
 
 
@@ -82,7 +81,7 @@ def all_gather(problem: Problem, options: Mapping[str, int]) -> Schedule:
             distance *= 2
 
     num_rounds = problem.world_size.bit_length() - 1
-    tables = (own, whole, NO_CHUNKS)
+    tables = Tables(own, whole)
     return _schedule(problem, options, num_rounds=num_rounds, rounds=rounds, tables=tables)
 
 
@@ -108,7 +107,7 @@ def reduce_scatter(problem: Problem, options: Mapping[str, int]) -> Schedule:
 
     slots = ChunkTable.from_sizes([whole.max_size] * (num_ranks // 2))
     num_rounds = num_ranks.bit_length() - 1
-    tables = (whole, own, slots)
+    tables = Tables(whole, own, slots)
     return _schedule(problem, options, num_rounds=num_rounds, rounds=rounds, tables=tables)
 
 
@@ -238,8 +237,8 @@ def _schedule(
         world_size=problem.world_size,
         rounds=rounds,
         num_rounds=num_rounds,
-        input=tables[0],
-        output=tables[1],
-        scratch=tables[2],
+        input=tables.input,
+        output=tables.output,
+        scratch=tables.scratch,
         options=options,
     )

@@ -17,7 +17,6 @@ import numpy as np
 from simrank.collectives.algorithms.layout import gathered_tables, local_only
 from simrank.collectives.problem import Problem
 from simrank.collectives.schedule import (
-    NO_CHUNKS,
     Buffer,
     ChunkTable,
     IntArray,
@@ -106,7 +105,7 @@ def all_reduce(problem: Problem, options: Mapping[str, int]) -> Schedule:
         yield from _gather_rounds(lanes, first_shift=-1)
 
     slots = ChunkTable.from_sizes([table.max_size] * (2 * num_channels))
-    return _schedule(problem, options, passes=2, rounds=rounds, tables=(table, table, slots))
+    return _schedule(problem, options, passes=2, rounds=rounds, tables=Tables(table, table, slots))
 
 
 def reduce_scatter(problem: Problem, options: Mapping[str, int]) -> Schedule:
@@ -126,7 +125,7 @@ def reduce_scatter(problem: Problem, options: Mapping[str, int]) -> Schedule:
         yield from _reduce_rounds(lanes, first_shift=1, last=lambda _: lanes.channel)
 
     slots = ChunkTable.from_sizes([whole.max_size] * (2 * num_channels))
-    return _schedule(problem, options, passes=1, rounds=rounds, tables=(whole, own, slots))
+    return _schedule(problem, options, passes=1, rounds=rounds, tables=Tables(whole, own, slots))
 
 
 def all_gather(problem: Problem, options: Mapping[str, int]) -> Schedule:
@@ -146,7 +145,7 @@ def all_gather(problem: Problem, options: Mapping[str, int]) -> Schedule:
         yield _own_chunks(lanes)
         yield from _gather_rounds(lanes, first_shift=0)
 
-    return _schedule(problem, options, passes=1, rounds=rounds, tables=(own, whole, NO_CHUNKS))
+    return _schedule(problem, options, passes=1, rounds=rounds, tables=Tables(own, whole))
 
 
 def _reduce_rounds(
@@ -219,9 +218,9 @@ def _schedule(
         world_size=problem.world_size,
         rounds=rounds,
         num_rounds=passes * (problem.world_size - 1),
-        input=tables[0],
-        output=tables[1],
-        scratch=tables[2],
+        input=tables.input,
+        output=tables.output,
+        scratch=tables.scratch,
         num_loops=options["num_loops"],
         num_channels=options["num_channels"],
         uniform=problem.splits is None,

@@ -14,13 +14,13 @@ import numpy as np
 from simrank.collectives.algorithms.layout import local_copy
 from simrank.collectives.problem import Problem
 from simrank.collectives.schedule import (
-    NO_CHUNKS,
     Buffer,
     ChunkTable,
     IntArray,
     Op,
     Round,
     Schedule,
+    Tables,
 )
 
 TREE_OPTIONS: Mapping[str, int] = {}
@@ -45,7 +45,7 @@ def binomial_broadcast(problem: Problem, options: Mapping[str, int]) -> Schedule
             yield _forward(problem, src, src + reach, chunk=np.zeros_like(src))
             reach *= 2
 
-    return _schedule(problem, "binomial", options, rounds=rounds, tables=(table, NO_CHUNKS))
+    return _schedule(problem, "binomial", options, rounds=rounds, tables=Tables(table, table))
 
 
 def binomial_reduce(problem: Problem, options: Mapping[str, int]) -> Schedule:
@@ -75,7 +75,9 @@ def binomial_reduce(problem: Problem, options: Mapping[str, int]) -> Schedule:
             )
             reach *= 2
 
-    return _schedule(problem, "binomial", options, rounds=rounds, tables=(table, table))
+    return _schedule(
+        problem, "binomial", options, rounds=rounds, tables=Tables(table, table, table)
+    )
 
 
 def chain_broadcast(problem: Problem, options: Mapping[str, int]) -> Schedule:
@@ -94,7 +96,7 @@ def chain_broadcast(problem: Problem, options: Mapping[str, int]) -> Schedule:
             yield _forward(problem, src, src + 1, chunk=number - src)
 
     options = {**options, "num_chunks": num_chunks}
-    return _schedule(problem, "chain", options, rounds=rounds, tables=(table, NO_CHUNKS))
+    return _schedule(problem, "chain", options, rounds=rounds, tables=Tables(table, table))
 
 
 def chain_reduce(problem: Problem, options: Mapping[str, int]) -> Schedule:
@@ -124,7 +126,7 @@ def chain_reduce(problem: Problem, options: Mapping[str, int]) -> Schedule:
 
     slots = ChunkTable.from_sizes([table.max_size] * 2)
     options = {**options, "num_chunks": num_chunks}
-    return _schedule(problem, "chain", options, rounds=rounds, tables=(table, slots))
+    return _schedule(problem, "chain", options, rounds=rounds, tables=Tables(table, table, slots))
 
 
 def _num_chunks(problem: Problem, options: Mapping[str, int]) -> int:
@@ -211,9 +213,9 @@ def _schedule(
     options: Mapping[str, int],
     *,
     rounds: Callable[[], Iterator[Round]],
-    tables: tuple[ChunkTable, ChunkTable],
+    tables: Tables,
 ) -> Schedule:
-    """Return a rooted schedule; `tables` are those of INPUT and OUTPUT, and of SCRATCH."""
+    """Return a rooted schedule."""
     num_rounds = (problem.world_size - 1).bit_length()
     if algorithm == "chain":
         num_rounds = _chain_rounds(problem, options["num_chunks"])
@@ -223,9 +225,9 @@ def _schedule(
         world_size=problem.world_size,
         rounds=rounds,
         num_rounds=num_rounds,
-        input=tables[0],
-        output=tables[0],
-        scratch=tables[1],
+        input=tables.input,
+        output=tables.output,
+        scratch=tables.scratch,
         root=problem.root,
         synchronizing=False,
         options=options,

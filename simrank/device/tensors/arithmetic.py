@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -233,20 +233,28 @@ def produce(  # noqa: PLR0913 - an operation's facts
     return result
 
 
-def operand(value: Any, like: Tensor) -> tuple[Any, DType, tuple[Tensor, ...]]:  # noqa: ANN401
-    """Return an operand's numpy value, the type it promotes `like` to, and what it reads."""
+class Operand(NamedTuple):
+    """An operand's numpy value, the type it promotes another one to, and what it reads."""
+
+    value: Any
+    dtype: DType
+    reads: tuple[Tensor, ...]
+
+
+def operand(value: Any, like: Tensor) -> Operand:  # noqa: ANN401 - a tensor or a number
+    """Return a tensor or a number as an operand beside `like`."""
     if not hasattr(value, "storage"):
         if not isinstance(value, bool | int | float | complex | np.generic):
             raise TypeError(f"expected a Tensor or a number, got {type(value).__name__}")
-        return value, promote_scalar(like.dtype, value), ()
+        return Operand(value, promote_scalar(like.dtype, value), ())
     other: Tensor = value
     dtype = promote(like.dtype, other.dtype)
     if other.dtype.kind == like.dtype.kind and (other.ndim == 0) != (like.ndim == 0):
         dtype = like.dtype if other.ndim == 0 else other.dtype  # A scalar does not widen.
     if other.ndim == 0 and other.cuda_device is None and like.cuda_device is not None:
         other.wait_values()  # As in torch: a host scalar goes with tensors of any device.
-        return other.array.copy(), dtype, ()
-    return other.array, dtype, (other,)
+        return Operand(other.array.copy(), dtype, ())
+    return Operand(other.array, dtype, (other,))
 
 
 def binary(

@@ -221,7 +221,7 @@ def _value(value: Any, view: Tensor) -> tuple[Any, tuple[Tensor, ...]]:  # noqa:
     if not hasattr(value, "storage"):
         return value, ()
     if value.cuda_device is None and value.ndim == 0:
-        return arithmetic.operand(value, view)[0], ()
+        return arithmetic.operand(value, view).value, ()
     return value.array, (value,)
 
 
@@ -269,9 +269,9 @@ def where(condition: Tensor, tensor: object = None, other: object = None) -> Any
 
 def _joint_type(first: Any, second: Any, like_tensor: Tensor) -> DType:  # noqa: ANN401
     if hasattr(first, "storage"):
-        return arithmetic.operand(second, first)[1]
+        return arithmetic.operand(second, first).dtype
     if hasattr(second, "storage"):
-        return arithmetic.operand(first, second)[1]
+        return arithmetic.operand(first, second).dtype
     del like_tensor
     return promote(as_dtype(type(first)), as_dtype(type(second)))
 
