@@ -48,7 +48,7 @@ def __getattr__(name: str) -> Any:  # noqa: ANN401 - whatever the name stands fo
     if name in _PLACES:
         return getattr(import_module(_PLACES[name]), name)
     if name in _FACTORIES:
-        return getattr(import_module("simrank.device.factories"), name)
+        return getattr(import_module("simrank.device.tensors.factories"), name)
     if name in _DTYPES:
         return import_module("simrank.device").DTYPES[name]
     if name in __all__:

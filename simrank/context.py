@@ -11,10 +11,10 @@ from simrank.collectives.cost import cost_level
 from simrank.device import AddressSpace, Device, Network, Operation
 from simrank.device import Event as EventType  # The plain names are torch's, on the Context.
 from simrank.device import Stream as StreamType
-from simrank.device.held import held_memory
 from simrank.device.loading import preload
-from simrank.device.namespace import TorchNames
 from simrank.device.races import RaceChecker
+from simrank.device.tensors.held import held_memory
+from simrank.device.tensors.namespace import TorchNames
 from simrank.distributed import Work
 from simrank.distributed.planner import CollectiveLibrary
 from simrank.engine import Engine, Handle, Task
@@ -72,7 +72,7 @@ class Context(TorchNames):
     """A simulated cluster and everything that runs on it.
 
     It also has torch's names (`zeros`, `cat`, `float32`, `cuda`, ...), so that a program that takes
-    `torch` as a parameter can be handed a Context; see `device/namespace.py`.
+    `torch` as a parameter can be handed a Context; see `device/tensors/namespace.py`.
 
     Args:
         cluster: Name of a built-in cluster, path of a YAML file, mapping such as
@@ -270,7 +270,7 @@ class Context(TorchNames):
 
         return self.engine.start_task(run, name, program.rank)
 
-    def launch(self, kernel: Any, grid: Any, *args: Any, **kwargs: Any) -> TritonOperation:  # noqa: ANN401
+    def launch(self, kernel: Any, grid: object, *args: object, **kwargs: object) -> TritonOperation:  # noqa: ANN401
         """Launch a Triton kernel on the running program's current stream: `kernel[grid](...)`.
 
         Args:
@@ -300,23 +300,23 @@ class Context(TorchNames):
 
     @property
     def races(self) -> list[RaceError]:
-        """The races found so far; each pair of places once."""
-        return [] if self._checker is None else self._checker.found
+        """The races found so far; each pair of accesses once."""
+        return [] if self._checker is None else self._checker.races
 
     @property
     def findings(self) -> list[str]:
         """What a user should know at the end of a run: leaks, races, and what depends on order."""
         leaks = self.comm_library.leaks
-        found = [f"  {state}" for state in leaks.report()]
-        found += [f"  {state}" for state in held_memory(self.devices, self._running_ranks())]
-        found += ["  " + str(race).replace("\n", "\n  ") for race in self.races]
-        found += [
+        lines = [f"  {state}" for state in leaks.report()]
+        lines += [f"  {state}" for state in held_memory(self.devices, self._running_ranks())]
+        lines += ["  " + str(race).replace("\n", "\n  ") for race in self.races]
+        lines += [
             f"  recv from any source at {line}: another seed may give other numbers"
             for line in leaks.message_races()
         ]
         if self.faults is not None:
-            found += [f"  {fault}" for fault in self.faults.unseen()]
-        return found
+            lines += [f"  {fault}" for fault in self.faults.unseen()]
+        return lines
 
     def _running_ranks(self) -> set[int | None]:
         return {task.rank for task in self.engine.tasks}

@@ -43,12 +43,10 @@ class OrderFailure:
     def __str__(self) -> str:
         """Return the report: what failed, and what is late in it."""
         seed, kept = self.delays.seed, len(self.applied)
-        found = (
-            f"seed {seed} fails, {self.num_seeds} tried: shrunk from {self.num_delays} delay(s) "
-        )
+        head = f"seed {seed} fails, {self.num_seeds} tried: shrunk from {self.num_delays} delay(s) "
         if not kept:
-            return found + "to none: another order of what happens at the same time is enough"
-        lines = [found + f"to {kept}:"]
+            return head + "to none: another order of what happens at the same time is enough"
+        lines = [head + f"to {kept}:"]
         lines += [f"  {delay}" for delay in self.applied[:_MAX_SHOWN]]
         if kept > _MAX_SHOWN:
             lines.append(f"  ... and {kept - _MAX_SHOWN} more")

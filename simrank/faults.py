@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import signal
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
@@ -28,11 +28,12 @@ from simrank.multiprocessing.processes import end_by_signal
 from simrank.ranks import require_rank
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator
 
     import numpy.typing as npt
 
     from simrank.collectives.schedule import IntArray, Schedule
+    from simrank.collectives.time_network import Interconnect
     from simrank.config.faults import FaultsRef
     from simrank.device import Network
     from simrank.device.device import Device
@@ -43,6 +44,31 @@ if TYPE_CHECKING:
 # Assumed: no collective takes 17 s longer than on a link that works, and half a million of its
 # steps over a dropped link still fit into 64 bits.
 _FAR_PS = 1 << 44
+
+
+class _Ends(NamedTuple):
+    """One direction of a link, by its ends; None is the node of a link between nodes."""
+
+    tail: str
+    head: str
+    node: int | None
+
+
+class _Levels(NamedTuple):
+    """The cost level, and one where dropped links never arrive; None if none is dropped."""
+
+    works: CostModel
+    far: CostModel | None
+
+
+class DevicesByIndex(Protocol):
+    """The devices of a cluster, each made when it is first used."""
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+
+    def __getitem__(self, index: int) -> Device:
+        """Return a device."""
 
 
 class Faults:
@@ -65,7 +91,7 @@ class Faults:
         engine: Engine,
         network: Network,
         comm_library: CollectiveLibrary,
-        devices: Sequence[Device] | Any,  # noqa: ANN401 - made at first use
+        devices: DevicesByIndex,
     ) -> None:
         self._engine = engine
         self._network = network
@@ -212,21 +238,21 @@ class _FaultyLinks:
     def __init__(self, engine: Engine, cluster: Cluster) -> None:
         self._engine = engine
         self._cluster = cluster
-        self._factors: dict[tuple[str, str, int | None], float] = {}
-        self._levels: tuple[CostModel, CostModel | None] = (cost_level(cluster), None)
+        self._factors: dict[_Ends, float] = {}
+        self._levels = _Levels(cost_level(cluster), None)
         self.version = 0
 
     @property
     def level(self) -> str:
         """Return the name of the level."""
-        return self._levels[0].level
+        return self._levels.works.level
 
     @property
-    def network(self) -> Any:  # noqa: ANN401 - a Network, as every level has
+    def network(self) -> Interconnect:
         """Return the hardware as it is now, dropped links as they were."""
-        return self._levels[0].network
+        return self._levels.works.network
 
-    def set(self, link: tuple[str, str, int | None], factor: float) -> None:
+    def set(self, link: _Ends, factor: float) -> None:
         """Say by how much a link is slower from now on; infinity drops it."""
         self._factors[link] = factor
         slowed = far = self._cluster
@@ -239,7 +265,7 @@ class _FaultyLinks:
             slowed = slowed.with_link(tail, head, node=node, bandwidth_bytes_per_s=rate)
             far = far.with_link(tail, head, node=node, bandwidth_bytes_per_s=rate)
         dropped = [each for each in self._factors.values() if each == float("inf")]
-        self._levels = (cost_level(slowed), cost_level(far) if dropped else None)
+        self._levels = _Levels(cost_level(slowed), cost_level(far) if dropped else None)
         self.version += 1
 
     def completions(
@@ -260,14 +286,11 @@ class _FaultyLinks:
         return np.where(is_stuck, NOT_KNOWN, ends_ps)
 
 
-_Ends = tuple[str, str, int | None]
-
-
 def _links(fault: DropLink | SlowLink, cluster: Cluster) -> Iterable[tuple[int, _Ends]]:
     """Return the index and the ends of each direction that a fault is about."""
     node, tail, head, both = fault.link
     for ends in ((tail, head), (head, tail))[: 2 if both else 1]:
-        yield cluster.link_index(*ends, node=node), (*ends, node)
+        yield cluster.link_index(*ends, node=node), _Ends(*ends, node)
 
 
 def _check(fault: Fault, index: int, cluster: Cluster) -> None:
@@ -277,9 +300,11 @@ def _check(fault: Fault, index: int, cluster: Cluster) -> None:
             list(_links(fault, cluster))
         except ValueError as error:
             kind = "drop_link" if isinstance(fault, DropLink) else "slow_link"
-            place = f"faults[{index}].{kind}"
+            key_path = f"faults[{index}].{kind}"
             expected = f"a link of {cluster.name}"
-            raise ConfigError(ConfigProblem("faults", None, place, expected, str(error))) from None
+            raise ConfigError(
+                ConfigProblem("faults", None, key_path, expected, str(error))
+            ) from None
         return
     largest = max(fault.ranks or (0,))
     if largest >= cluster.num_devices:

@@ -238,10 +238,10 @@ def _search(test: _Test, options: Mapping[str, Any], num_seeds: int) -> None:
         test.run(_make_context(num_ranks, {**options, "delays": delays}))
 
     once(None)
-    found = explore.search(_failing_as_exception(once), num_seeds)
-    if found is not None:
-        replay = f"to replay: ranks({num_ranks}, delays={str(found.delays)!r})"
-        pytest.fail(f"{found}\n{replay}\n\n{found.error}", pytrace=False)
+    failure = explore.search(_failing_as_exception(once), num_seeds)
+    if failure is not None:
+        replay = f"to replay: ranks({num_ranks}, delays={str(failure.delays)!r})"
+        pytest.fail(f"{failure}\n{replay}\n\n{failure.error}", pytrace=False)
 
 
 def _failing_as_exception(once: Callable[[Delays], None]) -> Callable[[Delays], None]:

@@ -54,7 +54,7 @@ def sections(page):
     titles = [("", 0), *((m[1], m.start()) for m in heads)]
     ends = [start for _, start in titles[1:]] + [len(text)]
     for (title, start), end in zip(titles, ends, strict=True):
-        own = [block for block, place in blocks if start <= place < end]
+        own = [block for block, offset in blocks if start <= offset < end]
         if any(block.language in ("python", "sh", "yaml") for block in own):
             slug = re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
             yield f"{page.relative_to(ROOT)}#{slug}", page, own
@@ -184,5 +184,5 @@ def test_the_readme_links_every_guide():
     """A guide that nobody can find is not there."""
     readme = (ROOT / "README.md").read_text()
     for page in GUIDES[1:]:
-        place = str(page.relative_to(ROOT))
-        assert place in readme or f"({place.removesuffix('README.md')})" in readme, place
+        path = str(page.relative_to(ROOT))
+        assert path in readme or f"({path.removesuffix('README.md')})" in readme, path

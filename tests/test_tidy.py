@@ -91,17 +91,17 @@ def test_tests_mirror_modules():
     """`simrank/a/b.py` has `tests/a/test_b.py`, or a folder `tests/a/b/`, or is in the table."""
     without = []
     for path in SOURCES:
-        place = path.relative_to(PACKAGE)
+        module = path.relative_to(PACKAGE)
         if path.name in ("__init__.py", "__main__.py"):
             continue
-        folder = ROOT / "tests" / place.parent
+        folder = ROOT / "tests" / module.parent
         is_tested = (folder / f"test_{path.name}").is_file() or (folder / path.stem).is_dir()
-        if not is_tested and str(place) not in TESTED_ELSEWHERE:
-            without.append(str(place))
-        assert not (is_tested and str(place) in TESTED_ELSEWHERE), f"{place} has tests of its own"
+        if not is_tested and str(module) not in TESTED_ELSEWHERE:
+            without.append(str(module))
+        assert not (is_tested and str(module) in TESTED_ELSEWHERE), f"{module} has tests of its own"
     assert without == []
-    for place, test in TESTED_ELSEWHERE.items():
-        assert (PACKAGE / place).is_file(), place
+    for module, test in TESTED_ELSEWHERE.items():
+        assert (PACKAGE / module).is_file(), module
         assert (ROOT / "tests" / test).is_file(), test
 
 
@@ -117,9 +117,9 @@ def test_sources_are_ascii_and_have_no_bare_todo():
 def test_the_readme_tour_exists():
     """The reading order of the README names files that exist, and all of the tour."""
     readme = (ROOT / "README.md").read_text()
-    for place in TOUR:
-        assert f"simrank/{place}" in readme, place
-        assert (PACKAGE / place).is_file(), place
+    for name in TOUR:
+        assert f"simrank/{name}" in readme, name
+        assert (PACKAGE / name).is_file(), name
 
 
 def test_every_adr_is_in_the_index():
@@ -154,8 +154,8 @@ def test_links_of_pages_lead_somewhere(path):
     for link in re.findall(r"\]\(([^)\s]+)\)", text):
         if "://" in link:
             continue
-        place, _, anchor = link.partition("#")
-        target = path.parent / place if place else path
+        name, _, anchor = link.partition("#")
+        target = path.parent / name if name else path
         assert target.exists(), link
         if anchor:
             heads = re.findall(r"^#+ (.*)", target.read_text(), re.MULTILINE)
@@ -167,8 +167,8 @@ def test_links_of_pages_lead_somewhere(path):
 def test_files_that_pages_name_exist(path):
     """A path in backticks that begins at the root of the repository leads somewhere."""
     text = re.sub(r"```.*?```", "", path.read_text(), flags=re.DOTALL)
-    for place in re.findall(r"`((?:simrank|tests|benches|configs|adr)/[\w./-]+)`", text):
-        assert (ROOT / place).exists() or "NAME" in place or "NNNN" in place, place
+    for name in re.findall(r"`((?:simrank|tests|benches|configs|adr)/[\w./-]+)`", text):
+        assert (ROOT / name).exists() or "NAME" in name or "NNNN" in name, name
 
 
 def test_the_house_of_the_design_is_the_import_contract():
@@ -185,8 +185,8 @@ def test_what_confirms_a_decision_exists():
     for path in sorted((ROOT / "adr").glob("[0-9]*.md")):
         confirmed = path.read_text().partition("Confirmed by:")[2].splitlines()[0].split(",")
         assert confirmed[0].strip(), path.name
-        for place in confirmed:
-            assert (ROOT / place.strip()).exists(), f"{path.name} names {place.strip()}"
+        for name in confirmed:
+            assert (ROOT / name.strip()).exists(), f"{path.name} names {name.strip()}"
 
 
 def test_import_simrank_imports_no_heavy_library():

@@ -96,7 +96,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """The rows that share everything but size and place.
+    """The rows that share everything but size and form.
 
     Attributes:
         cluster: The hardware.
@@ -130,10 +130,10 @@ class Series:
     def cases(self, config: BenchConfig) -> list[Case]:
         """Return its sizes, each out of place and in place as configured."""
         # As in nccl-tests, all_to_all has no in-place form.
-        places = (False,) if self.collective == "all_to_all" else config.in_place
-        found = counts(self.collective, self.num_ranks, self.dtype, config.sizes_bytes)
+        forms = (False,) if self.collective == "all_to_all" else config.in_place
+        num_elements = counts(self.collective, self.num_ranks, self.dtype, config.sizes_bytes)
         facts = (self.collective, self.num_ranks, self.dtype, self.redop, self.root)
-        return [Case(*facts, count, in_place) for count in found for in_place in places]
+        return [Case(*facts, count, in_place) for count in num_elements for in_place in forms]
 
 
 def run(
@@ -170,11 +170,11 @@ def run(
                 what = f"{series.title}, {format_size(case.size_bytes)}"
                 on_progress(what, next(done), num_cases)
 
-        found = _run_series(series, config, timeline, on_case)
-        found = [_with_measured(row, measured) for row in found]
-        rows += found
+        new_rows = _run_series(series, config, timeline, on_case)
+        new_rows = [_with_measured(row, measured) for row in new_rows]
+        rows += new_rows
         if on_rows is not None:
-            on_rows(series, found)
+            on_rows(series, new_rows)
     return [as_columns(row, several_clusters=len(config.clusters) > 1) for row in rows]
 
 
@@ -186,7 +186,7 @@ def as_columns(row: Row, *, several_clusters: bool) -> dict[str, Any]:
 
 
 def series_of(config: BenchConfig) -> Iterator[Series]:
-    """Yield every combination of a benchmark's lists but size and place.
+    """Yield every combination of a benchmark's lists but size and form.
 
     Raises:
         ConfigError: No collective has an algorithm of a name, or it does not take an option.
@@ -242,8 +242,8 @@ def _check(config: BenchConfig, calls: set[tuple[str, int]]) -> None:
     for index, collective in enumerate(config.collectives):
         if collective not in COLLECTIVES:
             expected = f"one of {', '.join(COLLECTIVES)}"
-            place = f"collectives[{index}]"
-            problems.append(ConfigProblem(config.source_file, None, place, expected, collective))
+            key_path = f"collectives[{index}]"
+            problems.append(ConfigProblem(config.source_file, None, key_path, expected, collective))
     for name, options in config.algorithms.items():
         wrong = None if problems else _wrong_with(name, options, calls)
         if wrong is not None:
@@ -406,8 +406,8 @@ def _measured(config: BenchConfig) -> dict[_MeasuredKey, float]:
     """
     if config.measured and len(config.clusters) > 1:
         got = f"{len(config.clusters)} clusters"
-        place = (config.source_file, None, "measured")
-        raise ConfigError(ConfigProblem(*place, "a single cluster beside measured times", got))
+        whole_file = (config.source_file, None, "measured")
+        raise ConfigError(ConfigProblem(*whole_file, "a single cluster beside measured times", got))
     rows = [row for path in config.measured for row in load_measured(path)]
     return {
         (row.collective, row.num_ranks, row.size_bytes, _reduced(row.collective, row.dtype)):
@@ -422,7 +422,9 @@ def _reduced(collective: str, dtype: str) -> str:
 
 def _with_measured(row: Row, measured: Mapping[_MeasuredKey, float]) -> Row:
     dtype = _reduced(row.collective, row.dtype)
-    found = measured.get((row.collective, row.num_ranks, row.size_bytes, dtype))
-    if found is None:
+    measured_us = measured.get((row.collective, row.num_ranks, row.size_bytes, dtype))
+    if measured_us is None:
         return row
-    return replace(row, measured_us=found, error_pct=100 * (row.time_us - found) / found)
+    return replace(
+        row, measured_us=measured_us, error_pct=100 * (row.time_us - measured_us) / measured_us
+    )

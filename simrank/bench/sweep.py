@@ -140,8 +140,8 @@ def _function(config: SweepConfig) -> Callable[..., Callable[[], Any]]:
         raise ConfigError(ConfigProblem("benchmark", None, "program", expected, got)) from None
     finally:
         sys.path[:] = before
-    found: Callable[..., Callable[[], Any]] = function
-    return found
+    typed: Callable[..., Callable[[], Any]] = function
+    return typed
 
 
 _WIDTH = 12

@@ -20,36 +20,36 @@ _SIZE_CLASSES: tuple[tuple[str, float], ...] = (
     ("to 64 MiB", 64 * _MIB),
     ("above", float("inf")),
 )
-_PLACES = (("out-of-place", False), ("in-place", True))
+_FORMS = (("out-of-place", False), ("in-place", True))
 
 
 def header(series: Series, *, with_measured: bool) -> str:
     """Return the comment lines above a series."""
     measured = f" {'measured':>9} {'error':>7}" if with_measured else ""
     units = f" {'(us)':>9} {'(%)':>7}" if with_measured else ""
-    place = f" {'time':>9} {'algbw':>8} {'busbw':>8} {'#wrong':>7}"
-    place_units = f" {'(us)':>9} {'(GB/s)':>8} {'(GB/s)':>8} {'':>7}"
+    cells = f" {'time':>9} {'algbw':>8} {'busbw':>8} {'#wrong':>7}"
+    cell_units = f" {'(us)':>9} {'(GB/s)':>8} {'(GB/s)':>8} {'':>7}"
     left = f"{'size':>12} {'count':>12} {'type':>13} {'redop':>7} {'root':>5}"
     left_units = f"{'(B)':>12} {'(elements)':>12} {'':>13} {'':>7} {'':>5}"
-    names = "".join(f"{name:>{len(place)}}" for name, _ in _PLACES)
+    names = "".join(f"{name:>{len(cells)}}" for name, _ in _FORMS)
     return "\n".join(
         [
             f"# {series.title}",
             f"# {'':>{len(left)}}{names}",
-            f"# {left}{place * 2}  {'algorithm':<16}{measured}",
-            f"# {left_units}{place_units * 2}  {'':<16}{units}",
+            f"# {left}{cells * 2}  {'algorithm':<16}{measured}",
+            f"# {left_units}{cell_units * 2}  {'':<16}{units}",
         ]
     )
 
 
 def lines(rows: Sequence[Row], *, with_measured: bool) -> Iterator[str]:
-    """Yield one line per size, both places beside each other."""
+    """Yield one line per size, both forms beside each other."""
     by_size: dict[int, dict[bool, Row]] = {}
     for row in rows:
         by_size.setdefault(row.size_bytes, {})[row.in_place] = row
-    for places in by_size.values():
-        any_row = next(iter(places.values()))
-        columns = "".join(_columns(places.get(in_place)) for _, in_place in _PLACES)
+    for forms in by_size.values():
+        any_row = next(iter(forms.values()))
+        columns = "".join(_columns(forms.get(in_place)) for _, in_place in _FORMS)
         measured = _measured(any_row) if with_measured else ""
         text = f"  {_left(any_row)}{columns}  {any_row.algorithm:<16}{measured}"
         yield text.rstrip()

@@ -210,9 +210,9 @@ def _run_shown(config: BenchConfig, timeline: Timeline | None) -> list[dict[str,
                 typer.echo(errors)
             progress.start()
 
-        found = run(config, timeline=timeline, on_rows=show_rows, on_progress=show_progress)
+        all_rows = run(config, timeline=timeline, on_rows=show_rows, on_progress=show_progress)
     typer.echo(table.footer(typed))
-    return found
+    return all_rows
 
 
 def _write_json(path: str, rows: list[dict[str, Any]], config: BenchConfig) -> None:

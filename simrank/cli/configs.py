@@ -17,11 +17,11 @@ from simrank.config import builtin_clusters, check_file, load_bench_config, load
 @app.command(epilog=EXIT_STATUS)
 def check(file: Annotated[str, typer.Argument(help="A YAML file of any kind.")]) -> None:
     """Validate a YAML file: a cluster or a benchmark."""
-    found = check_file(file)
-    if found.startswith("benchmark of") and not found.startswith("benchmark of program"):
+    summary = check_file(file)
+    if summary.startswith("benchmark of") and not summary.startswith("benchmark of program"):
         num_series = len(list(series_of(load_bench_config(file))))
-        found += f", {num_series} series"
-    typer.echo(f"{file}: {found}")
+        summary += f", {num_series} series"
+    typer.echo(f"{file}: {summary}")
 
 
 @app.command(epilog=EXIT_STATUS)

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simrank.collectives.schedule import IntArray, Schedule
-from simrank.collectives.time_network import NOT_ARRIVED, NOT_KNOWN, Network
+from simrank.collectives.time_network import NOT_ARRIVED, NOT_KNOWN, Interconnect
 from simrank.collectives.time_rounds import TimePlayer
 
 _Key: TypeAlias = tuple[Schedule, bytes, int, bytes]
@@ -29,7 +29,7 @@ class CostModel(Protocol):
         """Name of the level, for reports: "schedule", and others when they exist."""
 
     @property
-    def network(self) -> Network:
+    def network(self) -> Interconnect:
         """The hardware that it is about."""
 
     @property
@@ -55,7 +55,7 @@ class CostModel(Protocol):
         """
 
 
-def cost_level(network: Network) -> CostModel:
+def cost_level(network: Interconnect) -> CostModel:
     """Return the cost level in force on some hardware; the one place where it is chosen."""
     return ScheduleCost(network)
 
@@ -73,7 +73,7 @@ class ScheduleCost:
     level = "schedule"
     version = 0  # The hardware is frozen.
 
-    def __init__(self, network: Network) -> None:
+    def __init__(self, network: Interconnect) -> None:
         self.network = network
         self._players: OrderedDict[tuple[Schedule, bytes, int], TimePlayer] = OrderedDict()
         self._memo: OrderedDict[_Key, IntArray] = OrderedDict()
@@ -90,13 +90,13 @@ class ScheduleCost:
         begin = int(arrivals.min())
         skew = np.where(known, arrivals - begin, NOT_ARRIVED)
         key = (schedule, devices.tobytes(), itemsize, skew.tobytes() if skew.any() else b"")
-        found = self._memo.get(key)
-        if found is None:
-            found = self._player(schedule, devices, itemsize).completions(skew)
-            self._remember(key, found)
+        ends = self._memo.get(key)
+        if ends is None:
+            ends = self._player(schedule, devices, itemsize).completions(skew)
+            self._remember(key, ends)
         else:
             self._memo.move_to_end(key)
-        return np.where(found < NOT_KNOWN, found + begin, NOT_KNOWN)
+        return np.where(ends < NOT_KNOWN, ends + begin, NOT_KNOWN)
 
     def _player(self, schedule: Schedule, devices: IntArray, itemsize: int) -> TimePlayer:
         key = (schedule, devices.tobytes(), itemsize)
@@ -108,9 +108,9 @@ class ScheduleCost:
             )
         return self._players[key]
 
-    def _remember(self, key: _Key, found: IntArray) -> None:
-        self._memo[key] = found
-        self._memo_elements += len(found)
+    def _remember(self, key: _Key, ends: IntArray) -> None:
+        self._memo[key] = ends
+        self._memo_elements += len(ends)
         while self._memo_elements > MAX_MEMO_ELEMENTS and len(self._memo) > 1:
             _, dropped = self._memo.popitem(last=False)
             self._memo_elements -= len(dropped)

@@ -127,6 +127,13 @@ class _Pending(NamedTuple):
     first_name: int
 
 
+class _Span(NamedTuple):
+    """Rows of the workspace beside each other."""
+
+    start: int
+    size: int
+
+
 class FoldPlayer:
     """Plays one schedule; compiled once, for any dtype and reduction.
 
@@ -335,19 +342,20 @@ def _assign_rows(
     kept = np.unique(fold_of[outputs[outputs != _NOBODY]])
     last_use[kept[kept >= 0]] = len(folds)
     rows = np.arange(num_names)
-    free: list[tuple[int, int]] = []
-    num_rows, blocks = num_inputs, {}
+    free: list[_Span] = []
+    num_rows = num_inputs
+    blocks: dict[int, _Span] = {}
     for index, fold in enumerate(folds):
         size = fold.sources.shape[1]
-        found = next((block for block in free if block[1] >= size), None)
-        if found is None:
+        gap = next((gap for gap in free if gap.size >= size), None)
+        if gap is None:
             start, num_rows = num_rows, num_rows + size
         else:
-            free.remove(found)
-            start = found[0]
-            if found[1] > size:
-                free.append((start + size, found[1] - size))
-        blocks[index] = (start, size)
+            free.remove(gap)
+            start = gap.start
+            if gap.size > size:
+                free.append(_Span(start + size, gap.size - size))
+        blocks[index] = _Span(start, size)
         rows[fold.first_name : fold.first_name + size] = start + np.arange(size)
         ended = [other for other in blocks if last_use[other] <= index]
         free += [blocks.pop(other) for other in ended]

@@ -97,13 +97,13 @@ class StackedPlayer:
 
     def _play_rows(self, steps: Round, common: _Class) -> None:
         """Play a round of one row per step and at most one step per receiver."""
-        places = [self._rows(common.src_buffer, steps.src, steps.src_chunk)]
-        places.append(self._rows(common.dst_buffer, steps.dst, steps.dst_chunk))
+        row_sets = [self._rows(common.src_buffer, steps.src, steps.src_chunk)]
+        row_sets.append(self._rows(common.dst_buffer, steps.dst, steps.dst_chunk))
         if common.op == Op.REDUCE and steps.operand_chunk is not None:
-            places.append(self._rows(common.operand_buffer, steps.dst, steps.operand_chunk))
-        cuts = _strided_pieces(np.stack(places)) if self._is_strided else None
+            row_sets.append(self._rows(common.operand_buffer, steps.dst, steps.operand_chunk))
+        cuts = _strided_pieces(np.stack(row_sets)) if self._is_strided else None
         if cuts is None:
-            self._apply(common, *places)
+            self._apply(common, *row_sets)
             return
         for piece in cuts:
             self._apply_strided(common, *piece)
@@ -185,11 +185,11 @@ class StackedPlayer:
     def _play_class(self, steps: Round, common: _Class, sizes: IntArray) -> None:
         src = self._rows(common.src_buffer, steps.src, steps.src_chunk)
         dst = self._rows(common.dst_buffer, steps.dst, steps.dst_chunk)
-        places = [spread(src, sizes), spread(dst, sizes)]
+        row_sets = [spread(src, sizes), spread(dst, sizes)]
         if common.op == Op.REDUCE and steps.operand_chunk is not None:
             operand = self._rows(common.operand_buffer, steps.dst, steps.operand_chunk)
-            places.append(spread(operand, sizes))
-        self._apply(common, *places)
+            row_sets.append(spread(operand, sizes))
+        self._apply(common, *row_sets)
 
     def _play_groups(self, steps: Round, sizes: IntArray, group: IntArray) -> None:
         """Accumulate the steps of each destination in order, then write each destination once."""
@@ -262,13 +262,13 @@ def _classes_of(steps: Round) -> list[tuple[_Class, npt.NDArray[np.bool_]]]:
     """Return each combination of buffers and op among the steps, and which steps have it."""
     operand = steps.dst_buffer if steps.operand_buffer is None else steps.operand_buffer
     code = ((steps.src_buffer * 3 + steps.dst_buffer) * 2 + steps.op) * 3 + operand
-    found = []
+    classes = []
     for number in np.unique(code).tolist():
         rest, operand_buffer = divmod(number, 3)
         rest, op = divmod(rest, 2)
         src_buffer, dst_buffer = divmod(rest, 3)
-        found.append((_Class(src_buffer, dst_buffer, op, operand_buffer), code == number))
-    return found
+        classes.append((_Class(src_buffer, dst_buffer, op, operand_buffer), code == number))
+    return classes
 
 
 def _layers(group: IntArray) -> tuple[IntArray, IntArray]:
@@ -281,19 +281,19 @@ def _layers(group: IntArray) -> tuple[IntArray, IntArray]:
     return layer, order[begins]
 
 
-def _strided_pieces(places: IntArray) -> list[list[slice]] | None:
+def _strided_pieces(row_sets: IntArray) -> list[list[slice]] | None:
     """Return slices that select the rows in order, or None if they are not few regular runs.
 
     Shapes: (k row sets, m steps)
-        places: [k, m]
+        row_sets: [k, m]
 
     Returns:
         For each run of steps, one slice for each of the k sets.
     """
-    num_steps = places.shape[1]
+    num_steps = row_sets.shape[1]
     if num_steps == 1:
-        return [[slice(row, row + 1) for row in places[:, 0].tolist()]]
-    strides = np.diff(places, axis=1)
+        return [[slice(row, row + 1) for row in row_sets[:, 0].tolist()]]
+    strides = np.diff(row_sets, axis=1)
     changes = np.flatnonzero((strides[:, 1:] != strides[:, :-1]).any(axis=0)) + 1
     if len(changes) > 2 * MAX_PIECES:
         return None
@@ -301,7 +301,7 @@ def _strided_pieces(places: IntArray) -> list[list[slice]] | None:
     pieces, begin = [], 0
     while begin < num_steps:
         end = next((end for end in ends if end > begin), begin)
-        bounds = zip(places[:, begin].tolist(), places[:, end].tolist(), strict=True)
+        bounds = zip(row_sets[:, begin].tolist(), row_sets[:, end].tolist(), strict=True)
         piece = [_run(first, last, end - begin) for first, last in bounds]
         if None in piece:
             return None

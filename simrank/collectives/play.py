@@ -9,12 +9,12 @@ from simrank.collectives.data_folds import FoldPlayer
 from simrank.collectives.data_stacked import play_stacked
 from simrank.collectives.reduction import AnyArray, Reduction, divide_towards_zero, reduction
 from simrank.collectives.schedule import ChunkTable, Schedule
-from simrank.collectives.time_network import NOT_ARRIVED, NOT_KNOWN, Network
+from simrank.collectives.time_network import NOT_ARRIVED, NOT_KNOWN, Interconnect
 from simrank.collectives.time_rounds import play_time
 
 RankArrays: TypeAlias = Sequence[AnyArray] | AnyArray
 
-__all__ = ["NOT_ARRIVED", "NOT_KNOWN", "DataPlayer", "Network", "play_data", "play_time"]
+__all__ = ["NOT_ARRIVED", "NOT_KNOWN", "DataPlayer", "Interconnect", "play_data", "play_time"]
 
 # Assumed: up to this many steps compiling a schedule costs less than it saves at its second use;
 # above, and below these bytes of a chunk, rounds of stacked buffers are faster than single folds.

@@ -34,7 +34,7 @@ class Piece(NamedTuple):
     """A range of outputs that one set of input ranges explains.
 
     Attributes:
-        ranks: Ranks whose outputs have it, at the same place.
+        ranks: Ranks whose outputs have it, at the same position.
         start: First element in each of those outputs.
         size: Number of elements.
         sources: (rank, first element) of each input range, reduced if there are several.
@@ -97,13 +97,13 @@ def reference(
         float64 arrays, or the inputs' dtype for integers and bools.
     """
     dtype = inputs[0].dtype
-    found: list[list[tuple[int, AnyArray]]] = [[] for _ in range(problem.world_size)]
+    pieces_by_rank: list[list[tuple[int, AnyArray]]] = [[] for _ in range(problem.world_size)]
     for piece in pieces(problem):
         values = _expected(problem, inputs, piece, reduce_op)[0]
         for rank in piece.ranks:
-            found[rank].append((piece.start, values))
+            pieces_by_rank[rank].append((piece.start, values))
     results: list[AnyArray | None] = []
-    for parts in found:
+    for parts in pieces_by_rank:
         ordered = [values for _, values in sorted(parts, key=lambda part: part[0])]
         empty = np.empty(0, np.float64 if dtype in FLOATS else dtype)
         results.append(np.concatenate(ordered or [empty]))
@@ -135,8 +135,8 @@ def count_wrong(
                 got = outputs[rank][window]
                 # Ranks mostly agree to the last bit, and comparing bytes is the cheapest check.
                 if checked is None or not np.array_equal(_bytes(got), _bytes(checked)):
-                    checked, found = got, _num_outside(got, expected, allowed, may_overflow)
-                num_wrong += found
+                    checked, num_outside = got, _num_outside(got, expected, allowed, may_overflow)
+                num_wrong += num_outside
     return num_wrong
 
 

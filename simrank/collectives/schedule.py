@@ -146,8 +146,15 @@ class ChunkTable:
         return type(self)(self.start + np.minimum(first, self.size), size)
 
 
-Tables: TypeAlias = tuple[ChunkTable, ChunkTable, ChunkTable]
 NO_CHUNKS = ChunkTable.from_sizes([])
+
+
+class Tables(NamedTuple):
+    """Chunk tables in the order of `Buffer`."""
+
+    input: ChunkTable
+    output: ChunkTable
+    scratch: ChunkTable = NO_CHUNKS
 
 
 @dataclass(frozen=True, eq=False)
@@ -201,7 +208,7 @@ class Schedule:
     @property
     def tables(self) -> Tables:
         """Chunk tables in the order of `Buffer`."""
-        return (self.input, self.output, self.scratch)
+        return Tables(self.input, self.output, self.scratch)
 
     @property
     def max_chunk(self) -> int:
@@ -226,7 +233,7 @@ class Schedule:
 
 def cut_tables(schedule: Schedule, first: int, limit: int) -> Tables:
     """Return the tables of a schedule cut to elements `[first, first + limit)` of every chunk."""
-    return (
+    return Tables(
         schedule.input.cut(first, limit),
         schedule.output.cut(first, limit),
         schedule.scratch.cut(first, limit, packed=True),
@@ -254,20 +261,20 @@ def step_elements(tables: Tables, steps: Round) -> IntArray:
 
 def _extent(
     tables: Tables,
-    place: tuple[IntArray, IntArray, IntArray],
+    first: tuple[IntArray, IntArray, IntArray],
     count: IntArray,
 ) -> IntArray:
-    """Return the elements of `count` chunks at (rank, buffer, chunk)."""
-    rank, buffer, chunk = place
+    """Return the elements of `count` chunks from `first` on: (rank, buffer, chunk)."""
+    rank, buffer, chunk = first
     total = np.zeros(len(rank), dtype=np.int64)
     for number in np.unique(buffer):
         chosen = buffer == number
         size = tables[int(number)].size
         sums = np.zeros((*size.shape[:-1], size.shape[-1] + 1), dtype=np.int64)
         np.cumsum(size, axis=-1, out=sums[..., 1:])
-        first, last = chunk[chosen], (chunk + count)[chosen]
+        begin, end = chunk[chosen], (chunk + count)[chosen]
         if size.ndim == 1:
-            total[chosen] = sums[last] - sums[first]
+            total[chosen] = sums[end] - sums[begin]
         else:
-            total[chosen] = sums[rank[chosen], last] - sums[rank[chosen], first]
+            total[chosen] = sums[rank[chosen], end] - sums[rank[chosen], begin]
     return total

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from simrank.collectives.schedule import IntArray, Round
-from simrank.collectives.time_network import Lane, Network
+from simrank.collectives.time_network import Interconnect, Lane
 from simrank.collectives.time_ring import RingCosts
 
 
@@ -28,7 +28,7 @@ class Channels:
         orders: Ranks of each channel in the order of its ring.
     """
 
-    def __init__(self, network: Network, devices: IntArray, *, steps: Round) -> None:
+    def __init__(self, network: Interconnect, devices: IntArray, *, steps: Round) -> None:
         self.orders = steps.src.reshape(-1, len(devices))
         self._pairs, ends, repeats = _pairs(self.orders)
         self._lane = Lane(network, (devices[ends[0]], devices[ends[1]]), repeats=repeats)
@@ -57,7 +57,7 @@ def _pairs(orders: IntArray) -> tuple[IntArray, tuple[IntArray, IntArray], IntAr
     follower, pair = np.empty_like(orders), np.full_like(orders, -1)
     for ring, order in enumerate(orders):
         follower[ring, order] = np.roll(order, -1)
-    found: list[tuple[IntArray, IntArray, IntArray]] = []
+    shared: list[tuple[IntArray, IntArray, IntArray]] = []
     num_pairs = 0
     for ring in range(len(orders)):
         first = np.flatnonzero(pair[ring] < 0)
@@ -65,8 +65,8 @@ def _pairs(orders: IntArray) -> tuple[IntArray, tuple[IntArray, IntArray], IntAr
         is_same = follower[ring:, first] == second
         numbers = num_pairs + np.arange(len(first))
         pair[ring:, first] = np.where(is_same, numbers, pair[ring:, first])
-        found.append((first, second, np.count_nonzero(is_same, axis=0)))
+        shared.append((first, second, np.count_nonzero(is_same, axis=0)))
         num_pairs += len(first)
-    columns = [np.concatenate(column) for column in zip(*found, strict=True)]
+    columns = [np.concatenate(column) for column in zip(*shared, strict=True)]
     at_position = np.take_along_axis(pair, orders, axis=1)
     return at_position, (columns[0], columns[1]), columns[2]

@@ -60,7 +60,7 @@ class CollectiveCosts(Protocol):
         """Buffer of one channel towards one peer, in bytes."""
 
 
-class Network(Protocol):
+class Interconnect(Protocol):
     """The part of a cluster that the time model uses; `hardware.Cluster` is one."""
 
     @property
@@ -103,7 +103,7 @@ class Lane:
 
     def __init__(
         self,
-        network: Network,
+        network: Interconnect,
         ends: tuple[IntArray, IntArray],
         *,
         fan: IntArray | None = None,

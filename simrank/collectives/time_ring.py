@@ -154,17 +154,17 @@ def _window_max(values: IntArray, first: IntArray, last: IntArray) -> IntArray:
     """
     length = np.maximum(last - first + 1, 1)
     level = np.frexp(length.astype(np.float64))[1] - 1
-    found = np.empty_like(first)
+    result = np.empty_like(first)
     table, width = values, 1
     for number in range(int(level.max()) + 1):
         chosen = np.flatnonzero(level == number)
         left, right = table[first[chosen]], table[last[chosen] - width + 1]
-        found[chosen] = np.maximum(left, right)
+        result[chosen] = np.maximum(left, right)
         if 2 * width > len(values):
             break
         table = np.maximum(table[: len(table) - width], table[width:])
         width *= 2
-    return found
+    return result
 
 
 def ring_rounds(

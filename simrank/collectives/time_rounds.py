@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from simrank.collectives.schedule import IntArray, Round, Schedule, Tables, step_elements
 from simrank.collectives.time_channels import Channels
-from simrank.collectives.time_network import Lane, Network, StepCosts, known_or_marked
+from simrank.collectives.time_network import Interconnect, Lane, StepCosts, known_or_marked
 from simrank.collectives.time_ring import (
     RingCosts,
     has_closed_form,
@@ -45,7 +45,7 @@ def play_time(
     schedule: Schedule,
     arrivals_ps: npt.ArrayLike,
     *,
-    network: Network,
+    network: Interconnect,
     devices: IntArray,
     itemsize: int,
 ) -> IntArray:
@@ -93,7 +93,7 @@ class TimePlayer:
     """
 
     def __init__(
-        self, schedule: Schedule, *, network: Network, devices: IntArray, itemsize: int
+        self, schedule: Schedule, *, network: Interconnect, devices: IntArray, itemsize: int
     ) -> None:
         self._schedule, self._network, self._itemsize = schedule, network, itemsize
         self._devices = np.asarray(devices, dtype=np.int64)
@@ -187,7 +187,7 @@ class TimePlayer:
         return step_elements(tables, steps) * self._itemsize
 
     def _longest(self, tables: Tables) -> int:
-        return max(tables[0].max_size, tables[1].max_size)
+        return max(tables.input.max_size, tables.output.max_size)
 
     def _lane(self, steps: Round, step_bytes: IntArray) -> Lane:
         loaded = (step_bytes > 0) & (steps.src != steps.dst)

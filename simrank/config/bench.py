@@ -107,10 +107,10 @@ def _sweep(sizes: SizeRange) -> tuple[int, ...]:
         return tuple(range(sizes.first_bytes, sizes.last_bytes + 1, sizes.step_bytes))
     if sizes.first_bytes == 0:
         raise reject("a size above 0 B, as sizes grow by a factor", sub=("from",))
-    found = [sizes.first_bytes]
-    while found[-1] * (sizes.factor or 2) <= sizes.last_bytes:
-        found.append(found[-1] * (sizes.factor or 2))
-    return tuple(found)
+    sizes_bytes = [sizes.first_bytes]
+    while sizes_bytes[-1] * (sizes.factor or 2) <= sizes.last_bytes:
+        sizes_bytes.append(sizes_bytes[-1] * (sizes.factor or 2))
+    return tuple(sizes_bytes)
 
 
 def _num_ranks(value: object) -> tuple[int, ...]:
@@ -143,12 +143,14 @@ def _algorithms(value: object) -> dict[str, Mapping[str, object]]:
         if options is not None and not isinstance(options, Mapping):
             raise reject("a mapping from option to value", sub=(name,))
     defaults = dict(value.get("defaults") or {})
-    found = {name: dict(options or {}) for name, options in value.items() if name != "defaults"}
-    if not found:
+    options_by_name = {
+        name: dict(options or {}) for name, options in value.items() if name != "defaults"
+    }
+    if not options_by_name:
         raise reject("an algorithm beside the defaults")
     return {
         name: {**defaults, **options} if "kernel" in options else options
-        for name, options in found.items()
+        for name, options in options_by_name.items()
     }
 
 
@@ -264,7 +266,7 @@ def bench_config_from_mapping(
 
     Args:
         mapping: The keys of the YAML form, with values as YAML would give them.
-        source: What messages name as the place.
+        source: What messages name as the file.
 
     Raises:
         ConfigError: With every problem.
@@ -304,21 +306,21 @@ def _clusters(source: Source, problems: list[ConfigProblem]) -> list[ClusterConf
         key_path: KeyPath = ("clusters",) if given else ("cluster",)
         problems.append(source.problem(key_path, "either cluster or clusters", got))
         return []
-    places: list[KeyPath] = [("cluster",)]
+    key_paths: list[KeyPath] = [("cluster",)]
     if given == ["clusters"]:
         value = data["clusters"]
         if not isinstance(value, list | tuple) or not value:
             got = source.describe(("clusters",), value) if value else "nothing"
             problems.append(source.problem(("clusters",), "a list of clusters", got))
             return []
-        places = [("clusters", index) for index in range(len(value))]
-    found = []
-    for place in places:
+        key_paths = [("clusters", index) for index in range(len(value))]
+    clusters = []
+    for key_path in key_paths:
         try:
-            found.append(cluster_from_source(source, place))
+            clusters.append(cluster_from_source(source, key_path))
         except ConfigError as error:
             problems.extend(error.problems)
-    return found
+    return clusters
 
 
 def _swept_sizes(source: Source, problems: list[ConfigProblem]) -> tuple[int, ...] | None:
@@ -348,7 +350,7 @@ def _faults(source: Source, problems: list[ConfigProblem]) -> tuple[Fault, ...]:
 def _measured(source: Source, words: tuple[str, ...], problems: list[ConfigProblem]) -> list[Path]:
     """Return the measured tables of a benchmark and note those that do not exist."""
     base = source.path.parent if source.path is not None else None
-    found = []
+    paths = []
     for word in words:
         try:
             path = locate("measured", word, base)
@@ -359,8 +361,8 @@ def _measured(source: Source, words: tuple[str, ...], problems: list[ConfigProbl
             continue
         if not path.is_file():
             problems.append(source.problem(("measured",), "a readable file", f"{path}, no file"))
-        found.append(path)
-    return found
+        paths.append(path)
+    return paths
 
 
 def _ranks_that_do_not_fit(

@@ -189,16 +189,16 @@ def faults_from_source(source: Source) -> tuple[Fault, ...]:
     if not isinstance(listed, list | tuple):
         problem = source.problem(("faults",), "a list of faults", source.describe((), listed))
         raise ConfigError(problem)
-    found: list[Fault] = []
+    faults: list[Fault] = []
     problems: list[ConfigProblem] = []
     for index, entry in enumerate(listed):
         try:
-            found.append(_fault(source, ("faults", index), entry))
+            faults.append(_fault(source, ("faults", index), entry))
         except ConfigError as error:
             problems += error.problems
     if problems:
         raise ConfigError(*in_file_order(problems))
-    return tuple(found)
+    return tuple(faults)
 
 
 def describe(fault: Fault) -> str:
@@ -221,26 +221,26 @@ def _as_written(name: str, value: Any) -> str:  # noqa: ANN401 - of any field
     return units.format_time(value) if name.endswith("_ps") else f"{value}"
 
 
-def _fault(source: Source, place: KeyPath, entry: object) -> Fault:
+def _fault(source: Source, key_path: KeyPath, entry: object) -> Fault:
     if isinstance(entry, Fault):
         return entry
     if not isinstance(entry, Mapping):
         expected = "a mapping such as {kill: 3, at: 2 ms}"
-        raise ConfigError(source.problem(place, expected, source.describe(place, entry)))
+        raise ConfigError(source.problem(key_path, expected, source.describe(key_path, entry)))
     kinds = [kind for kind in _KINDS if kind in entry]
     if len(kinds) != 1:
         got = " and ".join(kinds) or "the keys " + ", ".join(map(str, entry))
         near = None if kinds else closest(str(next(iter(entry), "")), _KINDS)
         expected = f"a fault: {choice_text(_KINDS)}"
-        raise ConfigError(source.problem(place, expected, got, near and f"write `{near}`"))
+        raise ConfigError(source.problem(key_path, expected, got, near and f"write `{near}`"))
     model = _KINDS[kinds[0]]
-    fault = validate(model, source, place)
+    fault = validate(model, source, key_path)
     until_ps = getattr(fault, "until_ps", None)
     if until_ps is not None and until_ps <= getattr(fault, "from_ps", 0):
-        got = source.describe((*place, "until"), entry["until"])
-        raise ConfigError(source.problem((*place, "until"), "a time after `from`", got))
+        got = source.describe((*key_path, "until"), entry["until"])
+        raise ConfigError(source.problem((*key_path, "until"), "a time after `from`", got))
     either = _ONE_OF.get(model)
     if either is not None and sum(key in entry for key in either) != 1:
         got = "both" if either[0] in entry else "neither"
-        raise ConfigError(source.problem(place, f"either {either[0]} or {either[1]}", got))
+        raise ConfigError(source.problem(key_path, f"either {either[0]} or {either[1]}", got))
     return fault

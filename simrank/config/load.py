@@ -116,7 +116,7 @@ def _by_name(word: str, source: Source, key_path: KeyPath) -> ClusterConfig:
 
 
 def _checked(source: Source, key_path: KeyPath) -> ClusterConfig:
-    """Return the cluster at a place of a source, or raise with all that is wrong with it."""
+    """Return the cluster at a key path of a source, or raise with all that is wrong with it."""
     source = fill_like(source, key_path)
     config = validate(ClusterConfig, source, key_path)
     problems = check_cluster(config, replace(source, prefix=key_path))

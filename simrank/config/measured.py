@@ -82,8 +82,8 @@ def load_measured(path: str | Path) -> list[MeasuredRow]:
             row = dict(zip(header, cells, strict=True))
             _append_row(rows, problems, row, (str(path), reader.line_num))
     except csv.Error as error:
-        place = ConfigProblem(str(path), reader.line_num, "", "valid CSV", str(error))
-        problems.append(place)
+        problem = ConfigProblem(str(path), reader.line_num, "", "valid CSV", str(error))
+        problems.append(problem)
     if problems:
         raise ConfigError(*problems)
     return rows
@@ -93,7 +93,7 @@ def _append_row(
     rows: list[MeasuredRow],
     problems: list[ConfigProblem],
     row: dict[str, str],
-    place: tuple[str, int],
+    line: tuple[str, int],
 ) -> None:
     """Append one row, or the problems of its cells."""
     num_problems = len(problems)
@@ -106,17 +106,17 @@ def _append_row(
         except ValueError:
             pass
         expected = "a whole number above 0" if whole else "a number above 0"
-        problems.append(ConfigProblem(*place, column, expected, row[column] or "nothing"))
+        problems.append(ConfigProblem(*line, column, expected, row[column] or "nothing"))
         return 1
 
     def word(column: str, choices: tuple[str, ...], aliases: dict[str, str]) -> str:
         spelled = aliases.get(row[column], row[column])
         if spelled not in choices:
             expected = "one of " + ", ".join(choices)
-            problems.append(ConfigProblem(*place, column, expected, row[column] or "nothing"))
+            problems.append(ConfigProblem(*line, column, expected, row[column] or "nothing"))
         return spelled
 
-    found = MeasuredRow(
+    measured = MeasuredRow(
         system=row["system"],
         collective=word("op", COLLECTIVES, COLLECTIVE_ALIASES),
         num_ranks=int(number("nranks", whole=True)),
@@ -128,4 +128,4 @@ def _append_row(
         source=row["source"],
     )
     if len(problems) == num_problems:
-        rows.append(found)
+        rows.append(measured)

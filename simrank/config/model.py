@@ -44,8 +44,8 @@ def validate(model: type[ModelT], source: Source, prefix: KeyPath = ()) -> Model
     try:
         return model.model_validate(data)
     except ValidationError as error:
-        found = error.errors(include_url=False)
-        problems = [_problem(model, source, prefix, dict(facts)) for facts in found]
+        errors = error.errors(include_url=False)
+        problems = [_problem(model, source, prefix, dict(facts)) for facts in errors]
         raise ConfigError(*in_file_order(problems)) from None
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def provenance_of(config: ClusterConfig) -> tuple[Provenance, ...]:
     """Return where each number of a checked configuration comes from, in its order."""
-    found = []
+    provenances = []
     for name, block in _blocks(config):
         keys = type(block).keys()
         for key in [each for each in keys if each not in NOT_MEASURED]:
@@ -23,8 +23,8 @@ def provenance_of(config: ClusterConfig) -> tuple[Provenance, ...]:
             whole = (config.source.get(key), config.source.get("others"))
             text = next((text for text in (*texts, *whole) if text is not None), None)
             if text is not None:
-                found.append(Provenance(f"{name}.{key}", _kind(text), " ".join(text.split())))
-    return tuple(found)
+                provenances.append(Provenance(f"{name}.{key}", _kind(text), " ".join(text.split())))
+    return tuple(provenances)
 
 
 def _blocks(config: ClusterConfig) -> Iterator[tuple[str, Sourced]]:

@@ -117,16 +117,16 @@ def _per_direction(validate_one: Callable[[object], int]) -> Callable[[object], 
         for key in value:
             if key not in ("forward", "backward"):
                 raise reject("forward and backward", got=f"the key {key}", sub=(key,))
-        found = {}
+        rates = {}
         for key in ("forward", "backward"):
             if key not in value:
                 raise reject(f"both forward and backward, without {key}", got="nothing")
             try:
-                found[key] = validate_one(value[key])
+                rates[key] = validate_one(value[key])
             except PydanticCustomError as error:
                 facts = error.context or {}
                 raise reject(facts["expected"], to_fix=facts["to_fix"], sub=(key,)) from None
-        return PerDirection(**found)
+        return PerDirection(**rates)
 
     return validate
 

@@ -28,15 +28,15 @@ def _lists(value: object) -> dict[str, tuple[Any, ...]]:
     """Validate parameters: for each a value, or a list of them."""
     if not isinstance(value, Mapping) or not value:
         raise reject("a mapping from parameter to a value or a list of values")
-    found = {}
+    items_by_name = {}
     for name, given in value.items():
         if not isinstance(name, str) or not name.isidentifier():
             raise reject("the name of a parameter of the function", sub=(name,))
         items = tuple(given) if isinstance(given, list | tuple) else (given,)
         if not items:
             raise reject("at least one value", sub=(name,))
-        found[name] = items
-    return found
+        items_by_name[name] = items
+    return items_by_name
 
 
 class _Keys(Model):
@@ -106,10 +106,10 @@ def load_sweep(path: str | Path) -> SweepConfig:
         got = "both" if given else "nothing"
         raise ConfigError(source.problem((*given[1:],), "either cluster or clusters", got))
     listed = source.data[given[0]]
-    places: list[KeyPath] = [(given[0],)]
+    key_paths: list[KeyPath] = [(given[0],)]
     if isinstance(listed, list):
-        places = [(given[0], index) for index in range(len(listed))]
-    clusters = [cluster_from_source(source, place) for place in places]
+        key_paths = [(given[0], index) for index in range(len(listed))]
+    clusters = [cluster_from_source(source, key_path) for key_path in key_paths]
     return SweepConfig.model_construct(
         program=keys.program,
         clusters=tuple(clusters),

@@ -1,6 +1,6 @@
-"""One accelerator: memory, streams, operations and tensors.
+"""One accelerator: memory, streams, operations and, in a room of their own, tensors.
 
-Read `stream` (operations in order), then `memory` and `tensor`.
+Read `stream` (operations in order), then `memory` and `tensors.tensor`.
 """
 
 from simrank.device.buffer import Buffer
@@ -10,7 +10,7 @@ from simrank.device.dtypes import DTYPES, DType, as_dtype
 from simrank.device.memory import AddressSpace
 from simrank.device.races import Accesses
 from simrank.device.stream import Event, Operation, Stream
-from simrank.device.tensor import Tensor
+from simrank.device.tensors.tensor import Tensor
 from simrank.device.transfer import Network
 
 __all__ = [

@@ -23,12 +23,12 @@ class Buffer(Protocol):
     Attributes:
         storage: The bytes that it lies in.
         dtype: Element type.
-        place: The device whose streams work on it; None for the host.
+        cuda_device: The device whose streams work on it; None for the host.
     """
 
     storage: Storage
     dtype: DType
-    place: Device | None
+    cuda_device: Device | None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -58,7 +58,7 @@ def wait_values(buffer: Buffer) -> None:
     Raises:
         UninitializedValueError: A shape-only run does not have the values.
     """
-    storage, device = buffer.storage, buffer.place
+    storage, device = buffer.storage, buffer.cuda_device
     if device is not None and device.races is not None:
         device.races.host_reads(buffer, stream_on(device))
     for operation in storage.pending_writes(buffer.array):

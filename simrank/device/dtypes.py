@@ -113,7 +113,7 @@ def promote_scalar(dtype: DType, value: object) -> DType:
     return dtype if dtype.kind == "float" else float32
 
 
-def as_values(data: Any, dtype: Any = None) -> np.ndarray[Any, Any]:  # noqa: ANN401 - as torch.tensor
+def as_values(data: object, dtype: object = None) -> np.ndarray[Any, Any]:
     """Return numbers, nested lists or an array as an array of a type; floats become float32."""
     values = np.asarray(data)
     if dtype is None:

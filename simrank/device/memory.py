@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mmap
 from bisect import bisect_right, insort
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import ReferenceType, WeakValueDictionary
 
 import numpy as np
@@ -18,9 +18,9 @@ from simrank.ranks import current_program
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from simrank.device.buffer import Buffer
     from simrank.device.device import Device
     from simrank.device.stream import Operation
-    from simrank.device.tensor import Tensor
     from simrank.device.watch import Watchers
     from simrank.engine import CallSite
 
@@ -62,6 +62,28 @@ _MULTICAST = 1 << 62
 _MULTICAST_SPAN_BITS = 44
 
 
+class MulticastTarget(NamedTuple):
+    """What a multicast address stands for: the same offset in several storages."""
+
+    storages: list[Storage]
+    offset: int
+
+
+class _Block(NamedTuple):
+    """What is kept of an allocation; its rank is None for the main program."""
+
+    size_bytes: int
+    site: CallSite | None
+    rank: int | None
+
+
+class _Gap(NamedTuple):
+    """Free addresses, from the first to the one behind the last."""
+
+    start: int
+    end: int
+
+
 class AddressSpace:
     """Which storage a simulated address belongs to; one table for all devices of a Context."""
 
@@ -96,11 +118,11 @@ class AddressSpace:
         return storage
 
     def add_multicast(self, members: Sequence[ReferenceType[Storage]]) -> int:
-        """Return an address that stands for the same place in several storages."""
+        """Return an address that stands for the same offset in several storages."""
         self._multicasts.append(list(members))
         return _MULTICAST | (len(self._multicasts) - 1) << _MULTICAST_SPAN_BITS
 
-    def multicast(self, address: int) -> tuple[list[Storage], int] | None:
+    def multicast(self, address: int) -> MulticastTarget | None:
         """Return what a multicast address stands for: storages, and the offset in each of them.
 
         None for other addresses, and where one of the storages is gone.
@@ -110,11 +132,11 @@ class AddressSpace:
         index, offset = divmod(address - _MULTICAST, 1 << _MULTICAST_SPAN_BITS)
         if index >= len(self._multicasts):
             return None
-        found = [member() for member in self._multicasts[index]]
+        storages = [member() for member in self._multicasts[index]]
         alive = [
-            storage for storage in found if storage is not None and offset < storage.size_bytes
+            storage for storage in storages if storage is not None and offset < storage.size_bytes
         ]
-        return (alive, offset) if len(alive) == len(found) else None
+        return MulticastTarget(alive, offset) if len(alive) == len(storages) else None
 
 
 class DeviceMemory:
@@ -133,8 +155,8 @@ class DeviceMemory:
         self.peak_bytes = 0
         self.space = space
         start = (device_index + 1) * DEVICE_SPAN_BYTES
-        self._gaps: list[tuple[int, int]] = [(start, start + DEVICE_SPAN_BYTES)]  # By address.
-        self._live: dict[int, tuple[int, CallSite | None, int | None]] = {}
+        self._gaps = [_Gap(start, start + DEVICE_SPAN_BYTES)]  # By address.
+        self._live: dict[int, _Block] = {}
 
     def allocate(self, size_bytes: int) -> int:
         """Return the address of a new block.
@@ -147,44 +169,44 @@ class DeviceMemory:
             raise self._out_of_memory(size_bytes)
         fits = (i for i, (start, end) in enumerate(self._gaps) if end - start >= block_bytes)
         index = next(fits, None)
-        if index is None:  # Gaps between blocks leave no place for this one in the device's span.
+        if index is None:  # Gaps between blocks leave no room for this one in the device's span.
             raise self._out_of_memory(size_bytes)
         start, end = self._gaps[index]
         if end - start == block_bytes:
             del self._gaps[index]
         else:
-            self._gaps[index] = (start + block_bytes, end)
+            self._gaps[index] = _Gap(start + block_bytes, end)
         self.used_bytes += block_bytes
         self.peak_bytes = max(self.peak_bytes, self.used_bytes)
         program = current_program()
         rank = None if program is None else program.rank
-        self._live[start] = (block_bytes, user_site(), rank)
+        self._live[start] = _Block(block_bytes, user_site(), rank)
         return start
 
     def free(self, address: int) -> None:
         """Give a block back; it joins the gaps beside it."""
-        block_bytes, _, _ = self._live.pop(address)
+        block_bytes = self._live.pop(address).size_bytes
         self.used_bytes -= block_bytes
         self.space.remove(address)
         start, end = address, address + block_bytes
         index = bisect_right(self._gaps, (start, end))
-        if index < len(self._gaps) and self._gaps[index][0] == end:
-            end = self._gaps.pop(index)[1]
-        if index and self._gaps[index - 1][1] == start:
+        if index < len(self._gaps) and self._gaps[index].start == end:
+            end = self._gaps.pop(index).end
+        if index and self._gaps[index - 1].end == start:
             index -= 1
-            start = self._gaps.pop(index)[0]
-        self._gaps.insert(index, (start, end))
+            start = self._gaps.pop(index).start
+        self._gaps.insert(index, _Gap(start, end))
 
     def site(self, address: int) -> CallSite | None:
         """Return where a block was allocated."""
-        return self._live[address][1]
+        return self._live[address].site
 
     def owner(self, address: int) -> int | None:
         """Return the rank that allocated a block; None is the main program."""
-        return self._live[address][2]
+        return self._live[address].rank
 
     def _out_of_memory(self, size_bytes: int) -> OutOfMemoryError:
-        largest = sorted(self._live.values(), key=lambda block: -block[0])[:_NUM_LARGEST]
+        largest = sorted(self._live.values(), key=lambda block: -block.size_bytes)[:_NUM_LARGEST]
         lines = [(size, "?" if site is None else str(site.line())) for size, site, _ in largest]
         sizes = (size_bytes, self.total_bytes - self.used_bytes, self.total_bytes)
         return OutOfMemoryError(self.device_index, sizes, lines)
@@ -323,7 +345,7 @@ class Storage:
 
 
 def guarded(
-    compute: Callable[[], None], reads: Sequence[Tensor], writes: Sequence[Tensor]
+    compute: Callable[[], None], reads: Sequence[Buffer], writes: Sequence[Buffer]
 ) -> Callable[[], None]:
     """Return an effect that computes where all values are known, and else makes results unknown.
 

@@ -86,6 +86,22 @@ class _Access(NamedTuple):
     signals: Clock | None = None  # A write of integers: what whoever sees it is ordered behind.
 
 
+class _Accessor(NamedTuple):
+    """What accesses memory, in the words of reports."""
+
+    name: str
+    stream: str
+    site: CallSite | None
+
+
+class _Step(NamedTuple):
+    """An access in the order of its agent."""
+
+    agent: Agent
+    number: int
+    is_write: bool
+
+
 class Agent:
     """Something that does one thing after another: a stream, or a program's host.
 
@@ -114,16 +130,16 @@ class RaceChecker:
         raises: Whether a race is raised where its second access is issued, or only collected.
 
     Attributes:
-        found: The races so far, each pair of places once.
+        races: The races so far, each pair of accesses once.
     """
 
     def __init__(self, engine: Engine, *, raises: bool) -> None:
-        self.found: list[RaceError] = []
+        self.races: list[RaceError] = []
         self._engine = engine
         self._raises = raises
         self._num_agents = 0
         self._history: WeakKeyDictionary[Storage, list[_Access]] = WeakKeyDictionary()
-        self._places: set[tuple[object, ...]] = set()
+        self._pairs: set[tuple[object, ...]] = set()
 
     # ---- what orders ----
 
@@ -139,12 +155,12 @@ class RaceChecker:
         step = agent.step()
         operation.clock = dict(agent.clock)
         if operation.touched is not None:
-            where = (operation.name, stream.name, operation.issued_at)
+            accessor = _Accessor(operation.name, stream.name, operation.issued_at)
             views = list(_views(operation.touched))
             waits = operation.touched.waits_for_flags
             looked_at = {storage for storage, _, _ in views} if waits else None
             for storage, view, is_write in views:
-                self._check(storage, view, (agent, step, is_write), where, looked_at)
+                self._check(storage, view, _Step(agent, step, is_write), accessor, looked_at)
 
     def stream_waits(self, stream: Stream, clock: Clock | None) -> None:
         """Order what a stream does from now on behind an operation (an event, a Work)."""
@@ -172,8 +188,8 @@ class RaceChecker:
         """
         agent, host = self._of_stream(stream), self._host()
         join(agent.clock, host.clock)
-        where = ("host read", stream.name, user_site())
-        self._check(buffer.storage, buffer.array, (agent, agent.step(), False), where)
+        accessor = _Accessor("host read", stream.name, user_site())
+        self._check(buffer.storage, buffer.array, _Step(agent, agent.step(), False), accessor)
         join(host.clock, agent.clock)
 
     def _of_stream(self, stream: Stream) -> Agent:
@@ -198,8 +214,8 @@ class RaceChecker:
         self,
         storage: Storage,
         view: Array,
-        step: tuple[Agent, int, bool],
-        where: tuple[str, str, CallSite | None],
+        step: _Step,
+        accessor: _Accessor,
         looked_at: set[Storage] | None = None,
     ) -> None:
         """Compare an access with those before it; `looked_at` is where a waiting kernel may look.
@@ -212,7 +228,9 @@ class RaceChecker:
         low, high = byte_bounds(view)
         signals = dict(agent.clock) if is_write and view.dtype.kind in "iu" else None
         waits = looked_at is not None
-        access = _Access(program, agent.number, number, low, high, is_write, *where, waits, signals)
+        access = _Access(
+            program, agent.number, number, low, high, is_write, *accessor, waits, signals
+        )
         history = self._history.setdefault(storage, [])
         kept = []
         for other in history:
@@ -240,21 +258,21 @@ class RaceChecker:
         """Simulated time in picoseconds."""
         return self._engine.now_ps
 
-    def note(self, error: RaceError, place: tuple[object, ...], *, is_proved: bool = True) -> None:
-        """Keep a race, or raise it; once for each pair of places.
+    def note(self, error: RaceError, pair: tuple[object, ...], *, is_proved: bool = True) -> None:
+        """Keep a race, or raise it; once for each pair of accesses.
 
         Raises:
             RaceError: Races are errors, and this one is proved.
         """
-        if place in self._places:
+        if pair in self._pairs:
             return
-        self._places.add(place)
-        self.found.append(error)
+        self._pairs.add(pair)
+        self.races.append(error)
         if self._raises and is_proved:
             raise error
 
     def _report(self, storage: Storage, first: _Access, second: _Access) -> None:
-        place = (first.name, first.site, second.name, second.site)
+        pair = (first.name, first.site, second.name, second.site)
         program = require_program("a race check")
         made = storage.site()
         error = RaceError(
@@ -264,7 +282,7 @@ class RaceChecker:
             _as_fact(second),
             None if made is None else str(made.line()),
         )
-        self.note(error, place)
+        self.note(error, pair)
 
 
 def _as_fact(access: _Access) -> RaceAccess:

@@ -120,7 +120,7 @@ class Operation(Handle):
                 with np.errstate(all="ignore"):  # As on a device: inf and NaN.
                     self.effect()
             except Exception as error:  # noqa: BLE001 - raised in the rank that issued it
-                self._fail(error)
+                self.raise_in_rank(error)
             self.effect = None
         watchers = self.stream.device.memory.space.watchers
         if watchers is not None and self.touched is not None:
@@ -132,7 +132,7 @@ class Operation(Handle):
                 observer.on_operation(self)
         self.stream.ended(self)
 
-    def _fail(self, error: BaseException, first: Callable[[], None] | None = None) -> None:
+    def raise_in_rank(self, error: BaseException, first: Callable[[], None] | None = None) -> None:
         """Raise in the rank that issued this, where it waits; without one, in the main program.
 
         Args:

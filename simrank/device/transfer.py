@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from simrank.device.buffer import wait_values
 from simrank.device.current import stream_on
 from simrank.device.memory import guarded
 from simrank.device.races import Accesses, Touched
@@ -18,9 +19,9 @@ if TYPE_CHECKING:
 
     import numpy as np
 
+    from simrank.device.buffer import Buffer
     from simrank.device.device import Device
     from simrank.device.stream import Stream
-    from simrank.device.tensor import Tensor
     from simrank.engine import Engine
     from simrank.hardware.cluster import Cluster
 
@@ -160,14 +161,14 @@ class TransferOperation(Operation):
             self._drop()
 
 
-def copy_between(target: Tensor, src: Tensor) -> TransferOperation:
-    """Issue a copy between two places on the current stream of the device side."""
-    device = src.place or target.place
+def copy_between(target: Buffer, src: Buffer) -> TransferOperation:
+    """Issue a copy from or to a device on its current stream; on that of the source if both are."""
+    device = src.cuda_device or target.cuda_device
     assert device is not None, "copies within the host are no transfers"
-    if src.place is None:
-        src.wait_values()
+    if src.cuda_device is None:
+        wait_values(src)
     stream = stream_on(device)
-    other = None if target.place in (None, device) else stream_on(target.place)
+    other = None if target.cuda_device in (None, device) else stream_on(target.cuda_device)
     if other is not None:
         stream.wait_stream(other)  # As in torch: the target's own work comes first,
     operation = TransferOperation(
@@ -183,11 +184,11 @@ def copy_between(target: Tensor, src: Tensor) -> TransferOperation:
     return operation
 
 
-def _index(tensor: Tensor) -> int | None:
-    return None if tensor.storage.device is None else tensor.storage.device.index
+def _index(buffer: Buffer) -> int | None:
+    return None if buffer.storage.device is None else buffer.storage.device.index
 
 
-def upload(tensor: Tensor, values: np.ndarray[Any, Any], device: Device) -> None:
+def upload(tensor: Buffer, values: np.ndarray[Any, Any], device: Device) -> None:
     """Fill a new tensor of `device` with a copy of an array, copied in stream order.
 
     The values are in place at once: nobody can look at a tensor that is new without waiting for
@@ -202,10 +203,10 @@ def upload(tensor: Tensor, values: np.ndarray[Any, Any], device: Device) -> None
     operation.stream.submit(operation)
 
 
-def _effect(target: Tensor, src: Tensor) -> Callable[[], None]:
+def _effect(target: Buffer, src: Buffer) -> Callable[[], None]:
     # Host memory is read at once, as a copy from pageable memory does.
-    view, from_host = target.array, src.place is None
-    values: Any = src.array.copy() if from_host and src.storage.has_values else src.array
+    view, from_host = target.array, src.cuda_device is None
+    values = src.array.copy() if from_host and src.storage.has_values else src.array
 
     def assign() -> None:
         view[...] = values.astype(view.dtype) if values.dtype != view.dtype else values

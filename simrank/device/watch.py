@@ -73,15 +73,15 @@ class Watch(Handle):
         assert self.run is not None, "programs of kernels describe what they wait for"
         storage = self.polls[0].storage
         if storage.device is None:
-            place = "of the host"
+            whose = "of the host"
         elif storage.device is self.run.device:  # So that ranks in the same state look the same.
-            place = "of its own device"
+            whose = "of its own device"
         else:
-            place = f"of device {storage.device.index}"
+            whose = f"of device {storage.device.index}"
         site = storage.site()
         where = "" if site is None else f" (allocated at {site.line()})"
         waiting = self.run.waiting_programs(storage)
-        return f"kernel '{self.run.name}' {waiting} of a buffer {place}{where}"
+        return f"kernel '{self.run.name}' {waiting} of a buffer {whose}{where}"
 
 
 class Watchers:

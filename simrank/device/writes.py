@@ -51,7 +51,7 @@ class PendingWrites:
         write = _Write(operation, low, high)
         if writes:
             last = writes[-1]
-            if last[0].stream is operation.stream and low <= last[1] and last[2] <= high:
+            if last.operation.stream is operation.stream and low <= last.low and last.high <= high:
                 writes[-1] = write
                 return
             if len(writes) >= self._prune_at:
@@ -61,16 +61,16 @@ class PendingWrites:
     def overlapping(self, low: int, high: int) -> list[Operation]:
         """Return the operations that write some of these bytes and have not ended, or failed."""
         writes = self._writes
-        found = [
+        operations = [
             write.operation
             for index, write in enumerate(writes)
             if write.low < high and low < write.high and write.is_open
             # A failed write that a later one covers is forgotten.
             if not (write.operation.complete and any(map(write.is_within, writes[index + 1 :])))
         ]
-        if not found:
+        if not operations:
             self.settle()
-        return found
+        return operations
 
     def write_over(self, low: int, high: int) -> None:
         """Forget failed writes of bytes that the host writes now."""

@@ -7,10 +7,10 @@ host. Read `issue` for streams and waits.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from simrank.device import Tensor, current_device
-from simrank.device.factories import empty
+from simrank.device.tensors.factories import empty
 from simrank.distributed.backends import GLOO, NCCL, check_reduction, check_timeout
 from simrank.distributed.issue import (
     Caller,
@@ -40,7 +40,7 @@ _BARRIER = Signature("barrier", None, None, "float32", 1)
 def barrier(
     group: Group = None,
     async_op: bool = False,
-    device_ids: Any = None,  # noqa: ANN401 - torch's signature
+    device_ids: object = None,
     timeout: timedelta | None = None,
 ) -> Work | None:
     """Block the host until every member has called. Simulated cost: an all_reduce of 4 bytes.

@@ -1,4 +1,4 @@
-"""Backends: which one a tensor's place selects, and what each of them admits.
+"""Backends: which one a tensor's device selects, and what each of them admits.
 
 Tensors on the host go through gloo. Their bytes take the routes between the ranks' devices: a
 cluster describes no other network, so the cost is that of the device's links.
@@ -11,7 +11,7 @@ Source:
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple
 
 from simrank.distributed.reduce_op import PremulSum, ReduceOp
 from simrank.errors import UnsupportedError
@@ -47,7 +47,17 @@ class Backend(str):
     UNDEFINED = UNDEFINED
 
 
-def parse_backend(backend: str | None) -> tuple[str, Mapping[str, str]]:
+class Backends(NamedTuple):
+    """The name that `get_backend` shows, and the backend per kind of device."""
+
+    name: str
+    by_device: Mapping[str, str]
+
+
+NCCL_ONLY = Backends(NCCL, {"cuda": NCCL})
+
+
+def parse_backend(backend: str | None) -> Backends:
     """Return the name that `get_backend` shows, and the backend per kind of device.
 
     Raises:
@@ -56,10 +66,10 @@ def parse_backend(backend: str | None) -> tuple[str, Mapping[str, str]]:
     """
     name = (backend or UNDEFINED).lower()
     if name in _MAPS:
-        return name, _MAPS[name]
+        return Backends(name, _MAPS[name])
     if ":" not in name:
         raise _unsupported(name)
-    found: dict[str, str] = {}
+    by_device: dict[str, str] = {}
     for pair in name.split(","):
         parts = [part.strip() for part in pair.split(":")]
         if len(parts) != 2:
@@ -68,12 +78,12 @@ def parse_backend(backend: str | None) -> tuple[str, Mapping[str, str]]:
                 "Expected format: '<device_type1>:<backend1>,<device_type2>:<backend2>...'"
             )
         device, chosen = parts
-        if device in found:
+        if device in by_device:
             raise ValueError(f"Duplicate device type '{device}' in backend string '{backend}'")
         if device not in _BOTH or chosen not in _MAPS or device not in _MAPS[chosen]:
             raise _unsupported(name)
-        found[device] = _MAPS[chosen][device]
-    return name, found
+        by_device[device] = _MAPS[chosen][device]
+    return Backends(name, by_device)
 
 
 def _unsupported(name: str) -> UnsupportedError:
@@ -86,7 +96,7 @@ def default_timeout(name: str) -> timedelta:
     return _NCCL_TIMEOUT if name in (NCCL, "simrank") else _TIMEOUT
 
 
-def check_timeout(timeout: Any) -> None:  # noqa: ANN401 - whatever the user gave
+def check_timeout(timeout: object) -> None:
     """Raise TypeError unless it is None or a timedelta."""
     if timeout is not None and not isinstance(timeout, timedelta):
         raise TypeError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -32,7 +32,7 @@ class CollectiveOperation(Operation):
 
     Attributes:
         call: The calls of all ranks that this one belongs to.
-        group_rank: The rank's place in the group.
+        group_rank: Its rank in the group.
         request: What it asked for.
         inputs: What it contributes.
         outputs: What it gets.
@@ -98,6 +98,13 @@ class Splits:
         self.sends = np.zeros((size, size), dtype=np.int64)
         self.receives = np.zeros((size, size), dtype=np.int64)
         self.known = np.zeros(size, dtype=bool)
+
+
+class _Split(NamedTuple):
+    """How many elements a member sends to another one, or expects from it."""
+
+    group_rank: int
+    num_elements: int
 
 
 class Call:
@@ -190,24 +197,26 @@ class Call:
             wrong = np.flatnonzero(known & (ours != theirs))
             if len(wrong):
                 other = int(wrong[0])
-                own, peer = (group_rank, int(ours[other])), (other, int(theirs[other]))
+                own, peer = _Split(group_rank, int(ours[other])), _Split(other, int(theirs[other]))
                 raise self._split_mismatch(*((own, peer) if we_send else (peer, own)), site)
         sends[group_rank], receives[group_rank], known[group_rank] = send, receive, True
 
     def _split_mismatch(
-        self, sender: tuple[int, int], receiver: tuple[int, int], site: CallSite | None
+        self, sender: _Split, receiver: _Split, site: CallSite | None
     ) -> CollectiveMismatchError:
-        """Build the error for a pair given as (group rank, elements), one of which calls now."""
+        """Build the error for two members that expect differently, one of which calls now."""
         ranks, calls = self.group.ranks, []
         for (rank, count), verb, peer in (
-            (sender, "sends {} elements to rank {}", receiver[0]),
-            (receiver, "expects {} elements from rank {}", sender[0]),
+            (sender, "sends {} elements to rank {}", receiver.group_rank),
+            (receiver, "expects {} elements from rank {}", sender.group_rank),
         ):
             operation = self._operations[rank]
             where = site if operation is None else operation.issued_at
             columns = {**_columns(self.signature), "splits": verb.format(count, ranks[peer])}
             calls.append(MadeCall(ranks[rank], columns, where))
-        return mismatch(self.group, self.seq, calls, self._not_called(sender[0], receiver[0]))
+        return mismatch(
+            self.group, self.seq, calls, self._not_called(sender.group_rank, receiver.group_rank)
+        )
 
     @property
     def count(self) -> int:
@@ -318,8 +327,8 @@ class Call:
         engine = self.group.engine
         engine.pending.pop(self, None)
         self.group.calls.pop(self.seq, None)
-        for place, operation in enumerate(self._operations):
-            if operation is not None and not operation.complete and not self._timed[place]:
+        for member, operation in enumerate(self._operations):
+            if operation is not None and not operation.complete and not self._timed[member]:
                 own = PeerDiedError(engine.now_ps, self.name, peer, error)
                 operation.stream.fail(operation, own)
 

@@ -6,7 +6,7 @@ group are held back; other collectives run at once, and messages are batched.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -44,20 +44,28 @@ class IllegalWork(Work):
         return super().__getattribute__(name)
 
 
+class Held(NamedTuple):
+    """A collective that is held back; its kind is the name of its function."""
+
+    kind: str
+    caller: Caller
+    request: Request
+
+
 class CoalescingManager:
     """What a coalescing manager yields.
 
     Attributes:
         works: What was started at its end.
         entries: Messages that are held back.
-        held: Collectives that are held back, by the name of their function.
+        held: Collectives that are held back.
         groups_all: Whether it was given a device: then torch holds back every collective.
     """
 
     def __init__(self, *, groups_all: bool = False) -> None:
         self.works: list[Work] = []
         self.entries: list[tuple[Caller, End]] = []
-        self.held: list[tuple[str, Caller, Request]] = []
+        self.held: list[Held] = []
         self.groups_all = groups_all
 
     def append(self, work: Work | None = None) -> None:
@@ -77,20 +85,20 @@ class CoalescingManager:
             RuntimeError: They are of different kinds; torch's words.
             UnsupportedError: They reduce in different ways; torch would use the first for all.
         """
-        kinds = sorted({kind for kind, _, _ in self.held})
+        kinds = sorted({held.kind for held in self.held})
         if len(kinds) > 1:
             raise RuntimeError(
                 "Coalescing manager requires all collectives to be the same type, "
                 f"but got mixed types: {set(kinds)}"
             )
-        requests = [request for _, _, request in self.held]
+        requests = [held.request for held in self.held]
         reductions = sorted({f"{r.signature.reduce_op}" for r in requests})
         if len(reductions) > 1 or len({str(r.factor) for r in requests}) > 1:
             raise UnsupportedError(
                 f"{kinds[0]} with {' and '.join(reductions)} in one coalescing manager: torch "
                 "would use the first reduction for all of them"
             )
-        caller = self.held[0][1]
+        caller = self.held[0].caller
         size = caller.group.size()
         inputs: Sequence[Buffer] = [r.reads[0] for r in requests]
         outputs: Sequence[Buffer] = [r.results[0] for r in requests]
@@ -99,7 +107,7 @@ class CoalescingManager:
             outputs = _by_member(outputs, size)
         elif kinds[0] == "reduce_scatter_tensor":
             inputs = _by_member(inputs, size)
-        first, device = inputs[0], inputs[0].place
+        first, device = inputs[0], inputs[0].cuda_device
         count = sum(int(r.signature.count or 0) for r in requests)
         source = staging(inputs, first.dtype, device)
         in_place = kinds[0] == "all_reduce"
@@ -129,6 +137,6 @@ def _split(tensor: Buffer, size: int) -> list[Tensor]:
     parts = []
     for view in np.split(tensor.array.reshape(-1), size):
         part = Tensor(tensor.storage, tensor.dtype, view)
-        part.place = tensor.place
+        part.cuda_device = tensor.cuda_device
         parts.append(part)
     return parts

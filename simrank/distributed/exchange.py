@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import ref
 
 import numpy as np
@@ -19,6 +19,13 @@ if TYPE_CHECKING:
     from simrank.distributed.group import ProcessGroup
     from simrank.engine import CallSite
     from simrank.errors import CollectiveMismatchError
+
+
+class AddressTables(NamedTuple):
+    """Tables of addresses in the memory of one device."""
+
+    buffers: Storage
+    pads: Storage
 
 
 class Exchange:
@@ -39,7 +46,9 @@ class Exchange:
             np.array([buffer.address for buffer, _ in entries], np.int64),
             np.array([pad.address for pad in self.pads], np.int64),
         )
-        self.tables = [tuple(_table(pad.device, a) for a in addresses) for pad in self.pads]
+        self.tables = [
+            AddressTables(*(_table(pad.device, a) for a in addresses)) for pad in self.pads
+        ]
         self._multicast = 0
 
     def multicast_address(self, space: AddressSpace) -> int:

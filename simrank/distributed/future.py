@@ -27,7 +27,7 @@ class Future:
     def __init__(self) -> None:
         self._program = require_program("a Future")
         self._ready = Handle()
-        self._value: Any = None
+        self._value: object = None
         self._error: BaseException | None = None
         self._operation: Operation | None = None
         self._note_wait: Callable[[], None] | None = None
@@ -86,7 +86,7 @@ class Future:
             raise RuntimeError("Future.value() was called before the future is done")
         return self.wait()
 
-    def set_result(self, result: Any) -> None:  # noqa: ANN401 - the value
+    def set_result(self, result: object) -> None:
         """Give the value.
 
         Raises:
@@ -104,21 +104,21 @@ class Future:
 
     def then(self, callback: Callable[[Future], Any]) -> Future:
         """Call `callback(self)` when this is done; the result is the future of its value."""
-        found = Future()
+        chained = Future()
 
         def run() -> None:
             try:
-                found._value, found._operation = self._call(callback)
+                chained._value, chained._operation = self._call(callback)
             except Exception as error:  # noqa: BLE001 - raised by whoever waits for the value
                 text = f"{type(error).__name__}: {error}"
-                found._error = RuntimeError(
+                chained._error = RuntimeError(
                     f"Got the following error when running the callback: {text}"
                 )
-                found._error.__cause__ = error
-            found._finish()
+                chained._error.__cause__ = error
+            chained._finish()
 
         self._when_done(run)
-        return found
+        return chained
 
     def add_done_callback(self, callback: Callable[[Future], Any]) -> None:
         """Call `callback(self)` when this is done; what it raises ends the rank."""

@@ -6,19 +6,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from simrank.device.current import new_stream
-from simrank.distributed.backends import NCCL
+from simrank.distributed.backends import NCCL_ONLY, Backends
 from simrank.distributed.mismatch import MadeCall, mismatch_error
 from simrank.distributed.planner import Planner
 from simrank.errors import PeerDiedError
 from simrank.ranks import require_rank
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Mapping, Sequence
+    from collections.abc import Hashable, Sequence
 
     from simrank.collectives.schedule import IntArray
     from simrank.device import Buffer, Device, Network, Operation, Stream
@@ -33,9 +33,14 @@ if TYPE_CHECKING:
     from simrank.ranks import Program
 
 
-Backends = tuple[str, "Mapping[str, str]"]
 Key = tuple["Hashable", ...]
-NCCL_ONLY: Backends = (NCCL, {"cuda": NCCL})
+
+
+class Maker(NamedTuple):
+    """A rank that calls `new_group`, and the line of its call."""
+
+    rank: int
+    site: CallSite | None
 
 
 class ProcessGroup:
@@ -115,7 +120,7 @@ class ProcessGroup:
         Raises:
             RuntimeError: The group has none for that kind of device; in torch's words.
         """
-        kind = "cpu" if tensor.place is None else "cuda"
+        kind = "cpu" if tensor.cuda_device is None else "cuda"
         if kind not in self.backends:
             needs = ": it needs a device tensor\n  to fix: move it with .cuda()"
             raise RuntimeError(
@@ -210,7 +215,7 @@ class World:
         name: str,
         ranks: Sequence[int],
         backend: Backends = NCCL_ONLY,
-        maker: tuple[int, CallSite | None] | None = None,
+        maker: Maker | None = None,
     ) -> ProcessGroup:
         """Return the group that belongs to a call of `new_group`; the first caller creates it.
 
@@ -232,10 +237,10 @@ class World:
             group = self._groups[key] = ProcessGroup(name, ranks, self, backend)
         elif maker is not None:
             same_ranks = group.ranks == ranks or tuple(group.ranks) == tuple(ranks)
-            if not same_ranks or group.backend != backend[0]:
-                raise self._made_differently(group, key, (ranks, backend[0]), maker)
+            if not same_ranks or group.backend != backend.name:
+                raise self._made_differently(group, key, (ranks, backend.name), maker)
         if maker is not None:
-            group._makers[maker[0]] = maker[1]  # noqa: SLF001 - the two halves of one thing
+            group._makers[maker.rank] = maker.site  # noqa: SLF001 - the two halves of one thing
         return group
 
     def _made_differently(
@@ -243,14 +248,13 @@ class World:
         group: ProcessGroup,
         key: Key,
         given: tuple[Sequence[int], str],
-        maker: tuple[int, CallSite | None],
+        maker: Maker,
     ) -> CollectiveMismatchError:
-        own, site = maker
         makers = sorted(group._makers.items())  # noqa: SLF001 - the two halves of one thing
         calls = [
-            MadeCall(rank, _made_with(group.ranks, group.backend), where) for rank, where in makers
+            MadeCall(rank, _made_with(group.ranks, group.backend), site) for rank, site in makers
         ]
-        calls.append(MadeCall(own, _made_with(*given), site))
+        calls.append(MadeCall(maker.rank, _made_with(*given), maker.site))
         called = {call.rank for call in calls}
         absent = [rank for rank in range(self.size) if rank not in called]
         number = key[1] if isinstance(key[1], int) else 0
@@ -305,7 +309,7 @@ class Membership:
 
 def membership(program: Program) -> Membership:
     """Return the rank's membership, made at first use."""
-    found: Membership | None = program.local.get("distributed")
-    if found is None:
-        found = program.local["distributed"] = Membership()
-    return found
+    own: Membership | None = program.local.get("distributed")
+    if own is None:
+        own = program.local["distributed"] = Membership()
+    return own

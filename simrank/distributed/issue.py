@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from simrank.device import Buffer, Tensor, current_stream
 from simrank.distributed.backends import GLOO, check_dtype
 from simrank.distributed.call import CollectiveOperation, enter
-from simrank.distributed.coalescing import IllegalWork
+from simrank.distributed.coalescing import Held, IllegalWork
 from simrank.distributed.group import membership
 from simrank.distributed.membership import member_group
 from simrank.distributed.request import Request, staging
@@ -156,7 +156,7 @@ def _metadata(tensor: Buffer) -> Hashable:
     """Return what a call may depend on besides values; of what is no tensor nothing useful."""
     try:
         view = tensor.array
-        return tensor.dtype, view.shape, view.strides, tensor.place is None
+        return tensor.dtype, view.shape, view.strides, tensor.cuda_device is None
     except AttributeError:
         return None
 
@@ -178,7 +178,7 @@ def _check_alike(call: str, tensors: Sequence[Buffer], lists: Sequence[Sequence[
                 "Invalid usage of tensors with different dtypes: "
                 f"{call} found {first.dtype.name} and {tensor.dtype.name}"
             )
-        if (tensor.place is None) != (first.place is None):
+        if (tensor.cuda_device is None) != (first.cuda_device is None):
             raise ValueError(f"{call}: tensors lie on the host and on a device")
     return first
 
@@ -296,10 +296,10 @@ def after(stream: Stream, current: Stream) -> None:
 
 def after_writes(stream: Stream, current: Stream, tensors: Sequence[Buffer]) -> None:
     """Let `stream` go on after what `current` was given, or still writes to host tensors."""
-    if any(tensor.place is not None for tensor in tensors):
+    if any(tensor.cuda_device is not None for tensor in tensors):
         after(stream, current)
     for tensor in tensors:
-        if tensor.place is None:
+        if tensor.cuda_device is None:
             for operation in tensor.storage.pending_writes(tensor.array):
                 stream.wait_for(operation)
 
@@ -310,7 +310,7 @@ def hold(call: str, caller: Caller, request: Request, *, async_op: bool) -> Work
     manager = managers.get(caller.group) if managers else None
     if manager is None or call not in COALESCED:
         return issue(caller, request, async_op=async_op)
-    manager.held.append((call, caller, request))
+    manager.held.append(Held(call, caller, request))
     return IllegalWork() if async_op else None
 
 

@@ -41,7 +41,11 @@ class Leaks:
 
     def forget(self, rank: int) -> None:
         """Forget what a rank has not waited for: it died, and had no chance to."""
-        self._counts = {key: count for key, count in self._counts.items() if key[2] != rank}
+        self._counts = {
+            (what, site, starter): count
+            for (what, site, starter), count in self._counts.items()
+            if starter != rank
+        }
 
     def clear(self) -> None:
         """Forget everything: the ranks were aborted, and had no chance to wait."""
@@ -64,12 +68,12 @@ class Leaks:
         return sorted({site.line() for site in self.any_source if site is not None})
 
     def report(self) -> list[RankState]:
-        """Return one line per set of ranks that left equal Works unwaited at the same place."""
-        found: dict[tuple[str, CallSite | None, int], list[int]] = {}
+        """Return one line per set of ranks that left equal Works unwaited at the same line."""
+        ranks_by_work: dict[tuple[str, CallSite | None, int], list[int]] = {}
         for (what, site, rank), count in self._counts.items():
-            found.setdefault((what, site, count), []).append(rank)
+            ranks_by_work.setdefault((what, site, count), []).append(rank)
         states = []
-        for (what, site, count), ranks in found.items():
+        for (what, site, count), ranks in ranks_by_work.items():
             file, line = (None, None) if site is None else site.line()
             times = f" ({count} times)" if count > 1 else ""
             text = f"{what} never waited for{times}"

@@ -47,7 +47,7 @@ def all_gather(
     if caller.backend == GLOO:
         _check_shapes("allgather", tensor_list, tensor)
     numels = [part.numel() for part in tensor_list]
-    target = staging(tensor_list, tensor.dtype, tensor.place)
+    target = staging(tensor_list, tensor.dtype, tensor.cuda_device)
     count = _count(tensor.numel(), numels)
     splits = ([tensor.numel()] * size, numels) if count == UNEVEN else None
     request = Request(
@@ -85,7 +85,7 @@ def reduce_scatter(
     count = _count(output.numel(), numels)
     request = Request(
         Signature("reduce_scatter", reduction.value, None, output.dtype.name, count),
-        staging(input_list, output.dtype, output.place),
+        staging(input_list, output.dtype, output.cuda_device),
         output,
         (numels, [output.numel()] * size) if count == UNEVEN else None,
         factor=factor_of(reduction),
@@ -279,7 +279,7 @@ def all_reduce_coalesced(
     if caller is None:
         return None
     reduction = reduction_of(caller.backend, op, listed[0])
-    flat = staging(listed, listed[0].dtype, listed[0].place)
+    flat = staging(listed, listed[0].dtype, listed[0].cuda_device)
     request = Request(
         Signature("all_reduce", reduction.value, None, flat.dtype.name, flat.numel()),
         flat,
@@ -318,8 +318,8 @@ def all_gather_coalesced(
         )
     targets = [output for outputs in output_tensor_lists for output in outputs]
     first = input_tensor_list[0]
-    source = staging(input_tensor_list, first.dtype, first.place)
-    target = staging(targets, first.dtype, first.place)
+    source = staging(input_tensor_list, first.dtype, first.cuda_device)
+    target = staging(targets, first.dtype, first.cuda_device)
     if target.numel() != size * source.numel():
         raise RuntimeError(
             f"allgather_coalesced: outputs of {target.numel()} elements for {size} members' inputs "

@@ -5,8 +5,8 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from simrank.distributed.backends import Backend, check_timeout, parse_backend
-from simrank.distributed.group import ProcessGroup, World, membership
+from simrank.distributed.backends import Backend, Backends, check_timeout, parse_backend
+from simrank.distributed.group import Maker, ProcessGroup, World, membership
 from simrank.engine import user_site
 from simrank.ranks import Program, current_program, require_rank
 
@@ -51,10 +51,10 @@ def init_process_group(
     timeout: timedelta | None = None,
     world_size: int = -1,
     rank: int = -1,
-    store: Any = None,  # noqa: ANN401 - nothing to set up
+    store: object = None,
     group_name: str = "",
-    pg_options: Any = None,  # noqa: ANN401
-    device_id: Any = None,  # noqa: ANN401
+    pg_options: object = None,
+    device_id: object = None,
 ) -> None:
     """Join the default group of the ranks of this spawn; no rank waits for another.
 
@@ -170,23 +170,23 @@ def get_process_group_ranks(group: Group = None) -> list[int]:
 
 
 def get_group_rank(group: ProcessGroup, global_rank: int) -> int:
-    """Return the place of a global rank in a group.
+    """Return the number that a global rank has in a group.
 
     Raises:
         ValueError: It is no member.
     """
     chosen = registered_group(group, require_rank("get_group_rank"))
-    found = -1 if chosen is None or global_rank < 0 else chosen.group_rank(global_rank)
-    if found < 0:
+    member = -1 if chosen is None or global_rank < 0 else chosen.group_rank(global_rank)
+    if member < 0:
         raise ValueError(f"Global rank {global_rank} is not part of group {group}")
-    return found
+    return member
 
 
 def get_global_rank(group: ProcessGroup, group_rank: int) -> int:
-    """Return the global rank of a place in a group.
+    """Return the global rank of a member of a group.
 
     Raises:
-        ValueError: There is no such place.
+        ValueError: There is no such member.
     """
     chosen = registered_group(group, require_rank("get_global_rank"))
     if chosen is None or not 0 <= group_rank < chosen.size():
@@ -201,10 +201,10 @@ def new_group(
     ranks: Sequence[int] | None = None,
     timeout: timedelta | None = None,
     backend: str | None = None,
-    pg_options: Any = None,  # noqa: ANN401 - torch's signature
+    pg_options: object = None,
     use_local_synchronization: bool = False,
     group_desc: str | None = None,
-    device_id: Any = None,  # noqa: ANN401
+    device_id: object = None,
     sort_ranks: bool = True,
 ) -> ProcessGroup | int | None:
     """Make a group of some ranks; every rank must call it, in the same order, members or not.
@@ -228,14 +228,14 @@ def new_group(
     if use_local_synchronization and ranks is not None and rank not in ranks:
         return None
     members = _members(ranks, default.size(), sort_ranks=sort_ranks)
-    parsed = (default.backend, default.backends) if not backend else parse_backend(backend)
+    parsed = parse_backend(backend) if backend else Backends(default.backend, default.backends)
     key: tuple[Any, ...] = (state.generation, tuple(members))
     name = group_desc or f"group of {list(members)}"
     if not use_local_synchronization:
         state.num_groups += 1
         key = (state.generation, state.num_groups)
         name = group_desc or f"group_{state.num_groups}"
-    made = world_of(program).group(key, name, members, parsed, (rank, user_site()))
+    made = world_of(program).group(key, name, members, parsed, Maker(rank, user_site()))
     if made.group_rank(rank) < 0:
         return NON_GROUP_MEMBER
     state.made.append(made)
@@ -346,7 +346,7 @@ def peer_in_group(
         return group_rank
     if global_rank is None:
         raise ValueError(f"Must specify global_rank or group_rank: {name} or group_{name}")
-    found = group.group_rank(global_rank) if global_rank >= 0 else -1
-    if found < 0:
+    member = group.group_rank(global_rank) if global_rank >= 0 else -1
+    if member < 0:
         raise ValueError(f"Global rank {global_rank} is not part of group {group}")
-    return found
+    return member

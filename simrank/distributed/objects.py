@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from simrank.device.tensor import from_numpy
+from simrank.device.tensors.tensor import from_numpy
 from simrank.distributed.backends import GLOO
 from simrank.distributed.issue import Caller, issue
 from simrank.distributed.membership import Group, member_group, peer_in_group
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 Bytes = np.ndarray[Any, Any]
 
 
-def all_gather_object(object_list: list[Any], obj: Any, group: Group = None) -> None:  # noqa: ANN401
+def all_gather_object(object_list: list[Any], obj: object, group: Group = None) -> None:
     """Put every member's object, in group order, into every member's list."""
     caller = _enter("all_gather_object", group)
     if caller is None:
@@ -45,7 +45,7 @@ def all_gather_object(object_list: list[Any], obj: Any, group: Group = None) -> 
 
 
 def gather_object(
-    obj: Any,  # noqa: ANN401 - any object
+    obj: object,
     object_gather_list: list[Any] | None = None,
     dst: int | None = None,
     group: Group = None,
@@ -79,7 +79,7 @@ def broadcast_object_list(
     object_list: list[Any],
     src: int | None = None,
     group: Group = None,
-    device: Any = None,  # noqa: ANN401 - torch's signature
+    device: object = None,
     group_src: int | None = None,
 ) -> None:
     """Replace the objects of the list by those of global rank `src` (default: 0)."""
@@ -142,7 +142,7 @@ def send_object_list(
     object_list: list[Any],
     dst: int | None = None,
     group: Group = None,
-    device: Any = None,  # noqa: ANN401 - torch's signature
+    device: object = None,
     group_dst: int | None = None,
     use_batch: bool = False,
 ) -> None:
@@ -162,7 +162,7 @@ def recv_object_list(
     object_list: list[Any],
     src: int | None = None,
     group: Group = None,
-    device: Any = None,  # noqa: ANN401 - torch's signature
+    device: object = None,
     group_src: int | None = None,
     use_batch: bool = False,
 ) -> int:
@@ -231,7 +231,7 @@ def _all_sizes(op: str, caller: Caller, data: Bytes) -> list[int]:
     return [int(size) for size in sizes.array]
 
 
-def _pickled(value: Any) -> Bytes:  # noqa: ANN401 - any object
+def _pickled(value: object) -> Bytes:
     return np.frombuffer(pickle.dumps(value), dtype=np.uint8)
 
 

@@ -139,7 +139,7 @@ class PeerOperation(Operation):
                 try:
                     self.boxes.post(end)
                 except CollectiveMismatchError as error:
-                    self._fail(error)
+                    self.raise_in_rank(error)
                     return
         for end in self.ends:
             if end.message is not None:
@@ -328,8 +328,8 @@ class Mailboxes:
         route = end.route
         if route.src is None:
             queues = [
-                self._waiting[key] for key in self._waiting
-                if key[1] and (key[0].dst, key[0].tag) == (route.dst, route.tag)
+                queue for (sent, is_send), queue in self._waiting.items()
+                if is_send and (sent.dst, sent.tag) == (route.dst, route.tag)
             ]  # fmt: skip
         else:
             queues = [self._waiting.get((route, not end.is_send), deque())]
@@ -354,8 +354,8 @@ class Mailboxes:
 
     def pending(self) -> list[PeerOperation]:
         """Return the calls under way."""
-        found = [o for o in self.group.engine.pending if isinstance(o, PeerOperation)]
-        return [operation for operation in found if operation.boxes is self]
+        operations = [o for o in self.group.engine.pending if isinstance(o, PeerOperation)]
+        return [operation for operation in operations if operation.boxes is self]
 
 
 def _made(end: End) -> MadeCall:

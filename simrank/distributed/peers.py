@@ -7,7 +7,7 @@ group's stream, so that two ranks may exchange in it. Those of gloo run beside t
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, NamedTuple, overload
 
 from simrank.device import current_stream
 from simrank.device.current import new_stream
@@ -34,7 +34,19 @@ if TYPE_CHECKING:
     from simrank.device import Buffer, Tensor
     from simrank.distributed.work import Work
 
-Peer = tuple[str, int | None, int | None]  # Which end it is, its global rank, its group rank.
+
+class Peer(NamedTuple):
+    """The other end of a message, given in one of torch's two ways, or not at all.
+
+    Attributes:
+        name: Which end it is, as the argument is called.
+        global_rank: Its global rank.
+        group_rank: Its rank in the group.
+    """
+
+    name: str
+    global_rank: int | None
+    group_rank: int | None
 
 
 def send(
@@ -53,7 +65,7 @@ def send(
         ValueError: The destination is this rank.
         CollectiveMismatchError: The matching recv has another dtype or size.
     """
-    operation = _start("isend", tensor, ("dst", dst, group_dst), group, tag)
+    operation = _start("isend", tensor, Peer("dst", dst, group_dst), group, tag)
     if operation is not None:
         _wait(operation)
 
@@ -72,7 +84,7 @@ def recv(
         UnsupportedError: No source is given: any-source receives do not exist in NCCL.
         CollectiveMismatchError: The matching send has another dtype or size.
     """
-    operation = _start("irecv", tensor, ("src", src, group_src), group, tag)
+    operation = _start("irecv", tensor, Peer("src", src, group_src), group, tag)
     if operation is None:
         return -1
     _wait(operation)
@@ -91,7 +103,7 @@ def isend(
     group_dst: int | None = None,
 ) -> Work | None:
     """Start to send `tensor` to global rank `dst`; see `send`."""
-    return _as_work(_start("isend", tensor, ("dst", dst, group_dst), group, tag))
+    return _as_work(_start("isend", tensor, Peer("dst", dst, group_dst), group, tag))
 
 
 def irecv(
@@ -102,7 +114,7 @@ def irecv(
     group_src: int | None = None,
 ) -> Work | None:
     """Start to fill `tensor` from global rank `src`, or with gloo from any rank; see `recv`."""
-    return _as_work(_start("irecv", tensor, ("src", src, group_src), group, tag))
+    return _as_work(_start("irecv", tensor, Peer("src", src, group_src), group, tag))
 
 
 class P2POp:
@@ -172,7 +184,7 @@ def batch_isend_irecv(p2p_op_list: list[P2POp]) -> list[Work]:
 @contextmanager
 def _coalescing_manager(
     group: ProcessGroup | None = None,
-    device: Any = None,  # noqa: ANN401 - torch's signature
+    device: object = None,
     async_ops: bool = False,
 ) -> Iterator[CoalescingManager]:
     """Hold back collectives of one kind, or messages, and issue them as one call at the end.
@@ -238,7 +250,7 @@ def _start(call: str, tensor: Buffer, peer: Peer, group: Group, tag: int) -> Pee
 def _end(call: str, tensor: Buffer, peer: Peer, caller: Caller, tag: int, *, batched: bool) -> End:
     program, group, backend = caller
     is_send, own = call == "isend", group.group_rank(program.rank)
-    if not is_send and peer[1] is None and peer[2] is None:
+    if not is_send and peer.global_rank is None and peer.group_rank is None:
         if backend == NCCL:
             raise UnsupportedError(
                 "ProcessGroupNCCL does not support recvAnysource: "

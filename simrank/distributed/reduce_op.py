@@ -55,12 +55,12 @@ def as_reduce_op(op: Any) -> ReduceOp | PremulSum:  # noqa: ANN401 - a ReduceOp 
     if isinstance(op, PremulSum):
         return op
     try:
-        found = ReduceOp(op)
+        reduce_op = ReduceOp(op)
     except ValueError:
         choices = ", ".join(op.value for op in ReduceOp)
         raise UnsupportedError(f"reduce op {op!r} is not supported; choices: {choices}") from None
-    if found is ReduceOp.PREMUL_SUM:
+    if reduce_op is ReduceOp.PREMUL_SUM:
         raise TypeError(
             "ReduceOp.PREMUL_SUM needs a factor\n  to fix: pass _make_nccl_premul_sum(factor)"
         )
-    return found
+    return reduce_op

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from simrank.device.tensor import empty
+from simrank.device.tensors.tensor import empty
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,7 +7,7 @@ a signal waits until the one before was taken.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from simrank.device import Stream
     from simrank.device.memory import Storage
-    from simrank.engine import CallSite
+    from simrank.engine import CallSite, Wakeup
 
 _FLAG = np.dtype(np.uint32)
 
@@ -76,7 +76,7 @@ class SignalOperation(Operation):
         self._peers = peers
         self._timeout_ms = timeout_ms
         self._open: set[tuple[str, int]] = set()
-        self._limit: Any = None
+        self._limit: Wakeup | None = None
         # For the deadlock report: only a barrier is a call that every member makes.
         self.is_collective: bool | None = True if all(peers) else None
 
@@ -122,34 +122,34 @@ class SignalOperation(Operation):
 
     def _put(self, peer: int) -> None:
         """Set the flag at a member, or try again when it has been taken."""
-        place = self._channel * len(self._pads) + self._own
-        if self._swap(self._pads[peer], place, (0, 1), partial(self._put, peer)):
+        index = self._channel * len(self._pads) + self._own
+        if self._swap(self._pads[peer], index, (0, 1), partial(self._put, peer)):
             engine = self.stream.device.engine
             done_ps = engine.now_ps + self._latency_ps(peer)
             engine.call_at(done_ps, partial(self._done, ("put", peer)))
 
     def _wait(self, peer: int) -> None:
         """Take the flag of a member, or try again when it has been set."""
-        place = self._channel * len(self._pads) + peer
-        if self._swap(self._pads[self._own], place, (1, 0), partial(self._wait, peer)):
+        index = self._channel * len(self._pads) + peer
+        if self._swap(self._pads[self._own], index, (1, 0), partial(self._wait, peer)):
             self._done(("wait", peer))
 
     def _swap(
-        self, pad: Storage, place: int, change: tuple[int, int], again: Callable[[], None]
+        self, pad: Storage, index: int, change: tuple[int, int], again: Callable[[], None]
     ) -> bool:
         """Change a flag and tell who watches it; if it has another value, watch it."""
         if self not in self.stream.device.engine.pending:
             return False  # Dropped or failed meanwhile.
         engine = self.stream.device.engine
         watchers = watchers_of(self.stream.device.memory.space)
-        flags: Any = pad.array(_FLAG)
-        low, high = place * _FLAG.itemsize, (place + 1) * _FLAG.itemsize
-        if flags[place] != change[0]:
+        flags = pad.array(_FLAG)
+        low, high = index * _FLAG.itemsize, (index + 1) * _FLAG.itemsize
+        if flags[index] != change[0]:
             watch = Watch([Poll(pad, low, high, watchers.version(pad))])
             watch.on_complete(again)
             watchers.add(watch)
             return False
-        flags[place] = change[1]
+        flags[index] = change[1]
         watchers.wrote(engine, pad, low, high)
         return True
 
@@ -178,7 +178,7 @@ class SignalOperation(Operation):
         engine, timeout_ps = self.stream.device.engine, self._timeout_ms * PS_PER_MS
         error = WaitTimeoutError(engine.now_ps, self.rank, self.describe(), timeout_ps)
         self._release()
-        self._fail(error)
+        self.raise_in_rank(error)
         self._open.clear()
         self.end()
 

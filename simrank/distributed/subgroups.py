@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from simrank.distributed.group import ProcessGroup, membership
+from simrank.distributed.backends import Backends
+from simrank.distributed.group import Maker, ProcessGroup, membership
 from simrank.distributed.membership import (
     Group,
     get_process_group_ranks,
@@ -28,7 +29,7 @@ def new_subgroups(
     group: Group = None,
     timeout: timedelta | None = None,
     backend: str | None = None,
-    pg_options: Any = None,  # noqa: ANN401 - torch's signature
+    pg_options: object = None,
     group_desc: str | None = None,
 ) -> Subgroups:
     """Cut a group into runs of `group_size` ranks (default: the devices of a node).
@@ -62,7 +63,7 @@ def new_subgroups_by_enumeration(
     ranks_per_subgroup_list: Sequence[Sequence[int]],
     timeout: timedelta | None = None,
     backend: str | None = None,
-    pg_options: Any = None,  # noqa: ANN401 - torch's signature
+    pg_options: object = None,
     group_desc: str | None = None,
 ) -> Subgroups:
     """Make a group of each list of ranks; no rank may be in two.
@@ -96,7 +97,7 @@ def split_group(
     parent_pg: ProcessGroup | None = None,
     split_ranks: Sequence[Sequence[int]] | None = None,
     timeout: timedelta | None = None,
-    pg_options: Any = None,  # noqa: ANN401 - torch's signature
+    pg_options: object = None,
     group_desc: str | None = None,
     backend: str | None = None,
 ) -> ProcessGroup | None:
@@ -117,37 +118,37 @@ def split_group(
     parent = default if parent_pg is None else parent_pg
     rank = program.rank
     assert rank is not None
-    own_place = parent.group_rank(rank)
-    if own_place < 0:
+    own_rank = parent.group_rank(rank)
+    if own_rank < 0:
         raise ValueError(f"Global rank {rank} is not part of the parent group {parent}")
     if "cuda" not in parent.backends or parent.backends["cuda"] != "nccl":
         raise RuntimeError(
             "No backend for the parent process group or its backend does not support splitting"
         )
     state = membership(program)
-    for places in split_ranks:
-        _check_part(places, default.size())
+    for group_ranks in split_ranks:
+        _check_part(group_ranks, default.size())
     # Not in the order of `new_group`: only the parent's members split it.
     number = state.num_splits[parent] = state.num_splits.get(parent, 0) + 1
-    for places in split_ranks:
-        if own_place in places:
-            members = tuple(int(parent.ranks[place]) for place in sorted(places))
+    for group_ranks in split_ranks:
+        if own_rank in group_ranks:
+            members = tuple(int(parent.ranks[group_rank]) for group_rank in sorted(group_ranks))
             name = group_desc or f"{parent.name}:split:{number}"
             key = (state.generation, parent, number, members)
-            parsed = (parent.backend, parent.backends)
-            made = world_of(program).group(key, name, members, parsed, (rank, user_site()))
+            parsed = Backends(parent.backend, parent.backends)
+            made = world_of(program).group(key, name, members, parsed, Maker(rank, user_site()))
             state.made.append(made)
             return made
     return None
 
 
-def _check_part(places: Sequence[int], world_size: int) -> None:
-    if not places:
+def _check_part(group_ranks: Sequence[int], world_size: int) -> None:
+    if not group_ranks:
         raise ValueError("the split group cannot be empty")
-    if len(places) > world_size:
+    if len(group_ranks) > world_size:
         raise ValueError(
             "the split group's size should be less or equal to the world_size set by "
             "init_process_group"
         )
-    if len(places) != len(set(places)):
+    if len(group_ranks) != len(set(group_ranks)):
         raise ValueError("the split group cannot have duplicate ranks")

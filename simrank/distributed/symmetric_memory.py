@@ -10,16 +10,16 @@ Source:
 from __future__ import annotations
 
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from simrank.device import Tensor, as_dtype, current_stream
-from simrank.device.arithmetic import parse_device
 from simrank.device.dtypes import float32, int32
 from simrank.device.memory import Storage
-from simrank.device.shapes import as_shape
+from simrank.device.tensors.arithmetic import parse_device
+from simrank.device.tensors.shapes import as_shape
 from simrank.distributed.exchange import Exchange, Rendezvous
 from simrank.distributed.group import ProcessGroup, membership
 from simrank.distributed.membership import group_or_default
@@ -59,17 +59,17 @@ class _State:
 
 
 def _state(program: Program) -> _State:
-    found = program.local.get(_KEY)
-    if found is None:
-        found = program.local[_KEY] = _State()
-    assert isinstance(found, _State)
-    return found
+    state = program.local.get(_KEY)
+    if state is None:
+        state = program.local[_KEY] = _State()
+    assert isinstance(state, _State)
+    return state
 
 
 # ---- allocation ----
 
 
-def empty(*size: Any, dtype: Any = None, device: Any = None) -> Tensor:  # noqa: ANN401 - as torch
+def empty(*size: object, dtype: object = None, device: object = None) -> Tensor:
     """Return a tensor of garbage that `rendezvous` takes; it has a signal pad of zeros.
 
     Args:
@@ -78,15 +78,15 @@ def empty(*size: Any, dtype: Any = None, device: Any = None) -> Tensor:  # noqa:
         device: The device; default: the current one.
 
     Raises:
-        UnsupportedError: The place is the host.
+        UnsupportedError: The device is the host.
     """
     state = _state(require_program("symmetric_memory.empty"))
-    place = parse_device(device)
-    if place is None:
+    cuda_device = parse_device(device)
+    if cuda_device is None:
         raise UnsupportedError("symmetric memory on the host is not supported")
     shape, kind = as_shape(size), float32 if dtype is None else as_dtype(dtype)
-    storage = Storage(place, prod(shape) * kind.itemsize)
-    pad = state.pads[storage] = Storage(place, state.pad_bytes, fresh=False)
+    storage = Storage(cuda_device, prod(shape) * kind.itemsize)
+    pad = state.pads[storage] = Storage(cuda_device, state.pad_bytes, fresh=False)
     if pad.is_real:
         pad.array(np.dtype(np.uint8)).fill(0)
     return Tensor(storage, kind, storage.array(kind.numpy).reshape(shape))
@@ -115,10 +115,10 @@ def get_symm_mem_workspace(group_name: str, min_size: int) -> SymmetricMemory:
     Every member must ask for the same sizes in the same order.
     """
     state = _state(require_rank("get_symm_mem_workspace"))
-    found = state.workspaces.get(group_name)
-    if found is None or found.nbytes < min_size:
-        found = state.workspaces[group_name] = empty(min_size, dtype="uint8")
-    return rendezvous(found, group_name)
+    workspace = state.workspaces.get(group_name)
+    if workspace is None or workspace.nbytes < min_size:
+        workspace = state.workspaces[group_name] = empty(min_size, dtype="uint8")
+    return rendezvous(workspace, group_name)
 
 
 def enable_symm_mem_for_group(group_name: str) -> None:
@@ -144,7 +144,7 @@ def set_backend(name: str) -> None:
         raise UnsupportedError(text)
 
 
-def get_backend(device: Any = None) -> str:  # noqa: ANN401 - as torch
+def get_backend(device: object = None) -> str:
     """Return "CUDA"."""
     del device
     return "CUDA"
@@ -229,7 +229,7 @@ class SymmetricMemory:
     """The buffers and signal pads of a group's members, as one of them sees them.
 
     Attributes:
-        rank: This rank's place in the group.
+        rank: This rank's number in the group.
         world_size: Number of members.
         group_name: The group's name.
         device: This rank's device.
@@ -284,18 +284,18 @@ class SymmetricMemory:
     @property
     def buffer_ptrs_dev(self) -> int:
         """Return where on this device the addresses of the buffers stand, as int64."""
-        return self._known.tables[self.rank][0].address
+        return self._known.tables[self.rank].buffers.address
 
     @property
     def signal_pad_ptrs_dev(self) -> int:
         """Return where on this device the addresses of the signal pads stand, as int64."""
-        return self._known.tables[self.rank][1].address
+        return self._known.tables[self.rank].pads.address
 
     def get_buffer(
         self,
         rank: int,
         sizes: Sequence[int],
-        dtype: Any,  # noqa: ANN401 - whatever names one
+        dtype: object,
         storage_offset: int = 0,
     ) -> Tensor:
         """Return a member's buffer, or a part of it, as a tensor.
@@ -319,7 +319,7 @@ class SymmetricMemory:
         self,
         peer: int,
         sizes: Sequence[int],
-        dtype: Any,  # noqa: ANN401 - whatever names one
+        dtype: object,
     ) -> Tensor:
         """Return of a member's buffer the part at which this rank's tensor lies in its own."""
         offset = self.offset // as_dtype(dtype).itemsize
@@ -329,7 +329,7 @@ class SymmetricMemory:
         self,
         rank: int,
         sizes: Sequence[int] = (),
-        dtype: Any = None,  # noqa: ANN401 - whatever names one
+        dtype: object = None,
         storage_offset: int = 0,
     ) -> Tensor:
         """Return a member's signal pad, or a part of it; default: what is left, as int32.
@@ -343,7 +343,7 @@ class SymmetricMemory:
 
     def _mapped(self, tensor: Tensor) -> Tensor:
         """Return a tensor that counts as one of this rank's device."""
-        tensor.place = self.device
+        tensor.cuda_device = self.device
         return tensor
 
     def barrier(self, channel: int = 0, timeout_ms: int = 0) -> None:
@@ -403,7 +403,7 @@ def _alive(buffer: Storage | None, peer: int) -> Storage:
 def _part(
     storage: Storage,
     sizes: Sequence[int],
-    dtype: Any,  # noqa: ANN401 - whatever names one
+    dtype: object,
     offset: int,
     call: str,
 ) -> Tensor:

@@ -31,7 +31,7 @@ class Adoption:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._adopted: dict[AdoptedTask, None] = {}
-        self._lets_go_on = False  # Whether the link that drives the last one is queued.
+        self._lets_go_on = False  # Whether the greenlet that drives the last one is queued.
 
     def task_of(self, stack: greenlet) -> Task | None:
         """Return the task of a stack that the engine does not know; None if it has none.

@@ -51,7 +51,7 @@ def _skipped_folders() -> list[str]:
 
 
 class CallSite(NamedTuple):
-    """A place in the user's program, as code and instruction: the line is resolved on demand."""
+    """A line of the user's program, as code and instruction: the line is resolved on demand."""
 
     code: CodeType
     instruction: int
@@ -65,7 +65,7 @@ class CallSite(NamedTuple):
 
 
 def site_of_frame(frame: FrameType | None) -> CallSite | None:
-    """Return the innermost place of `frame`'s stack that is the user's, or None."""
+    """Return the innermost site of `frame`'s stack that is the user's, or None."""
     while frame is not None and _is_library(frame.f_code.co_filename):
         frame = frame.f_back
     return None if frame is None else CallSite(frame.f_code, frame.f_lasti)

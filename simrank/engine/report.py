@@ -72,7 +72,7 @@ def _is_kernels_fault(engine: Engine) -> bool:
 
 def rank_states(engine: Engine) -> list[RankState]:
     """Return every set of ranks in the same state, those that wait first."""
-    found: dict[tuple[str, str | None, int | None, bool], list[int]] = {}
+    ranks_by_state: dict[tuple[str, str | None, int | None, bool], list[int]] = {}
     lines: dict[CallSite, tuple[str, int]] = {}
     for rank, text, site, waits in _facts(engine):
         file = line = None
@@ -80,12 +80,12 @@ def rank_states(engine: Engine) -> list[RankState]:
             if site not in lines:
                 lines[site] = site.line()
             file, line = lines[site]
-        ranks = found.setdefault((text, file, line, waits), [])
+        ranks = ranks_by_state.setdefault((text, file, line, waits), [])
         if rank is not None:
             ranks.append(rank)
     states = [
         RankState(tuple(sorted(set(ranks))), text, file, line, waits)
-        for (text, file, line, waits), ranks in found.items()
+        for (text, file, line, waits), ranks in ranks_by_state.items()
     ]
     return sorted(states, key=lambda state: (not state.waits, state.ranks))
 

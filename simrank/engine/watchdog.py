@@ -109,7 +109,7 @@ class Watchdog:
     def on_host(self, task: Task, name: str, start_ps: int, end_ps: int) -> None:
         """Do nothing."""
 
-    def on_operation(self, operation: Any) -> None:  # noqa: ANN401 - as the protocol
+    def on_operation(self, operation: object) -> None:
         """Do nothing."""
 
     def on_transfer(self, name: str, links: tuple[int, ...], start_ps: int, end_ps: int) -> None:
@@ -175,13 +175,13 @@ class Watchdog:
     def _tell(self, frame: FrameType) -> None:
         task = self._engine.running
         site = site_of_frame(frame)
-        place = "" if site is None else "{}:{}".format(*site.line())
+        site_text = "" if site is None else "{}:{}".format(*site.line())
         self._log.warning(
             "%s has computed for %.1f s without a wait, at t=%.3f us%s",
             "the main program" if task is None else task.name,
             self._stuck_s,
             self._engine.now_ps / 1e6,
-            place and f", at {place}",
+            site_text and f", at {site_text}",
         )
 
     def _interrupt(self, frame: FrameType) -> None:

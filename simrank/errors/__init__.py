@@ -90,6 +90,6 @@ __all__ = [
     "us_text",
 ]
 
-for _name in __all__:  # Tracebacks and pickles name the place that programs import from.
+for _name in __all__:  # Tracebacks and pickles name the module that programs import from.
     if isinstance(globals()[_name], type):
         globals()[_name].__module__ = __name__

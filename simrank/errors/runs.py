@@ -182,7 +182,7 @@ class CollectiveMismatchError(SimulationError):
 
 @dataclass(frozen=True, slots=True)
 class RaceAccess:
-    """One access of a race: the operation (or "host read"), "reads" or "writes", stream, place."""
+    """One access of a race: the operation (or "host read"), "reads" or "writes", stream, line."""
 
     name: str
     verb: str

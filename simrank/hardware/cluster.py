@@ -204,16 +204,16 @@ class Cluster:
     def _link_templates(self) -> dict[tuple[str, str], tuple[int, bool]]:
         """Return the template index of each link by its ends, and if it is the fabric's."""
         names = self.topology.vertices
-        found = {}
+        link_between = {}
         for wires, is_fabric in (
             (self.topology.node_wires, False),
             (self.topology.fabric_wires, True),
         ):
             for number, wire in enumerate(wires):
                 first, second = names[wire.first], names[wire.second]
-                found[first, second] = (2 * number, is_fabric)
-                found[second, first] = (2 * number + 1, is_fabric)
-        return found
+                link_between[first, second] = (2 * number, is_fabric)
+                link_between[second, first] = (2 * number + 1, is_fabric)
+        return link_between
 
 
 def frozen(array: npt.NDArray[_Scalar]) -> npt.NDArray[_Scalar]:

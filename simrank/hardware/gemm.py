@@ -68,9 +68,9 @@ class GemmCurve:
         flops = 2 * sizes.prod(axis=1)
         self.floor_us = float(times_us.min())
         self.best_flops_per_us = float((flops / times_us).max())
-        self._places = np.log2(sizes)
+        self._log_sizes = np.log2(sizes)
         self._left = np.log(times_us) - np.log(self._base_us(sizes))
-        self._low, self._high = self._places.min(axis=0), self._places.max(axis=0)
+        self._low, self._high = self._log_sizes.min(axis=0), self._log_sizes.max(axis=0)
 
     def _base_us(self, sizes: Array) -> Any:  # noqa: ANN401 - an array or a scalar
         return self.floor_us + 2 * sizes.prod(axis=-1) / self.best_flops_per_us
@@ -78,8 +78,8 @@ class GemmCurve:
     def time_us(self, batch: int, m: int, n: int, k: int) -> float:
         """Return how long `batch` products of m x k by k x n matrices take, in microseconds."""
         sizes = np.array([batch, m, n, k], dtype=np.float64)
-        place = np.clip(np.log2(sizes), self._low, self._high)
-        offsets = self._places - place
+        log_size = np.clip(np.log2(sizes), self._low, self._high)
+        offsets = self._log_sizes - log_size
         weights = np.exp(-(offsets**2).sum(axis=1) / _WIDTH_OCTAVES**2)
         plane = np.column_stack([np.ones(len(offsets)), offsets])
         weighted = plane * weights[:, None]
@@ -91,13 +91,13 @@ class GemmCurve:
 @lru_cache(maxsize=16)
 def load_gemm_rows(path: str) -> dict[str, tuple[GemmRow, ...]]:
     """Return the rows of a table by dtype, as the table writes it."""
-    found: dict[str, list[GemmRow]] = {}
+    rows_by_dtype: dict[str, list[GemmRow]] = {}
     with Path(path).open(encoding="utf-8", newline="") as file:
         for line in csv.DictReader(file):
             sizes = [int(line[name]) for name in ("b", "m", "n", "k")]
             row = GemmRow(sizes[0], sizes[1], sizes[2], sizes[3], float(line["time_us"]))
-            found.setdefault(line["dtype"], []).append(row)
-    return {dtype: tuple(rows) for dtype, rows in found.items()}
+            rows_by_dtype.setdefault(line["dtype"], []).append(row)
+    return {dtype: tuple(rows) for dtype, rows in rows_by_dtype.items()}
 
 
 @lru_cache(maxsize=64)
@@ -129,9 +129,9 @@ def gemm_ps(path: str, dtype: str, batch: int, m: int, n: int, k: int) -> int | 
 
 def size_class_errors(rows: tuple[GemmRow, ...]) -> dict[str, list[float]]:
     """Return the relative error of each row, predicted by all the others, by size class."""
-    found: dict[str, list[float]] = {">= 1024": [], "< 1024": []}
+    errors_by_size: dict[str, list[float]] = {">= 1024": [], "< 1024": []}
     for index, row in enumerate(rows):
         curve = GemmCurve(rows[:index] + rows[index + 1 :])
         error = abs(curve.time_us(row.batch, row.m, row.n, row.k) / row.time_us - 1)
-        found[">= 1024" if min(row.m, row.n, row.k) >= 1024 else "< 1024"].append(error)
-    return {name: errors for name, errors in found.items() if errors}
+        errors_by_size[">= 1024" if min(row.m, row.n, row.k) >= 1024 else "< 1024"].append(error)
+    return {name: errors for name, errors in errors_by_size.items() if errors}

@@ -83,8 +83,8 @@ class ShortestRoutes:
         unknown = np.unique(code[self._next[code] == _UNKNOWN])
         if len(unknown):
             self._look_up(unknown)
-        found: Int32Array = self._next[code]
-        return found
+        following: Int32Array = self._next[code]
+        return following
 
     def _look_up(self, code: Int64Array) -> None:
         """Find the first edge on a shortest route for each pair of vertex and target."""

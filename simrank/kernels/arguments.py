@@ -106,7 +106,7 @@ def _storages_at(address: int, device: Device) -> list[Storage]:
         storage = device.memory.space.find(address)
         members = [] if storage is None else [storage]
     else:
-        members = of_group[0]
+        members = of_group.storages
     return [storage for storage in members if storage.device is device]
 
 

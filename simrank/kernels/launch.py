@@ -107,7 +107,7 @@ class TritonOperation(Operation):
             self._start_tasks(grid)
             return
         except Exception as error:  # noqa: BLE001 - raised in the rank that issued it
-            self._fail(error, first=self.end)
+            self.raise_in_rank(error, first=self.end)
             return
         assert self.cost is not None, "computed just now"
         demands = [(device.sms, float(self.cost.num_sms))]
@@ -162,7 +162,7 @@ class TritonOperation(Operation):
         try:
             body = launch.body()
         except Exception as error:  # noqa: BLE001 - raised in the rank that issued it
-            self._fail(error, first=self.end)
+            self.raise_in_rank(error, first=self.end)
             return
         occupancy = Occupancy(slots, launch.is_assumed)
         self._run = run = ProgramRun(
@@ -191,7 +191,7 @@ class TritonOperation(Operation):
         if run.group.failed:
             error = run.group.failed[0].error
             assert error is not None, "it failed"
-            self._fail(error)
+            self.raise_in_rank(error)
         engine = device.engine
         least_ps = self.start_ps + device.spec.kernel_floor_ps
         engine.call_at(max(engine.now_ps, least_ps), self._tasks_end)

@@ -80,18 +80,18 @@ def _is_immutable(value: Any) -> bool:  # noqa: ANN401 - anything
 
 def _is_shared(kind: type) -> bool:
     """Whether processes would share an instance: it or a base is a lock, a queue, a tensor, ..."""
-    found = _shared_types.get(kind)
-    if found is None:
-        found = _shared_types[kind] = any(
+    is_shared = _shared_types.get(kind)
+    if is_shared is None:
+        is_shared = _shared_types[kind] = any(
             base.__module__.partition(".")[0] in _SHARED_MODULES
             or (base.__module__, base.__name__) in _SHARED_CLASSES
             for base in kind.__mro__
         )
-    return found
+    return is_shared
 
 
 class _Pickler(pickle.Pickler):
-    """Pickles values, with functions, classes and what is shared as places in a table.
+    """Pickles values, with functions, classes and what is shared as indices into a table.
 
     The C pickler asks `reducer_override` about all but numbers, strings and plain containers.
     """
@@ -100,8 +100,8 @@ class _Pickler(pickle.Pickler):
         super().__init__(file, _PROTOCOL)
         self._table = table
 
-    def reducer_override(self, value: Any) -> Any:  # noqa: ANN401 - anything
-        """Return the parts of an object, or its place in the table."""
+    def reducer_override(self, value: object) -> Any:  # noqa: ANN401 - anything
+        """Return the parts of an object, or its index in the table."""
         if value is _entry:
             return NotImplemented
         if isinstance(value, _REFERENCES) or _is_shared(type(value)):
@@ -111,8 +111,8 @@ class _Pickler(pickle.Pickler):
         # Text is the name of a global, and a copy of that is the thing itself.
         return self.refer(value) if isinstance(parts, str) else parts
 
-    def refer(self, value: Any) -> tuple[Any, ...]:  # noqa: ANN401 - anything
-        """Return what stands for an object in the pickle: its place in the table."""
+    def refer(self, value: object) -> tuple[Any, ...]:
+        """Return what stands for an object in the pickle: its index in the table."""
         self._table.append(value)
         return _entry, (len(self._table) - 1,)
 
@@ -123,8 +123,8 @@ class _LenientPickler(_Pickler):
     Plain containers are copied whatever is in them.
     """
 
-    def reducer_override(self, value: Any) -> Any:  # noqa: ANN401 - anything
-        """Return the parts of an object, or its place in the table."""
+    def reducer_override(self, value: object) -> Any:  # noqa: ANN401 - anything
+        """Return the parts of an object, or its index in the table."""
         if value is _entry:
             return NotImplemented
         try:
@@ -137,7 +137,7 @@ class _LenientPickler(_Pickler):
 class _StrictPickler(pickle.Pickler):
     """Raises where a real spawn would; what its processes could share passes."""
 
-    def reducer_override(self, value: Any) -> Any:  # noqa: ANN401 - anything
+    def reducer_override(self, value: object) -> Any:  # noqa: ANN401 - anything
         """Return a stand-in for what is shared, and leave the rest to pickle."""
         kind = type(value)
         if kind.__module__ in _THREADS_ONLY:  # The lock in a queue may be one of `ranks.locks`.
@@ -148,7 +148,7 @@ class _StrictPickler(pickle.Pickler):
 
 
 def _entry(index: int) -> NoReturn:
-    """Stand in a pickle for a place in the table; the unpickler puts the table's getter here."""
+    """Stand in a pickle for an entry of the table; the unpickler puts the table's getter here."""
     raise AssertionError(f"entry {index} of no table")
 
 
@@ -163,7 +163,7 @@ class _Unpickler(pickle.Unpickler):
         return super().find_class(module, name)
 
 
-def _pickled(given: Any) -> tuple[bytes, list[Any]]:  # noqa: ANN401 - anything
+def _pickled(given: object) -> tuple[bytes, list[Any]]:
     """Return a pickle, and the table of what it refers to."""
     file, table = io.BytesIO(), list[Any]()
     try:

@@ -8,7 +8,7 @@ import traceback
 import warnings
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Protocol
 
 from simrank.engine import Handle
 from simrank.engine.watchdog import StoppedByWatchdog
@@ -31,6 +31,16 @@ if TYPE_CHECKING:
 _FIRST_PID = 1000  # assumed: any number that looks like a process id
 
 
+class KeepsUnjoined(Protocol):
+    """What spawns: the Context, seen from here.
+
+    Attributes:
+        unjoined: Spawns whose end nobody has seen yet.
+    """
+
+    unjoined: list[ProcessContext]
+
+
 class ProcessContext:
     """The ranks of one spawn, as torch's ProcessContext.
 
@@ -41,7 +51,7 @@ class ProcessContext:
     def __init__(
         self,
         group: TaskGroup,
-        context: Any,  # noqa: ANN401 - it is above
+        context: KeepsUnjoined,
         *,
         daemon: bool = False,
     ) -> None:
@@ -110,7 +120,7 @@ class ProcessContext:
 class SpawnContext(ProcessContext):
     """The name that ProcessContext had before torch 1.4; making one warns, as torch's does."""
 
-    def __init__(self, group: TaskGroup, context: Any) -> None:  # noqa: ANN401 - it is above
+    def __init__(self, group: TaskGroup, context: KeepsUnjoined) -> None:
         warnings.warn("SpawnContext is renamed to ProcessContext since 1.4 release.", stacklevel=2)
         super().__init__(group, context)
 

@@ -37,7 +37,7 @@ class Condition(threading.Condition):
         lock: The lock under it; default: a reentrant one. Python's own knows threads, not ranks.
     """
 
-    def __init__(self, lock: Any = None) -> None:  # noqa: ANN401 - any lock
+    def __init__(self, lock: object = None) -> None:
         under: Any = RLock() if lock is None else lock
         super().__init__(under)
 
@@ -75,7 +75,7 @@ class Value:
         lock: As there; ranks never run at the same time, so it only matters between waits.
     """
 
-    def __init__(self, typecode: Any, value: Any = None, *, lock: Any = True) -> None:  # noqa: ANN401
+    def __init__(self, typecode: object, value: object = None, *, lock: object = True) -> None:
         self.value = _zero(typecode) if value is None else value
         self._lock = RLock() if isinstance(lock, bool) else lock
 
@@ -95,10 +95,10 @@ class Array:
 
     def __init__(
         self,
-        typecode: Any,  # noqa: ANN401 - a code or a ctypes type
+        typecode: object,
         size_or_values: int | Iterable[Any],
         *,
-        lock: Any = True,  # noqa: ANN401 - any lock
+        lock: object = True,
     ) -> None:
         if isinstance(size_or_values, int):
             self._values = [_zero(typecode)] * size_or_values
@@ -129,7 +129,7 @@ class Array:
         return iter(self._values)
 
 
-def _zero(typecode: Any) -> int | float:  # noqa: ANN401 - a code or a ctypes type
+def _zero(typecode: object) -> int | float:
     return 0.0 if getattr(typecode, "__name__", typecode) in _FLOAT_CODES else 0
 
 
@@ -153,7 +153,7 @@ class SyncManager:
     Lock, RLock, Value, Array = Lock, RLock, Value, Array
     Namespace = Namespace
 
-    def dict(self, *args: Any, **kwargs: Any) -> ManagedDict:  # noqa: ANN401 - dict's own
+    def dict(self, *args: object, **kwargs: object) -> ManagedDict:
         """Return a shared dict."""
         return ManagedDict(*args, **kwargs)
 

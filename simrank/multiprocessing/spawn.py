@@ -14,7 +14,7 @@ from simrank.engine import Task, TaskGroup
 from simrank.engine.collector import calm_collector
 from simrank.errors import RankAborted, SimrankError
 from simrank.multiprocessing.arguments import check_picklable, per_rank
-from simrank.multiprocessing.processes import ProcessContext
+from simrank.multiprocessing.processes import KeepsUnjoined, ProcessContext
 from simrank.ranks import Program, current_program, default_context, set_program
 from simrank.ranks.current import ContextOfProgram
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from simrank.multiprocessing.arguments import Call
 
 
-class ContextOfSpawns(ContextOfProgram, Protocol):
+class ContextOfSpawns(ContextOfProgram, KeepsUnjoined, Protocol):
     """What this layer needs of a Context.
 
     Attributes:
@@ -35,7 +35,6 @@ class ContextOfSpawns(ContextOfProgram, Protocol):
         strict: Whether what real processes could not be sent is an error.
         on_failure: "abort" or "continue".
         carrier: What holds the stack of a rank: "greenlet" or "thread".
-        unjoined: Spawns whose end nobody has seen yet.
     """
 
     network: Network
@@ -43,7 +42,6 @@ class ContextOfSpawns(ContextOfProgram, Protocol):
     strict: bool
     on_failure: str
     carrier: str
-    unjoined: list[ProcessContext]
 
 
 def _context_of(program: Program) -> ContextOfSpawns:

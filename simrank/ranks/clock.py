@@ -83,7 +83,7 @@ def _calendar(name: str, position: int) -> Callable[..., Any]:
     original: Callable[..., Any] = getattr(time, name)
 
     @functools.wraps(original)
-    def convert(*args: Any) -> Any:  # noqa: ANN401 - the original's
+    def convert(*args: object) -> Any:  # noqa: ANN401 - the original's
         task = running_task()
         given = args[position] if len(args) > position else None
         if task is None or given is not None:

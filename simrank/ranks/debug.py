@@ -26,7 +26,7 @@ def _announced(original: Callable[..., None]) -> Callable[..., None]:
     """Return what says which rank stopped, and when, before a debugger prompts for it."""
 
     @functools.wraps(original)
-    def interact(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - a Pdb; its own
+    def interact(self: Any, *args: object, **kwargs: object) -> None:  # noqa: ANN401 - a Pdb; its own
         task = running_task()
         if task is not None:
             self.message(f"simrank: {task.name} at t={task.clock_ps / 1e6:.3f} us")

@@ -63,7 +63,7 @@ class _Selector(selectors.BaseSelector):
             self.idle = None
         return []
 
-    def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:  # noqa: ANN401
+    def register(self, fileobj: object, events: int, data: object = None) -> selectors.SelectorKey:
         """Refuse by name.
 
         Raises:
@@ -75,7 +75,7 @@ class _Selector(selectors.BaseSelector):
             "it would wait for real ones"
         )
 
-    def unregister(self, fileobj: Any) -> selectors.SelectorKey:  # noqa: ANN401
+    def unregister(self, fileobj: object) -> selectors.SelectorKey:
         """Know no file."""
         raise KeyError(fileobj)
 
@@ -124,7 +124,7 @@ class RankLoop(asyncio.SelectorEventLoop):
             idle.finish(self._task.engine)
 
 
-def _refuse_threads(self: RankLoop, executor: Any, func: Any, *args: Any) -> Any:  # noqa: ANN401
+def _refuse_threads(self: RankLoop, executor: object, func: object, *args: object) -> Any:  # noqa: ANN401
     """Refuse by name; `asyncio.to_thread` comes here too.
 
     Raises:
@@ -185,10 +185,10 @@ _by_engine: WeakKeyDictionary[Engine, _Running] = WeakKeyDictionary()
 
 
 def _running(engine: Engine) -> _Running:
-    found = _by_engine.get(engine)
-    if found is None:
-        found = _by_engine[engine] = _Running(engine)
-    return found
+    running = _by_engine.get(engine)
+    if running is None:
+        running = _by_engine[engine] = _Running(engine)
+    return running
 
 
 def stand_ins() -> list[tuple[Any, str, Any]]:
@@ -204,14 +204,14 @@ def stand_ins() -> list[tuple[Any, str, Any]]:
 
 
 def _new(original: Callable[..., Any]) -> Callable[..., Any]:
-    def new_event_loop(self: Any) -> Any:  # noqa: ANN401 - a policy
+    def new_event_loop(self: object) -> Any:  # noqa: ANN401 - a policy
         return original(self) if running_task() is None else RankLoop()
 
     return new_event_loop
 
 
 def _get(original: Callable[..., Any]) -> Callable[..., Any]:
-    def get_event_loop(self: Any) -> Any:  # noqa: ANN401 - a policy
+    def get_event_loop(self: object) -> Any:  # noqa: ANN401 - a policy
         program = current_program()
         if running_task() is None or program is None:
             return original(self)
@@ -226,7 +226,7 @@ def _get(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _set(original: Callable[..., Any]) -> Callable[..., Any]:
-    def set_event_loop(self: Any, loop: Any) -> None:  # noqa: ANN401 - a policy, a loop
+    def set_event_loop(self: object, loop: object) -> None:
         program = current_program()
         if running_task() is None or program is None:
             original(self, loop)

@@ -88,7 +88,7 @@ def _draw(
     name = method or original.__name__
 
     @functools.wraps(original)
-    def draw(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - the original's
+    def draw(*args: object, **kwargs: object) -> Any:  # noqa: ANN401 - the original's
         program = _rank_program()
         if program is None:
             return original(*args, **kwargs)
@@ -104,7 +104,7 @@ def _seeded(original: Callable[..., Any]) -> Callable[..., Any]:
     """Let `default_rng()` without a seed repeat in a rank: seeded by rank and number of calls."""
 
     @functools.wraps(original)
-    def default_rng(seed: Any = None) -> Any:  # noqa: ANN401 - the original's
+    def default_rng(seed: object = None) -> Any:  # noqa: ANN401 - the original's
         program = _rank_program()
         if program is None or seed is not None:
             return original(seed)
@@ -121,7 +121,7 @@ def _outside_ranks(original: Callable[..., None]) -> Callable[..., None]:
     """Keep a rank's changes of its environment from the process."""
 
     @functools.wraps(original)
-    def change(*args: Any) -> None:  # noqa: ANN401 - the original's
+    def change(*args: object) -> None:
         if _rank_program() is None:
             original(*args)
 
@@ -153,7 +153,7 @@ def _torchrun_variables(program: Program) -> dict[str, str]:
 class _Environment(MutableMapping[Any, Any]):
     """The storage of `os.environ`: the process's, or the running rank's copy of its parent's."""
 
-    def __init__(self, shared: Any) -> None:  # noqa: ANN401 - what os.environ keeps its values in
+    def __init__(self, shared: object) -> None:
         self._shared = shared
 
     def _of(self, program: Program | None) -> Any:  # noqa: ANN401
@@ -166,13 +166,13 @@ class _Environment(MutableMapping[Any, Any]):
             own = program.local["environ"] = {**self._of(program.parent), **added}
         return own
 
-    def __getitem__(self, key: Any) -> Any:  # noqa: ANN401
+    def __getitem__(self, key: object) -> Any:  # noqa: ANN401
         return self._of(current_program())[key]
 
-    def __setitem__(self, key: Any, value: Any) -> None:  # noqa: ANN401
+    def __setitem__(self, key: object, value: object) -> None:
         self._of(current_program())[key] = value
 
-    def __delitem__(self, key: Any) -> None:  # noqa: ANN401
+    def __delitem__(self, key: object) -> None:
         del self._of(current_program())[key]
 
     def __iter__(self) -> Iterator[Any]:
@@ -193,7 +193,7 @@ def _argument_method(name: str) -> Callable[..., Any]:
     original = getattr(list, name)
 
     @functools.wraps(original)
-    def method(self: _Arguments, *args: Any) -> Any:  # noqa: ANN401 - the original's
+    def method(self: _Arguments, *args: object) -> Any:  # noqa: ANN401 - the original's
         program = _rank_program()
         if program is None:
             return original(self, *args)

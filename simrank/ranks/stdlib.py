@@ -68,10 +68,10 @@ def entered(engine: Engine) -> Iterator[None]:
 
 def _stand_ins() -> list[tuple[Any, str, Any]]:
     """Return what to replace: owner, name and stand-in."""
-    found: list[tuple[Any, str, Any]] = [
+    replaced: list[tuple[Any, str, Any]] = [
         (time, name, function) for name, function in clock.TIME_FUNCTIONS.items()
     ]
-    found += [
+    replaced += [
         (dt, "datetime", clock.Datetime),
         # These two read the clock while they hold a lock, so they must not yield there.
         (threading, "_time", clock.quiet_monotonic),
@@ -82,25 +82,25 @@ def _stand_ins() -> list[tuple[Any, str, Any]]:
         (threading.Thread, "start", _start_thread(threading.Thread.start)),
         (threading.Event, "is_set", _poll_if(threading.Event.is_set, False)),
     ]
-    found += private.stand_ins() + debug.stand_ins()
+    replaced += private.stand_ins() + debug.stand_ins()
     if "asyncio" in sys.modules:
         from simrank.ranks import loops  # noqa: PLC0415 - it imports asyncio
 
-        found += loops.stand_ins()
+        replaced += loops.stand_ins()
     simple_queue: Any = getattr(queue, "_PySimpleQueue")  # noqa: B009 - it has no public name
-    found.append((queue, "SimpleQueue", simple_queue))
+    replaced.append((queue, "SimpleQueue", simple_queue))
     for kind in (queue.Queue, simple_queue):
-        found += [(kind, name, _poll_on_failure(getattr(kind, name))) for name in ("get", "put")]
-        found.append((kind, "empty", _poll_if(kind.empty, True)))
-    found.append((queue.Queue, "full", _poll_if(queue.Queue.full, True)))
+        replaced += [(kind, name, _poll_on_failure(getattr(kind, name))) for name in ("get", "put")]
+        replaced.append((kind, "empty", _poll_if(kind.empty, True)))
+    replaced.append((queue.Queue, "full", _poll_if(queue.Queue.full, True)))
     for module, kind_name, method in (
         ("multiprocessing.process", "BaseProcess", "start"),
         ("multiprocessing.synchronize", "SemLock", "__init__"),
     ):
         if module in sys.modules:
             owner = getattr(sys.modules[module], kind_name)
-            found.append((owner, method, _refuse(getattr(owner, method), module)))
-    return found
+            replaced.append((owner, method, _refuse(getattr(owner, method), module)))
+    return replaced
 
 
 def _poll_if(original: Callable[..., bool], answer: bool) -> Callable[..., bool]:
@@ -108,14 +108,14 @@ def _poll_if(original: Callable[..., bool], answer: bool) -> Callable[..., bool]
     what = f"{original.__qualname__}()"
 
     @functools.wraps(original)
-    def ask(self: Any) -> bool:  # noqa: ANN401 - an event or a queue
-        found = original(self)
-        if found is answer:
+    def ask(self: object) -> bool:
+        result = original(self)
+        if result is answer:
             task = running_task()
             if task is not None:
                 limits.poll(task.engine, what)
-                found = original(self)
-        return found
+                result = original(self)
+        return result
 
     return ask
 
@@ -125,7 +125,7 @@ def _poll_on_failure(original: Callable[..., Any]) -> Callable[..., Any]:
     what = f"{original.__qualname__}()"
 
     @functools.wraps(original)
-    def attempt(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - the original's
+    def attempt(self: object, *args: object, **kwargs: object) -> Any:  # noqa: ANN401 - the original's
         try:
             return original(self, *args, **kwargs)
         except (queue.Empty, queue.Full):
@@ -155,7 +155,7 @@ def _refuse(original: Callable[..., Any], module: str) -> Callable[..., Any]:
     name = f"{module}.{original.__qualname__}".replace(".__init__", "")
 
     @functools.wraps(original)
-    def refuse(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - the original's
+    def refuse(*args: object, **kwargs: object) -> Any:  # noqa: ANN401 - the original's
         if running_task() is not None:
             raise UnsupportedError(
                 f"{name} inside a simulated rank: it would wait for real threads or processes\n"

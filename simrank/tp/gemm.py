@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import triton
 import triton.language as tl
 
-from simrank.device import Tensor, factories
+from simrank.device.tensors import factories
 from simrank.ranks import require_program
+
+if TYPE_CHECKING:
+    from simrank.device import Tensor
 
 _BLOCK_M, _BLOCK_N, _BLOCK_K = 128, 128, 32
 
@@ -43,11 +46,11 @@ def matmul_kernel(
     in_columns = columns[None, :] < num_columns
     total = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
     for start in range(0, num_inner, BLOCK_K):
-        places = start + inner
-        a_ptrs = a_ptr + rows[:, None] * stride_am + places[None, :] * stride_ak
-        b_ptrs = b_ptr + places[:, None] * stride_bk + columns[None, :] * stride_bn
-        a = tl.load(a_ptrs, mask=in_rows & (places[None, :] < num_inner), other=0.0)
-        b = tl.load(b_ptrs, mask=in_columns & (places[:, None] < num_inner), other=0.0)
+        depths = start + inner
+        a_ptrs = a_ptr + rows[:, None] * stride_am + depths[None, :] * stride_ak
+        b_ptrs = b_ptr + depths[:, None] * stride_bk + columns[None, :] * stride_bn
+        a = tl.load(a_ptrs, mask=in_rows & (depths[None, :] < num_inner), other=0.0)
+        b = tl.load(b_ptrs, mask=in_columns & (depths[:, None] < num_inner), other=0.0)
         total = tl.dot(a, b, total, input_precision="ieee")
     c_ptrs = c_ptr + rows[:, None] * num_columns + columns[None, :]
     tl.store(c_ptrs, total.to(c_ptr.dtype.element_ty), mask=in_rows & in_columns)
@@ -56,7 +59,7 @@ def matmul_kernel(
 class ContextOfKernels(Protocol):
     """What this module needs of a Context."""
 
-    def launch(self, kernel: Any, grid: Any, *args: Any, **kwargs: Any) -> object:
+    def launch(self, kernel: object, grid: object, *args: object, **kwargs: object) -> object:
         """Launch a Triton kernel on the current stream."""
 
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import simrank.distributed as dist
-from simrank.device import Tensor, current_device, factories
+from simrank.device import Tensor, current_device
 from simrank.device.dtypes import float32
+from simrank.device.tensors import factories
 from simrank.ranks import require_rank
 from simrank.tp import mappings
 from simrank.tp.config import ModelParallelConfig

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import simrank.distributed as dist
-from simrank.device import factories, joining
+from simrank.device.tensors import factories, joining
 from simrank.tp.parallel_state import get_tensor_model_parallel_group
 
 if TYPE_CHECKING:
@@ -29,9 +29,9 @@ def divide(numerator: int, denominator: int) -> int:
 
 
 def _group(group: ProcessGroup | None) -> ProcessGroup:
-    found = get_tensor_model_parallel_group() if group is None else group
-    assert found is not None, "tensor model parallel group is not initialized"
-    return found
+    chosen = get_tensor_model_parallel_group() if group is None else group
+    assert chosen is not None, "tensor model parallel group is not initialized"
+    return chosen
 
 
 def keep(tensor: Tensor, group: ProcessGroup) -> Tensor:

@@ -1,6 +1,6 @@
 """Which ranks split a layer, and which hold copies of it: megatron.core's `parallel_state`.
 
-Ranks next to each other form a tensor-parallel group; those at the same place of every such group
+Ranks next to each other form a tensor-parallel group; those at the same rank of every such group
 form a data-parallel one. With 8 ranks and tensor-parallel size 4: tensor-parallel groups 0-3 and
 4-7, data-parallel groups 0 and 4, 1 and 5, 2 and 6, 3 and 7.
 """
@@ -117,7 +117,7 @@ def get_tensor_model_parallel_world_size() -> int:
 
 
 def get_tensor_model_parallel_rank() -> int:
-    """Return this rank's place among those that split layers with it."""
+    """Return this rank's number among those that split layers with it."""
     return dist.get_rank(_state("tensor model parallel group").tensor_group)
 
 
@@ -132,7 +132,7 @@ def get_data_parallel_world_size() -> int:
 
 
 def get_data_parallel_rank() -> int:
-    """Return this rank's place among the copies."""
+    """Return this rank's number among the copies."""
     return dist.get_rank(_state("data parallel group").data_group)
 
 

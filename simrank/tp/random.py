@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from simrank.device import Tensor, factories
+from simrank.device.tensors import factories
 from simrank.ranks import require_rank
 from simrank.tp.parallel_state import (
     get_tensor_model_parallel_rank,
@@ -20,6 +20,8 @@ from simrank.tp.parallel_state import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from simrank.device import Tensor
 
 _SHARED = "tensor parallel shared generator"
 _OWN = "tensor parallel own generator"

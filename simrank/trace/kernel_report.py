@@ -51,21 +51,21 @@ def _source(file: str, number: int) -> str:
 
 
 def _texts(line: Line) -> dict[str, str]:
-    found = {}
+    cells = {}
     if line.local_bytes:
-        found["local"] = format_size(line.local_bytes)
+        cells["local"] = format_size(line.local_bytes)
     if line.peer_bytes:
         total = format_size(sum(line.peer_bytes.values()))
-        found["links"] = f"{total} ({len(line.peer_bytes)} peers)"
+        cells["links"] = f"{total} ({len(line.peer_bytes)} peers)"
     if line.num_masked_lanes:
-        found["masked"] = f"{line.masked_share:.1%}"
+        cells["masked"] = f"{line.masked_share:.1%}"
     if line.flops:
-        found["flops"] = f"{line.flops:.3g}"
+        cells["flops"] = f"{line.flops:.3g}"
     if line.num_atomics:
-        found["atomics"] = str(line.num_atomics)
+        cells["atomics"] = str(line.num_atomics)
     if line.parked_ps:
-        found["parked"] = format_time(line.parked_ps)
-    return found
+        cells["parked"] = format_time(line.parked_ps)
+    return cells
 
 
 def _head(profile: KernelProfile) -> str:

@@ -108,13 +108,13 @@ class Summary:
             end_ps: When the run ended.
             peak_bytes: Per rank the most memory its device held.
         """
-        found: dict[tuple[int, int, int], list[int]] = {}
+        ranks_by_facts: dict[tuple[int, int, int], list[int]] = {}
         for rank in sorted(peak_bytes.keys() | self._busy.keys()):
             busy = self._busy.get(rank, {True: [], False: []})
             compute_ps = _covered_ps(busy[False])
             both_ps = _covered_ps([*busy[False], *busy[True]])
             key = (compute_ps, both_ps - compute_ps, peak_bytes.get(rank, 0))
-            found.setdefault(key, []).append(rank)
+            ranks_by_facts.setdefault(key, []).append(rank)
         return [
             RankTimes(
                 tuple(ranks),
@@ -123,7 +123,7 @@ class Summary:
                 (end_ps - compute_ps - exposed_ps) / PS_PER_US,
                 peak,
             )
-            for (compute_ps, exposed_ps, peak), ranks in found.items()
+            for (compute_ps, exposed_ps, peak), ranks in ranks_by_facts.items()
         ]
 
     def costliest(self) -> list[CollectiveCost]:

@@ -35,8 +35,8 @@ def test_every_collective_is_checked_and_right(collective):
               "redops": ["sum", "max"], "iterations": {"warmup": 0, "timed": 1}}  # fmt: skip
     rows = run(config)
     reduces = collective in ("all_reduce", "reduce_scatter", "reduce")
-    places = 1 if collective == "all_to_all" else 2
-    assert len(rows) == 2 * 3 * (2 if reduces else 1) * places
+    forms = 1 if collective == "all_to_all" else 2
+    assert len(rows) == 2 * 3 * (2 if reduces else 1) * forms
     assert all(row["num_wrong"] == 0 for row in rows)
     assert all(row["time_us"] > 0 for row in rows)
     assert {row["redop"] for row in rows} == ({"sum", "max"} if reduces else {"none"})

@@ -13,7 +13,7 @@ ROW = Row(
 
 
 def test_a_line_has_nccl_tests_columns_in_order():
-    """Size count type redop root, then four columns per place, algorithm, measured, error."""
+    """Size count type redop root, then four columns per form, algorithm, measured, error."""
     (line,) = lines([ROW], with_measured=True)
     assert line.split() == ["1024", "256", "float32", "sum", "-1", "15.25", "0.07", "0.12", "0",
                             "N/A", "N/A", "N/A", "N/A", "ring", "12.50", "+22.0"]  # fmt: skip

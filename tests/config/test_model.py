@@ -46,13 +46,13 @@ values = st.recursive(
 )
 
 
-def places(data, path=()):
+def key_paths(data, path=()):
     """Return the key path of every part of some data."""
     found = [path] if path else []
     if isinstance(data, dict | list):
         children = data.items() if isinstance(data, dict) else enumerate(data)
         for key, child in children:
-            found += places(child, (*path, key))
+            found += key_paths(child, (*path, key))
     return found
 
 
@@ -89,7 +89,7 @@ def problems_of(load, data):
 @settings(max_examples=60)
 def test_a_changed_configuration_is_read_or_refused(load, good, data):
     """No other exception escapes, and every problem has words."""
-    path = data.draw(st.sampled_from(places(good)))
+    path = data.draw(st.sampled_from(key_paths(good)))
     what = data.draw(st.sampled_from(["replace", "remove", "add"]))
     problems = problems_of(load, changed(good, path, data.draw(values), what))
 

@@ -20,7 +20,7 @@ class NumpyBuffer:
     def __init__(self, values, device=None, storage=None):
         self.storage = Storage.adopt(values, device) if storage is None else storage
         self.dtype = as_dtype(values.dtype)
-        self.place = device
+        self.cuda_device = device
         self.array = values
         self.shape = values.shape
         self.nbytes = values.nbytes

@@ -278,11 +278,11 @@ def test_ends_of_a_message_that_differ_name_both_lines(backend):
 
     def program(rank, ctx):
         dist.init_process_group(backend)
-        place = "cpu" if backend == "gloo" else None
+        device = "cpu" if backend == "gloo" else None
         if rank == 0:
-            dist.send(ctx.ones(3, device=place), 1)  # sends three
+            dist.send(ctx.ones(3, device=device), 1)  # sends three
         if rank == 1:
-            dist.recv(ctx.ones(3, dtype="int32", device=place), 0)  # takes ints
+            dist.recv(ctx.ones(3, dtype="int32", device=device), 0)  # takes ints
 
     error, variants = mismatch(program)
     assert "dtype" in error.differing
@@ -410,7 +410,7 @@ INVALID = {
     "peer": (ValueError, lambda ctx: dist.isend(ctx.ones(1), dist.get_rank())),
     "tensor": (TypeError, lambda ctx: dist.all_gather([1], ctx.ones(1))),
     "list": (RuntimeError, lambda ctx: dist.all_gather([ctx.ones(1)], ctx.ones(1))),
-    "place": (RuntimeError, lambda ctx: dist.all_reduce(ctx.ones(1, device="cpu"))),
+    "on the host": (RuntimeError, lambda ctx: dist.all_reduce(ctx.ones(1, device="cpu"))),
     "operator": (ValueError, lambda ctx: dist.all_reduce(ctx.ones(1), dist.ReduceOp.BAND)),
     "datatype": (TypeError, lambda ctx: dist.all_reduce(ctx.ones(1, dtype="int16"))),
     "splits": (RuntimeError, lambda ctx: dist.all_to_all_single(ctx.ones(8), ctx.ones(8), [8])),
@@ -485,9 +485,9 @@ def test_right_programs_raise_no_alarm_and_leak_nothing():
     def program(rank, ctx):
         dist.init_process_group()
         _, groups = dist.new_subgroups(4)
-        for place in (None, "cpu"):
-            x = ctx.ones(4, device=place)
-            xs = [ctx.ones(4, device=place) for _ in range(NUM_RANKS)]
+        for device in (None, "cpu"):
+            x = ctx.ones(4, device=device)
+            xs = [ctx.ones(4, device=device) for _ in range(NUM_RANKS)]
             for call in CALLS.values():
                 call(x, xs)
             entries = [

@@ -24,7 +24,7 @@ def test_all_to_all_single_takes_uneven_splits(run):
 
 
 def test_bad_tensors_get_torchs_errors(run):
-    """Type, place, contiguity, dtype and sizes."""
+    """Type, device, contiguity, dtype and sizes."""
 
     def program(rank, ctx):
         dist.init_process_group("nccl")

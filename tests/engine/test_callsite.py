@@ -1,4 +1,4 @@
-"""Places in the user's program, read only when a report is built."""
+"""Lines of the user's program, read only when a report is built."""
 
 import importlib
 import sys

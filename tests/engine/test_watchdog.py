@@ -74,10 +74,10 @@ def test_a_rank_that_computes_for_long_is_told_of_with_time_and_line(watched):
                 dog.look(now_s)
 
     ctx.multiprocessing.spawn(program, nprocs=3)
-    place = f"at t=12.345 us, at {HERE}:{lines[0]}"
+    where = f"at t=12.345 us, at {HERE}:{lines[0]}"
     assert dog._log == [
-        f"rank 1 has computed for 2.0 s without a wait, {place}",
-        f"rank 1 has computed for 4.0 s without a wait, {place}",
+        f"rank 1 has computed for 2.0 s without a wait, {where}",
+        f"rank 1 has computed for 4.0 s without a wait, {where}",
     ]
 
 

@@ -232,15 +232,15 @@ def test_every_route_of_a_built_in_cluster_is_connected(name):
 def assert_connected(cluster, src, dst):
     """Check one route link by link, across nodes only through the fabric."""
     per_node = cluster.devices_per_node
-    place = (src // per_node, f"gpu{src % per_node}")
+    vertex = (src // per_node, f"gpu{src % per_node}")
     node_vertices = cluster.topology.vertices[: cluster.topology.num_node_vertices]
     for name in route(cluster, src, dst):
         where, _, ends = name.rpartition(": ")
         tail, head = ends.split(" -> ")
         node = int(where.removeprefix("node ")) if where else None
-        assert place == ((node if tail in node_vertices else None), tail)
-        place = ((node if head in node_vertices else None), head)
-    assert place == (dst // per_node, f"gpu{dst % per_node}")
+        assert vertex == ((node if tail in node_vertices else None), tail)
+        vertex = ((node if head in node_vertices else None), head)
+    assert vertex == (dst // per_node, f"gpu{dst % per_node}")
 
 
 @given(data=st.data())

@@ -35,8 +35,8 @@ def all_gather_matmul(
     offs_k, offs_n = tl.arange(0, K), tl.arange(0, N)
     a = tl.load(a_ptr + offs_m[:, None] * K + offs_k[None, :])
     b = tl.load(b_ptr + offs_k[:, None] * N + offs_n[None, :])
-    places = (tile * TILE + tl.arange(0, TILE))[:, None] * N + offs_n[None, :]
-    tl.store(c_ptr + places, tl.dot(a, b))
+    offsets = (tile * TILE + tl.arange(0, TILE))[:, None] * N + offs_n[None, :]
+    tl.store(c_ptr + offsets, tl.dot(a, b))
 
 
 def values(rank, *shape):

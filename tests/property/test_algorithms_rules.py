@@ -21,9 +21,9 @@ CASES = [
 ]
 
 
-def _where(schedule, place, in_place):
+def _where(schedule, cell, in_place):
     """Return the buffer and the elements of one chunk; an aliased INPUT has OUTPUT's elements."""
-    rank, buffer, chunk = place
+    rank, buffer, chunk = cell
     table = schedule.tables[buffer]
     start, size = (
         int(part[chunk] if part.ndim == 1 else part[rank, chunk])

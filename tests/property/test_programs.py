@@ -20,9 +20,9 @@ STEPS = (
 )
 
 
-def do_step(step, x, place, ctx):
+def do_step(step, x, rank_and_size, ctx):
     """Do one collective as a careful program would, and return the rank's new tensor."""
-    rank, size = place
+    rank, size = rank_and_size
     if step == "sum":
         dist.all_reduce(x, dist.ReduceOp.AVG)
     elif step == "max async":
@@ -50,13 +50,13 @@ def do_step(step, x, place, ctx):
     elif step == "barrier":
         dist.barrier()
     elif size > 1:
-        return pass_on(x, place, ctx)
+        return pass_on(x, rank_and_size, ctx)
     return x
 
 
-def pass_on(x, place, ctx):
+def pass_on(x, rank_and_size, ctx):
     """Send to the next rank and receive from the one before, as one batch."""
-    rank, size = place
+    rank, size = rank_and_size
     out = ctx.empty(x.numel())
     operations = [
         dist.P2POp(dist.isend, x, (rank + 1) % size),

@@ -51,9 +51,9 @@ def debug():
 def test_a_debugger_in_a_rank_says_who_stopped_and_when(debug):
     """A line before the first prompt, with rank and simulated time."""
     context, talk = debug("p number\nc\n")
-    first, place, line, value, _ = talk.split("\n", 4)
+    first, frame, line, value, _ = talk.split("\n", 4)
     assert first == "simrank: rank 3 at t=12.345 us"
-    assert place.endswith("stopping()")
+    assert frame.endswith("stopping()")
     assert line == "-> number += 1"
     assert value == "(Pdb) 30"
     assert context.now_ps == 13_345_000

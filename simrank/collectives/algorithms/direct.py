@@ -11,7 +11,7 @@ import numpy as np
 
 from simrank.collectives.algorithms.layout import gathered_tables, local_copy, local_only
 from simrank.collectives.problem import Problem
-from simrank.collectives.schedule import Buffer, ChunkTable, IntArray, Op, Round, Schedule
+from simrank.collectives.schedule import Buffer, ChunkTable, IntArray, Op, Round, Schedule, Tables
 
 OPTIONS: Mapping[str, int] = {}
 MAX_WORLD_SIZE = 1024  # Assumed: a round has n * n steps, a million of them here.
@@ -64,7 +64,7 @@ def two_shot_all_reduce(problem: Problem, options: Mapping[str, int]) -> Schedul
         other = src != dst
         yield _copy_round(src[other], dst[other], Buffer.OUTPUT, src_chunk=src[other])
 
-    return _schedule(problem, "two_shot", options, rounds=rounds, tables=(table, table))
+    return _schedule(problem, "two_shot", options, rounds=rounds, tables=Tables(table, table))
 
 
 def all_gather(problem: Problem, options: Mapping[str, int]) -> Schedule:
@@ -83,7 +83,7 @@ def all_gather(problem: Problem, options: Mapping[str, int]) -> Schedule:
         if problem.world_size > 1:
             yield _copy_round(src, dst, Buffer.INPUT, src_chunk=np.zeros_like(src))
 
-    return _schedule(problem, "direct", options, rounds=rounds, tables=(own, whole))
+    return _schedule(problem, "direct", options, rounds=rounds, tables=Tables(own, whole))
 
 
 def reduce_scatter(problem: Problem, options: Mapping[str, int]) -> Schedule:
@@ -98,7 +98,7 @@ def reduce_scatter(problem: Problem, options: Mapping[str, int]) -> Schedule:
     def rounds() -> Iterator[Round]:
         yield _reduce_round(src, dst, src_chunk=dst, dst_chunk=np.zeros_like(src))
 
-    return _schedule(problem, "direct", options, rounds=rounds, tables=(whole, own))
+    return _schedule(problem, "direct", options, rounds=rounds, tables=Tables(whole, own))
 
 
 def _pairs(world_size: int) -> tuple[IntArray, IntArray]:
@@ -147,7 +147,7 @@ def _schedule(
     options: Mapping[str, int],
     *,
     rounds: Callable[[], Iterator[Round]],
-    tables: tuple[ChunkTable, ChunkTable],
+    tables: Tables,
 ) -> Schedule:
     num_rounds = 2 if algorithm == "two_shot" else 1
     return Schedule(
@@ -156,8 +156,8 @@ def _schedule(
         world_size=problem.world_size,
         rounds=rounds,
         num_rounds=num_rounds if problem.world_size > 1 else 0,
-        input=tables[0],
-        output=tables[1],
+        input=tables.input,
+        output=tables.output,
         wide=True,
         options=options,
     )

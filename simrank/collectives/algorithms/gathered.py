@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 import numpy as np
 
 from simrank.collectives.problem import Problem
-from simrank.collectives.schedule import Buffer, ChunkTable, IntArray, Op, Round, Schedule
+from simrank.collectives.schedule import Buffer, ChunkTable, IntArray, Op, Round, Schedule, Tables
 
 OPTIONS: Mapping[str, int] = {}
 
@@ -29,7 +29,7 @@ def direct_gather(problem: Problem, options: Mapping[str, int]) -> Schedule:
             if len(src):
                 yield _copy(src, np.full_like(src, problem.root), np.zeros_like(src), src)
 
-    return _schedule(problem, options, rounds, (own, whole))
+    return _schedule(problem, options, rounds, Tables(own, whole))
 
 
 def direct_scatter(problem: Problem, options: Mapping[str, int]) -> Schedule:
@@ -47,7 +47,7 @@ def direct_scatter(problem: Problem, options: Mapping[str, int]) -> Schedule:
             if len(dst):
                 yield _copy(np.full_like(dst, problem.root), dst, dst, np.zeros_like(dst))
 
-    return _schedule(problem, options, rounds, (whole, own))
+    return _schedule(problem, options, rounds, Tables(whole, own))
 
 
 def _tables(problem: Problem) -> tuple[ChunkTable, ChunkTable]:
@@ -75,7 +75,7 @@ def _schedule(
     problem: Problem,
     options: Mapping[str, int],
     rounds: Callable[[], Iterator[Round]],
-    tables: tuple[ChunkTable, ChunkTable],
+    tables: Tables,
 ) -> Schedule:
     return Schedule(
         collective=problem.collective,
@@ -83,8 +83,8 @@ def _schedule(
         world_size=problem.world_size,
         rounds=rounds,
         num_rounds=int(problem.world_size > 1),
-        input=tables[0],
-        output=tables[1],
+        input=tables.input,
+        output=tables.output,
         root=problem.root,
         synchronizing=False,
         in_place_safe=False,

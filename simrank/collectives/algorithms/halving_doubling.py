@@ -12,7 +12,6 @@ import numpy as np
 from simrank.collectives.algorithms.layout import gathered_tables, local_copy, local_only
 from simrank.collectives.problem import Problem
 from simrank.collectives.schedule import (
-    NO_CHUNKS,
     Buffer,
     ChunkTable,
     IntArray,
@@ -47,18 +46,18 @@ def all_reduce(problem: Problem, options: Mapping[str, int]) -> Schedule:
     num_extra = num_ranks - num_active
 
     def rounds() -> Iterator[Round]:
-        place = np.arange(num_active, dtype=np.int64)
-        rank = np.where(place < num_extra, 2 * place + 1, place + num_extra)
+        position = np.arange(num_active, dtype=np.int64)
+        rank = np.where(position < num_extra, 2 * position + 1, position + num_extra)
         odd = 2 * np.arange(num_extra, dtype=np.int64) + 1
         if num_extra:
             yield _fold_extra(odd, num_active)
-        yield from _halve(rank, folded=place < num_extra)
+        yield from _halve(rank, folded=position < num_extra)
         yield from _double(rank)
         if num_extra:
             yield _copy(odd, odd - 1, chunk=np.zeros_like(odd), count=num_active)
 
     num_rounds = 2 * (num_active.bit_length() - 1) + 2 * min(1, num_extra)
-    tables = (table, table, NO_CHUNKS)
+    tables = Tables(table, table)
     return _schedule(problem, options, num_rounds=num_rounds, rounds=rounds, tables=tables)
 
 
@@ -82,7 +81,7 @@ def all_gather(problem: Problem, options: Mapping[str, int]) -> Schedule:
             distance *= 2
 
     num_rounds = problem.world_size.bit_length() - 1
-    tables = (own, whole, NO_CHUNKS)
+    tables = Tables(own, whole)
     return _schedule(problem, options, num_rounds=num_rounds, rounds=rounds, tables=tables)
 
 
@@ -108,7 +107,7 @@ def reduce_scatter(problem: Problem, options: Mapping[str, int]) -> Schedule:
 
     slots = ChunkTable.from_sizes([whole.max_size] * (num_ranks // 2))
     num_rounds = num_ranks.bit_length() - 1
-    tables = (whole, own, slots)
+    tables = Tables(whole, own, slots)
     return _schedule(problem, options, num_rounds=num_rounds, rounds=rounds, tables=tables)
 
 
@@ -131,22 +130,22 @@ def _fold_extra(odd: IntArray, num_chunks: int) -> Round:
 
 
 def _halve(rank: IntArray, *, folded: np.typing.NDArray[np.bool_]) -> Iterator[Round]:
-    """Yield rounds in which each place sends one half of its chunks and sums the other.
+    """Yield rounds in which each position sends one half of its chunks and sums the other.
 
     Args:
-        rank: Rank of each place.
-        folded: Places whose partial sum is in OUTPUT from the start; others begin with INPUT.
+        rank: Rank of each position.
+        folded: Positions whose partial sum is in OUTPUT from the start; others begin with INPUT.
     """
-    place = np.arange(len(rank), dtype=np.int64)
-    zeros = np.zeros_like(place)
+    position = np.arange(len(rank), dtype=np.int64)
+    zeros = np.zeros_like(position)
     buffer = np.where(folded, Buffer.OUTPUT, Buffer.INPUT)
     first, distance, count = zeros, 1, len(rank) // 2
     while count:
-        # A place keeps the upper half where its bit is set; its partner keeps the other.
-        is_upper = (place & distance) > 0
+        # A position keeps the upper half where its bit is set; its partner keeps the other.
+        is_upper = (position & distance) > 0
         kept = first + np.where(is_upper, count, 0)
         sent = first + np.where(is_upper, 0, count)
-        dst = place ^ distance
+        dst = position ^ distance
         yield Round(
             src=rank,
             dst=rank[dst],
@@ -164,21 +163,21 @@ def _halve(rank: IntArray, *, folded: np.typing.NDArray[np.bool_]) -> Iterator[R
 
 
 def _double(rank: IntArray) -> Iterator[Round]:
-    """Yield the rounds of `_halve` backwards, each place sending all it has."""
-    place = np.arange(len(rank), dtype=np.int64)
+    """Yield the rounds of `_halve` backwards, each position sending all it has."""
+    position = np.arange(len(rank), dtype=np.int64)
     distance, count = len(rank) // 2, 1
     while distance:
         yield _copy(
-            rank, rank[place ^ distance], chunk=_kept(place, distance, len(rank)), count=count
+            rank, rank[position ^ distance], chunk=_kept(position, distance, len(rank)), count=count
         )
         distance, count = distance // 2, count * 2
 
 
-def _kept(place: IntArray, distance: int, num_chunks: int) -> IntArray:
-    """Return the first chunk that each place kept in the halving round at `distance`."""
-    first, half, bit = np.zeros_like(place), num_chunks // 2, 1
+def _kept(position: IntArray, distance: int, num_chunks: int) -> IntArray:
+    """Return the first chunk that each position kept in the halving round at `distance`."""
+    first, half, bit = np.zeros_like(position), num_chunks // 2, 1
     while bit <= distance:
-        first = first + np.where(place & bit, half, 0)
+        first = first + np.where(position & bit, half, 0)
         half, bit = half // 2, bit * 2
     return first
 
@@ -238,8 +237,8 @@ def _schedule(
         world_size=problem.world_size,
         rounds=rounds,
         num_rounds=num_rounds,
-        input=tables[0],
-        output=tables[1],
-        scratch=tables[2],
+        input=tables.input,
+        output=tables.output,
+        scratch=tables.scratch,
         options=options,
     )

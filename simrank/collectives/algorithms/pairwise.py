@@ -18,7 +18,7 @@ OPTIONS: Mapping[str, int] = {}
 def all_to_all(problem: Problem, options: Mapping[str, int]) -> Schedule:
     """Exchange one chunk with every other rank, one peer per round.
 
-    Rounds: n - 1 after a local one: in round k every rank sends to the rank k places after it;
+    Rounds: n - 1 after a local one: in round k every rank sends to the rank k positions after it;
         steps without elements are left out.
     Buffers: no SCRATCH; an INPUT under OUTPUT is copied first.
     """
@@ -43,7 +43,7 @@ def _schedule(
     *,
     shifts: Sequence[IntArray],
 ) -> Schedule:
-    """Return the schedule whose rounds send to the ranks that many places further on."""
+    """Return the schedule whose rounds send to the ranks that many positions further on."""
     num_ranks = problem.world_size
     ranks = np.arange(num_ranks, dtype=np.int64)
     matrix: IntArray | None = None

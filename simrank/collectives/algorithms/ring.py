@@ -17,7 +17,6 @@ import numpy as np
 from simrank.collectives.algorithms.layout import gathered_tables, local_only
 from simrank.collectives.problem import Problem
 from simrank.collectives.schedule import (
-    NO_CHUNKS,
     Buffer,
     ChunkTable,
     IntArray,
@@ -32,8 +31,8 @@ MAX_LOOPS = 65_536  # assumed: more would be steps of a few bytes, and rounds fo
 MAX_CHANNELS = 64  # NCCL 2.30 src/include/device.h, MAXCHANNELS.
 
 
-class _Lanes:
-    """Arrays that all rounds of a ring share: one entry per channel and place on its ring.
+class _RingPositions:
+    """Arrays that all rounds of a ring share: one entry per channel and position on its ring.
 
     On several nodes, channel c visits local ranks c, c + 1, ..., c - 1 of each node in turn, so
     that it enters nodes at another device, and crosses another rail, than its neighbours do.
@@ -57,7 +56,7 @@ class _Lanes:
         return self._constants[value]
 
     def chunks(self, shift: int) -> IntArray:
-        """Return the chunk that belongs to the rank `shift` places before, for each lane."""
+        """Return the chunk that belongs to the rank `shift` positions before, for each lane."""
         first = -shift % self.world_size
         blocks = self._twice[:, first : first + self.world_size]
         chunks: IntArray = blocks[0]
@@ -99,14 +98,14 @@ def all_reduce(problem: Problem, options: Mapping[str, int]) -> Schedule:
     table = ChunkTable.split(problem.count, num_ranks * num_channels)
     if num_ranks == 1:
         return local_only(problem, "ring", options, table=table)
-    lanes = _Lanes(problem, num_channels)
+    lanes = _RingPositions(problem, num_channels)
 
     def rounds() -> Iterator[Round]:
         yield from _reduce_rounds(lanes, first_shift=0, last=lambda chunk: chunk)
         yield from _gather_rounds(lanes, first_shift=-1)
 
     slots = ChunkTable.from_sizes([table.max_size] * (2 * num_channels))
-    return _schedule(problem, options, passes=2, rounds=rounds, tables=(table, table, slots))
+    return _schedule(problem, options, passes=2, rounds=rounds, tables=Tables(table, table, slots))
 
 
 def reduce_scatter(problem: Problem, options: Mapping[str, int]) -> Schedule:
@@ -120,13 +119,13 @@ def reduce_scatter(problem: Problem, options: Mapping[str, int]) -> Schedule:
     whole, own = gathered_tables(problem, num_channels)
     if num_ranks == 1:
         return local_only(problem, "ring", options, table=whole)
-    lanes = _Lanes(problem, num_channels)
+    lanes = _RingPositions(problem, num_channels)
 
     def rounds() -> Iterator[Round]:
         yield from _reduce_rounds(lanes, first_shift=1, last=lambda _: lanes.channel)
 
     slots = ChunkTable.from_sizes([whole.max_size] * (2 * num_channels))
-    return _schedule(problem, options, passes=1, rounds=rounds, tables=(whole, own, slots))
+    return _schedule(problem, options, passes=1, rounds=rounds, tables=Tables(whole, own, slots))
 
 
 def all_gather(problem: Problem, options: Mapping[str, int]) -> Schedule:
@@ -140,17 +139,17 @@ def all_gather(problem: Problem, options: Mapping[str, int]) -> Schedule:
     whole, own = gathered_tables(problem, num_channels)
     if num_ranks == 1:
         return local_only(problem, "ring", options, table=whole)
-    lanes = _Lanes(problem, num_channels)
+    lanes = _RingPositions(problem, num_channels)
 
     def rounds() -> Iterator[Round]:
         yield _own_chunks(lanes)
         yield from _gather_rounds(lanes, first_shift=0)
 
-    return _schedule(problem, options, passes=1, rounds=rounds, tables=(own, whole, NO_CHUNKS))
+    return _schedule(problem, options, passes=1, rounds=rounds, tables=Tables(own, whole))
 
 
 def _reduce_rounds(
-    lanes: _Lanes, *, first_shift: int, last: Callable[[IntArray], IntArray]
+    lanes: _RingPositions, *, first_shift: int, last: Callable[[IntArray], IntArray]
 ) -> Iterator[Round]:
     """Yield n - 1 hops of partial sums; `last` maps a chunk to where its sum is stored."""
     num_hops = lanes.world_size - 1
@@ -173,7 +172,7 @@ def _reduce_rounds(
         )
 
 
-def _gather_rounds(lanes: _Lanes, *, first_shift: int) -> Iterator[Round]:
+def _gather_rounds(lanes: _RingPositions, *, first_shift: int) -> Iterator[Round]:
     """Yield n - 1 hops that copy finished chunks from OUTPUT to OUTPUT."""
     for hop in range(lanes.world_size - 1):
         chunk = lanes.chunks(first_shift + hop)
@@ -190,8 +189,8 @@ def _gather_rounds(lanes: _Lanes, *, first_shift: int) -> Iterator[Round]:
         )
 
 
-def _own_chunks(lanes: _Lanes) -> Round:
-    """Return the local round that puts each rank's input into its place in OUTPUT."""
+def _own_chunks(lanes: _RingPositions) -> Round:
+    """Return the local round that puts each rank's input into its position in OUTPUT."""
     return Round(
         src=lanes.src,
         dst=lanes.src,
@@ -219,9 +218,9 @@ def _schedule(
         world_size=problem.world_size,
         rounds=rounds,
         num_rounds=passes * (problem.world_size - 1),
-        input=tables[0],
-        output=tables[1],
-        scratch=tables[2],
+        input=tables.input,
+        output=tables.output,
+        scratch=tables.scratch,
         num_loops=options["num_loops"],
         num_channels=options["num_channels"],
         uniform=problem.splits is None,

@@ -1,6 +1,6 @@
 """Broadcast and reduce: binomial trees, and chains that pipeline chunks.
 
-Ranks are numbered from the root here: place 0 is the root, place p is rank (root + p) mod n.
+Ranks are numbered from the root here: position 0 is the root, position p is rank (root + p) mod n.
 
 Source:
     binomial: Thakur, Rabenseifner and Gropp, IJHPCA 19(1), 2005, sections 4.2 and 4.4;
@@ -14,13 +14,13 @@ import numpy as np
 from simrank.collectives.algorithms.layout import local_copy
 from simrank.collectives.problem import Problem
 from simrank.collectives.schedule import (
-    NO_CHUNKS,
     Buffer,
     ChunkTable,
     IntArray,
     Op,
     Round,
     Schedule,
+    Tables,
 )
 
 TREE_OPTIONS: Mapping[str, int] = {}
@@ -45,7 +45,7 @@ def binomial_broadcast(problem: Problem, options: Mapping[str, int]) -> Schedule
             yield _forward(problem, src, src + reach, chunk=np.zeros_like(src))
             reach *= 2
 
-    return _schedule(problem, "binomial", options, rounds=rounds, tables=(table, NO_CHUNKS))
+    return _schedule(problem, "binomial", options, rounds=rounds, tables=Tables(table, table))
 
 
 def binomial_reduce(problem: Problem, options: Mapping[str, int]) -> Schedule:
@@ -63,7 +63,7 @@ def binomial_reduce(problem: Problem, options: Mapping[str, int]) -> Schedule:
         while reach < problem.world_size:
             src = np.arange(reach, problem.world_size, 2 * reach, dtype=np.int64)
             zeros = np.zeros_like(src)
-            # Whoever receives at all received in the first round, from the place after it.
+            # Whoever receives at all received in the first round, from the position after it.
             has_sum = (src + 1 < problem.world_size) & (reach > 1)
             yield _fold(
                 problem,
@@ -75,11 +75,13 @@ def binomial_reduce(problem: Problem, options: Mapping[str, int]) -> Schedule:
             )
             reach *= 2
 
-    return _schedule(problem, "binomial", options, rounds=rounds, tables=(table, table))
+    return _schedule(
+        problem, "binomial", options, rounds=rounds, tables=Tables(table, table, table)
+    )
 
 
 def chain_broadcast(problem: Problem, options: Mapping[str, int]) -> Schedule:
-    """Pass chunks from place to place, several on their way at once.
+    """Pass chunks from position to position, several on their way at once.
 
     Rounds: n - 2 + m for m chunks (option num_chunks; by default chunks of 512 KiB).
     Buffers: no SCRATCH.
@@ -94,11 +96,11 @@ def chain_broadcast(problem: Problem, options: Mapping[str, int]) -> Schedule:
             yield _forward(problem, src, src + 1, chunk=number - src)
 
     options = {**options, "num_chunks": num_chunks}
-    return _schedule(problem, "chain", options, rounds=rounds, tables=(table, NO_CHUNKS))
+    return _schedule(problem, "chain", options, rounds=rounds, tables=Tables(table, table))
 
 
 def chain_reduce(problem: Problem, options: Mapping[str, int]) -> Schedule:
-    """Pass partial sums from the last place towards the root, several chunks at once.
+    """Pass partial sums from the last position towards the root, several chunks at once.
 
     Rounds: n - 2 + m for m chunks (option num_chunks; by default chunks of 512 KiB).
     Buffers: two SCRATCH slots on every rank but the root.
@@ -124,7 +126,7 @@ def chain_reduce(problem: Problem, options: Mapping[str, int]) -> Schedule:
 
     slots = ChunkTable.from_sizes([table.max_size] * 2)
     options = {**options, "num_chunks": num_chunks}
-    return _schedule(problem, "chain", options, rounds=rounds, tables=(table, slots))
+    return _schedule(problem, "chain", options, rounds=rounds, tables=Tables(table, table, slots))
 
 
 def _num_chunks(problem: Problem, options: Mapping[str, int]) -> int:
@@ -141,8 +143,8 @@ def _active(number: int, num_hops: int, num_chunks: int) -> IntArray:
     return np.arange(max(0, number - num_chunks + 1), min(number + 1, num_hops), dtype=np.int64)
 
 
-def _rank(problem: Problem, place: IntArray) -> IntArray:
-    return (place + problem.root) % problem.world_size
+def _rank(problem: Problem, position: IntArray) -> IntArray:
+    return (position + problem.root) % problem.world_size
 
 
 def _root_copy(problem: Problem, num_chunks: int) -> Round:
@@ -151,7 +153,7 @@ def _root_copy(problem: Problem, num_chunks: int) -> Round:
 
 
 def _forward(problem: Problem, src: IntArray, dst: IntArray, *, chunk: IntArray) -> Round:
-    """Return the round that copies a chunk from each place in `src` to the one in `dst`."""
+    """Return the round that copies a chunk from each position in `src` to the one in `dst`."""
     zeros = np.zeros_like(src)
     return Round(
         src=_rank(problem, src),
@@ -175,12 +177,12 @@ def _fold(
     from_scratch: IntArray | np.typing.NDArray[np.bool_],
     operand_is_input: bool,
 ) -> Round:
-    """Return the round that reduces a chunk of each place in `src` into the one in `dst`.
+    """Return the round that reduces a chunk of each position in `src` into the one in `dst`.
 
     Args:
         problem: Gives the root.
-        src: Places that send.
-        dst: Places that receive.
+        src: Positions that send.
+        dst: Positions that receive.
         chunks: Number of the chunk, where the sender keeps it, and its slot in SCRATCH of a
             receiver.
         from_scratch: Whether a sender holds a partial sum; else it sends its INPUT.
@@ -211,9 +213,9 @@ def _schedule(
     options: Mapping[str, int],
     *,
     rounds: Callable[[], Iterator[Round]],
-    tables: tuple[ChunkTable, ChunkTable],
+    tables: Tables,
 ) -> Schedule:
-    """Return a rooted schedule; `tables` are those of INPUT and OUTPUT, and of SCRATCH."""
+    """Return a rooted schedule."""
     num_rounds = (problem.world_size - 1).bit_length()
     if algorithm == "chain":
         num_rounds = _chain_rounds(problem, options["num_chunks"])
@@ -223,9 +225,9 @@ def _schedule(
         world_size=problem.world_size,
         rounds=rounds,
         num_rounds=num_rounds,
-        input=tables[0],
-        output=tables[0],
-        scratch=tables[1],
+        input=tables.input,
+        output=tables.output,
+        scratch=tables.scratch,
         root=problem.root,
         synchronizing=False,
         options=options,

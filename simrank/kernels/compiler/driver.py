@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from triton.backends.compiler import GPUTarget
 
     from simrank.device.device import Device
-    from simrank.device.namespace import CudaNames
+    from simrank.device.tensors.namespace import CudaNames
 
 _NUM_TIMED = 3  # Runs of one benchmark: simulated times repeat, but the first may find cold clocks.
 

@@ -36,8 +36,9 @@ def members_of(multicast: Array) -> list[Array]:
     first, last = int(multicast.min()), int(multicast.max())
     of_group = machine.now().device.memory.space.multicast(first)
     if of_group is not None:
-        storages, offset = of_group
-        return [multicast - first + (storage.address + offset) for storage in storages]
+        return [
+            multicast - first + (storage.address + of_group.offset) for storage in of_group.storages
+        ]
     if not first & _MARK:
         raise ValueError(
             f"address {first:#x} is no multicast address\n"

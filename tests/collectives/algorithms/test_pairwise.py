@@ -4,7 +4,7 @@ from simrank.collectives import Problem, build
 
 
 def test_each_round_is_a_permutation():
-    """Round k goes k places on; round 0 stays at home."""
+    """Round k goes k positions on; round 0 stays at home."""
     for shift, steps in enumerate(build(Problem("all_to_all", 5, 2), "pairwise").rounds()):
         assert ((steps.dst - steps.src) % 5 == shift).all()
 

@@ -13,7 +13,7 @@ def sends(problem, algorithm, **options):
 
 
 def test_binomial_broadcast_doubles_from_the_root():
-    """Five ranks, root 3: places are counted from the root."""
+    """Five ranks, root 3: positions are counted from the root."""
     assert sends(Problem("broadcast", 5, 4, root=3), "binomial") == [
         [(3, 4)],
         [(3, 0), (4, 1)],

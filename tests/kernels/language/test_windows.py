@@ -30,9 +30,9 @@ def test_rows_are_gathered_and_scattered(on_rank):
         move_rows[(1,)](ctx.from_numpy(x), ctx.from_numpy(index), out, 20, 16, M=8, K=16)
         wanted = np.full((20, 16), -1.0)
         wanted[:8] = 0
-        for row, place in enumerate(index):
-            if 0 <= place < 20:
-                wanted[row, :12] = x[place, 4:]
+        for row, start in enumerate(index):
+            if 0 <= start < 20:
+                wanted[row, :12] = x[start, 4:]
         np.testing.assert_array_equal(out.numpy(), wanted)
 
     on_rank(body)

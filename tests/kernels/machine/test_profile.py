@@ -13,8 +13,8 @@ PADS = {}
 
 
 @triton.jit
-def wait_for(place, value):
-    while tl.atomic_add(place, 0, sem="acquire", scope="sys") != value:
+def wait_for(address, value):
+    while tl.atomic_add(address, 0, sem="acquire", scope="sys") != value:
         pass
 
 

@@ -354,8 +354,8 @@ def look_at_several(table, out, N: tl.constexpr):
     if tl.program_id(0) == N:
         seen = 0
         while seen != N:
-            places = tl.load(flags).to(tl.pointer_type(tl.int32))
-            seen = tl.sum(tl.load(places, volatile=True))
+            pointers = tl.load(flags).to(tl.pointer_type(tl.int32))
+            seen = tl.sum(tl.load(pointers, volatile=True))
         tl.store(out, seen)
     else:
         flag = tl.load(table + tl.program_id(0)).to(tl.pointer_type(tl.int32))

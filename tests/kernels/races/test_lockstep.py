@@ -1,4 +1,4 @@
-"""Programs of one launch that store different values to one place: found in lockstep too."""
+"""Programs of one launch that store different values to one address: found in lockstep too."""
 
 import pytest
 
@@ -13,7 +13,7 @@ tl = pytest.importorskip("triton.language")
 def store(out, HOW: tl.constexpr):  # noqa: C901 - a case each
     pid = tl.program_id(0)
     lanes = tl.arange(0, 8)
-    if HOW == "one place":
+    if HOW == "one address":
         tl.store(out, pid)
     elif HOW == "overlapping blocks":
         tl.store(out + 4 * pid + lanes, lanes + pid)
@@ -28,7 +28,7 @@ def store(out, HOW: tl.constexpr):  # noqa: C901 - a case each
     elif HOW == "same value":
         tl.store(out + 4 * pid + lanes, 7)
         tl.store(out, 7)
-    elif HOW == "own places":
+    elif HOW == "own addresses":
         tl.store(out + 8 * pid + lanes, pid)
         tl.store(out + 8 * pid + lanes, lanes)
     elif HOW == "after an atomic":
@@ -50,7 +50,7 @@ def races(run, how, mode="auto", **options):
 
 @pytest.mark.parametrize("mode", ["auto", "one-by-one", "masked"])
 @pytest.mark.parametrize(
-    "how", ["one place", "overlapping blocks", "two lines", "by address", "only some"]
+    "how", ["one address", "overlapping blocks", "two lines", "by address", "only some"]
 )
 def test_different_values_at_one_place_are_a_race(run, how, mode):
     """Whatever the mode, with programs and lines."""
@@ -64,14 +64,14 @@ def test_different_values_at_one_place_are_a_race(run, how, mode):
     assert one.split()[1] != other.split()[1]
 
 
-@pytest.mark.parametrize("how", ["same value", "own places", "after an atomic"])
+@pytest.mark.parametrize("how", ["same value", "own addresses", "after an atomic"])
 def test_what_depends_on_no_order_is_no_race(run, how):
-    """Equal values, places of one program, and what atomics may have ordered."""
+    """Equal values, addresses of one program, and what atomics may have ordered."""
     assert races(run, how) == []
 
 
 def test_such_a_race_may_be_an_error(run):
     """Raised in the rank that launched it."""
     with pytest.raises(SpawnException) as caught:
-        races(run, "one place", races="error")
+        races(run, "one address", races="error")
     assert isinstance(caught.value.errors[0], ProgramRaceError)

@@ -87,10 +87,10 @@ def atomics_and_products(x_ptr, out_ptr, BLOCK: tl.constexpr):
         old = tl.atomic_xchg(out_ptr + pid * BLOCK, 3.0)
         tl.store(out_ptr + pid * BLOCK + 1, old + pid)
         (out_ptr + pid * BLOCK + 3).atomic_add(old.sum() if BLOCK == 1 else old + 2)
-    place = x_ptr + pid
+    offset = x_ptr + pid
     if pid > 11:
-        place += 7
-    tl.store(out_ptr + pid * BLOCK + 2, tl.load(place))
+        offset += 7
+    tl.store(out_ptr + pid * BLOCK + 2, tl.load(offset))
 
 
 KERNELS = (steps_to_one, nested_branches, loops_of_different_lengths, atomics_and_products)

@@ -251,10 +251,10 @@ def test_a_conditional_expression_gives_each_thread_its_side(run):
 @triton.jit
 def tile_of_first_vote(out, limit):
     votes = ballot(thread(0) % 32 >= limit)
-    place = take(thread(0), limit, "idx", 31) % 32 + votes * 0
+    lane = take(thread(0), limit, "idx", 31) % 32 + votes * 0
     if thread(0) < 0:
-        place = thread(0)
-    tl.store(out + place * 16 + tl.arange(0, 16), place)
+        lane = thread(0)
+    tl.store(out + lane * 16 + tl.arange(0, 16), lane)
 
 
 def test_what_all_threads_have_found_alike_is_theirs_together(run):
@@ -316,14 +316,14 @@ def test_a_side_of_a_conditional_expression_that_no_thread_takes_is_not_done(run
 
 @aggregate
 class Cell:
-    """A place in memory."""
+    """An address in memory."""
 
-    place: tl.tensor
+    address: tl.tensor
 
     @triton.jit
     def fill(self):
         """Write to it."""
-        tl.store(self.place, 1)
+        tl.store(self.address, 1)
 
 
 @triton.jit

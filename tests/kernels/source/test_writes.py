@@ -11,8 +11,8 @@ analyse = pytest.importorskip("simrank.kernels.source.analyse")
 
 
 @triton.jit
-def put(place, value):
-    tl.store(place, value)
+def put(address, value):
+    tl.store(address, value)
 
 
 @triton.jit
@@ -30,8 +30,8 @@ def through_pointers_that_move(a, b, c, n):
     for _ in range(n):
         here = here + 1
         tl.atomic_add(here, tl.load(b))
-    for place in tl.static_range(2):
-        tl.store(c + place, 1)
+    for address in tl.static_range(2):
+        tl.store(c + address, 1)
 
 
 @triton.jit

@@ -8,21 +8,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from simrank.device import arithmetic, indexing, joining, products, reductions, views
 from simrank.device.dtypes import as_dtype
-from simrank.device.elementwise import TENSORS_ONLY
+from simrank.device.tensors import arithmetic, indexing, joining, products, reductions, views
+from simrank.device.tensors.elementwise import TENSORS_ONLY
 from simrank.errors import UnsupportedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from simrank.device.tensor import Tensor
+    from simrank.device.tensors.tensor import Tensor
 
 
 def binary_method(name: str, *, swap: bool = False) -> Callable[..., Tensor]:
     """Return a method from the table of functions of two."""
 
-    def method(self: Tensor, other: Any, *, alpha: float = 1) -> Any:  # noqa: ANN401
+    def method(self: Tensor, other: object, *, alpha: float = 1) -> Any:  # noqa: ANN401
         if name in ("eq", "ne") and not hasattr(other, "storage") and not _is_number(other):
             return NotImplemented
         if name in TENSORS_ONLY and not hasattr(other, "storage"):
@@ -43,7 +43,7 @@ def _is_number(value: object) -> bool:
 def inplace_method(name: str) -> Callable[..., Tensor]:
     """Return a method that computes into its tensor; `alpha` scales the operand, as in torch."""
 
-    def method(self: Tensor, other: Any, *, alpha: float = 1) -> Tensor:  # noqa: ANN401
+    def method(self: Tensor, other: object, *, alpha: float = 1) -> Tensor:
         return arithmetic.binary_(name, self, other, alpha)
 
     method.__name__ = f"{name}_"

@@ -23,9 +23,9 @@ _ERF_DEGREE = 40  # Chosen so that the interpolation below agrees with math.erf 
 def _erf_coefficients() -> Array:
     """Return the Chebyshev coefficients of log(erfc(z) / t) + z^2 in t = 2 / (2 + z)."""
 
-    def smooth(places: Array) -> Array:
+    def smooth(points: Array) -> Array:
         low = 2 / (2 + _ERF_IS_ONE)
-        ts = low + (places + 1) / 2 * (1 - low)
+        ts = low + (points + 1) / 2 * (1 - low)
         return np.array([math.log(math.erfc(2 / t - 2) / t) + (2 / t - 2) ** 2 for t in ts])
 
     return np.polynomial.chebyshev.chebinterpolate(smooth, _ERF_DEGREE)
@@ -39,8 +39,8 @@ def erf(values: Array) -> Array:
     """
     z = np.minimum(np.abs(values.astype(np.float64)), _ERF_IS_ONE)
     t, low = 2 / (2 + z), 2 / (2 + _ERF_IS_ONE)
-    place = (t - low) / (1 - low) * 2 - 1
-    exponent = np.polynomial.chebyshev.chebval(place, _erf_coefficients()) - z * z
+    point = (t - low) / (1 - low) * 2 - 1
+    exponent = np.polynomial.chebyshev.chebval(point, _erf_coefficients()) - z * z
     result: Array = np.sign(values) * (1 - t * np.exp(exponent))
     return result.astype(values.dtype)
 

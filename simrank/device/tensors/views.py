@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from simrank.device.arithmetic import Tensor_like as like
 from simrank.device.dtypes import DType
-from simrank.device.shapes import as_shape, resolve, wrap_dim
+from simrank.device.tensors.arithmetic import Tensor_like as like
+from simrank.device.tensors.shapes import as_shape, resolve, wrap_dim
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from simrank.device.tensor import Tensor
+    from simrank.device.tensors.tensor import Tensor
 
 
 def view(tensor: Tensor, *shape: int | Sequence[int] | DType) -> Tensor:
@@ -44,9 +44,9 @@ def _as_type(tensor: Tensor, dtype: DType) -> Tensor:
             f"a tensor of shape {tuple(tensor.shape)} and stride {tuple(tensor.stride())} cannot "
             f"be viewed as {dtype.name} without a copy: {error}"
         ) from None
-    found = type(tensor)(tensor.storage, dtype, seen)
-    found.place = tensor.place
-    return found
+    result = type(tensor)(tensor.storage, dtype, seen)
+    result.cuda_device = tensor.cuda_device
+    return result
 
 
 def view_as(tensor: Tensor, other: Tensor) -> Tensor:
@@ -74,9 +74,9 @@ def flatten(tensor: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
 
 def unflatten(tensor: Tensor, dim: int, sizes: Sequence[int]) -> Tensor:
     """Return it with one dim split into several."""
-    place = wrap_dim(dim, tensor.ndim)
-    inner = resolve(tuple(sizes), tensor.shape[place])
-    return view(tensor, (*tensor.shape[:place], *inner, *tensor.shape[place + 1 :]))
+    dim = wrap_dim(dim, tensor.ndim)
+    inner = resolve(tuple(sizes), tensor.shape[dim])
+    return view(tensor, (*tensor.shape[:dim], *inner, *tensor.shape[dim + 1 :]))
 
 
 def transpose(tensor: Tensor, dim0: int, dim1: int) -> Tensor:
@@ -130,11 +130,11 @@ def expand(tensor: Tensor, *sizes: int | Sequence[int]) -> Tensor:
         have if size == -1 and have is not None else size
         for size, have in zip(asked, padded, strict=False)
     )
-    for place, (size, have) in enumerate(zip(shape, padded, strict=False)):
+    for position, (size, have) in enumerate(zip(shape, padded, strict=False)):
         if have not in (None, 1, size):
             raise RuntimeError(
                 f"The expanded size of the tensor ({size}) must match the existing size ({have}) "
-                f"at non-singleton dimension {place}.  Target sizes: {list(asked)}.  "
+                f"at non-singleton dimension {position}.  Target sizes: {list(asked)}.  "
                 f"Tensor sizes: {list(tensor.shape)}"
             )
     if len(asked) < tensor.ndim:
@@ -156,28 +156,28 @@ def narrow(tensor: Tensor, dim: int, start: int, length: int) -> Tensor:
     Raises:
         RuntimeError: They reach beyond its end.
     """
-    place = wrap_dim(dim, tensor.ndim)
-    size = tensor.shape[place]
+    dim = wrap_dim(dim, tensor.ndim)
+    size = tensor.shape[dim]
     first = start + size if start < 0 else start
     if not 0 <= first <= first + length <= size:
         raise RuntimeError(f"start ({start}) + length ({length}) exceeds dimension size ({size}).")
     index: list[Any] = [slice(None)] * tensor.ndim
-    index[place] = slice(first, first + length)
+    index[dim] = slice(first, first + length)
     return like(tensor, tensor.array[tuple(index)])
 
 
 def select(tensor: Tensor, dim: int, index: int) -> Tensor:
     """Return a view of one entry of a dim, without that dim."""
-    place = wrap_dim(dim, tensor.ndim)
-    size = tensor.shape[place]
+    dim = wrap_dim(dim, tensor.ndim)
+    size = tensor.shape[dim]
     if not -size <= index < size:
         raise IndexError(
             f"select(): index {index} out of range for tensor of size {list(tensor.shape)} "
-            f"at dimension {place}"
+            f"at dimension {dim}"
         )
     index %= size
-    inner = tensor.array[(slice(None),) * place + (slice(index, index + 1),)]
-    return like(tensor, np.squeeze(inner, place))
+    inner = tensor.array[(slice(None),) * dim + (slice(index, index + 1),)]
+    return like(tensor, np.squeeze(inner, dim))
 
 
 def split(tensor: Tensor, split_size: int | Sequence[int], dim: int = 0) -> tuple[Tensor, ...]:
@@ -214,8 +214,8 @@ def tensor_split(
     tensor: Tensor, indices_or_sections: int | Sequence[int], dim: int = 0
 ) -> tuple[Tensor, ...]:
     """Return views of a dim in so many pieces, sizes apart by at most 1, or cut at the indices."""
-    place = wrap_dim(dim, tensor.ndim)
-    parts = np.array_split(tensor.array, indices_or_sections, axis=place)
+    dim = wrap_dim(dim, tensor.ndim)
+    parts = np.array_split(tensor.array, indices_or_sections, axis=dim)
     return tuple(like(tensor, part) for part in parts)
 
 

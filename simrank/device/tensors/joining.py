@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from simrank.device import arithmetic
 from simrank.device.dtypes import DType, promote, promote_scalar
-from simrank.device.indexing import where
-from simrank.device.shapes import as_shape, broadcast, wrap_dim
+from simrank.device.tensors import arithmetic
+from simrank.device.tensors.indexing import where
+from simrank.device.tensors.shapes import as_shape, broadcast, wrap_dim
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from simrank.device.tensor import Tensor
+    from simrank.device.tensors.tensor import Tensor
 
 Array = np.ndarray[Any, Any]
 
@@ -41,8 +41,8 @@ def cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
             raise RuntimeError(
                 f"Tensors must have same number of dimensions: got {first.ndim} and {tensor.ndim}"
             )
-        for place, (size, other) in enumerate(zip(first.shape, tensor.shape, strict=True)):
-            if place != axis and size != other:
+        for position, (size, other) in enumerate(zip(first.shape, tensor.shape, strict=True)):
+            if position != axis and size != other:
                 raise RuntimeError(
                     f"Sizes of tensors must match except in dimension {axis}. Expected size "
                     f"{size} but got size {other} for tensor number {number} in the list."
@@ -86,7 +86,9 @@ def repeat_interleave(tensor: Tensor, repeats: int, dim: int | None = None) -> T
     """Return a tensor with every entry of a dim so many times in a row."""
     source = tensor.flatten() if dim is None else tensor
     axis = wrap_dim(0 if dim is None else dim, source.ndim)
-    shape = [size * repeats if place == axis else size for place, size in enumerate(source.shape)]
+    shape = [
+        size * repeats if position == axis else size for position, size in enumerate(source.shape)
+    ]
     return _moved("repeat_interleave", lambda x: np.repeat(x, repeats, axis), source, shape)
 
 
@@ -117,7 +119,7 @@ def _moved(
     return arithmetic.produce(name, function, (tensor,), shape, tensor.dtype)
 
 
-def clamp(tensor: Tensor, min: Any = None, max: Any = None) -> Tensor:  # noqa: A002, ANN401
+def clamp(tensor: Tensor, min: object = None, max: object = None) -> Tensor:  # noqa: A002
     """Return every element, but at least `min` and at most `max` (numbers or tensors)."""
     _check_bounds(min, max)
     result = tensor
@@ -126,11 +128,11 @@ def clamp(tensor: Tensor, min: Any = None, max: Any = None) -> Tensor:  # noqa: 
     return result if max is None else _bound("minimum", result, max)
 
 
-def _bound(name: str, tensor: Tensor, limit: Any) -> Tensor:  # noqa: ANN401
+def _bound(name: str, tensor: Tensor, limit: object) -> Tensor:
     return arithmetic.binary(name, tensor, limit)
 
 
-def clamp_(tensor: Tensor, min: Any = None, max: Any = None) -> Tensor:  # noqa: A002, ANN401
+def clamp_(tensor: Tensor, min: object = None, max: object = None) -> Tensor:  # noqa: A002
     """Bound every element in place; see `clamp`."""
     _check_bounds(min, max)
     if min is not None:
@@ -138,12 +140,12 @@ def clamp_(tensor: Tensor, min: Any = None, max: Any = None) -> Tensor:  # noqa:
     return tensor if max is None else arithmetic.binary_("minimum", tensor, max)
 
 
-def _check_bounds(low: Any, high: Any) -> None:  # noqa: ANN401
+def _check_bounds(low: object, high: object) -> None:
     if low is None and high is None:
         raise RuntimeError("torch.clamp: At least one of 'min' or 'max' must not be None")
 
 
-def lerp(tensor: Tensor, end: Tensor, weight: Any) -> Tensor:  # noqa: ANN401
+def lerp(tensor: Tensor, end: Tensor, weight: object) -> Tensor:
     """Return `tensor + weight * (end - tensor)`."""
     return _fused("lerp", lambda x, y, w: x + w * (y - x), (tensor, end, weight), None)
 
@@ -160,7 +162,7 @@ def addcdiv(tensor: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 
     return _fused("addcdiv", compute, (tensor, tensor1, tensor2), None)
 
 
-def lerp_(tensor: Tensor, end: Tensor, weight: Any) -> Tensor:  # noqa: ANN401
+def lerp_(tensor: Tensor, end: Tensor, weight: object) -> Tensor:
     """Compute `lerp` into its tensor."""
     return _fused("lerp_", lambda x, y, w: x + w * (y - x), (tensor, end, weight), tensor)
 
@@ -217,6 +219,6 @@ def isclose(tensor: Tensor, other: Tensor, rtol: float = 1e-5, atol: float = 1e-
     return where(tensor == other, True, distance <= other.abs() * rtol + atol)  # type: ignore[no-any-return]
 
 
-def where_self(tensor: Tensor, condition: Tensor, other: Any) -> Tensor:  # noqa: ANN401
+def where_self(tensor: Tensor, condition: Tensor, other: object) -> Tensor:
     """Return elements of this tensor where the condition holds, else of `other`."""
     return where(condition, tensor, other)  # type: ignore[no-any-return]

@@ -9,8 +9,6 @@ from __future__ import annotations
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from simrank.device import factories, indexing, joining, products
-from simrank.device.arithmetic import parse_device
 from simrank.device.current import (
     current_device,
     current_stream,
@@ -23,11 +21,13 @@ from simrank.device.current import (
 )
 from simrank.device.device import HOST
 from simrank.device.dtypes import ALIASES, DTYPES, promote
-from simrank.device.methods import TensorMethods
 from simrank.device.stream import Event, Stream
 from simrank.device.stream import Event as EventType  # The plain names are torch's, on the Context.
 from simrank.device.stream import Stream as StreamType
-from simrank.device.tensor import Tensor
+from simrank.device.tensors import factories, indexing, joining, products
+from simrank.device.tensors.arithmetic import parse_device
+from simrank.device.tensors.methods import TensorMethods
+from simrank.device.tensors.tensor import Tensor
 from simrank.errors import OutOfMemoryError, SimrankError, UnsupportedError
 from simrank.ranks import current_program, set_program
 
@@ -73,11 +73,11 @@ class TorchNames:
         """Return the names of torch.cuda."""
         return CudaNames(self)
 
-    def device(self, device: Any, index: int | None = None) -> Any:  # noqa: ANN401 - a Device
+    def device(self, device: object, index: int | None = None) -> Any:  # noqa: ANN401 - a Device
         """Return the device of a name, an index, or a name and an index, as torch.device."""
         name = device if index is None else f"{device}:{index}"
-        found = self.bind(parse_device)(name)
-        return HOST if found is None else found
+        parsed = self.bind(parse_device)(name)
+        return HOST if parsed is None else parsed
 
     def no_grad(self) -> AbstractContextManager[None]:
         """Return a block that changes nothing: simrank's tensors have no autograd."""
@@ -89,7 +89,7 @@ class TorchNames:
         """Make `stream` the current stream within a block, as torch.cuda.stream."""
         return use_stream(stream)
 
-    def Stream(self, device: Any = None) -> StreamType:  # noqa: N802, ANN401 - torch's name
+    def Stream(self, device: object = None) -> StreamType:  # noqa: N802 - torch's name
         """Return a new stream of a device (default: the current one)."""
         stream: StreamType = self.bind(new_stream)(self.device_of(device))
         return stream
@@ -102,7 +102,7 @@ class TorchNames:
         """Return the running program's current stream."""
         return current_stream(self.running())
 
-    def synchronize(self, device: Any = None) -> None:  # noqa: ANN401 - torch's spellings
+    def synchronize(self, device: object = None) -> None:
         """Block the host until everything issued to a device so far has ended."""
         self.bind(synchronize)(self.device_of(device))
 
@@ -111,7 +111,7 @@ class TorchNames:
         program = current_program()
         return program if program is not None and program.context is self else self.program
 
-    def device_of(self, device: Any) -> Device:  # noqa: ANN401 - torch's spellings
+    def device_of(self, device: object) -> Device:
         """Return a device by any of its names; None is the current one.
 
         Raises:
@@ -119,10 +119,10 @@ class TorchNames:
         """
         if device is None:
             return current_device(self.running())
-        found: Device | None = self.bind(parse_device)(device)
-        if found is None:
+        parsed: Device | None = self.bind(parse_device)(device)
+        if parsed is None:
             raise SimrankError("the host has no streams; name a device")
-        return found
+        return parsed
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - dtypes and functions
         """Return torch's dtypes, factories and functions under their names."""
@@ -139,7 +139,7 @@ class TorchNames:
     def bind(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return a function that also works where no program of this Context is current."""
 
-        def bound(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - the function's
+        def bound(*args: object, **kwargs: object) -> Any:  # noqa: ANN401 - the function's
             program = current_program()
             if program is not None and program.context is self:
                 return function(*args, **kwargs)
@@ -179,7 +179,7 @@ class CudaNames:
         """Return the index of the running program's device."""
         return self._context.running().device_index
 
-    def set_device(self, device: Any) -> None:  # noqa: ANN401 - torch's spellings
+    def set_device(self, device: object) -> None:
         """Make a device the running program's own; its current stream is that device's default.
 
         Raises:
@@ -192,7 +192,7 @@ class CudaNames:
             set_stream(program, None)
 
     @contextmanager
-    def device(self, device: Any) -> Iterator[None]:  # noqa: ANN401 - torch's spellings
+    def device(self, device: object) -> Iterator[None]:
         """Make a device the current one within a block."""
         program = self._context.running()
         before, stream = program.device_index, current_stream(program)
@@ -211,27 +211,27 @@ class CudaNames:
         """Make `stream` the current stream from now on."""
         set_stream(self._context.running(), stream)
 
-    def current_stream(self, device: Any = None) -> Stream:  # noqa: ANN401
+    def current_stream(self, device: object = None) -> Stream:
         """Return the current stream of a device (default: the current one)."""
-        program, found = self._context.running(), self._context.device_of(device)
+        program, target = self._context.running(), self._context.device_of(device)
         stream = current_stream(program)
-        return stream if stream.device is found else streams_of(found, program).default
+        return stream if stream.device is target else streams_of(target, program).default
 
-    def default_stream(self, device: Any = None) -> Stream:  # noqa: ANN401
+    def default_stream(self, device: object = None) -> Stream:
         """Return the default stream of a device (default: the current one)."""
         return streams_of(self._context.device_of(device), self._context.running()).default
 
-    def memory_allocated(self, device: Any = None) -> int:  # noqa: ANN401
+    def memory_allocated(self, device: object = None) -> int:
         """Return the bytes allocated on a device now."""
         return self._context.device_of(device).memory.used_bytes
 
-    def max_memory_allocated(self, device: Any = None) -> int:  # noqa: ANN401
+    def max_memory_allocated(self, device: object = None) -> int:
         """Return the most bytes that were ever allocated on a device."""
         return self._context.device_of(device).memory.peak_bytes
 
     memory_reserved, max_memory_reserved = memory_allocated, max_memory_allocated
 
-    def reset_peak_memory_stats(self, device: Any = None) -> None:  # noqa: ANN401
+    def reset_peak_memory_stats(self, device: object = None) -> None:
         """Forget the peak so far."""
         memory = self._context.device_of(device).memory
         memory.peak_bytes = memory.used_bytes
@@ -239,16 +239,16 @@ class CudaNames:
     def empty_cache(self) -> None:
         """Do nothing: simrank caches no memory."""
 
-    def mem_get_info(self, device: Any = None) -> tuple[int, int]:  # noqa: ANN401
+    def mem_get_info(self, device: object = None) -> tuple[int, int]:
         """Return free and total bytes of a device."""
         memory = self._context.device_of(device).memory
         return memory.total_bytes - memory.used_bytes, memory.total_bytes
 
-    def get_device_name(self, device: Any = None) -> str:  # noqa: ANN401
+    def get_device_name(self, device: object = None) -> str:
         """Return what a device is."""
         return self._context.device_of(device).spec.name
 
-    def get_device_properties(self, device: Any = None) -> DeviceProperties:  # noqa: ANN401
+    def get_device_properties(self, device: object = None) -> DeviceProperties:
         """Return what programs size themselves by."""
         spec = self._context.device_of(device).spec
         return DeviceProperties(spec.name, spec.memory_bytes, spec.num_sms)

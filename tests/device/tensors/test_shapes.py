@@ -2,7 +2,7 @@
 
 import pytest
 
-from simrank.device.shapes import as_shape, resolve
+from simrank.device.tensors.shapes import as_shape, resolve
 
 
 def test_sizes_come_separately_or_as_one_sequence():

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from simrank.device import current
-from simrank.device.allocation import allocate_beside
 from simrank.device.dtypes import DType, as_dtype, bool_, float32, int64, promote, promote_scalar
-from simrank.device.elementwise import BINARY, COMPARE, UNARY, wrong_kind
 from simrank.device.memory import guarded
 from simrank.device.races import Accesses
-from simrank.device.shapes import broadcast
+from simrank.device.tensors.allocation import allocate_beside
+from simrank.device.tensors.elementwise import BINARY, COMPARE, UNARY, wrong_kind
+from simrank.device.tensors.shapes import broadcast
 from simrank.device.transfer import copy_between
 from simrank.errors import SimrankError, UnsupportedError
 from simrank.ranks import require_program
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from simrank.device.device import Device
-    from simrank.device.tensor import Tensor
+    from simrank.device.tensors.tensor import Tensor
     from simrank.hardware.roofline import Product
 
 Array = np.ndarray[Any, Any]
@@ -33,10 +33,10 @@ def common_device(tensors: Sequence[Tensor]) -> Device | None:
     Raises:
         RuntimeError: They are on different devices; torch's words.
     """
-    device = tensors[0].place
+    device = tensors[0].cuda_device
     for tensor in tensors[1:]:
-        if tensor.place is not device:
-            names = sorted({str(_name(t.place)) for t in tensors})
+        if tensor.cuda_device is not device:
+            names = sorted({str(_name(t.cuda_device)) for t in tensors})
             raise RuntimeError(
                 "Expected all tensors to be on the same device, but found at least two devices, "
                 + " and ".join(names)
@@ -66,7 +66,7 @@ def run(  # noqa: PLR0913 - an operation's facts
 
     Raises:
         RuntimeError: Tensors on different devices, or several elements of a tensor that is
-            written lie at one place (`expand`); torch's words.
+            written lie in the same bytes (`expand`); torch's words.
     """
     device = common_device([*writes, *reads])
     for tensor in writes:
@@ -116,7 +116,7 @@ def _overlaps_itself(view: Array) -> bool:
 
 
 def copy(target: Tensor, src: Tensor, *, non_blocking: bool) -> None:
-    """Copy values between any two places, in stream order of the current stream.
+    """Copy values between any two devices, in stream order of the current stream.
 
     A copy into host memory waits for its end unless `non_blocking`; one from host memory has
     read its source when this returns.
@@ -130,8 +130,8 @@ def copy(target: Tensor, src: Tensor, *, non_blocking: bool) -> None:
                 f"{list(broadcast(target.shape, src.shape))}"
             )
         src = Tensor_like(src, np.broadcast_to(src.array, target.shape))
-    into = target.place
-    if into is src.place and target.storage.device is src.storage.device:
+    into = target.cuda_device
+    if into is src.cuda_device and target.storage.device is src.storage.device:
         view, values = target.array, src.array
         run("copy_", lambda: _assign(view, values), (src,), (target,))
         return
@@ -143,9 +143,9 @@ def copy(target: Tensor, src: Tensor, *, non_blocking: bool) -> None:
 
 def Tensor_like(tensor: Tensor, view: Array) -> Tensor:  # noqa: N802 - stands for the class
     """Return a tensor of the same storage with another view."""
-    found = type(tensor)(tensor.storage, tensor.dtype, view)
-    found.place = tensor.place
-    return found
+    result = type(tensor)(tensor.storage, tensor.dtype, view)
+    result.cuda_device = tensor.cuda_device
+    return result
 
 
 def _assign(view: Array, values: Array) -> None:
@@ -160,11 +160,11 @@ def split_target(target: Sequence[Any]) -> tuple[list[Any], list[bool]]:
 
 def parse_target(tensor: Tensor, target: Any) -> tuple[Device | None, DType]:  # noqa: ANN401
     """Return device and dtype that `Tensor.to(target)` asks for."""
-    device = tensor.place
+    device = tensor.cuda_device
     if isinstance(target, DType):
         return device, target
     if hasattr(target, "storage"):
-        return target.place, target.dtype
+        return target.cuda_device, target.dtype
     if isinstance(target, str) and target.partition(":")[0] not in ("cpu", "cuda"):
         return device, as_dtype(target)
     return parse_device(target), tensor.dtype
@@ -233,26 +233,34 @@ def produce(  # noqa: PLR0913 - an operation's facts
     return result
 
 
-def operand(value: Any, like: Tensor) -> tuple[Any, DType, tuple[Tensor, ...]]:  # noqa: ANN401
-    """Return an operand's numpy value, the type it promotes `like` to, and what it reads."""
+class Operand(NamedTuple):
+    """An operand's numpy value, the type it promotes another one to, and what it reads."""
+
+    value: Any
+    dtype: DType
+    reads: tuple[Tensor, ...]
+
+
+def operand(value: Any, like: Tensor) -> Operand:  # noqa: ANN401 - a tensor or a number
+    """Return a tensor or a number as an operand beside `like`."""
     if not hasattr(value, "storage"):
         if not isinstance(value, bool | int | float | complex | np.generic):
             raise TypeError(f"expected a Tensor or a number, got {type(value).__name__}")
-        return value, promote_scalar(like.dtype, value), ()
+        return Operand(value, promote_scalar(like.dtype, value), ())
     other: Tensor = value
     dtype = promote(like.dtype, other.dtype)
     if other.dtype.kind == like.dtype.kind and (other.ndim == 0) != (like.ndim == 0):
         dtype = like.dtype if other.ndim == 0 else other.dtype  # A scalar does not widen.
-    if other.ndim == 0 and other.place is None and like.place is not None:
+    if other.ndim == 0 and other.cuda_device is None and like.cuda_device is not None:
         other.wait_values()  # As in torch: a host scalar goes with tensors of any device.
-        return other.array.copy(), dtype, ()
-    return other.array, dtype, (other,)
+        return Operand(other.array.copy(), dtype, ())
+    return Operand(other.array, dtype, (other,))
 
 
 def binary(
     name: str,
     tensor: Tensor,
-    other: Any,  # noqa: ANN401 - a tensor or a number
+    other: object,
     *,
     swap: bool = False,
     alpha: float = 1,
@@ -285,7 +293,7 @@ def binary(
     return result
 
 
-def _refuse(name: str, dtype: DType, tensor: Tensor, other: Any) -> None:  # noqa: ANN401
+def _refuse(name: str, dtype: DType, tensor: Tensor, other: object) -> None:
     """Raise torch's error where a function is not defined for its operands."""
     kind = as_dtype(type(other)).kind if not hasattr(other, "dtype") else as_dtype(other.dtype).kind
     problem = wrong_kind(name, dtype.name, (tensor.dtype.kind, kind))
@@ -295,7 +303,7 @@ def _refuse(name: str, dtype: DType, tensor: Tensor, other: Any) -> None:  # noq
         raise RuntimeError("Integers to negative integer powers are not allowed.")
 
 
-def binary_(name: str, tensor: Tensor, other: Any, alpha: float = 1) -> Tensor:  # noqa: ANN401
+def binary_(name: str, tensor: Tensor, other: object, alpha: float = 1) -> Tensor:
     """Compute `tensor op= other` in place.
 
     Raises:

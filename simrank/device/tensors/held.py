@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from simrank.device.tensor import Tensor
+from simrank.device.tensors.tensor import Tensor
 from simrank.errors import RankState
 from simrank.ranks.stdlib import is_programs_own
 
@@ -32,7 +32,7 @@ def held_memory(devices: Iterable[Device], running: set[int | None]) -> list[Ran
     used = {id(device): device for device in devices if device.memory.used_bytes}
     if not used:
         return []
-    found: dict[tuple[str, str | None, int | None], dict[int, int]] = {}
+    bytes_by_line: dict[tuple[str, str | None, int | None], dict[int, int]] = {}
     seen: set[int] = set()
     for name, tensor in _global_tensors():
         storage = tensor.storage
@@ -45,10 +45,10 @@ def held_memory(devices: Iterable[Device], running: set[int | None]) -> list[Ran
             continue
         site = storage.site()
         file, line = (None, None) if site is None else site.line()
-        by_rank = found.setdefault((name, file, line), {})
+        by_rank = bytes_by_line.setdefault((name, file, line), {})
         by_rank[rank] = by_rank.get(rank, 0) + storage.size_bytes
     states = []
-    for (name, file, line), by_rank in found.items():
+    for (name, file, line), by_rank in bytes_by_line.items():
         for size in sorted(set(by_rank.values())):
             ranks = tuple(sorted(rank for rank, held in by_rank.items() if held == size))
             text = f"{size} bytes of device memory still held by the global {name}, allocated"
@@ -80,7 +80,7 @@ def _tensors_in(value: object, seen: set[int]) -> Iterator[Tensor]:
         level = following
 
 
-def _parts(value: Any) -> list[Any]:  # noqa: ANN401 - anything
+def _parts(value: object) -> list[Any]:
     """Return what a container or an object of the program's own holds."""
     if isinstance(value, dict):
         return list(value.values())

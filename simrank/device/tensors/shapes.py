@@ -64,12 +64,12 @@ def broadcast(*shapes: Sequence[int]) -> tuple[int, ...]:
     width = max(map(len, shapes))
     result = [1] * width
     for shape in shapes:
-        for place, size in enumerate(shape, width - len(shape)):
-            if result[place] == 1:
-                result[place] = size
-            elif size not in (1, result[place]):
+        for position, size in enumerate(shape, width - len(shape)):
+            if result[position] == 1:
+                result[position] = size
+            elif size not in (1, result[position]):
                 raise RuntimeError(
-                    f"The size of tensor a ({result[place]}) must match the size of tensor b "
-                    f"({size}) at non-singleton dimension {place}"
+                    f"The size of tensor a ({result[position]}) must match the size of tensor b "
+                    f"({size}) at non-singleton dimension {position}"
                 )
     return tuple(result)

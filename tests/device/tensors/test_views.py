@@ -29,7 +29,7 @@ def test_view_of_a_transposed_tensor_is_torchs_error_and_reshape_copies(ctx):
 
 
 def test_bytes_are_viewed_as_elements_of_another_type(ctx):
-    """As heaps of bytes are, that hold tensors: storage and places stay, the last dim changes."""
+    """As heaps of bytes are, that hold tensors: storage and offsets stay, the last dim changes."""
     heap = ctx.zeros(24, dtype=ctx.uint8).cuda()
     floats = heap[8:].view(ctx.float32)
     floats.copy_(ctx.tensor([1.0, 2.0, -2.0, 0.5]).cuda())

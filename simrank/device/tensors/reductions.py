@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from simrank.device import arithmetic
-from simrank.device.allocation import allocate_beside
 from simrank.device.dtypes import DType, as_dtype, bool_, float32, int64, uint8
-from simrank.device.shapes import wrap_dim, wrap_dims
+from simrank.device.tensors import arithmetic
+from simrank.device.tensors.allocation import allocate_beside
+from simrank.device.tensors.shapes import wrap_dim, wrap_dims
 from simrank.errors import UnsupportedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from simrank.device.tensor import Tensor
+    from simrank.device.tensors.tensor import Tensor
 
 Array = np.ndarray[Any, Any]
 Dims = "int | Sequence[int] | None"
@@ -36,8 +36,8 @@ class ValuesIndices(NamedTuple):
 
 def _shape(tensor: Tensor, dims: Sequence[int], *, keepdim: bool) -> tuple[int, ...]:
     if keepdim:
-        return tuple(1 if place in dims else size for place, size in enumerate(tensor.shape))
-    return tuple(size for place, size in enumerate(tensor.shape) if place not in dims)
+        return tuple(1 if position in dims else size for position, size in enumerate(tensor.shape))
+    return tuple(size for position, size in enumerate(tensor.shape) if position not in dims)
 
 
 def _reduce(
@@ -64,7 +64,7 @@ def sum(  # noqa: A001 - torch's name
     dim: int | Sequence[int] | None = None,
     keepdim: bool = False,
     *,
-    dtype: Any = None,  # noqa: ANN401 - a dtype's spellings
+    dtype: object = None,
 ) -> Tensor:
     """Return sums over dims or all; integers as int64, narrow floats accumulate in float32."""
     return _accumulate("sum", np.sum, tensor, dim, keepdim, dtype)
@@ -75,7 +75,7 @@ def prod(
     dim: int | None = None,
     keepdim: bool = False,
     *,
-    dtype: Any = None,  # noqa: ANN401 - a dtype's spellings
+    dtype: object = None,
 ) -> Tensor:
     """Return products over one dim or all; integers as int64."""
     return _accumulate("prod", np.prod, tensor, dim, keepdim, dtype)
@@ -87,18 +87,18 @@ def _accumulate(
     tensor: Tensor,
     dim: int | Sequence[int] | None,
     keepdim: bool,
-    dtype: Any,  # noqa: ANN401 - a dtype's spellings
+    dtype: object,
 ) -> Tensor:
     result = _result_type(tensor, dtype)
     wide = arithmetic.widen(np.empty(0, result.numpy)).dtype
 
-    def compute(values: Array, **options: Any) -> Any:  # noqa: ANN401 - numpy's
+    def compute(values: Array, **options: object) -> Any:  # noqa: ANN401 - numpy's
         return function(values.astype(wide, copy=False), **options)
 
     return _reduce(name, compute, tensor, dim, result, keepdim=keepdim)
 
 
-def _result_type(tensor: Tensor, dtype: Any) -> DType:  # noqa: ANN401 - a dtype's spellings
+def _result_type(tensor: Tensor, dtype: object) -> DType:
     if dtype is not None:
         return as_dtype(dtype)
     return tensor.dtype if tensor.dtype.kind == "float" else int64
@@ -109,7 +109,7 @@ def mean(
     dim: int | Sequence[int] | None = None,
     keepdim: bool = False,
     *,
-    dtype: Any = None,  # noqa: ANN401 - a dtype's spellings
+    dtype: object = None,
 ) -> Tensor:
     """Return means over dims or all.
 
@@ -165,7 +165,7 @@ def _test(name: str, function: Callable[..., Any]) -> Callable[..., Tensor]:
     ) -> Tensor:
         dtype = uint8 if tensor.dtype is uint8 else bool_
 
-        def compute(values: Array, **options: Any) -> Any:  # noqa: ANN401 - numpy's
+        def compute(values: Array, **options: object) -> Any:  # noqa: ANN401 - numpy's
             return function(values.astype(np.bool_), **options)
 
         return _reduce(name, compute, tensor, dim, dtype, keepdim=keepdim)
@@ -259,7 +259,7 @@ def argmin(tensor: Tensor, dim: int | None = None, keepdim: bool = False) -> Ten
 
 
 def _scan(name: str, function: Callable[..., Any]) -> Callable[..., Tensor]:
-    def method(tensor: Tensor, dim: int, *, dtype: Any = None) -> Tensor:  # noqa: ANN401
+    def method(tensor: Tensor, dim: int, *, dtype: object = None) -> Tensor:
         axis, result = wrap_dim(dim, tensor.ndim), _result_type(tensor, dtype)
         wide = arithmetic.widen(np.empty(0, result.numpy)).dtype
 
@@ -281,7 +281,7 @@ def norm(
     p: float | str | None = "fro",
     dim: int | Sequence[int] | None = None,
     keepdim: bool = False,
-    dtype: Any = None,  # noqa: ANN401 - a dtype's spellings
+    dtype: object = None,
 ) -> Tensor:
     """Return the p-norm of the elements over dims or all; "fro" and None are 2.
 
@@ -311,7 +311,7 @@ def norm(
 
 
 def _normalize(name: str, *, log: bool) -> Callable[..., Tensor]:
-    def method(tensor: Tensor, dim: int, *, dtype: Any = None) -> Tensor:  # noqa: ANN401
+    def method(tensor: Tensor, dim: int, *, dtype: object = None) -> Tensor:
         result = tensor.dtype if dtype is None else as_dtype(dtype)
         if result.kind != "float":
             raise NotImplementedError(
@@ -394,17 +394,17 @@ def topk(
 
 def _sorted(name: str, tensor: Tensor, dim: int, k: int, descending: bool) -> ValuesIndices:
     axis = wrap_dim(dim, tensor.ndim)
-    shape = tuple(k if place == axis else size for place, size in enumerate(tensor.shape))
+    shape = tuple(k if position == axis else size for position, size in enumerate(tensor.shape))
     indices = allocate_beside(tensor, shape, int64)
     values = allocate_beside(tensor, shape, tensor.dtype)
-    source, found, places = tensor.array, values.array, indices.array
+    source, chosen, positions = tensor.array, values.array, indices.array
 
     def compute() -> None:
         flat = source.reshape(source.shape or (1,))
         order = _order(arithmetic.widen(flat), axis, descending=descending)
         order = np.take(order, range(k), axis=axis)
-        places[...] = order.reshape(places.shape)
-        found[...] = np.take_along_axis(flat, order, axis).reshape(found.shape)
+        positions[...] = order.reshape(positions.shape)
+        chosen[...] = np.take_along_axis(flat, order, axis).reshape(chosen.shape)
 
     size = max(tensor.shape[axis] if tensor.ndim else 1, 2)
     flops = tensor.numel() * math.ceil(math.log2(size))  # A comparison sort's.

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 
-from simrank.device import arithmetic, indexing
-from simrank.device.allocation import allocate
-from simrank.device.arithmetic import parse_device
 from simrank.device.buffer import wait_values
 from simrank.device.device import HOST
 from simrank.device.dtypes import DType, as_dtype, as_values
-from simrank.device.methods import TensorMethods
-from simrank.device.shapes import as_shape, wrap_dim
+from simrank.device.tensors import arithmetic, indexing
+from simrank.device.tensors.allocation import allocate
+from simrank.device.tensors.arithmetic import parse_device
+from simrank.device.tensors.methods import TensorMethods
+from simrank.device.tensors.shapes import as_shape, wrap_dim
 from simrank.device.transfer import upload
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def host_read(method: _M) -> _M:
     _registered.append(method.__name__)
 
     @wraps(method)
-    def barrier(self: Tensor, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - the method's
+    def barrier(self: Tensor, *args: object, **kwargs: object) -> Any:  # noqa: ANN401 - the method's
         self.wait_values()
         return method(self, *args, **kwargs)
 
@@ -56,19 +56,19 @@ class Tensor(TensorMethods):
     Attributes:
         storage: The bytes it views.
         dtype: Element type.
-        place: The device that it counts as being on, whose streams work on it; None for the host.
-            Not the storage's own where a peer's memory is mapped.
+        cuda_device: The device that it counts as being on, whose streams work on it; None for the
+            host. Not the storage's own where a peer's memory is mapped.
         array: The numpy view of its values, for operations that run in stream order.
         shape: As in torch.
     """
 
-    __slots__ = ("array", "dtype", "place", "storage")
+    __slots__ = ("array", "cuda_device", "dtype", "storage")
     __array_priority__ = 1000  # numpy's operators leave mixed expressions to this class.
 
     def __init__(self, storage: Storage, dtype: DType, view: Array) -> None:
         self.storage = storage
         self.dtype = dtype
-        self.place = storage.device
+        self.cuda_device = storage.device
         self.array = view
 
     # ---- what is known without values ----
@@ -87,12 +87,12 @@ class Tensor(TensorMethods):
     @property
     def device(self) -> Device | str:
         """Return the device, or "cpu"."""
-        return HOST if self.place is None else self.place
+        return HOST if self.cuda_device is None else self.cuda_device
 
     @property
     def is_cuda(self) -> bool:
         """Return whether it lives on a device."""
-        return self.place is not None
+        return self.cuda_device is not None
 
     @property
     def nbytes(self) -> int:
@@ -143,7 +143,7 @@ class Tensor(TensorMethods):
 
     def get_device(self) -> int:
         """Return the index of its device, -1 for the host."""
-        return -1 if self.place is None else self.place.index
+        return -1 if self.cuda_device is None else self.cuda_device.index
 
     def numel(self) -> int:
         """Return the number of elements."""
@@ -187,11 +187,11 @@ class Tensor(TensorMethods):
     def _like(self, view: Array) -> Tensor:
         return arithmetic.Tensor_like(self, view)
 
-    def __getitem__(self, index: Any) -> Tensor:  # noqa: ANN401 - whatever torch takes
+    def __getitem__(self, index: object) -> Tensor:
         """Return `self[index]`: a view, a deferred copy, or with a mask a barrier on the mask."""
         return indexing.take(self, index)
 
-    def __setitem__(self, index: Any, value: Tensor | Scalar) -> None:  # noqa: ANN401
+    def __setitem__(self, index: object, value: Tensor | Scalar) -> None:
         """Write `self[index]`, in stream order; no barrier."""
         indexing.put(self, index, value)
 
@@ -230,13 +230,13 @@ class Tensor(TensorMethods):
         del memory_format
         return self if self.is_contiguous() else self.clone()
 
-    # ---- other places and types ----
+    # ---- other devices and types ----
 
     def to(
         self,
-        *target: Any,  # noqa: ANN401 - torch's spellings
-        device: Any = None,  # noqa: ANN401
-        dtype: Any = None,  # noqa: ANN401
+        *target: object,
+        device: object = None,
+        dtype: object = None,
         non_blocking: bool = False,
         copy: bool = False,
     ) -> Tensor:
@@ -252,25 +252,25 @@ class Tensor(TensorMethods):
         """
         named, flags = arithmetic.split_target(target)
         non_blocking, copy = (*flags, *(non_blocking, copy)[len(flags) :])
-        place, new_dtype = self.place, self.dtype
+        cuda_device, new_dtype = self.cuda_device, self.dtype
         for given in (*named, *(x for x in (device, dtype) if x is not None)):
             where, kind = arithmetic.parse_target(self, given)
-            place = place if where is self.place else where
+            cuda_device = cuda_device if where is self.cuda_device else where
             new_dtype = new_dtype if kind is self.dtype else kind
-        if place is self.place and new_dtype is self.dtype and not copy:
+        if cuda_device is self.cuda_device and new_dtype is self.dtype and not copy:
             return self
-        result = empty(self.shape, new_dtype, place, fresh=False)
+        result = empty(self.shape, new_dtype, cuda_device, fresh=False)
         return result.copy_(self, non_blocking=non_blocking)
 
     def cpu(self) -> Tensor:
         """Return a copy on the host, once what writes this tensor has ended."""
         return self.to("cpu")
 
-    def cuda(self, device: Any = None, non_blocking: bool = False) -> Tensor:  # noqa: ANN401
+    def cuda(self, device: object = None, non_blocking: bool = False) -> Tensor:
         """Return it on a device (default: the current one)."""
         return self.to("cuda" if device is None else device, non_blocking=non_blocking)
 
-    def type(self, dtype: Any = None) -> Any:  # noqa: ANN401 - a name or a tensor
+    def type(self, dtype: object = None) -> Any:  # noqa: ANN401 - a name or a tensor
         """Return it with another dtype; without one, torch's name of its type."""
         if dtype is not None:
             return self.to(dtype=as_dtype(dtype))
@@ -282,35 +282,35 @@ class Tensor(TensorMethods):
 
     # ---- new tensors beside this one ----
 
-    def new_empty(self, *size: Any, dtype: Any = None, device: Any = None) -> Tensor:  # noqa: ANN401
+    def new_empty(self, *size: object, dtype: object = None, device: object = None) -> Tensor:
         """Return a tensor of garbage of the same dtype and device, unless told otherwise."""
         kind = self.dtype if dtype is None else as_dtype(dtype)
-        place = self.place if device is None else arithmetic.parse_device(device)
-        return empty(as_shape(size), kind, place)
+        cuda_device = self.cuda_device if device is None else arithmetic.parse_device(device)
+        return empty(as_shape(size), kind, cuda_device)
 
     def new_full(
         self,
         size: Sequence[int],
         fill_value: Scalar,
         *,
-        dtype: Any = None,  # noqa: ANN401
-        device: Any = None,  # noqa: ANN401
+        dtype: object = None,
+        device: object = None,
     ) -> Tensor:
         """Return a tensor full of a value; see `new_empty`."""
         return self.new_empty(size, dtype=dtype, device=device).fill_(fill_value)
 
-    def new_zeros(self, *size: Any, dtype: Any = None, device: Any = None) -> Tensor:  # noqa: ANN401
+    def new_zeros(self, *size: object, dtype: object = None, device: object = None) -> Tensor:
         """Return a tensor of zeros; see `new_empty`."""
         return self.new_full(as_shape(size), 0, dtype=dtype, device=device)
 
-    def new_ones(self, *size: Any, dtype: Any = None, device: Any = None) -> Tensor:  # noqa: ANN401
+    def new_ones(self, *size: object, dtype: object = None, device: object = None) -> Tensor:
         """Return a tensor of ones; see `new_empty`."""
         return self.new_full(as_shape(size), 1, dtype=dtype, device=device)
 
-    def new_tensor(self, data: Any, *, dtype: Any = None, device: Any = None) -> Tensor:  # noqa: ANN401
+    def new_tensor(self, data: object, *, dtype: object = None, device: object = None) -> Tensor:
         """Return a tensor with these values; see `new_empty`."""
-        place = self.device if device is None else device
-        return with_values(as_values(data, dtype or self.dtype), parse_device(place))
+        target = self.device if device is None else device
+        return with_values(as_values(data, dtype or self.dtype), parse_device(target))
 
     # ---- host reads: barriers ----
 
@@ -332,7 +332,7 @@ class Tensor(TensorMethods):
     @host_read
     def numpy(self) -> Array:
         """Return the values: of a device tensor a copy, of a host tensor the memory itself."""
-        return self.array if self.place is None else self.array.copy()
+        return self.array if self.cuda_device is None else self.array.copy()
 
     @host_read
     def item(self) -> Scalar:
@@ -382,7 +382,7 @@ class Tensor(TensorMethods):
         values = np.array2string(self.array.astype(np.float64), separator=", ")
         if self.dtype.kind != "float":
             values = np.array2string(self.array, separator=", ")
-        where = "" if self.place is None else f", device='cuda:{self.place.index}'"
+        where = "" if self.cuda_device is None else f", device='cuda:{self.cuda_device.index}'"
         return f"tensor({values}, dtype={self.dtype!r}{where})"
 
     @host_read
@@ -461,7 +461,7 @@ def empty(
 
 def empty_like(tensor: Tensor, dtype: DType | None = None, *, fresh: bool = True) -> Tensor:
     """Return a garbage tensor of the same shape and device."""
-    return empty(tensor.shape, dtype or tensor.dtype, tensor.place, fresh=fresh)
+    return empty(tensor.shape, dtype or tensor.dtype, tensor.cuda_device, fresh=fresh)
 
 
 def from_numpy(values: Array) -> Tensor:

@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 
-from simrank.device import tensor as tensors
-from simrank.device.arithmetic import parse_device, run
 from simrank.device.dtypes import DType, as_dtype, as_values, float32, int64
 from simrank.device.memory import VALUES_UP_TO_BYTES
-from simrank.device.shapes import as_shape
+from simrank.device.tensors import tensor as tensors
+from simrank.device.tensors.arithmetic import parse_device, run
+from simrank.device.tensors.shapes import as_shape
 from simrank.errors import UnsupportedError
 from simrank.ranks import require_program
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from simrank.device.tensor import Tensor
+    from simrank.device.tensors.tensor import Tensor
 
 _F = TypeVar("_F", bound="Callable[..., Tensor]")
 
@@ -32,7 +32,7 @@ def _torchs(factory: _F) -> _F:
     """Take torch's options that mean nothing here, and refuse autograd by name."""
 
     @wraps(factory)
-    def taken(*args: Any, requires_grad: bool = False, **options: Any) -> Tensor:
+    def taken(*args: object, requires_grad: bool = False, **options: object) -> Tensor:
         if requires_grad:
             raise UnsupportedError(
                 f"{factory.__name__}(requires_grad=True) is not supported: tensors of simrank "
@@ -46,7 +46,7 @@ def _torchs(factory: _F) -> _F:
 
 
 @_torchs
-def empty(*size: Any, dtype: Any = None, device: Any = None) -> Tensor:
+def empty(*size: object, dtype: object = None, device: object = None) -> Tensor:
     """Return a tensor of garbage (NaN in floating types).
 
     Args:
@@ -59,7 +59,7 @@ def empty(*size: Any, dtype: Any = None, device: Any = None) -> Tensor:
 
 @_torchs
 def full(
-    size: Sequence[int], fill_value: float, *, dtype: Any = None, device: Any = None
+    size: Sequence[int], fill_value: float, *, dtype: object = None, device: object = None
 ) -> Tensor:
     """Return a tensor with every element `fill_value`; see `empty` for the rest."""
     dtype = _type_of(fill_value) if dtype is None else as_dtype(dtype)
@@ -68,37 +68,37 @@ def full(
 
 
 @_torchs
-def zeros(*size: Any, dtype: Any = None, device: Any = None) -> Tensor:
+def zeros(*size: object, dtype: object = None, device: object = None) -> Tensor:
     """Return a tensor of zeros; see `empty` for the arguments."""
     return full(as_shape(size), 0, dtype=_or_float(dtype), device=device)
 
 
 @_torchs
-def ones(*size: Any, dtype: Any = None, device: Any = None) -> Tensor:
+def ones(*size: object, dtype: object = None, device: object = None) -> Tensor:
     """Return a tensor of ones; see `empty` for the arguments."""
     return full(as_shape(size), 1, dtype=_or_float(dtype), device=device)
 
 
 @_torchs
-def tensor(data: Any, *, dtype: Any = None, device: Any = None) -> Tensor:
+def tensor(data: object, *, dtype: object = None, device: object = None) -> Tensor:
     """Return a tensor with these values (numbers, nested lists or an array)."""
     return tensors.with_values(as_values(data, dtype), parse_device(device))
 
 
-def as_tensor(data: Any, *, dtype: Any = None, device: Any = None) -> Tensor:
+def as_tensor(data: object, *, dtype: object = None, device: object = None) -> Tensor:
     """Return `data` itself if it is such a tensor, else a tensor with its values."""
     if not isinstance(data, tensors.Tensor):
         return tensor(data, dtype=dtype, device=device)
     return data.to(device=data.device if device is None else device, dtype=dtype or data.dtype)
 
 
-def from_numpy(values: np.ndarray[Any, Any], *, device: Any = None) -> Tensor:
+def from_numpy(values: np.ndarray[Any, Any], *, device: object = None) -> Tensor:
     """Return a tensor with a copy of the array."""
     return tensors.with_values(values, parse_device(device))
 
 
 @_torchs
-def arange(*bounds: float, dtype: Any = None, device: Any = None) -> Tensor:
+def arange(*bounds: float, dtype: object = None, device: object = None) -> Tensor:
     """Return start, start + step, ... below end, given as in Python's range."""
     if dtype is None:
         dtype = float32 if any(isinstance(bound, float) for bound in bounds) else int64
@@ -110,7 +110,7 @@ def arange(*bounds: float, dtype: Any = None, device: Any = None) -> Tensor:
 
 @_torchs
 def linspace(
-    start: float, end: float, steps: int, *, dtype: Any = None, device: Any = None
+    start: float, end: float, steps: int, *, dtype: object = None, device: object = None
 ) -> Tensor:
     """Return `steps` numbers from `start` to `end`, both included, at equal distances."""
     return _computed(
@@ -119,21 +119,25 @@ def linspace(
 
 
 @_torchs
-def eye(n: int, m: int | None = None, *, dtype: Any = None, device: Any = None) -> Tensor:
+def eye(n: int, m: int | None = None, *, dtype: object = None, device: object = None) -> Tensor:
     """Return an n x m matrix (default: n x n) with ones on its diagonal."""
     shape = (n, n if m is None else m)
     return _computed("eye", lambda: np.eye(*shape), shape, _or_float(dtype), device)
 
 
 @_torchs
-def rand(*size: Any, dtype: Any = None, device: Any = None, generator: None = None) -> Tensor:
+def rand(
+    *size: object, dtype: object = None, device: object = None, generator: None = None
+) -> Tensor:
     """Return uniform numbers in [0, 1) from the rank's generator."""
     shape = as_shape(size)
     return _drawn("rand", lambda g: g.random(shape), shape, _or_float(dtype), device, generator)
 
 
 @_torchs
-def randn(*size: Any, dtype: Any = None, device: Any = None, generator: None = None) -> Tensor:
+def randn(
+    *size: object, dtype: object = None, device: object = None, generator: None = None
+) -> Tensor:
     """Return normal numbers from the rank's generator."""
     shape = as_shape(size)
     return _drawn(
@@ -142,7 +146,12 @@ def randn(*size: Any, dtype: Any = None, device: Any = None, generator: None = N
 
 
 @_torchs
-def randint(*bounds: Any, dtype: Any = None, device: Any = None, generator: None = None) -> Tensor:
+def randint(
+    *bounds: Any,  # noqa: ANN401 - numbers, then a size
+    dtype: object = None,
+    device: object = None,
+    generator: None = None,
+) -> Tensor:
     """Return whole numbers: `randint(high, size)` from 0, or `randint(low, high, size)`."""
     *limits, size = bounds
     low, high = (0, limits[0]) if len(limits) == 1 else limits
@@ -153,7 +162,9 @@ def randint(*bounds: Any, dtype: Any = None, device: Any = None, generator: None
 
 
 @_torchs
-def randperm(n: int, *, dtype: Any = None, device: Any = None, generator: None = None) -> Tensor:
+def randperm(
+    n: int, *, dtype: object = None, device: object = None, generator: None = None
+) -> Tensor:
     """Return 0, ..., n - 1 in a random order."""
     kind = int64 if dtype is None else as_dtype(dtype)
     return _drawn("randperm", lambda g: g.permutation(n), (n,), kind, device, generator)
@@ -163,7 +174,7 @@ def _as(factory: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """Return a factory that takes shape, dtype and device from a tensor."""
 
     @wraps(factory)
-    def like(input: Tensor, *args: Any, **options: Any) -> Tensor:  # noqa: A002 - torch's name
+    def like(input: Tensor, *args: object, **options: object) -> Tensor:  # noqa: A002 - torch's name
         options.setdefault("dtype", input.dtype)
         options.setdefault("device", input.device)
         if factory is randint:
@@ -195,7 +206,7 @@ def _generator() -> np.random.Generator:
     return generator
 
 
-def _or_float(dtype: Any) -> DType:
+def _or_float(dtype: object) -> DType:
     return float32 if dtype is None else as_dtype(dtype)
 
 
@@ -210,7 +221,7 @@ def _drawn(
     draw: Callable[[np.random.Generator], Any],
     shape: tuple[int, ...],
     dtype: DType,
-    device: Any,
+    device: object,
     generator: None,
 ) -> Tensor:
     """Return drawn numbers; those that a shape-only run would throw away are not drawn.
@@ -239,16 +250,16 @@ def _computed(
     name: str,
     make: Callable[[], Any],
     shape: tuple[int, ...],
-    dtype: Any,
-    device: Any,
+    dtype: object,
+    device: object,
 ) -> Tensor:
     """Return values that a kernel on the device writes; on the host they are there at once."""
-    place, kind = parse_device(device), as_dtype(dtype)
-    result = tensors.empty(shape, kind, place, fresh=False)
+    cuda_device, kind = parse_device(device), as_dtype(dtype)
+    result = tensors.empty(shape, kind, cuda_device, fresh=False)
     if result.storage.has_values:
         # Nobody can look at a tensor that is new without waiting for the kernel.
         result.array[...] = np.asarray(make()).astype(kind.numpy)
-    if place is not None:
+    if cuda_device is not None:
         run(name, _nothing, (), (result,))
     return result
 

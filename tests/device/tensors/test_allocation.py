@@ -4,7 +4,7 @@ import numpy as np
 
 import simrank
 from simrank.device import Tensor, as_dtype
-from simrank.device.allocation import allocate, allocate_beside
+from simrank.device.tensors.allocation import allocate, allocate_beside
 
 
 def test_a_new_tensor_is_all_of_its_memory(ctx):

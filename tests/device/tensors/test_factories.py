@@ -1,4 +1,4 @@
-"""Factories: torch's defaults, places and generators."""
+"""Factories: torch's defaults, devices and generators."""
 
 import numpy as np
 import pytest
@@ -67,7 +67,7 @@ def test_manual_seed_repeats_a_ranks_numbers(run):
 
 def test_a_factory_outside_every_context_says_what_to_do():
     """No Context, no device."""
-    from simrank.device import factories
+    from simrank.device.tensors import factories
 
     with pytest.raises(NoRankError, match=r"with Context\(\)"):
         factories.ones(1)
@@ -108,6 +108,6 @@ def test_factories_beside_a_tensor_take_its_dtype_and_device(run):
 def test_every_factory_is_also_a_name_of_the_package():
     """Inside a rank they need no Context at hand."""
     import simrank
-    from simrank.device.namespace import FACTORIES
+    from simrank.device.tensors.namespace import FACTORIES
 
     assert all(callable(getattr(simrank, name)) for name in FACTORIES)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from simrank.device.device import Device
     from simrank.device.dtypes import DType
-    from simrank.device.tensor import Tensor
+    from simrank.device.tensors.tensor import Tensor
 
 _T = TypeVar("_T", bound="Tensor")
 
@@ -40,4 +40,4 @@ def allocate(
 
 def allocate_beside(tensor: _T, shape: Sequence[int], dtype: DType) -> _T:
     """Return a tensor on the device of another, every byte of which is written next."""
-    return allocate(type(tensor), shape, dtype, tensor.place, fresh=False)
+    return allocate(type(tensor), shape, dtype, tensor.cuda_device, fresh=False)

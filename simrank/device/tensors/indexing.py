@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from simrank.device import arithmetic
-from simrank.device.arithmetic import Tensor_like as like
 from simrank.device.dtypes import DType, as_dtype, bool_, int64, promote, uint8
-from simrank.device.shapes import broadcast, wrap_dim
+from simrank.device.tensors import arithmetic
+from simrank.device.tensors.arithmetic import Tensor_like as like
+from simrank.device.tensors.shapes import broadcast, wrap_dim
 from simrank.errors import UnsupportedError
 
 if TYPE_CHECKING:
-    from simrank.device.tensor import Tensor
+    from simrank.device.tensors.tensor import Tensor
 
 Array = np.ndarray[Any, Any]
 
@@ -35,14 +35,14 @@ def _parts(tensor: Tensor, index: Any) -> list[Any]:  # noqa: ANN401 - whatever 
             used += part.ndim if _is_mask(part) else 1
     if used > tensor.ndim:
         raise IndexError(f"too many indices for tensor of dimension {tensor.ndim}")
-    places = [place for place, part in enumerate(parts) if part is Ellipsis]
+    positions = [position for position, part in enumerate(parts) if part is Ellipsis]
     fill = [slice(None)] * (tensor.ndim - used)
-    if places:
-        return parts[: places[0]] + fill + parts[places[0] + 1 :]
+    if positions:
+        return parts[: positions[0]] + fill + parts[positions[0] + 1 :]
     return parts + fill
 
 
-def basic(tensor: Tensor, index: Any) -> tuple[Tensor, list[Any]]:  # noqa: ANN401
+def basic(tensor: Tensor, index: object) -> tuple[Tensor, list[Any]]:
     """Apply ints, slices and None; return that view, and per dim of it an index tensor or None.
 
     As torch does, and unlike numpy, ints are applied before index tensors are.
@@ -82,7 +82,7 @@ def basic(tensor: Tensor, index: Any) -> tuple[Tensor, list[Any]]:  # noqa: ANN4
     return like(tensor, view), advanced
 
 
-def _is_mask(part: Any) -> bool:  # noqa: ANN401 - an index
+def _is_mask(part: object) -> bool:
     return getattr(part, "dtype", None) in (bool_, np.bool_)
 
 
@@ -108,13 +108,13 @@ def _as_index(part: Any) -> tuple[Any, tuple[Tensor, ...]]:  # noqa: ANN401 - a 
         raise IndexError("tensors used as indices must be long, int, byte or bool tensors")
     if not hasattr(part, "storage"):
         return part.copy(), ()
-    if part.place is None:
+    if part.cuda_device is None:
         part.wait_values()
         return part.array.copy(), ()
     return part.array, (part,)
 
 
-def take(tensor: Tensor, index: Any) -> Tensor:  # noqa: ANN401 - whatever torch takes
+def take(tensor: Tensor, index: object) -> Tensor:
     """Return `tensor[index]`: a view for ints and slices, else a copy.
 
     A mask is read on the host, as its count is the result's shape; index tensors are not.
@@ -158,22 +158,22 @@ def sum_bytes(tensors: list[Tensor]) -> int:
 
 def _taken_shape(shape: tuple[int, ...], arrays: list[Any]) -> tuple[int, ...]:
     """Return the shape of an index: the indices' own, where they stand side by side, or first."""
-    places = [place for place, array in enumerate(arrays) if array is not None]
+    positions = [position for position, array in enumerate(arrays) if array is not None]
     try:
-        inner = broadcast(*(arrays[place].shape for place in places))
+        inner = broadcast(*(arrays[position].shape for position in positions))
     except RuntimeError:
-        shapes = ", ".join(str(list(arrays[place].shape)) for place in places)
+        shapes = ", ".join(str(list(arrays[position].shape)) for position in positions)
         raise IndexError(
             f"shape mismatch: indexing tensors could not be broadcast together with shapes {shapes}"
         ) from None
-    rest = [(place, size) for place, size in enumerate(shape) if place not in places]
-    if places[-1] - places[0] + 1 != len(places):
+    rest = [(position, size) for position, size in enumerate(shape) if position not in positions]
+    if positions[-1] - positions[0] + 1 != len(positions):
         return (*inner, *(size for _, size in rest))
-    before = [size for place, size in rest if place < places[0]]
-    return (*before, *inner, *(size for place, size in rest if place > places[0]))
+    before = [size for position, size in rest if position < positions[0]]
+    return (*before, *inner, *(size for position, size in rest if position > positions[0]))
 
 
-def put(tensor: Tensor, index: Any, value: Any) -> None:  # noqa: ANN401 - whatever torch takes
+def put(tensor: Tensor, index: object, value: Any) -> None:  # noqa: ANN401 - whatever torch takes
     """Write `tensor[index] = value` in stream order; no barrier, also with a mask.
 
     Raises:
@@ -220,17 +220,17 @@ def _value(value: Any, view: Tensor) -> tuple[Any, tuple[Tensor, ...]]:  # noqa:
     """Return what is written, and the tensor it comes from, if on a device."""
     if not hasattr(value, "storage"):
         return value, ()
-    if value.place is None and value.ndim == 0:
-        return arithmetic.operand(value, view)[0], ()
+    if value.cuda_device is None and value.ndim == 0:
+        return arithmetic.operand(value, view).value, ()
     return value.array, (value,)
 
 
 def nonzero(tensor: Tensor, *, as_tuple: bool = False) -> Any:  # noqa: ANN401 - a tensor or a tuple
     """Return the indices of what is not zero: one row each, or per dim; a barrier (D4)."""
     tensor.wait_values()
-    found = np.nonzero(tensor.array)
-    count = len(found[0]) if tensor.ndim else int(bool(tensor.array))
-    columns = found if tensor.ndim else ()
+    indices = np.nonzero(tensor.array)
+    count = len(indices[0]) if tensor.ndim else int(bool(tensor.array))
+    columns = indices if tensor.ndim else ()
     if as_tuple:
         return tuple(_known("nonzero", tensor, column) for column in columns)
     rows = np.stack(columns, 1) if columns else np.zeros((count, 0), np.int64)
@@ -248,7 +248,7 @@ def masked_select(tensor: Tensor, mask: Tensor) -> Tensor:
     return take(tensor.expand(shape), mask.expand(shape))
 
 
-def where(condition: Tensor, tensor: Any = None, other: Any = None) -> Any:  # noqa: ANN401
+def where(condition: Tensor, tensor: object = None, other: object = None) -> Any:  # noqa: ANN401
     """Return elements of `tensor` where the condition holds, else of `other`.
 
     With the condition alone: `nonzero(as_tuple=True)`, a barrier.
@@ -269,14 +269,14 @@ def where(condition: Tensor, tensor: Any = None, other: Any = None) -> Any:  # n
 
 def _joint_type(first: Any, second: Any, like_tensor: Tensor) -> DType:  # noqa: ANN401
     if hasattr(first, "storage"):
-        return arithmetic.operand(second, first)[1]
+        return arithmetic.operand(second, first).dtype
     if hasattr(second, "storage"):
-        return arithmetic.operand(first, second)[1]
+        return arithmetic.operand(first, second).dtype
     del like_tensor
     return promote(as_dtype(type(first)), as_dtype(type(second)))
 
 
-def masked_fill_(tensor: Tensor, mask: Tensor, value: Any) -> Tensor:  # noqa: ANN401
+def masked_fill_(tensor: Tensor, mask: Tensor, value: object) -> Tensor:
     """Set the elements where a mask is true, in stream order."""
     if mask.dtype is not bool_:
         raise RuntimeError(
@@ -294,19 +294,19 @@ def masked_fill_(tensor: Tensor, mask: Tensor, value: Any) -> Tensor:  # noqa: A
     return tensor
 
 
-def masked_fill(tensor: Tensor, mask: Tensor, value: Any) -> Tensor:  # noqa: ANN401
+def masked_fill(tensor: Tensor, mask: Tensor, value: object) -> Tensor:
     """Return a copy with the elements set where a mask is true."""
     shape = broadcast(tensor.shape, mask.shape)
     return masked_fill_(tensor.expand(shape).clone(), mask, value)
 
 
 def gather(tensor: Tensor, dim: int, index: Tensor) -> Tensor:
-    """Return per place of `index` the element that it names along a dim."""
+    """Return per position of `index` the element that it names along a dim."""
     axis = wrap_dim(dim, tensor.ndim)
     region = _region(tensor, axis, index)
     return arithmetic.produce(
         "gather",
-        lambda values, places: np.take_along_axis(values[region], places, axis),
+        lambda values, positions: np.take_along_axis(values[region], positions, axis),
         (tensor, index),
         index.shape,
         tensor.dtype,
@@ -320,29 +320,31 @@ def _region(tensor: Tensor, axis: int, index: Tensor) -> tuple[slice, ...]:
         raise RuntimeError("gather(): Expected dtype int64 for index")
     if index.ndim != tensor.ndim:
         raise RuntimeError("Index tensor must have the same number of dimensions as input tensor")
-    for place, (size, have) in enumerate(zip(index.shape, tensor.shape, strict=True)):
-        if place != axis and size > have:
+    for position, (size, have) in enumerate(zip(index.shape, tensor.shape, strict=True)):
+        if position != axis and size > have:
             raise RuntimeError(
-                f"Size does not match at dimension {place} expected index {list(index.shape)} to "
-                f"be no larger than self {list(tensor.shape)} apart from dimension {axis}"
+                f"Size does not match at dimension {position} expected index "
+                f"{list(index.shape)} to be no larger than self {list(tensor.shape)} "
+                f"apart from dimension {axis}"
             )
     return tuple(
-        slice(None) if place == axis else slice(size) for place, size in enumerate(index.shape)
+        slice(None) if position == axis else slice(size)
+        for position, size in enumerate(index.shape)
     )
 
 
 def _scatter(name: str, *, adds: bool) -> Any:  # noqa: ANN401 - a method
-    def method(tensor: Tensor, dim: int, index: Tensor, src: Any) -> Tensor:  # noqa: ANN401
+    def method(tensor: Tensor, dim: int, index: Tensor, src: object) -> Tensor:
         axis = wrap_dim(dim, tensor.ndim)
         region = _region(tensor, axis, index)
         values, extra = _value(src, tensor)
-        target, places = tensor.array, index.array
+        target, positions = tensor.array, index.array
 
         def compute() -> None:
-            grid: list[Any] = list(np.indices(places.shape, sparse=True))
-            grid[axis] = places
+            grid: list[Any] = list(np.indices(positions.shape, sparse=True))
+            grid[axis] = positions
             given = np.asarray(values).astype(target.dtype)
-            given = given[tuple(map(slice, places.shape))] if given.ndim else given
+            given = given[tuple(map(slice, positions.shape))] if given.ndim else given
             (_add_at if adds else _assign)(target[region], tuple(grid), given)
 
         arithmetic.run(name, compute, (index, *extra), (tensor,))
@@ -375,10 +377,10 @@ def index_add_(
 ) -> Tensor:
     """Add slices of `source` at the entries of a dim that `index` names."""
     axis = wrap_dim(dim, tensor.ndim)
-    target, places, values = tensor.array, index.array, source.array
+    target, positions, values = tensor.array, index.array, source.array
 
     def compute() -> None:
-        key = (slice(None),) * axis + (places,)
+        key = (slice(None),) * axis + (positions,)
         _add_at(target, key, (values * np.asarray(alpha, values.dtype)).astype(target.dtype))
 
     arithmetic.run("index_add_", compute, (index, source), (tensor,))

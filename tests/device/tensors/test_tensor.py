@@ -5,8 +5,8 @@ import pickle
 import numpy as np
 import pytest
 
-from simrank.device.methods import TensorMethods
-from simrank.device.tensor import HOST_READS, Tensor, _registered
+from simrank.device.tensors.methods import TensorMethods
+from simrank.device.tensors.tensor import HOST_READS, Tensor, _registered
 from simrank.errors import UnsupportedError
 
 

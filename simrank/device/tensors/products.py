@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from simrank.device import arithmetic
-from simrank.device.shapes import broadcast
+from simrank.device.tensors import arithmetic
+from simrank.device.tensors.shapes import broadcast
 from simrank.errors import UnsupportedError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from simrank.device.tensor import Tensor
+    from simrank.device.tensors.tensor import Tensor
 
 _CPP_NAMES = {
     "float64": "double", "float32": "float", "float16": "c10::Half", "bfloat16": "c10::BFloat16",

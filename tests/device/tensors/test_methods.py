@@ -5,7 +5,7 @@ import operator
 import numpy as np
 import pytest
 
-from simrank.device.methods import TensorMethods
+from simrank.device.tensors.methods import TensorMethods
 from simrank.errors import UnsupportedError
 
 
