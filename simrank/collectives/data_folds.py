@@ -241,7 +241,8 @@ def _reduce(values: AnyArray, fold: Fold, how: Reduction, *, is_wide: bool) -> N
     if fold.block is not None and isinstance(combine, np.ufunc) and values.shape[1] > 1:
         # Row by row, in order; numpy reduces in another order only along the last axis.
         operands = values[fold.block].astype(dtype, copy=False)
-        out[0] = combine.reduce(operands, axis=0, dtype=dtype)
+        # No initial value: a zero of its own would turn the sum of negative zeros positive.
+        out[0] = combine.reduce(operands, axis=0, dtype=dtype, initial=None)
         return
     total = combine(
         values[first].astype(dtype),

@@ -270,11 +270,13 @@ class Storage:
             device: Whose memory they count as, at an address of its own; None is the host's.
 
         Raises:
-            ValueError: The array is not contiguous.
+            ValueError: The array is not contiguous, or read-only.
             OutOfMemoryError: The device has not that much memory left.
         """
         if not values.flags.c_contiguous:
             raise ValueError(f"adopted memory must be contiguous, got strides {values.strides}")
+        if not values.flags.writeable:
+            raise ValueError("adopted memory must be writable, got a read-only array")
         return cls(device, values.nbytes, adopted=values.reshape(-1).view(np.uint8))
 
     def __del__(self) -> None:

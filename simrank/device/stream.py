@@ -289,7 +289,6 @@ class Stream:
             launches = self.device.launches
             if launches.num_outstanding >= launches.capacity:
                 launches.wait_for_room(self)
-            launches.num_outstanding += 1
         if self.device.loaded is not None:
             load_before(self, operation)
         if self.device.races is not None:
@@ -299,6 +298,8 @@ class Stream:
         shown = f"launch {operation.name}" if engine.observers else operation.name
         operation.issue_ps = engine.charge(cost_ps, shown)
         engine.progress += 1
+        if operation.is_launch:  # Only now: a race or a kill may have been raised above.
+            self.device.launches.num_outstanding += 1
         if self.head is None:
             self.head = operation
             self._start(operation)
@@ -370,6 +371,8 @@ class Stream:
             self._leave([self.head, *self._queue])
         self.head = None
         self._queue.clear()
+        launches = self.device.launches
+        launches.let_go_on(len(launches.waiting))  # One of them may have died with its turn.
 
     def _leave(self, operations: Iterable[Operation]) -> None:
         """Make room in the launch queue for what will never end by itself."""

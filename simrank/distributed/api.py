@@ -183,7 +183,7 @@ def _run_reduction(
     """Run a collective that reduces; one that multiplies first has a factor of its own."""
     if type(op) is ReduceOp and op is not ReduceOp.PREMUL_SUM:
         return run_known(call, group, tensors, describe, op, async_op=async_op)
-    caller = enter_call(call, group, *dict.fromkeys(tensors))
+    caller = enter_call(call, group, *(tensors[:1] if tensors[0] is tensors[1] else tensors))
     if caller is None:
         return None
     signature = describe(caller, *tensors, op)

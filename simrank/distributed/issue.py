@@ -128,12 +128,14 @@ def run_known(
     """
     program = require_rank(call)
     source, target = tensors
+    key = (describe, option, _metadata(source), None if source is target else _metadata(target))
     chosen = group_of(call, group, program)
     if chosen is None:
-        _check_alike(call, tensors, ())
         return None
-    key = (describe, option, _metadata(source), None if source is target else _metadata(target))
-    form = chosen.forms.get(key)
+    try:
+        form = chosen.forms.get(key)
+    except TypeError:  # An option that cannot be hashed, which `describe` may know or refuse.
+        form = None
     if form is None:
         checked = tensors[:1] if source is target else tensors
         first = _check_alike(call, checked, ())
@@ -142,7 +144,9 @@ def run_known(
         if len(chosen.forms) >= _MAX_FORMS:
             chosen.forms.clear()
         is_plain = source.is_contiguous() and target.is_contiguous()
-        form = chosen.forms[key] = Form(call, signature, backend, is_plain)
+        form = Form(call, signature, backend, is_plain)
+        if _is_hashable(option):
+            chosen.forms[key] = form
     request = Request(form.signature, source, target)
     if not form.is_plain:
         request = simple_request(request)
@@ -153,12 +157,25 @@ def run_known(
 
 
 def _metadata(tensor: Buffer) -> Hashable:
-    """Return what a call may depend on besides values; of what is no tensor nothing useful."""
+    """Return what a call may depend on besides values.
+
+    Raises:
+        TypeError: It is no tensor.
+    """
     try:
         view = tensor.array
         return tensor.dtype, view.shape, view.strides, tensor.cuda_device is None
     except AttributeError:
-        return None
+        check_tensor(tensor)
+        raise
+
+
+def _is_hashable(option: object) -> bool:
+    try:
+        hash(option)
+    except TypeError:
+        return False
+    return True
 
 
 def _check_alike(call: str, tensors: Sequence[Buffer], lists: Sequence[Sequence[Buffer]]) -> Buffer:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from simrank.distributed.backends import Backend, Backends, check_timeout, parse_backend
 from simrank.distributed.group import Maker, ProcessGroup, World, membership
 from simrank.engine import user_site
+from simrank.engine.callsite import depth_of_user
 from simrank.ranks import Program, current_program, require_rank
 
 if TYPE_CHECKING:
@@ -325,7 +326,7 @@ def member_group(call: str, group: Group, program: Program) -> ProcessGroup | No
         return chosen
     warnings.warn(
         f"Running {call} on global rank {program.rank} which does not belong to the given group.",
-        stacklevel=4,
+        stacklevel=depth_of_user(),
     )
     return None
 

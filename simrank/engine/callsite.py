@@ -74,3 +74,11 @@ def site_of_frame(frame: FrameType | None) -> CallSite | None:
 def user_site() -> CallSite | None:
     """Return where the user's program called into simrank."""
     return site_of_frame(sys._getframe(1))  # noqa: SLF001 - the documented way to a frame
+
+
+def depth_of_user() -> int:
+    """Return the `stacklevel` that makes a warning of the caller name the user's line."""
+    depth, frame = 1, sys._getframe(1)  # noqa: SLF001 - as above
+    while _is_library(frame.f_code.co_filename) and frame.f_back is not None:
+        depth, frame = depth + 1, frame.f_back
+    return depth

@@ -1,5 +1,6 @@
 """Slices that stay in the cache give the numbers of whole chunks."""
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -55,3 +56,16 @@ def test_input_under_output_is_read_before_it_is_written(collective, algorithm, 
     FoldPlayer(schedule).play([row[:size] for row in memory], outputs=outputs, how=how)
 
     assert np.array_equal(outputs, expected)
+
+
+@pytest.mark.parametrize("name", ["float32", "float64", "float16", "bfloat16", "float8_e5m2"])
+@pytest.mark.parametrize("reduce_op", ["sum", "avg"])
+@pytest.mark.parametrize("algorithm", ["one_shot", "two_shot", "ring"])
+def test_negative_zeros_add_up_to_a_negative_zero(algorithm, reduce_op, name):
+    """No zero of another sign joins the operands."""
+    dtype = np.dtype(getattr(ml_dtypes, name, name))
+    inputs = [np.full(6, -0.0).astype(dtype) for _ in range(3)]
+    outputs = [np.ones(6).astype(dtype) for _ in inputs]
+    schedule = build(Problem("all_reduce", 3, 6), algorithm)
+    FoldPlayer(schedule).play(inputs, outputs=outputs, how=reduction(reduce_op, dtype, 3))
+    assert all(np.signbit(output.astype(np.float64)).all() for output in outputs)

@@ -158,6 +158,10 @@ def test_adopted_memory_counts_on_its_device():
         assert device.memory.space.find(storage.address + 5) is storage
         del storage
         assert device.memory.used_bytes == 0
+        frozen = np.zeros(4)
+        frozen.flags.writeable = False
+        with pytest.raises(ValueError, match="must be writable"):
+            Storage.adopt(frozen, device)
         huge = np.broadcast_to(np.uint8(0), (1 << 40,))
         with pytest.raises(ValueError, match="must be contiguous, got strides"):
             Storage.adopt(huge, device)

@@ -7,6 +7,7 @@ import pytest
 import simrank
 import simrank.distributed as dist
 from simrank.errors import DeadlockError
+from simrank.multiprocessing import ProcessExitedException
 
 SMALL = {"like": "hgx_h100", "count": 2, "launch_queue": 4, "source": "a test"}
 CLUSTER = {
@@ -112,3 +113,50 @@ def test_a_wait_or_an_event_takes_no_room():
         for _ in range(20):
             stream.record_event()
         assert ctx.devices[0].launches.num_outstanding == 0
+
+
+def small_queue(capacity):
+    """Return the cluster with a queue of another length."""
+    return {**CLUSTER, "device": {**SMALL, "launch_queue": capacity}}
+
+
+def test_a_launch_that_raises_takes_no_room():
+    """A race at each of more launches than fit; the last read still comes through."""
+
+    def program(rank, ctx):
+        x, stream = ctx.ones(1000), ctx.cuda.Stream()
+        ctx.cuda.synchronize()
+        for line in range(6):  # A race is raised once for each pair of lines.
+            with ctx.cuda.stream(stream):
+                x.add_(1)
+            source = compile("\n" * line + "x.mul_(2)", f"user{line}.py", "exec")
+            with pytest.raises(simrank.errors.RaceError):
+                exec(source, {"x": x})  # noqa: S102 - a line of its own each time
+            ctx.cuda.synchronize()
+
+    with simrank.Context(small_queue(4), races="error") as ctx:
+        ctx.multiprocessing.spawn(program, (ctx,), nprocs=1)
+        assert ctx.devices[0].launches.num_outstanding == 0
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_host_that_dies_on_its_way_to_free_room_leaves_it_to_the_next_one(seed):
+    """Two ranks launch to one device; the one that was woken is killed before it launches."""
+    done = []
+
+    def program(rank, ctx):
+        ctx.cuda.set_device(0)
+        x = ctx.empty(1 << 20)
+        if rank == 1:
+            ctx.wait(ctx.timer(1_000_000))
+        x.zero_()
+        x.add_(1)
+        ctx.cuda.synchronize()
+        done.append(rank)
+
+    faults = [{"kill": 0, "at": "6.99 us"}]
+    options = {"on_failure": "continue", "faults": faults, "seed": seed}
+    killed = pytest.raises(ProcessExitedException)
+    with simrank.Context(small_queue(1), **options) as ctx, killed:
+        ctx.multiprocessing.spawn(program, (ctx,), nprocs=2)
+    assert done == [1]

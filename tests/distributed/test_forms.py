@@ -102,3 +102,54 @@ def test_a_premultiplied_sum_takes_each_rank_s_own_factor(run):
             assert x.tolist() == [2 * factor + 1] * 2
 
     run(program, 2)
+
+
+def test_what_is_no_tensor_is_refused_by_name_whatever_the_reduction_is_called(run):
+    """A name of nccl-tests, a premultiplied sum, and a list instead of a tensor."""
+
+    def program(rank, ctx):
+        dist.init_process_group("nccl")
+        premul = dist._make_nccl_premul_sum(2.0)
+        for wrong, op in ((np.ones(4), "sum"), ([1], "sum"), (np.ones(4), premul)):
+            with pytest.raises(TypeError, match="Expected parameter `tensor`"):
+                dist.all_reduce(wrong, op)
+
+    run(program, 2)
+
+
+def test_a_root_that_cannot_be_hashed_is_looked_at_each_time(run):
+    """A numpy array of one number stands for it, as in an index."""
+
+    def program(rank, ctx):
+        dist.init_process_group("nccl")
+        x = ctx.full((2,), float(rank))
+        for _ in range(2):
+            dist.broadcast(x, np.array([1])[0])
+        assert x.tolist() == [1.0, 1.0]
+        with pytest.raises(TypeError):
+            dist.broadcast(x, [0])
+
+    run(program, 2)
+
+
+def test_the_warning_of_a_rank_that_is_no_member_names_its_line(run):
+    """For each function, however deep the library calls it."""
+
+    def program(rank, ctx):
+        dist.init_process_group("nccl")
+        group = dist.new_group([0])
+        x = ctx.ones(2)
+        calls = (
+            lambda: dist.all_reduce(x, group=group),
+            lambda: dist.broadcast(x, 0, group=group),
+            lambda: dist.barrier(group),
+            lambda: dist.all_gather([ctx.ones(2)], x, group=group),
+            lambda: dist.send(x, 0, group),
+        )
+        if rank == 1:
+            for call in calls:
+                with pytest.warns(UserWarning, match="which does not belong") as caught:
+                    call()
+                assert caught[0].filename == __file__
+
+    run(program, 2)
