@@ -294,7 +294,7 @@ class Storage:
             return None
         return self.device.memory.site(self.address)
 
-    def _bounds(self, view: np.ndarray[Any, Any]) -> tuple[int, int]:
+    def bounds(self, view: np.ndarray[Any, Any]) -> tuple[int, int]:
         """Return the first byte of a view within the storage, and the one behind its last."""
         if view.nbytes == self.size_bytes and view.flags.c_contiguous:
             return 0, self.size_bytes  # Nearly always; numpy's function takes 2 us.
@@ -306,16 +306,16 @@ class Storage:
         """Remember that an operation in flight will write `view`."""
         if self._writes is None:
             self._writes = PendingWrites()
-        self._writes.note(operation, *self._bounds(view))
+        self._writes.note(operation, *self.bounds(view))
 
     def pending_writes(self, view: np.ndarray[Any, Any]) -> list[Operation]:
         """Return the operations in flight that write what `view` covers."""
-        return self._writes.overlapping(*self._bounds(view)) if self._writes else []
+        return self._writes.overlapping(*self.bounds(view)) if self._writes else []
 
     def write_over(self, view: np.ndarray[Any, Any]) -> None:
         """Forget failed writes that the host writes over now; what it covers is known again."""
         if self._writes:
-            self._writes.write_over(*self._bounds(view))
+            self._writes.write_over(*self.bounds(view))
         if not self.has_values and view.nbytes == self.size_bytes:
             self.regain_values()
 

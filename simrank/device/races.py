@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from weakref import WeakKeyDictionary
 
 import numpy as np
-from numpy.lib.array_utils import byte_bounds
 
 from simrank.device.clocks import Clock, join
 from simrank.engine import user_site
@@ -70,22 +69,6 @@ def _views(touched: Touched) -> Iterator[tuple[Storage, Array, bool]]:
             yield buffer.storage, buffer.array, is_write
 
 
-class _Access(NamedTuple):
-    """One access that a later one may race with."""
-
-    program: int
-    agent: int
-    step: int
-    low: int
-    high: int
-    is_write: bool
-    name: str
-    stream: str
-    site: CallSite | None
-    waits: bool = False
-    signals: Clock | None = None  # A write of integers: what whoever sees it is ordered behind.
-
-
 class _Accessor(NamedTuple):
     """What accesses memory, in the words of reports."""
 
@@ -94,11 +77,26 @@ class _Accessor(NamedTuple):
     site: CallSite | None
 
 
+class _Access(NamedTuple):
+    """One access that a later one may race with; bytes count from the storage's beginning."""
+
+    program: int
+    agent: int
+    step: int
+    low: int
+    high: int
+    is_write: bool
+    accessor: _Accessor
+    waits: bool = False
+    signals: Clock | None = None  # A write of integers: what whoever sees it is ordered behind.
+
+
 class _Step(NamedTuple):
-    """An access in the order of its agent."""
+    """An access in the order of its agent, on behalf of a program."""
 
     agent: Agent
     number: int
+    program: int
     is_write: bool
 
 
@@ -150,8 +148,8 @@ class RaceChecker:
             RaceError: It races, and races are errors.
         """
         stream = operation.stream
-        agent = self._of_stream(stream)
-        join(agent.clock, self._host().clock)
+        agent, host = self._of_stream(stream), self._host()
+        join(agent.clock, host.clock)
         step = agent.step()
         operation.clock = dict(agent.clock)
         if operation.touched is not None:
@@ -160,7 +158,8 @@ class RaceChecker:
             waits = operation.touched.waits_for_flags
             looked_at = {storage for storage, _, _ in views} if waits else None
             for storage, view, is_write in views:
-                self._check(storage, view, _Step(agent, step, is_write), accessor, looked_at)
+                each = _Step(agent, step, host.number, is_write)
+                self._check(storage, view, each, accessor, looked_at)
 
     def stream_waits(self, stream: Stream, clock: Clock | None) -> None:
         """Order what a stream does from now on behind an operation (an event, a Work)."""
@@ -189,7 +188,8 @@ class RaceChecker:
         agent, host = self._of_stream(stream), self._host()
         join(agent.clock, host.clock)
         accessor = _Accessor("host read", stream.name, user_site())
-        self._check(buffer.storage, buffer.array, _Step(agent, agent.step(), False), accessor)
+        step = _Step(agent, agent.step(), host.number, is_write=False)
+        self._check(buffer.storage, buffer.array, step, accessor)
         join(host.clock, agent.clock)
 
     def _of_stream(self, stream: Stream) -> Agent:
@@ -223,13 +223,12 @@ class RaceChecker:
         Raises:
             RaceError: It races, and races are errors.
         """
-        agent, number, is_write = step
-        program = self._host().number
-        low, high = byte_bounds(view)
+        agent, number, program, is_write = step
+        low, high = storage.bounds(view)
         signals = dict(agent.clock) if is_write and view.dtype.kind in "iu" else None
         waits = looked_at is not None
         access = _Access(
-            program, agent.number, number, low, high, is_write, *accessor, waits, signals
+            program, agent.number, number, low, high, is_write, accessor, waits, signals
         )
         history = self._history.setdefault(storage, [])
         kept = []
@@ -272,7 +271,12 @@ class RaceChecker:
             raise error
 
     def _report(self, storage: Storage, first: _Access, second: _Access) -> None:
-        pair = (first.name, first.site, second.name, second.site)
+        pair = (
+            first.accessor.name,
+            first.accessor.site,
+            second.accessor.name,
+            second.accessor.site,
+        )
         program = require_program("a race check")
         made = storage.site()
         error = RaceError(
@@ -286,6 +290,6 @@ class RaceChecker:
 
 
 def _as_fact(access: _Access) -> RaceAccess:
-    file, line = (None, None) if access.site is None else access.site.line()
+    file, line = (None, None) if access.accessor.site is None else access.accessor.site.line()
     verb = "writes" if access.is_write else "reads"
-    return RaceAccess(access.name, verb, access.stream, file, line)
+    return RaceAccess(access.accessor.name, verb, access.accessor.stream, file, line)
