@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import cProfile
+import gc
 import importlib.util
 import json
 import os
@@ -262,7 +263,12 @@ def median_ratio(
     ours: Callable[[], float], theirs: Callable[[], float], rounds: int
 ) -> tuple[float, float, float]:
     """Return the medians of both times, and of theirs over ours, of interleaved rounds."""
-    pairs = [(ours(), theirs()) for _ in range(rounds)]
+    pairs = []
+    for _ in range(rounds):
+        gc.collect()  # What one side leaves behind is not the other side's to clear up.
+        first = ours()
+        gc.collect()
+        pairs.append((first, theirs()))
     return (
         statistics.median(a for a, _ in pairs),
         statistics.median(b for _, b in pairs),
