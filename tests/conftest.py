@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 from hypothesis import settings
 
@@ -9,6 +11,17 @@ import simrank
 
 settings.register_profile("fixed", derandomize=True, deadline=None, print_blob=True)
 settings.load_profile("fixed")
+
+
+def pytest_collection_finish(session):
+    """Keep what collection made out of the garbage collector's sight: it lives to the end."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_sessionfinish(session):
+    """Let it see everything again."""
+    gc.unfreeze()
 
 
 @pytest.fixture
