@@ -283,8 +283,11 @@ class Call:
                 return
             if begin_ps + ahead[0].after_ps >= engine.now_ps:
                 self._some_timed = True
-                for landing in ahead:
-                    self._timed[list(landing.group_ranks)] = True
+                if len(ahead[0].group_ranks) == self.group.size():
+                    self._timed[:] = True
+                else:
+                    for landing in ahead:
+                        self._timed[list(landing.group_ranks)] = True
                 Flight(engine, self, begin_ps, ahead)
                 return
         # A rank that a late one does not matter to could have ended before now (an exchange with

@@ -53,8 +53,11 @@ class DataMover:
         if self._reduce_op is None:
             return
         for operation in operations:
-            if operation is not None and operation.request.sources and _is_running(operation):
-                operation.request.pack()
+            if operation is None:
+                continue
+            request = operation.request
+            if request.sources and _is_running(operation):
+                request.pack()
         self._move(operations, ending, snapshots)
         for operation in ending:
             if operation.request.targets:
@@ -73,7 +76,7 @@ class DataMover:
         assert self._reduce_op is not None, "a barrier moves nothing"
         if len(ending) < len(operations) and self._move_unplayed(operations, ending, snapshots):
             return
-        if not all(_has_values(operation) for operation in operations):
+        if not all(map(_has_values, operations)):
             for operation in ending:
                 operation.outputs.storage.lose_values()
             return
