@@ -128,14 +128,16 @@ def run_known(
     """
     program = require_rank(call)
     source, target = tensors
-    key = (describe, option, _metadata(source), None if source is target else _metadata(target))
+    key: Hashable = (
+        describe, option, _metadata(source), None if source is target else _metadata(target)
+    )  # fmt: skip
     chosen = group_of(call, group, program)
     if chosen is None:
         return None
     try:
         form = chosen.forms.get(key)
     except TypeError:  # An option that cannot be hashed, which `describe` may know or refuse.
-        form = None
+        key = form = None
     if form is None:
         checked = tensors[:1] if source is target else tensors
         first = _check_alike(call, checked, ())
@@ -145,7 +147,7 @@ def run_known(
             chosen.forms.clear()
         is_plain = source.is_contiguous() and target.is_contiguous()
         form = Form(call, signature, backend, is_plain)
-        if _is_hashable(option):
+        if key is not None:
             chosen.forms[key] = form
     request = Request(form.signature, source, target)
     if not form.is_plain:
@@ -168,14 +170,6 @@ def _metadata(tensor: Buffer) -> Hashable:
     except AttributeError:
         check_tensor(tensor)
         raise
-
-
-def _is_hashable(option: object) -> bool:
-    try:
-        hash(option)
-    except TypeError:
-        return False
-    return True
 
 
 def _check_alike(call: str, tensors: Sequence[Buffer], lists: Sequence[Sequence[Buffer]]) -> Buffer:
