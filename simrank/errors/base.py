@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from simrank.errors.travel import Travels
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
@@ -16,7 +18,7 @@ def us_text(time_ps: int) -> str:
     return f"{time_ps / 1_000_000:.3f} us"
 
 
-class SimrankError(Exception):
+class SimrankError(Travels, Exception):
     """Base of every error that simrank raises."""
 
 

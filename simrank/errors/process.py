@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from simrank.errors.base import SimulationError
+from simrank.errors.travel import Travels
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-class RankAborted(SystemExit):
+class RankAborted(Travels, SystemExit):
     """Thrown into a rank at its wait point because another rank of its group failed.
 
     Attributes:

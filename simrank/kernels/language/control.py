@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from triton.compiler.errors import CompileTimeAssertionFailure
 
+from simrank.errors.travel import Travels
 from simrank.kernels import machine
 from simrank.kernels.machine.listing import MAX_SHOWN, programs_text
 from simrank.kernels.values.block import Block, Diverged, as_block, as_truth
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from simrank.kernels.values.block import Operand
 
 
-class KernelAssertionError(AssertionError):
+class KernelAssertionError(Travels, AssertionError):
     """A `tl.device_assert` does not hold.
 
     Attributes:

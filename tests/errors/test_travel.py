@@ -1,0 +1,134 @@
+"""Errors go to other processes, and are copied, with all they carry."""
+
+import copy
+import pickle
+
+import pytest
+
+import simrank.errors
+from simrank.engine import TimeLimitError
+from simrank.engine.watchdog import StoppedByWatchdog
+from simrank.errors import (
+    CallVariant,
+    CollectiveMismatchError,
+    ConfigError,
+    ConfigProblem,
+    DeadlockError,
+    HubError,
+    LivelockError,
+    OutOfMemoryError,
+    PeerDiedError,
+    ProcessException,
+    ProcessExitedException,
+    ProcessRaisedException,
+    RaceAccess,
+    RaceError,
+    RankAborted,
+    RankState,
+    SpawnException,
+    UninitializedValueError,
+    WaitTimeoutError,
+)
+
+STATES = (RankState((0, 1), "all_reduce #7", "train.py", 3), RankState((2,), "returned"))
+ACCESS = RaceAccess("add_", "writes", "default", "train.py", 3)
+ERRORS = [
+    ConfigError(ConfigProblem("a.yaml", 3, "links[0]", "450 GB/s", "450")),
+    HubError(),
+    UninitializedValueError("the tensor", "train.py:3"),
+    OutOfMemoryError(3, (100, 10, 50), [(40, "train.py:3")]),
+    DeadlockError(5, STATES, to_fix="wait", seed=4),
+    LivelockError(5, STATES),
+    TimeLimitError(5, 2.0, STATES, seed=1),
+    WaitTimeoutError(5, 1, "a message", 7),
+    CollectiveMismatchError(
+        5, "tp0", 7, [CallVariant((rank,), {"op": "all_reduce", "count": str(rank)}, "a.py", 3)
+                      for rank in (0, 1)], (2,)
+    ),
+    RaceError(5, 0, ACCESS, ACCESS, "train.py:1"),
+    PeerDiedError(5, "all_reduce #7", 3, ValueError("x")),
+    ProcessException("text", 1, 10),
+    ProcessRaisedException("text", 1, 10),
+    ProcessExitedException("text", 1, 10, 7, "SIGTERM"),
+    SpawnException("text", 1, 10, errors={1: ValueError("x"), 2: KeyError("y")}),
+    RankAborted(3),
+    StoppedByWatchdog(),
+]  # fmt: skip
+
+
+def facts(value):
+    """Return what can be compared of an error."""
+    if isinstance(value, BaseException):
+        return type(value), value.args, str(value), facts(vars(value))
+    if isinstance(value, dict):
+        return {key: facts(held) for key, held in value.items()}
+    return value
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize(
+    "travel",
+    [lambda error: pickle.loads(pickle.dumps(error)), copy.copy, copy.deepcopy],
+    ids=["pickle", "copy", "deepcopy"],
+)
+def test_every_error_travels_with_its_attributes_and_notes(error, travel):
+    """`multiprocessing.Pool` waits for ever for an error that does not unpickle."""
+    error.add_note("simrank: raised by rank 1")
+
+    assert facts(travel(error)) == facts(error)
+
+
+def test_no_class_of_errors_is_left_out():
+    """A class that is added later has to be in the table above."""
+    classes = {
+        held for held in vars(simrank.errors).values()
+        if isinstance(held, type) and issubclass(held, BaseException)
+    }  # fmt: skip
+    abstract = {"SimrankError", "SimulationError", "UnsupportedError", "NoRankError"}
+
+    assert {held.__name__ for held in classes} - abstract <= {type(e).__name__ for e in ERRORS}
+
+
+class LostError(Exception):
+    """A program's own exception that pickles, and does not unpickle."""
+
+    def __init__(self, one, two):
+        super().__init__(f"{one} and {two}")
+
+
+class MuteError(Exception):
+    """A program's own exception without a text."""
+
+    def __reduce__(self):
+        """Refuse."""
+        raise TypeError("never")
+
+    def __str__(self):
+        """Fail."""
+        raise ValueError("no text")
+
+
+def test_what_a_program_s_own_exceptions_cannot_do_does_not_keep_the_report_from_travelling():
+    """They come as what can be told of them; the original is not touched."""
+    error = SpawnException(
+        "text", 1, 10, errors={1: LostError(1, 2), 2: MuteError(), 3: KeyError("y")}
+    )
+
+    there = pickle.loads(pickle.dumps(error))
+
+    texts = {rank: str(held) for rank, held in there.errors.items()}
+    assert texts == {
+        1: "LostError: 1 and 2",
+        2: "MuteError: <its text failed with ValueError>",
+        3: "'y'",
+    }
+    assert type(error.errors[1]) is LostError
+    assert type(copy.copy(error).errors[1]) is LostError
+
+
+def test_an_attribute_that_cannot_travel_comes_as_its_text():
+    """Rather than keep the whole error from travelling."""
+    error = RaceError(5, 0, ACCESS, ACCESS, None)
+    error.first = lambda: None
+
+    assert "<lambda>" in pickle.loads(pickle.dumps(error)).first
