@@ -20,6 +20,7 @@ from simrank.distributed.planner import CollectiveLibrary
 from simrank.engine import Engine, Handle, Task
 from simrank.engine.carrier import check_carrier
 from simrank.engine.delays import Delays
+from simrank.engine.report import run_out
 from simrank.engine.watchdog import Watchdog
 from simrank.errors import SimrankError
 from simrank.hardware.cluster import Cluster
@@ -200,15 +201,16 @@ class Context(TorchNames):
         try:
             if error is None:
                 end_daemons(self.program)
-                self.drain()
+                run_out(self.engine)
                 for processes in list(self.unjoined):
-                    processes.join()  # A failure that nobody joined is not lost.
+                    live = [task for task in processes.group.tasks if not task.finished]
+                    if not live or not self.engine.told.issuperset(live):
+                        processes.join()  # A failure that nobody joined is not lost.
                 if self.strict and self.comm_library.leaks.report():
                     raise SimrankError("\n".join(["leaks (proved):", *self.findings]))
         finally:
-            if self.carrier == "thread":  # A stack that is merely let go of would keep its thread.
-                for processes in list(self.unjoined):
-                    processes.group.abort()
+            for processes in list(self.unjoined):  # So that their `finally` blocks run, now.
+                processes.group.abort()
             set_program(self._outer.pop())
             stdlib.leave(self.engine)
             hook.leave()

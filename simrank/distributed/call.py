@@ -304,13 +304,12 @@ class Call:
         """End these ranks now: their data first, then all wake-ups as one."""
         operations = [self._operations[rank] for rank in group_ranks]
         live = [o for o in operations if o is not None and o.stream.head is o]
-        if not live:
-            return  # Aborted meanwhile.
-        self._play(live)
-        with self.group.engine.one_wakeup():
-            for operation in live:
-                operation.end()
-        self._num_ended += len(live)
+        if live:  # The others' ranks have died meanwhile: nothing is left there that could end.
+            self._play(live)
+            with self.group.engine.one_wakeup():
+                for operation in live:
+                    operation.end()
+        self._num_ended += len(operations)
         if self._num_ended == self.group.size():
             self.group.engine.pending.pop(self, None)
             self.group.calls.pop(self.seq, None)

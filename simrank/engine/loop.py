@@ -54,6 +54,7 @@ class Engine:
         pending: Operations in flight that wait for ranks, for the deadlock report.
         tasks: Tasks that have not ended.
         notes: What reports of a deadlock also say, in order.
+        told: What the last report of a deadlock was about.
     """
 
     def __init__(self, *, seed: int = 0, delays: Delays | None = None) -> None:
@@ -65,6 +66,7 @@ class Engine:
         self.pending: dict[PendingOperation, None] = {}
         self.tasks: dict[Task, None] = {}
         self.notes: dict[str, None] = {}
+        self.told: set[Task | PendingOperation] = set()
         self.hub = hub_of(getcurrent())
         self.livelock = limits.LivelockDetector(self)
         self._queue: list[tuple[int, int, Task | Wakeup | Firing]] = []

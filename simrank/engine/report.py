@@ -34,6 +34,7 @@ class PendingOperation(Protocol):
 def deadlock_error(engine: Engine, hub_waits_for: str | None) -> DeadlockError:
     """Build the error of a simulation in which nothing can ever happen again."""
     states = rank_states(engine)
+    engine.told = {*engine.tasks, *engine.pending}
     return DeadlockError(
         engine.now_ps,
         states,
@@ -43,8 +44,24 @@ def deadlock_error(engine: Engine, hub_waits_for: str | None) -> DeadlockError:
     )
 
 
+def run_out(engine: Engine) -> None:
+    """Run until nothing is left to happen.
+
+    Raises:
+        DeadlockError, LivelockError: Something is unfinished that no earlier one of them named: a
+            program that has dealt with a hang is not told of it again, nor are later programs.
+    """
+    told = engine.told
+    try:
+        engine.run()
+    except (DeadlockError, LivelockError):
+        if not told.issuperset((*engine.tasks, *engine.pending)):
+            raise
+
+
 def livelock_error(engine: Engine) -> LivelockError:
     """Build the error of a simulation in which ranks only poll, and nothing changes."""
+    engine.told = {*engine.tasks, *engine.pending}
     return LivelockError(engine.now_ps, rank_states(engine), seed=engine.seed)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from simrank.engine import Handle
+from simrank.engine.report import run_out
 from simrank.engine.watchdog import StoppedByWatchdog
 from simrank.errors import (
     DeadlockError,
@@ -211,8 +212,10 @@ def _wait(group: TaskGroup, handle: Handle, timeout: float | None) -> bool:
 def _run_out(group: TaskGroup) -> None:
     """Let what ranks left on their streams end too, or be a deadlock."""
     try:
-        group.engine.run()
+        run_out(group.engine)
     except DeadlockError as error:
+        if group.on_abort is not None:  # It is told once: the next spawn starts clean.
+            group.on_abort()
         _prefer_failure(group, error)
         raise
 
