@@ -83,7 +83,12 @@ class Context(TorchNames):
         races: "report" collects races in `ctx.races`, "error" raises at the second access; they are
             accesses to the same bytes that nothing orders on hardware.
         strict: What would pass in silence is an error: at the end of the block, a Work that nobody
-            waited for; at a spawn, a function or arguments that real processes could not be sent.
+            waited for and a message that nobody received; at a spawn, a function or arguments that
+            real processes could not be sent. Every nccl send waits for its receiver, so that an
+            exchange that works only because small messages are buffered is a deadlock. Every rank
+            starts on device 0, as in torch.
+        default_device: The current device of every rank before it calls `set_device`; in torch 0.
+            None: each rank has its own from the start, unless `strict` is set.
         data: False runs shape-only: device tensors above 64 KiB have no values.
         faults: What goes wrong on purpose: the path of a YAML file or a list such as
             `[{"kill": 3, "at": "2 ms"}]`; see `simrank.config.faults`.
@@ -112,6 +117,7 @@ class Context(TorchNames):
         distributed: The functions of torch.distributed.
         faults: What goes wrong on purpose, or None.
         strict: As given.
+        default_device: The current device of every rank at first; None: each has its own.
         on_failure: As given.
         carrier: As given.
         unjoined: Spawns with join=False whose end nobody has seen yet.
@@ -128,6 +134,7 @@ class Context(TorchNames):
         data: bool = True,
         races: str = "off",
         strict: bool = False,
+        default_device: int | None = None,
         algorithms: Mapping[str, Any] | None = None,
         faults: FaultsRef = (),
         delays: Delays | str | int | None = None,
@@ -146,6 +153,8 @@ class Context(TorchNames):
         self._has_values = data
         self._checker = _race_checker(self.engine, races)
         self.strict = strict
+        self.comm_library.buffers_sends = not strict
+        self.default_device = 0 if strict and default_device is None else default_device
         self.on_failure = on_failure
         if on_failure not in ("abort", "continue"):
             raise ValueError(f"on_failure={on_failure!r}; choices: abort, continue")

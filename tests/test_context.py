@@ -192,6 +192,7 @@ def test_nothing_grows_with_simulated_time():
 
 def leaky(rank, ctx):
     dist.init_process_group()
+    ctx.cuda.set_device(rank)
     dist.all_reduce(ctx.ones(4), async_op=True)
     ctx.synchronize()
 
@@ -211,6 +212,7 @@ def test_works_that_nobody_waited_for_are_found_and_an_error_under_strict():
 
 def clean(rank, ctx):
     dist.init_process_group()
+    ctx.cuda.set_device(rank)
     work = dist.all_reduce(ctx.ones(4), async_op=True)
     work.wait()
     ctx.synchronize()

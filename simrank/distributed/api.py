@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from simrank.device import Tensor, current_device
+from simrank.device.current import devices_of
 from simrank.device.tensors.factories import empty
 from simrank.distributed.backends import GLOO, NCCL, check_reduction, check_timeout
 from simrank.distributed.issue import (
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
     from datetime import timedelta
 
-    from simrank.device import Buffer
+    from simrank.device import Buffer, Tensor
     from simrank.distributed.work import Work
 
 Op = ReduceOp | PremulSum
@@ -40,21 +40,30 @@ _BARRIER = Signature("barrier", None, None, "float32", 1)
 def barrier(
     group: Group = None,
     async_op: bool = False,
-    device_ids: object = None,
+    device_ids: Sequence[int] | None = None,
     timeout: timedelta | None = None,
 ) -> Work | None:
     """Block the host until every member has called. Simulated cost: an all_reduce of 4 bytes.
 
+    Args:
+        group: The group, or None.
+        async_op: Whether to return a Work.
+        device_ids: The device that it runs on; None: that of the member's calls before it, or the
+            rank's own.
+        timeout: How long to wait.
+
     Raises:
         WaitTimeoutError: A timeout was given and passed.
     """
-    del device_ids
     check_timeout(timeout)
+    if device_ids is not None and not isinstance(device_ids, list):
+        raise TypeError("Invalid function argument: device_ids type should be List[int]")
     program = require_rank("barrier")
     chosen = group_of("barrier", group, program)
     if chosen is None:
         return None
-    nothing = _nothing(program)
+    own = chosen.group_rank(program.rank)
+    nothing = _nothing(program, device_ids[0] if device_ids else chosen.device_of(own))
     caller = Caller(program, chosen, chosen.backends.get("cuda", GLOO))
     request = Request(_BARRIER, nothing, nothing)
     work = issue(caller, request, async_op=async_op or timeout is not None)
@@ -267,10 +276,11 @@ def _elements(name: str, tensor: Tensor, splits: Sequence[int] | None, size: int
     return [split * row_elements for split in splits]
 
 
-def _nothing(program: Program) -> Tensor:
-    """Return the small tensor on which a rank's barriers run."""
-    tensor = program.local.get("barrier")
+def _nothing(program: Program, device_index: int) -> Tensor:
+    """Return the small tensor on a device on which a rank's barriers run."""
+    tensors: dict[int, Tensor] = program.local.setdefault("barrier", {})
+    tensor = tensors.get(device_index)
     if tensor is None:
-        tensor = program.local["barrier"] = empty(1, device=current_device(program))
-    assert isinstance(tensor, Tensor)
+        device = devices_of(program)[device_index]
+        tensor = tensors[device_index] = empty(1, device=device)
     return tensor

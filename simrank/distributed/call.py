@@ -9,7 +9,7 @@ import numpy as np
 from simrank.collectives.time_network import NOT_ARRIVED
 from simrank.device import Operation
 from simrank.distributed.flight import Flight, landings
-from simrank.distributed.mismatch import MadeCall, mismatch
+from simrank.distributed.mismatch import MadeCall, mismatch, same_device
 from simrank.distributed.request import UNEVEN, Signature
 from simrank.engine import user_site
 from simrank.errors import PeerDiedError
@@ -141,6 +141,7 @@ class Call:
         self._evaluation_queued = False
         self._all_played = False
         self._lost = False
+        self._users: dict[int, CollectiveOperation] | None = None  # By device.
         group.engine.pending[self] = None
 
     # ---- the host's side: matching ----
@@ -149,6 +150,19 @@ class Call:
         """Count a rank's matching call."""
         self._operations[operation.group_rank] = operation
         self._num_called += 1
+
+    def check_device(self, operation: CollectiveOperation) -> None:
+        """Check that no other member's communicator is on the same device.
+
+        Raises:
+            DistBackendError: One is.
+        """
+        if self._users is None:
+            self._users = {o.stream.device.index: o for o in self._operations if o is not None}
+        device = operation.stream.device.index
+        other = self._users.setdefault(device, operation)
+        if other is not operation:
+            raise same_device(other, operation)
 
     def mismatch(
         self, group_rank: int, signature: Signature, site: CallSite | None

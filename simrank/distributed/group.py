@@ -49,7 +49,8 @@ class ProcessGroup:
     Attributes:
         name: For reports.
         ranks: Global ranks of the members, in group order.
-        devices: Device of each member.
+        devices: Device of each member: its own, unless its tensors lie on another.
+        has_moved: Whether a member has used another device than its own.
         calls: Collectives under way, by sequence number.
         mailboxes: Point-to-point messages under way, by backend.
         planner: Chooses algorithms and computes times for this group.
@@ -79,7 +80,9 @@ class ProcessGroup:
         self.forms: dict[Hashable, Form] = {}
         self._num_calls = [0] * len(ranks)
         self._index = None if isinstance(ranks, range) else {r: i for i, r in enumerate(ranks)}
-        self._streams: dict[tuple[int, str], Stream] = {}
+        self.has_moved = False
+        self._device_of: list[int] = self.devices.tolist()
+        self._streams: dict[tuple[int, int, str], Stream] = {}
         self._num_barriers: dict[int, int] = {}
         self._makers: dict[int, CallSite | None] = {}
         self._destroyed: set[int] = set()
@@ -175,9 +178,22 @@ class ProcessGroup:
         self._num_barriers[group_rank] = self._num_barriers.get(group_rank, 0) + 1
         return self._num_barriers[group_rank]
 
-    def stream(self, device: Device, name: str) -> Stream:
-        """Return a stream of this group's own, by name: of asynchronous calls, or of a pair."""
-        key = (device.index, name)
+    def use_device(self, group_rank: int, device: Device) -> None:
+        """Note the device that a member's communicator is on: that of its tensors."""
+        if self._device_of[group_rank] == device.index:
+            return
+        self.has_moved = True
+        self._device_of[group_rank] = device.index
+        self.devices = np.array(self._device_of, dtype=np.int64)
+        self.planner = Planner(self.world.comm_library, self.devices)
+
+    def device_of(self, group_rank: int) -> int:
+        """Return the index of the device that a member's communicator is on."""
+        return self._device_of[group_rank]
+
+    def stream(self, group_rank: int, device: Device, name: str) -> Stream:
+        """Return a member's stream of this group, by name: of asynchronous calls, or of a pair."""
+        key = (group_rank, device.index, name)
         if key not in self._streams:
             self._streams[key] = new_stream(device, name)
         return self._streams[key]

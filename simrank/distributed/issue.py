@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from simrank.device import Buffer, Tensor, current_stream
+from simrank.device.current import streams_of
 from simrank.distributed.backends import GLOO, check_dtype
 from simrank.distributed.call import CollectiveOperation, enter
 from simrank.distributed.coalescing import Held, IllegalWork
@@ -138,7 +139,7 @@ def run_known(
         form = chosen.forms.get(key)
     except TypeError:  # An option that cannot be hashed, which `describe` may know or refuse.
         key = form = None
-    if form is None:
+    if form is None or source.cuda_device is not target.cuda_device:
         checked = tensors[:1] if source is target else tensors
         first = _check_alike(call, checked, ())
         backend = _check_backend(call, chosen, first, checked)
@@ -189,9 +190,14 @@ def _check_alike(call: str, tensors: Sequence[Buffer], lists: Sequence[Sequence[
                 "Invalid usage of tensors with different dtypes: "
                 f"{call} found {first.dtype.name} and {tensor.dtype.name}"
             )
-        if (tensor.cuda_device is None) != (first.cuda_device is None):
-            raise ValueError(f"{call}: tensors lie on the host and on a device")
+        if tensor.cuda_device is not first.cuda_device:
+            names = " and ".join(sorted({str(_device_name(t)) for t in (first, tensor)}))
+            raise ValueError(f"{call}: tensors lie on different devices, {names}")
     return first
+
+
+def _device_name(tensor: Buffer) -> str:
+    return "cpu" if tensor.cuda_device is None else f"cuda:{tensor.cuda_device.index}"
 
 
 def _is_buffer(tensor: object) -> bool:
@@ -275,13 +281,15 @@ def _submit(caller: Caller, request: Request, *, async_op: bool) -> CollectiveOp
     program, group, backend = caller
     group_rank = group.group_rank(program.rank)
     on_host = backend == GLOO or request.is_staged
-    stream = current = current_stream(program)
+    stream = current = stream_for(program, request.source)
+    if backend != GLOO:
+        group.use_device(group_rank, current.device)
     if on_host:
-        stream = group.stream(current.device, f"{group.name} (gloo)")
+        stream = group.stream(group_rank, current.device, f"{group.name} (gloo)")
         after_writes(stream, current, request.tensors)
     else:
         if async_op:
-            stream = group.stream(current.device, f"{group.name} (async)")
+            stream = group.stream(group_rank, current.device, f"{group.name} (async)")
             after(stream, current)
         stream.make_room()  # Before the others see this call: the wait may be long.
     call = enter(group, group_rank, request.signature)
@@ -292,12 +300,25 @@ def _submit(caller: Caller, request: Request, *, async_op: bool) -> CollectiveOp
         stream.wait_for(before)  # A communicator runs one collective after the other.
     num_sms = 0 if on_host else group.world.comm_library.num_sms
     operation = CollectiveOperation(stream, call, group_rank, request, num_sms)
+    if group.has_moved and backend != GLOO:
+        call.check_device(operation)
     call.join(operation)
     for target in request.writes:
         target.storage.note_write(operation, target.array)
     stream.submit(operation)
     group.last_issued[group_rank] = operation
     return operation
+
+
+def stream_for(program: Program, tensor: Buffer) -> Stream:
+    """Return the current stream of a tensor's device, on which nccl works; of a host tensor's rank.
+
+    It need not be the rank's current device.
+    """
+    stream, device = current_stream(program), tensor.cuda_device
+    if device is None or device is stream.device:
+        return stream
+    return streams_of(device, program).default
 
 
 def after(stream: Stream, current: Stream) -> None:

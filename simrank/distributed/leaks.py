@@ -1,13 +1,28 @@
-"""Work that was started and never waited for, counted by source line: memory is bounded (E10)."""
+"""What was started and never finished: Works nobody waited for, messages nobody received.
+
+Works are counted by source line: memory is bounded (E10).
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from simrank.errors import RankState
 
 if TYPE_CHECKING:
+    from collections.abc import Hashable
+
     from simrank.engine import CallSite, SourceLine
+
+
+class _Message(NamedTuple):
+    """A message that nobody has received yet."""
+
+    what: str
+    site: CallSite | None
+    src: int
+    dst: int
+
 
 Key = tuple[str, "CallSite | None", int]
 
@@ -24,6 +39,7 @@ class Leaks:
         self.any_source: dict[CallSite | None, None] = {}
         self.undestroyed: dict[str, set[int]] = {}
         self._counts: dict[Key, int] = {}
+        self._messages: dict[Hashable, _Message] = {}
 
     def started(self, what: str, site: CallSite | None, rank: int) -> Key:
         """Count a Work that was handed out; the result takes it back."""
@@ -39,8 +55,21 @@ class Leaks:
         else:
             self._counts.pop(key, None)
 
+    def buffered(
+        self, message: Hashable, what: str, site: CallSite | None, ends: tuple[int, int]
+    ) -> None:
+        """Note a message whose sender has gone on before anybody received it."""
+        self._messages[message] = _Message(what, site, *ends)
+
+    def received(self, message: Hashable) -> None:
+        """Note that it has been received."""
+        self._messages.pop(message, None)
+
     def forget(self, rank: int) -> None:
-        """Forget what a rank has not waited for: it died, and had no chance to."""
+        """Forget what a rank has not waited for, sent or received: it died before it could."""
+        for key, message in list(self._messages.items()):
+            if rank in (message.src, message.dst):
+                del self._messages[key]
         self._counts = {
             (what, site, starter): count
             for (what, site, starter), count in self._counts.items()
@@ -50,6 +79,7 @@ class Leaks:
     def clear(self) -> None:
         """Forget everything: the ranks were aborted, and had no chance to wait."""
         self._counts.clear()
+        self._messages.clear()
 
     def rank_returned(self, rank: int, group: str) -> None:
         """Note that a rank has returned and has not destroyed its default group."""
@@ -68,14 +98,24 @@ class Leaks:
         return sorted({site.line() for site in self.any_source if site is not None})
 
     def report(self) -> list[RankState]:
-        """Return one line per set of ranks that left equal Works unwaited at the same line."""
-        ranks_by_work: dict[tuple[str, CallSite | None, int], list[int]] = {}
-        for (what, site, rank), count in self._counts.items():
-            ranks_by_work.setdefault((what, site, count), []).append(rank)
+        """Return one line per set of ranks that left equal things undone at the same line.
+
+        Those are Works that nobody waited for, and messages that nobody received.
+        """
+        counts = {
+            (f"{what} never waited for", site, rank): count
+            for (what, site, rank), count in self._counts.items()
+        }
+        for what, site, src, _ in self._messages.values():
+            key = (f"{what} never received", site, src)
+            counts[key] = counts.get(key, 0) + 1
+        ranks_by_text: dict[tuple[str, CallSite | None, int], list[int]] = {}
+        for (what, site, rank), count in counts.items():
+            ranks_by_text.setdefault((what, site, count), []).append(rank)
         states = []
-        for (what, site, count), ranks in ranks_by_work.items():
+        for (what, site, count), ranks in ranks_by_text.items():
             file, line = (None, None) if site is None else site.line()
             times = f" ({count} times)" if count > 1 else ""
-            text = f"{what} never waited for{times}"
+            text = f"{what}{times}"
             states.append(RankState(tuple(sorted(ranks)), text, file, line, waits=False))
         return sorted(states, key=lambda state: (state.ranks, state.file or "", state.line or 0))

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from simrank.errors import CallVariant, CollectiveMismatchError
+from simrank.errors import CallVariant, CollectiveMismatchError, DistBackendError, RankState
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from simrank.device import Operation
     from simrank.distributed.group import ProcessGroup
     from simrank.engine import CallSite
 
@@ -25,6 +26,17 @@ class MadeCall(NamedTuple):
     rank: int
     columns: Mapping[str, object]
     site: CallSite | None
+
+
+def same_device(first: Operation, second: Operation) -> DistBackendError:
+    """Build the error of two ranks whose communicator is on one device; the second calls now."""
+    device = second.stream.device
+    uses = []
+    for operation in (first, second):
+        site = operation.issued_at
+        where = (None, None) if site is None else site.line()
+        uses.append(RankState((operation.rank or 0,), operation.name, *where))
+    return DistBackendError(device.engine.now_ps, device.index, uses)
 
 
 def mismatch(

@@ -14,7 +14,7 @@ import numpy as np
 
 from simrank.device import Accesses, Operation
 from simrank.distributed.backends import NCCL
-from simrank.distributed.mismatch import MadeCall, mismatch
+from simrank.distributed.mismatch import MadeCall, mismatch, same_device
 from simrank.errors import CollectiveMismatchError, PeerDiedError
 
 if TYPE_CHECKING:
@@ -218,13 +218,22 @@ class Message:
         self._started = True
         group = self._group
         launch_ps = group.world.cluster.collectives.launch_latency_ps
-        assert send.route.src is not None, "a sender knows itself"
-        src, dst = int(group.devices[send.route.src]), int(group.devices[send.route.dst])
+        src, dst = self._device(is_sender=True), self._device(is_sender=False)
 
         def leave() -> None:
             group.world.network.transfer(src, dst, send.tensor.nbytes, self._sent)
 
         group.engine.call_at(group.engine.now_ps + launch_ps, leave)
+
+    def _device(self, *, is_sender: bool) -> int:
+        """Return the device of an end, or of a receiver that is not known yet."""
+        end = self.ends.get(is_sender)
+        if end is not None and end.tensor.cuda_device is not None:
+            return end.tensor.cuda_device.index
+        route = self.ends[True].route
+        member = route.src if is_sender else route.dst
+        assert member is not None, "a sender knows itself"
+        return int(self._group.devices[member])
 
     def _sent(self) -> None:
         send = self.ends[True]
@@ -234,6 +243,10 @@ class Message:
         if send.tensor.storage.has_values:
             self._arrived = send.tensor.array.reshape(-1).copy()
         self._in_buffer = True
+        if False not in self.ends:
+            leaks = self._group.world.comm_library.leaks
+            route, ranks = send.route, self._group.ranks
+            leaks.buffered(self, operation.name, operation.issued_at, _ends(route, ranks))
         with self._group.engine.one_wakeup():
             operation.end_done(send)
             self._deliver()
@@ -246,6 +259,7 @@ class Message:
         if operation is None or operation.stream.head is not operation:
             return
         receive.arrived = self._arrived
+        self._group.world.comm_library.leaks.received(self)
         self.ends = {}  # They refer back: let reference counts free them.
         operation.end_done(receive)
 
@@ -262,7 +276,8 @@ class Mailboxes:
         self.group = group
         self.posts_early = backend == NCCL
         costs = group.world.cluster.collectives
-        self._eager_bytes = costs.buffer_bytes * costs.num_channels if self.posts_early else -1
+        is_eager = self.posts_early and group.world.comm_library.buffers_sends
+        self._eager_bytes = costs.buffer_bytes * costs.num_channels if is_eager else -1
         self._waiting: dict[tuple[Route, bool], deque[End]] = {}
         self._any: dict[tuple[int, int], deque[End]] = {}
         self._num: dict[tuple[Route, bool], int] = {}
@@ -302,6 +317,7 @@ class Mailboxes:
 
         Raises:
             CollectiveMismatchError: The two differ in dtype or element count.
+            DistBackendError: Both lie on the same device, which NCCL refuses.
         """
         other = self._find(end)
         if other is None:
@@ -343,6 +359,10 @@ class Mailboxes:
 
     def _check(self, end: End, other: End, number: int) -> None:
         ours, theirs = end.tensor, other.tensor
+        own, peer = end.live(), other.live()
+        is_same = own.stream.device is peer.stream.device and own.rank != peer.rank
+        if self.posts_early and is_same:
+            raise same_device(peer, own)
         if ours.dtype is theirs.dtype and ours.numel() == theirs.numel():
             return
         raise mismatch(self.group, number, [_made(other), _made(end)], ())
@@ -356,6 +376,12 @@ class Mailboxes:
         """Return the calls under way."""
         operations = [o for o in self.group.engine.pending if isinstance(o, PeerOperation)]
         return [operation for operation in operations if operation.boxes is self]
+
+
+def _ends(route: Route, ranks: Sequence[int]) -> tuple[int, int]:
+    """Return the global ranks of a message's sender and receiver."""
+    assert route.src is not None, "a sender knows itself"
+    return int(ranks[route.src]), int(ranks[route.dst])
 
 
 def _made(end: End) -> MadeCall:

@@ -22,6 +22,7 @@ from simrank.distributed.issue import (
     is_dense,
     issue,
     make_work,
+    stream_for,
 )
 from simrank.distributed.membership import Group, group_or_default, member_group, peer_in_group
 from simrank.distributed.p2p import End, PeerOperation, Route, boxes_of
@@ -302,13 +303,15 @@ def _submit(caller: Caller, ends: Sequence[End]) -> PeerOperation:
     """Give a call to its stream."""
     program, group, backend = caller
     assert program.rank is not None
-    current = current_stream(program)
     tensors = [end.tensor for end in ends]
+    current = stream_for(program, tensors[0])
     if backend == GLOO:
         stream = new_stream(current.device, f"{group.name} (gloo p2p)")
         after_writes(stream, current, tensors)
     else:
-        stream = group.stream(current.device, _stream_name(group, ends))
+        own = group.group_rank(program.rank)
+        group.use_device(own, current.device)
+        stream = group.stream(own, current.device, _stream_name(group, ends))
         after(stream, current)
         stream.make_room()
     boxes = boxes_of(group, backend)

@@ -54,6 +54,7 @@ class CollectiveLibrary:
         algorithms: Per collective the forced algorithm and its options; absent: "auto".
         num_sms: SMs that a collective occupies on each rank.
         leaks: Work that nobody has waited for.
+        buffers_sends: Whether an nccl send up to the protocol's buffer ends without its receiver.
         on_call: Called by each rank that calls a collective, before it is matched; or None.
     """
 
@@ -69,6 +70,7 @@ class CollectiveLibrary:
         self.algorithms = algorithms
         self.num_sms = num_sms
         self.leaks = Leaks()
+        self.buffers_sends = True
         self._players: OrderedDict[Schedule, DataPlayer] = OrderedDict()
         self.on_call: Callable[[], None] | None = None
 

@@ -12,6 +12,7 @@ SimrankError(Exception)
     DeadlockError           nothing can ever complete what the ranks wait for (proved)
     LivelockError           ranks poll for ever and nothing changes (suspected)
     CollectiveMismatchError ranks of a group made different calls
+    DistBackendError        NCCL would refuse to make the communicator
     RaceError               two accesses to the same bytes that nothing orders
     TimeLimitError          too much wall-clock time (in engine/watchdog.py, by simrank.engine)
     WaitTimeoutError        an explicit time limit passed (also a TimeoutError)
@@ -52,6 +53,7 @@ from simrank.errors.runs import (
     CallVariant,
     CollectiveMismatchError,
     DeadlockError,
+    DistBackendError,
     LivelockError,
     PeerDiedError,
     RaceAccess,
@@ -66,6 +68,7 @@ __all__ = [
     "ConfigError",
     "ConfigProblem",
     "DeadlockError",
+    "DistBackendError",
     "HubError",
     "LivelockError",
     "NoRankError",

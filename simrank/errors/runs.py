@@ -235,6 +235,34 @@ class RaceError(SimulationError):
         return {**super().to_json(), **facts}
 
 
+class DistBackendError(SimulationError, RuntimeError):
+    """NCCL refuses to make a communicator: two of its ranks use the same device.
+
+    Attributes:
+        time_ps: Simulated time in picoseconds.
+        device: The device's index.
+        uses: The calls of the two ranks, with their lines.
+    """
+
+    def __init__(self, time_ps: int, device: int, uses: Sequence[RankState]) -> None:
+        self.time_ps = time_ps
+        self.device = device
+        self.uses = tuple(uses)
+        first, second = (state.ranks[0] for state in self.uses)
+        lines = [
+            f"NCCL error (proved) at t={us_text(time_ps)}: invalid usage: Duplicate GPU detected : "
+            f"rank {second} and rank {first} both on CUDA device {device}",
+            *states_text(self.uses),
+            "  to fix: call torch.cuda.set_device(local_rank) before the first tensor is made",
+        ]
+        super().__init__("\n".join(lines))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return every fact as plain data."""
+        uses = [asdict(state) for state in self.uses]
+        return {**super().to_json(), "device": self.device, "uses": uses}
+
+
 class PeerDiedError(SimulationError, RuntimeError):
     """What a rank waits for can never complete: another rank, which has a part in it, has died.
 

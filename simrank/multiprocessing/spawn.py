@@ -33,6 +33,7 @@ class ContextOfSpawns(ContextOfProgram, KeepsUnjoined, Protocol):
         network: The cluster's links in this run.
         comm_library: Its collective library.
         strict: Whether what real processes could not be sent is an error.
+        default_device: The current device of every rank at first; None: each has its own.
         on_failure: "abort" or "continue".
         carrier: What holds the stack of a rank: "greenlet" or "thread".
     """
@@ -40,6 +41,7 @@ class ContextOfSpawns(ContextOfProgram, KeepsUnjoined, Protocol):
     network: Network
     comm_library: CollectiveLibrary
     strict: bool
+    default_device: int | None
     on_failure: str
     carrier: str
 
@@ -177,9 +179,10 @@ def _start(parent: Program, name: str, call: Call, nprocs: int, *, daemon: bool)
     world = World(context.network, np.arange(nprocs), context.comm_library)
     tasks, programs = [], []
     for rank in range(nprocs):
+        device = rank if context.default_device is None else context.default_device
         task = Task(engine, f"rank {rank}", rank)
         program = Program(
-            context, engine, rank=rank, world_size=nprocs, device_index=rank, parent=parent
+            context, engine, rank=rank, world_size=nprocs, device_index=device, parent=parent
         )
         program.task = task
         program.local["world"] = world

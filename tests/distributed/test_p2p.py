@@ -2,6 +2,7 @@
 
 import pytest
 
+import simrank
 import simrank.distributed as dist
 from simrank.errors import CollectiveMismatchError, DeadlockError, SpawnException
 
@@ -137,3 +138,86 @@ def test_two_messages_share_a_link(run):
     run(program, 3, 1, data=False)
     run(program, 3, 2, data=False)
     assert took_ps[2] == pytest.approx(2 * took_ps[1], rel=0.05)
+
+
+def sends_twice(rank, ctx, is_async):
+    """Send two messages, of which the other rank receives one."""
+    dist.init_process_group()
+    ctx.cuda.set_device(rank)
+    x = ctx.ones(4)
+    if rank == 1:
+        dist.recv(x, 0)
+        return
+    for _ in range(2):
+        if is_async:
+            dist.isend(x, 1).wait()
+        else:
+            dist.send(x, 1)
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_message_that_nobody_received_is_a_finding_and_an_error_under_strict(run, is_async):
+    """With sender, receiver and line: NCCL has buffered it, and another size would have hung."""
+    (finding,) = run(sends_twice, 2, is_async).findings
+    assert finding.startswith("  rank 0: send to rank 1 on group 'default_pg' never received at")
+    with pytest.raises(DeadlockError, match="rank 0: returned, but send to rank 1 on group"):
+        run(sends_twice, 2, is_async, strict=True)
+
+
+def test_messages_that_are_received_in_the_end_are_no_finding(run):
+    """However late, and whatever else failed on the way."""
+
+    def program(rank, ctx):
+        dist.init_process_group()
+        x = ctx.ones(4)
+        for _ in range(3):
+            if rank == 0:
+                dist.send(x, 1)
+        dist.barrier()
+        for _ in range(3):
+            if rank == 1:
+                dist.recv(x, 0)
+
+    assert run(program, 2).findings == []
+
+
+def test_a_message_to_a_rank_that_died_is_no_finding(run):
+    """The report is about the rank that died."""
+
+    def program(rank, ctx):
+        dist.init_process_group()
+        if rank == 0:
+            dist.send(ctx.ones(4), 1)
+            ctx.synchronize()
+        else:
+            ctx.wait(ctx.timer(10**9))
+            raise KeyError("dies")
+
+    with simrank.Context(on_failure="continue") as ctx:
+        with pytest.raises(SpawnException, match="dies"):
+            ctx.multiprocessing.spawn(program, (ctx,), nprocs=2)
+        assert ctx.findings == []
+
+
+def exchanges(rank, ctx, batched):
+    """Send to the other rank and receive from it, in this order or as one call."""
+    dist.init_process_group()
+    ctx.cuda.set_device(rank)
+    x, y = ctx.ones(4), ctx.zeros(4)
+    if batched:
+        ends = [dist.P2POp(dist.isend, x, 1 - rank), dist.P2POp(dist.irecv, y, 1 - rank)]
+        for work in dist.batch_isend_irecv(ends):
+            work.wait()
+    else:
+        dist.send(x, 1 - rank)
+        dist.recv(y, 1 - rank)
+    assert y.tolist() == [1.0] * 4
+
+
+def test_an_exchange_that_needs_sends_to_be_buffered_is_a_deadlock_under_strict(run):
+    """Its two sends each wait for a receive that comes after the other; a batch is the cure."""
+    run(exchanges, 2, False)
+    run(exchanges, 2, True, strict=True)
+    with pytest.raises(DeadlockError) as caught:
+        run(exchanges, 2, False, strict=True)
+    assert {state.ranks for state in caught.value.waits} == {(0,), (1,)}

@@ -14,6 +14,7 @@ from simrank.errors import (
     ConfigError,
     ConfigProblem,
     DeadlockError,
+    DistBackendError,
     HubError,
     LivelockError,
     OutOfMemoryError,
@@ -39,6 +40,7 @@ ERRORS = [
     OutOfMemoryError(3, (100, 10, 50), [(40, "train.py:3")]),
     DeadlockError(5, STATES, to_fix="wait", seed=4),
     LivelockError(5, STATES),
+    DistBackendError(5, 0, (RankState((0,), "all_reduce #1"), RankState((1,), "all_reduce #1"))),
     TimeLimitError(5, 2.0, STATES, seed=1),
     WaitTimeoutError(5, 1, "a message", 7),
     CollectiveMismatchError(

@@ -69,6 +69,7 @@ def pass_on(x, rank_and_size, ctx):
 
 def program(rank, ctx, steps, late, outputs):
     dist.init_process_group()
+    ctx.cuda.set_device(rank)
     size = dist.get_world_size()
     x = ctx.arange(8 * size, dtype="float32") + rank
     for step, delay_us in steps:
