@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from weakref import WeakKeyDictionary
 
 import numpy as np
+from numpy.lib.array_utils import byte_bounds
 
 from simrank.device.clocks import Clock, join
 from simrank.engine import user_site
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 _KEY = "race clock"
+_MAX_WORK = 100_000  # assumed: numpy solves what programs slice in some hundred steps
 _MAX_ACCESSES = 64  # assumed: a storage with more unordered readers than this forgets the oldest
 
 
@@ -87,6 +89,7 @@ class _Access(NamedTuple):
     high: int
     is_write: bool
     accessor: _Accessor
+    view: Array
     waits: bool = False
     signals: Clock | None = None  # A write of integers: what whoever sees it is ordered behind.
 
@@ -118,6 +121,30 @@ class Agent:
         """Count a step, and return its number."""
         self.clock[self.number] = self.clock.get(self.number, 0) + 1
         return self.clock[self.number]
+
+
+def share_bytes(view: Array, other: Array) -> bool:
+    """Return whether two views have a byte in common, strides included."""
+    try:
+        return np.shares_memory(view, other, max_work=_MAX_WORK)  # type: ignore[arg-type]  # Any int.
+    except np.exceptions.TooHardError:
+        return _share_marks(view, other)
+
+
+def _share_marks(view: Array, other: Array) -> bool:
+    """Mark the bytes of one view, and look at those of the other: exact, whatever the strides."""
+    low = min(byte_bounds(view)[0], byte_bounds(other)[0])
+    marks = np.zeros(max(byte_bounds(view)[1], byte_bounds(other)[1]) - low, dtype=bool)
+    marks_of = [_same_place(marks, low, each) for each in (view, other)]
+    marks_of[0][...] = True
+    return bool(marks_of[1].any())
+
+
+def _same_place(marks: Array, low: int, view: Array) -> Array:
+    """Return the marks of a view's bytes, shaped as it is, with an axis of bytes."""
+    offset = view.__array_interface__["data"][0] - low
+    shape, strides = (*view.shape, view.itemsize), (*view.strides, 1)
+    return np.ndarray(shape, bool, marks, offset, strides)
 
 
 class RaceChecker:
@@ -228,18 +255,20 @@ class RaceChecker:
         signals = dict(agent.clock) if is_write and view.dtype.kind in "iu" else None
         waits = looked_at is not None
         access = _Access(
-            program, agent.number, number, low, high, is_write, accessor, waits, signals
+            program, agent.number, number, low, high, is_write, accessor, view, waits, signals
         )
+        is_dense = view.flags.c_contiguous
         history = self._history.setdefault(storage, [])
         kept = []
         for other in history:
             ordered = agent.clock.get(other.agent, 0) >= other.step or other.program != program
             overlaps = other.low < high and low < other.high
-            if overlaps and not ordered and (is_write or other.is_write):
+            is_conflict = overlaps and not ordered and (is_write or other.is_write)
+            if is_conflict and share_bytes(view, other.view):
                 signalled = other.waits and is_write
                 if not signalled and not self._is_signalled(other, looked_at or ()):
                     self._report(storage, other, access)
-            covered = low <= other.low and other.high <= high
+            covered = is_dense and low <= other.low and other.high <= high
             # What is ordered before a write that covers it can race with nothing new.
             if not (ordered and covered and (is_write or not other.is_write)):
                 kept.append(other)

@@ -82,6 +82,8 @@ class CollectiveOperation(Operation):
         super().fail(error)
         if isinstance(error, PeerDiedError):
             self.call.lose(self.group_rank, error.peer, error.peer_error)
+        else:
+            self.call.group.lose(self.rank, error)
 
     def drop(self) -> None:
         """Give the SMs back: the rank was aborted."""

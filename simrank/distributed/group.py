@@ -59,7 +59,8 @@ class ProcessGroup:
         backend: The backend's name, as given.
         backends: The backend of each kind of device.
         barriers: Monitored barriers under way, by number.
-        dead: What each member raised that died while the others run on, by global rank.
+        dead: What each member raised that died while the others run on, or that gave up a call
+            whose time limit passed, by global rank.
     """
 
     def __init__(
@@ -157,10 +158,14 @@ class ProcessGroup:
             if not peers or self.group_rank(rank) in peers:
                 raise PeerDiedError(self.engine.now_ps, what, rank, error)
 
-    def lose(self, rank: int, error: BaseException) -> None:
-        """Let the calls fail that depend on a member that has died."""
+    def lose(self, rank: int | None, error: BaseException) -> None:
+        """Let the calls fail that depend on a member that has died, or that has given up a call.
+
+        Source: gloo closes the connections to all members when a time limit passes (its
+        transport/tcp/unbound_buffer.cc); torch aborts the NCCL communicator then.
+        """
         group_rank = self.group_rank(rank)
-        if group_rank < 0:
+        if group_rank < 0 or rank is None or rank in self.dead:
             return
         self.dead[rank] = error
         for call in list(self.calls.values()):

@@ -292,6 +292,8 @@ def _submit(caller: Caller, request: Request, *, async_op: bool) -> CollectiveOp
             stream = group.stream(group_rank, current.device, f"{group.name} (async)")
             after(stream, current)
         stream.make_room()  # Before the others see this call: the wait may be long.
+    if request.signature.root is not None:
+        request.only_reads = _only_reads(request.signature, group_rank, backend)
     call = enter(group, group_rank, request.signature)
     if request.splits is not None:
         call.join_splits(group_rank, *request.splits, user_site())
@@ -308,6 +310,17 @@ def _submit(caller: Caller, request: Request, *, async_op: bool) -> CollectiveOp
     stream.submit(operation)
     group.last_issued[group_rank] = operation
     return operation
+
+
+def _only_reads(signature: Signature, group_rank: int, backend: str) -> bool:
+    """Return whether a member's tensor is only read: its values stay.
+
+    Source: NCCL's API: ncclReduce uses recvbuff on the root only, and an in-place ncclBroadcast
+    leaves the root's. Gloo's reduce may write to every member's.
+    """
+    if signature.op == "broadcast":
+        return signature.root == group_rank
+    return signature.op == "reduce" and backend != GLOO and signature.root != group_rank
 
 
 def stream_for(program: Program, tensor: Buffer) -> Stream:

@@ -122,7 +122,7 @@ def _finish_own(group: ProcessGroup, rank: int) -> None:
     group_rank = group.group_rank(rank)
     for call in list(group.calls.values()):
         operation = call.operation_of(group_rank)
-        if operation is not None:
+        if operation is not None and operation.error is None:
             group.engine.wait(operation)
     for boxes in group.mailboxes.values():
         for message in boxes.pending():

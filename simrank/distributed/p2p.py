@@ -146,10 +146,14 @@ class PeerOperation(Operation):
                 end.message.ready(end)
 
     def fail(self, error: BaseException) -> None:
-        """Fail, and leave the report of what is pending."""
+        """Fail, and leave the mailboxes and the report of what is pending."""
+        for end in self.ends:
+            self.boxes.withdraw(end)
         self.ends = ()
         self.stream.device.engine.pending.pop(self, None)
         super().fail(error)
+        if not isinstance(error, PeerDiedError):
+            self.group.lose(self.rank, error)
 
     def end_done(self, end: End) -> None:
         """Note that one end is over; the last one ends the call."""
@@ -290,7 +294,7 @@ class Mailboxes:
         """
         for end in operation.ends if self.group.dead else ():
             if (peer := end.peer) is not None:
-                self.group.check_alive(operation.name, peer)
+                self.group.check_alive(operation.name, peer, self.group.group_rank(operation.rank))
         if self.posts_early:
             for end in operation.ends:
                 self.post(end)
@@ -338,6 +342,15 @@ class Mailboxes:
         assert message is not None, "it waits"
         message.ends[end.is_send] = end
         end.message = message
+
+    def withdraw(self, end: End) -> None:
+        """Take out an end that has not been matched: its call has failed."""
+        route = end.route
+        waiting = self._waiting.get((route, end.is_send))
+        anybody = self._any.get((route.dst, route.tag))
+        for queue in (waiting, anybody):
+            if queue and end in queue:
+                queue.remove(end)
 
     def _find(self, end: End) -> End | None:
         """Return the end that matches, taken out of its queue."""

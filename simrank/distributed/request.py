@@ -49,6 +49,7 @@ class Request:
         sources: Tensors that are packed into `source` when it is read; empty: it is the user's own.
         targets: Tensors that `target` is unpacked into at the end.
         factor: What the inputs are multiplied by before a sum, or None.
+        only_reads: The result is another rank's: the root of a broadcast, the others of a reduce.
         is_staged: Pickled objects: they travel through host memory under any backend.
     """
 
@@ -60,6 +61,7 @@ class Request:
     targets: Sequence[Buffer] = ()
     factor: float | Tensor | None = None
     is_staged: bool = False
+    only_reads: bool = False
 
     @property
     def results(self) -> Sequence[Buffer]:
@@ -74,7 +76,9 @@ class Request:
     @property
     def writes(self) -> Sequence[Buffer]:
         """Return the user's tensors that are written."""
-        return () if self.signature.op == "barrier" else self.targets or (self.target,)
+        if self.only_reads or self.signature.op == "barrier":
+            return ()
+        return self.targets or (self.target,)
 
     @property
     def waits_for_flags(self) -> bool:

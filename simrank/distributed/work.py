@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from simrank.device import current_stream
 from simrank.engine import limits
+from simrank.errors import WaitTimeoutError
 from simrank.units import PS_PER_US
 
 if TYPE_CHECKING:
@@ -15,6 +16,23 @@ if TYPE_CHECKING:
     from simrank.device import Buffer, Operation
     from simrank.distributed.future import Future
     from simrank.engine import Handle
+
+
+def wait_or_withdraw(operation: Operation, timeout: timedelta) -> None:
+    """Block the host until an operation has ended, but not for longer than `timeout`.
+
+    Raises:
+        WaitTimeoutError: The time limit passed. The call is withdrawn: it fails, with what was
+            issued to its stream after it, and the group is of no use any more: other members that
+            wait for this one get PeerDiedError, as do later calls.
+    """
+    engine = operation.stream.device.engine
+    try:
+        engine.wait(operation, timeout_ps=round(timeout.total_seconds() * 1e6) * PS_PER_US)
+    except WaitTimeoutError as error:
+        operation.stream.fail(operation, error)
+        raise
+    operation.host_ordered()
 
 
 class Work:
@@ -51,8 +69,7 @@ class Work:
         operation = self._operation
         engine = operation.stream.device.engine
         if timeout is not None:
-            engine.wait(operation, timeout_ps=round(timeout.total_seconds() * 1e6) * PS_PER_US)
-            operation.host_ordered()
+            wait_or_withdraw(operation, timeout)
         elif self._blocks_host:
             engine.wait(operation)
             operation.host_ordered()

@@ -15,7 +15,7 @@ SimrankError(Exception)
     DistBackendError        NCCL would refuse to make the communicator
     RaceError               two accesses to the same bytes that nothing orders
     TimeLimitError          too much wall-clock time (in engine/watchdog.py, by simrank.engine)
-    WaitTimeoutError        an explicit time limit passed (also a TimeoutError)
+    WaitTimeoutError        an explicit time limit passed (also a TimeoutError and a RuntimeError)
     PeerDiedError           a rank died that has a part in what is waited for
     ProcessException        torch's base of what `spawn` raises
       ProcessRaisedException

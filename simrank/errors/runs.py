@@ -90,8 +90,8 @@ class LivelockError(SimulationError):
         return {**super().to_json(), "proved": False, "seed": self.seed, "waits": waits}
 
 
-class WaitTimeoutError(SimulationError, TimeoutError):
-    """An explicit time limit of a wait passed.
+class WaitTimeoutError(SimulationError, TimeoutError, RuntimeError):
+    """An explicit time limit of a wait passed; also a RuntimeError, which torch's waits raise.
 
     Attributes:
         time_ps: Simulated time in picoseconds.
@@ -264,14 +264,15 @@ class DistBackendError(SimulationError, RuntimeError):
 
 
 class PeerDiedError(SimulationError, RuntimeError):
-    """What a rank waits for can never complete: another rank, which has a part in it, has died.
+    """What a rank waits for can never complete: a rank that has a part in it has died or given up.
 
-    Only with `Context(on_failure="continue")`; else the first failure ends all ranks.
+    A rank dies alone with `Context(on_failure="continue")`; else the first failure ends all ranks.
+    It gives up where the time limit of a call passes: that closes its connections to the group.
 
     Attributes:
         time_ps: Simulated time in picoseconds.
         what: What cannot complete, for example `all_reduce #7 on group 'tp0'`.
-        peer: The rank that died.
+        peer: The rank that died or gave up.
         peer_error: What it raised.
     """
 
@@ -282,8 +283,9 @@ class PeerDiedError(SimulationError, RuntimeError):
         self.peer_error = peer_error
         cause = type(peer_error).__name__
         text = str(peer_error).partition("\n")[0]
+        end = "gave up a call" if isinstance(peer_error, WaitTimeoutError) else "died"
         super().__init__(
-            f"{what} cannot complete: rank {peer} died before t={us_text(time_ps)} "
+            f"{what} cannot complete: rank {peer} {end} before t={us_text(time_ps)} "
             f"({cause}{': ' if text else ''}{text})"
         )
 

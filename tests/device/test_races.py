@@ -1,9 +1,15 @@
 """Races that the simulation's barriers hide: found on wrong programs, silent on right ones (D5)."""
 
+import linecache
+
+import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import simrank
 import simrank.distributed as dist
+from simrank.device import races
 from simrank.errors import RaceError, SpawnException
 
 
@@ -268,8 +274,8 @@ def test_looking_for_races_changes_no_time():
         x.tolist()
 
     times = []
-    for races in ("off", "report"):
-        with simrank.Context("hgx_h100", races=races) as ctx:
+    for mode in ("off", "report"):
+        with simrank.Context("hgx_h100", races=mode) as ctx:
             ctx.multiprocessing.spawn(program, (ctx,), nprocs=3)
         times.append(ctx.now_ps)
     assert times[0] == times[1]
@@ -279,3 +285,114 @@ def test_an_unknown_mode_is_an_error_with_the_choices():
     """off, report, error."""
     with pytest.raises(ValueError, match="choices: off, report, error"):
         simrank.Context("hgx_h100", races="on")
+
+
+def test_the_root_of_a_broadcast_may_read_what_it_sends():
+    """It is only read there; whoever else reads, or writes it, races."""
+
+    def program(rank, ctx, reader, action):
+        dist.init_process_group()
+        x = ctx.ones(4)
+        work = dist.broadcast(x, 0, async_op=True)
+        if rank == reader:
+            action(x)
+        work.wait()
+
+    def spawn(*args):
+        with simrank.Context("hgx_h100", races="report") as ctx:
+            ctx.multiprocessing.spawn(program, (ctx, *args), nprocs=2)
+        return len(ctx.races)
+
+    assert spawn(0, lambda x: x * 2) == 0
+    assert spawn(0, lambda x: x.tolist()) == 0
+    assert spawn(0, lambda x: x.add_(1)) == 1
+    assert spawn(1, lambda x: x * 2) == 1
+    assert spawn(1, lambda x: x.tolist()) == 1
+
+
+@pytest.mark.parametrize(("backend", "num_races"), [("nccl", 0), ("gloo", 1)])
+def test_the_others_of_an_nccl_reduce_may_read_what_they_give(backend, num_races):
+    """Gloo may use their tensor as a scratch pad."""
+
+    def program(rank, ctx):
+        dist.init_process_group(backend)
+        x = ctx.ones(4, device="cuda")
+        work = dist.reduce(x, 0, async_op=True)
+        if rank == 1:
+            x * 2
+        work.wait()
+
+    with simrank.Context("hgx_h100", races="report") as ctx:
+        ctx.multiprocessing.spawn(program, (ctx,), nprocs=2)
+    assert len(ctx.races) == num_races
+
+
+VIEWS = {  # Parts of an 8 x 8 matrix, and whether they have an element in common.
+    "columns": (lambda x: x[:, :4], lambda x: x[:, 4:], False),
+    "columns that overlap": (lambda x: x[:, :5], lambda x: x[:, 4:], True),
+    "even and odd": (lambda x: x.view(64)[::2], lambda x: x.view(64)[1::2], False),
+    "every third and every second": (lambda x: x.view(64)[::3], lambda x: x.view(64)[1::2], True),
+    "a column and a row": (lambda x: x[:, 0], lambda x: x[0], True),
+    "a column and a part of a row": (lambda x: x[:, 0], lambda x: x[3, 1:], False),
+    "transposed": (lambda x: x.T[:3], lambda x: x[:, 3:], False),
+    "blocks": (lambda x: x[:4, :4], lambda x: x[2:6, 4:], False),
+}
+
+
+@pytest.mark.parametrize(("one", "other", "overlaps"), VIEWS.values(), ids=VIEWS)
+def test_what_is_really_touched_is_compared_strides_included(one, other, overlaps):
+    """Not the hulls of bytes: halves of a matrix on two streams are no race."""
+
+    def program(rank, ctx):
+        x = ctx.zeros(8, 8)
+        side = ctx.cuda.Stream()
+        side.wait_stream(ctx.cuda.current_stream())
+        with ctx.cuda.stream(side):
+            one(x).add_(1)
+        other(x).add_(2)
+
+    with simrank.Context("hgx_h100", races="report") as ctx:
+        ctx.multiprocessing.spawn(program, (ctx,), nprocs=1)
+    assert len(ctx.races) == overlaps
+
+
+def test_a_strided_write_does_not_hide_an_earlier_one_between_its_elements():
+    """It covers the hull, and not what lies in it."""
+
+    def program(rank, ctx):
+        x = ctx.zeros(64)
+        first, second = ctx.cuda.Stream(), ctx.cuda.Stream()
+        first.wait_stream(ctx.cuda.current_stream())
+        with ctx.cuda.stream(first):
+            x[1::2].add_(1)
+            x[::2].add_(1)  # ordered behind it, and elsewhere
+        with ctx.cuda.stream(second):
+            x[1::2].add_(1)
+
+    with simrank.Context("hgx_h100", races="report") as ctx:
+        ctx.multiprocessing.spawn(program, (ctx,), nprocs=1)
+    lines = [linecache.getline(race.first.file, race.first.line) for race in ctx.races]
+    assert any("[1::2]" in line for line in lines)
+
+
+@given(st.data())
+@settings(max_examples=300)
+def test_two_views_share_bytes_if_marking_them_says_so(data):
+    """Whether numpy solves it, or gives up."""
+    size = data.draw(st.integers(1, 40))
+    values = np.zeros(size, dtype=data.draw(st.sampled_from(["u1", "f4"])))
+    views = []
+    for _ in range(2):
+        start, stop = sorted(data.draw(st.tuples(st.integers(0, size), st.integers(0, size))))
+        view = values[start : stop : data.draw(st.integers(1, 5))]
+        views.append(view[::-1] if data.draw(st.booleans()) else view)
+    expected = False
+    if views[0].size and views[1].size:
+        sets = []
+        for view in views:
+            first = (view.__array_interface__["data"][0] - values.ctypes.data) // values.itemsize
+            step = view.strides[0] // values.itemsize
+            sets.append({first + step * index for index in range(view.size)})
+        expected = bool(sets[0] & sets[1])
+        assert races._share_marks(*views) == expected
+    assert races.share_bytes(*views) == expected
