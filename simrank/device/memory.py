@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import mmap
 from bisect import bisect_right, insort
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -145,7 +146,8 @@ class DeviceMemory:
     Attributes:
         total_bytes: Its size.
         used_bytes: Allocated now.
-        peak_bytes: The most that was ever allocated.
+        peak_bytes: The most that was ever allocated; with tensors that only garbage refers to, in
+            cycles that Python has not collected yet, as torch's.
     """
 
     def __init__(self, device_index: int, total_bytes: int, space: AddressSpace) -> None:
@@ -165,11 +167,11 @@ class DeviceMemory:
             OutOfMemoryError: It does not fit; names the largest allocations and their lines.
         """
         block_bytes = max(-(-size_bytes // GRANULE_BYTES) * GRANULE_BYTES, GRANULE_BYTES)
-        if self.used_bytes + block_bytes > self.total_bytes:
-            raise self._out_of_memory(size_bytes)
-        fits = (i for i, (start, end) in enumerate(self._gaps) if end - start >= block_bytes)
-        index = next(fits, None)
-        if index is None:  # Gaps between blocks leave no room for this one in the device's span.
+        index = self._fitting_gap(block_bytes)
+        if index is None:  # What is garbage to Python is free: its pace decides nothing.
+            gc.collect()
+            index = self._fitting_gap(block_bytes)
+        if index is None:
             raise self._out_of_memory(size_bytes)
         start, end = self._gaps[index]
         if end - start == block_bytes:
@@ -182,6 +184,13 @@ class DeviceMemory:
         rank = None if program is None else program.rank
         self._live[start] = _Block(block_bytes, user_site(), rank)
         return start
+
+    def _fitting_gap(self, block_bytes: int) -> int | None:
+        """Return the index of the first gap that a block fits in; None if there is no room."""
+        if self.used_bytes + block_bytes > self.total_bytes:
+            return None
+        fits = (i for i, (start, end) in enumerate(self._gaps) if end - start >= block_bytes)
+        return next(fits, None)  # Gaps between blocks may leave no room in the device's span.
 
     def free(self, address: int) -> None:
         """Give a block back; it joins the gaps beside it."""

@@ -1,5 +1,7 @@
 """One address space, allocation, fresh garbage, shape-only storages."""
 
+import gc
+
 import numpy as np
 import pytest
 
@@ -137,3 +139,30 @@ def test_a_small_result_of_values_that_do_not_exist_cannot_be_read():
         total = ctx.ones(100_000).sum()
         with pytest.raises(UninitializedValueError):
             total.item()
+
+
+@pytest.mark.parametrize("collects", [True, False])
+def test_tensors_that_only_garbage_refers_to_are_no_reason_to_be_out_of_memory(shapes, collects):
+    """Also where Python's collector is held back, or off: it is asked before the error."""
+    quarter = shapes.devices[0].memory.total_bytes // 4
+
+    class Module:
+        """Refers to itself, as modules with hooks do."""
+
+        def __init__(self):
+            self.weight = shapes.empty(quarter, dtype="uint8")
+            self.own = self
+
+    gc.collect()
+    if not collects:
+        gc.disable()
+    try:
+        for _ in range(10):
+            Module()
+        kept = [Module() for _ in range(4)]
+        with pytest.raises(OutOfMemoryError):
+            Module()
+        del kept[1:]
+        Module()
+    finally:
+        gc.enable()
