@@ -12,6 +12,7 @@ from simrank.distributed.flight import Flight, landings
 from simrank.distributed.mismatch import MadeCall, mismatch, same_device
 from simrank.distributed.request import UNEVEN, Signature
 from simrank.engine import user_site
+from simrank.engine.report import NEVER_MADE
 from simrank.errors import PeerDiedError
 
 if TYPE_CHECKING:
@@ -260,7 +261,7 @@ class Call:
         for rank, operation in zip(self.group.ranks, self._operations, strict=True):
             if operation is None:
                 made = self.group.made_by(rank)
-                yield rank, self.name if made else f"{self.name}; it never called new_group for it"
+                yield rank, self.name if made else f"{self.name}; {NEVER_MADE}"
 
     # ---- the device's side: arrival, evaluation, completion ----
 

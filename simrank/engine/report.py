@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+import re
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from simrank.errors import DeadlockError, LivelockError, RankState, states_text
+from simrank.errors import MAX_REPORT_LINES, DeadlockError, LivelockError, RankState, states_text
+from simrank.errors.travel import text_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from simrank.engine.callsite import CallSite
     from simrank.engine.loop import Engine
     from simrank.engine.task import Task
 
+NEVER_MADE = "it never called new_group for it"  # The end of what a rank has not called.
 _LOST_CALL = "make every rank of a group issue the same collectives in order"
+_OTHER_ORDER = "issue the collectives of all groups in the same order on every rank"
+_BREAK_CYCLE = "let one of them make the other call first, or make both in one batch_isend_irecv"
+_MAX_IN_CYCLE = 8
+_MAX_STATES = MAX_REPORT_LINES - 2  # Beyond, ranks that differ only in their peer share a line.
+_PEER = re.compile(r"\brank (\d+)")
 _LOST_PEER = "give every send a recv on its peer, and every recv a send"
 
 
@@ -73,23 +81,72 @@ def waiting_report(engine: Engine) -> str:
 def _hint(engine: Engine) -> str | None:
     if engine.notes:  # Not the program's fault.
         return None
-    if _is_kernels_fault(engine):
-        return None
     kinds = {operation.is_collective for operation in engine.pending}
     if kinds == {True}:
-        return _LOST_CALL
-    return _LOST_PEER if kinds == {False} else None
+        return _calls_hint(engine)
+    if kinds == {False}:
+        return _peers_hint(engine)
+    return None
 
 
-def _is_kernels_fault(engine: Engine) -> bool:
-    """Return whether kernels wait for memory while no operation waits for a call."""
-    waits = any(getattr(task.waiting, "is_memory", False) for task in engine.tasks)
-    return waits and not any(list(operation.absent_ranks()) for operation in engine.pending)
+def _calls_hint(engine: Engine) -> str | None:
+    """Return what is wrong with collectives: one is missing, or groups are used in another order.
+
+    A rank that waits for something else (a flag in memory, a queue) is not the one to change.
+    """
+    alive = {task.rank for task in engine.tasks}
+    calling: set[int | None] = set()
+    absent: set[int | None] = set()
+    for operation in engine.pending:
+        calling.update(rank for rank, _, _ in operation.pending_ranks())
+        absent.update(rank for rank, _ in operation.absent_ranks())
+    if not absent.isdisjoint(alive - calling):
+        return None
+    if not absent and any(getattr(task.waiting, "is_memory", False) for task in engine.tasks):
+        return None
+    return _LOST_CALL if absent or len(engine.pending) == 1 else _OTHER_ORDER
+
+
+def _peers_hint(engine: Engine) -> str:
+    """Return what is wrong with messages: one end is missing, or all wait for each other."""
+    waits_for: dict[int, int] = {}
+    for operation in engine.pending:
+        peers = [peer for peer, _ in operation.absent_ranks()]
+        for rank, _, _ in operation.pending_ranks():
+            if rank is not None and peers:
+                waits_for.setdefault(rank, peers[0])
+    cycle = _cycle(waits_for)
+    if cycle is None:
+        return _LOST_PEER
+    if len(cycle) > _MAX_IN_CYCLE:
+        cycle[_MAX_IN_CYCLE - 2 : -2] = []
+        cycle_text = [*map(str, cycle[:-2]), "...", *map(str, cycle[-2:])]
+    else:
+        cycle_text = [*map(str, cycle)]
+    return f"the ranks wait in a cycle, {' -> '.join(cycle_text)}: {_BREAK_CYCLE}"
+
+
+def _cycle(waits_for: dict[int, int]) -> list[int] | None:
+    """Return the cycle that the lowest rank in one is in, from that rank back to it, or None."""
+    seen: set[int] = set()
+    for start in sorted(waits_for):
+        path: dict[int, None] = {}
+        rank: int | None = start
+        while rank is not None and rank not in path and rank not in seen:
+            path[rank] = None
+            rank = waits_for.get(rank)
+        if rank is not None and rank in path:
+            cycle = list(path)
+            cycle = cycle[cycle.index(rank) :]
+            first = cycle.index(min(cycle))
+            return [*cycle[first:], *cycle[: first + 1]]
+        seen.update(path)
+    return None
 
 
 def rank_states(engine: Engine) -> list[RankState]:
     """Return every set of ranks in the same state, those that wait first."""
-    ranks_by_state: dict[tuple[str, str | None, int | None, bool], list[int]] = {}
+    ranks_by_state: dict[_State, list[int]] = {}
     lines: dict[CallSite, tuple[str, int]] = {}
     for rank, text, site, waits in _facts(engine):
         file = line = None
@@ -97,14 +154,50 @@ def rank_states(engine: Engine) -> list[RankState]:
             if site not in lines:
                 lines[site] = site.line()
             file, line = lines[site]
-        ranks = ranks_by_state.setdefault((text, file, line, waits), [])
+        ranks = ranks_by_state.setdefault(_State(text, file, line, waits), [])
         if rank is not None:
             ranks.append(rank)
+    if len(ranks_by_state) > _MAX_STATES:
+        ranks_by_state = _fold_peers(ranks_by_state)
     states = [
-        RankState(tuple(sorted(set(ranks))), text, file, line, waits)
-        for (text, file, line, waits), ranks in ranks_by_state.items()
+        RankState(tuple(sorted(set(ranks))), *state) for state, ranks in ranks_by_state.items()
     ]
     return sorted(states, key=lambda state: (not state.waits, state.ranks))
+
+
+class _State(NamedTuple):
+    """What ranks are told of together."""
+
+    text: str
+    file: str | None
+    line: int | None
+    waits: bool
+
+
+def _fold_peers(ranks_by_state: dict[_State, list[int]]) -> dict[_State, list[int]]:
+    """Tell ranks together that do the same with peers of their own: `recv from ranks 3, 0, 1`."""
+    alike: dict[_State, list[tuple[int, _State]]] = {}
+    folded: dict[_State, list[int]] = {}
+    for state, ranks in ranks_by_state.items():
+        peers = _PEER.search(state.text)
+        if peers is None or len(ranks) != 1:
+            folded[state] = ranks
+        else:
+            template = _PEER.sub("rank {}", state.text)
+            alike.setdefault(state._replace(text=template), []).append((ranks[0], state))
+    for template_state, members in alike.items():
+        members.sort(key=lambda member: member[0])
+        columns = zip(*(_PEER.findall(state.text) for _, state in members), strict=True)
+        text = template_state.text.replace("rank {}", "{}").format(*map(_peers_text, columns))
+        folded[template_state._replace(text=text)] = [rank for rank, _ in members]
+    return folded
+
+
+def _peers_text(peers: Sequence[str]) -> str:
+    if len(set(peers)) == 1:
+        return f"rank {peers[0]}"
+    shown = ", ".join(peers[:_MAX_IN_CYCLE]) + ", ..." * (len(peers) > _MAX_IN_CYCLE)
+    return f"ranks {shown} (in this order)"
 
 
 def _facts(engine: Engine) -> Iterator[tuple[int | None, str, CallSite | None, bool]]:
@@ -139,6 +232,10 @@ def _in_flight(engine: Engine) -> Iterator[tuple[int | None, str, CallSite | Non
 
 def _ended(engine: Engine) -> Iterator[tuple[int, str]]:
     """Yield the ranks that ended early, the usual culprits, and what they have not called."""
+    for operation in engine.pending:
+        for rank, call in operation.absent_ranks():
+            if call.endswith(NEVER_MADE):
+                yield rank, f"returned without {call}"
     for group in {task.group: None for task in engine.tasks if task.group is not None}:
         for task in group.tasks:
             if task.finished:
@@ -162,4 +259,4 @@ def _waiting_fact(task: Task) -> tuple[str, CallSite | None]:
 def _ended_fact(task: Task) -> str:
     if task.error is None:
         return "returned"
-    return f"raised {type(task.error).__name__}: {task.error}"
+    return f"raised {type(task.error).__name__}: {text_of(task.error)}"

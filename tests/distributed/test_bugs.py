@@ -505,3 +505,96 @@ def test_right_programs_raise_no_alarm_and_leak_nothing():
         ctx.multiprocessing.spawn(program, (ctx,), nprocs=NUM_RANKS)
     assert ctx.comm_library.leaks.report() == []
     assert ctx.races == []
+
+
+def receives_first(rank, ctx, backend):
+    """Receive from the rank before, then send to the next: each has its other end."""
+    dist.init_process_group(backend)
+    size = dist.get_world_size()
+    x = ctx.ones(4, device="cpu" if backend == "gloo" else "cuda")
+    dist.recv(x, (rank - 1) % size)
+    x.tolist()
+    dist.send(x, (rank + 1) % size)
+
+
+@pytest.mark.parametrize("backend", ["gloo", "nccl"])
+def test_a_cycle_of_receives_is_named_with_its_cure(run, backend):
+    """Every send has a recv: what is wrong is the order."""
+    with pytest.raises(DeadlockError) as caught:
+        run(receives_first, 3, backend)
+    assert caught.value.to_fix.startswith("the ranks wait in a cycle, 0 -> 2 -> 1 -> 0: let one")
+
+
+def test_ranks_that_wait_alike_share_a_line_where_they_are_many(run):
+    """Each with its own peer, of which the first are shown; so are those of the cycle."""
+    with pytest.raises(DeadlockError) as caught:
+        run(receives_first, 200, "nccl", cluster={"name": "h100_ib", "nodes": 25})
+    (state,) = caught.value.waits
+    assert state.ranks == tuple(range(200))
+    assert state.state.startswith("recv from ranks 199, 0, 1, 2, 3, 4, 5, 6, ... (in this order)")
+    assert "0 -> 199 -> 198 -> 197 -> 196 -> 195 -> ... -> 1 -> 0" in caught.value.to_fix
+
+
+def test_a_message_that_is_missing_outside_of_a_cycle_is_told_as_such(run):
+    """The chain ends at a rank that waits for nobody."""
+
+    def program(rank, ctx):
+        dist.init_process_group()
+        x = ctx.ones(4)
+        if rank < 2:
+            dist.recv(x, rank + 1)
+            x.tolist()
+
+    with pytest.raises(DeadlockError) as caught:
+        run(program, 3)
+    assert caught.value.to_fix == "give every send a recv on its peer, and every recv a send"
+
+
+def test_groups_that_are_used_in_opposite_orders_are_the_cause_that_is_named(run):
+    """All ranks have made all calls: none is missing."""
+
+    def program(rank, ctx):
+        dist.init_process_group()
+        groups = [dist.new_group(), dist.new_group()]
+        x = ctx.ones(4)
+        for group in groups if rank % 2 else reversed(groups):
+            dist.all_reduce(x, group=group)
+        x.tolist()
+
+    with pytest.raises(DeadlockError) as caught:
+        run(program, 4)
+    assert caught.value.to_fix.startswith("issue the collectives of all groups in the same order")
+
+
+def test_a_rank_that_waits_for_something_else_is_not_told_to_call_a_collective(run):
+    """A queue keeps it: no hint is certain."""
+
+    def program(rank, ctx, queue):
+        dist.init_process_group()
+        if rank == 0:
+            queue.get()
+        dist.barrier()
+
+    with pytest.raises(DeadlockError) as caught:
+        run(program, 2, simrank.multiprocessing.Queue())
+    assert caught.value.to_fix is None
+
+
+def test_a_rank_that_never_called_new_group_is_told_so(run):
+    """Though it has returned, and others have too."""
+
+    def program(rank, ctx):
+        dist.init_process_group()
+        if rank == 1:
+            return
+        group = dist.new_group([0, 1])
+        if rank == 0:
+            x = ctx.ones(4)
+            dist.all_reduce(x, group=group)
+            x.tolist()
+
+    with pytest.raises(DeadlockError) as caught:
+        run(program, 3)
+    states = {state.ranks: state.state for state in caught.value.waits}
+    assert states[1,].endswith("it never called new_group for it")
+    assert states[2,] == "returned"
