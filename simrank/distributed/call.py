@@ -120,6 +120,7 @@ class Call:
         name: For reports, for example `all_reduce #7 on group 'tp0'`.
         splits: What each rank sends and expects, where the collective has split sizes.
         details: Facts for timelines, once they are known.
+        ahead: Calls of other groups that a rank had in flight when it issued its part, with that.
     """
 
     is_collective = True
@@ -130,6 +131,7 @@ class Call:
         self.signature = signature
         self.name = f"{signature.op} #{seq} on group '{group.name}'"
         self.splits: Splits | None = None
+        self.ahead: dict[Call, CollectiveOperation] = {}
         self.details: dict[str, Any] | None = None
         size = group.size()
         self._operations: list[CollectiveOperation | None] = [None] * size
@@ -331,6 +333,7 @@ class Call:
             self.group.engine.pending.pop(self, None)
             self.group.calls.pop(self.seq, None)
             self._operations = []
+            self.ahead = {}
 
     def lose(self, group_rank: int, peer: int, error: BaseException) -> None:
         """Let everyone fail whose end is not decided: a member will never take part.

@@ -14,15 +14,15 @@ from simrank.device.current import new_stream
 from simrank.distributed.backends import NCCL_ONLY, Backends
 from simrank.distributed.mismatch import MadeCall, mismatch_error
 from simrank.distributed.planner import Planner
-from simrank.errors import PeerDiedError
+from simrank.errors import PeerDiedError, RankState
 from simrank.ranks import require_rank
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
 
     from simrank.collectives.schedule import IntArray
-    from simrank.device import Buffer, Device, Network, Operation, Stream
-    from simrank.distributed.call import Call
+    from simrank.device import Buffer, Device, Network, Stream
+    from simrank.distributed.call import Call, CollectiveOperation
     from simrank.distributed.coalescing import CoalescingManager
     from simrank.distributed.issue import Form
     from simrank.distributed.monitored import MonitoredBarrier
@@ -77,7 +77,7 @@ class ProcessGroup:
         self.barriers: dict[int, MonitoredBarrier] = {}
         self.dead: dict[int, BaseException] = {}
         self.planner = Planner(world.comm_library, self.devices)
-        self.last_issued: list[Operation | None] = [None] * len(ranks)
+        self.last_issued: list[CollectiveOperation | None] = [None] * len(ranks)
         self.forms: dict[Hashable, Form] = {}
         self._num_calls = [0] * len(ranks)
         self._index = None if isinstance(ranks, range) else {r: i for i, r in enumerate(ranks)}
@@ -286,6 +286,18 @@ class World:
         self.comm_library.leaks.forget(rank)
         for group in self._groups.values():
             group.lose(rank, error)
+
+    def half_made(self) -> list[RankState]:
+        """Return the groups that ranks have not called `new_group` for, though others have."""
+        states = []
+        for key, group in self._groups.items():
+            absent = set(range(self.size)) - set(group._makers)  # noqa: SLF001 - as above
+            if group._makers and absent and isinstance(key[1], int):  # noqa: SLF001
+                maker, site = min(group._makers.items())  # noqa: SLF001
+                file, line = (None, None) if site is None else site.line()
+                text = f"never called new_group for '{group.name}', as rank {maker} did"
+                states.append(RankState(tuple(sorted(absent)), text, file, line, waits=False))
+        return states
 
     def drop(self) -> None:
         """Forget every call under way, since the ranks were aborted."""

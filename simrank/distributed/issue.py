@@ -16,6 +16,7 @@ from simrank.distributed.call import CollectiveOperation, enter
 from simrank.distributed.coalescing import Held, IllegalWork
 from simrank.distributed.group import membership
 from simrank.distributed.membership import member_group
+from simrank.distributed.order import note_order
 from simrank.distributed.request import Request, staging
 from simrank.distributed.work import Work
 from simrank.engine import user_site
@@ -309,6 +310,8 @@ def _submit(caller: Caller, request: Request, *, async_op: bool) -> CollectiveOp
         target.storage.note_write(operation, target.array)
     stream.submit(operation)
     group.last_issued[group_rank] = operation
+    if not on_host:
+        note_order(program, group, operation)
     return operation
 
 

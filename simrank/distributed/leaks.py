@@ -12,6 +12,7 @@ from simrank.errors import RankState
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
+    from simrank.device import Operation
     from simrank.engine import CallSite, SourceLine
 
 
@@ -31,6 +32,7 @@ class Leaks:
     """What nobody has waited for yet, in all spawns of a Context.
 
     Attributes:
+        half_made: Groups that some ranks have made, and others never called `new_group` for.
         undestroyed: Default groups that ranks have not destroyed at their end; torch warns of it.
         any_source: Lines that receive from any source: another seed may give other numbers (E4).
     """
@@ -40,6 +42,8 @@ class Leaks:
         self.undestroyed: dict[str, set[int]] = {}
         self._counts: dict[Key, int] = {}
         self._messages: dict[Hashable, _Message] = {}
+        self._opposite: dict[Hashable, RankState] = {}
+        self.half_made: list[RankState] = []
 
     def started(self, what: str, site: CallSite | None, rank: int) -> Key:
         """Count a Work that was handed out; the result takes it back."""
@@ -64,6 +68,15 @@ class Leaks:
     def received(self, message: Hashable) -> None:
         """Note that it has been received."""
         self._messages.pop(message, None)
+
+    def opposite(self, one: Operation, other: Operation, calls: str) -> None:
+        """Note two ranks that issue the same two calls in opposite orders."""
+        key = frozenset((one.issued_at, other.issued_at))
+        if key not in self._opposite:
+            ranks = tuple(sorted({one.rank or 0, other.rank or 0}))
+            text = f"issue {calls} in opposite orders, and nothing orders them: NCCL may hang"
+            file, line = (None, None) if one.issued_at is None else one.issued_at.line()
+            self._opposite[key] = RankState(ranks, text, file, line, waits=False)
 
     def forget(self, rank: int) -> None:
         """Forget what a rank has not waited for, sent or received: it died before it could."""
@@ -100,7 +113,8 @@ class Leaks:
     def report(self) -> list[RankState]:
         """Return one line per set of ranks that left equal things undone at the same line.
 
-        Those are Works that nobody waited for, and messages that nobody received.
+        Those are Works that nobody waited for, messages that nobody received, groups that not all
+        have made, and calls in opposite orders.
         """
         counts = {
             (f"{what} never waited for", site, rank): count
@@ -112,7 +126,7 @@ class Leaks:
         ranks_by_text: dict[tuple[str, CallSite | None, int], list[int]] = {}
         for (what, site, rank), count in counts.items():
             ranks_by_text.setdefault((what, site, count), []).append(rank)
-        states = []
+        states = [*self.half_made, *self._opposite.values()]
         for (what, site, count), ranks in ranks_by_text.items():
             file, line = (None, None) if site is None else site.line()
             times = f" ({count} times)" if count > 1 else ""

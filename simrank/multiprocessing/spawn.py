@@ -192,6 +192,7 @@ def _start(parent: Program, name: str, call: Call, nprocs: int, *, daemon: bool)
         programs.append(program)
     group = TaskGroup(engine, f"spawn of {name}", tasks)
     group.on_abort = lambda: _drop(world, programs)
+    group.on_complete(lambda: _look_at_groups(world, group))
     if context.on_failure == "continue":
         group.on_death = lambda task: _bury(world, programs[task.rank or 0], task)
     group.start()
@@ -241,6 +242,12 @@ def warn_of_method(start_method: str) -> None:
             FutureWarning,
             stacklevel=3,
         )
+
+
+def _look_at_groups(world: World, group: TaskGroup) -> None:
+    """Note groups that only some ranks have made; ranks that failed had no chance to."""
+    if not group.failed and not group.aborting:
+        world.comm_library.leaks.half_made += world.half_made()
 
 
 def _bury(world: World, program: Program, task: Task) -> None:

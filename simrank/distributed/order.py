@@ -1,0 +1,40 @@
+"""Collectives of several groups that may run at the same time, and the order they are issued in.
+
+Two communicators that share ranks need the same order on all of them: on hardware a kernel that
+spins for its peers may keep out the kernel that those peers wait for.
+
+Source: NCCL user guide, "Using multiple NCCL communicators concurrently".
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from simrank.distributed.call import CollectiveOperation
+    from simrank.distributed.group import ProcessGroup
+    from simrank.ranks import Program
+
+_KEY = "groups in flight"
+
+
+def note_order(program: Program, group: ProcessGroup, operation: CollectiveOperation) -> None:
+    """Note what else a rank has in flight when it issues a collective, and compare the others'."""
+    in_flight: dict[ProcessGroup, None] = program.local.setdefault(_KEY, {})
+    if len(in_flight) > (group in in_flight):
+        for other in list(in_flight):
+            before = other.last_issued[other.group_rank(program.rank)]
+            if before is None:  # Each group is dropped once for each time that it was added.
+                del in_flight[other]
+            elif other is not group and before.stream is not operation.stream:
+                _compare(before, operation)
+    in_flight[group] = None
+
+
+def _compare(before: CollectiveOperation, operation: CollectiveOperation) -> None:
+    """Note that a rank issues a call while another is in flight; one may have done the reverse."""
+    operation.call.ahead.setdefault(before.call, operation)
+    reverse = before.call.ahead.get(operation.call)
+    if reverse is not None:
+        leaks = operation.call.group.world.comm_library.leaks
+        leaks.opposite(operation, reverse, f"{before.name} and {operation.name}")
