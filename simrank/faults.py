@@ -23,9 +23,11 @@ from simrank.config.faults import (
     load_faults,
 )
 from simrank.engine import Handle
+from simrank.engine.report import doing_text
 from simrank.errors import ConfigError, ConfigProblem
 from simrank.multiprocessing.processes import end_by_signal
 from simrank.ranks import require_rank
+from simrank.units import PS_PER_US
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -207,15 +209,16 @@ class _Doomed(Handle):
     __slots__ = ()
 
     def describe(self) -> str:
-        return "its end: a fault kills it"
+        return "the call of a collective"
 
 
 def kill(task: Task) -> None:
     """End a rank at once, as SIGKILL does: nothing of its program runs on."""
+    where = "" if task.finished else doing_text(task)
     end_by_signal(task, signal.SIGKILL)
     if task.error is not None:
-        note = f"simrank: killed by an injected fault at t={task.engine.now_ps / 1e6:.3f} us"
-        task.error.add_note(note)
+        clock_us = task.clock_ps / PS_PER_US
+        task.error.add_note(f"simrank: killed by an injected fault at t={clock_us:.3f} us{where}")
 
 
 def _is_rank(task: Task, ranks: tuple[int, ...] | None) -> bool:

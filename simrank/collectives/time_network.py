@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simrank.collectives.schedule import IntArray
+from simrank.errors import TimeOverflowError
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -127,8 +128,14 @@ class Lane:
 
         Args:
             step_bytes: Bytes of each step.
+
+        Raises:
+            TimeOverflowError: One takes longer than simulated time lasts.
         """
-        transfer_ps = np.ceil(self.ps_per_byte * step_bytes * _ROUNDING).astype(np.int64)
+        exact_ps = np.ceil(self.ps_per_byte * step_bytes * _ROUNDING)
+        if exact_ps.max(initial=0.0) >= NOT_ARRIVED:
+            raise TimeOverflowError(0, int(exact_ps.max()))
+        transfer_ps = exact_ps.astype(np.int64)
         return StepCosts(self._held_ps + transfer_ps, self.latency_ps + transfer_ps)
 
 

@@ -11,6 +11,7 @@ from simrank.device.current import current_stream
 from simrank.device.loading import load_before
 from simrank.engine import Activity, Handle, limits, user_site
 from simrank.engine.delays import STREAM
+from simrank.errors.travel import add_note
 from simrank.units import PS_PER_MS
 
 if TYPE_CHECKING:
@@ -140,7 +141,7 @@ class Operation(Handle):
             first: What happens just before; an operation that ends there is not seen to have
                 ended by anybody who is not told of the error.
         """
-        error.add_note(f"simrank: raised by {self.name}, when it ran on the stream")
+        add_note(error, f"simrank: raised by {self.name}, when it ran on the stream")
         engine, task = self.stream.device.engine, self._task
 
         def surface() -> None:

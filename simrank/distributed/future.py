@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any
 
 from simrank.device import current_stream, use_stream
@@ -14,6 +15,9 @@ if TYPE_CHECKING:
 
     from simrank.device import Buffer, Operation
     from simrank.ranks import Program
+
+
+_log = logging.getLogger("simrank")
 
 
 class Future:
@@ -121,8 +125,16 @@ class Future:
         return chained
 
     def add_done_callback(self, callback: Callable[[Future], Any]) -> None:
-        """Call `callback(self)` when this is done; what it raises ends the rank."""
-        self._when_done(lambda: self._call(callback))
+        """Call `callback(self)` when this is done; what it raises is logged, as torch does."""
+
+        def run() -> None:
+            try:
+                self._call(callback)
+            except Exception:  # noqa: BLE001 - a program's own callback
+                who = f"rank {self._program.rank}"
+                _log.exception("%s: got an error when running a future's callback", who)
+
+        self._when_done(run)
 
     def _call(self, callback: Callable[[Future], Any]) -> tuple[Any, Operation | None]:
         """Return what the callback returns, and what makes it valid in stream order."""

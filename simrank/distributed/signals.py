@@ -13,6 +13,7 @@ import numpy as np
 
 from simrank.device import Operation
 from simrank.device.watch import Poll, Watch, watchers_of
+from simrank.engine.queue import HORIZON_PS
 from simrank.errors import WaitTimeoutError, ranks_text
 from simrank.units import PS_PER_MS
 
@@ -105,7 +106,7 @@ class SignalOperation(Operation):
         self._open = {("put", peer) for peer in puts} | {("wait", peer) for peer in waits}
         engine.pending[self] = None
         if self._timeout_ms:
-            due_ps = engine.now_ps + self._timeout_ms * PS_PER_MS
+            due_ps = min(engine.now_ps + self._timeout_ms * PS_PER_MS, HORIZON_PS)
             self._limit = engine.call_at(due_ps, self._expire, weak=True)
         for peer in puts:
             engine.call_at(engine.now_ps + self._latency_ps(peer), partial(self._put, peer))

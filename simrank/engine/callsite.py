@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import sys
 from functools import lru_cache
 from pathlib import Path
@@ -82,3 +83,19 @@ def depth_of_user() -> int:
     while _is_library(frame.f_code.co_filename) and frame.f_back is not None:
         depth, frame = depth + 1, frame.f_back
     return depth
+
+
+def is_importing() -> bool:
+    """Return whether a module that is being imported is on the caller's stack."""
+    if not _module_locks:
+        return False
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - the way to one's own stack
+    while frame is not None:
+        if frame.f_code.co_filename == _IMPORT_SYSTEM:
+            return True
+        frame = frame.f_back
+    return False
+
+
+_IMPORT_SYSTEM = "<frozen importlib._bootstrap>"
+_module_locks: dict[str, object] = importlib._bootstrap._module_locks  # type: ignore[attr-defined]  # noqa: SLF001 - one for each module that is being imported

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from simrank.engine.callsite import is_importing
 from simrank.engine.handle import Handle
+from simrank.engine.queue import HORIZON_PS
 from simrank.engine.report import deadlock_error, livelock_error, waiting_report
 from simrank.errors import WaitTimeoutError
 
@@ -12,6 +14,7 @@ if TYPE_CHECKING:
     from simrank.engine.loop import Engine
     from simrank.engine.task import Task
 
+_POLLS_IN_IMPORT = 64  # Assumed: a module that asks more often while it loads waits for something.
 POLL_PS = 100_000  # assumed: a negative query costs a host about 100 ns
 MAX_POLL_PS = 1_000_000_000  # assumed: doubling ends at 1 ms, so that long polls stay cheap to run
 
@@ -78,7 +81,7 @@ def wait_with_limit(engine: Engine, task: Task | None, handle: Handle, timeout_p
             task.thrown = _timeout_error(engine, task.rank, handle, timeout_ps)
             engine.resume(task)
 
-    limit = engine.call_at(task.clock_ps + timeout_ps, expire, weak=True)
+    limit = engine.call_at(min(task.clock_ps + timeout_ps, HORIZON_PS), expire, weak=True)
     engine.livelock.num_limits += 1
     try:
         engine.park_on(handle, task)
@@ -107,7 +110,7 @@ def wait_at_most(engine: Engine, handle: Handle, timeout_ps: int) -> None:
             either.finish(engine)
 
     handle.on_complete(decide)
-    limit = engine.call_at(clock_ps + timeout_ps, decide, weak=True)
+    limit = engine.call_at(min(clock_ps + timeout_ps, HORIZON_PS), decide, weak=True)
     engine.livelock.num_limits += 1
     try:
         engine.wait(either)
@@ -121,7 +124,8 @@ def poll(engine: Engine, what: str, *, reads_clock: bool = False) -> None:
     """Charge a negative poll of the current task and yield (E8).
 
     The first costs 100 ns; each further one twice the last, to 1 ms, while the task does nothing
-    else. On the hub it runs the engine's next wakeup.
+    else. On the hub it runs the engine's next wakeup. In the midst of an import it does not yield:
+    another task that imports the same module would get half of it.
 
     Args:
         engine: The engine.
@@ -139,7 +143,10 @@ def poll(engine: Engine, what: str, *, reads_clock: bool = False) -> None:
         engine.livelock.reads_clock = True
     num_polls = task.num_polls
     cost_ps = min(POLL_PS << min(num_polls, 20), MAX_POLL_PS)
-    engine.sleep_weakly(task, task.clock_ps + cost_ps, PollReason(what))
+    if num_polls < _POLLS_IN_IMPORT and is_importing():
+        task.host_ps = task.clock_ps + cost_ps
+    else:
+        engine.sleep_weakly(task, task.clock_ps + cost_ps, PollReason(what))
     task.num_polls = num_polls + 1
 
 

@@ -21,7 +21,7 @@ from simrank.engine.collector import calm_collector
 from simrank.engine.delays import HOST, WAKE
 from simrank.engine.handle import Handle
 from simrank.engine.limits import SLEEPING
-from simrank.engine.queue import Failure, Firing, Wakeup, is_void, tie_keys
+from simrank.engine.queue import Failure, Firing, Wakeup, is_void, tie_keys, within_horizon
 from simrank.engine.report import deadlock_error
 from simrank.engine.task import Task
 from simrank.errors import HubError
@@ -282,7 +282,7 @@ class Engine:
         if self.delays is not None:
             due_ps += self.delays.draw(WAKE, task.rank, user_site)
         next_key = self._next_key
-        heappush(self._queue, (due_ps, next_key(), task))
+        heappush(self._queue, (within_horizon(self.now_ps, due_ps), next_key(), task))
         task.waiting = SLEEPING
         leave = task.leave
         leave()
@@ -349,8 +349,8 @@ class Engine:
         """Queue `fire()` at a simulated time; it runs on the hub. See `Wakeup` for the kinds."""
         assert time_ps >= self.now_ps, "simulated time must not run backwards"
         wakeup = Wakeup(fire, weak=weak, lapses=lapses)
+        heappush(self._queue, (within_horizon(self.now_ps, time_ps), self._next_key(), wakeup))
         self._num_weak += wakeup.weak
-        heappush(self._queue, (time_ps, self._next_key(), wakeup))
         return wakeup
 
     def fire_at(self, time_ps: int, entry: Firing) -> None:

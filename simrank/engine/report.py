@@ -5,7 +5,14 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from simrank.errors import MAX_REPORT_LINES, DeadlockError, LivelockError, RankState, states_text
+from simrank.errors import (
+    MAX_REPORT_LINES,
+    DeadlockError,
+    LivelockError,
+    RankState,
+    at_text,
+    states_text,
+)
 from simrank.errors.travel import text_of
 
 if TYPE_CHECKING:
@@ -254,6 +261,13 @@ def _waiting_fact(task: Task) -> tuple[str, CallSite | None]:
         return ("not started" if not task.started else "running"), None
     site = task.waiting.site()
     return task.waiting.describe(), task.site() if site is None else site
+
+
+def doing_text(task: Task) -> str:
+    """Return `, in all_reduce #7 on group 'tp0' at train.py:41` for a task that has not ended."""
+    what, site = _waiting_fact(task)
+    file, line = (None, None) if site is None else site.line()
+    return f", in {what}{at_text(file, line)}"
 
 
 def _ended_fact(task: Task) -> str:

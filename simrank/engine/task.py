@@ -160,7 +160,7 @@ class TaskGroup(Handle):
     Attributes:
         tasks: In rank order.
         failed: The tasks whose own exception ended the group (root causes), in order of failure.
-        failed_ps: When each of them failed, in picoseconds.
+        failed_ps: When each of them failed on its host clock, in picoseconds.
         grace_ps: How long the others may run on after the first failure.
         stubborn: Tasks that swallowed every abort and were parked.
         on_death: With it, a task that fails ends alone; called with it, from the hub.
@@ -231,7 +231,7 @@ class TaskGroup(Handle):
             elif self._abortion is None:
                 self._abortion = engine.call_at(engine.now_ps + self.grace_ps, self.abort)
             self.failed.append(task)
-            self.failed_ps[task] = engine.now_ps
+            self.failed_ps[task] = task.clock_ps
         is_over = self._num_live == 0 and not self._guests
         if is_over and not self.complete and not self.aborting:
             if self._abortion is None:

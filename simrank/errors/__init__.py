@@ -15,6 +15,7 @@ SimrankError(Exception)
     DistBackendError        NCCL would refuse to make the communicator
     RaceError               two accesses to the same bytes that nothing orders
     TimeLimitError          too much wall-clock time (in engine/watchdog.py, by simrank.engine)
+    TimeOverflowError       simulated time passes its end, after 26 days
     WaitTimeoutError        an explicit time limit passed (also a TimeoutError and a RuntimeError)
     PeerDiedError           a rank died that has a part in what is waited for
     ProcessException        torch's base of what `spawn` raises
@@ -58,6 +59,7 @@ from simrank.errors.runs import (
     PeerDiedError,
     RaceAccess,
     RaceError,
+    TimeOverflowError,
     WaitTimeoutError,
 )
 
@@ -84,6 +86,7 @@ __all__ = [
     "SimrankError",
     "SimulationError",
     "SpawnException",
+    "TimeOverflowError",
     "UninitializedValueError",
     "UnsupportedError",
     "WaitTimeoutError",

@@ -12,6 +12,7 @@ from simrank.errors.base import (
     states_text,
     us_text,
 )
+from simrank.errors.travel import text_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -109,6 +110,24 @@ class WaitTimeoutError(SimulationError, TimeoutError, RuntimeError):
         super().__init__(
             f"{who} waited {us_text(timeout_ps)} for {what}: "
             f"the time limit passed at t={us_text(time_ps)}"
+        )
+
+
+class TimeOverflowError(SimulationError, OverflowError):
+    """Simulated time would pass its end: 2**61 picoseconds, some 26 days.
+
+    Attributes:
+        time_ps: Simulated time now, in picoseconds.
+        due_ps: What would have to be reached.
+    """
+
+    def __init__(self, time_ps: int, due_ps: int) -> None:
+        self.time_ps = time_ps
+        self.due_ps = due_ps
+        super().__init__(
+            f"simulated time ends at 2**61 ps (26.7 days): at t={us_text(time_ps)} something takes "
+            f"until t={us_text(due_ps)}\n"
+            "  to fix: look for a sleep, a size or a bandwidth in the wrong unit"
         )
 
 
@@ -282,7 +301,7 @@ class PeerDiedError(SimulationError, RuntimeError):
         self.peer = peer
         self.peer_error = peer_error
         cause = type(peer_error).__name__
-        text = str(peer_error).partition("\n")[0]
+        text = text_of(peer_error).partition("\n")[0]
         end = "gave up a call" if isinstance(peer_error, WaitTimeoutError) else "died"
         super().__init__(
             f"{what} cannot complete: rank {peer} {end} before t={us_text(time_ps)} "

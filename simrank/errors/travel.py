@@ -8,6 +8,7 @@ program's own exceptions cannot do is replaced by what can be told of them.
 from __future__ import annotations
 
 import pickle
+from contextlib import suppress
 from typing import Any, Self, TypeVar
 
 _Error = TypeVar("_Error", bound=BaseException)
@@ -53,6 +54,13 @@ def _survives(value: object) -> bool:
         return type(pickle.loads(pickle.dumps(value))) is type(value)
     except Exception:  # noqa: BLE001 - whatever a program's own classes raise
         return False
+
+
+def add_note(error: BaseException, note: str) -> None:
+    """Add a note once, where the error takes one: a program's own class may refuse."""
+    with suppress(Exception):  # Reports name rank and time all the same.
+        if note not in getattr(error, "__notes__", ()):
+            BaseException.add_note(error, note)
 
 
 def text_of(value: object) -> str:

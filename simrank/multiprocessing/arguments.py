@@ -15,6 +15,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 from weakref import WeakKeyDictionary
 
+from simrank.errors.travel import add_note
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -178,5 +180,5 @@ def _unpickled(pickled: bytes, table: list[Any]) -> Any:  # noqa: ANN401 - what 
     try:
         return _Unpickler(pickled, table).load()
     except Exception as error:
-        error.add_note("simrank: raised while spawn copied its arguments for this rank")
+        add_note(error, "simrank: raised while spawn copied its arguments for this rank")
         raise

@@ -20,7 +20,9 @@ from simrank.errors import (
     ProcessExitedException,
     RankAborted,
     SpawnException,
+    UninitializedValueError,
 )
+from simrank.errors.travel import add_note
 from simrank.ranks import stdlib
 from simrank.units import PS_PER_S
 
@@ -224,7 +226,7 @@ def _prefer_failure(group: TaskGroup, deadlock: DeadlockError) -> None:
     """Raise what ranks that died have raised: the others wait for ever because of that."""
     if group.failed:
         failure = _failure(group)
-        failure.add_note(f"simrank: then {deadlock}")
+        add_note(failure, f"simrank: then {deadlock}")
         raise failure from deadlock
 
 
@@ -262,14 +264,16 @@ def _failure(group: TaskGroup) -> BaseException:
     """Build what spawn raises from the root causes: the first, of several the lowest rank."""
     failed = sorted(group.failed, key=lambda task: (group.failed_ps[task], task.rank or 0))
     errors: dict[int, BaseException] = {}
-    consequences = {t.rank or 0: t.error for t in failed if isinstance(t.error, PeerDiedError)}
-    failed = [t for t in failed if not isinstance(t.error, PeerDiedError)] or failed
+    consequences = {
+        t.rank or 0: t.error for t in failed if t.error is not None and _is_consequence(t.error)
+    }
+    failed = [t for t in failed if not _is_consequence(t.error)] or failed
     for task in failed:
         assert task.error is not None
         errors[task.rank or 0] = task.error
         note = f"simrank: raised by rank {task.rank} at t={group.failed_ps[task] / 1e6:.3f} us"
-        if note not in getattr(task.error, "__notes__", ()):
-            task.error.add_note(note)
+        if not _is_signal(task.error):
+            add_note(task.error, note)
         if isinstance(task.error, StoppedByWatchdog):
             return task.error.limit
     rank, error = next(iter(errors.items()))
@@ -289,12 +293,23 @@ def _failure(group: TaskGroup) -> BaseException:
     return failure
 
 
+def _is_signal(error: BaseException) -> bool:
+    return isinstance(error, SystemExit) and isinstance(error.code, int) and error.code < 0
+
+
+def _is_consequence(error: BaseException | None) -> bool:
+    """Return whether an error says that another rank had died, or read what that one never sent."""
+    is_lost = isinstance(error, UninitializedValueError) and error.lost
+    return is_lost or isinstance(error, PeerDiedError)
+
+
 def _exited(rank: int, error: SystemExit) -> ProcessException:
     code = error.code if isinstance(error.code, int) else 1
     name = signal.Signals(-code).name if code < 0 else None
     text = f"process {rank} terminated with " + (f"signal {name}" if name else f"exit code {code}")
     if isinstance(error.code, str):
         text += f": {error.code}"
+    text += "".join(f"\n  {note}" for note in getattr(error, "__notes__", ()) if name)
     return ProcessExitedException(text, rank, _FIRST_PID + rank, code, name)
 
 

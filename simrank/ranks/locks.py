@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from simrank.engine import Handle, limits
+from simrank.engine.callsite import is_importing
 from simrank.engine.report import deadlock_error
 from simrank.ranks.current import current_engine, running_task
 from simrank.units import PS_PER_S
@@ -57,8 +58,11 @@ def make_reentrant_lock() -> ReentrantLock | _thread.RLock:
 
 
 def _catch_up(task: Task | None) -> None:
-    """Let a rank whose host clock runs ahead wait for it before it shows itself to others (E8)."""
-    if task is not None and task.host_ps > task.engine.now_ps:
+    """Let a rank whose host clock runs ahead wait for it before it shows itself to others (E8).
+
+    Not in the midst of an import: another rank that imports the same module would get half of it.
+    """
+    if task is not None and task.host_ps > task.engine.now_ps and not is_importing():
         task.engine.sleep(0)
 
 

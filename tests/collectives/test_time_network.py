@@ -1,8 +1,10 @@
 """Costs of single steps: latency, shared links, rounding."""
 
 import numpy as np
+import pytest
 
 from simrank.collectives.time_network import NOT_ARRIVED, NOT_KNOWN, Lane, known_or_marked
+from simrank.errors import TimeOverflowError
 from simrank.hardware import load_cluster
 
 CLUSTER = load_cluster("hgx_h100")
@@ -67,3 +69,9 @@ def test_unknown_times_are_marked():
     """Anything that adds costs to an absent rank's arrival is not known."""
     times = np.array([5, NOT_ARRIVED + 12345])
     assert known_or_marked(times).tolist() == [5, NOT_KNOWN]
+
+
+def test_a_step_longer_than_simulated_time_is_refused():
+    """It would not fit an int64, and be any number."""
+    with pytest.raises(TimeOverflowError, match=r"26\.7 days"):
+        flight([0], [1], 2**62)

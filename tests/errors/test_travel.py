@@ -27,6 +27,7 @@ from simrank.errors import (
     RankAborted,
     RankState,
     SpawnException,
+    TimeOverflowError,
     UninitializedValueError,
     WaitTimeoutError,
 )
@@ -36,6 +37,7 @@ ACCESS = RaceAccess("add_", "writes", "default", "train.py", 3)
 ERRORS = [
     ConfigError(ConfigProblem("a.yaml", 3, "links[0]", "450 GB/s", "450")),
     HubError(),
+    TimeOverflowError(5, 1 << 62),
     UninitializedValueError("the tensor", "train.py:3"),
     OutOfMemoryError(3, (100, 10, 50), [(40, "train.py:3")]),
     DeadlockError(5, STATES, to_fix="wait", seed=4),
