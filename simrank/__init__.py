@@ -1,8 +1,9 @@
 """simrank: a multi-GPU program in one Python process, with real numbers and simulated time.
 
-Start with `Context` and `multiprocessing.spawn`. Inside a rank, torch's factories and dtypes are
-here too (`simrank.zeros`, `simrank.bfloat16`). Names are imported when they are first used, so
-`import simrank` costs next to nothing.
+Start with `Context` and `multiprocessing.spawn`. Inside a rank, torch's names are here too, of
+whoever runs: `simrank.zeros`, `simrank.bfloat16`, `simrank.cat`, `simrank.cuda.set_device`. Names
+are imported when they are first used, so `import simrank` costs next to nothing; type checkers
+read them in `__init__.pyi`.
 """
 
 from importlib import import_module
@@ -27,15 +28,6 @@ __all__ = [
     "explore",
     "multiprocessing",
 ]
-_FACTORIES = (
-    "arange", "as_tensor", "empty", "empty_like", "eye", "from_numpy", "full", "full_like",
-    "linspace", "manual_seed", "ones", "ones_like", "rand", "rand_like", "randint", "randint_like",
-    "randn", "randn_like", "randperm", "tensor", "zeros", "zeros_like",
-)  # fmt: skip
-_DTYPES = (
-    "bfloat16", "bool", "float16", "float32", "float64", "float8_e4m3fn", "float8_e5m2", "int16",
-    "int32", "int64", "int8", "uint8",
-)  # fmt: skip
 _PLACES = {
     "Context": "simrank.context",
     "Event": "simrank.device",
@@ -47,17 +39,18 @@ _PLACES = {
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - whatever the name stands for
     if name in _PLACES:
         return getattr(import_module(_PLACES[name]), name)
-    if name in _FACTORIES:
-        return getattr(import_module("simrank.device.tensors.factories"), name)
-    if name in _DTYPES:
-        return import_module("simrank.device").DTYPES[name]
     if name in __all__:
         return import_module(f"simrank.{name}")
+    if not name.startswith("_"):
+        names = import_module("simrank.device.tensors.namespace")
+        if name in names.MODULE_NAMES:
+            return getattr(names.CURRENT, name)
     raise AttributeError(f"module 'simrank' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted([*__all__, *_FACTORIES, *_DTYPES, "__version__"])
+    names = import_module("simrank.device.tensors.namespace").MODULE_NAMES
+    return sorted([*__all__, *names, "__version__"])
 
 
 register_default_context(lambda num_ranks: __getattr__("Context").for_ranks(num_ranks))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 from weakref import WeakValueDictionary
 
+from simrank.errors import SimrankError, UnsupportedError
 from simrank.ranks import Program, require_program
 
 if TYPE_CHECKING:
@@ -47,6 +48,30 @@ def current_device(program: Program | None = None) -> Device:
     return devices_of(program)[program.device_index]
 
 
+def parse_device(device: Any) -> Device | None:  # noqa: ANN401 - torch's spellings
+    """Return the device named by None (the current one), "cpu", "cuda", "cuda:3", 3 or itself.
+
+    Raises:
+        SimrankError: There is no such device.
+    """
+    if hasattr(device, "memory"):
+        given: Device = device
+        return given
+    if device in ("cpu", "cpu:0"):
+        return None
+    program = require_program("a tensor factory")
+    if device is None or device == "cuda":
+        return current_device(program)
+    if isinstance(device, str) and device.startswith("cuda:") and device[5:].isdigit():
+        device = int(device[5:])
+    if isinstance(device, int):
+        devices = devices_of(program)
+        if not 0 <= device < len(devices):
+            raise SimrankError(f"device {device} does not exist: the cluster has {len(devices)}")
+        return devices[device]
+    raise UnsupportedError(f"device {device!r}: expected 'cpu', 'cuda', 'cuda:N' or N")
+
+
 class ProgramStreams:
     """A program's streams on one device.
 
@@ -64,10 +89,15 @@ class ProgramStreams:
 
     def new(self, name: str | None) -> Stream:
         """Return another stream."""
-        self._num_made += 1
-        stream = self.default.device.new_stream(name or f"stream {self._num_made}")
-        self._others[self._num_made] = stream
+        stream = self.default.device.new_stream(name or f"stream {self._num_made + 1}")
+        self.add(stream)
         return stream
+
+    def add(self, stream: Stream) -> int:
+        """Count a stream as one of the program's; return its number."""
+        self._num_made += 1
+        self._others[self._num_made] = stream
+        return self._num_made
 
     def __iter__(self) -> Iterator[Stream]:
         """Yield the default stream, then the others in the order they were made."""

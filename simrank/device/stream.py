@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from simrank.device.current import current_stream
+from simrank.device.current import current_stream, parse_device, streams_of
 from simrank.device.loading import load_before
 from simrank.engine import Activity, Handle, limits, user_site
 from simrank.engine.delays import STREAM
+from simrank.errors import UnsupportedError
 from simrank.errors.travel import add_note
+from simrank.ranks import require_program
 from simrank.units import PS_PER_MS
 
 if TYPE_CHECKING:
@@ -264,10 +266,23 @@ class Stream:
         name: For timelines.
         head: The operation that runs, or waits at its turn; None when idle.
         tail: The operation issued last, or None if everything has ended.
+
+    Args:
+        device: None is the current one; else a device, its index or its name.
+        name: None: counted.
+        priority: Kept for torch's signature.
     """
 
-    def __init__(self, device: Device, name: str) -> None:
-        self.device = device
+    def __init__(
+        self, device: Device | str | int | None = None, name: str | None = None, priority: int = 0
+    ) -> None:
+        del priority  # On hardware it decides what starts first where all is full.
+        chosen = parse_device(device)
+        if chosen is None:
+            raise UnsupportedError("the host has no streams; name a device")
+        if name is None:
+            name = f"stream {streams_of(chosen, require_program('Stream')).add(self)}"
+        self.device = device = chosen
         self.name = name
         self.head: Operation | None = None
         self.race_agent: Agent | None = None  # Set where races are looked for.

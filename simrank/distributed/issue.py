@@ -202,7 +202,7 @@ def _device_name(tensor: Buffer) -> str:
 
 
 def _is_buffer(tensor: object) -> bool:
-    return type(tensor) is Tensor or isinstance(tensor, Buffer)
+    return isinstance(tensor, Tensor | Buffer)
 
 
 def check_tensor(tensor: object, name: str = "tensor") -> None:

@@ -16,9 +16,9 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from simrank.device import Tensor, as_dtype, current_stream
+from simrank.device.current import parse_device
 from simrank.device.dtypes import float32, int32
 from simrank.device.memory import Storage
-from simrank.device.tensors.arithmetic import parse_device
 from simrank.device.tensors.shapes import as_shape
 from simrank.distributed.exchange import Exchange, Rendezvous
 from simrank.distributed.group import ProcessGroup, membership

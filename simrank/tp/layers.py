@@ -27,19 +27,33 @@ if TYPE_CHECKING:
 _DEFAULT_SIGMA = 0.02  # As megatron's --init-method-std.
 
 
-class Parameter:
-    """A parameter of a layer, split along one dim or whole.
+class Parameter(Tensor):
+    """A parameter of a layer, split along one dim or whole: a tensor that has a gradient.
 
     Attributes:
-        data: Its values.
         grad: Its gradient, summed over calls of `backward`; None before the first.
         partition_dim: The dim along which ranks hold parts, or None.
     """
 
+    __slots__ = ("_values", "grad", "partition_dim")
+    RESULT = Tensor  # Of operations: not another parameter.
+    grad: Tensor | None  # type: ignore[assignment]  # Tensors have none.
+
     def __init__(self, data: Tensor, partition_dim: int | None) -> None:
-        self.data = data
-        self.grad: Tensor | None = None
+        self.grad = None
         self.partition_dim = partition_dim
+        self.data = data
+
+    @property
+    def data(self) -> Tensor:
+        """Return its values, as a tensor without a gradient; another tensor can be put there."""
+        return self._values
+
+    @data.setter
+    def data(self, values: Tensor) -> None:
+        self._values = values
+        super().__init__(values.storage, values.dtype, values.array)
+        self.cuda_device = values.cuda_device
 
     def add_grad(self, grad: Tensor) -> None:
         """Add to the gradient."""

@@ -6,6 +6,7 @@ This folder is the example of how to test code of one's own with `@pytest.mark.r
 import numpy as np
 import pytest
 
+import simrank
 import simrank.distributed as dist
 from simrank import tp
 
@@ -308,3 +309,19 @@ def test_the_serial_blocks_gradient_is_the_derivative(ctx):
         )
         slope = (grad_input * values(direction)).sum()
         assert (ahead - behind) / (2 * step) == pytest.approx(slope, rel=2e-2)
+
+
+@pytest.mark.ranks(2)
+def test_a_parameter_is_a_tensor(ctx):
+    """With a gradient of its own; what is computed from it is a plain tensor."""
+    weight = tp.ColumnParallelLinear(HIDDEN, FFN, config=start(2)).weight
+    assert isinstance(weight, simrank.Tensor)
+    assert (weight * 2).tolist() == (weight.data * 2).tolist()
+    assert type(weight * 2) is type(weight.T) is simrank.Tensor
+    assert weight.grad is None
+    replaced = ctx.zeros(*weight.shape)
+    weight.data = replaced
+    assert weight.tolist() == replaced.tolist()
+    weight.fill_(3.0)
+    assert weight.data is replaced
+    assert replaced.tolist() == weight.tolist()

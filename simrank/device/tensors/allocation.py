@@ -38,6 +38,12 @@ def allocate(
     return kind(storage, dtype, storage.array(dtype.numpy).reshape(tuple(shape)))
 
 
-def allocate_beside(tensor: _T, shape: Sequence[int], dtype: DType) -> _T:
+def result_of(tensor: Tensor) -> type[Tensor]:
+    """Return the class of what operations on a tensor return: its own, unless that says another."""
+    kind: type[Tensor] = getattr(tensor, "RESULT", type(tensor))
+    return kind
+
+
+def allocate_beside(tensor: Tensor, shape: Sequence[int], dtype: DType) -> Tensor:
     """Return a tensor on the device of another, every byte of which is written next."""
-    return allocate(type(tensor), shape, dtype, tensor.cuda_device, fresh=False)
+    return allocate(result_of(tensor), shape, dtype, tensor.cuda_device, fresh=False)

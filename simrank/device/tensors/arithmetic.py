@@ -10,12 +10,10 @@ from simrank.device import current
 from simrank.device.dtypes import DType, as_dtype, bool_, float32, int64, promote, promote_scalar
 from simrank.device.memory import guarded
 from simrank.device.races import Accesses
-from simrank.device.tensors.allocation import allocate_beside
+from simrank.device.tensors.allocation import allocate_beside, result_of
 from simrank.device.tensors.elementwise import BINARY, COMPARE, UNARY, wrong_kind
 from simrank.device.tensors.shapes import broadcast
 from simrank.device.transfer import copy_between
-from simrank.errors import SimrankError, UnsupportedError
-from simrank.ranks import require_program
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -143,7 +141,7 @@ def copy(target: Tensor, src: Tensor, *, non_blocking: bool) -> None:
 
 def Tensor_like(tensor: Tensor, view: Array) -> Tensor:  # noqa: N802 - stands for the class
     """Return a tensor of the same storage with another view."""
-    result = type(tensor)(tensor.storage, tensor.dtype, view)
+    result = result_of(tensor)(tensor.storage, tensor.dtype, view)
     result.cuda_device = tensor.cuda_device
     return result
 
@@ -167,31 +165,7 @@ def parse_target(tensor: Tensor, target: Any) -> tuple[Device | None, DType]:  #
         return target.cuda_device, target.dtype
     if isinstance(target, str) and target.partition(":")[0] not in ("cpu", "cuda"):
         return device, as_dtype(target)
-    return parse_device(target), tensor.dtype
-
-
-def parse_device(device: Any) -> Device | None:  # noqa: ANN401 - torch's spellings
-    """Return the device named by None (the current one), "cpu", "cuda", "cuda:3", 3 or itself.
-
-    Raises:
-        SimrankError: There is no such device.
-    """
-    if device == "cpu" or device == "cpu:0":  # noqa: PLR1714 - hashing a Device says nothing
-        return None
-    program = require_program("a tensor factory")
-    if device is None or device == "cuda":
-        return current.current_device(program)
-    if isinstance(device, str) and device.startswith("cuda:") and device[5:].isdigit():
-        device = int(device[5:])
-    if isinstance(device, int):
-        devices = current.devices_of(program)
-        if not 0 <= device < len(devices):
-            raise SimrankError(f"device {device} does not exist: the cluster has {len(devices)}")
-        return devices[device]
-    if hasattr(device, "memory"):
-        given: Device = device
-        return given
-    raise UnsupportedError(f"device {device!r}: expected 'cpu', 'cuda', 'cuda:N' or N")
+    return current.parse_device(target), tensor.dtype
 
 
 def widen(values: Array) -> Array:

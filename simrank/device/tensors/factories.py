@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 
+from simrank.device.current import parse_device
 from simrank.device.dtypes import DType, as_dtype, as_values, float32, int64
 from simrank.device.memory import VALUES_UP_TO_BYTES
 from simrank.device.tensors import tensor as tensors
-from simrank.device.tensors.arithmetic import parse_device, run
+from simrank.device.tensors.arithmetic import run
 from simrank.device.tensors.shapes import as_shape
 from simrank.errors import UnsupportedError
 from simrank.ranks import require_program

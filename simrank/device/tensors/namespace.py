@@ -14,6 +14,7 @@ from simrank.device.current import (
     current_stream,
     devices_of,
     new_stream,
+    parse_device,
     set_stream,
     streams_of,
     synchronize,
@@ -25,11 +26,10 @@ from simrank.device.stream import Event, Stream
 from simrank.device.stream import Event as EventType  # The plain names are torch's, on the Context.
 from simrank.device.stream import Stream as StreamType
 from simrank.device.tensors import factories, indexing, joining, products
-from simrank.device.tensors.arithmetic import parse_device
 from simrank.device.tensors.methods import TensorMethods
 from simrank.device.tensors.tensor import Tensor
 from simrank.errors import OutOfMemoryError, SimrankError, UnsupportedError
-from simrank.ranks import current_program, set_program
+from simrank.ranks import current_program, require_program, set_program
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -153,6 +153,33 @@ class TorchNames:
         return bound
 
 
+class CurrentNames(TorchNames):
+    """torch's names for whoever runs: what the module `simrank` itself offers in every rank."""
+
+    Stream = StreamType  # type: ignore[assignment]  # Classes, so that isinstance works.
+    Event = EventType  # type: ignore[assignment]
+
+    @property
+    def program(self) -> Program:  # type: ignore[override]  # Looked up, not kept.
+        """Return the running program.
+
+        Raises:
+            NoRankError: There is none, and no Context.
+        """
+        return require_program("torch's names in the module simrank")
+
+    def running(self) -> Program:
+        """Return the running program."""
+        return self.program
+
+    def bind(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the function: it asks itself who runs."""
+        return function
+
+
+CURRENT = CurrentNames()
+
+
 class CudaNames:
     """The names of torch.cuda, on the devices of one Context."""
 
@@ -253,13 +280,15 @@ class CudaNames:
         spec = self._context.device_of(device).spec
         return DeviceProperties(spec.name, spec.memory_bytes, spec.num_sms)
 
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - nothing
-        """Refuse what simrank does not have of torch.cuda, by name.
+    if not TYPE_CHECKING:  # Type checkers find a name that is none.
 
-        Raises:
-            UnsupportedError: Always; it is also an AttributeError, so that `hasattr` works.
-        """
-        raise _MissingError(f"cuda.{name} is not supported")
+        def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - nothing
+            """Refuse what simrank does not have of torch.cuda, by name.
+
+            Raises:
+                UnsupportedError: Always; it is also an AttributeError, so that `hasattr` works.
+            """
+            raise _MissingError(f"cuda.{name} is not supported")
 
 
 class DeviceProperties(NamedTuple):
@@ -272,3 +301,10 @@ class DeviceProperties(NamedTuple):
 
 class _MissingError(UnsupportedError, AttributeError):
     """A name of torch.cuda that simrank does not have."""
+
+
+_OWN_NAMES = (
+    "OutOfMemoryError", "Stream", "Event", "cuda", "current_stream", "device", "inference_mode",
+    "no_grad", "stream", "synchronize",
+)  # fmt: skip
+MODULE_NAMES = {*DTYPES, *ALIASES, *FACTORIES, *FUNCTIONS, *_OWN_NAMES}

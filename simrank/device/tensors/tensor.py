@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import numpy as np
 
 from simrank.device.buffer import wait_values
+from simrank.device.current import parse_device
 from simrank.device.device import HOST
 from simrank.device.dtypes import DType, as_dtype, as_values
 from simrank.device.tensors import arithmetic, indexing
 from simrank.device.tensors.allocation import allocate
-from simrank.device.tensors.arithmetic import parse_device
 from simrank.device.tensors.methods import TensorMethods
 from simrank.device.tensors.shapes import as_shape, wrap_dim
 from simrank.device.transfer import upload
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from simrank.device.device import Device
     from simrank.device.memory import Storage
+    from simrank.device.stream import Stream
 
 _M = TypeVar("_M", bound="Callable[..., Any]")
 _registered: list[str] = []
@@ -144,6 +145,16 @@ class Tensor(TensorMethods):
     def get_device(self) -> int:
         """Return the index of its device, -1 for the host."""
         return -1 if self.cuda_device is None else self.cuda_device.index
+
+    def record_stream(self, stream: Stream) -> None:
+        """Say that a stream uses it: its memory stays until what was issued there has ended.
+
+        Here it does so for every operation, recorded or not.
+        """
+        if self.cuda_device is None:
+            raise RuntimeError("record_stream is for tensors on a device")
+        if stream.device is not self.cuda_device:
+            raise RuntimeError(f"record_stream: the tensor is on {self.cuda_device}")
 
     def numel(self) -> int:
         """Return the number of elements."""
@@ -285,7 +296,7 @@ class Tensor(TensorMethods):
     def new_empty(self, *size: object, dtype: object = None, device: object = None) -> Tensor:
         """Return a tensor of garbage of the same dtype and device, unless told otherwise."""
         kind = self.dtype if dtype is None else as_dtype(dtype)
-        cuda_device = self.cuda_device if device is None else arithmetic.parse_device(device)
+        cuda_device = self.cuda_device if device is None else parse_device(device)
         return empty(as_shape(size), kind, cuda_device)
 
     def new_full(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from simrank.device.dtypes import DType
+from simrank.device.tensors.allocation import result_of
 from simrank.device.tensors.arithmetic import Tensor_like as like
 from simrank.device.tensors.shapes import as_shape, resolve, wrap_dim
 
@@ -44,7 +45,7 @@ def _as_type(tensor: Tensor, dtype: DType) -> Tensor:
             f"a tensor of shape {tuple(tensor.shape)} and stride {tuple(tensor.stride())} cannot "
             f"be viewed as {dtype.name} without a copy: {error}"
         ) from None
-    result = type(tensor)(tensor.storage, dtype, seen)
+    result = result_of(tensor)(tensor.storage, dtype, seen)
     result.cuda_device = tensor.cuda_device
     return result
 

@@ -106,7 +106,7 @@ def calls(x, mask, index):
         "add_": (x,), "sub_": (x,), "mul_": (x,), "div_": (x,), "pow_": (2,), "bitwise_and_": None,
         "bitwise_or_": None, "wait_values": None,
         "wait_writers": None, "requires_grad_": None, "backward": None,
-        "retain_grad": None, "register_hook": None,
+        "retain_grad": None, "register_hook": None, "record_stream": None,
     }  # fmt: skip
 
 
@@ -229,3 +229,13 @@ def test_a_host_read_waits_only_for_what_overlaps(run):
         assert ctx.now_ps - start < 100_000_000
 
     run(program, 1)
+
+
+def test_record_stream_takes_a_stream_of_the_tensor_s_device(ctx):
+    """It exists, as in torch; operations keep what they use alive here anyway."""
+    x = ctx.ones(4)
+    x.record_stream(ctx.Stream())
+    with pytest.raises(RuntimeError, match="the tensor is on"):
+        x.record_stream(ctx.Stream("cuda:1"))
+    with pytest.raises(RuntimeError, match="on a device"):
+        ctx.ones(4, device="cpu").record_stream(ctx.Stream())
