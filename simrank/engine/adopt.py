@@ -11,6 +11,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from greenlet import getcurrent
+
 from simrank.engine.carrier import hub_of, main_greenlet
 from simrank.engine.task import AdoptedTask
 from simrank.errors import UnsupportedError
@@ -23,6 +25,16 @@ if TYPE_CHECKING:
 
 
 driving: list[Engine] = []  # Those whose loops the hub is in, innermost last.
+
+
+def hub_here() -> greenlet:
+    """Return what drives an engine that is made here: the main greenlet, or within a rank itself.
+
+    A program that has a Context of its own runs under another one, too: each rank is then the main
+    program of a simulation, as each process would be.
+    """
+    me = getcurrent()
+    return me if driving and driving[-1].running is not None else hub_of(me)
 
 
 class Adoption:

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any
 from greenlet import getcurrent
 
 from simrank.engine import limits
-from simrank.engine.adopt import Adoption, driving
+from simrank.engine.adopt import Adoption, driving, hub_here
 from simrank.engine.callsite import user_site
-from simrank.engine.carrier import hub_of
 from simrank.engine.collector import calm_collector
 from simrank.engine.delays import HOST, WAKE
 from simrank.engine.handle import Handle
@@ -67,7 +66,7 @@ class Engine:
         self.tasks: dict[Task, None] = {}
         self.notes: dict[str, None] = {}
         self.told: set[Task | PendingOperation] = set()
-        self.hub = hub_of(getcurrent())
+        self.hub = hub_here()
         self.livelock = limits.LivelockDetector(self)
         self._queue: list[tuple[int, int, Task | Wakeup | Firing]] = []
         self._next_key = tie_keys(seed if delays is None else delays.seed)

@@ -262,8 +262,8 @@ def test_a_thread_of_nobody_is_no_task(engine):
     assert found == [(None, False), None]
 
 
-def test_an_engine_made_on_a_threads_stack_has_the_same_hub(engine):
-    """So its waits are refused there, as inside a greenlet."""
+def test_an_engine_made_on_a_threads_stack_is_driven_there(engine):
+    """That stack is its hub, as inside a greenlet: a simulation within a rank."""
     made = []
 
     def body():
@@ -272,8 +272,9 @@ def test_an_engine_made_on_a_threads_stack_has_the_same_hub(engine):
 
     group = run(engine, body)
 
-    assert made[0].hub is engine.hub
-    assert type(group.failed[0].error) is UnsupportedError
+    assert made[0].hub is not engine.hub
+    assert group.failed == []
+    assert (made[0].now_ps, engine.now_ps) == (5, 0)
 
 
 def test_a_thread_has_a_copy_of_the_contextvars_of_who_made_it(engine):
