@@ -13,6 +13,7 @@ import coverage
 import pytest
 
 import simrank
+import simrank.distributed as dist
 import simrank.multiprocessing as mp
 from simrank.errors import DeadlockError, SpawnException
 
@@ -69,9 +70,50 @@ def test_time_stands_still_at_the_prompt_and_passes_when_the_rank_goes_on(debug)
 
 
 def test_a_value_set_at_the_prompt_is_the_ranks(debug):
-    """As in a process; a wait typed there passes time."""
-    _, talk = debug("!ctx.engine.sleep(5_000_000)\nn\nc\n")
-    assert "simrank: rank 3 at t=17.345 us" in talk
+    """As in a process."""
+    _, talk = debug("!number = 77\nn\np number\nc\n")
+    assert "(Pdb) 78\n" in talk
+
+
+@pytest.mark.parametrize("wait", ["ctx.engine.sleep(5_000_000)", "ctx.zeros(2).tolist()"])
+def test_a_wait_typed_at_the_prompt_is_refused(debug, wait):
+    """Other ranks would run inside of it: time stands still, and goes on as before."""
+    context, talk = debug(f"!{wait}\nn\np number\nc\n")
+    assert "*** simrank.errors.SimrankError: this would wait for" in talk
+    assert talk.count("simrank: rank 3 at t=") == 2
+    assert "(Pdb) 31\n" in talk
+    assert context.now_ps < 20_000_000
+
+
+def stops_after_a_collective(rank, ctx, outs):
+    """Stop on every rank while the result is still being computed."""
+    dist.init_process_group("nccl")
+    x = ctx.full((4,), float(rank))
+    dist.all_reduce(x)
+    stdin = io.StringIO("p x\np x.shape\nn\np y\nn\nn\nn\nn\n")
+    pdb.Pdb(stdin=stdin, stdout=outs[rank], nosigint=True, readrc=False).set_trace()
+    y = (x + 1).tolist()
+    return y[0] + 1
+
+
+def test_every_rank_stops_at_its_own_breakpoint_and_steps_in_its_own_program():
+    """Whatever is printed there: no frame of simrank's is stepped into, and none is skipped."""
+    outs = [io.StringIO() for _ in range(3)]
+    before = sys.gettrace()
+    try:
+        with simrank.Context("hgx_h100") as ctx:
+            ctx.multiprocessing.spawn(
+                stops_after_a_collective, (ctx, outs), nprocs=3, share_args=True
+            )
+    finally:
+        sys.settrace(before)
+    for rank, out in enumerate(outs):
+        talk = out.getvalue()
+        assert talk.startswith(f"simrank: rank {rank} at t="), "its own prompt"
+        assert "would wait for fill_" in talk
+        assert "(Pdb) (4,)\n" in talk
+        assert "(Pdb) [4.0, 4.0, 4.0, 4.0]\n" in talk
+        assert "simrank/" not in talk.replace("test_debug", "")
 
 
 def test_quitting_the_debugger_ends_the_ranks(debug):
