@@ -15,7 +15,12 @@ The marker takes the number of ranks, `seeds=N` to look for bugs of order, and e
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import functools
+import inspect
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import pytest
 
@@ -28,7 +33,6 @@ if TYPE_CHECKING:
     from simrank.context import Context
     from simrank.engine.delays import Delays
     from simrank.errors import SpawnException
-    from simrank.trace import Timeline
 
 _MARK = "ranks"
 _HELP = (
@@ -80,7 +84,7 @@ def _asked(node: pytest.Item) -> tuple[int, dict[str, Any]]:
     marker = node.get_closest_marker(_MARK)
     if marker is None:
         raise pytest.UsageError(f"{node.nodeid}: this fixture is for tests marked with ranks(n)")
-    options = dict(marker.kwargs)
+    options = {name: _beside(node, value) for name, value in marker.kwargs.items()}
     given = marker.args or (options.pop("n", None),)
     num_ranks = given[0]
     if len(given) != 1 or isinstance(num_ranks, bool) or not isinstance(num_ranks, int):
@@ -88,6 +92,14 @@ def _asked(node: pytest.Item) -> tuple[int, dict[str, Any]]:
     if num_ranks < 1:
         raise pytest.UsageError(f"{node.nodeid}: ranks({num_ranks}): expected 1 or more")
     return num_ranks, options
+
+
+def _beside(node: pytest.Item, value: Any) -> Any:  # noqa: ANN401 - an option's
+    """Return the path of a YAML file that lies beside the test; anything else as it is."""
+    if isinstance(value, str) and value.endswith((".yaml", ".yml")):
+        beside = node.path.parent / value
+        return str(beside) if beside.exists() else value
+    return value
 
 
 def _make_context(num_ranks: int, options: Mapping[str, Any]) -> Context:
@@ -124,43 +136,79 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     """Run the body of a marked test on its ranks."""
     if pyfuncitem.get_closest_marker(_MARK) is None:
         return None
-    num_ranks, options = _asked(pyfuncitem)
+    __tracebackhide__ = True
     names = pyfuncitem._fixtureinfo.argnames  # noqa: SLF001 - as pytest's own call does
-    values = {name: pyfuncitem.funcargs[name] for name in names}
-    test = _Test(pyfuncitem.obj, values, num_ranks)
-    seeds = options.get("seeds")
-    if seeds is not None:
-        _search(test, options, int(seeds))
-        return True
-    given: Any = values.get("ctx")
-    is_given = hasattr(given, "multiprocessing")  # A fixture of the user's may have this name.
-    context: Context = given if is_given else _make_context(num_ranks, options)
-    folder = pyfuncitem.config.getoption("--simrank-trace")
-    if folder is None:
-        test.run(context)
-    else:
-        _run_traced(test, context, folder, pyfuncitem.nodeid)
+    _run(pyfuncitem, pyfuncitem.obj, {name: pyfuncitem.funcargs[name] for name in names})
     return True
 
 
-def _run_traced(test: _Test, context: Context, folder: str, nodeid: str) -> None:
-    from simrank.trace import Timeline  # noqa: PLC0415 - see above
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_call(item: pytest.Item) -> None:
+    """Let unittest run the body of a marked method on its ranks; setUp and tearDown run once.
 
-    timeline = Timeline()
-    context.observe(timeline)
-    try:
-        test.run(context)
-    finally:
-        _write(timeline, folder, nodeid)
+    pytest does not call `pytest_pyfunc_call` for these.
+    """
+    if item.get_closest_marker(_MARK) is not None and _is_unittest(item):
+        body = item.obj
+
+        @functools.wraps(body)
+        def on_ranks(*_args: object, **_kwargs: object) -> None:
+            __tracebackhide__ = True
+            _run(item, body, {})
+
+        item.obj = on_ranks
+
+
+def _is_unittest(item: pytest.Item) -> TypeGuard[pytest.Function]:
+    kind = getattr(item, "cls", None)
+    unittest = sys.modules.get("unittest")
+    return unittest is not None and kind is not None and issubclass(kind, unittest.TestCase)
+
+
+def _run(item: pytest.Function, body: Callable[..., Any], values: Mapping[str, Any]) -> None:
+    """Run a marked test as its marker asks."""
+    __tracebackhide__ = True
+    num_ranks, options = _asked(item)
+    test = _Test(body, values, num_ranks, _trace_path(item))
+    seeds = options.get("seeds")
+    if seeds is not None:
+        _search(test, options, int(seeds))
+        return
+    given: Any = values.get("ctx")
+    is_given = hasattr(given, "multiprocessing")  # A fixture of the user's may have this name.
+    test.run_traced(given if is_given else _make_context(num_ranks, options))
 
 
 class _Test:
-    """A test's body, its fixtures' values and its ranks."""
+    """A test's body, its fixtures' values, its ranks, and where its timeline goes."""
 
-    def __init__(self, body: Callable[..., Any], values: Mapping[str, Any], num_ranks: int) -> None:
+    def __init__(
+        self,
+        body: Callable[..., Any],
+        values: Mapping[str, Any],
+        num_ranks: int,
+        trace_path: Path | None,
+    ) -> None:
         self._body = body
         self._values = values
         self._num_ranks = num_ranks
+        self._trace_path = trace_path
+
+    def run_traced(self, context: Context) -> None:
+        """Run it in a Context, and write its timeline where one is asked for."""
+        __tracebackhide__ = True
+        if self._trace_path is None:
+            self.run(context)
+            return
+        from simrank.trace import Timeline  # noqa: PLC0415 - see above
+
+        timeline = Timeline()
+        context.observe(timeline)
+        try:
+            self.run(context)
+        finally:
+            self._trace_path.parent.mkdir(parents=True, exist_ok=True)
+            timeline.write(self._trace_path)
 
     def run(self, context: Context) -> None:
         """Run it in a Context; what ranks raise is told by rank."""
@@ -174,7 +222,7 @@ class _Test:
 
         def on_rank(rank: int) -> None:
             own = {name: rank if value is _RANK else value for name, value in values.items()}
-            self._body(**own)
+            _finish(self._body(**own))
 
         failure = None
         try:
@@ -186,18 +234,34 @@ class _Test:
             _raise_by_rank(failure)
 
 
+def _finish(result: object) -> None:
+    """Run what an `async def` returned; refuse a body that has not run.
+
+    Raises:
+        Failed: The body is a generator, of which nothing runs by itself.
+    """
+    if inspect.iscoroutine(result):
+        import asyncio  # noqa: PLC0415 - few tests need it
+
+        asyncio.run(result)
+    elif inspect.isgenerator(result) or inspect.isasyncgen(result):
+        pytest.fail("the body of a test marked with ranks may not yield: nothing of it has run")
+
+
 def _raise_by_rank(failure: SpawnException) -> None:
     """Raise one failure that shows what the ranks raised, equal ones together."""
     from simrank.errors import ranks_text  # noqa: PLC0415 - see above
+    from simrank.errors.travel import text_of  # noqa: PLC0415 - see above
 
     __tracebackhide__ = True
     errors = failure.errors
-    outcomes = [error for error in errors.values() if isinstance(error, pytest.skip.Exception)]
+    skips = _skip_exceptions()
+    outcomes = [error for error in errors.values() if isinstance(error, skips)]
     if len(outcomes) == len(errors):
-        pytest.skip(str(outcomes[0].msg))
+        raise outcomes[0]
     groups: dict[tuple[str, str, str], list[int]] = {}
     for number, error in errors.items():
-        if not isinstance(error, pytest.skip.Exception):
+        if not isinstance(error, skips):
             groups.setdefault(_key(error), []).append(number)
     parts = []
     for ranks in groups.values():
@@ -206,15 +270,28 @@ def _raise_by_rank(failure: SpawnException) -> None:
         word = "rank" if len(ranks) == 1 else "ranks"
         parts.append(f"on {word} {ranks_text(ranks)}:\n{shown}")
     when = "" if failure.time_ps is None else f" at t={failure.time_ps / 1e6:.3f} us"
-    head = f"{sum(map(len, groups.values()))} rank(s) failed{when}"
-    pytest.fail("\n\n".join([head, *parts]), pytrace=False)
+    first = next(iter(groups.values()))
+    cause = errors[first[0]]
+    told = f"rank {first[0]}: {type(cause).__name__}: {text_of(cause)}".partition("\n")[0]
+    head = f"{sum(map(len, groups.values()))} rank(s) failed{when}: {told}"
+    failed = pytest.fail.Exception("\n\n".join([head, *parts]), pytrace=False)
+    raise failed.with_traceback(cause.__traceback__)  # Where `--pdb` looks: the rank's own frames.
+
+
+def _skip_exceptions() -> tuple[type[BaseException], ...]:
+    """Return what pytest takes for a skip."""
+    unittest = sys.modules.get("unittest")
+    own = pytest.skip.Exception
+    return (own,) if unittest is None else (own, unittest.SkipTest)
 
 
 def _key(error: BaseException) -> tuple[str, str, str]:
     """Return what makes two ranks' failures the same: type, text and line."""
+    from simrank.errors.travel import text_of  # noqa: PLC0415 - see above
+
     frames = pytest.ExceptionInfo.from_exception(error).traceback
     last = frames[-1]
-    return type(error).__name__, str(error), f"{last.path}:{last.lineno}"
+    return type(error).__name__, text_of(error), f"{last.path}:{last.lineno}"
 
 
 def _user_frames(excinfo: pytest.ExceptionInfo[BaseException]) -> Any:  # noqa: ANN401 - pytest's
@@ -237,9 +314,11 @@ def _search(test: _Test, options: Mapping[str, Any], num_seeds: int) -> None:
     def once(delays: Delays | None) -> None:
         test.run(_make_context(num_ranks, {**options, "delays": delays}))
 
-    once(None)
+    test.run_traced(_make_context(num_ranks, options))
     failure = explore.search(_failing_as_exception(once), num_seeds)
     if failure is not None:
+        with suppress(pytest.fail.Exception):  # Its timeline is what one wants to see.
+            test.run_traced(_make_context(num_ranks, {**options, "delays": failure.delays}))
         replay = f"to replay: ranks({num_ranks}, delays={str(failure.delays)!r})"
         pytest.fail(f"{failure}\n{replay}\n\n{failure.error}", pytrace=False)
 
@@ -256,10 +335,10 @@ def _failing_as_exception(once: Callable[[Delays], None]) -> Callable[[Delays], 
     return run
 
 
-def _write(timeline: Timeline, folder: str, nodeid: str) -> None:
-    from pathlib import Path  # noqa: PLC0415 - only where a timeline is asked for
-
-    target = Path(folder)
-    target.mkdir(parents=True, exist_ok=True)
-    name = "".join(c if c.isalnum() or c in "-_." else "_" for c in nodeid)
-    timeline.write(target / f"{name}.json")
+def _trace_path(item: pytest.Item) -> Path | None:
+    """Return where the timeline of a test is written; None if none is asked for."""
+    folder: str | None = item.config.getoption("--simrank-trace")
+    if folder is None:
+        return None
+    name = "".join(c if c.isalnum() or c in "-_." else "_" for c in item.nodeid)
+    return Path(folder) / f"{name}.json"

@@ -16,7 +16,13 @@ from simrank.distributed.api import (
     reduce,
     reduce_scatter_tensor,
 )
-from simrank.distributed.backends import Backend
+from simrank.distributed.backends import (
+    Backend,
+    is_available,
+    is_gloo_available,
+    is_mpi_available,
+    is_nccl_available,
+)
 from simrank.distributed.group import ProcessGroup
 from simrank.distributed.lists import (
     all_gather,
@@ -67,6 +73,7 @@ from simrank.distributed.subgroups import (
     split_group,
 )
 from simrank.distributed.work import Work
+from simrank.errors import DistBackendError
 
 if TYPE_CHECKING:
     from simrank.distributed import symmetric_memory
@@ -76,6 +83,7 @@ reduce_scatter_single = reduce_scatter_tensor
 
 __all__ = [
     "Backend",
+    "DistBackendError",
     "GroupMember",
     "P2POp",
     "ProcessGroup",
@@ -106,7 +114,11 @@ __all__ = [
     "group",
     "init_process_group",
     "irecv",
+    "is_available",
+    "is_gloo_available",
     "is_initialized",
+    "is_mpi_available",
+    "is_nccl_available",
     "isend",
     "monitored_barrier",
     "new_group",

@@ -47,6 +47,19 @@ class Backend(str):
     UNDEFINED = UNDEFINED
 
 
+def is_available() -> bool:
+    """Return True: there is a torch.distributed here, of simulated ranks."""
+    return True
+
+
+is_nccl_available = is_gloo_available = is_available
+
+
+def is_mpi_available() -> bool:
+    """Return False: simrank has no such backend."""
+    return False
+
+
 class Backends(NamedTuple):
     """The name that `get_backend` shows, and the backend per kind of device."""
 

@@ -131,8 +131,9 @@ def _finish_own(group: ProcessGroup, rank: int) -> None:
 
 
 def is_initialized() -> bool:
-    """Return whether this rank has a default group."""
-    return membership(require_rank("is_initialized")).default is not None
+    """Return whether this rank has a default group; False outside of ranks."""
+    program = current_program()
+    return program is not None and membership(program).default is not None
 
 
 # ---- asking ----

@@ -41,10 +41,25 @@ def _owned(original: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(original)
     def set_trace(self: Any, frame: FrameType | None = None, **kwargs: object) -> None:  # noqa: ANN401
-        self.simrank_task = running_task()
+        task = self.simrank_task = running_task()
+        if task is not None and not hasattr(task.leave, "takes_trace"):
+            task.leave = _untraced(task.leave)
         original(self, sys._getframe(1) if frame is None else frame, **kwargs)  # noqa: SLF001
 
     return set_trace
+
+
+def _untraced(leave: Callable[[], None]) -> Callable[[], None]:
+    """Return a rank's way to the hub that takes its trace along, for other ranks have their own."""
+
+    def leave_and_trace_on() -> None:
+        trace = sys.gettrace()
+        sys.settrace(None)
+        leave()
+        sys.settrace(trace)
+
+    leave_and_trace_on.takes_trace = True  # type: ignore[attr-defined]  # Once is enough.
+    return leave_and_trace_on
 
 
 def _only_in_its_rank(original: Callable[..., bool]) -> Callable[..., bool]:

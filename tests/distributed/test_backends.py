@@ -109,3 +109,14 @@ def test_gloo_takes_device_tensors_after_the_current_streams_work(run):
         assert x.array[0] == 6
 
     run(program, 2)
+
+
+def test_programs_may_ask_for_what_there_is_anywhere():
+    """Scripts do so before they start ranks, and in the main program."""
+    import simrank.distributed as dist
+
+    assert dist.is_available()
+    assert dist.is_nccl_available()
+    assert dist.is_gloo_available()
+    assert not dist.is_mpi_available()
+    assert not dist.is_initialized()

@@ -1,5 +1,7 @@
 """The marker `ranks`: bodies on every rank, fixtures, failures by rank, options, seeds."""
 
+import sys
+
 import pytest
 
 import simrank
@@ -151,3 +153,137 @@ def test_timelines_are_written_where_asked(pytester):
     result.assert_outcomes(passed=1)
     (path,) = (pytester.path / "traces").iterdir()
     assert "traceEvents" in path.read_text()
+
+
+def test_an_async_body_runs_on_every_rank(pytester):
+    """It is no test that passes because nothing of it ran."""
+    result = outcome(
+        pytester,
+        """
+import asyncio
+
+@pytest.mark.ranks(4)
+async def test_it(rank):
+    dist.init_process_group()
+    await asyncio.sleep(1e-3)
+    x = simrank.ones(1)
+    dist.all_reduce(x)
+    assert x.item() == 5
+""",
+    )
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        ["*4 rank(s) failed at t=*: rank 0: AssertionError: assert 4.0 == 5*"]
+    )
+
+
+def test_a_body_that_yields_is_refused(pytester):
+    """Nothing of it would run."""
+    result = outcome(
+        pytester,
+        """
+@pytest.mark.ranks(2)
+def body(rank):
+    yield 1
+
+@pytest.mark.ranks(2)
+async def test_it(rank):
+    assert False
+    yield
+""",
+    )
+    result.assert_outcomes(failed=1)
+
+
+TEST_CASE = """
+import unittest
+
+class TestIt(unittest.TestCase):
+    def setUp(self):
+        self.base = 10.0
+
+    @pytest.mark.ranks(4)
+    def test_sum(self):
+        dist.init_process_group()
+        x = simrank.full((1,), self.base)
+        dist.all_reduce(x)
+        self.assertEqual(x.item(), {expected})
+
+    @pytest.mark.ranks(2)
+    def test_skip(self):
+        self.skipTest("on purpose")
+
+    def test_plain(self):
+        assert dist.is_available()
+"""
+
+
+@pytest.mark.parametrize(("expected", "failed"), [(40, 0), (41, 1)])
+def test_a_method_of_a_test_case_runs_on_every_rank(pytester, expected, failed):
+    """With setUp before and tearDown after it, once."""
+    result = outcome(pytester, TEST_CASE.replace("{expected}", str(expected)))
+    result.assert_outcomes(passed=2 - failed, failed=failed, skipped=1)
+    if failed:
+        result.stdout.fnmatch_lines(["*4 rank(s) failed at t=*: rank 0: AssertionError: 40.0*"])
+
+
+def test_the_first_line_of_a_failure_says_what_a_rank_raised(pytester, monkeypatch):
+    """It is all that a summary and JUnit show."""
+    monkeypatch.setenv("COLUMNS", "200")
+    result = outcome(
+        pytester,
+        """
+@pytest.mark.ranks(4)
+def test_it(rank):
+    if rank > 1:
+        raise ValueError("wrong shape\\nand more")
+""",
+        "--junit-xml=report.xml",
+    )
+    line = "2 rank(s) failed at t=0.000 us: rank 2: ValueError: wrong shape"
+    result.stdout.fnmatch_lines([f"FAILED *::test_it - Failed: {line}"])
+    assert line in (pytester.path / "report.xml").read_text()
+
+
+@pytest.mark.slow
+def test_post_mortem_lands_in_the_rank_s_frame(pytester):
+    """With its variables, not in the plugin's."""
+    pytester.makepyfile("""
+import pytest
+import simrank.distributed as dist
+
+@pytest.mark.ranks(2)
+def test_it(rank):
+    secret = 4711 + rank
+    dist.init_process_group()
+    assert secret < 0
+""")
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--pdb"]
+    result = pytester.run(*command, stdin=b"p secret\nq\n")
+    result.stdout.fnmatch_lines(["*test_it()", "-> assert secret < 0", "(Pdb) 4711"])
+
+
+def test_timelines_are_written_with_seeds_too(pytester):
+    """Of the run without delays, or of the failure that was found."""
+    body = """
+@pytest.mark.ranks(2, seeds=3)
+def test_it(rank, ctx):
+    dist.init_process_group()
+    dist.all_reduce(ctx.ones(4))
+"""
+    outcome(pytester, body, "--simrank-trace=traces").assert_outcomes(passed=1)
+    (written,) = (pytester.path / "traces").iterdir()
+    assert "all_reduce" in written.read_text()
+
+
+def test_yaml_files_are_looked_for_beside_the_test(pytester):
+    """Wherever pytest was started."""
+    folder = pytester.mkdir("deep")
+    (folder / "faults.yaml").write_text("faults: [{kill: 1, at: 1 us}]\n")
+    (folder / "test_deep.py").write_text(
+        "import pytest, time\n"
+        "@pytest.mark.ranks(2, faults='faults.yaml')\n"
+        "def test_it(rank):\n    time.sleep(1)\n"
+    )
+    result = pytester.runpytest_inprocess("-p", "no:cacheprovider", str(folder))
+    result.stdout.fnmatch_lines(["*signal SIGKILL*"])
