@@ -177,6 +177,12 @@ class PeerOperation(Operation):
         if self.rank is not None:
             yield self.rank, self.name, self._site
 
+    def awaited_ranks(self) -> Iterator[int]:
+        """Yield the peers whose end is missing or not ready, if it has begun itself."""
+        for end in self.ends if self.start_ps >= 0 else ():
+            if not end.done and end.peer is not None:
+                yield int(self.group.ranks[end.peer])
+
     def absent_ranks(self) -> Iterator[tuple[int, str]]:
         """Yield the peers that have not called, for the deadlock report."""
         for end in self.ends:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 from simrank.errors import (
     MAX_REPORT_LINES,
@@ -44,6 +44,14 @@ class PendingOperation(Protocol):
 
     def absent_ranks(self) -> Iterable[tuple[int, str]]:
         """Yield, per rank that it waits for: the rank, and what that rank has not called."""
+
+
+@runtime_checkable
+class PendingMessage(PendingOperation, Protocol):
+    """A send or receive that has begun; `is_collective` is False."""
+
+    def awaited_ranks(self) -> Iterable[int]:
+        """Yield the ranks whose part is missing; nothing while it has not begun."""
 
 
 def deadlock_error(engine: Engine, hub_waits_for: str | None) -> DeadlockError:
@@ -118,7 +126,7 @@ def _peers_hint(engine: Engine) -> str:
     """Return what is wrong with messages: one end is missing, or all wait for each other."""
     waits_for: dict[int, int] = {}
     for operation in engine.pending:
-        peers = [peer for peer, _ in operation.absent_ranks()]
+        peers = [*operation.awaited_ranks()] if isinstance(operation, PendingMessage) else []
         for rank, _, _ in operation.pending_ranks():
             if rank is not None and peers:
                 waits_for.setdefault(rank, peers[0])
