@@ -182,12 +182,16 @@ class Context(TorchNames):
 
     def __enter__(self) -> Context:
         """Make this the current Context of the main program."""
-        if self._watchdog is not None and not self._outer:
-            self._watchdog.start()
         stdlib.enter(self.engine)
-        hook.enter()
         self._outer.append(current_program())
-        set_program(self.program)
+        try:
+            hook.enter()
+            if self._watchdog is not None and len(self._outer) == 1:
+                self._watchdog.start()
+            set_program(self.program)
+        except BaseException:
+            self._leave()
+            raise
         return self
 
     def __exit__(
@@ -206,14 +210,25 @@ class Context(TorchNames):
                 if self.strict and self.comm_library.leaks.report():
                     raise SimrankError("\n".join(["leaks (proved):", *self.findings]))
         finally:
-            if self.carrier == "thread":  # A stack that is merely let go of would keep its thread.
-                for processes in list(self.unjoined):
-                    processes.group.abort()
-            set_program(self._outer.pop())
-            stdlib.leave(self.engine)
-            hook.leave()
+            try:
+                if self.carrier == "thread":  # A stack that is merely let go of keeps its thread.
+                    for processes in list(self.unjoined):
+                        processes.group.abort()
+            finally:
+                self._leave()
+
+    def _leave(self) -> None:
+        """Undo what entering has done."""
+        outer = self._outer.pop()
+        try:
+            set_program(outer)
             if self._watchdog is not None and not self._outer:
                 self._watchdog.stop()
+        finally:
+            try:
+                stdlib.leave(self.engine)
+            finally:
+                hook.leave()
 
     @property
     def now_ps(self) -> int:

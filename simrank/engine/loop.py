@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from greenlet import getcurrent
 
-from simrank.engine import limits
+from simrank.engine import interrupts, limits
 from simrank.engine.adopt import Adoption, driving
 from simrank.engine.callsite import user_site
 from simrank.engine.carrier import hub_of
@@ -36,6 +36,12 @@ if TYPE_CHECKING:
     from simrank.engine.report import PendingOperation
 
 _NEVER = Handle()
+
+
+def _nothing() -> None:
+    """Happen: a void wakeup never does."""
+
+
 _MAX_CANCELLED = 256  # assumed: below it void entries cost less than removing them
 
 
@@ -71,6 +77,7 @@ class Engine:
         self._next_key = tie_keys(seed if delays is None else delays.seed)
         self._num_weak = 0
         self._num_cancelled = 0
+        self._num_looks = 0
         self._current: Task | None = None
         self._by_greenlet: dict[greenlet | None, Task] = {}
         self._held_wakes: list[Task] | None = None
@@ -149,6 +156,7 @@ class Engine:
             entry.fire()
         elif entry.cancelled:  # The clock does not move to it.
             self._num_cancelled -= 1
+            interrupts.raise_due(self)
         else:
             entry.queued = False
             self._num_weak -= entry.weak
@@ -318,6 +326,27 @@ class Engine:
         for observer in self.observers:
             observer.on_host(task, f"wait: {what}", start_ps, self.now_ps)
 
+    # ---- interrupts ----
+
+    def look_soon(self) -> None:
+        """Let the loop look for a signal that waits, before its next wakeup."""
+        wakeup = Wakeup(_nothing)
+        wakeup.cancelled, wakeup.queued = True, False
+        self._num_cancelled += 1
+        self._num_looks += 1
+        heappush(self._queue, (self.now_ps, -self._num_looks, wakeup))
+
+    def interrupt(self, error: BaseException) -> None:
+        """Raise on the hub what a signal raised in the running rank, which goes on or is ended."""
+        task = self._current
+        if task is None or task.greenlet is not getcurrent():  # A bare greenlet has no way back.
+            raise error
+        heappush(self._queue, (self.now_ps, self._next_key(), task))
+        self.hub.throw(error)
+        if task.thrown is not None:
+            self.unqueue(task)
+            task.raise_thrown()
+
     # ---- charging ----
 
     def charge(self, cost_ps: int, name: str) -> int:
@@ -412,17 +441,23 @@ class Engine:
 
     def _resume_all(self, tasks: Sequence[Task]) -> None:
         observers = self.observers
-        for task in tasks:
-            if task.finished:  # Aborted since by one of the tasks before it.
-                continue
-            self._current = task
-            if observers:
-                self._observe_switch(task)
-            switch = task.switch
-            switch()
-            if task.waiting is None and not task.finished:
-                self._adoption.take_back(task)
-        self._current = None
+        left = iter(tasks)
+        try:
+            for task in left:
+                if task.finished:  # Aborted since by one of the tasks before it.
+                    continue
+                self._current = task
+                if observers:
+                    self._observe_switch(task)
+                switch = task.switch
+                switch()
+                if task.waiting is None and not task.finished:
+                    self._adoption.take_back(task)
+        except BaseException:  # An interrupt, which the main program may survive.
+            self.wake(list(left))
+            raise
+        finally:
+            self._current = None
 
     def resume(self, task: Task) -> None:
         """Enter a task now; only from the hub."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
+from simrank.engine.callsite import site_of_frame
 from simrank.errors import DeadlockError, LivelockError, RankState, states_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from types import FrameType
 
     from simrank.engine.callsite import CallSite
     from simrank.engine.loop import Engine
@@ -46,6 +49,24 @@ def deadlock_error(engine: Engine, hub_waits_for: str | None) -> DeadlockError:
 def livelock_error(engine: Engine) -> LivelockError:
     """Build the error of a simulation in which ranks only poll, and nothing changes."""
     return LivelockError(engine.now_ps, rank_states(engine), seed=engine.seed)
+
+
+def states_at(engine: Engine, frame: FrameType | None) -> list[RankState]:
+    """Return the states of all ranks while one of them computes; `frame` is where."""
+    try:
+        states = rank_states(engine)
+    except RuntimeError:  # The others went on meanwhile and changed what is listed.
+        return []
+    site = site_of_frame(frame)
+    if site is None:
+        return states
+    file, line = site.line()
+    return [
+        replace(state, file=file, line=line)
+        if state.state == "running" and state.file is None
+        else state
+        for state in states
+    ]
 
 
 def waiting_report(engine: Engine) -> str:
@@ -137,7 +158,7 @@ def _rank(task: Task) -> int:
 
 def _waiting_fact(task: Task) -> tuple[str, CallSite | None]:
     if task.waiting is None:
-        return ("not started" if not task.started else "running"), None
+        return ("not started" if not task.started else "running"), task.site()
     site = task.waiting.site()
     return task.waiting.describe(), task.site() if site is None else site
 

@@ -12,13 +12,14 @@ import contextlib
 import datetime as dt
 import functools
 import queue
+import signal
 import sys
 import threading  # noqa: TID251 - replaced here, used nowhere
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from simrank.engine import limits
+from simrank.engine import interrupts, limits
 from simrank.errors import UnsupportedError
 from simrank.ranks import clock, debug, locks, private
 from simrank.ranks.current import engines, running_task
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import ModuleType
 
-    from simrank.engine import Engine
+    from simrank.engine import Engine, Task
 
 _STANDARD_LIBRARY = str(Path(contextlib.__file__).parent) + "/"
 _PACKAGE = str(Path(__file__).parent.parent) + "/"
@@ -35,35 +36,64 @@ _own_files: dict[str | None, bool] = {}
 _replaced: list[tuple[Any, str, Any]] = []
 
 
+_entered_by: list[tuple[Engine, Task | None]] = []  # In a rank, or in the main program.
+
+
 def enter(engine: Engine) -> None:
     """Note that a Context has been entered; the first replaces the clocks and locks."""
+    if not engines:
+        interrupts.install()  # From here on a signal waits until simrank's own code is done.
+        try:
+            _replace()
+        except BaseException:
+            _restore()
+            raise
+    _entered_by.append((engine, running_task()))
     engines.append(engine)
-    if len(engines) == 1:
-        stand_ins = _stand_ins()
-        for owner, name, stand_in in stand_ins:
-            _replaced.append((owner, name, getattr(owner, name)))
-            setattr(owner, name, stand_in)
-        _rebind({id(old): getattr(owner, name) for owner, name, old in _replaced})
 
 
 def leave(engine: Engine) -> None:
     """Note that a Context has exited; the last restores what the first replaced."""
-    engines.remove(engine)
+    _entered_by.reverse()
+    _entered_by.remove(next(entry for entry in _entered_by if entry[0] is engine))
+    _entered_by.reverse()
+    # A rank that was killed has left none of its blocks.
+    _entered_by[:] = [entry for entry in _entered_by if entry[1] is None or not entry[1].finished]
+    engines[:] = [engine for engine, _ in _entered_by]
     if not engines:
-        _rebind({id(getattr(owner, name)): old for owner, name, old in _replaced})
-        for owner, name, original in reversed(_replaced):
-            setattr(owner, name, original)
-        _replaced.clear()
+        _restore()
 
 
 @contextlib.contextmanager
 def entered(engine: Engine) -> Iterator[None]:
     """Count as entered within the block."""
+    if running_task() is not None:  # Then somebody has, who stays in longer than a rank may live.
+        yield
+        return
     enter(engine)
     try:
         yield
     finally:
         leave(engine)
+
+
+def _replace() -> None:
+    for owner, name, stand_in in _stand_ins():
+        _replaced.append((owner, name, getattr(owner, name)))
+        setattr(owner, name, stand_in)
+    _rebind({id(old): getattr(owner, name) for owner, name, old in _replaced})
+
+
+def _restore() -> None:
+    """Undo what has been replaced, all of it or the first part."""
+    try:
+        _rebind({id(getattr(owner, name)): old for owner, name, old in _replaced})
+        while _replaced:
+            owner, name, original = _replaced[-1]
+            setattr(owner, name, original)
+            del _replaced[-1]
+    finally:
+        interrupts.restore()
 
 
 def _stand_ins() -> list[tuple[Any, str, Any]]:
@@ -80,6 +110,8 @@ def _stand_ins() -> list[tuple[Any, str, Any]]:
         (threading, "Lock", locks.make_lock),
         (threading, "RLock", locks.make_reentrant_lock),
         (threading.Thread, "start", _start_thread(threading.Thread.start)),
+        (signal, "signal", interrupts.set_handler),
+        (signal, "getsignal", interrupts.get_handler),
         (threading.Event, "is_set", _poll_if(threading.Event.is_set, False)),
     ]
     replaced += private.stand_ins() + debug.stand_ins()
