@@ -15,8 +15,11 @@ from __future__ import annotations
 import _thread
 import signal
 import sys
+import threading  # noqa: TID251 - asked which thread is the main one
 import time
 from typing import TYPE_CHECKING, Any
+
+from greenlet import getcurrent
 
 from simrank.engine.adopt import driving
 from simrank.engine.callsite import is_library, is_simranks
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
     from types import CodeType, FrameType
 
     from simrank.engine.loop import Engine
+    from simrank.engine.task import Task
 
     Handler = Callable[[int, FrameType | None], Any]
 
@@ -111,8 +115,6 @@ def _numbers() -> list[int]:
 
 
 def _is_main_thread() -> bool:
-    import threading  # noqa: PLC0415, TID251 - asked, not used
-
     return _thread.get_ident() == threading.main_thread().ident
 
 
@@ -174,10 +176,21 @@ def _raise(error: BaseException, engine: Engine) -> None:
     if task is None or (task.group is not None and task.group.aborting):
         raise error  # On the hub, or in a rank that will not end.
     if not _has_thread_turn(engine):
-        engine.interrupt(error)
+        _raise_on_hub(error, engine, task)
         return
     raised_after_turn.append(error)
     raise RankAborted(task.rank)
+
+
+def _raise_on_hub(error: BaseException, engine: Engine, task: Task) -> None:
+    """Leave a rank where it is, for the hub; it goes on from there, or is ended there."""
+    if task.greenlet is not getcurrent():  # A bare greenlet has no way back.
+        raise error
+    engine.wake([task])
+    engine.hub.throw(error)
+    if task.thrown is not None:
+        engine.unqueue(task)
+        task.raise_thrown()
 
 
 def raise_due(engine: Engine) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
+from simrank.engine.callsite import user_site
+from simrank.engine.delays import WAKE
 from simrank.engine.handle import Handle
 from simrank.engine.report import deadlock_error, livelock_error, waiting_report
 from simrank.errors import WaitTimeoutError
@@ -139,13 +142,30 @@ def poll(engine: Engine, what: str, *, reads_clock: bool = False) -> None:
         engine.livelock.reads_clock = True
     num_polls = task.num_polls
     cost_ps = min(POLL_PS << min(num_polls, 20), MAX_POLL_PS)
-    engine.sleep_weakly(task, task.clock_ps + cost_ps, PollReason(what))
+    sleep_weakly(engine, task, task.clock_ps + cost_ps, PollReason(what))
     task.num_polls = num_polls + 1
 
 
 def host_sleep(engine: Engine, task: Task, delay_ps: int, what: str) -> None:
     """Sleep as a program does that watches something: it may go on for ever, and be reported."""
-    engine.sleep_weakly(task, task.clock_ps + delay_ps, PollReason(what, is_sleep=True))
+    sleep_weakly(engine, task, task.clock_ps + delay_ps, PollReason(what, is_sleep=True))
+
+
+def sleep_weakly(engine: Engine, task: Task, due_ps: int, reason: PollReason) -> None:
+    """Let a task poll or sleep until `due_ps` without keeping the simulation alive (E8)."""
+    if engine.delays is not None:
+        due_ps += engine.delays.draw(WAKE, task.rank, user_site)
+    wakeup = engine.call_at(due_ps, partial(engine.resume, task), weak=True)
+    task.waiting = reason
+    start_ps = engine.now_ps
+    while wakeup.queued and task.thrown is None:
+        task.leave()
+    task.waiting = None
+    if task.thrown is not None:
+        engine.cancel(wakeup)
+        task.raise_thrown()
+    if engine.observers:
+        engine.observe_wait(task, reason.describe(), start_ps)
 
 
 class LivelockDetector:

@@ -21,7 +21,7 @@ from simrank.engine.collector import calm_collector
 from simrank.engine.delays import HOST, WAKE
 from simrank.engine.handle import Handle
 from simrank.engine.limits import SLEEPING
-from simrank.engine.queue import Failure, Firing, Wakeup, is_void, tie_keys
+from simrank.engine.queue import Failure, Firing, Wakeup, is_void, tie_keys, void_wakeup
 from simrank.engine.report import deadlock_error
 from simrank.engine.task import Task
 from simrank.errors import HubError
@@ -36,10 +36,6 @@ if TYPE_CHECKING:
     from simrank.engine.report import PendingOperation
 
 _NEVER = Handle()
-
-
-def _nothing() -> None:
-    """Happen: a void wakeup never does."""
 
 
 _MAX_CANCELLED = 256  # assumed: below it void entries cost less than removing them
@@ -261,7 +257,7 @@ class Engine:
         task.waiting = None
         task.num_polls = 0
         if self.observers:
-            self._observe_wait(task, handle.describe(), start_ps)
+            self.observe_wait(task, handle.describe(), start_ps)
 
     @staticmethod
     def _go_on_waiting(handle: Handle, task: Task) -> None:
@@ -305,47 +301,11 @@ class Engine:
         self.call_at(self.now_ps + delay_ps, lambda: handle.finish(self))
         return handle
 
-    def sleep_weakly(self, task: Task, due_ps: int, reason: limits.PollReason) -> None:
-        """Let a task poll or sleep until `due_ps` without keeping the simulation alive (E8)."""
-        if self.delays is not None:
-            due_ps += self.delays.draw(WAKE, task.rank, user_site)
-        wakeup = self.call_at(due_ps, partial(self.resume, task), weak=True)
-        task.waiting = reason
-        start_ps = self.now_ps
-        while wakeup.queued and task.thrown is None:
-            task.leave()
-        task.waiting = None
-        if task.thrown is not None:
-            self.cancel(wakeup)
-            task.raise_thrown()
-        if self.observers:
-            self._observe_wait(task, reason.describe(), start_ps)
-
-    def _observe_wait(self, task: Task, what: str, start_ps: int) -> None:
+    def observe_wait(self, task: Task, what: str, start_ps: int) -> None:
+        """Tell observers of a wait that is over now."""
         start_ps = max(start_ps, task.host_ps)  # A host waits after what it was charged for.
         for observer in self.observers:
             observer.on_host(task, f"wait: {what}", start_ps, self.now_ps)
-
-    # ---- interrupts ----
-
-    def look_soon(self) -> None:
-        """Let the loop look for a signal that waits, before its next wakeup."""
-        wakeup = Wakeup(_nothing)
-        wakeup.cancelled, wakeup.queued = True, False
-        self._num_cancelled += 1
-        self._num_looks += 1
-        heappush(self._queue, (self.now_ps, -self._num_looks, wakeup))
-
-    def interrupt(self, error: BaseException) -> None:
-        """Raise on the hub what a signal raised in the running rank, which goes on or is ended."""
-        task = self._current
-        if task is None or task.greenlet is not getcurrent():  # A bare greenlet has no way back.
-            raise error
-        heappush(self._queue, (self.now_ps, self._next_key(), task))
-        self.hub.throw(error)
-        if task.thrown is not None:
-            self.unqueue(task)
-            task.raise_thrown()
 
     # ---- charging ----
 
@@ -396,6 +356,12 @@ class Engine:
         if self._num_cancelled > _MAX_CANCELLED and self._num_cancelled * 2 > len(self._queue):
             self._keep(lambda entry: type(entry) is not Wakeup or not entry.cancelled)
             self._num_cancelled = 0
+
+    def look_soon(self) -> None:
+        """Let the loop look for a signal that waits, before its next wakeup."""
+        self._num_cancelled += 1
+        self._num_looks += 1
+        heappush(self._queue, (self.now_ps, -self._num_looks, void_wakeup()))
 
     def wake(self, tasks: Sequence[Task]) -> None:
         """Queue tasks at this time, or at their own host clock where that is ahead.
