@@ -20,10 +20,12 @@ MAX_POLL_PS = 1_000_000_000  # assumed: doubling ends at 1 ms, so that long poll
 
 # How often every polling task may come back without any change before it is called a livelock.
 # Assumed: a program that counts its polls stops well before 1,000; one that counts its sleeps
-# before 50,000. One that reads the clock may well have a deadline of its own: it is accused only
-# after an hour of simulated time, twice the longest default timeout of torch.distributed.
+# before 50,000, and one that takes a lock for nothing before 10,000,000. One that reads the clock
+# may well have a deadline of its own: it is accused only after an hour of simulated time, twice the
+# longest default timeout of torch.distributed.
 POLL_ROUNDS = 1_000
 SLEEP_ROUNDS = 50_000
+LOCK_ROUNDS = 10_000
 CLOCK_PS = 3600 * 10**12
 
 
@@ -32,14 +34,14 @@ class PollReason:
 
     Attributes:
         what: In the user's words, for example `is_completed of all_reduce #7`.
-        is_sleep: Whether only time can end it.
+        rounds: How often it may come back without any change.
     """
 
-    __slots__ = ("is_sleep", "what")
+    __slots__ = ("rounds", "what")
 
-    def __init__(self, what: str, *, is_sleep: bool = False) -> None:
+    def __init__(self, what: str, rounds: int = POLL_ROUNDS) -> None:
         self.what = what
-        self.is_sleep = is_sleep
+        self.rounds = rounds
 
     def describe(self) -> str:
         """Return what is polled."""
@@ -120,7 +122,9 @@ def wait_at_most(engine: Engine, handle: Handle, timeout_ps: int) -> None:
         handle.forget(decide)
 
 
-def poll(engine: Engine, what: str, *, reads_clock: bool = False) -> None:
+def poll(
+    engine: Engine, what: str, *, reads_clock: bool = False, rounds: int = POLL_ROUNDS
+) -> None:
     """Charge a negative poll of the current task and yield (E8).
 
     The first costs 100 ns; each further one twice the last, to 1 ms, while the task does nothing
@@ -130,6 +134,7 @@ def poll(engine: Engine, what: str, *, reads_clock: bool = False) -> None:
         engine: The engine.
         what: In the user's words, for reports.
         reads_clock: Whether time itself may be what the program watches.
+        rounds: How often it may come back without any change.
 
     Raises:
         DeadlockError: The hub polls again and again, and nothing can ever happen.
@@ -142,13 +147,13 @@ def poll(engine: Engine, what: str, *, reads_clock: bool = False) -> None:
         engine.livelock.reads_clock = True
     num_polls = task.num_polls
     cost_ps = min(POLL_PS << min(num_polls, 20), MAX_POLL_PS)
-    sleep_weakly(engine, task, task.clock_ps + cost_ps, PollReason(what))
+    sleep_weakly(engine, task, task.clock_ps + cost_ps, PollReason(what, rounds))
     task.num_polls = num_polls + 1
 
 
 def host_sleep(engine: Engine, task: Task, delay_ps: int, what: str) -> None:
     """Sleep as a program does that watches something: it may go on for ever, and be reported."""
-    sleep_weakly(engine, task, task.clock_ps + delay_ps, PollReason(what, is_sleep=True))
+    sleep_weakly(engine, task, task.clock_ps + delay_ps, PollReason(what, SLEEP_ROUNDS))
 
 
 def sleep_weakly(engine: Engine, task: Task, due_ps: int, reason: PollReason) -> None:
@@ -201,8 +206,9 @@ class LivelockDetector:
         if self.reads_clock and engine.now_ps < self._since_ps + CLOCK_PS:
             return
         polling = [t.waiting for t in engine.tasks if isinstance(t.waiting, PollReason)]
-        is_patient = self.reads_clock or any(reason.is_sleep for reason in polling)
-        rounds = SLEEP_ROUNDS if is_patient else POLL_ROUNDS
+        rounds = max((reason.rounds for reason in polling), default=POLL_ROUNDS)
+        if self.reads_clock:
+            rounds = max(rounds, SLEEP_ROUNDS)
         if self._num_resumed > rounds * max(1, len(polling)):
             self._start_over()
             raise livelock_error(engine)

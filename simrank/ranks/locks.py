@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from simrank.engine import Handle, limits
 from simrank.engine.report import deadlock_error
+from simrank.ranks import spins
 from simrank.ranks.current import current_engine, running_task
 from simrank.units import PS_PER_S
 
@@ -110,6 +111,8 @@ class Lock:
         _check_arguments(blocking, timeout)
         task = running_task()
         _catch_up(task)
+        if task is not None and not self._is_waiter:
+            spins.note_lock(id(self), task)
         if self._real.acquire(False):
             self._holder = _thread.get_ident() if task is None else task
             return True

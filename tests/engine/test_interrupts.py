@@ -109,7 +109,6 @@ def test_ctrl_c_at_any_line_leaves_no_state_behind():
 
 def press_in(seconds):
     """Press Ctrl-C in so many seconds of wall-clock time."""
-    signal.signal(signal.SIGALRM, signal.default_int_handler)
     signal.setitimer(signal.ITIMER_REAL, seconds)
 
 
@@ -117,7 +116,7 @@ def press_in(seconds):
 def fixture_press():
     """Press Ctrl-C a moment later: an alarm whose handler is Ctrl-C's; pytest's own comes back."""
     left = signal.getitimer(signal.ITIMER_REAL)
-    before = signal.getsignal(signal.SIGALRM)
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
     yield press_in
     signal.signal(signal.SIGALRM, before)
     signal.setitimer(signal.ITIMER_REAL, *left)
@@ -133,6 +132,7 @@ def test_one_ctrl_c_ends_eight_ranks_that_turn_in_place(press, carrier):
             if rank == 7:
                 return
             time.sleep(1e-3 * (rank + 1))
+            press(0.01)
             while True:
                 pass
         finally:
@@ -140,7 +140,6 @@ def test_one_ctrl_c_ends_eight_ranks_that_turn_in_place(press, carrier):
 
     with simrank.Context("hgx_h100", carrier=carrier) as ctx:
         with pytest.raises(KeyboardInterrupt) as caught:
-            press(0.03)
             ctx.multiprocessing.spawn(turn, (ctx,), nprocs=8)
         ctx.multiprocessing.spawn(lambda rank: time.sleep(1), nprocs=8)
     assert sorted(ended) == list(range(8))
@@ -158,10 +157,10 @@ def test_ranks_that_have_not_started_never_do(press, carrier):
 
     def turn(rank):
         started.append(rank)
+        press(0.01)
         while True:
             pass
 
-    press(0.03)
     with (
         pytest.raises(KeyboardInterrupt) as caught,
         simrank.Context("hgx_h100", carrier=carrier) as ctx,
