@@ -17,7 +17,7 @@ import signal
 import sys
 import threading  # noqa: TID251 - asked which thread is the main one
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from greenlet import getcurrent
 
@@ -36,19 +36,22 @@ if TYPE_CHECKING:
 
     Handler = Callable[[int, FrameType | None], Any]
 
+F = TypeVar("F", bound="Callable[..., Any]")
+
 _RETRY_S = 0.001
 _MAX_TRIES = 500  # assumed: code of simrank that takes longer is left half-way after all
 # Does nothing by itself: it gets a thread out of a native wait, so that it looks at what is due.
 _NUDGE = getattr(signal, "SIGURG", None)
 
 _set, _get = signal.signal, signal.getsignal
+_start_thread = _thread.start_new_thread
 _pause_s = time.sleep  # noqa: TID251 - a thread of its own waits, not a rank
 _wrapped: dict[int, Handler] = {}
 _due: dict[int, int] = {}  # Signals that wait -> how often they were tried.
 _transparent: set[CodeType] = set()
 
 
-def may_be_left(function: Callable[..., Any]) -> Callable[..., Any]:
+def may_be_left(function: F) -> F:
     """Mark a function of simrank that waits for real, or calls what does: signals do not wait."""
     _transparent.add(function.__code__)
     return function
@@ -135,7 +138,7 @@ def _on_signal(number: int, frame: FrameType | None) -> None:
         _due[number] = tries + 1
         if engine is not None:
             engine.look_soon()
-        _thread.start_new_thread(_try_again, (number,))
+        _start_thread(_try_again, (number,))
         return
     _deliver(number, frame, engine)
 
@@ -143,8 +146,8 @@ def _on_signal(number: int, frame: FrameType | None) -> None:
 def _is_in_midst(frame: FrameType | None) -> bool:
     """Whether code of simrank runs, or code of the standard library on its behalf."""
     while frame is not None and is_library(frame.f_code.co_filename):
-        if is_simranks(frame.f_code.co_filename):
-            return frame.f_code not in _transparent
+        if is_simranks(frame.f_code.co_filename) and frame.f_code not in _transparent:
+            return True
         frame = frame.f_back
     return False
 

@@ -6,11 +6,10 @@ import signal
 import tempfile
 import traceback
 import warnings
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from simrank.engine import Handle
 from simrank.engine.watchdog import StoppedByWatchdog
 from simrank.errors import (
     DeadlockError,
@@ -21,12 +20,13 @@ from simrank.errors import (
     SpawnException,
 )
 from simrank.ranks import stdlib
+from simrank.ranks.ending import end_at_once
 from simrank.units import PS_PER_S
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from simrank.engine import Task, TaskGroup
+    from simrank.engine import Handle, Task, TaskGroup
 
 _FIRST_PID = 1000  # assumed: any number that looks like a process id
 
@@ -227,22 +227,7 @@ def _prefer_failure(group: TaskGroup, deadlock: DeadlockError) -> None:
 
 def end_by_signal(task: Task, number: signal.Signals) -> None:
     """End a rank as a signal does that it has no handler for."""
-    engine = task.engine
-    if task.finished:
-        return
-    if engine.current_task() is task:  # It ends itself: from the hub, and it never comes back.
-        engine.call_at(engine.now_ps, partial(end_by_signal, task, number))
-        engine.wait(Handle())
-        return
-    for group in task.children or ():
-        group.abort()
-    task.error = SystemExit(-number)
-    if task.started:
-        engine.park(task)
-    else:
-        task.finished = True
-        engine.retire(task)
-    engine.unqueue(task)
+    end_at_once(task, -number)
 
 
 def _exit_code(task: Task) -> int:

@@ -8,9 +8,11 @@ default arguments, classes and closures are not, nor are installed packages' own
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import datetime as dt
 import functools
+import os
 import queue
 import signal
 import sys
@@ -20,9 +22,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simrank.engine import interrupts, limits
-from simrank.errors import UnsupportedError
-from simrank.ranks import clock, debug, locks, private
-from simrank.ranks.current import engines, running_task
+from simrank.ranks import clock, debug, ending, locks, private, real
+from simrank.ranks.current import engines, for_real, running_task
+from simrank.ranks.late import LateModules
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -34,6 +36,7 @@ _STANDARD_LIBRARY = str(Path(contextlib.__file__).parent) + "/"
 _PACKAGE = str(Path(__file__).parent.parent) + "/"
 _own_files: dict[str | None, bool] = {}
 _replaced: list[tuple[Any, str, Any]] = []
+_INHERITED = object()  # In place of an original: there was none of its own.
 
 
 _entered_by: list[tuple[Engine, Task | None]] = []  # In a rank, or in the main program.
@@ -78,21 +81,66 @@ def entered(engine: Engine) -> Iterator[None]:
 
 
 def _replace() -> None:
-    for owner, name, stand_in in _stand_ins():
-        _replaced.append((owner, name, getattr(owner, name)))
-        setattr(owner, name, stand_in)
+    _put(_stand_ins())
+    _late.watch()
     _rebind({id(old): getattr(owner, name) for owner, name, old in _replaced})
+    _replace_locks()
+
+
+def _put(stand_ins: list[tuple[Any, str, Any]]) -> None:
+    for owner, name, stand_in in stand_ins:
+        is_own = not isinstance(owner, type) or name in vars(owner)
+        _replaced.append((owner, name, getattr(owner, name) if is_own else _INHERITED))
+        setattr(owner, name, stand_in)
+
+
+def _put_late(module: ModuleType) -> None:
+    """Replace parts of a module; one that is imported late has found stand-ins to bind."""
+    first = len(_replaced)
+    _put(_LATE[module.__name__](module))
+    for index in range(first, len(_replaced)):
+        owner, name, original = _replaced[index]
+        _replaced[index] = owner, name, _original(original)
+
+
+def _original(value: Any) -> Any:  # noqa: ANN401 - anything that is replaced
+    """Return what a value stands for: a module that is imported late finds stand-ins to bind."""
+    if isinstance(value, tuple):
+        return tuple(map(_original, value))
+    return next((old for owner, name, old in _replaced if getattr(owner, name) is value), value)
+
+
+def _replace_locks() -> None:
+    """Replace the locks that the program's own modules made at their top."""
+    stand_ins: dict[int, Any] = {}
+    for module in list(sys.modules.values()):
+        if is_programs_own(module):
+            for name, value in list(vars(module).items()):
+                if id(value) not in stand_ins:
+                    stand_ins[id(value)] = locks.of_globals(value)
+                if stand_ins[id(value)] is not None:
+                    _put([(module, name, stand_ins[id(value)])])
 
 
 def _restore() -> None:
     """Undo what has been replaced, all of it or the first part."""
     try:
-        _rebind({id(getattr(owner, name)): old for owner, name, old in _replaced})
+        _rebind(
+            {
+                id(getattr(owner, name)): old
+                for owner, name, old in _replaced
+                if old is not _INHERITED
+            }
+        )
         while _replaced:
             owner, name, original = _replaced[-1]
-            setattr(owner, name, original)
+            if original is not _INHERITED:
+                setattr(owner, name, original)
+            elif name in vars(owner):
+                delattr(owner, name)
             del _replaced[-1]
     finally:
+        _late.stop()
         interrupts.restore()
 
 
@@ -107,32 +155,78 @@ def _stand_ins() -> list[tuple[Any, str, Any]]:
         (threading, "_time", clock.quiet_monotonic),
         (queue, "time", clock.quiet_monotonic),
         (threading, "_allocate_lock", locks.make_waiter),
+        (_thread, "allocate_lock", locks.make_low_lock),  # The same object, so this comes first.
         (threading, "Lock", locks.make_lock),
         (threading, "RLock", locks.make_reentrant_lock),
         (threading.Thread, "start", _start_thread(threading.Thread.start)),
+        *_refused(_thread, ("start_new_thread",), _USE_SPAWN),
+        *_refused(os, ("fork", "forkpty"), _USE_SPAWN),
+        *_refused(signal, ("pause", "sigwait", "sigwaitinfo"), "wait for a queue or an Event"),
         (signal, "signal", interrupts.set_handler),
         (signal, "getsignal", interrupts.get_handler),
         (threading.Event, "is_set", _poll_if(threading.Event.is_set, False)),
     ]
-    replaced += private.stand_ins() + debug.stand_ins()
-    if "asyncio" in sys.modules:
-        from simrank.ranks import loops  # noqa: PLC0415 - it imports asyncio
-
-        replaced += loops.stand_ins()
+    replaced += private.stand_ins() + debug.stand_ins() + ending.stand_ins()
+    replaced += real.of_select() + real.of_fcntl()
     simple_queue: Any = getattr(queue, "_PySimpleQueue")  # noqa: B009 - it has no public name
     replaced.append((queue, "SimpleQueue", simple_queue))
     for kind in (queue.Queue, simple_queue):
         replaced += [(kind, name, _poll_on_failure(getattr(kind, name))) for name in ("get", "put")]
         replaced.append((kind, "empty", _poll_if(kind.empty, True)))
     replaced.append((queue.Queue, "full", _poll_if(queue.Queue.full, True)))
-    for module, kind_name, method in (
-        ("multiprocessing.process", "BaseProcess", "start"),
-        ("multiprocessing.synchronize", "SemLock", "__init__"),
-    ):
-        if module in sys.modules:
-            owner = getattr(sys.modules[module], kind_name)
-            replaced.append((owner, method, _refuse(getattr(owner, method), module)))
     return replaced
+
+
+_USE_SPAWN = "use spawn for ranks, and locks and queues of threading and queue"
+
+
+def _refused(module: Any, names: tuple[str, ...], to_fix: str) -> list[tuple[Any, str, Any]]:  # noqa: ANN401
+    """Return stand-ins for functions that a rank may not call, where this system has them."""
+    return [
+        (module, name, real.refuse(getattr(module, name), f"{module.__name__}.{name}", to_fix))
+        for name in names
+        if hasattr(module, name)
+    ]
+
+
+def _of_asyncio(_: ModuleType) -> list[tuple[Any, str, Any]]:
+    from simrank.ranks import loops  # noqa: PLC0415 - it imports asyncio
+
+    return loops.stand_ins()
+
+
+def _of_process(module: ModuleType) -> list[tuple[Any, str, Any]]:
+    kind = module.__dict__["BaseProcess"]
+    name = "multiprocessing.process.BaseProcess.start"
+    return [(kind, "start", real.refuse(kind.start, name, _USE_SPAWN))]
+
+
+def _of_synchronize(module: ModuleType) -> list[tuple[Any, str, Any]]:
+    kind = module.__dict__["SemLock"]
+    name = "multiprocessing.synchronize.SemLock"
+    return [(kind, "__init__", real.refuse(kind.__init__, name, _USE_SPAWN))]
+
+
+def _of_sched(module: ModuleType) -> list[tuple[Any, str, Any]]:
+    kind: Any = module.__dict__["scheduler"]
+    return [(kind.__init__, "__defaults__", (time.monotonic, time.sleep))]  # noqa: TID251 - stand-ins
+
+
+def _of_timeit(module: ModuleType) -> list[tuple[Any, str, Any]]:
+    return [(module, "default_timer", time.perf_counter)]
+
+
+_LATE: dict[str, Callable[[ModuleType], list[tuple[Any, str, Any]]]] = {
+    "asyncio": _of_asyncio,
+    "multiprocessing.process": _of_process,
+    "multiprocessing.synchronize": _of_synchronize,
+    "sched": _of_sched,
+    "selectors": real.of_selectors,
+    "socket": real.of_socket,
+    "subprocess": real.of_subprocess,
+    "timeit": _of_timeit,
+}
+_late = LateModules(_LATE, _put_late)
 
 
 def _poll_if(original: Callable[..., bool], answer: bool) -> Callable[..., bool]:
@@ -170,32 +264,16 @@ def _poll_on_failure(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _start_thread(original: Callable[..., None]) -> Callable[..., None]:
-    refuse = _refuse(original, "threading")
+    refuse = real.refuse(original, "threading.Thread.start", _USE_SPAWN)
 
     @functools.wraps(original)
     def start(self: threading.Thread) -> None:
         if running_task() is not None:
             refuse(self)
-        with locks.native_locks():  # The new thread sets the event that says it runs.
+        with for_real():  # The new thread sets the event that says it runs.
             original(self)
 
     return start
-
-
-def _refuse(original: Callable[..., Any], module: str) -> Callable[..., Any]:
-    """Stand for something that would wait for real: in a rank it is an error by name."""
-    name = f"{module}.{original.__qualname__}".replace(".__init__", "")
-
-    @functools.wraps(original)
-    def refuse(*args: object, **kwargs: object) -> Any:  # noqa: ANN401 - the original's
-        if running_task() is not None:
-            raise UnsupportedError(
-                f"{name} inside a simulated rank: it would wait for real threads or processes\n"
-                "  to fix: use spawn for ranks, and locks and queues of threading and queue"
-            )
-        return original(*args, **kwargs)
-
-    return refuse
 
 
 def _rebind(replacements: dict[int, Any]) -> None:
