@@ -47,6 +47,7 @@ _set, _get = signal.signal, signal.getsignal
 _start_thread = _thread.start_new_thread
 _pause_s = time.sleep  # noqa: TID251 - a thread of its own waits, not a rank
 _wrapped: dict[int, Handler] = {}
+_given_back: dict[int, Any] = {}  # What the program had set before a rank set something else.
 _due: dict[int, int] = {}  # Signals that wait -> how often they were tried.
 _transparent: set[CodeType] = set()
 
@@ -77,6 +78,8 @@ def install() -> None:
 
 def restore() -> None:
     """Give the program its handlers back; Ctrl-C last, which comes at any instruction."""
+    while _given_back:
+        set_handler(*_given_back.popitem())
     for number in sorted(_wrapped, key=lambda number: number == signal.SIGINT):
         if _get(number) is _on_signal:
             handler = _wrapped[number]
@@ -84,9 +87,17 @@ def restore() -> None:
     _wrapped.clear()
 
 
-def set_handler(number: int, handler: Any) -> Any:  # noqa: ANN401 - as signal.signal
-    """Stand for `signal.signal`: what the program sets is wrapped too."""
+def set_handler(number: int, handler: Any, *, is_ranks: bool = False) -> Any:  # noqa: ANN401
+    """Stand for `signal.signal`: what the program sets is wrapped too.
+
+    Args:
+        number: As there.
+        handler: As there.
+        is_ranks: Whether a rank sets it, whose handler nobody has after the run.
+    """
     before = get_handler(number)
+    if is_ranks:
+        _given_back.setdefault(number, before)
     if not callable(handler):
         _set(number, handler)
         _wrapped.pop(number, None)

@@ -21,6 +21,7 @@ from simrank.engine.collector import calm_collector
 from simrank.engine.delays import HOST, WAKE
 from simrank.engine.handle import Handle
 from simrank.engine.limits import SLEEPING
+from simrank.engine.outer import loop_set_aside
 from simrank.engine.queue import Failure, Firing, Wakeup, is_void, tie_keys, void_wakeup
 from simrank.engine.report import deadlock_error
 from simrank.engine.task import Task
@@ -109,7 +110,7 @@ class Engine:
             HubError: Called from a task.
             DeadlockError: Something unfinished can never complete.
         """
-        with calm_collector(len(self.tasks)):
+        with calm_collector(len(self.tasks)), loop_set_aside():
             self._drive(_NEVER if until is None else until)
         if (until is not None and not until.complete) or (until is None and self.unfinished):
             raise deadlock_error(self, None if until is None else until.describe())

@@ -275,7 +275,7 @@ def _exited(rank: int, error: SystemExit) -> ProcessException:
     code = error.code if isinstance(error.code, int) else 1
     name = signal.Signals(-code).name if code < 0 else None
     text = f"process {rank} terminated with " + (f"signal {name}" if name else f"exit code {code}")
-    if isinstance(error.code, str):
+    if isinstance(error.code, str) and error.code:
         text += f": {error.code}"
     return ProcessExitedException(text, rank, _FIRST_PID + rank, code, name)
 

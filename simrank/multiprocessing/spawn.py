@@ -204,10 +204,10 @@ def _body(program: Program, call: Call) -> Callable[[], None]:
         except SystemExit as error:
             if isinstance(error, RankAborted):
                 raise
-            # As in a child process: None or 0 is success, and a status has eight bits.
+            # As in a child process: None or 0 is success, a status has eight bits, text is 1.
             if isinstance(error.code, int):
                 error.code &= 0xFF
-            if error.code:
+            if error.code is not None and error.code != 0:
                 raise
         end_daemons(program)
         default = membership(program).default

@@ -5,17 +5,19 @@ from __future__ import annotations
 import functools
 import os
 import signal
+import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from simrank.engine import Handle, interrupts
-from simrank.ranks.current import running_task
+from simrank.ranks.current import current_program, running_task
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from simrank.engine import Task
 
+_TIMERS = tuple(getattr(signal, name, None) for name in ("SIGALRM", "SIGVTALRM", "SIGPROF"))
 _HARMLESS = ("SIGCHLD", "SIGCONT", "SIGURG", "SIGWINCH", "SIGSTOP", "SIGTSTP", "SIGTTIN", "SIGTTOU")
 
 
@@ -47,6 +49,8 @@ def end_at_once(task: Task, status: int) -> None:
 def stand_ins() -> list[tuple[Any, str, Any]]:
     """Return what to replace while a Context is entered: owner, name and stand-in."""
     return [
+        (signal, "signal", _set_handler),
+        (signal, "getsignal", _get_handler),
         (os, "_exit", _exit(os._exit)),
         (os, "abort", _abort(os.abort)),
         (os, "kill", _kill(os.kill)),
@@ -82,12 +86,9 @@ def _kill(original: Callable[[int, int], None]) -> Callable[[int, int], None]:
     @functools.wraps(original)
     def kill(pid: int, number: int) -> None:
         task = running_task()
-        if task is not None and pid == os.getpid() and _ends(number):
-            end_at_once(task, -number)
-        else:
+        if task is None or pid != os.getpid() or not _deliver(task, number):
             original(pid, number)
 
-    interrupts.may_be_left(kill)
     return kill
 
 
@@ -95,17 +96,65 @@ def _raise_signal(original: Callable[[int], None]) -> Callable[[int], None]:
     @functools.wraps(original)
     def raise_signal(number: int) -> None:
         task = running_task()
-        if task is not None and _ends(number):
-            end_at_once(task, -number)
-        else:
+        if task is None or not _deliver(task, number):
             original(number)
 
-    interrupts.may_be_left(raise_signal)
     return raise_signal
+
+
+# ---- handlers: each rank has its own, as each process would ----
+
+
+def _own_handlers(number: int) -> dict[int, Any] | None:
+    """Return the running rank's handlers; None if the process's are meant.
+
+    Those of timers are the process's, whoever sets them: it has but one of each timer.
+    """
+    program = current_program()
+    if program is None or running_task() is None or number in _TIMERS:
+        return None
+    own: dict[int, Any] = program.local.setdefault("signal handlers", {})
+    return own
+
+
+def _set_handler(number: int, handler: Any) -> Any:  # noqa: ANN401 - as signal.signal
+    """Stand for `signal.signal`."""
+    own = _own_handlers(number)
+    if own is None:
+        return interrupts.set_handler(number, handler, is_ranks=running_task() is not None)
+    if not callable(handler) and handler not in {signal.SIG_DFL, signal.SIG_IGN}:
+        raise TypeError(
+            "signal handler must be signal.SIG_IGN, signal.SIG_DFL, or a callable object"
+        )
+    before = _get_handler(number)
+    own[number] = handler
+    return before
+
+
+def _get_handler(number: int) -> Any:  # noqa: ANN401 - as signal.getsignal
+    """Stand for `signal.getsignal`."""
+    own = _own_handlers(number)
+    return own[number] if own and number in own else interrupts.get_handler(number)
+
+
+def _deliver(task: Task, number: int) -> bool:
+    """Do what a signal does to the rank that sends it itself; return whether that is all."""
+    own = (_own_handlers(number) or {}).get(number) if number else None
+    if callable(own) and own not in {signal.SIG_DFL, signal.SIG_IGN}:
+        own(number, sys._getframe(2))  # noqa: SLF001 - the documented way to a frame
+    elif own is None and not _ends(number):
+        return False
+    elif own is not signal.SIG_IGN and number not in _harmless():
+        end_at_once(task, -number)
+    return True
+
+
+def _harmless() -> set[int | None]:
+    return {getattr(signal, name, None) for name in _HARMLESS}
 
 
 def _ends(number: int) -> bool:
     """Whether a signal would end the process: nobody handles it."""
-    if number == 0 or number in {getattr(signal, name, None) for name in _HARMLESS}:
+    if number == 0 or number in _harmless():
         return False
     return interrupts.get_handler(number) is signal.SIG_DFL

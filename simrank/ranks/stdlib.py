@@ -162,8 +162,6 @@ def _stand_ins() -> list[tuple[Any, str, Any]]:
         *_refused(_thread, ("start_new_thread",), _USE_SPAWN),
         *_refused(os, ("fork", "forkpty"), _USE_SPAWN),
         *_refused(signal, ("pause", "sigwait", "sigwaitinfo"), "wait for a queue or an Event"),
-        (signal, "signal", interrupts.set_handler),
-        (signal, "getsignal", interrupts.get_handler),
         (threading.Event, "is_set", _poll_if(threading.Event.is_set, False)),
     ]
     replaced += private.stand_ins() + debug.stand_ins() + ending.stand_ins()

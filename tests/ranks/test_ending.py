@@ -72,3 +72,35 @@ def test_a_signal_that_ends_nothing_ends_nothing(run):
         os.kill(os.getpid(), signal.SIGCHLD)
 
     run(program, 1)
+
+
+def test_a_rank_has_its_own_handlers(run):
+    """What one sets another does not see, and the process never; what it sends itself comes."""
+    before, rung = signal.getsignal(signal.SIGTERM), []
+
+    def program(rank, ctx):
+        if rank == 1:
+            ctx.wait(ctx.timer(1000))
+            assert signal.getsignal(signal.SIGTERM) is before
+            return
+        handler = lambda number, frame: rung.append((number, frame.f_code.co_name))  # noqa: E731
+        assert signal.signal(signal.SIGTERM, handler) is before
+        assert signal.getsignal(signal.SIGTERM) is handler
+        ctx.wait(ctx.timer(2000))
+        signal.raise_signal(signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGTERM)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        os.kill(os.getpid(), signal.SIGTERM)
+        with pytest.raises(TypeError):
+            signal.signal(signal.SIGTERM, "text")
+
+    run(program, 2)
+    assert rung == [(signal.SIGTERM, "program")] * 2
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_the_handler_of_a_timer_that_a_rank_sets_is_gone_after_the_run(run):
+    """The process has one such timer; pytest's own stays what it was."""
+    before = signal.getsignal(signal.SIGALRM)
+    run(lambda rank, ctx: signal.signal(signal.SIGALRM, lambda *_: None), 2)
+    assert signal.getsignal(signal.SIGALRM) is before
