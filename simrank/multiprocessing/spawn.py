@@ -15,7 +15,7 @@ from simrank.engine.collector import calm_collector
 from simrank.errors import RankAborted, SimrankError
 from simrank.multiprocessing.arguments import check_picklable, per_rank
 from simrank.multiprocessing.processes import KeepsUnjoined, ProcessContext
-from simrank.ranks import Program, current_program, default_context, set_program
+from simrank.ranks import Program, current_program, default_context, output, set_program
 from simrank.ranks.current import ContextOfProgram
 
 if TYPE_CHECKING:
@@ -200,7 +200,10 @@ def _body(program: Program, call: Call) -> Callable[[], None]:
         set_program(program)
         try:
             fn, args = call()
-            fn(program.rank, *args)
+            try:
+                fn(program.rank, *args)
+            finally:
+                output.rank_ended(program)
         except SystemExit as error:
             if isinstance(error, RankAborted):
                 raise

@@ -69,6 +69,12 @@ def current_program() -> Program | None:
     return _current.get()
 
 
+def rank_program() -> Program | None:
+    """Return the program that runs now if it is a rank."""
+    program = _current.get()
+    return None if program is None or program.rank is None else program
+
+
 engines: list[Engine] = []  # Of the Contexts that are entered, innermost last.
 
 

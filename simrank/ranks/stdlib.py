@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simrank.engine import interrupts, limits
-from simrank.ranks import clock, debug, ending, locks, private, real
+from simrank.ranks import clock, debug, ending, filters, locks, output, private, real
 from simrank.ranks.current import engines, for_real, running_task
 from simrank.ranks.late import LateModules
 
@@ -81,6 +81,8 @@ def entered(engine: Engine) -> Iterator[None]:
 
 
 def _replace() -> None:
+    output.install()
+    filters.install()
     _put(_stand_ins())
     _late.watch()
     _rebind({id(old): getattr(owner, name) for owner, name, old in _replaced})
@@ -141,6 +143,8 @@ def _restore() -> None:
             del _replaced[-1]
     finally:
         _late.stop()
+        filters.remove()
+        output.remove()
         interrupts.restore()
 
 
