@@ -19,7 +19,7 @@ from simrank.errors import (
     RankAborted,
     SpawnException,
 )
-from simrank.ranks import stdlib
+from simrank.ranks import patches, stdlib
 from simrank.ranks.ending import end_at_once
 from simrank.units import PS_PER_S
 
@@ -102,7 +102,11 @@ class ProcessContext:
         if grace_period is not None:
             group.grace_ps = round(grace_period * PS_PER_S)
         with stdlib.entered(engine):  # Spawn works without a Context that is entered.
-            has_ended = _wait(group, group, timeout)
+            try:
+                has_ended = _wait(group, group, timeout)
+            finally:
+                if engine.is_hub():
+                    patches.hide(engine)
             self._seen.update(index for index, task in enumerate(group.tasks) if task.finished)
             if not has_ended:
                 return False

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simrank.engine import interrupts, limits
-from simrank.ranks import clock, debug, ending, filters, locks, output, private, real
+from simrank.ranks import clock, debug, ending, filters, locks, output, patches, private, real
 from simrank.ranks.current import engines, for_real, running_task
 from simrank.ranks.late import LateModules
 
@@ -63,6 +63,8 @@ def leave(engine: Engine) -> None:
     # A rank that was killed has left none of its blocks.
     _entered_by[:] = [entry for entry in _entered_by if entry[1] is None or not entry[1].finished]
     engines[:] = [engine for engine, _ in _entered_by]
+    if engine not in engines:
+        patches.forget(engine)
     if not engines:
         _restore()
 
@@ -227,6 +229,7 @@ _LATE: dict[str, Callable[[ModuleType], list[tuple[Any, str, Any]]]] = {
     "socket": real.of_socket,
     "subprocess": real.of_subprocess,
     "timeit": _of_timeit,
+    "unittest.mock": patches.of_mock,
 }
 _late = LateModules(_LATE, _put_late)
 
