@@ -22,7 +22,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simrank.engine import interrupts, limits
-from simrank.ranks import clock, debug, ending, filters, locks, output, patches, private, real
+from simrank.ranks import (
+    clock,
+    debug,
+    ending,
+    filters,
+    locks,
+    output,
+    patches,
+    private,
+    real,
+    thread_state,
+)
 from simrank.ranks.current import engines, for_real, running_task
 from simrank.ranks.late import LateModules
 
@@ -222,6 +233,9 @@ def _of_timeit(module: ModuleType) -> list[tuple[Any, str, Any]]:
 
 _LATE: dict[str, Callable[[ModuleType], list[tuple[Any, str, Any]]]] = {
     "asyncio": _of_asyncio,
+    "hypothesis.core": thread_state.of_core,
+    "hypothesis.utils.dynamicvariables": thread_state.of_variables,
+    "hypothesis.utils.threading": thread_state.of_thread_locals,
     "multiprocessing.process": _of_process,
     "multiprocessing.synchronize": _of_synchronize,
     "sched": _of_sched,
