@@ -18,10 +18,12 @@ class LateModules(MetaPathFinder):
 
     Args:
         names: Which ones.
-        install: Called with each, as soon as it is there.
+        install: Called with each, as soon as it is there, and with whether that was late.
     """
 
-    def __init__(self, names: Mapping[str, object], install: Callable[[ModuleType], None]) -> None:
+    def __init__(
+        self, names: Mapping[str, object], install: Callable[[ModuleType, bool], None]
+    ) -> None:
         self._names, self._install = names, install
         self._is_asking = False
 
@@ -30,7 +32,7 @@ class LateModules(MetaPathFinder):
         sys.meta_path.insert(0, self)
         for name in self._names:
             if name in sys.modules:
-                self._install(sys.modules[name])
+                self._install(sys.modules[name], False)
 
     def stop(self) -> None:
         """Wait no longer."""
@@ -57,7 +59,7 @@ class LateModules(MetaPathFinder):
         def exec_module(module: ModuleType) -> None:
             execute(module)
             if self in sys.meta_path:
-                self._install(module)
+                self._install(module, True)
 
         loader.exec_module = exec_module
         return spec

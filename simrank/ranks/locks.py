@@ -65,7 +65,7 @@ def of_globals(value: object) -> object:
     return None
 
 
-_LOCK, _REENTRANT_LOCK = type(allocate_lock()), type(_thread.RLock())
+BARE = _LOCK, _REENTRANT_LOCK = type(allocate_lock()), type(_thread.RLock())
 
 
 def _catch_up(task: Task | None) -> None:

@@ -72,6 +72,7 @@ def _generator_functions(
     return [(module, name, _draw(getattr(module, name), key, make)) for name in names]
 
 
+@functools.lru_cache(maxsize=256)  # They are the same at every Context.
 def _draw(
     original: Callable[..., Any],
     key: str,

@@ -54,6 +54,7 @@ WAITS = {
 }  # fmt: skip
 
 
+@functools.lru_cache(maxsize=32)
 def waiting_for_real(original: Callable[..., Any]) -> Callable[..., Any]:
     """Return what in a rank calls the original with clocks and locks that are real."""
 
@@ -68,6 +69,7 @@ def waiting_for_real(original: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
+@functools.lru_cache(maxsize=32)
 def refuse(original: Callable[..., Any], name: str, to_fix: str) -> Callable[..., Any]:
     """Stand for something that would wait for what cannot come: in a rank it is an error."""
 
@@ -97,6 +99,7 @@ def of_subprocess(module: ModuleType) -> StandIns:
     ]
 
 
+@functools.lru_cache(maxsize=32)
 def _poll_child(original: Callable[..., Any]) -> Callable[..., Any]:
     """Let real time pass for a rank that asks whether a child has ended, and comes again."""
 
@@ -127,6 +130,7 @@ def of_socket(module: ModuleType) -> StandIns:
     ]
 
 
+@functools.lru_cache(maxsize=32)
 def _bounded(original: Callable[..., None]) -> Callable[..., None]:
     """Give a socket that a rank makes a time limit, if it has none."""
 
@@ -139,6 +143,7 @@ def _bounded(original: Callable[..., None]) -> Callable[..., None]:
     return make
 
 
+@functools.lru_cache(maxsize=32)
 def _explained(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def wait(self: Any, *args: object, **kwargs: object) -> Any:  # noqa: ANN401 - a socket; its own
@@ -187,6 +192,7 @@ def of_selectors(module: ModuleType) -> StandIns:
     return [(kind, "select", _bounded_select(kind.select)) for kind in kinds]
 
 
+@functools.lru_cache(maxsize=32)
 def _bounded_select(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def select_(self: Any, timeout: float | None = None) -> Any:  # noqa: ANN401 - a selector
@@ -228,6 +234,7 @@ def of_fcntl() -> StandIns:
     return [(fcntl, name, _file_lock(getattr(fcntl, name), name)) for name in ("flock", "lockf")]
 
 
+@functools.lru_cache(maxsize=32)
 def _file_lock(original: Callable[..., Any], name: str) -> Callable[..., Any]:
     import fcntl  # noqa: PLC0415 - not everywhere
 

@@ -98,8 +98,9 @@ def _replace() -> None:
     filters.install()
     _put(_stand_ins())
     _late.watch()
-    _rebind({id(old): getattr(owner, name) for owner, name, old in _replaced})
-    _replace_locks()
+    own = _own_modules()
+    _rebind(own, {id(old): getattr(owner, name) for owner, name, old in _replaced})
+    _replace_locks(own)
 
 
 def _put(stand_ins: list[tuple[Any, str, Any]]) -> None:
@@ -109,10 +110,12 @@ def _put(stand_ins: list[tuple[Any, str, Any]]) -> None:
         setattr(owner, name, stand_in)
 
 
-def _put_late(module: ModuleType) -> None:
+def _put_late(module: ModuleType, is_late: bool) -> None:
     """Replace parts of a module; one that is imported late has found stand-ins to bind."""
     first = len(_replaced)
     _put(_LATE[module.__name__](module))
+    if not is_late:
+        return
     for index in range(first, len(_replaced)):
         owner, name, original = _replaced[index]
         _replaced[index] = owner, name, _original(original)
@@ -125,28 +128,25 @@ def _original(value: Any) -> Any:  # noqa: ANN401 - anything that is replaced
     return next((old for owner, name, old in _replaced if getattr(owner, name) is value), value)
 
 
-def _replace_locks() -> None:
+def _replace_locks(modules: list[ModuleType]) -> None:
     """Replace the locks that the program's own modules made at their top."""
     stand_ins: dict[int, Any] = {}
-    for module in list(sys.modules.values()):
-        if is_programs_own(module):
-            for name, value in list(vars(module).items()):
-                if id(value) not in stand_ins:
-                    stand_ins[id(value)] = locks.of_globals(value)
-                if stand_ins[id(value)] is not None:
-                    _put([(module, name, stand_ins[id(value)])])
+    for module in modules:
+        found = [(n, v) for n, v in vars(module).items() if type(v) in locks.BARE]
+        for name, value in found:
+            if id(value) not in stand_ins:
+                stand_ins[id(value)] = locks.of_globals(value)
+            if stand_ins[id(value)] is not None:
+                _put([(module, name, stand_ins[id(value)])])
 
 
 def _restore() -> None:
     """Undo what has been replaced, all of it or the first part."""
     try:
-        _rebind(
-            {
-                id(getattr(owner, name)): old
-                for owner, name, old in _replaced
-                if old is not _INHERITED
-            }
-        )
+        stood_for = {
+            id(getattr(owner, name)): old for owner, name, old in _replaced if old is not _INHERITED
+        }
+        _rebind(_own_modules(), stood_for)
         while _replaced:
             owner, name, original = _replaced[-1]
             if original is not _INHERITED:
@@ -295,11 +295,13 @@ def _start_thread(original: Callable[..., None]) -> Callable[..., None]:
     return start
 
 
-def _rebind(replacements: dict[int, Any]) -> None:
+def _own_modules() -> list[ModuleType]:
+    return [module for module in list(sys.modules.values()) if is_programs_own(module)]
+
+
+def _rebind(modules: list[ModuleType], replacements: dict[int, Any]) -> None:
     """Replace names in the program's own modules, by the identity of what they are bound to."""
-    for module in list(sys.modules.values()):
-        if not is_programs_own(module):
-            continue
+    for module in modules:
         names = vars(module)
         for name, value in list(names.items()):
             if id(value) in replacements:
