@@ -1,12 +1,17 @@
 """Ctrl-C and other signals at any instruction: all ranks end, and nothing is left behind."""
 
+import contextlib
 import gc
+import io
+import math
 import os
+import random
 import signal
 import sys
 import threading
 import time
 import warnings
+from unittest import mock
 
 import greenlet
 import pytest
@@ -30,7 +35,8 @@ def state():
         "handlers": [signal.getsignal(number) for number in signal.valid_signals()],
         "warnings": list(warnings.filters),
         "streams": (sys.stdout, sys.stderr),
-        "modules": (list(sys.path), sys.gettrace()),
+        "modules": (list(sys.path), list(sys.meta_path), sys.gettrace(), math.tau),
+        "classes": (type(sys), type(warnings), warnings.showwarning, type(warnings.filters)),
         "ours": (current_program(), list(current.engines), list(driving), stdlib._replaced[:]),
         "threads": threading.active_count(),
     }
@@ -43,9 +49,16 @@ def num_greenlets():
 
 
 def train(rank, ctx):
-    """Do a little of everything that changes what is shared: sleep, lock, spawn, reduce."""
+    """Do a little of everything that changes what is shared: sleep, patch, lock, spawn, reduce."""
     dist.init_process_group("nccl")
-    time.sleep(1e-3)
+    random.random()
+    with (
+        mock.patch("math.tau", rank),
+        contextlib.redirect_stdout(io.StringIO()),
+        warnings.catch_warnings(),
+    ):
+        warnings.simplefilter("ignore")
+        time.sleep(1e-3)
     lock = threading.Lock()
     with lock:
         dist.all_reduce(ctx.ones(8))
