@@ -2,7 +2,7 @@
 
 While a rank waits for real the whole simulation stands still, no simulated time passes, and clocks,
 sleeps and locks are real too: that is right for a child process, and for a server elsewhere. It can
-never be right for another rank, which does not run meanwhile: such waits end after a minute.
+never be right for another rank, which does not run meanwhile: a socket waits for a minute at most.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ _PAUSE_S = 0.001
 _real_sleep = time.sleep  # noqa: TID251 - for a child process that has not ended
 
 # What every wait of the standard library does in a rank: it passes simulated time, or waits for
-# real (for a minute at most, or as long as its own time limit or the Context's), or is refused.
+# real (sockets and selectors for a minute, the rest until its own time limit or the Context's), or
+# is refused.
 SIMULATED, REAL, REFUSED = "simulated", "real", "refused"
 WAITS = {
     SIMULATED: (

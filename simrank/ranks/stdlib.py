@@ -179,6 +179,7 @@ def _stand_ins() -> list[tuple[Any, str, Any]]:
         *_refused(_thread, ("start_new_thread",), _USE_SPAWN),
         *_refused(os, ("fork", "forkpty"), _USE_SPAWN),
         *_refused(signal, ("pause", "sigwait", "sigwaitinfo"), "wait for a queue or an Event"),
+        (threading.Semaphore, "acquire", _poll_after(threading.Semaphore.acquire)),
         (threading.Event, "is_set", _poll_if(threading.Event.is_set, False)),
     ]
     replaced += private.stand_ins() + debug.stand_ins() + ending.stand_ins()
@@ -263,6 +264,21 @@ def _poll_if(original: Callable[..., bool], answer: bool) -> Callable[..., bool]
         return result
 
     return ask
+
+
+def _poll_after(original: Callable[..., bool]) -> Callable[..., bool]:
+    """Charge a task for an attempt that did not wait, or waited in vain."""
+    what = f"{original.__qualname__}()"
+
+    @functools.wraps(original)
+    def attempt(self: object, *args: object, **kwargs: object) -> bool:
+        result = original(self, *args, **kwargs)
+        task = None if result else running_task()
+        if task is not None:
+            limits.poll(task.engine, what)
+        return result
+
+    return attempt
 
 
 def _poll_on_failure(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -136,3 +136,20 @@ def test_counting_and_looking_now_and_then_takes_no_time(run):
 
     assert run(program, 1).now_ps == 0
     assert value.value == 200
+
+
+def test_a_loop_that_tries_a_semaphore_goes_on_when_it_is_released(run):
+    """As any attempt in vain; that nobody releases it is a livelock."""
+    semaphore = mp.Semaphore(0)
+
+    def program(rank, ctx, releases):
+        if rank == 1 and releases:
+            time.sleep(0.01)
+            semaphore.release()
+            return
+        while not semaphore.acquire(blocking=False):
+            pass
+
+    run(program, 2, True)
+    with pytest.raises(LivelockError, match=r"Semaphore\.acquire\(\)"):
+        run(program, 2, False)
