@@ -192,12 +192,16 @@ class Context(TorchNames):
 
     def __enter__(self) -> Context:
         """Make this the current Context of the main program."""
-        if self._watchdog is not None and not self._outer:
-            self._watchdog.start()
         stdlib.enter(self.engine)
-        hook.enter()
         self._outer.append(current_program())
-        set_program(self.program)
+        try:
+            hook.enter()
+            if self._watchdog is not None and len(self._outer) == 1:
+                self._watchdog.start()
+            set_program(self.program)
+        except BaseException:
+            self._leave()
+            raise
         return self
 
     def __exit__(
@@ -218,13 +222,24 @@ class Context(TorchNames):
                 if self.strict and self.comm_library.leaks.report():
                     raise SimrankError("\n".join(["leaks (proved):", *self.findings]))
         finally:
-            for processes in list(self.unjoined):  # So that their `finally` blocks run, now.
-                processes.group.abort()
-            set_program(self._outer.pop())
-            stdlib.leave(self.engine)
-            hook.leave()
+            try:
+                for processes in list(self.unjoined):  # So that their `finally` blocks run, now.
+                    processes.group.abort()
+            finally:
+                self._leave()
+
+    def _leave(self) -> None:
+        """Undo what entering has done."""
+        outer = self._outer.pop()
+        try:
+            set_program(outer)
             if self._watchdog is not None and not self._outer:
                 self._watchdog.stop()
+        finally:
+            try:
+                stdlib.leave(self.engine)
+            finally:
+                hook.leave()
 
     @property
     def now_ps(self) -> int:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import os
 
+import numpy as np
 import pytest
 from hypothesis import settings
 
@@ -11,6 +13,16 @@ import simrank
 
 settings.register_profile("fixed", derandomize=True, deadline=None, print_blob=True)
 settings.load_profile("fixed")
+
+
+def pytest_collection_modifyitems(items):
+    """Order tests as SIMRANK_TEST_ORDER says: `reverse`, or a seed; none depends on another."""
+    order = os.environ.get("SIMRANK_TEST_ORDER", "")
+    if order == "reverse":
+        items.reverse()
+    elif order:
+        permuted = np.random.default_rng(int(order)).permutation(len(items))
+        items[:] = [items[index] for index in permuted]
 
 
 def pytest_collection_finish(session):

@@ -37,6 +37,7 @@ TESTED_ELSEWHERE = {
     "kernels/machine/protocols.py": "kernels/running/test_spins.py",
     "kernels/shmem/table.py": "kernels/shmem/test_functions.py",
     "multiprocessing/script.py": "cli/test_run.py",
+    "ranks/late.py": "ranks/test_real.py",
     "trace/kernel_report.py": "cli/test_kernels.py",
 }
 TOUR = (

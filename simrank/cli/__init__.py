@@ -23,6 +23,14 @@ def main(args: list[str] | None = None) -> None:
     sys.exit(_guarded(lambda: app(args=args, prog_name="simrank", standalone_mode=True)))
 
 
+def _say_where_it_was(end: BaseException | None) -> None:
+    """Show the notes of the Ctrl-C that typer made a status of: where each rank was."""
+    while end is not None and not isinstance(end, KeyboardInterrupt):
+        end = end.__cause__ or end.__context__
+    for note in getattr(end, "__notes__", ()):
+        typer.echo(note, err=True)
+
+
 def _guarded(command: Callable[[], Any]) -> int:
     """Run a command; errors of the user's become one message and a status, never a traceback."""
     try:
@@ -34,6 +42,7 @@ def _guarded(command: Callable[[], Any]) -> int:
         typer.echo(str(error), err=True)
         return FAILED
     except SystemExit as error:
+        _say_where_it_was(error)
         return error.code if isinstance(error.code, int) else 0
     except OSError as error:
         typer.echo(f"simrank: {error}", err=True)

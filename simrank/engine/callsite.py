@@ -34,15 +34,20 @@ def skip_package(name: str) -> None:
     """
     if name not in _skipped:
         _skipped.append(name)
-        _is_library.cache_clear()
+        is_library.cache_clear()
 
 
 @lru_cache(maxsize=4096)
-def _is_library(filename: str) -> bool:
+def is_library(filename: str) -> bool:
     """Whether a frame of this file is simrank's own, the standard library's or is skipped."""
     if filename.startswith(_STANDARD_LIBRARY) and "/site-packages/" not in filename:
         return True
     return filename.startswith((_PACKAGE, "<frozen ", *_skipped_folders()))
+
+
+def is_simranks(filename: str) -> bool:
+    """Whether a frame of this file is simrank's own."""
+    return filename.startswith(_PACKAGE)
 
 
 def _skipped_folders() -> list[str]:
@@ -67,7 +72,7 @@ class CallSite(NamedTuple):
 
 def site_of_frame(frame: FrameType | None) -> CallSite | None:
     """Return the innermost site of `frame`'s stack that is the user's, or None."""
-    while frame is not None and _is_library(frame.f_code.co_filename):
+    while frame is not None and is_library(frame.f_code.co_filename):
         frame = frame.f_back
     return None if frame is None else CallSite(frame.f_code, frame.f_lasti)
 
@@ -80,7 +85,7 @@ def user_site() -> CallSite | None:
 def depth_of_user() -> int:
     """Return the `stacklevel` that makes a warning of the caller name the user's line."""
     depth, frame = 1, sys._getframe(1)  # noqa: SLF001 - as above
-    while _is_library(frame.f_code.co_filename) and frame.f_back is not None:
+    while is_library(frame.f_code.co_filename) and frame.f_back is not None:
         depth, frame = depth + 1, frame.f_back
     return depth
 

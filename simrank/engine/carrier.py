@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 _LOOK_S = 0.2
 
 
+# What a signal raised while a rank's thread had the turn: the hub raises it when it has it back.
+raised_after_turn: list[BaseException] = []
+
+
 class Carrier(Protocol):
     """A stack of its own.
 
@@ -38,6 +42,7 @@ class Carrier(Protocol):
         stack: What `greenlet.getcurrent()` is on it; None on a thread that does not live.
         frame: The innermost frame while it is left; None while it runs, and before and after.
         is_dead: Whether its program has ended.
+        has_turn: Whether it runs, on a thread of its own, while the hub's thread waits for it.
         thread_id: The thread that it runs on if that is its own, else None.
     """
 
@@ -62,6 +67,10 @@ class Carrier(Protocol):
         """See above."""
 
     @property
+    def has_turn(self) -> bool:
+        """See above."""
+
+    @property
     def thread_id(self) -> int | None:
         """See above."""
 
@@ -70,6 +79,7 @@ class GreenletCarrier:
     """A greenlet, whose parent is the hub whoever made it; its contextvars are the maker's."""
 
     __slots__ = ("leave", "stack", "switch")
+    has_turn = False
     thread_id = None
 
     def __init__(self, task: Task, run: Callable[[], None]) -> None:
@@ -111,7 +121,7 @@ class ThreadCarrier:
     """
 
     __slots__ = (
-        "_context", "_go", "_has_turn", "_return", "_run", "_task", "_thread", "frame", "is_dead",
+        "_context", "_go", "_return", "_run", "_task", "_thread", "frame", "has_turn", "is_dead",
         "stack", "thread_id",
     )  # fmt: skip
 
@@ -121,7 +131,7 @@ class ThreadCarrier:
         self.thread_id: int | None = None
         self.is_dead = False
         self._task = task
-        self._has_turn = False
+        self.has_turn = False
         self._go, self._return = _silent_bell(), _silent_bell()
         self._context, self._run = copy_context(), run
         self._thread: threading.Thread | None = None
@@ -134,16 +144,18 @@ class ThreadCarrier:
             if self.is_dead:
                 return
             self._start()
-        self._has_turn = True
+        self.has_turn = True
         try:
             _ring(self._go)
-            while self._has_turn:
+            while self.has_turn:
                 self._return.acquire(True, _LOOK_S)
         except BaseException as error:  # noqa: BLE001 - passed on
             self._pass_on(error)
         finally:
             if self.is_dead:
                 self._bury()
+        if raised_after_turn:
+            raise raised_after_turn.pop()
 
     def _start(self) -> None:
         # A daemon: one that refuses to end is never entered again, and the process has to end.
@@ -151,7 +163,7 @@ class ThreadCarrier:
         try:
             thread.start()
         except BaseException:  # Ctrl-C: the thread may live already, and shall end.
-            self.is_dead = self._has_turn = True
+            self.is_dead = self.has_turn = True
             self._run = lambda: None
             _ring(self._go)
             raise
@@ -162,13 +174,13 @@ class ThreadCarrier:
         """Let the task have what a signal raised here, as it has on a greenlet; then wait on."""
         late: BaseException | None = error
         try:  # Around every line: another signal may come at any of them.
-            if self._has_turn:
+            if self.has_turn:
                 assert self.thread_id is not None, "it has started"
                 _ring(self._go)  # Perhaps it has not been rung yet.
                 made = type(type(error).__name__, (BaseException,), {"__new__": lambda *_: error})
                 raise_in(self.thread_id, made)
                 late = None
-                while self._has_turn:
+                while self.has_turn:
                     self._return.acquire(True, _LOOK_S)
         except BaseException as another:  # noqa: BLE001 - passed on
             self._pass_on(another)
@@ -192,9 +204,9 @@ class ThreadCarrier:
             return
         self.frame = sys._getframe(1)  # noqa: SLF001 - the documented way to a frame
         try:
-            self._has_turn = False
+            self.has_turn = False
             _ring(self._return)
-            while not self._has_turn:
+            while not self.has_turn:
                 self._go.acquire()
         except BaseException as error:  # noqa: BLE001 - raised where the task waits
             self._wait_on(error)
@@ -204,7 +216,7 @@ class ThreadCarrier:
         """Keep what the watchdog raised while this thread was on its way out, until it is back."""
         try:
             _ring(self._return)  # Perhaps it has not been rung yet.
-            while not self._has_turn:
+            while not self.has_turn:
                 self._go.acquire()
         except BaseException as another:  # noqa: BLE001 - likewise
             self._wait_on(another)
@@ -215,7 +227,7 @@ class ThreadCarrier:
         self.stack = self._task.greenlet = getcurrent()
         _hubs[self.stack] = self._task.engine.hub
         try:
-            while not self._has_turn:
+            while not self.has_turn:
                 self._go.acquire()
         except BaseException as error:  # noqa: BLE001 - raised at its first wait
             self._wait_on(error)
@@ -226,7 +238,7 @@ class ThreadCarrier:
             del _hubs[self.stack], self._context, self._run
             self.stack = self._task.greenlet = None
             self.is_dead = True
-            self._has_turn = False
+            self.has_turn = False
             _ring(self._return)
 
 

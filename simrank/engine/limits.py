@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
-from simrank.engine.callsite import is_importing
+from simrank.engine.callsite import is_importing, user_site
+from simrank.engine.delays import WAKE
 from simrank.engine.handle import Handle
 from simrank.engine.queue import HORIZON_PS
 from simrank.engine.report import deadlock_error, livelock_error, waiting_report
@@ -20,10 +22,12 @@ MAX_POLL_PS = 1_000_000_000  # assumed: doubling ends at 1 ms, so that long poll
 
 # How often every polling task may come back without any change before it is called a livelock.
 # Assumed: a program that counts its polls stops well before 1,000; one that counts its sleeps
-# before 50,000. One that reads the clock may well have a deadline of its own: it is accused only
-# after an hour of simulated time, twice the longest default timeout of torch.distributed.
+# before 50,000, and one that takes a lock for nothing before 10,000,000. One that reads the clock
+# may well have a deadline of its own: it is accused only after an hour of simulated time, twice the
+# longest default timeout of torch.distributed.
 POLL_ROUNDS = 1_000
 SLEEP_ROUNDS = 50_000
+LOCK_ROUNDS = 10_000
 CLOCK_PS = 3600 * 10**12
 
 
@@ -32,14 +36,14 @@ class PollReason:
 
     Attributes:
         what: In the user's words, for example `is_completed of all_reduce #7`.
-        is_sleep: Whether only time can end it.
+        rounds: How often it may come back without any change.
     """
 
-    __slots__ = ("is_sleep", "what")
+    __slots__ = ("rounds", "what")
 
-    def __init__(self, what: str, *, is_sleep: bool = False) -> None:
+    def __init__(self, what: str, rounds: int = POLL_ROUNDS) -> None:
         self.what = what
-        self.is_sleep = is_sleep
+        self.rounds = rounds
 
     def describe(self) -> str:
         """Return what is polled."""
@@ -120,7 +124,9 @@ def wait_at_most(engine: Engine, handle: Handle, timeout_ps: int) -> None:
         handle.forget(decide)
 
 
-def poll(engine: Engine, what: str, *, reads_clock: bool = False) -> None:
+def poll(
+    engine: Engine, what: str, *, reads_clock: bool = False, rounds: int = POLL_ROUNDS
+) -> None:
     """Charge a negative poll of the current task and yield (E8).
 
     The first costs 100 ns; each further one twice the last, to 1 ms, while the task does nothing
@@ -131,6 +137,7 @@ def poll(engine: Engine, what: str, *, reads_clock: bool = False) -> None:
         engine: The engine.
         what: In the user's words, for reports.
         reads_clock: Whether time itself may be what the program watches.
+        rounds: How often it may come back without any change.
 
     Raises:
         DeadlockError: The hub polls again and again, and nothing can ever happen.
@@ -146,13 +153,30 @@ def poll(engine: Engine, what: str, *, reads_clock: bool = False) -> None:
     if num_polls < _POLLS_IN_IMPORT and is_importing():
         task.host_ps = task.clock_ps + cost_ps
     else:
-        engine.sleep_weakly(task, task.clock_ps + cost_ps, PollReason(what))
+        sleep_weakly(engine, task, task.clock_ps + cost_ps, PollReason(what, rounds))
     task.num_polls = num_polls + 1
 
 
 def host_sleep(engine: Engine, task: Task, delay_ps: int, what: str) -> None:
     """Sleep as a program does that watches something: it may go on for ever, and be reported."""
-    engine.sleep_weakly(task, task.clock_ps + delay_ps, PollReason(what, is_sleep=True))
+    sleep_weakly(engine, task, task.clock_ps + delay_ps, PollReason(what, SLEEP_ROUNDS))
+
+
+def sleep_weakly(engine: Engine, task: Task, due_ps: int, reason: PollReason) -> None:
+    """Let a task poll or sleep until `due_ps` without keeping the simulation alive (E8)."""
+    if engine.delays is not None:
+        due_ps += engine.delays.draw(WAKE, task.rank, user_site)
+    wakeup = engine.call_at(due_ps, partial(engine.resume, task), weak=True)
+    task.waiting = reason
+    start_ps = engine.now_ps
+    while wakeup.queued and task.thrown is None:
+        task.leave()
+    task.waiting = None
+    if task.thrown is not None:
+        engine.cancel(wakeup)
+        task.raise_thrown()
+    if engine.observers:
+        engine.observe_wait(task, reason.describe(), start_ps)
 
 
 class LivelockDetector:
@@ -188,8 +212,9 @@ class LivelockDetector:
         if self.reads_clock and engine.now_ps < self._since_ps + CLOCK_PS:
             return
         polling = [t.waiting for t in engine.tasks if isinstance(t.waiting, PollReason)]
-        is_patient = self.reads_clock or any(reason.is_sleep for reason in polling)
-        rounds = SLEEP_ROUNDS if is_patient else POLL_ROUNDS
+        rounds = max((reason.rounds for reason in polling), default=POLL_ROUNDS)
+        if self.reads_clock:
+            rounds = max(rounds, SLEEP_ROUNDS)
         if self._num_resumed > rounds * max(1, len(polling)):
             self._start_over()
             raise livelock_error(engine)

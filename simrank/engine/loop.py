@@ -13,14 +13,16 @@ from typing import TYPE_CHECKING, Any
 
 from greenlet import getcurrent
 
-from simrank.engine import limits
+from simrank.engine import interrupts, limits
+from simrank.engine import queue as entries
 from simrank.engine.adopt import Adoption, driving, hub_here
 from simrank.engine.callsite import user_site
 from simrank.engine.collector import calm_collector
 from simrank.engine.delays import HOST, WAKE
 from simrank.engine.handle import Handle
 from simrank.engine.limits import SLEEPING
-from simrank.engine.queue import Failure, Firing, Wakeup, is_void, tie_keys, within_horizon
+from simrank.engine.outer import loop_set_aside
+from simrank.engine.queue import Wakeup, within_horizon
 from simrank.engine.report import deadlock_error
 from simrank.engine.task import Task
 from simrank.errors import HubError
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 
     from simrank.engine.delays import Delays
     from simrank.engine.observer import Observer
+    from simrank.engine.queue import Firing
     from simrank.engine.report import PendingOperation
 
 _NEVER = Handle()
@@ -69,9 +72,10 @@ class Engine:
         self.hub = hub_here()
         self.livelock = limits.LivelockDetector(self)
         self._queue: list[tuple[int, int, Task | Wakeup | Firing]] = []
-        self._next_key = tie_keys(seed if delays is None else delays.seed)
+        self._next_key = entries.tie_keys(seed if delays is None else delays.seed)
         self._num_weak = 0
         self._num_cancelled = 0
+        self._num_looks = 0
         self._current: Task | None = None
         self._by_greenlet: dict[greenlet | None, Task] = {}
         self._held_wakes: list[Task] | None = None
@@ -107,7 +111,7 @@ class Engine:
             HubError: Called from a task.
             DeadlockError: Something unfinished can never complete.
         """
-        with calm_collector(len(self.tasks)):
+        with calm_collector(len(self.tasks)), loop_set_aside():
             self._drive(_NEVER if until is None else until)
         if (until is not None and not until.complete) or (until is None and self.unfinished):
             raise deadlock_error(self, None if until is None else until.describe())
@@ -150,10 +154,11 @@ class Engine:
             entry.fire()
         elif entry.cancelled:  # The clock does not move to it.
             self._num_cancelled -= 1
+            interrupts.raise_due(self)
         else:
             entry.queued = False
             self._num_weak -= entry.weak
-            if entry.lapses and all(is_void(other) for _, _, other in self._queue):
+            if entry.lapses and all(entries.is_void(other) for _, _, other in self._queue):
                 return
             self.now_ps = time_ps
             if entry.weak:
@@ -254,7 +259,7 @@ class Engine:
         task.waiting = None
         task.num_polls = 0
         if self.observers:
-            self._observe_wait(task, handle.describe(), start_ps)
+            self.observe_wait(task, handle.describe(), start_ps)
 
     @staticmethod
     def _go_on_waiting(handle: Handle, task: Task) -> None:
@@ -280,8 +285,7 @@ class Engine:
             due_ps = task.host_ps + delay_ps
         if self.delays is not None:
             due_ps += self.delays.draw(WAKE, task.rank, user_site)
-        next_key = self._next_key
-        heappush(self._queue, (within_horizon(self.now_ps, due_ps), next_key(), task))
+        heappush(self._queue, (within_horizon(self.now_ps, due_ps), self._next_key(), task))
         task.waiting = SLEEPING
         leave = task.leave
         leave()
@@ -298,23 +302,8 @@ class Engine:
         self.call_at(self.now_ps + delay_ps, lambda: handle.finish(self))
         return handle
 
-    def sleep_weakly(self, task: Task, due_ps: int, reason: limits.PollReason) -> None:
-        """Let a task poll or sleep until `due_ps` without keeping the simulation alive (E8)."""
-        if self.delays is not None:
-            due_ps += self.delays.draw(WAKE, task.rank, user_site)
-        wakeup = self.call_at(due_ps, partial(self.resume, task), weak=True)
-        task.waiting = reason
-        start_ps = self.now_ps
-        while wakeup.queued and task.thrown is None:
-            task.leave()
-        task.waiting = None
-        if task.thrown is not None:
-            self.cancel(wakeup)
-            task.raise_thrown()
-        if self.observers:
-            self._observe_wait(task, reason.describe(), start_ps)
-
-    def _observe_wait(self, task: Task, what: str, start_ps: int) -> None:
+    def observe_wait(self, task: Task, what: str, start_ps: int) -> None:
+        """Tell observers of a wait that is over now."""
         start_ps = max(start_ps, task.host_ps)  # A host waits after what it was charged for.
         for observer in self.observers:
             observer.on_host(task, f"wait: {what}", start_ps, self.now_ps)
@@ -369,6 +358,12 @@ class Engine:
             self._keep(lambda entry: type(entry) is not Wakeup or not entry.cancelled)
             self._num_cancelled = 0
 
+    def look_soon(self) -> None:
+        """Let the loop look for a signal that waits, before its next wakeup."""
+        self._num_cancelled += 1
+        self._num_looks += 1
+        heappush(self._queue, (self.now_ps, -self._num_looks, entries.void_wakeup()))
+
     def wake(self, tasks: Sequence[Task]) -> None:
         """Queue tasks at this time, or at their own host clock where that is ahead.
 
@@ -413,17 +408,23 @@ class Engine:
 
     def _resume_all(self, tasks: Sequence[Task]) -> None:
         observers = self.observers
-        for task in tasks:
-            if task.finished:  # Aborted since by one of the tasks before it.
-                continue
-            self._current = task
-            if observers:
-                self._observe_switch(task)
-            switch = task.switch
-            switch()
-            if task.waiting is None and not task.finished:
-                self._adoption.take_back(task)
-        self._current = None
+        left = iter(tasks)
+        try:
+            for task in left:
+                if task.finished:  # Aborted since by one of the tasks before it.
+                    continue
+                self._current = task
+                if observers:
+                    self._observe_switch(task)
+                switch = task.switch
+                switch()
+                if task.waiting is None and not task.finished:
+                    self._adoption.take_back(task)
+        except BaseException:  # An interrupt, which the main program may survive.
+            self.wake(list(left))
+            raise
+        finally:
+            self._current = None
 
     def resume(self, task: Task) -> None:
         """Enter a task now; only from the hub."""
@@ -468,7 +469,7 @@ class Engine:
         if task.group is not None and not task.group.complete:
             task.group.task_ended(task)
         elif task.error is not None:
-            self.fire_at(self.now_ps, Failure(task.error))
+            self.fire_at(self.now_ps, entries.Failure(task.error))
 
     def park(self, task: Task) -> None:
         """Set aside for good a task that refuses to end; it is never resumed."""

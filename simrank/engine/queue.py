@@ -80,6 +80,17 @@ def within_horizon(now_ps: int, due_ps: int) -> int:
     return due_ps
 
 
+def void_wakeup() -> Wakeup:
+    """Return a wakeup that does nothing but let the loop look around."""
+    wakeup = Wakeup(_nothing)
+    wakeup.cancelled, wakeup.queued = True, False
+    return wakeup
+
+
+def _nothing() -> None:
+    """Happen: a void wakeup never does."""
+
+
 def is_void(entry: object) -> bool:
     """Whether a queued entry cannot change anything by itself."""
     return isinstance(entry, Wakeup) and (entry.cancelled or entry.lapses)

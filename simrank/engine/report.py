@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
+from simrank.engine.callsite import site_of_frame
 from simrank.errors import (
     MAX_REPORT_LINES,
     DeadlockError,
@@ -17,6 +19,7 @@ from simrank.errors.travel import text_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
+    from types import FrameType
 
     from simrank.engine.callsite import CallSite
     from simrank.engine.loop import Engine
@@ -86,6 +89,24 @@ def livelock_error(engine: Engine) -> LivelockError:
     """Build the error of a simulation in which ranks only poll, and nothing changes."""
     engine.told = {*engine.tasks, *engine.pending}
     return LivelockError(engine.now_ps, rank_states(engine), seed=engine.seed)
+
+
+def states_at(engine: Engine, frame: FrameType | None) -> list[RankState]:
+    """Return the states of all ranks while one of them computes; `frame` is where."""
+    try:
+        states = rank_states(engine)
+    except RuntimeError:  # The others went on meanwhile and changed what is listed.
+        return []
+    site = site_of_frame(frame)
+    if site is None:
+        return states
+    file, line = site.line()
+    return [
+        replace(state, file=file, line=line)
+        if state.state == "running" and state.file is None
+        else state
+        for state in states
+    ]
 
 
 def waiting_report(engine: Engine) -> str:
@@ -266,7 +287,7 @@ def _rank(task: Task) -> int:
 
 def _waiting_fact(task: Task) -> tuple[str, CallSite | None]:
     if task.waiting is None:
-        return ("not started" if not task.started else "running"), None
+        return ("not started" if not task.started else "running"), task.site()
     site = task.waiting.site()
     return task.waiting.describe(), task.site() if site is None else site
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import _thread
 import sys
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from simrank.engine import interrupts
 from simrank.engine.callsite import site_of_frame
 from simrank.engine.carrier import raise_in
-from simrank.engine.report import rank_states
+from simrank.engine.report import states_at
 from simrank.errors import RankAborted, RankState, SimulationError, states_text
 
 if TYPE_CHECKING:
@@ -131,8 +132,10 @@ class Watchdog:
     def stop(self) -> None:
         """Stop to watch; nothing is raised or told afterwards."""
         with self._guard:
-            self._stop.release()
-        self._engine.observers.remove(self)
+            if self._stop.locked():
+                self._stop.release()
+        if self in self._engine.observers:
+            self._engine.observers.remove(self)
 
     def _watch(self, stop: _thread.LockType, interval_s: float) -> None:
         while not stop.acquire(timeout=interval_s):
@@ -197,22 +200,13 @@ class Watchdog:
             start = {"__init__": lambda error: TimeLimitError.__init__(error, *facts)}
             kind = type("TimeLimitError", (TimeLimitError,), start)
         raise_in(self._thread_id(), kind)
+        interrupts.nudge(self._thread_id())  # Out of a lock, a pipe or a file that it waits for.
 
     def _limit_error(self, frame: FrameType | None) -> TimeLimitError:
         """Build the error; `frame` is where a rank computes, if one does."""
         engine, limit_s = self._engine, self._limit_s
         assert limit_s is not None, "without a limit nothing is ended"
-        try:
-            states = rank_states(engine)
-        except RuntimeError:  # The others went on meanwhile and changed what is listed.
-            states = []
-        site = None if frame is None else site_of_frame(frame)
-        if site is not None:
-            file, line = site.line()
-            states = [
-                replace(state, file=file, line=line) if state.state == "running" else state
-                for state in states
-            ]
+        states = states_at(engine, frame)
         return TimeLimitError(engine.now_ps, limit_s, states, seed=engine.seed)
 
 

@@ -12,20 +12,18 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from simrank.ranks import current_program
+from simrank.ranks.current import engines
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from importlib.machinery import ModuleSpec
     from types import ModuleType
 
-_num_entered = 0
 _driver_before: list[Any] = []  # Triton's active driver, while a Context is entered.
 
 
 def enter() -> None:
     """Note that a Context has been entered: simulated launches work from now on."""
-    global _num_entered  # noqa: PLW0603 - one process, one triton
-    _num_entered += 1
     for name, install in _INSTALLERS.items():
         if name in sys.modules:
             install(sys.modules[name])
@@ -35,9 +33,7 @@ def enter() -> None:
 
 def leave() -> None:
     """Note that a Context has exited; the last one gives triton its driver back."""
-    global _num_entered  # noqa: PLW0603 - likewise
-    _num_entered -= 1
-    if not _num_entered and _driver_before:
+    if not engines and _driver_before:
         config: Any = sys.modules["triton.runtime.driver"]
         config.driver._active = _driver_before.pop()  # noqa: SLF001 - None has no setter
 
@@ -77,7 +73,7 @@ def _install_bench(module: ModuleType) -> None:
 
 def _install_driver(module: ModuleType) -> None:
     """Make the simulated driver triton's active one, while a Context is entered."""
-    if _num_entered and not _driver_before:
+    if engines and not _driver_before:
         from simrank.kernels.compiler.driver import SimulatedDriver  # noqa: PLC0415 - it needs triton
 
         owner: Any = module

@@ -6,11 +6,10 @@ import signal
 import tempfile
 import traceback
 import warnings
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from simrank.engine import Handle
 from simrank.engine.report import run_out
 from simrank.engine.watchdog import StoppedByWatchdog
 from simrank.errors import (
@@ -23,13 +22,14 @@ from simrank.errors import (
     UninitializedValueError,
 )
 from simrank.errors.travel import add_note
-from simrank.ranks import stdlib
+from simrank.ranks import patches, stdlib
+from simrank.ranks.ending import end_at_once
 from simrank.units import PS_PER_S
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from simrank.engine import Task, TaskGroup
+    from simrank.engine import Handle, Task, TaskGroup
 
 _FIRST_PID = 1000  # assumed: any number that looks like a process id
 
@@ -105,7 +105,11 @@ class ProcessContext:
         if grace_period is not None:
             group.grace_ps = round(grace_period * PS_PER_S)
         with stdlib.entered(engine):  # Spawn works without a Context that is entered.
-            has_ended = _wait(group, group, timeout)
+            try:
+                has_ended = _wait(group, group, timeout)
+            finally:
+                if engine.is_hub():
+                    patches.hide(engine)
             self._seen.update(index for index, task in enumerate(group.tasks) if task.finished)
             if not has_ended:
                 return False
@@ -232,22 +236,7 @@ def _prefer_failure(group: TaskGroup, deadlock: DeadlockError) -> None:
 
 def end_by_signal(task: Task, number: signal.Signals) -> None:
     """End a rank as a signal does that it has no handler for."""
-    engine = task.engine
-    if task.finished:
-        return
-    if engine.current_task() is task:  # It ends itself: from the hub, and it never comes back.
-        engine.call_at(engine.now_ps, partial(end_by_signal, task, number))
-        engine.wait(Handle())
-        return
-    for group in task.children or ():
-        group.abort()
-    task.error = SystemExit(-number)
-    if task.started:
-        engine.park(task)
-    else:
-        task.finished = True
-        engine.retire(task)
-    engine.unqueue(task)
+    end_at_once(task, -number)
 
 
 def _exit_code(task: Task) -> int:
@@ -307,7 +296,7 @@ def _exited(rank: int, error: SystemExit) -> ProcessException:
     code = error.code if isinstance(error.code, int) else 1
     name = signal.Signals(-code).name if code < 0 else None
     text = f"process {rank} terminated with " + (f"signal {name}" if name else f"exit code {code}")
-    if isinstance(error.code, str):
+    if isinstance(error.code, str) and error.code:
         text += f": {error.code}"
     text += "".join(f"\n  {note}" for note in getattr(error, "__notes__", ()) if name)
     return ProcessExitedException(text, rank, _FIRST_PID + rank, code, name)

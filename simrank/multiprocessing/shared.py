@@ -7,6 +7,7 @@ not copied, and spawn hands what is made here to its ranks as it is.
 
 from __future__ import annotations
 
+import functools
 import queue
 import threading  # noqa: TID251 - its classes are engine waits in a rank (see `ranks.stdlib`)
 from types import SimpleNamespace
@@ -15,9 +16,10 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 from simrank.errors import UnsupportedError
 from simrank.ranks.locks import Lock as Lock  # noqa: PLC0414 - part of this module's face
 from simrank.ranks.locks import ReentrantLock
+from simrank.ranks.spins import note_read, note_write
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
 Barrier = threading.Barrier
 Event = threading.Event
@@ -76,8 +78,19 @@ class Value:
     """
 
     def __init__(self, typecode: object, value: object = None, *, lock: object = True) -> None:
-        self.value = _zero(typecode) if value is None else value
+        self._value = _zero(typecode) if value is None else value
         self._lock = RLock() if isinstance(lock, bool) else lock
+
+    @property
+    def value(self) -> Any:  # noqa: ANN401 - whatever the user put there
+        """The value; a loop that reads it until it changes lets the other ranks run."""
+        note_read(id(self), "a Value that nobody changes")
+        return self._value
+
+    @value.setter
+    def value(self, value: Any) -> None:  # noqa: ANN401 - likewise
+        note_write()
+        self._value = value
 
     def get_lock(self) -> Any:  # noqa: ANN401 - whatever the user passed
         """Return the lock that guards it."""
@@ -116,16 +129,22 @@ class Array:
 
     def __getitem__(self, index: Any) -> Any:  # noqa: ANN401 - an element or a slice
         """Return an element or a slice."""
+        note_read(
+            (id(self), index if isinstance(index, int) else str(index)),
+            "an Array that nobody changes",
+        )
         return self._values[index]
 
     def __setitem__(self, index: Any, value: Any) -> None:  # noqa: ANN401
         """Set an element, or as many as a slice has."""
         if isinstance(index, slice) and len(list(value)) != len(self._values[index]):
             raise ValueError("the length of an Array never changes")
+        note_write()
         self._values[index] = value
 
     def __iter__(self) -> Iterator[Any]:
         """Yield the elements."""
+        note_read(id(self), "an Array that nobody changes")
         return iter(self._values)
 
 
@@ -143,6 +162,70 @@ class ManagedList(list[Any]):
 
 class Namespace(SimpleNamespace):
     """Attributes that ranks share: spawn does not copy them."""
+
+    def __getattribute__(self, name: str) -> Any:  # noqa: ANN401 - the user's
+        """Return an attribute."""
+        if not name.startswith("__"):
+            note_read((id(self), name), f"{name!r} of a Namespace that nobody changes")
+        return super().__getattribute__(name)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        """Set an attribute."""
+        note_write()
+        super().__setattr__(name, value)
+
+    def __delattr__(self, name: str) -> None:
+        """Delete an attribute."""
+        note_write()
+        super().__delattr__(name)
+
+
+_READERS = (
+    "__contains__", "__eq__", "__getitem__", "__iter__", "__len__", "copy", "count", "get", "index",
+    "items", "keys", "values",
+)  # fmt: skip
+_WRITERS = (
+    "__delitem__", "__iadd__", "__imul__", "__ior__", "__setitem__", "append", "clear", "extend",
+    "insert", "pop", "popitem", "remove", "reverse", "setdefault", "sort", "update",
+)  # fmt: skip
+
+
+def _reads(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def read(self: object, *args: object) -> Any:  # noqa: ANN401 - the original's
+        _note_read(self, original.__name__, args)
+        return original(self, *args)
+
+    return read
+
+
+def _note_read(self: object, method: str, args: tuple[object, ...]) -> None:
+    which = [each if isinstance(each, int | str) else id(each) for each in args]
+    note_read((id(self), method, *which), f"a {type(self).__name__} that nobody changes")
+
+
+def _writes(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def write(self: object, *args: object, **kwargs: object) -> Any:  # noqa: ANN401 - the original's
+        try:
+            result = original(self, *args, **kwargs)
+        except Exception:  # A pop of what is not there yet, say.
+            _note_read(self, original.__name__, args)
+            raise
+        note_write()
+        return result
+
+    return write
+
+
+for _kind in (ManagedDict, ManagedList):
+    _base = _kind.__mro__[1]
+    for _name in _READERS:
+        if hasattr(_base, _name):
+            setattr(_kind, _name, _reads(getattr(_base, _name)))
+    for _name in _WRITERS:
+        if hasattr(_base, _name):
+            setattr(_kind, _name, _writes(getattr(_base, _name)))
 
 
 class SyncManager:

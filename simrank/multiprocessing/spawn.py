@@ -15,7 +15,7 @@ from simrank.engine.collector import calm_collector
 from simrank.errors import RankAborted, SimrankError
 from simrank.multiprocessing.arguments import check_picklable, per_rank
 from simrank.multiprocessing.processes import KeepsUnjoined, ProcessContext
-from simrank.ranks import Program, current_program, default_context, set_program
+from simrank.ranks import Program, current_program, default_context, output, set_program
 from simrank.ranks.current import ContextOfProgram
 
 if TYPE_CHECKING:
@@ -204,14 +204,17 @@ def _body(program: Program, call: Call) -> Callable[[], None]:
         set_program(program)
         try:
             fn, args = call()
-            fn(program.rank, *args)
+            try:
+                fn(program.rank, *args)
+            finally:
+                output.rank_ended(program)
         except SystemExit as error:
             if isinstance(error, RankAborted):
                 raise
-            # As in a child process: None or 0 is success, and a status has eight bits.
+            # As in a child process: None or 0 is success, a status has eight bits, text is 1.
             if isinstance(error.code, int):
                 error.code &= 0xFF
-            if error.code:
+            if error.code is not None and error.code != 0:
                 raise
         end_daemons(program)
         default = membership(program).default

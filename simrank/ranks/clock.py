@@ -11,7 +11,7 @@ import functools
 import time
 from typing import TYPE_CHECKING, Any
 
-from simrank.engine import limits
+from simrank.engine import interrupts, limits
 from simrank.ranks.current import running_task
 from simrank.units import PS_PER_NS, PS_PER_S
 
@@ -39,6 +39,7 @@ _monotonic = time.monotonic
 _sleep = time.sleep  # noqa: TID251 - for everybody but ranks
 
 
+@interrupts.may_be_left
 @functools.wraps(_sleep)
 def sleep(seconds: float) -> None:
     """Let simulated time pass in a task; sleep elsewhere."""
@@ -111,6 +112,31 @@ TIME_FUNCTIONS: dict[str, Callable[..., Any]] = {
         f"{name}_ns": _clock(f"{name}_ns", 0, is_ns=True) for name in _CLOCKS if hasattr(time, name)
     },
 }
+
+
+def _clock_by_id(name: str) -> Callable[[int], float]:
+    """Return what stands for `time.clock_gettime` and its like, which are told which clock."""
+    original: Callable[[int], float] = getattr(time, name)
+    unit = 10**9 if name.endswith("_ns") else 1
+
+    @functools.wraps(original)
+    def read(clock: int) -> float:
+        task = running_task()
+        if task is None:
+            return original(clock)
+        offset_s = EPOCH_S if clock in _REALTIME else 0
+        now_ps = _read_ps(task, f"time.{name}()")
+        if unit == 1:
+            return now_ps / PS_PER_S + offset_s
+        return now_ps // PS_PER_NS + offset_s * unit
+
+    return read
+
+
+_REALTIME = {getattr(time, name, None) for name in ("CLOCK_REALTIME", "CLOCK_TAI")}
+for _name in ("clock_gettime", "clock_gettime_ns"):
+    if hasattr(time, _name):
+        TIME_FUNCTIONS[_name] = _clock_by_id(_name)
 
 _Datetime = dt.datetime
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Protocol
 
 from simrank.errors import NoRankError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from simrank.engine import Engine, Task
     from simrank.hardware.cluster import Cluster
@@ -68,6 +69,12 @@ def current_program() -> Program | None:
     return _current.get()
 
 
+def rank_program() -> Program | None:
+    """Return the program that runs now if it is a rank."""
+    program = _current.get()
+    return None if program is None or program.rank is None else program
+
+
 engines: list[Engine] = []  # Of the Contexts that are entered, innermost last.
 
 
@@ -80,8 +87,29 @@ def current_engine() -> Engine | None:
     return engines[-1] if engines else None
 
 
+_num_real = 0
+
+
+@contextmanager
+def for_real() -> Iterator[None]:
+    """Let nobody count as a running task within the block: clocks, sleeps and locks are real."""
+    global _num_real  # noqa: PLW0603 - one process, one standard library
+    _num_real += 1
+    try:
+        yield
+    finally:
+        _num_real -= 1
+
+
+def is_for_real() -> bool:
+    """Whether clocks, sleeps and locks are to be real whoever runs."""
+    return bool(_num_real)
+
+
 def running_task() -> Task | None:
     """Return the task that runs now; None on the hub, in other threads and without a Context."""
+    if _num_real:
+        return None
     engine = current_engine()
     return None if engine is None else engine.current_task()
 

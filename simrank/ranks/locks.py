@@ -5,56 +5,68 @@ a lock and the lock a waiter sleeps on. While a Context is entered both are made
 rank that has to wait goes back to the hub, and a deadlock names who holds what. On the hub such a
 wait drives the engine. Other threads of the process find an ordinary lock.
 
-A bare `threading.Lock` or C `SimpleQueue` made before the Context was entered cannot be seen.
+Locks that the program's modules hold under a name of their own when the first Context is entered
+are replaced too. One in a container or an object, or a C `SimpleQueue`, that was made before cannot
+be seen: only a time limit ends a wait for it.
 """
 
 from __future__ import annotations
 
 import _thread
+import math
+import sys
+from _thread import allocate_lock  # Contexts replace it in its module.
 from collections import deque
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from simrank.engine import Handle, limits
 from simrank.engine.callsite import is_importing
 from simrank.engine.report import deadlock_error
-from simrank.ranks.current import current_engine, running_task
+from simrank.ranks import spins
+from simrank.ranks.current import current_engine, is_for_real, running_task
 from simrank.units import PS_PER_S
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from types import TracebackType
 
     from simrank.engine import Engine, Task
 
 
-_native = 0
-
-
-@contextmanager
-def native_locks() -> Iterator[None]:
-    """Make Python's own locks within the block: a real thread is about to use them."""
-    global _native  # noqa: PLW0603 - one process, one standard library
-    _native += 1
-    try:
-        yield
-    finally:
-        _native -= 1
-
-
 def make_lock() -> Lock | _thread.LockType:
     """Stand for `threading.Lock`."""
-    return _thread.allocate_lock() if _native else Lock()
+    return allocate_lock() if is_for_real() else Lock()
 
 
 def make_waiter() -> Lock | _thread.LockType:
     """Stand for what `threading.Condition` makes for a waiter to sleep on."""
-    return _thread.allocate_lock() if _native else Lock(is_waiter=True)
+    return allocate_lock() if is_for_real() else Lock(is_waiter=True)
 
 
 def make_reentrant_lock() -> ReentrantLock | _thread.RLock:
     """Stand for `threading.RLock`."""
-    return _thread.RLock() if _native else ReentrantLock()
+    return _thread.RLock() if is_for_real() else ReentrantLock()
+
+
+def make_low_lock() -> Lock | _thread.LockType:
+    """Stand for `_thread.allocate_lock`; what imports lock is Python's own business."""
+    asks = sys._getframe(1).f_globals.get("__name__", "")  # noqa: SLF001 - the documented way
+    is_own = asks.startswith(("_frozen_importlib", "importlib", "simrank."))
+    return allocate_lock() if is_own or running_task() is None else make_lock()
+
+
+def of_globals(value: object) -> object:
+    """Return what stands for a lock that a program's module made at its top, or None.
+
+    A bare lock would stop the whole process, a reentrant one does not know ranks apart.
+    """
+    if type(value) is _LOCK:
+        return Lock(value)
+    if type(value) is _REENTRANT_LOCK and not value._is_owned():  # type: ignore[attr-defined]  # noqa: SLF001
+        return ReentrantLock()
+    return None
+
+
+BARE = _LOCK, _REENTRANT_LOCK = type(allocate_lock()), type(_thread.RLock())
 
 
 def _catch_up(task: Task | None) -> None:
@@ -89,8 +101,8 @@ class Lock:
 
     __slots__ = ("__weakref__", "_holder", "_is_waiter", "_real", "_waits")
 
-    def __init__(self, *, is_waiter: bool = False) -> None:
-        self._real = _thread.allocate_lock()
+    def __init__(self, real: _thread.LockType | None = None, *, is_waiter: bool = False) -> None:
+        self._real = allocate_lock() if real is None else real
         self._waits: deque[LockWait] = deque()
         self._holder: Task | int | None = None
         self._is_waiter = is_waiter
@@ -114,6 +126,8 @@ class Lock:
         _check_arguments(blocking, timeout)
         task = running_task()
         _catch_up(task)
+        if task is not None and not self._is_waiter:
+            spins.note_lock(id(self), task)
         if self._real.acquire(False):
             self._holder = _thread.get_ident() if task is None else task
             return True
@@ -135,7 +149,8 @@ class Lock:
             if timeout < 0:
                 engine.wait(wait)
             else:
-                engine.wait_at_most(wait, round(timeout * PS_PER_S))
+                # Rounded up: who has a little left to wait has to get there.
+                engine.wait_at_most(wait, math.ceil(timeout * PS_PER_S))
         except BaseException:
             self._give_up(wait)
             raise
@@ -208,7 +223,7 @@ class Lock:
         self.acquire()
 
     def _at_fork_reinit(self) -> None:
-        self._real = _thread.allocate_lock()
+        self._real = allocate_lock()
         self._waits.clear()
         self._holder = None
 

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Iterator, MutableMapping
 from typing import TYPE_CHECKING, Any
 
-from simrank.ranks.current import current_program
+from simrank.ranks.current import current_program, rank_program
 
 if TYPE_CHECKING:
     from simrank.ranks.current import Program
@@ -46,12 +46,6 @@ def stand_ins() -> list[tuple[Any, str, Any]]:
     ]
 
 
-def _rank_program() -> Program | None:
-    """Return the program that runs if it is a rank."""
-    program = current_program()
-    return None if program is None or program.rank is None else program
-
-
 # ---- random numbers ----
 
 
@@ -78,6 +72,7 @@ def _generator_functions(
     return [(module, name, _draw(getattr(module, name), key, make)) for name in names]
 
 
+@functools.lru_cache(maxsize=256)  # They are the same at every Context.
 def _draw(
     original: Callable[..., Any],
     key: str,
@@ -89,7 +84,7 @@ def _draw(
 
     @functools.wraps(original)
     def draw(*args: object, **kwargs: object) -> Any:  # noqa: ANN401 - the original's
-        program = _rank_program()
+        program = rank_program()
         if program is None:
             return original(*args, **kwargs)
         generator = program.local.get(key)
@@ -105,7 +100,7 @@ def _seeded(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def default_rng(seed: object = None) -> Any:  # noqa: ANN401 - the original's
-        program = _rank_program()
+        program = rank_program()
         if program is None or seed is not None:
             return original(seed)
         calls = program.local["default_rng"] = program.local.get("default_rng", 0) + 1
@@ -122,7 +117,7 @@ def _outside_ranks(original: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(original)
     def change(*args: object) -> None:
-        if _rank_program() is None:
+        if rank_program() is None:
             original(*args)
 
     return change
@@ -194,7 +189,7 @@ def _argument_method(name: str) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def method(self: _Arguments, *args: object) -> Any:  # noqa: ANN401 - the original's
-        program = _rank_program()
+        program = rank_program()
         if program is None:
             return original(self, *args)
         own = program.local.get("argv")

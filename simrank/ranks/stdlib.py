@@ -8,62 +8,157 @@ default arguments, classes and closures are not, nor are installed packages' own
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import datetime as dt
 import functools
+import os
 import queue
+import signal
 import sys
 import threading  # noqa: TID251 - replaced here, used nowhere
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from simrank.engine import limits
-from simrank.errors import UnsupportedError
-from simrank.ranks import clock, debug, locks, private
-from simrank.ranks.current import engines, running_task
+from simrank.engine import interrupts, limits
+from simrank.ranks import (
+    clock,
+    debug,
+    ending,
+    filters,
+    locks,
+    output,
+    patches,
+    private,
+    real,
+    thread_state,
+)
+from simrank.ranks.current import engines, for_real, running_task
+from simrank.ranks.late import LateModules
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import ModuleType
 
-    from simrank.engine import Engine
+    from simrank.engine import Engine, Task
 
 _STANDARD_LIBRARY = str(Path(contextlib.__file__).parent) + "/"
 _PACKAGE = str(Path(__file__).parent.parent) + "/"
 _own_files: dict[str | None, bool] = {}
 _replaced: list[tuple[Any, str, Any]] = []
+_INHERITED = object()  # In place of an original: there was none of its own.
+
+
+_entered_by: list[tuple[Engine, Task | None]] = []  # In a rank, or in the main program.
 
 
 def enter(engine: Engine) -> None:
     """Note that a Context has been entered; the first replaces the clocks and locks."""
+    if not engines:
+        interrupts.install()  # From here on a signal waits until simrank's own code is done.
+        try:
+            _replace()
+        except BaseException:
+            _restore()
+            raise
+    _entered_by.append((engine, running_task()))
     engines.append(engine)
-    if len(engines) == 1:
-        stand_ins = _stand_ins()
-        for owner, name, stand_in in stand_ins:
-            _replaced.append((owner, name, getattr(owner, name)))
-            setattr(owner, name, stand_in)
-        _rebind({id(old): getattr(owner, name) for owner, name, old in _replaced})
 
 
 def leave(engine: Engine) -> None:
     """Note that a Context has exited; the last restores what the first replaced."""
-    engines.remove(engine)
+    _entered_by.reverse()
+    _entered_by.remove(next(entry for entry in _entered_by if entry[0] is engine))
+    _entered_by.reverse()
+    # A rank that was killed has left none of its blocks.
+    _entered_by[:] = [entry for entry in _entered_by if entry[1] is None or not entry[1].finished]
+    engines[:] = [engine for engine, _ in _entered_by]
+    if engine not in engines:
+        patches.forget(engine)
     if not engines:
-        _rebind({id(getattr(owner, name)): old for owner, name, old in _replaced})
-        for owner, name, original in reversed(_replaced):
-            setattr(owner, name, original)
-        _replaced.clear()
+        _restore()
 
 
 @contextlib.contextmanager
 def entered(engine: Engine) -> Iterator[None]:
     """Count as entered within the block."""
+    if running_task() is not None:  # Then somebody has, who stays in longer than a rank may live.
+        yield
+        return
     enter(engine)
     try:
         yield
     finally:
         leave(engine)
+
+
+def _replace() -> None:
+    output.install()
+    filters.install()
+    _put(_stand_ins())
+    _late.watch()
+    own = _own_modules()
+    _rebind(own, {id(old): getattr(owner, name) for owner, name, old in _replaced})
+    _replace_locks(own)
+
+
+def _put(stand_ins: list[tuple[Any, str, Any]]) -> None:
+    for owner, name, stand_in in stand_ins:
+        is_own = not isinstance(owner, type) or name in vars(owner)
+        _replaced.append((owner, name, getattr(owner, name) if is_own else _INHERITED))
+        setattr(owner, name, stand_in)
+
+
+def _put_late(module: ModuleType, is_late: bool) -> None:
+    """Replace parts of a module; one that is imported late has found stand-ins to bind."""
+    first = len(_replaced)
+    _put(_LATE[module.__name__](module))
+    if not is_late:
+        return
+    for index in range(first, len(_replaced)):
+        owner, name, original = _replaced[index]
+        _replaced[index] = owner, name, _original(original)
+
+
+def _original(value: Any) -> Any:  # noqa: ANN401 - anything that is replaced
+    """Return what a value stands for: a module that is imported late finds stand-ins to bind."""
+    if isinstance(value, tuple):
+        return tuple(map(_original, value))
+    return next((old for owner, name, old in _replaced if getattr(owner, name) is value), value)
+
+
+def _replace_locks(modules: list[ModuleType]) -> None:
+    """Replace the locks that the program's own modules made at their top."""
+    stand_ins: dict[int, Any] = {}
+    for module in modules:
+        found = [(n, v) for n, v in vars(module).items() if type(v) in locks.BARE]
+        for name, value in found:
+            if id(value) not in stand_ins:
+                stand_ins[id(value)] = locks.of_globals(value)
+            if stand_ins[id(value)] is not None:
+                _put([(module, name, stand_ins[id(value)])])
+
+
+def _restore() -> None:
+    """Undo what has been replaced, all of it or the first part."""
+    try:
+        stood_for = {
+            id(getattr(owner, name)): old for owner, name, old in _replaced if old is not _INHERITED
+        }
+        _rebind(_own_modules(), stood_for)
+        while _replaced:
+            owner, name, original = _replaced[-1]
+            if original is not _INHERITED:
+                setattr(owner, name, original)
+            elif name in vars(owner):
+                delattr(owner, name)
+            del _replaced[-1]
+    finally:
+        _late.stop()
+        filters.remove()
+        output.remove()
+        interrupts.restore()
 
 
 def _stand_ins() -> list[tuple[Any, str, Any]]:
@@ -77,30 +172,81 @@ def _stand_ins() -> list[tuple[Any, str, Any]]:
         (threading, "_time", clock.quiet_monotonic),
         (queue, "time", clock.quiet_monotonic),
         (threading, "_allocate_lock", locks.make_waiter),
+        (_thread, "allocate_lock", locks.make_low_lock),  # The same object, so this comes first.
         (threading, "Lock", locks.make_lock),
         (threading, "RLock", locks.make_reentrant_lock),
         (threading.Thread, "start", _start_thread(threading.Thread.start)),
+        *_refused(_thread, ("start_new_thread",), _USE_SPAWN),
+        *_refused(os, ("fork", "forkpty"), _USE_SPAWN),
+        *_refused(signal, ("pause", "sigwait", "sigwaitinfo"), "wait for a queue or an Event"),
+        (threading.Semaphore, "acquire", _poll_after(threading.Semaphore.acquire)),
         (threading.Event, "is_set", _poll_if(threading.Event.is_set, False)),
     ]
-    replaced += private.stand_ins() + debug.stand_ins()
-    if "asyncio" in sys.modules:
-        from simrank.ranks import loops  # noqa: PLC0415 - it imports asyncio
-
-        replaced += loops.stand_ins()
+    replaced += private.stand_ins() + debug.stand_ins() + ending.stand_ins()
+    replaced += real.of_select() + real.of_fcntl()
     simple_queue: Any = getattr(queue, "_PySimpleQueue")  # noqa: B009 - it has no public name
     replaced.append((queue, "SimpleQueue", simple_queue))
     for kind in (queue.Queue, simple_queue):
         replaced += [(kind, name, _poll_on_failure(getattr(kind, name))) for name in ("get", "put")]
         replaced.append((kind, "empty", _poll_if(kind.empty, True)))
     replaced.append((queue.Queue, "full", _poll_if(queue.Queue.full, True)))
-    for module, kind_name, method in (
-        ("multiprocessing.process", "BaseProcess", "start"),
-        ("multiprocessing.synchronize", "SemLock", "__init__"),
-    ):
-        if module in sys.modules:
-            owner = getattr(sys.modules[module], kind_name)
-            replaced.append((owner, method, _refuse(getattr(owner, method), module)))
     return replaced
+
+
+_USE_SPAWN = "use spawn for ranks, and locks and queues of threading and queue"
+
+
+def _refused(module: Any, names: tuple[str, ...], to_fix: str) -> list[tuple[Any, str, Any]]:  # noqa: ANN401
+    """Return stand-ins for functions that a rank may not call, where this system has them."""
+    return [
+        (module, name, real.refuse(getattr(module, name), f"{module.__name__}.{name}", to_fix))
+        for name in names
+        if hasattr(module, name)
+    ]
+
+
+def _of_asyncio(_: ModuleType) -> list[tuple[Any, str, Any]]:
+    from simrank.ranks import loops  # noqa: PLC0415 - it imports asyncio
+
+    return loops.stand_ins()
+
+
+def _of_process(module: ModuleType) -> list[tuple[Any, str, Any]]:
+    kind = module.__dict__["BaseProcess"]
+    name = "multiprocessing.process.BaseProcess.start"
+    return [(kind, "start", real.refuse(kind.start, name, _USE_SPAWN))]
+
+
+def _of_synchronize(module: ModuleType) -> list[tuple[Any, str, Any]]:
+    kind = module.__dict__["SemLock"]
+    name = "multiprocessing.synchronize.SemLock"
+    return [(kind, "__init__", real.refuse(kind.__init__, name, _USE_SPAWN))]
+
+
+def _of_sched(module: ModuleType) -> list[tuple[Any, str, Any]]:
+    kind: Any = module.__dict__["scheduler"]
+    return [(kind.__init__, "__defaults__", (time.monotonic, time.sleep))]  # noqa: TID251 - stand-ins
+
+
+def _of_timeit(module: ModuleType) -> list[tuple[Any, str, Any]]:
+    return [(module, "default_timer", time.perf_counter)]
+
+
+_LATE: dict[str, Callable[[ModuleType], list[tuple[Any, str, Any]]]] = {
+    "asyncio": _of_asyncio,
+    "hypothesis.core": thread_state.of_core,
+    "hypothesis.utils.dynamicvariables": thread_state.of_variables,
+    "hypothesis.utils.threading": thread_state.of_thread_locals,
+    "multiprocessing.process": _of_process,
+    "multiprocessing.synchronize": _of_synchronize,
+    "sched": _of_sched,
+    "selectors": real.of_selectors,
+    "socket": real.of_socket,
+    "subprocess": real.of_subprocess,
+    "timeit": _of_timeit,
+    "unittest.mock": patches.of_mock,
+}
+_late = LateModules(_LATE, _put_late)
 
 
 def _poll_if(original: Callable[..., bool], answer: bool) -> Callable[..., bool]:
@@ -118,6 +264,21 @@ def _poll_if(original: Callable[..., bool], answer: bool) -> Callable[..., bool]
         return result
 
     return ask
+
+
+def _poll_after(original: Callable[..., bool]) -> Callable[..., bool]:
+    """Charge a task for an attempt that did not wait, or waited in vain."""
+    what = f"{original.__qualname__}()"
+
+    @functools.wraps(original)
+    def attempt(self: object, *args: object, **kwargs: object) -> bool:
+        result = original(self, *args, **kwargs)
+        task = None if result else running_task()
+        if task is not None:
+            limits.poll(task.engine, what)
+        return result
+
+    return attempt
 
 
 def _poll_on_failure(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -138,39 +299,25 @@ def _poll_on_failure(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _start_thread(original: Callable[..., None]) -> Callable[..., None]:
-    refuse = _refuse(original, "threading")
+    refuse = real.refuse(original, "threading.Thread.start", _USE_SPAWN)
 
     @functools.wraps(original)
     def start(self: threading.Thread) -> None:
         if running_task() is not None:
             refuse(self)
-        with locks.native_locks():  # The new thread sets the event that says it runs.
+        with for_real():  # The new thread sets the event that says it runs.
             original(self)
 
     return start
 
 
-def _refuse(original: Callable[..., Any], module: str) -> Callable[..., Any]:
-    """Stand for something that would wait for real: in a rank it is an error by name."""
-    name = f"{module}.{original.__qualname__}".replace(".__init__", "")
-
-    @functools.wraps(original)
-    def refuse(*args: object, **kwargs: object) -> Any:  # noqa: ANN401 - the original's
-        if running_task() is not None:
-            raise UnsupportedError(
-                f"{name} inside a simulated rank: it would wait for real threads or processes\n"
-                "  to fix: use spawn for ranks, and locks and queues of threading and queue"
-            )
-        return original(*args, **kwargs)
-
-    return refuse
+def _own_modules() -> list[ModuleType]:
+    return [module for module in list(sys.modules.values()) if is_programs_own(module)]
 
 
-def _rebind(replacements: dict[int, Any]) -> None:
+def _rebind(modules: list[ModuleType], replacements: dict[int, Any]) -> None:
     """Replace names in the program's own modules, by the identity of what they are bound to."""
-    for module in list(sys.modules.values()):
-        if not is_programs_own(module):
-            continue
+    for module in modules:
         names = vars(module)
         for name, value in list(names.items()):
             if id(value) in replacements:

@@ -1,6 +1,7 @@
 """`simrank run`: a script once per rank, where torchrun would."""
 
 import json
+import signal
 
 import pytest
 
@@ -149,3 +150,22 @@ def test_a_script_that_computes_for_ever_ends_at_the_time_limit(simrank_run, tmp
     assert status == 1
     assert "the limit of 0.3 s of wall-clock time passed at t=" in err
     assert "rank 2: running at stuck.py:" in err
+
+
+def test_ctrl_c_ends_the_script_with_status_130_and_says_where_each_rank_is(simrank_run, tmp_path):
+    """On stderr; the trace is written."""
+    (tmp_path / "turns.py").write_text(
+        "import os, signal\nif os.environ['RANK'] == '0':\n    signal.raise_signal(signal.SIGINT)\n"
+        "while True: pass\n"
+    )
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        trace = str(tmp_path / "trace.json")
+        options = ("--nproc-per-node", "4", "--trace", trace)
+        status, _, err = simrank_run(*options, script="turns.py")
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert status == 130
+    assert "simrank: interrupted at t=0.000 us\n  rank 0: running at turns.py:4\n" in err
+    assert "ranks 1-3: not started" in err
+    assert "traceEvents" in json.loads((tmp_path / "trace.json").read_text())

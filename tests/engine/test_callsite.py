@@ -82,7 +82,7 @@ def library(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(callsite, "_skipped", list(callsite._skipped))
     yield importlib.import_module("calling_back")
-    callsite._is_library.cache_clear()
+    callsite.is_library.cache_clear()
     del sys.modules["calling_back"]
 
 

@@ -6,6 +6,7 @@ Most tests look by themselves, at times they make up; the slow ones let the thre
 import _thread
 import contextlib
 import io
+import os
 import pdb
 import sys
 
@@ -255,3 +256,39 @@ def test_the_thread_stops_a_simulation_that_goes_on_for_ever():
         ctx.multiprocessing.spawn(program, (ctx,), nprocs=2)
     with simrank.Context("hgx_h100", time_limit_s=0.3) as ctx:
         ctx.multiprocessing.spawn(lambda rank: ctx.engine.sleep(1000), nprocs=2)
+
+
+NATIVE = [_thread.allocate_lock()]  # In a container, where no Context finds it.
+
+
+def wait_for_a_lock(folder):
+    """Wait for a lock that was made before the Context and that nobody gives back."""
+    NATIVE[0].acquire(blocking=False)
+    NATIVE[0].acquire()
+
+
+def wait_for_a_pipe(folder):
+    """Read what nobody writes."""
+    end, other = os.pipe()
+    try:
+        os.read(end, 1)
+    finally:
+        os.close(end)
+        os.close(other)
+
+
+def wait_for_a_file(folder):
+    """Open a named pipe that nobody else opens."""
+    os.mkfifo(folder / "pipe")
+    (folder / "pipe").open("rb").close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("wait", [wait_for_a_lock, wait_for_a_pipe, wait_for_a_file])
+def test_the_limit_ends_native_waits_too(tmp_path, wait):
+    """Of which Python's interpreter sees nothing; the text names the line."""
+    with (
+        pytest.raises(TimeLimitError, match=r"\n  rank 0: running at test_watchdog.py:\d+"),
+        simrank.Context("hgx_h100", time_limit_s=0.2) as ctx,
+    ):
+        ctx.multiprocessing.spawn(lambda rank: wait(tmp_path), nprocs=2)

@@ -118,6 +118,25 @@ def test_sys_exit_without_a_code_is_success(run, code):
     run(program, 2)
 
 
+@pytest.mark.parametrize("code", ["", "bad batch", [], b"", 2.0])
+def test_sys_exit_with_anything_else_is_status_1(run, code):
+    """Text too, however short; it is part of the message."""
+
+    def program(rank, ctx):
+        sys.exit(code)
+
+    with pytest.raises(ProcessExitedException) as caught:
+        run(program, 1)
+    assert caught.value.exit_code == 1
+    assert str(caught.value).endswith("exit code 1" + (f": {code}" if code == "bad batch" else ""))
+
+
+@pytest.mark.parametrize("code", [256, False])
+def test_a_status_has_eight_bits(run, code):
+    """As a process's."""
+    run(lambda rank, ctx: sys.exit(code), 1)
+
+
 def test_sys_exit_with_a_code_is_torchs_exited_exception(run):
     """exit_code, error_index and torch's text."""
 

@@ -13,7 +13,7 @@ import pytest
 
 from simrank import Context
 from simrank.engine import Engine
-from simrank.errors import SpawnException, UnsupportedError
+from simrank.errors import ProcessExitedException, SpawnException, UnsupportedError
 from simrank.ranks import stdlib
 
 
@@ -100,3 +100,38 @@ def test_what_would_wait_for_real_is_refused_by_name_in_a_rank(what, name):
         ctx.multiprocessing.spawn(lambda _rank: what(), nprocs=1)
 
     assert type(caught.value.errors[0]) is UnsupportedError
+
+
+def test_a_rank_that_is_killed_within_a_nested_spawn_leaves_nothing_replaced():
+    """It never comes back to leave its block; later programs sleep for real again."""
+    before = time.sleep, threading.Lock
+
+    def parent(rank, ctx):
+        ctx.multiprocessing.spawn(lambda _: time.sleep(1), nprocs=1)
+
+    def kill(ctx):
+        processes = ctx.multiprocessing.spawn(parent, (ctx,), nprocs=1, join=False)
+        ctx.wait(ctx.timer(1000))
+        processes.processes[0].kill()
+        with pytest.raises(ProcessExitedException):
+            processes.join()
+
+    with Context("hgx_h100") as ctx:
+        kill(ctx)
+    assert (time.sleep, threading.Lock) == before
+
+
+def test_a_rank_that_is_killed_within_a_context_of_its_own_leaves_nothing_replaced():
+    """The blocks that it has entered count as left when the last of the others is."""
+    before = time.sleep, threading.Lock
+
+    def program(rank, ctx):
+        with Context("hgx_h100"):
+            ctx.multiprocessing.processes[0].kill()
+
+    with Context("hgx_h100") as ctx:
+        started = ctx.multiprocessing.spawn(program, (ctx,), nprocs=1, join=False)
+        ctx.multiprocessing.processes = started.processes
+        with pytest.raises(ProcessExitedException):
+            started.join()
+    assert (time.sleep, threading.Lock) == before

@@ -109,9 +109,11 @@ class ProgramRun:
         programs = Programs(self._setting, np.array([number]), sync=sync)
         sync.programs = programs
         self._live[number] = sync
-        machine.run(programs, self._body)
-        machine.set_running(None)  # Who ran before has gone on, or has ended.
-        sync.finish()
+        try:
+            machine.run(programs, self._body)
+            sync.finish()
+        finally:  # Who ran before has gone on, or has ended.
+            machine.set_running(None)
         del self._live[number]
         self.num_ended += 1
         if self._next < self.total and not self.group.failed:

@@ -319,5 +319,5 @@ class ProgramSync:
 
     def _nap(self, delay_ps: int) -> None:
         reason = PollReason(f"atomic_poll with a time limit in kernel '{self._run.name}'")
-        self._engine.sleep_weakly(self._task, self.clock_ps + delay_ps, reason)
+        limits.sleep_weakly(self._engine, self._task, self.clock_ps + delay_ps, reason)
         machine.set_running(self.programs)

@@ -1,10 +1,13 @@
 """Programs that wait: parked on what they watch, woken by writes, reported when nobody writes."""
 
+import contextlib
+
 import pytest
 
 import simrank
 import simrank.distributed as dist
 from simrank.errors import DeadlockError
+from simrank.kernels import machine
 
 triton = pytest.importorskip("triton")
 tl = pytest.importorskip("triton.language")
@@ -136,3 +139,17 @@ def test_an_error_in_one_program_reaches_the_rank_that_launched(run):
 
     with pytest.raises(Exception, match="illegal memory access in kernel 'grid_barrier'"):
         run(body, 1)
+
+
+@pytest.mark.parametrize("slots", [4, 2])
+def test_nobody_runs_when_a_launch_has_ended(run, slots):
+    """In order or in an error: what a function of tl says outside a kernel is not another's."""
+
+    def body(rank, ctx):
+        counter = ctx.zeros(1, dtype=simrank.int32)
+        grid_barrier[(4,)](counter, ctx.zeros(slots, dtype=simrank.int32), 4)
+        ctx.synchronize()
+
+    with contextlib.suppress(Exception):
+        run(body, 1)
+    assert not machine.is_running()

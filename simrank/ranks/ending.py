@@ -1,0 +1,160 @@
+"""How a rank ends as a process does: by a signal, or at once without a word (`os._exit`)."""
+
+from __future__ import annotations
+
+import functools
+import os
+import signal
+import sys
+from functools import partial
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from simrank.engine import Handle, interrupts
+from simrank.ranks.current import current_program, running_task
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from simrank.engine import Task
+
+_TIMERS = tuple(getattr(signal, name, None) for name in ("SIGALRM", "SIGVTALRM", "SIGPROF"))
+_HARMLESS = ("SIGCHLD", "SIGCONT", "SIGURG", "SIGWINCH", "SIGSTOP", "SIGTSTP", "SIGTTIN", "SIGTTOU")
+
+
+def end_at_once(task: Task, status: int) -> None:
+    """End a rank here: none of its code runs on, not even its `finally`.
+
+    Args:
+        task: The rank.
+        status: Its exit status; minus a signal's number if that ends it.
+    """
+    engine = task.engine
+    if task.finished:
+        return
+    if engine.current_task() is task:  # It ends itself: from the hub, and it never comes back.
+        engine.call_at(engine.now_ps, partial(end_at_once, task, status))
+        while True:
+            engine.wait(Handle())
+    for group in task.children or ():
+        group.abort()
+    task.error = SystemExit(status) if status else None
+    if task.started:
+        engine.park(task)
+    else:
+        task.finished = True
+        engine.retire(task)
+    engine.unqueue(task)
+
+
+def stand_ins() -> list[tuple[Any, str, Any]]:
+    """Return what to replace while a Context is entered: owner, name and stand-in."""
+    return [
+        (signal, "signal", _set_handler),
+        (signal, "getsignal", _get_handler),
+        (os, "_exit", _exit(os._exit)),
+        (os, "abort", _abort(os.abort)),
+        (os, "kill", _kill(os.kill)),
+        (signal, "raise_signal", _raise_signal(signal.raise_signal)),
+    ]
+
+
+def _exit(original: Callable[[int], NoReturn]) -> Callable[[int], None]:
+    @functools.wraps(original)
+    def exit_(status: int) -> None:
+        task = running_task()
+        if task is None:
+            original(status)
+        else:
+            end_at_once(task, status & 0xFF)
+
+    return exit_
+
+
+def _abort(original: Callable[[], NoReturn]) -> Callable[[], None]:
+    @functools.wraps(original)
+    def abort() -> None:
+        task = running_task()
+        if task is None:
+            original()
+        else:
+            end_at_once(task, -signal.SIGABRT)
+
+    return abort
+
+
+def _kill(original: Callable[[int, int], None]) -> Callable[[int, int], None]:
+    @functools.wraps(original)
+    def kill(pid: int, number: int) -> None:
+        task = running_task()
+        if task is None or pid != os.getpid() or not _deliver(task, number):
+            original(pid, number)
+
+    return kill
+
+
+def _raise_signal(original: Callable[[int], None]) -> Callable[[int], None]:
+    @functools.wraps(original)
+    def raise_signal(number: int) -> None:
+        task = running_task()
+        if task is None or not _deliver(task, number):
+            original(number)
+
+    return raise_signal
+
+
+# ---- handlers: each rank has its own, as each process would ----
+
+
+def _own_handlers(number: int) -> dict[int, Any] | None:
+    """Return the running rank's handlers; None if the process's are meant.
+
+    Those of timers are the process's, whoever sets them: it has but one of each timer.
+    """
+    program = current_program()
+    if program is None or running_task() is None or number in _TIMERS:
+        return None
+    own: dict[int, Any] = program.local.setdefault("signal handlers", {})
+    return own
+
+
+def _set_handler(number: int, handler: Any) -> Any:  # noqa: ANN401 - as signal.signal
+    """Stand for `signal.signal`."""
+    own = _own_handlers(number)
+    if own is None:
+        return interrupts.set_handler(number, handler, is_ranks=running_task() is not None)
+    if not callable(handler) and handler not in {signal.SIG_DFL, signal.SIG_IGN}:
+        raise TypeError(
+            "signal handler must be signal.SIG_IGN, signal.SIG_DFL, or a callable object"
+        )
+    before = _get_handler(number)
+    own[number] = handler
+    return before
+
+
+def _get_handler(number: int) -> Any:  # noqa: ANN401 - as signal.getsignal
+    """Stand for `signal.getsignal`."""
+    own = _own_handlers(number)
+    return own[number] if own and number in own else interrupts.get_handler(number)
+
+
+def _deliver(task: Task, number: int) -> bool:
+    """Do what a signal does to the rank that sends it itself; return whether that is all."""
+    own = (_own_handlers(number) or {}).get(number) if number else None
+    if callable(own) and own not in {signal.SIG_DFL, signal.SIG_IGN}:
+        own(number, sys._getframe(2))  # noqa: SLF001 - the documented way to a frame
+    elif own is None and not _ends(number):
+        return False
+    elif own is not signal.SIG_IGN and number not in _harmless():
+        end_at_once(task, -number)
+    return True
+
+
+def _harmless() -> set[int | None]:
+    return {getattr(signal, name, None) for name in _HARMLESS}
+
+
+def _ends(number: int) -> bool:
+    """Whether a signal would end the process: nobody handles it."""
+    if number == 0 or number in _harmless():
+        return False
+    return interrupts.get_handler(number) is signal.SIG_DFL

@@ -1,0 +1,65 @@
+"""Modules of the standard library that are replaced in part, if and when somebody imports them."""
+
+from __future__ import annotations
+
+import sys
+from importlib.abc import MetaPathFinder
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+
+
+class LateModules(MetaPathFinder):
+    """Calls `install` for modules that are imported while it is on `sys.meta_path`.
+
+    Args:
+        names: Which ones.
+        install: Called with each, as soon as it is there, and with whether that was late.
+    """
+
+    def __init__(
+        self, names: Mapping[str, object], install: Callable[[ModuleType, bool], None]
+    ) -> None:
+        self._names, self._install = names, install
+        self._is_asking = False
+
+    def watch(self) -> None:
+        """Install what is there, and wait for the rest."""
+        sys.meta_path.insert(0, self)
+        for name in self._names:
+            if name in sys.modules:
+                self._install(sys.modules[name], False)
+
+    def stop(self) -> None:
+        """Wait no longer."""
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Return the module's own spec, with the installation after its execution."""
+        del path, target
+        if fullname not in self._names or self._is_asking:
+            return None
+        self._is_asking = True
+        try:
+            spec = find_spec(fullname)
+        finally:
+            self._is_asking = False
+        if spec is None or spec.loader is None:
+            return spec
+        loader: Any = spec.loader
+        execute = loader.exec_module
+
+        def exec_module(module: ModuleType) -> None:
+            execute(module)
+            if self in sys.meta_path:
+                self._install(module, True)
+
+        loader.exec_module = exec_module
+        return spec

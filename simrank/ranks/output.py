@@ -1,0 +1,228 @@
+"""`sys.stdout` and `sys.stderr` of ranks: each rank's own, whole lines only.
+
+Ranks write in turns: `print` waits in the midst of a line if it prints a tensor that is still being
+computed. While a Context is entered, what a rank prints is kept until its line is complete, and a
+rank that puts something else in place of `sys.stdout` (`contextlib.redirect_stdout`) does so for
+itself alone. That costs nothing when ranks take turns: the streams ask who runs.
+
+A front door may give the ranks of a program an `Output`: a prefix per line, a file per rank.
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+from dataclasses import dataclass
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, TextIO
+
+from simrank.ranks.current import rank_program
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from simrank.ranks.current import Program
+
+_NAMES = ("stdout", "stderr")
+_OUTPUT = "output"
+
+
+@dataclass(frozen=True)
+class Output:
+    """Where the lines of ranks go.
+
+    Attributes:
+        prefix: What each line of a rank starts with.
+        log: Given rank and "stdout" or "stderr", a file that gets each line too, without prefix.
+        is_shown: Whether lines go to the program's own streams.
+    """
+
+    prefix: Callable[[int], str] | None = None
+    log: Callable[[int, str], TextIO | None] | None = None
+    is_shown: bool = True
+
+
+_PLAIN = Output()
+
+
+def set_output(program: Program, output: Output) -> None:
+    """Say where the lines of a program's ranks go, and those of their ranks."""
+    program.local[_OUTPUT] = output
+
+
+def _output_of(program: Program) -> Output:
+    found: Program | None = program
+    while found is not None and _OUTPUT not in found.local:
+        found = found.parent
+    output: Output = _PLAIN if found is None else found.local[_OUTPUT]
+    program.local[_OUTPUT] = output
+    return output
+
+
+class RankStream(io.TextIOBase):
+    """Stands for `sys.stdout` or `sys.stderr`: keeps a rank's text until its line is complete.
+
+    Args:
+        name: "stdout" or "stderr".
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._own = f"sys.{name}"
+        self._line = f"{name} line"
+        self._open: Program | None = None  # Who has flushed the beginning of a line.
+        self.base: Any = None
+
+    def _target(self) -> Any:  # noqa: ANN401 - a stream
+        """Return the program's stream: what it has put there, even after the last Context."""
+        return self.base if self.base is not None else getattr(sys, f"__{self._name}__")
+
+    def _ranks_own(self, program: Program) -> Any:  # noqa: ANN401 - a stream or None
+        own = program.local.get(self._own)
+        return None if own is self else own
+
+    def write(self, text: str) -> int:
+        """Write for the main program; for a rank, what completes its lines."""
+        program = rank_program()
+        if program is None:
+            return int(self._target().write(text))
+        own = self._ranks_own(program)
+        if own is not None:
+            return int(own.write(text))
+        line = program.local.get(self._line, "") + text
+        whole, end, rest = line.rpartition("\n")
+        program.local[self._line] = rest
+        if end:
+            self._emit(program, whole + end)
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:  # type: ignore[override]
+        """Write them all."""
+        for line in lines:
+            self.write(line)
+
+    def flush(self) -> None:
+        """Show what a rank has written of its line."""
+        program = rank_program()
+        if program is not None:
+            own = self._ranks_own(program)
+            if own is not None:
+                own.flush()
+                return
+            rest = program.local.pop(self._line, "")
+            if rest:
+                self._emit(program, rest)
+        self._target().flush()
+
+    def _emit(self, program: Program, text: str) -> None:
+        rank, output = program.rank or 0, _output_of(program)
+        is_new = self._open is not program
+        log = None if output.log is None else output.log(rank, self._name)
+        if log is not None:
+            log.write(text)
+        if not output.is_shown:
+            return
+        shown = text
+        if output.prefix is not None:
+            prefix, body, end = output.prefix(rank), text.removesuffix("\n"), text[-1:] == "\n"
+            shown = body.replace("\n", "\n" + prefix) + "\n" * end
+            shown = prefix + shown if is_new else shown
+        if is_new and self._open is not None:  # Another rank's line is not to be continued.
+            shown = "\n" + shown
+        self._open = None if text.endswith("\n") else program
+        self._target().write(shown)
+
+    def rank_ended(self, program: Program) -> None:
+        """Show what a rank has left of a line, and forget what it put in place of this."""
+        program.local.pop(self._own, None)
+        rest = program.local.pop(self._line, "")
+        if rest:
+            self._emit(program, rest + "\n")
+
+    # What else streams have is the program's.
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever streams have
+        """As the program's stream."""
+        return getattr(self._target(), name)
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        """As the program's stream."""
+        encoding: str = self._target().encoding
+        return encoding
+
+    @property
+    def errors(self) -> str | None:  # type: ignore[override]
+        """As the program's stream."""
+        errors: str | None = self._target().errors
+        return errors
+
+    def fileno(self) -> int:
+        """As the program's stream."""
+        number: int = self._target().fileno()
+        return number
+
+    def isatty(self) -> bool:
+        """As the program's stream."""
+        return bool(self._target().isatty())
+
+    def writable(self) -> bool:
+        """Return True."""
+        return True
+
+    def close(self) -> None:
+        """Leave it open: it is everybody's."""
+
+
+_streams = {name: RankStream(name) for name in _NAMES}
+
+
+def _attribute(name: str) -> Any:  # noqa: ANN401 - a property
+    stream, key = _streams[name], f"sys.{name}"
+
+    def get(_: ModuleType) -> Any:  # noqa: ANN401 - a stream
+        program = rank_program()
+        return stream.base if program is None else program.local.get(key, stream)
+
+    def put(_: ModuleType, value: object) -> None:
+        program = rank_program()
+        if program is None:
+            stream.base = value
+        else:
+            program.local[key] = value
+
+    return property(get, put)
+
+
+class _Sys(ModuleType):
+    """The module `sys` while a Context is entered: its streams are those of who runs.
+
+    `print` and the interpreter take them from the module's names, where the `RankStream` is.
+    """
+
+    stdout, stderr = _attribute("stdout"), _attribute("stderr")
+
+
+def install() -> None:
+    """Stand for the program's streams."""
+    names = vars(sys)
+    for name, stream in _streams.items():
+        if names.get(name) is not None and names[name] is not stream:
+            stream.base = names[name]
+            names[name] = stream
+    sys.__class__ = _Sys
+
+
+def remove() -> None:
+    """Give the program's streams back, as the program has set them meanwhile."""
+    sys.__class__ = ModuleType
+    for name, stream in _streams.items():
+        if vars(sys).get(name) is stream:
+            vars(sys)[name] = stream.base
+            stream.base = None
+
+
+def rank_ended(program: Program) -> None:
+    """Show what a rank that ends has left of its lines."""
+    for stream in _streams.values():
+        stream.rank_ended(program)

@@ -1,0 +1,256 @@
+"""Waits of the standard library that are real in a rank, and those that are refused (rule E7).
+
+While a rank waits for real the whole simulation stands still, no simulated time passes, and clocks,
+sleeps and locks are real too: that is right for a child process, and for a server elsewhere. It can
+never be right for another rank, which does not run meanwhile: a socket waits for a minute at most.
+"""
+
+from __future__ import annotations
+
+import functools
+import select
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+from simrank.engine import interrupts, limits
+from simrank.errors import UnsupportedError
+from simrank.ranks.current import for_real, running_task
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+
+    StandIns = list[tuple[Any, str, Any]]
+
+MAX_S = 60.0  # assumed: a server that takes longer to answer has gone
+_PAUSE_S = 0.001
+_real_sleep = time.sleep  # noqa: TID251 - for a child process that has not ended
+
+# What every wait of the standard library does in a rank: it passes simulated time, or waits for
+# real (sockets and selectors for a minute, the rest until its own time limit or the Context's), or
+# is refused.
+SIMULATED, REAL, REFUSED = "simulated", "real", "refused"
+WAITS = {
+    SIMULATED: (
+        "time.sleep", "threading.Lock", "threading.RLock", "threading.Condition", "threading.Event",
+        "threading.Semaphore", "threading.BoundedSemaphore", "threading.Barrier", "queue.Queue",
+        "queue.LifoQueue", "queue.PriorityQueue", "queue.SimpleQueue", "asyncio.run",
+        "concurrent.futures.Future.result", "concurrent.futures.wait", "sched.scheduler.run",
+        "select.select of nothing", "fcntl.flock", "fcntl.lockf", "_thread.allocate_lock",
+    ),
+    REAL: (
+        "subprocess.run", "subprocess.Popen.wait", "subprocess.Popen.communicate",
+        "subprocess.Popen.poll", "os.system", "os.popen", "os.waitpid", "os.read",
+        "socket.socket", "select.select", "select.poll", "selectors.DefaultSelector",
+        "signal.sigtimedwait",
+    ),
+    REFUSED: (
+        "threading.Thread", "threading.Timer", "_thread.start_new_thread",
+        "concurrent.futures.ThreadPoolExecutor", "concurrent.futures.ProcessPoolExecutor",
+        "multiprocessing.Process", "multiprocessing.Pool", "multiprocessing.Lock", "os.fork",
+        "os.forkpty", "signal.pause", "signal.sigwait", "signal.sigwaitinfo", "asyncio.to_thread",
+        "asyncio.create_subprocess_exec",
+    ),
+}  # fmt: skip
+
+
+@functools.lru_cache(maxsize=32)
+def waiting_for_real(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what in a rank calls the original with clocks and locks that are real."""
+
+    @functools.wraps(original)
+    def call(*args: object, **kwargs: object) -> Any:  # noqa: ANN401 - the original's
+        if running_task() is None:
+            return original(*args, **kwargs)
+        with for_real():
+            return original(*args, **kwargs)
+
+    interrupts.may_be_left(call)
+    return call
+
+
+@functools.lru_cache(maxsize=32)
+def refuse(original: Callable[..., Any], name: str, to_fix: str) -> Callable[..., Any]:
+    """Stand for something that would wait for what cannot come: in a rank it is an error."""
+
+    @functools.wraps(original)
+    def refused(*args: object, **kwargs: object) -> Any:  # noqa: ANN401 - the original's
+        if running_task() is not None:
+            raise UnsupportedError(
+                f"{name} inside a simulated rank: it would wait for real threads, processes or "
+                f"signals\n  to fix: {to_fix}"
+            )
+        return original(*args, **kwargs)
+
+    interrupts.may_be_left(refused)
+    return refused
+
+
+# ---- child processes ----
+
+
+def of_subprocess(module: ModuleType) -> StandIns:
+    """Return stand-ins for what waits for a child process."""
+    popen: Any = module.__dict__["Popen"]
+    waits = ("__init__", "wait", "communicate", "__exit__")
+    return [
+        *((popen, name, waiting_for_real(getattr(popen, name))) for name in waits),
+        (popen, "poll", _poll_child(popen.poll)),
+    ]
+
+
+@functools.lru_cache(maxsize=32)
+def _poll_child(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Let real time pass for a rank that asks whether a child has ended, and comes again."""
+
+    @functools.wraps(original)
+    def poll(self: object) -> Any:  # noqa: ANN401 - the original's
+        status = original(self)
+        task = running_task()
+        if status is None and task is not None:
+            _real_sleep(_PAUSE_S)
+            task.engine.progress += 1  # The child goes on: this is no livelock.
+            limits.poll(task.engine, "poll() of a child process")
+        return status
+
+    interrupts.may_be_left(poll)
+    return poll
+
+
+# ---- sockets ----
+
+
+def of_socket(module: ModuleType) -> StandIns:
+    """Return stand-ins that bound what a socket waits."""
+    kind: Any = module.__dict__["socket"]
+    waits = ("accept", "connect", "recv", "recv_into")
+    return [
+        (kind, "__init__", _bounded(kind.__init__)),
+        *((kind, name, _explained(getattr(kind, name))) for name in waits),
+    ]
+
+
+@functools.lru_cache(maxsize=32)
+def _bounded(original: Callable[..., None]) -> Callable[..., None]:
+    """Give a socket that a rank makes a time limit, if it has none."""
+
+    @functools.wraps(original)
+    def make(self: Any, *args: object, **kwargs: object) -> None:  # noqa: ANN401 - a socket
+        original(self, *args, **kwargs)
+        if running_task() is not None and self.gettimeout() is None:
+            self.settimeout(MAX_S)
+
+    return make
+
+
+@functools.lru_cache(maxsize=32)
+def _explained(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def wait(self: Any, *args: object, **kwargs: object) -> Any:  # noqa: ANN401 - a socket; its own
+        try:
+            return original(self, *args, **kwargs)
+        except TimeoutError as error:
+            if running_task() is not None:
+                error.add_note(_only_others("a socket"))
+            raise
+
+    interrupts.may_be_left(wait)
+    return wait
+
+
+def _only_others(what: str) -> str:
+    return (
+        f"simrank: {what} in a rank waits for real, for {MAX_S:g} s at most, and the simulation "
+        "stands still: no other rank can answer\n"
+        "  to fix: talk to other ranks with simrank.distributed or simrank.multiprocessing"
+    )
+
+
+def of_select() -> StandIns:
+    """Return stand-ins for `select.select`."""
+    original = select.select
+
+    @functools.wraps(original)
+    def select_(*args: Any) -> Any:  # noqa: ANN401 - the original's
+        if running_task() is None:
+            return original(*args)
+        timeout = args[3] if len(args) > 3 else None
+        if timeout is not None and not any(args[:3]):  # As programs sleep.
+            time.sleep(timeout)  # noqa: TID251 - simulated
+            return [], [], []
+        return _at_most(functools.partial(original, *args[:3]), timeout)
+
+    interrupts.may_be_left(select_)
+    return [(select, "select", select_)]
+
+
+def of_selectors(module: ModuleType) -> StandIns:
+    """Return stand-ins for the selectors that this system has."""
+    names = ("SelectSelector", "_PollLikeSelector", "EpollSelector", "DevpollSelector",
+             "KqueueSelector")  # fmt: skip
+    kinds: list[Any] = [module.__dict__[name] for name in names if name in module.__dict__]
+    return [(kind, "select", _bounded_select(kind.select)) for kind in kinds]
+
+
+@functools.lru_cache(maxsize=32)
+def _bounded_select(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def select_(self: Any, timeout: float | None = None) -> Any:  # noqa: ANN401 - a selector
+        if running_task() is None:
+            return original(self, timeout)
+        if timeout is not None and not self.get_map():  # As programs sleep.
+            time.sleep(max(timeout, 0))  # noqa: TID251 - simulated
+            return []
+        return _at_most(functools.partial(original, self), timeout)
+
+    interrupts.may_be_left(select_)
+    return select_
+
+
+def _at_most(wait: Callable[[float], Any], timeout: float | None) -> Any:  # noqa: ANN401 - its answer
+    """Wait for real: as long as the program says, or for a minute.
+
+    Raises:
+        UnsupportedError: It said no time, and nothing has come.
+    """
+    with for_real():
+        found = wait(MAX_S if timeout is None else timeout)
+    if timeout is None and not (any(found) if isinstance(found, tuple) else found):
+        raise UnsupportedError(_only_others("select"))
+    return found
+
+
+interrupts.may_be_left(_at_most)
+
+# ---- locks of files ----
+
+
+def of_fcntl() -> StandIns:
+    """Return stand-ins for the locks of files: ranks take turns as processes do."""
+    if sys.platform == "win32":
+        return []
+    import fcntl  # noqa: PLC0415 - not everywhere
+
+    return [(fcntl, name, _file_lock(getattr(fcntl, name), name)) for name in ("flock", "lockf")]
+
+
+@functools.lru_cache(maxsize=32)
+def _file_lock(original: Callable[..., Any], name: str) -> Callable[..., Any]:
+    import fcntl  # noqa: PLC0415 - not everywhere
+
+    never_waits = fcntl.LOCK_NB | fcntl.LOCK_UN
+
+    @functools.wraps(original)
+    def lock(file: object, operation: int, *args: object) -> Any:  # noqa: ANN401 - the original's
+        task = running_task()
+        if task is None or operation & never_waits:
+            return original(file, operation, *args)
+        while True:
+            try:
+                return original(file, operation | fcntl.LOCK_NB, *args)
+            except BlockingIOError:
+                limits.poll(task.engine, f"fcntl.{name}", rounds=limits.SLEEP_ROUNDS)
+
+    interrupts.may_be_left(lock)
+    return lock
