@@ -210,6 +210,15 @@ def all_reduce(me, step, wrong):
         me.x = me.ctx.zeros(SIZE, dtype="int64", device=me.device)
 
 
+def overlap(me, step, wrong):
+    other = me.x.clone()
+    work = dist.all_reduce(other, me.op(step, wrong), group=me.group, async_op=True)
+    me.x = me.x * 2
+    if wrong != "forgets the result":
+        work.wait()
+        me.x = me.x + other
+
+
 def broadcast(me, step, wrong):
     x = me.given(wrong)
     work = dist.broadcast(x, me.root(step, wrong), group=me.group, async_op=step.is_async)
@@ -371,6 +380,9 @@ KINDS = {
     "all_reduce": Kind(
         lambda s, b, _: np.repeat(REDUCE[s.op](b)[None], len(b), 0),
         all_reduce, *CALL, *DATA, *WAIT, "reduces otherwise",
+    ),
+    "overlap": Kind(
+        lambda s, b, _: b * 2 + REDUCE[s.op](b), overlap, *CALL, "forgets the result"
     ),
     "broadcast": Kind(
         lambda s, b, _: np.repeat(b[s.root][None], len(b), 0),
