@@ -11,15 +11,18 @@ from typing import TYPE_CHECKING, Any
 from simrank.kernels.machine import Effects
 from simrank.kernels.machine.kept import kept
 from simrank.kernels.shmem import libraries
+from simrank.kernels.source import dispatch
 from simrank.kernels.source.effects import effects_of
 from simrank.kernels.source.scopes import (
-    JITFunction,
     as_jit,
     definition_of,
+    is_of_library,
     scope_of,
     text_of,
     value_of,
 )
+from simrank.kernels.source.substitute import is_device_function
+from simrank.kernels.source.waits import READS
 from simrank.kernels.source.writes import Callee, written_parameters
 
 if TYPE_CHECKING:
@@ -43,12 +46,36 @@ def effects_of_jit(jit: Jit) -> Effects:
 
 def effects_of_callee(name: ast.expr, scope: dict[str, Any]) -> Effects | None:
     """Return the effects of the device function that an expression names; None where it is none."""
-    value = value_of(name, scope)
+    return effects_of_value(value_of(name, scope))
+
+
+def effects_of_value(value: Any) -> Effects | None:
+    """Return the effects of a device function; None where it is none, or one of Triton's own."""
     of_library = libraries.effects(getattr(value, "fn", value))
     if of_library is not None:
         return of_library
     jit = as_jit(value)
-    return None if jit is None else effects_of_jit(jit)
+    if jit is not None:
+        return effects_of_jit(jit)
+    return _effects_of_dispatcher(value) if _is_dispatcher(value) else None
+
+
+def _is_dispatcher(value: Any) -> bool:
+    return is_of_library(value) and dispatch.is_dispatcher(value)
+
+
+def _effects_of_dispatcher(value: Any) -> Effects:
+    """Return the effects of what a builtin chooses to call: all there are where that depends."""
+    chosen = dispatch.targets(value, is_device_function)
+    if chosen is None:
+        return Effects(waits=True, publishes=True, reads=True)
+    result = Effects()
+    for function in chosen:
+        effects = effects_of_value(function)
+        if effects is not None:
+            result.add(effects)
+        result.reads |= getattr(function, "__name__", "") in READS
+    return result
 
 
 def written_by_jit(jit: Jit) -> frozenset[str]:
@@ -66,7 +93,8 @@ def written_by_jit(jit: Jit) -> frozenset[str]:
 
 def _writes_of(name: ast.expr, scope: dict[str, Any]) -> Callee | None:
     value = value_of(name, scope)
-    if not isinstance(value, JITFunction):
-        return None
+    jit = as_jit(value)
+    if jit is None:  # Through what a builtin chooses to call, any argument may be written.
+        return Callee((), frozenset()) if _is_dispatcher(value) else None
     is_method = isinstance(name, ast.Attribute) and value_of(name.value, scope) is None
-    return Callee(value.arg_names[is_method:], written_by_jit(value))
+    return Callee(jit.arg_names[is_method:], written_by_jit(jit))

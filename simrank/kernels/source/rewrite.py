@@ -23,7 +23,7 @@ _ATOMICS = (
     "atomic_add", "atomic_max", "atomic_min", "atomic_and", "atomic_or", "atomic_xor",
     "atomic_xchg",
 )  # fmt: skip
-_OF_COMPILER = ("_semantic", "_builder", "_generator")
+OF_COMPILER = ("_semantic", "_builder", "_generator")
 
 
 class Rewriter(ast.NodeTransformer):
@@ -118,10 +118,10 @@ class Rewriter(ast.NodeTransformer):
         Static assertions and prints that get it are calls of Python, and do nothing.
         """
         self.generic_visit(node)
-        passes_on = any(word.arg in _OF_COMPILER for word in node.keywords)
+        passes_on = any(word.arg in OF_COMPILER for word in node.keywords)
         if passes_on and getattr(node.func, "attr", "") in ("static_assert", "static_print"):
             return ast.copy_location(ast.Constant(value=None), node)
-        node.keywords = [word for word in node.keywords if word.arg not in _OF_COMPILER]
+        node.keywords = [word for word in node.keywords if word.arg not in OF_COMPILER]
         return node
 
     def visit_Assign(self, node: ast.Assign) -> ast.AST:
