@@ -293,6 +293,8 @@ def _cumulative(ufunc: np.ufunc) -> Callable[..., Block]:
 def sort(x: Block, dim: SupportsInt | None = None, descending: bool = False) -> Block:
     """Return a block sorted along its last dim."""
     along = _last_dim(x, dim, "sort")
+    if x.shape[-1] == 1:  # By way of `tl.max`, which widens.
+        x = _widened(x)
     values = np.sort(x.values, axis=along)
     return Block(np.flip(values, along) if descending else values, x.element)
 
@@ -311,6 +313,8 @@ def topk(
         raise AssertionError(
             "static assertion failed: topk: k must not exceed the size of the selected dimension"
         )
+    if size < x.shape[-1] or size == 1:  # By way of `tl.max`, which widens.
+        x = _widened(x)
     values = np.sort(x.values, axis=along)
     values = np.flip(values, along) if descending else values
     return Block(np.take(values, np.arange(size), axis=along), x.element)

@@ -65,8 +65,8 @@ def _known_threads() -> int:
     total = num_threads()
     if not total:
         raise UnsupportedError(
-            f"kernel '{machine.now().kernel}' asks which thread it is in a way that its source does "
-            "not show: that is not supported"
+            f"kernel '{machine.now().kernel}' asks which thread it is in a way that its source "
+            "does not show: that is not supported"
         )
     return total
 

@@ -134,7 +134,7 @@ def _bind(jit: Jit, *, forks: str) -> BoundKernel:
 
 
 def _defaults(function: python_types.FunctionType) -> Iterator[Any]:
-    """Yield what stands for the defaults of a function's parameters; the compiler's has a stand-in."""
+    """Yield what stands for the defaults of a function's parameters."""
     given = function.__defaults__ or ()
     names = function.__code__.co_varnames[: function.__code__.co_argcount]
     for name, value in zip(names[len(names) - len(given) :], given, strict=True):

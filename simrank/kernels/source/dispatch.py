@@ -1,8 +1,9 @@
 """Builtins of libraries that choose what they call when they are called.
 
-Libraries build them with `core.builtin` around `functools.wraps(stub)`: the stub has a signature and
-no body, and what is around it calls the function of the backend. The compiler runs what is around,
-as plain Python; so is it run here, but that each device function that it calls is the emulation's.
+Libraries build them with `core.builtin` around `functools.wraps(stub)`: the stub has a signature
+and no body, and what is around it calls the function of the backend. The compiler runs what is
+around, as plain Python; so is it run here, but each device function that it calls is the
+emulation's.
 """
 
 from __future__ import annotations
@@ -53,7 +54,10 @@ def bound(
         UnsupportedError: Its source is not there.
     """
     body = body_of(builtin)
-    code, cells = _code(body), dict(zip(body.__code__.co_freevars, body.__closure__ or (), strict=True))
+    code, cells = (
+        _code(body),
+        dict(zip(body.__code__.co_freevars, body.__closure__ or (), strict=True)),
+    )
     cells[_CALLED] = python_types.CellType(called)
     closure = tuple(cells[name] for name in code.co_freevars)
     own = python_types.FunctionType(
@@ -108,7 +112,7 @@ def _definition(body: Any) -> ast.FunctionDef:
 class _Calls(ast.NodeTransformer):
     """Asks for each call what is called, without what only the compiler has."""
 
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:  # noqa: N802 - ast's name
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
         """Drop annotations: they belong to the original."""
         node.returns = None
         for argument in [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]:
@@ -119,7 +123,7 @@ class _Calls(ast.NodeTransformer):
         self.generic_visit(node)
         return node
 
-    def visit_Call(self, node: ast.Call) -> ast.AST:  # noqa: N802 - ast's name
+    def visit_Call(self, node: ast.Call) -> ast.AST:
         """Put `__called(...)` around the function."""
         self.generic_visit(node)
         node.keywords = [word for word in node.keywords if word.arg not in OF_COMPILER]
@@ -150,9 +154,12 @@ class _Unknown:
     def __bool__(self) -> bool:
         raise _DependsError
 
-    __eq__ = __lt__ = __le__ = __gt__ = __ge__ = __add__ = __sub__ = __mul__ = (  # type: ignore[assignment]
-        __mod__
-    ) = __floordiv__ = lambda self, _: self  # type: ignore[assignment, return-value]
+    def _with(self, other: object) -> _Unknown:
+        del other
+        return self
+
+    __eq__ = __lt__ = __le__ = __gt__ = __ge__ = _with  # type: ignore[assignment]
+    __add__ = __sub__ = __mul__ = __floordiv__ = __mod__ = _with
     __hash__ = object.__hash__
 
     def __call__(self, *_: Any, **__: Any) -> _Unknown:

@@ -1,5 +1,6 @@
 """Reductions have the types of Triton."""
 
+import numpy as np
 import pytest
 
 pytest.importorskip("triton")
@@ -34,3 +35,14 @@ def test_extremes_are_widened_only_without_their_places():
         wide = {8: tl.int32, 16: tl.float32}.get(dtype.primitive_bitwidth, dtype)
         assert STANDARD["max"](block, 0).dtype == wide
         assert STANDARD["max"](block, 0, return_indices=True)[0].dtype == dtype
+
+
+def test_the_largest_are_found_by_way_of_max_which_widens():
+    """But where all are asked for: then nothing is left out, and blocks are only sorted."""
+    for dtype, wide in ((tl.int8, tl.int32), (tl.float16, tl.float32), (tl.int64, tl.int64)):
+        element = types.element_type(dtype)
+        block = Block(np.arange(8).astype(element.compute)[None], element)
+        assert [STANDARD["topk"](block, k).dtype for k in (1, 4, 8)] == [wide, wide, dtype]
+        assert STANDARD["topk"](block, 2).values.tolist() == [[7, 6]]
+        assert STANDARD["sort"](block).dtype == dtype
+        assert STANDARD["sort"](Block(block.values[:, :1], element)).dtype == wide

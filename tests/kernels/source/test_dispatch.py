@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import types
 
 import numpy as np
 import pytest
@@ -13,48 +14,6 @@ triton = pytest.importorskip("triton")
 tl = pytest.importorskip("triton.language")
 
 from triton.language import core  # noqa: E402
-
-
-class Backend:
-    """Functions of one backend, as a module of its own would have them."""
-
-    @core.extern
-    def tid(axis: core.constexpr, _semantic=None):
-        if axis == 0:
-            return axis_of_thread(core.constexpr("x"), _semantic=_semantic)
-        return axis_of_thread(core.constexpr("y"), _semantic=_semantic)
-
-    @core.extern
-    def ld(ptr, scope: core.constexpr, semantic: core.constexpr, _semantic=None):
-        return tl.inline_asm_elementwise(
-            asm=f"ld.global.{semantic.value}.{scope.value}.b32 $0, [$1];",
-            constraints="=r,l",
-            args=[ptr],
-            dtype=ptr.dtype.element_ty,
-            is_pure=False,
-            pack=1,
-            _semantic=_semantic,
-        )
-
-    @core.extern
-    def st(ptr, val, scope: core.constexpr, semantic: core.constexpr, _semantic=None):
-        return tl.inline_asm_elementwise(
-            asm=f"st.global.{semantic.value}.{scope.value}.b32 [$1], $2; mov.u32 $0, 0;",
-            constraints="=r,l,r",
-            args=[ptr, val],
-            dtype=tl.int32,
-            is_pure=False,
-            pack=1,
-            _semantic=_semantic,
-        )
-
-    @core.extern
-    def atomic_add(ptr, val, scope: core.constexpr, semantic: core.constexpr, _semantic=None):
-        return core.atomic_add(ptr, val, sem=semantic, scope=scope, _semantic=_semantic)
-
-    @triton.jit
-    def plus_one(value):
-        return value + 1
 
 
 @core.extern
@@ -70,7 +29,54 @@ def barrier(_semantic=None):
     return tl.tensor(_semantic.builder.create_barrier(), tl.void)
 
 
-setattr(Backend, "__syncthreads", barrier)  # noqa: B010 - a class would change the name
+@core.extern
+def cuda_tid(axis: core.constexpr, _semantic=None):
+    if axis == 0:
+        return axis_of_thread(core.constexpr("x"), _semantic=_semantic)
+    return axis_of_thread(core.constexpr("y"), _semantic=_semantic)
+
+
+@core.extern
+def cuda_ld(ptr, scope: core.constexpr, semantic: core.constexpr, _semantic=None):
+    return tl.inline_asm_elementwise(
+        asm=f"ld.global.{semantic.value}.{scope.value}.b32 $0, [$1];",
+        constraints="=r,l",
+        args=[ptr],
+        dtype=ptr.dtype.element_ty,
+        is_pure=False,
+        pack=1,
+        _semantic=_semantic,
+    )
+
+
+@core.extern
+def cuda_st(ptr, val, scope: core.constexpr, semantic: core.constexpr, _semantic=None):
+    return tl.inline_asm_elementwise(
+        asm=f"st.global.{semantic.value}.{scope.value}.b32 [$1], $2; mov.u32 $0, 0;",
+        constraints="=r,l,r",
+        args=[ptr, val],
+        dtype=tl.int32,
+        is_pure=False,
+        pack=1,
+        _semantic=_semantic,
+    )
+
+
+@core.extern
+def cuda_atomic_add(ptr, val, scope: core.constexpr, semantic: core.constexpr, _semantic=None):
+    return core.atomic_add(ptr, val, sem=semantic, scope=scope, _semantic=_semantic)
+
+
+@triton.jit
+def cuda_plus_one(value):
+    return value + 1
+
+
+# Functions of one backend, as a module of its own would have them.
+BACKEND = types.SimpleNamespace(
+    tid=cuda_tid, ld=cuda_ld, st=cuda_st, atomic_add=cuda_atomic_add, plus_one=cuda_plus_one,
+    __syncthreads=barrier,
+)  # fmt: skip
 
 
 @core.extern
@@ -84,7 +90,9 @@ class Proxy:
 
     def dispatch(self, stub):
         parameters = [*inspect.signature(stub).parameters.values()]
-        parameters.append(inspect.Parameter("_semantic", inspect.Parameter.KEYWORD_ONLY, default=None))
+        parameters.append(
+            inspect.Parameter("_semantic", inspect.Parameter.KEYWORD_ONLY, default=None)
+        )
 
         @core.builtin
         @functools.wraps(stub)
@@ -98,7 +106,7 @@ class Proxy:
         return wrapper
 
 
-_proxy = Proxy(Backend)
+_proxy = Proxy(BACKEND)
 
 
 @_proxy.dispatch
@@ -121,7 +129,7 @@ def atomic_add(ptr, val, scope, semantic): ...
 def plus_one(value): ...
 
 
-def __syncthreads(): ...  # noqa: N807 - the library's name
+def __syncthreads(): ...
 
 
 sync_threads = _proxy.dispatch(__syncthreads)
