@@ -83,6 +83,10 @@ class Context(TorchNames):
             accesses to the same bytes that nothing orders on hardware.
         strict: What would pass in silence is an error: at the end of the block, a Work that nobody
             waited for; at a spawn, a function or arguments that real processes could not be sent.
+            Kernels find poison in what they load where it is masked off without an `other`.
+        precision: How kernels compute. "ieee": as exactly as their types allow. "hardware": as GPUs
+            do, fp32 inputs of `tl.dot` become tf32 unless the kernel asks otherwise, sums of halves
+            are rounded on their way, and what is masked off without an `other` is poison.
         data: False runs shape-only: device tensors above 64 KiB have no values.
         faults: What goes wrong on purpose: the path of a YAML file or a list such as
             `[{"kill": 3, "at": "2 ms"}]`; see `simrank.config.faults`.
@@ -127,6 +131,7 @@ class Context(TorchNames):
         data: bool = True,
         races: str = "off",
         strict: bool = False,
+        precision: str = "ieee",
         algorithms: Mapping[str, Any] | None = None,
         faults: FaultsRef = (),
         delays: Delays | str | int | None = None,
@@ -145,6 +150,9 @@ class Context(TorchNames):
         self._has_values = data
         self._checker = _race_checker(self.engine, races)
         self.strict = strict
+        self.precision = precision
+        if precision not in ("ieee", "hardware"):
+            raise ValueError(f"precision={precision!r}; choices: ieee, hardware")
         self.on_failure = on_failure
         if on_failure not in ("abort", "continue"):
             raise ValueError(f"on_failure={on_failure!r}; choices: abort, continue")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
 
@@ -28,7 +28,7 @@ from simrank.kernels.running.batches import Grid
 from simrank.kernels.running.programs import Occupancy, ProgramRun
 from simrank.kernels.source.analyse import written_by_jit
 from simrank.kernels.source.bind import bind
-from simrank.ranks import current_program
+from simrank.ranks import current_program, require_program
 from simrank.units import PS_PER_S
 
 if TYPE_CHECKING:
@@ -226,6 +226,13 @@ class TritonOperation(Operation):
             run.stop()
 
 
+class ContextOfLaunch(Protocol):
+    """What a launch needs of its Context."""
+
+    precision: str
+    strict: bool
+
+
 class Launch:
     """A kernel, its grid and its arguments.
 
@@ -272,11 +279,12 @@ class Launch:
             )
         else:
             self.chosen_mode = self.mode
-        precision = options.get("precision", "ieee")
+        context = cast("ContextOfLaunch", require_program("a launch").context)
+        precision = options.get("precision", context.precision)
         if precision not in PRECISIONS:
             raise ValueError(f"precision={precision!r}; choices: {', '.join(PRECISIONS)}")
         self.options = Options(
-            is_checked=bool(options.get("debug", False)),
+            is_checked=bool(options.get("debug")) or context.strict or precision == "hardware",
             num_warps=int(options.get("num_warps") or 4),
             precision=precision,
             num_threads=32 * int(options.get("num_warps") or 4) if effects.threads else 0,
@@ -322,8 +330,8 @@ def launch(
         args: Arguments by position.
         kwargs: Arguments by name, and options: Triton's, `mode` (one of `MODES`; all but "auto" are
             for tests: results are the same in each), `precision`
-            (one of `PRECISIONS`: "hardware" rounds fp32 inputs of dots to tf32, as NVIDIA GPUs do
-            unless the kernel asks for ieee) and `num_ctas_per_sm`.
+            (one of `PRECISIONS`, the Context's unless given: "hardware" rounds fp32 inputs of dots
+            to tf32, as NVIDIA GPUs do unless the kernel asks for ieee) and `num_ctas_per_sm`.
 
     Returns:
         The operation; its `statistics` and `cost` are there once it has begun.

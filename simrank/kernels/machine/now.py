@@ -30,10 +30,11 @@ class Options(NamedTuple):
     """What a launch says about how its programs run.
 
     Attributes:
-        is_checked: Whether masked-off lanes are poisoned (debug mode).
+        is_checked: Whether masked-off lanes are poisoned: in debug mode, under `strict`, and with
+            hardware's precision.
         num_warps: Warps of a program, for kernels that ask.
         precision: "ieee", or "hardware": fp32 inputs of dots are rounded to tf32 unless the kernel
-            asks otherwise.
+            asks otherwise, and sums of narrow floats at every step.
         num_threads: Threads of a program, for kernels that ask which one they are; 0 in others.
         is_cooperative: Whether all programs run at once, and have a workspace together.
         arguments: Tensors by the address of their storage.
@@ -156,6 +157,11 @@ def now() -> Programs:
     if _running is None:
         raise RuntimeError(_outside)
     return _running
+
+
+def is_as_hardware() -> bool:
+    """Return whether programs run that compute with hardware's precision."""
+    return _running is not None and _running.options.precision == "hardware"
 
 
 def is_running() -> bool:
