@@ -22,7 +22,7 @@ from simrank.kernels.cost.launches import (
 )
 from simrank.kernels.machine import Options, PublishedError, Setting, Statistics
 from simrank.kernels.machine.profile import profile_of
-from simrank.kernels.races.lockstep import LaunchStores
+from simrank.kernels.races.lockstep import LaunchAccesses
 from simrank.kernels.running import threads
 from simrank.kernels.running.batches import Grid
 from simrank.kernels.running.programs import Occupancy, ProgramRun
@@ -93,10 +93,11 @@ class TritonOperation(Operation):
         """Run the programs, and take the time that they cost."""
         launch, device = self.launch, self.stream.device
         rank = None if self._program is None else self._program.rank
-        stores = None
+        log = None
         if device.races is not None:
-            stores = LaunchStores(device.races, launch.name, rank, self.statistics)
-        grid = Grid(self._setting(), stores)
+            written = {} if self.touched is None else {b.storage for b in self.touched.writes}
+            log = LaunchAccesses(launch.name, rank, written)
+        grid = Grid(self._setting(), log)
         if self.mode == "tasks":
             self._start_tasks(grid)
             return
@@ -126,6 +127,8 @@ class TritonOperation(Operation):
     def _compute(self, grid: Grid) -> None:
         launch, device = self.launch, self.stream.device
         grid.run(launch.body(), self.mode, masked=lambda: launch.body(forks="programs"))
+        if grid.log is not None and device.races is not None:
+            grid.log.check(device.races)
         self.num_splits = grid.num_splits
         if self.statistics.flops:
             launch.ask_compiler(device.spec)

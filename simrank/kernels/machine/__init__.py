@@ -6,6 +6,7 @@ room and memory need of the rooms above).
 
 from simrank.kernels.machine.effects import Effects
 from simrank.kernels.machine.now import (
+    EVERYBODY,
     Options,
     Programs,
     PublishedError,
@@ -22,6 +23,7 @@ from simrank.kernels.machine.order import Order
 from simrank.kernels.machine.statistics import Extent, Statistics
 
 __all__ = [
+    "EVERYBODY",
     "Effects",
     "Extent",
     "Options",

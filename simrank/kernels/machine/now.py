@@ -15,8 +15,11 @@ if TYPE_CHECKING:
 
     from simrank.device.device import Device
     from simrank.kernels.machine.arrays import Array, Value
-    from simrank.kernels.machine.protocols import StoreLog, Sync
+    from simrank.kernels.machine.protocols import AccessLog, Sync
     from simrank.kernels.machine.statistics import Statistics
+
+
+EVERYBODY = -2  # Stands for all programs of a batch, where they do the same.
 
 
 class Argument(NamedTuple):
@@ -73,7 +76,7 @@ class Programs:
         grid, device, statistics, kernel, options: As their launch has them.
         ids: [P] linear program ids; axis 0 runs fastest.
         undo: What was overwritten, newest last; None where nothing needs to be undone.
-        stores: Where their stores are compared; None where races are not looked for.
+        log: Where their accesses are noted; None where races are not looked for.
         sync: How a waiting program waits and publishes; None for kernels that do neither.
         active: Which of its threads do what comes next, see `threads`, or which of the programs,
             see `masked`; None for all.
@@ -86,11 +89,11 @@ class Programs:
         *,
         keeps_undo: bool = False,
         sync: Sync | None = None,
-        stores: StoreLog | None = None,
+        log: AccessLog | None = None,
     ) -> None:
         self.kernel, self.grid, self.device, self.statistics, self.options = setting
         self.ids = ids
-        self.stores = stores
+        self.log = log
         self.undo: list[tuple[Array, Any, Any]] | None = [] if keeps_undo else None
         self.sync = sync
         self._axis_ids: list[Any] = [None, None, None]

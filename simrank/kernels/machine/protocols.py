@@ -29,11 +29,34 @@ class Pointer(Protocol):
         ...
 
 
-class StoreLog(Protocol):
-    """Where stores of programs in lockstep are compared; see `races/lockstep.py`."""
+class AccessLog(Protocol):
+    """Where accesses of programs in lockstep are noted; see `races/lockstep.py`."""
 
-    def note(self, storage: Storage, index: Array, values: Array, owners: Array) -> None:
+    def watches(self, storage: Storage) -> bool:
+        """Return whether loads of some memory need to be noted."""
+        ...
+
+    def loads(self, storage: Storage, index: Array, itemsize: int, owners: Array) -> None:
+        """Note a load of elements."""
+        ...
+
+    def stores(self, storage: Storage, index: Array, values: Array, owners: Array) -> None:
         """Note a store of elements."""
+        ...
+
+    def atomics(
+        self,
+        storage: Storage,
+        index: Array,
+        itemsize: int,
+        owners: Array,
+        asked: tuple[Order, bool],
+    ) -> None:
+        """Note atomics."""
+        ...
+
+    def fence(self, owners: Array) -> None:
+        """Note a fence of programs."""
         ...
 
 

@@ -240,6 +240,8 @@ class ProgramClock:
             order: How it orders; None is a relaxed look of any scope.
             hands: Whether it writes.
         """
+        if order is not None and order.scope == "cta":  # No two programs are in one.
+            return
         flags = self._known.flags.setdefault(storage, {})
         releases = order is not None and order.releases
         is_wide = order is None or order.scope == "sys"
