@@ -322,6 +322,7 @@ class Context(TorchNames):
             f"  recv from any source at {line}: another seed may give other numbers"
             for line in leaks.message_races()
         ]
+        lines += [f"  {hint}" for hint in self._space.hints]
         if self.faults is not None:
             lines += [f"  {fault}" for fault in self.faults.unseen()]
         return lines

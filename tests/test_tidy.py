@@ -34,6 +34,8 @@ TESTED_ELSEWHERE = {
     "hardware/spec.py": "hardware/test_roofline.py",  # Frozen facts; what is made of them.
     "kernels/machine/arrays.py": "kernels/values/test_block.py",  # Names of types.
     "kernels/machine/jit.py": "kernels/source/test_bind.py",  # Protocols, and what fits them.
+    "kernels/races/accesses.py": "kernels/races/test_lockstep.py",
+    "kernels/races/replay.py": "kernels/races/test_lockstep.py",
     "kernels/machine/protocols.py": "kernels/running/test_spins.py",
     "kernels/shmem/table.py": "kernels/shmem/test_functions.py",
     "multiprocessing/script.py": "cli/test_run.py",

@@ -85,9 +85,15 @@ class _Gap(NamedTuple):
 
 
 class AddressSpace:
-    """Which storage a simulated address belongs to; one table for all devices of a Context."""
+    """Which storage a simulated address belongs to; one table for all devices of a Context.
+
+    Attributes:
+        watchers: Who waits for memory; see `watch`.
+        hints: What may be wrong with accesses to it, seen in passing, in order.
+    """
 
     def __init__(self) -> None:
+        self.hints: dict[str, None] = {}
         self._multicasts: list[list[ReferenceType[Storage]]] = []
         self.watchers: Watchers | None = None  # Set once somebody waits for memory; see `watch`.
         self._starts: list[int] = []

@@ -26,7 +26,7 @@ from simrank.kernels.races.lockstep import LaunchAccesses
 from simrank.kernels.running import threads
 from simrank.kernels.running.batches import Grid
 from simrank.kernels.running.programs import Occupancy, ProgramRun
-from simrank.kernels.source.analyse import written_by_jit
+from simrank.kernels.source.analyse import loaded_by_jit, written_by_jit
 from simrank.kernels.source.bind import bind
 from simrank.ranks import current_program, require_program
 from simrank.units import PS_PER_S
@@ -64,8 +64,8 @@ class TritonOperation(Operation):
     """
 
     __slots__ = (
-        "_activity", "_program", "_run", "cost", "grid", "launch", "mode", "num_splits", "reaches",
-        "statistics",
+        "_activity", "_log", "_program", "_run", "cost", "grid", "launch", "mode", "num_splits",
+        "reaches", "statistics",
     )  # fmt: skip
     kind = "kernel"
 
@@ -79,6 +79,7 @@ class TritonOperation(Operation):
         self.mode = launch.chosen_mode
         self.num_splits = 0
         self.reaches: list[Storage] = []
+        self._log: LaunchAccesses | None = None
         self._activity: Activity | None = None
         self._run: ProgramRun | None = None
         self._program: Program | None = current_program()
@@ -93,11 +94,11 @@ class TritonOperation(Operation):
         """Run the programs, and take the time that they cost."""
         launch, device = self.launch, self.stream.device
         rank = None if self._program is None else self._program.rank
-        log = None
-        if device.races is not None:
-            written = {} if self.touched is None else {b.storage for b in self.touched.writes}
-            log = LaunchAccesses(launch.name, rank, written)
-        grid = Grid(self._setting(), log)
+        self._log = None
+        if device.races is not None or launch.may_disturb:
+            written = () if self.touched is None else (b.storage for b in self.touched.writes)
+            self._log = LaunchAccesses(launch.name, rank, written)
+        grid = Grid(self._setting(), self._log, is_sample=device.races is None)
         if self.mode == "tasks":
             self._start_tasks(grid)
             return
@@ -127,8 +128,8 @@ class TritonOperation(Operation):
     def _compute(self, grid: Grid) -> None:
         launch, device = self.launch, self.stream.device
         grid.run(launch.body(), self.mode, masked=lambda: launch.body(forks="programs"))
-        if grid.log is not None and device.races is not None:
-            grid.log.check(device.races)
+        if self._log is not None:
+            self._look_for_races(self._log)
         self.num_splits = grid.num_splits
         if self.statistics.flops:
             launch.ask_compiler(device.spec)
@@ -136,6 +137,14 @@ class TritonOperation(Operation):
             self.statistics, device, max(launch.num_programs, 1), launch.ctas_per_sm
         )
         self._describe()
+
+    def _look_for_races(self, log: LaunchAccesses) -> None:
+        """Report races within the launch; what only a sample has shown is a hint."""
+        device = self.stream.device
+        if device.races is not None:
+            log.check(device.races)
+        else:
+            device.memory.space.hints.update(dict.fromkeys(log.hints()))
 
     def _describe(self) -> None:
         """Note facts for timelines."""
@@ -213,7 +222,7 @@ class TritonOperation(Operation):
 
     def end(self) -> None:
         """Let go of memory, and of the activity, which refers back, and complete."""
-        self._activity = None
+        self._activity = self._log = None
         self.reaches = []
         self.statistics.views.clear()
         self.launch.forget_arguments()
@@ -294,6 +303,17 @@ class Launch:
             is_cooperative=bool(options.get("launch_cooperative_grid", False)),
             arguments=arguments.tensors_by_address(bound),
         )
+
+    @property
+    def may_disturb(self) -> bool:
+        """Return whether programs may load from memory that they store to."""
+        if self.chosen_mode == "tasks" or self.num_programs == 1:
+            return False
+        loaded, written = (
+            {t.storage for t in _on_device(v for n, v in self._bound.items() if n in names)}
+            for names in (loaded_by_jit(self.jit), written_by_jit(self.jit))
+        )
+        return not loaded.isdisjoint(written)
 
     @property
     def num_programs(self) -> int:

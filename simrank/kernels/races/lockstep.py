@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from simrank.device.memory import Storage
     from simrank.device.races import RaceChecker
+    from simrank.engine import CallSite
     from simrank.kernels.machine import Order
     from simrank.kernels.machine.arrays import Array
 
@@ -113,6 +114,19 @@ class LaunchAccesses:
             )
             checker.note(error, (self._kernel, first.site, second.site, first.verb, second.verb))
 
+    def hints(self) -> list[str]:
+        """Return what may be a race, as lines; nothing where atomics may have ordered programs."""
+        if any(isinstance(access, Access) and access.order is not None for access in self._done):
+            return []
+        return [self._hint(*finding) for finding in self.found()]
+
+    def _hint(self, first: Access, second: Access, programs: tuple[int, int]) -> str:
+        one, other = (
+            f"{self._name(program)} {access.verb}{_at(access.site)}"
+            for program, access in zip(programs, (first, second), strict=True)
+        )
+        return f"{one} where {other}: nothing orders them; races='report' looks at all of them"
+
     def found(self) -> list[Finding]:
         """Return what would be races if nothing ordered two programs."""
         by_storage: dict[Storage, list[Access]] = {}
@@ -130,6 +144,10 @@ class LaunchAccesses:
     def _name(self, program: int) -> str:
         which = "every program" if program == EVERYBODY else f"program {program}"
         return f"{which} of kernel '{self._kernel}' of rank {self._rank}"
+
+
+def _at(site: CallSite | None) -> str:
+    return "" if site is None else f" at {site.line()}"
 
 
 class _Shadow:

@@ -49,6 +49,7 @@ class Grid:
     Args:
         setting: What they share.
         log: Where accesses are noted; None where races are not looked for.
+        is_sample: Whether those of the first batch are enough.
 
     Attributes:
         num_splits: How often the programs of a batch went different ways.
@@ -56,9 +57,12 @@ class Grid:
         left: Ids of the programs that have not run; set when one of them turns out to publish.
     """
 
-    def __init__(self, setting: Setting, log: LaunchAccesses | None = None) -> None:
+    def __init__(
+        self, setting: Setting, log: LaunchAccesses | None = None, *, is_sample: bool = False
+    ) -> None:
         self._setting = setting
         self.log = log
+        self._is_sample = is_sample
         self._statistics = setting.statistics
         self._total = math.prod(setting.grid)
         self.num_splits = 0
@@ -136,6 +140,7 @@ class Grid:
                 self._starts_masked |= is_masked
                 if self.log is not None:
                     self.log.commit()
+                    self.log = None if self._is_sample else self.log
                 continue
             self._undo(programs, before)
             if is_masked or choices is None:  # Without masks the error comes again, if it is real.

@@ -23,7 +23,7 @@ from simrank.kernels.source.scopes import (
 )
 from simrank.kernels.source.substitute import is_device_function
 from simrank.kernels.source.waits import READS
-from simrank.kernels.source.writes import Callee, written_parameters
+from simrank.kernels.source.writes import LOADERS, WRITERS, Callee, written_parameters
 
 if TYPE_CHECKING:
     from simrank.kernels.machine.jit import Jit
@@ -80,21 +80,34 @@ def _effects_of_dispatcher(value: Any) -> Effects:
 
 def written_by_jit(jit: Jit) -> frozenset[str]:
     """Return the parameters through which a device function, or what it calls, may write."""
+    return _touched_by_jit(jit, "written")
+
+
+def loaded_by_jit(jit: Jit) -> frozenset[str]:
+    """Return the parameters through which a device function, or what it calls, may load."""
+    return _touched_by_jit(jit, "loaded")
+
+
+def _touched_by_jit(jit: Jit, how: str) -> frozenset[str]:
     facts = kept(jit)
-    if "written" not in facts:
-        facts["written"] = frozenset()  # For functions that call themselves.
+    if how not in facts:
+        facts[how] = frozenset()  # For functions that call themselves.
         scope = scope_of(jit.fn)
         constants = {parameter.name for parameter in jit.params if parameter.is_constexpr}
-        written = written_parameters(definition_of(jit), lambda name: _writes_of(name, scope))
-        facts["written"] = written - constants
-    result: frozenset[str] = facts["written"]
+        touched = written_parameters(
+            definition_of(jit),
+            lambda name: _callee(name, scope, how),
+            WRITERS if how == "written" else LOADERS,
+        )
+        facts[how] = touched - constants
+    result: frozenset[str] = facts[how]
     return result
 
 
-def _writes_of(name: ast.expr, scope: dict[str, Any]) -> Callee | None:
+def _callee(name: ast.expr, scope: dict[str, Any], how: str) -> Callee | None:
     value = value_of(name, scope)
     jit = as_jit(value)
     if jit is None:  # Through what a builtin chooses to call, any argument may be written.
         return Callee((), frozenset()) if _is_dispatcher(value) else None
     is_method = isinstance(name, ast.Attribute) and value_of(name.value, scope) is None
-    return Callee(jit.arg_names[is_method:], written_by_jit(jit))
+    return Callee(jit.arg_names[is_method:], _touched_by_jit(jit, how))

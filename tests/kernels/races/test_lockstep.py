@@ -188,3 +188,32 @@ def test_the_last_program_may_reduce_what_it_has_acquired(run, sem, scope, is_ri
         assert out.item() == 96
 
     assert (run(body, 1, races="report").races == []) is is_right
+
+
+def test_without_race_checks_a_sample_of_programs_gives_a_hint(run):
+    """The first programs of a launch that loads from what it stores to."""
+
+    def body(rank, ctx):
+        for _ in range(2):
+            neighbours[(600,)](ctx.arange(601).to(ctx.float32), 600, HOW=READS[0])
+            alone[(600,)](ctx.ones(600), 600, HOW="in place")
+        ctx.synchronize()
+
+    (hint,) = run(body, 1).findings
+    assert hint.startswith("  program ")
+    assert "of kernel 'neighbours' of rank 0 reads at test_lockstep.py:" in hint
+    assert "writes at test_lockstep.py:" in hint
+
+
+def test_atomics_and_other_memory_give_no_hint(run):
+    """They may order programs; what is only loaded or only stored needs no order."""
+
+    def body(rank, ctx):
+        alone[(6,)](ctx.ones(16), 6, HOW="elsewhere")
+        out, count = ctx.zeros(1), ctx.zeros(1, dtype=ctx.int32)
+        reduce_in_last[(12,)](
+            ctx.ones(96), ctx.zeros(12), count, out, SEM="relaxed", SCOPE="gpu", B=8
+        )
+        ctx.synchronize()
+
+    assert run(body, 1).findings == []
