@@ -25,6 +25,7 @@ from simrank.errors import SimrankError
 from simrank.hardware.cluster import Cluster
 from simrank.hardware.load import load_cluster
 from simrank.kernels import hook
+from simrank.kernels.races.operations import accesses_of
 from simrank.multiprocessing.spawn import check_method, end_daemons, spawn_in, warn_of_method
 from simrank.ranks import Program, current_program, set_program, stdlib
 
@@ -148,7 +149,7 @@ class Context(TorchNames):
         self.comm_library = _library(self.cluster, algorithms or {})
         self._space = AddressSpace()
         self._has_values = data
-        self._checker = _race_checker(self.engine, races)
+        self._checker = self.comm_library.races = _race_checker(self.engine, races)
         self.strict = strict
         self.precision = precision
         if precision not in ("ieee", "hardware"):
@@ -307,6 +308,11 @@ class Context(TorchNames):
         return self.engine.timer(delay_ps)
 
     @property
+    def race_checker(self) -> RaceChecker | None:
+        """Return who looks for races; None where that is off."""
+        return self._checker
+
+    @property
     def races(self) -> list[RaceError]:
         """The races found so far; each pair of accesses once."""
         return [] if self._checker is None else self._checker.races
@@ -405,7 +411,11 @@ def _note_seen(handle: Handle) -> None:
 def _race_checker(engine: Engine, races: str) -> RaceChecker | None:
     if races not in ("off", "report", "error"):
         raise ValueError(f"races={races!r}; choices: off, report, error")
-    return None if races == "off" else RaceChecker(engine, raises=races == "error")
+    if races == "off":
+        return None
+    checker = RaceChecker(engine, raises=races == "error")
+    accesses_of(checker)
+    return checker
 
 
 def _library(cluster: Cluster, algorithms: Mapping[str, Any]) -> CollectiveLibrary:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from simrank.device.clocks import join
 from simrank.device.current import current_stream
 from simrank.device.loading import load_before
 from simrank.engine import Activity, Handle, limits, user_site
@@ -16,8 +17,10 @@ from simrank.units import PS_PER_MS
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from simrank.device.clocks import Clock
     from simrank.device.device import Device
-    from simrank.device.races import Agent, Touched
+    from simrank.device.order import Agent
+    from simrank.device.races import Touched
     from simrank.engine import CallSite, Resource
 
 
@@ -40,12 +43,13 @@ class Operation(Handle):
     """
 
     __slots__ = (
-        "_site", "_task", "clock", "details", "effect", "issue_ps", "name", "rank", "start_ps",
-        "stream", "touched",
+        "_site", "_task", "clock", "details", "effect", "issue_ps", "name", "rank", "run",
+        "start_ps", "stream", "touched", "unseen",
     )  # fmt: skip
     kind = "operation"
     is_launch = True
     is_implied = False
+    tells_accesses = False  # Whether it tells race checks itself what it does to shared memory.
 
     def __init__(
         self,
@@ -61,7 +65,9 @@ class Operation(Handle):
         self.touched = touched  # Tensors stay alive until the operation has ended.
         self.start_ps = -1
         self.issue_ps = 0
-        self.clock: dict[int, int] | None = None  # Only where races are looked for.
+        self.clock: Clock | None = None  # This and those below only where races are looked for.
+        self.run: Clock | None = None  # What it is behind as things happen; see `order`.
+        self.unseen: tuple[Operation, ...] = ()
         self.details: dict[str, Any] | None = None
         engine = stream.device.engine
         self._task = engine.current_task()
@@ -99,13 +105,15 @@ class Operation(Handle):
     def host_ordered(self) -> None:
         """Note that the running program has seen this operation's end (for race checks)."""
         if self.stream.device.races is not None:
-            self.stream.device.races.host_waits(self.clock)
+            self.stream.device.races.host_waits(self)
 
     def fire(self) -> None:
         """Begin, unless the stream was dropped since; the engine calls it at the start."""
         stream = self.stream
         if stream.head is self:
             self.start_ps = stream.device.engine.now_ps
+            if stream.device.races is not None:
+                stream.device.races.began(self)
             self.begin()
 
     def begin(self) -> None:
@@ -125,6 +133,8 @@ class Operation(Handle):
         watchers = self.stream.device.memory.space.watchers
         if watchers is not None and self.touched is not None:
             watchers.operation_wrote(engine, self.touched)
+        if self.stream.device.races is not None:
+            self.stream.device.races.ended(self)
         self.touched = None
         self.finish(engine)
         if engine.observers:
@@ -245,6 +255,8 @@ class WaitOperation(Operation):
         if self.stream.head is not self:  # Its stream was dropped meanwhile.
             return
         if self.target.error is None:
+            if self.run is not None and isinstance(self.target, Operation):
+                join(self.run, self.target.run or {})
             self.end()
         else:
             self.stream.fail(self, self.target.error)
@@ -322,6 +334,8 @@ class Stream:
             engine.fire_at(start_ps, operation)
         else:
             operation.start_ps = now_ps
+            if self.device.races is not None:
+                self.device.races.began(operation)
             operation.begin()
 
     def ended(self, operation: Operation) -> None:
@@ -383,7 +397,7 @@ class Stream:
     def wait_for(self, handle: Handle) -> None:
         """Hold later operations of this stream until `handle` is complete; free for the host."""
         if self.device.races is not None and isinstance(handle, Operation):
-            self.device.races.stream_waits(self, handle.clock)
+            self.device.races.stream_waits(self, handle)
         if not handle.complete and handle is not self.tail:
             self.submit(WaitOperation(self, handle), cost_ps=0)
 

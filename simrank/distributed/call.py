@@ -307,6 +307,12 @@ class Call:
         if not live:
             return  # Aborted meanwhile.
         self._play(live)
+        races = live[0].stream.device.races
+        if races is not None:
+            begun = [o for o in self._operations if o is not None and o.start_ps >= 0]
+            root = self.signature.root
+            of_root = None if root is None else self._operations[root]
+            races.order.gather(live, begun, self.signature.op, of_root)
         with self.group.engine.one_wakeup():
             for operation in live:
                 operation.end()

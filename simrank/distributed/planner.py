@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from simrank.collectives.choice import Choice, Chooser
     from simrank.collectives.cost import CostModel
     from simrank.collectives.schedule import IntArray, Schedule
+    from simrank.device.races import RaceChecker
     from simrank.distributed.call import Call
 
 Array = np.ndarray[Any, Any]
@@ -54,6 +55,7 @@ class CollectiveLibrary:
         algorithms: Per collective the forced algorithm and its options; absent: "auto".
         num_sms: SMs that a collective occupies on each rank.
         leaks: Work that nobody has waited for.
+        races: Who looks for races; None where that is off.
         on_call: Called by each rank that calls a collective, before it is matched; or None.
     """
 
@@ -69,6 +71,7 @@ class CollectiveLibrary:
         self.algorithms = algorithms
         self.num_sms = num_sms
         self.leaks = Leaks()
+        self.races: RaceChecker | None = None
         self._players: OrderedDict[Schedule, DataPlayer] = OrderedDict()
         self.on_call: Callable[[], None] | None = None
 

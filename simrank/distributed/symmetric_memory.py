@@ -201,6 +201,7 @@ def _meet(
     try:
         meeting.arrive(own, *entry)
         group.engine.wait(meeting)
+        meeting.part()
     finally:
         meetings.pop(number, None)
         group.engine.pending.pop(meeting, None)

@@ -23,6 +23,7 @@ from simrank.kernels.cost.launches import (
 from simrank.kernels.machine import Options, PublishedError, Setting, Statistics
 from simrank.kernels.machine.profile import profile_of
 from simrank.kernels.races.lockstep import LaunchAccesses
+from simrank.kernels.races.operations import accesses_of
 from simrank.kernels.running import threads
 from simrank.kernels.running.batches import Grid
 from simrank.kernels.running.programs import Occupancy, ProgramRun
@@ -68,6 +69,7 @@ class TritonOperation(Operation):
         "reaches", "statistics",
     )  # fmt: skip
     kind = "kernel"
+    tells_accesses = True
 
     def __init__(self, stream: Stream, launch: Launch, touched: Accesses) -> None:
         super().__init__(stream, launch.name, None, touched)
@@ -97,7 +99,8 @@ class TritonOperation(Operation):
         self._log = None
         if device.races is not None or launch.may_disturb:
             written = () if self.touched is None else (b.storage for b in self.touched.writes)
-            self._log = LaunchAccesses(launch.name, rank, written)
+            shared = () if device.races is None else device.races.order.shared
+            self._log = LaunchAccesses(launch.name, rank, written, shared)
         grid = Grid(self._setting(), self._log, is_sample=device.races is None)
         if self.mode == "tasks":
             self._start_tasks(grid)
@@ -143,6 +146,8 @@ class TritonOperation(Operation):
         device = self.stream.device
         if device.races is not None:
             log.check(device.races)
+            if shared := log.shared():
+                accesses_of(device.races).lockstep(self, shared)
         else:
             device.memory.space.hints.update(dict.fromkeys(log.hints()))
 
@@ -178,7 +183,7 @@ class TritonOperation(Operation):
             return
         occupancy = Occupancy(slots, launch.is_assumed)
         self._run = run = ProgramRun(
-            self._setting(), grid.left, self.rank, occupancy, body, owner=self._program
+            self._setting(), grid.left, self, occupancy, body, owner=self._program
         )
         self._program = None
         device.hold_sms(self._held_sms())

@@ -19,7 +19,7 @@ from simrank.kernels.races.findings import ProgramRaceError, access_at, created_
 from simrank.kernels.races.replay import replay
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Container, Iterable
 
     from simrank.device.memory import Storage
     from simrank.device.races import RaceChecker
@@ -38,18 +38,26 @@ class LaunchAccesses:
         kernel: The kernel's name.
         rank: Whose launch it is.
         watched: Memory that the launch may write; what else it stores to is added.
+        shared: Memory that several ranks reach.
     """
 
-    def __init__(self, kernel: str, rank: int | None, watched: Iterable[Storage]) -> None:
+    def __init__(
+        self,
+        kernel: str,
+        rank: int | None,
+        watched: Iterable[Storage],
+        shared: Container[Storage] = (),
+    ) -> None:
         self._kernel = kernel
         self._rank = rank
         self._watched = set(watched)
+        self._shared = shared
         self._new: list[Access | Fence] = []
         self._done: list[Access | Fence] = []
 
     def watches(self, storage: Storage) -> bool:
         """Return whether loads of some memory need to be noted: somebody may write it."""
-        return storage in self._watched
+        return storage in self._watched or storage in self._shared
 
     def loads(self, storage: Storage, index: Array, itemsize: int, owners: Array) -> None:
         """Note a load of elements, and which program loads each."""
@@ -113,6 +121,11 @@ class LaunchAccesses:
                 created_at(second.storage),
             )
             checker.note(error, (self._kernel, first.site, second.site, first.verb, second.verb))
+
+    def shared(self) -> list[Access]:
+        """Return the loads and stores of memory that several ranks reach."""
+        plain = [a for a in self._done if isinstance(a, Access) and a.order is None]
+        return [access for access in plain if access.storage in self._shared]
 
     def hints(self) -> list[str]:
         """Return what may be a race, as lines; nothing where atomics may have ordered programs."""

@@ -1,0 +1,170 @@
+"""What is behind what as things happen, across ranks: vector clocks of streams and of hosts.
+
+An operation is behind what its host knew when it was issued, behind its stream, and behind what its
+stream waits for. Members of a collective are behind each other, who receives is behind who sends,
+who takes a signal is behind who gave it, and hosts are behind each other where they meet. That
+something ended earlier in simulated time orders nothing: on another day it is late.
+
+Accesses to memory that ranks share are compared by these clocks; see `SharedAccesses`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+from weakref import WeakKeyDictionary, WeakSet
+
+from simrank.device.clocks import ALL_DEVICES, Clock, join
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from simrank.device.memory import Storage
+    from simrank.device.stream import Operation
+
+_MAX_PUTS = 8  # assumed: the last operations that wrote integers which somebody may look at
+_ROOT_GIVES = ("broadcast", "scatter")
+_ROOT_TAKES = ("reduce", "gather")
+
+
+class SharedAccesses(Protocol):
+    """Who compares accesses to memory that ranks share."""
+
+    def began(self, operation: Operation) -> None:
+        """Compare what an operation touches with what others have touched."""
+
+    def ended(self, operation: Operation) -> None:
+        """Note that an operation has ended."""
+
+
+class Agent:
+    """Something that does one thing after another: a stream, or a program's host.
+
+    Attributes:
+        number: Which.
+        clock: What it is ordered behind, as far as it has issued.
+        run: What it is ordered behind, as far as things have happened.
+        next: What the next operation of a stream is behind besides.
+        unseen: What a host is behind that had not ended when it went on, by stream.
+    """
+
+    __slots__ = ("clock", "next", "number", "run", "unseen")
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.clock: Clock = {}
+        self.run: Clock = {}
+        self.next: Clock = {}
+        self.unseen: dict[object, Operation] = {}
+
+    @property
+    def key(self) -> int:
+        """Return what it is called in clocks of what happens; above zero are programs."""
+        return -self.number
+
+    def step(self) -> int:
+        """Count a step, and return its number."""
+        self.clock[self.number] = self.clock.get(self.number, 0) + 1
+        return self.clock[self.number]
+
+
+class _Put(NamedTuple):
+    """Integers that an operation wrote: whoever sees them is behind it."""
+
+    low: int
+    high: int
+    clock: Clock
+
+
+class RunOrder:
+    """The clocks of what happens in one Context.
+
+    Attributes:
+        shared: Memory that several ranks reach.
+        flags: What was handed to each flag, by storage, byte and the device that sees it.
+        listener: Who compares accesses, or None.
+    """
+
+    def __init__(self) -> None:
+        self.shared: WeakSet[Storage] = WeakSet()
+        self.flags: WeakKeyDictionary[Storage, dict[int, dict[int, Clock]]] = WeakKeyDictionary()
+        self.listener: SharedAccesses | None = None
+        self._puts: WeakKeyDictionary[Storage, list[_Put]] = WeakKeyDictionary()
+
+    # ---- operations ----
+
+    def issued(self, operation: Operation, stream: Agent, host: Agent) -> None:
+        """Note what a new operation is behind."""
+        for key, other in list(host.unseen.items()):
+            if other.complete:
+                join(host.run, other.run or {})
+                del host.unseen[key]
+        operation.run = dict(host.run)
+        join(operation.run, stream.next)
+        stream.next = {}
+        operation.unseen = tuple(host.unseen.values())
+
+    def began(self, operation: Operation, stream: Agent) -> None:
+        """Let an operation take over what its stream has come behind."""
+        if operation.run is None:
+            return  # Issued before anybody looked.
+        for other in operation.unseen:
+            join(operation.run, other.run or {})
+        join(operation.run, stream.run)
+        operation.run[stream.key] = stream.run.get(stream.key, 0) + 1
+        stream.run = dict(operation.run)
+        if self.listener is not None and all(other.complete for other in operation.unseen):
+            self.listener.began(operation)
+
+    def ended(self, operation: Operation, stream: Agent) -> None:
+        """Let a stream take over what an operation has come behind."""
+        if operation.run is None:
+            return
+        join(stream.run, operation.run)
+        for buffer in () if operation.touched is None else operation.touched.writes:
+            if buffer.storage.device is not None and buffer.array.dtype.kind in "iu":
+                low, high = buffer.storage.bounds(buffer.array)
+                puts = self._puts.setdefault(buffer.storage, [])
+                puts.append(_Put(low, high, dict(operation.run)))
+                del puts[:-_MAX_PUTS]
+        if self.listener is not None:
+            self.listener.ended(operation)
+
+    # ---- ranks ----
+
+    def gather(
+        self, ending: Iterable[Operation], arrived: Iterable[Operation], op: str, root: object
+    ) -> None:
+        """Let members of a collective take over what those have that they depend on.
+
+        Args:
+            ending: The members' parts that end.
+            arrived: Those that have begun, in whatever rank.
+            op: What the collective is called.
+            root: The part of its root, or None.
+        """
+        parts = list(arrived)
+        for operation in ending:
+            if op in _ROOT_GIVES:
+                needed = [part for part in parts if part is root]
+            else:
+                is_apart = op in _ROOT_TAKES and operation is not root
+                needed = [] if is_apart else parts
+            for part in needed:
+                join(operation.run or {}, part.run or {})
+
+    def give(self, storage: Storage, first: int, clock: Clock | None) -> None:
+        """Hand a clock to a flag that all devices see."""
+        by_scope = self.flags.setdefault(storage, {}).setdefault(first, {})
+        join(by_scope.setdefault(ALL_DEVICES, {}), clock or {})
+
+    def take(self, storage: Storage, first: int, clock: Clock | None) -> None:
+        """Take over what a flag carries."""
+        given = self.flags.get(storage, {}).get(first, {}).get(ALL_DEVICES, {})
+        join({} if clock is None else clock, given)
+        self.take_put(storage, first, {} if clock is None else clock)
+
+    def take_put(self, storage: Storage, first: int, clock: Clock) -> None:
+        """Take over what operations have that wrote a byte."""
+        for low, high, given in self._puts.get(storage, ()):
+            if low <= first < high:
+                join(clock, given)

@@ -1,0 +1,114 @@
+"""Operations of streams on memory that ranks share, as programs: compared by what orders them.
+
+Copies, products, collectives and launches in lockstep each count as one program, which begins
+behind what its operation is behind.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from simrank.kernels.races.happens import races_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from simrank.device.buffer import Buffer
+    from simrank.device.races import RaceChecker
+    from simrank.device.stream import Operation
+    from simrank.kernels.machine.arrays import Array
+    from simrank.kernels.races.accesses import Access
+    from simrank.kernels.races.happens import ProgramClock, ProgramRaces
+
+
+class StreamAccesses:
+    """What operations do to shared memory; see `device.order.SharedAccesses`."""
+
+    def __init__(self, known: ProgramRaces) -> None:
+        self._known = known
+        self._operations: WeakKeyDictionary[Operation, ProgramClock] = WeakKeyDictionary()
+
+    def began(self, operation: Operation) -> None:
+        """Compare what an operation does to memory that ranks share, but for kernels of Triton's.
+
+        Raises:
+            ProgramRaceError: It races, and races are errors.
+        """
+        if operation.touched is None or operation.rank is None or operation.tells_accesses:
+            return
+        shared, touched = self._known.checker.order.shared, operation.touched
+        reads = [buffer for buffer in touched.reads if buffer.storage in shared]
+        writes = [buffer for buffer in touched.writes if buffer.storage in shared]
+        if not (reads or writes):
+            return
+        clock = self._clock_of(operation)
+        with self._known.at(operation.issued_at):
+            for buffer in reads:
+                clock.loads(buffer.storage, *elements_of(buffer))
+            for buffer in writes:
+                clock.overwrites(buffer.storage, *elements_of(buffer))
+
+    def ended(self, operation: Operation) -> None:
+        """Note that an operation has ended, and what it has left in memory."""
+        clock = self._operations.pop(operation, None)
+        if clock is None or operation.touched is None:
+            return
+        clock.end()
+        for buffer in operation.touched.writes:
+            shadow = self._known.shadows.get(buffer.storage)
+            if shadow is not None:
+                first, itemsize = elements_of(buffer)
+                index = first[:, None] * itemsize + np.arange(itemsize)
+                shadow.values[index] = buffer.storage.array(np.dtype(np.uint8))[index]
+
+    def lockstep(self, operation: Operation, accesses: Iterable[Access]) -> None:
+        """Compare what a launch has done in lockstep to memory that ranks share.
+
+        Raises:
+            ProgramRaceError: It races, and races are errors.
+        """
+        clock: ProgramClock | None = None
+        for access in accesses:
+            if access.storage not in self._known.checker.order.shared or operation.rank is None:
+                continue
+            clock = self._clock_of(operation) if clock is None else clock
+            with self._known.at(access.site):
+                if access.raw is None:
+                    clock.loads(access.storage, access.first // access.itemsize, access.itemsize)
+                else:
+                    changed = access.first[(access.raw != access.held).any(axis=1)]
+                    clock.overwrites(access.storage, changed // access.itemsize, access.itemsize)
+
+    def _clock_of(self, operation: Operation) -> ProgramClock:
+        launched = self._known.launched(operation)
+        self._known.over(launched)
+        device = operation.stream.device.index
+        clock = self._known.start(operation.name, None, operation.rank, device, launched)
+        self._operations[operation] = clock
+        return clock
+
+
+def elements_of(buffer: Buffer) -> tuple[Array, int]:
+    """Return which elements of its storage a buffer has, and their size: not what is between."""
+    view = buffer.array
+    low, _ = buffer.storage.bounds(view)
+    offsets = np.zeros(1, np.int64)
+    for size, stride in zip(view.shape, view.strides, strict=True):
+        offsets = (offsets[:, None] + np.arange(size) * stride).reshape(-1)
+    if offsets.size:
+        offsets -= int(offsets.min())
+    if low % view.itemsize or any(stride % view.itemsize for stride in view.strides):
+        return (low + offsets[:, None] + np.arange(view.itemsize)).reshape(-1), 1
+    return (low + offsets) // view.itemsize, view.itemsize
+
+
+def accesses_of(checker: RaceChecker) -> StreamAccesses:
+    """Return what compares the operations of a Context; made, and told of them, at first use."""
+    result = checker.order.listener
+    if result is None:
+        result = checker.order.listener = StreamAccesses(races_of(checker))
+    assert isinstance(result, StreamAccesses), "nobody else listens"
+    return result
