@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary, WeakSet
 from simrank.device.clocks import ALL_DEVICES, Clock, join
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Collection, Iterable
 
     from simrank.device.memory import Storage
     from simrank.device.stream import Operation
@@ -29,8 +29,13 @@ _ROOT_TAKES = ("reduce", "gather")
 class SharedAccesses(Protocol):
     """Who compares accesses to memory that ranks share."""
 
-    def began(self, operation: Operation) -> None:
-        """Compare what an operation touches with what others have touched."""
+    def began(self, operation: Operation, doubted: Collection[Storage]) -> None:
+        """Compare what an operation touches with what others have touched.
+
+        Args:
+            operation: It begins.
+            doubted: Memory that no other rank reaches, but that is to be looked at.
+        """
 
     def ended(self, operation: Operation) -> None:
         """Note that an operation has ended."""
@@ -75,6 +80,14 @@ class _Put(NamedTuple):
     clock: Clock
 
 
+class Doubt(NamedTuple):
+    """Two operations of one rank that only a kernel that waits may have ordered."""
+
+    storage: Storage
+    first: Operation
+    second: Operation
+
+
 class RunOrder:
     """The clocks of what happens in one Context.
 
@@ -89,6 +102,9 @@ class RunOrder:
         self.flags: WeakKeyDictionary[Storage, dict[int, dict[int, Clock]]] = WeakKeyDictionary()
         self.listener: SharedAccesses | None = None
         self._puts: WeakKeyDictionary[Storage, list[_Put]] = WeakKeyDictionary()
+        self._doubts: WeakKeyDictionary[Operation, list[tuple[Doubt, Callable[[], None]]]] = (
+            WeakKeyDictionary()
+        )
 
     # ---- operations ----
 
@@ -112,8 +128,10 @@ class RunOrder:
         join(operation.run, stream.run)
         operation.run[stream.key] = stream.run.get(stream.key, 0) + 1
         stream.run = dict(operation.run)
-        if self.listener is not None and all(other.complete for other in operation.unseen):
-            self.listener.began(operation)
+        if all(other.complete for other in operation.unseen):
+            doubted = self._decide(operation)
+            if self.listener is not None:
+                self.listener.began(operation, doubted)
 
     def ended(self, operation: Operation, stream: Agent) -> None:
         """Let a stream take over what an operation has come behind."""
@@ -128,6 +146,30 @@ class RunOrder:
                 del puts[:-_MAX_PUTS]
         if self.listener is not None:
             self.listener.ended(operation)
+
+    # ---- doubts ----
+
+    def doubt(self, doubt: Doubt, report: Callable[[], None]) -> None:
+        """Compare two operations as the later one begins; `report` if nothing orders them."""
+        for operation in (doubt.first, doubt.second):
+            self._doubts.setdefault(operation, []).append((doubt, report))
+
+    def _decide(self, operation: Operation) -> set[Storage]:
+        """Compare an operation that begins with others that have.
+
+        Returns:
+            Memory of which programs of kernels know best who touches what.
+        """
+        result = set()
+        for doubt, report in self._doubts.pop(operation, ()):
+            other = doubt.first if operation is doubt.second else doubt.second
+            if other.start_ps < 0 or operation.tells_accesses:
+                continue  # The other one decides; or its programs do.
+            if other.tells_accesses:
+                result.add(doubt.storage)
+            elif not _is_behind(operation, other):
+                report()
+        return result
 
     # ---- ranks ----
 
@@ -168,3 +210,10 @@ class RunOrder:
         for low, high, given in self._puts.get(storage, ()):
             if low <= first < high:
                 join(clock, given)
+
+
+def _is_behind(operation: Operation, other: Operation) -> bool:
+    agent = other.stream.race_agent
+    if agent is None or operation.run is None or other.run is None:
+        return True
+    return operation.run.get(agent.key, 0) >= other.run[agent.key]

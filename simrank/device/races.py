@@ -22,7 +22,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from simrank.device.clocks import Clock, join
-from simrank.device.order import Agent, RunOrder
+from simrank.device.order import Agent, Doubt, RunOrder
 from simrank.engine import user_site
 from simrank.errors import RaceAccess, RaceError
 from simrank.ranks import HOST_CLOCK, require_program
@@ -91,6 +91,8 @@ class _Access(NamedTuple):
     accessor: _Accessor
     waits: bool = False
     signals: Clock | None = None  # A write of integers: what whoever sees it is ordered behind.
+    waited: bool = False  # It is behind a kernel that waits, and so perhaps behind others.
+    operation: Operation | None = None
 
 
 class _Step(NamedTuple):
@@ -100,6 +102,7 @@ class _Step(NamedTuple):
     number: int
     program: int
     is_write: bool
+    operation: Operation | None = None
 
 
 class RaceChecker:
@@ -122,6 +125,7 @@ class RaceChecker:
         self._engine = engine
         self._raises = raises
         self._num_agents = 0
+        self._waiting: dict[int, int] = {}  # By agent: the first step that was a waiting kernel.
         self._history: WeakKeyDictionary[Storage, list[_Access]] = WeakKeyDictionary()
         self._pairs: set[tuple[object, ...]] = set()
 
@@ -144,8 +148,10 @@ class RaceChecker:
             views = list(_views(operation.touched))
             waits = operation.touched.waits_for_flags
             looked_at = {storage for storage, _, _ in views} if waits else None
+            if waits:
+                self._waiting.setdefault(agent.number, step)
             for storage, view, is_write in views:
-                each = _Step(agent, step, host.number, is_write)
+                each = _Step(agent, step, host.number, is_write, operation)
                 self._check(storage, view, each, accessor, looked_at)
 
     def began(self, operation: Operation) -> None:
@@ -242,13 +248,14 @@ class RaceChecker:
         Raises:
             RaceError: It races, and races are errors.
         """
-        agent, number, program, is_write = step
+        agent, number, program, is_write, operation = step
         low, high = storage.bounds(view)
         signals = dict(agent.clock) if is_write and view.dtype.kind in "iu" else None
         waits = looked_at is not None
         access = _Access(
-            program, agent.number, number, low, high, is_write, accessor, waits, signals
-        )
+            program, agent.number, number, low, high, is_write, accessor, waits, signals,
+            self._has_waited(agent), operation,
+        )  # fmt: skip
         history = self._history.setdefault(storage, [])
         kept = []
         for other in history:
@@ -256,13 +263,27 @@ class RaceChecker:
             overlaps = other.low < high and low < other.high
             if overlaps and not ordered and (is_write or other.is_write):
                 signalled = other.waits and is_write
-                if not signalled and not self._is_signalled(other, looked_at or ()):
+                if signalled or self._is_signalled(other, looked_at or ()):
+                    pass
+                elif access.waited or other.waited:
+                    self._doubt(storage, other, access)
+                else:
                     self._report(storage, other, access)
             covered = low <= other.low and other.high <= high
             # What is ordered before a write that covers it can race with nothing new.
             if not (ordered and covered and (is_write or not other.is_write)):
                 kept.append(other)
         history[:] = [*kept[-_MAX_ACCESSES:], access]
+
+    def _has_waited(self, agent: Agent) -> bool:
+        """Return whether what an agent does is behind a kernel that waits for flags."""
+        return any(agent.clock.get(n, 0) >= step for n, step in self._waiting.items())
+
+    def _doubt(self, storage: Storage, first: _Access, second: _Access) -> None:
+        """Let two accesses be compared as they happen: a kernel may have waited for one of them."""
+        if first.operation is not None and second.operation is not None:
+            doubt = Doubt(storage, first.operation, second.operation)
+            self.order.doubt(doubt, lambda: self._report(storage, first, second))
 
     def _is_signalled(self, other: _Access, looked_at: Iterable[Storage]) -> bool:
         """Whether integers were written behind an access, where a kernel may look at them."""

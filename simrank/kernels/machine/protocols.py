@@ -73,6 +73,10 @@ class ProgramOrder(Protocol):
         """Take over what an atomic's flags carry, and hand over."""
         ...
 
+    def rewrites(self, storage: Storage, index: Array, itemsize: int) -> None:
+        """Note that flags were set, perhaps to what they were."""
+        ...
+
     def meet(self, clock: dict[int, int]) -> None:
         """Hand over to, and take over from, a barrier."""
         ...

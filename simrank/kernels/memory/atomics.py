@@ -265,6 +265,8 @@ def _tell(
     sync.applied(storage, low * itemsize, (high + 1) * itemsize, changed=changed)
     if sync.races is not None:
         hands = changed or (writes and atomic.order.releases)
+        if atomic.compute is replaced:
+            sync.races.rewrites(storage, np.atleast_1d(index), itemsize)
         sync.races.atomic(storage, np.atleast_1d(index), itemsize, atomic.order, hands=hands)
 
 

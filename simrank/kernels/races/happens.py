@@ -308,6 +308,12 @@ class ProgramClock:
         if releases:
             self._clock[self._number] += 1
 
+    def rewrites(self, storage: Storage, index: Array, itemsize: int) -> None:
+        """Note that flags were set, perhaps to what they were: that is a signal of its own."""
+        if storage in self._known.signals:
+            for first in (np.unique(index) * itemsize).tolist():
+                self._known.signals.rewrote(storage, first, first + itemsize)
+
     def meet(self, clock: Clock) -> None:
         """Hand over to, and take over from, a barrier that programs of all ranks meet at."""
         join(self._clock, clock)
@@ -355,6 +361,7 @@ class ProgramClock:
         Raises:
             RaceError: One is not ordered before it, and races are errors.
         """
+        self.rewrites(storage, index, values.dtype.itemsize)
         if self.signal is not None:
             self.atomic(storage, index, values.dtype.itemsize, self.signal, hands=True)
             return

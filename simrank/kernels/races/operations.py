@@ -14,9 +14,10 @@ import numpy as np
 from simrank.kernels.races.happens import races_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
     from simrank.device.buffer import Buffer
+    from simrank.device.memory import Storage
     from simrank.device.races import RaceChecker
     from simrank.device.stream import Operation
     from simrank.kernels.machine.arrays import Array
@@ -31,8 +32,12 @@ class StreamAccesses:
         self._known = known
         self._operations: WeakKeyDictionary[Operation, ProgramClock] = WeakKeyDictionary()
 
-    def began(self, operation: Operation) -> None:
+    def began(self, operation: Operation, doubted: Collection[Storage] = ()) -> None:
         """Compare what an operation does to memory that ranks share, but for kernels of Triton's.
+
+        Args:
+            operation: It begins.
+            doubted: Memory that no other rank reaches, but that is to be looked at.
 
         Raises:
             ProgramRaceError: It races, and races are errors.
@@ -40,8 +45,10 @@ class StreamAccesses:
         if operation.touched is None or operation.rank is None or operation.tells_accesses:
             return
         shared, touched = self._known.checker.order.shared, operation.touched
-        reads = [buffer for buffer in touched.reads if buffer.storage in shared]
-        writes = [buffer for buffer in touched.writes if buffer.storage in shared]
+        reads, writes = (
+            [buffer for buffer in buffers if buffer.storage in shared or buffer.storage in doubted]
+            for buffers in (touched.reads, touched.writes)
+        )
         if not (reads or writes):
             return
         clock = self._clock_of(operation)
@@ -53,6 +60,9 @@ class StreamAccesses:
 
     def ended(self, operation: Operation) -> None:
         """Note that an operation has ended, and what it has left in memory."""
+        for buffer in () if operation.touched is None else operation.touched.writes:
+            if buffer.storage in self._known.signals and buffer.is_contiguous():
+                self._known.signals.rewrote(buffer.storage, *buffer.storage.bounds(buffer.array))
         clock = self._operations.pop(operation, None)
         if clock is None or operation.touched is None:
             return

@@ -63,6 +63,10 @@ class Signals:
     def __init__(self) -> None:
         self._taken: WeakKeyDictionary[Storage, dict[tuple[int, int], _Taken]] = WeakKeyDictionary()
 
+    def __contains__(self, storage: Storage) -> bool:
+        """Return whether a signal of some memory has been taken."""
+        return bool(self._taken.get(storage))
+
     def take(self, storage: Storage, low: int, high: int, waiter: Waiter) -> Waiter | None:
         """Note that a wait for a value of bytes `low` to `high`, exclusive, is over.
 
@@ -85,6 +89,12 @@ class Signals:
         for first, last in [key for key in flags if key[0] < high and key[1] > low]:
             if _bytes(storage, first, last) != flags[first, last].value:
                 del flags[first, last]
+
+    def rewrote(self, storage: Storage, low: int, high: int) -> None:
+        """Forget signals among bytes all of which were written again, whatever they were."""
+        flags = self._taken.get(storage)
+        for key in [key for key in flags or () if low <= key[0] and key[1] <= high]:
+            del self._taken[storage][key]
 
 
 def stale(
