@@ -35,6 +35,7 @@ TESTED_ELSEWHERE = {
     "kernels/machine/arrays.py": "kernels/values/test_block.py",  # Names of types.
     "kernels/machine/jit.py": "kernels/source/test_bind.py",  # Protocols, and what fits them.
     "kernels/races/accesses.py": "kernels/races/test_lockstep.py",
+    "kernels/races/records.py": "kernels/races/test_happens.py",
     "kernels/races/replay.py": "kernels/races/test_lockstep.py",
     "kernels/machine/protocols.py": "kernels/running/test_spins.py",
     "kernels/shmem/table.py": "kernels/shmem/test_functions.py",

@@ -40,6 +40,9 @@ class SharedAccesses(Protocol):
     def ended(self, operation: Operation) -> None:
         """Note that an operation has ended."""
 
+    def flagged(self, storage: Storage, first: int) -> None:
+        """Note that a stream has set a flag, or set it back."""
+
 
 class Agent:
     """Something that does one thing after another: a stream, or a program's host.
@@ -198,11 +201,15 @@ class RunOrder:
         """Hand a clock to a flag that all devices see."""
         by_scope = self.flags.setdefault(storage, {}).setdefault(first, {})
         join(by_scope.setdefault(ALL_DEVICES, {}), clock or {})
+        if self.listener is not None:
+            self.listener.flagged(storage, first)
 
     def take(self, storage: Storage, first: int, clock: Clock | None) -> None:
         """Take over what a flag carries."""
         given = self.flags.get(storage, {}).get(first, {}).get(ALL_DEVICES, {})
         join({} if clock is None else clock, given)
+        if self.listener is not None:
+            self.listener.flagged(storage, first)
         self.take_put(storage, first, {} if clock is None else clock)
 
     def take_put(self, storage: Storage, first: int, clock: Clock) -> None:

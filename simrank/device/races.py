@@ -148,11 +148,11 @@ class RaceChecker:
             views = list(_views(operation.touched))
             waits = operation.touched.waits_for_flags
             looked_at = {storage for storage, _, _ in views} if waits else None
-            if waits:
-                self._waiting.setdefault(agent.number, step)
             for storage, view, is_write in views:
                 each = _Step(agent, step, host.number, is_write, operation)
                 self._check(storage, view, each, accessor, looked_at)
+            if waits:
+                self._waiting.setdefault(agent.number, step)
 
     def began(self, operation: Operation) -> None:
         """Note that an operation begins; a race is raised in its rank."""

@@ -77,6 +77,14 @@ class ProgramOrder(Protocol):
         """Note that flags were set, perhaps to what they were."""
         ...
 
+    def set_flag(self, storage: Storage, first: int, before: int, after: int) -> None:
+        """Note which value an atomic has left in a flag."""
+        ...
+
+    def tested(self, comparison: str, bound: int) -> None:
+        """Note what a loop that waits compares what it looks at with."""
+        ...
+
     def meet(self, clock: dict[int, int]) -> None:
         """Hand over to, and take over from, a barrier."""
         ...

@@ -234,6 +234,9 @@ def _on_element(
     if programs.sync is not None:
         changed = _differ(view[index], before)
         _tell(programs.sync, atomic, storage, index, changed=changed, writes=bool(operands))
+        if operands and programs.sync.races is not None and element.kind in "iu":
+            values = int(before), int(view[index])
+            programs.sync.races.set_flag(storage, index * element.itemsize, *values)
     return old
 
 

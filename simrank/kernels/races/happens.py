@@ -16,7 +16,7 @@ Atomics race with nothing. A store that changes nothing does not either.
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NamedTuple, overload
+from typing import TYPE_CHECKING, overload
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -25,7 +25,9 @@ from simrank.device.clocks import ALL_DEVICES, join
 from simrank.engine import user_site
 from simrank.kernels.races.findings import ProgramRaceError, access_at, created_at
 from simrank.kernels.races.reads import Reads
+from simrank.kernels.races.records import Elements, Launched, Name, Shadow
 from simrank.kernels.races.signals import Signals, Waiter, stale
+from simrank.kernels.races.values import FlagValues, Look, Wait, sure
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -42,79 +44,16 @@ _SYS = ALL_DEVICES
 _LONG_AGO = 256  # operations of its stream; then all are taken to be behind: memory is bounded
 
 
-class _Shadow:
-    """Who stored each byte of a storage last: program, epoch, line of the source, and what.
-
-    Attributes:
-        finest: Size of the smallest elements that were stored: within one of it all is alike.
-        idle: Where that store changed nothing: it races with stores only.
-    """
-
-    __slots__ = ("epochs", "finest", "idle", "sites", "values", "writers")
-
-    def __init__(self, storage: Storage) -> None:
-        size = storage.size_bytes
-        self.finest = max(size, 1)
-        self.writers = np.zeros(size, np.int32)  # 0: nobody.
-        self.epochs = np.zeros(size, np.int32)
-        self.sites = np.zeros(size, np.int32)
-        self.idle = np.zeros(size, np.bool_)
-        self.values = storage.array(np.dtype(np.uint8))[:size].copy()
-
-
-class _Name(NamedTuple):
-    """What a program is called in reports; an operation of a stream has no number."""
-
-    number: int | None
-    kernel: str
-    rank: int | None
-
-    def __str__(self) -> str:
-        """Return all of it."""
-        if self.number is None:
-            return f"{self.kernel} of rank {self.rank}"
-        return f"program {self.number} of kernel '{self.kernel}' of rank {self.rank}"
-
-
-class _Elements(NamedTuple):
-    """Elements of a storage: [n] the first byte of each, and their size."""
-
-    first: Array
-    itemsize: int
-
-
-class Launched(NamedTuple):
-    """What a launch is ordered behind, as it begins.
-
-    Attributes:
-        number: Which launch it is.
-        num_ended: How many programs had ended.
-        stream: What its stream is called in clocks.
-        step: Which step of its stream it is.
-        run: What its operation is behind: it takes over what its programs do.
-    """
-
-    number: int
-    num_ended: int
-    stream: int
-    step: int
-    run: Clock
-
-    def clock(self) -> Clock:
-        """Return what its programs begin behind: not their own launch, which has not ended."""
-        return {**self.run, self.stream: self.step - 1}
-
-
 class ProgramRaces:
     """What is known of the stores and signals of all programs of one Context."""
 
     def __init__(self, checker: RaceChecker) -> None:
         self.checker = checker
-        self.shadows: WeakKeyDictionary[Storage, _Shadow] = WeakKeyDictionary()
+        self.shadows: WeakKeyDictionary[Storage, Shadow] = WeakKeyDictionary()
         self.reads: WeakKeyDictionary[Storage, Reads] = WeakKeyDictionary()
         # Per flag: what a release has handed to it, for each device that sees it, or for all.
         self.flags = checker.order.flags
-        self.names = [_Name(0, "", None)]  # By program; 0 is nobody.
+        self.names = [Name(0, "", None)]  # By program; 0 is nobody.
         self.ends: list[int] = [0]  # By program: how many had ended when it did; 0 while it runs.
         self.launches = [Launched(0, 0, 0, 0, {})]  # By program.
         self._steps: dict[int, int] = {}  # By stream: the last step that a launch was.
@@ -123,6 +62,7 @@ class ProgramRaces:
         self.num_ended = 0
         self._num_launches = 0
         self.signals = Signals()
+        self.values = FlagValues()
         self._forgotten = 0  # Programs up to this end are behind all that run or will.
         self._num_flags = 0  # Left when signals were last gone through,
         self._flags_at = 0  # and what `_forgotten` was then.
@@ -193,7 +133,7 @@ class ProgramRaces:
             device: Where it runs.
             behind: What was over when its launch began.
         """
-        self.names.append(_Name(number, kernel, rank))
+        self.names.append(Name(number, kernel, rank))
         self.ends.append(0)
         self.launches.append(behind)
         self._ranks.add(rank)
@@ -237,8 +177,8 @@ class ProgramClock:
     """One program: what it does, and what it is ordered behind."""
 
     __slots__ = (
-        "_clock", "_device", "_fenced", "_known", "_launch", "_number", "_seen", "_since", "looks",
-        "signal",
+        "_before", "_clock", "_device", "_fenced", "_known", "_launch", "_look", "_number",
+        "_seen", "_since", "_wait", "looks", "signal",
     )  # fmt: skip
 
     def __init__(self, known: ProgramRaces, number: int, device: int, behind: Launched) -> None:
@@ -251,6 +191,9 @@ class ProgramClock:
         self._launch = behind.number
         self._clock: Clock = {**behind.clock(), number: 1}
         self._fenced: Clock = {}  # Its clock at the last fence: relaxed signals hand this on.
+        self._before: Clock | None = None  # What it was behind before the last look of a wait.
+        self._look: Look | None = None  # The last one at a single flag,
+        self._wait: Wait | None = None  # and the test of the loop that it is in.
         self._seen: Clock = {}  # What relaxed looks have met: the next fence takes it over.
 
     def end(self) -> None:
@@ -262,11 +205,19 @@ class ProgramClock:
         """Note that the program has waited until a flag had a value, and report a stale one."""
         known, name = self._known, self._known.names[self._number]
         waiter = Waiter(self._launch, name.kernel, str(name), user_site())
-        before = known.signals.take(storage, low, high, waiter)
+        before = known.signals.take(storage, (low, high), waiter, self._was_behind)
         if before is not None:
             error = stale(known.checker.now_ps, name.rank, (before, waiter), storage)
             alike = ("stale signal", waiter.kernel, waiter.site)
             known.checker.note(error, alike, is_proved=False)
+
+    def _was_behind(self, number: int, epoch: int) -> bool:
+        """Return whether it was behind something when it looked last in a wait."""
+        before = self._clock if self._before is None else self._before
+        if before.get(number, 0) >= epoch:
+            return True
+        launch = self._known.launches[max(number, 0)]
+        return number > 0 and before.get(launch.stream, 0) >= launch.step
 
     # ---- order ----
 
@@ -291,28 +242,59 @@ class ProgramClock:
         """
         if order is not None and order.scope == "cta":  # No two programs are in one.
             return
-        flags = self._known.flags.setdefault(storage, {})
         releases = order is not None and order.releases
+        acquires = order is not None and order.acquires
         is_wide = order is None or order.scope == "sys"
         scopes = (self._device, _SYS) if is_wide else (self._device,)
+        target = self._clock if acquires else self._seen
         carried: Clock = {}
-        for element in np.unique(index).tolist():
-            by_scope = flags.setdefault(element * itemsize, {})
+        elements = np.unique(index).tolist()
+        if len(elements) == 1:
+            first = elements[0] * itemsize
+            values = self._known.values.of(storage, first)
+            self._look = Look(values, dict(target), scopes, not acquires)
+        for element in elements:
+            by_scope = self._known.flags.setdefault(storage, {}).setdefault(element * itemsize, {})
             for scope in scopes:
                 clock = by_scope.setdefault(scope, {})
                 join(carried, clock)
                 if hands:
                     join(clock, self._clock if releases else self._fenced)
             self._known.checker.order.take_put(storage, element * itemsize, carried)
-        join(self._clock if order is not None and order.acquires else self._seen, carried)
+        join(target, carried)
         if releases:
             self._clock[self._number] += 1
+
+    def set_flag(self, storage: Storage, first: int, before: int, after: int) -> None:
+        """Note which value an atomic has left in a flag."""
+        by_scope = self._known.flags.get(storage, {}).get(first, {})
+        self._known.values.note(storage, first, (before, after), by_scope)
+
+    def tested(self, comparison: str, bound: int) -> None:
+        """Note what a loop that waits compares what it looks at with, before it goes round."""
+        self._wait = Wait(comparison, bound)
+
+    def passed(self) -> None:
+        """Note that a loop is over: only what its flag carried at its first chance is sure."""
+        look, wait, self._look, self._wait = self._look, self._wait, None, None
+        self._before = None if look is None else look.before
+        carried = None if look is None or wait is None else sure(look, wait)
+        if carried is None or look is None:
+            return
+        clock = dict(look.before)
+        join(clock, carried)
+        if look.is_relaxed:
+            self._seen = clock
+        else:
+            clock[self._number] = self._clock[self._number]
+            self._clock = clock
 
     def rewrites(self, storage: Storage, index: Array, itemsize: int) -> None:
         """Note that flags were set, perhaps to what they were: that is a signal of its own."""
         if storage in self._known.signals:
             for first in (np.unique(index) * itemsize).tolist():
-                self._known.signals.rewrote(storage, first, first + itemsize)
+                rewrite = self._number, self._clock[self._number]
+                self._known.signals.rewrote(storage, first, first + itemsize, rewrite)
 
     def meet(self, clock: Clock) -> None:
         """Hand over to, and take over from, a barrier that programs of all ranks meet at."""
@@ -348,7 +330,7 @@ class ProgramClock:
         first = index.reshape(-1) * itemsize
         shadow = self._known.shadows.get(storage)
         if shadow is not None:
-            self._check(storage, shadow, _Elements(first, itemsize), "reads")
+            self._check(storage, shadow, Elements(first, itemsize), "reads")
         reads = self._known.reads.get(storage)
         if reads is None:
             reads = self._known.reads[storage] = Reads()
@@ -362,12 +344,15 @@ class ProgramClock:
             RaceError: One is not ordered before it, and races are errors.
         """
         self.rewrites(storage, index, values.dtype.itemsize)
+        if index.size:
+            low, high = (int(end) * values.dtype.itemsize for end in (index.min(), index.max() + 1))
+            self._known.values.forget(storage, low, high)
         if self.signal is not None:
             self.atomic(storage, index, values.dtype.itemsize, self.signal, hands=True)
             return
         shadow = self._known.shadows.get(storage)
         if shadow is None:
-            shadow = self._known.shadows[storage] = _Shadow(storage)
+            shadow = self._known.shadows[storage] = Shadow(storage)
         itemsize = values.dtype.itemsize
         first = index.reshape(-1) * itemsize
         flat = np.ascontiguousarray(np.broadcast_to(values, index.shape)).reshape(-1)
@@ -378,7 +363,7 @@ class ProgramClock:
         held[is_past] = storage.array(np.dtype(np.uint8))[byte[is_past]]
         differs = (held != new).any(axis=1)
         if differs.any():
-            self._check(storage, shadow, _Elements(first[differs], itemsize), "writes")
+            self._check(storage, shadow, Elements(first[differs], itemsize), "writes")
             self._check_reads(storage, first[differs], itemsize)
         shadow.finest = min(shadow.finest, itemsize)
         shadow.values[byte] = new
@@ -397,9 +382,9 @@ class ProgramClock:
             return
         shadow = self._known.shadows.get(storage)
         if shadow is None:
-            shadow = self._known.shadows[storage] = _Shadow(storage)
+            shadow = self._known.shadows[storage] = Shadow(storage)
         first = index.reshape(-1) * itemsize
-        self._check(storage, shadow, _Elements(first, itemsize), "writes")
+        self._check(storage, shadow, Elements(first, itemsize), "writes")
         self._check_reads(storage, first, itemsize)
         byte = first[:, None] + np.arange(itemsize)
         shadow.finest = min(shadow.finest, itemsize)
@@ -422,7 +407,7 @@ class ProgramClock:
                 result |= writers == writer
         return result
 
-    def _check(self, storage: Storage, shadow: _Shadow, elements: _Elements, verb: str) -> None:
+    def _check(self, storage: Storage, shadow: Shadow, elements: Elements, verb: str) -> None:
         """Check elements, given as their first bytes and their size, against who stored them."""
         first, itemsize = elements
         if shadow.finest < itemsize:

@@ -60,9 +60,7 @@ class StreamAccesses:
 
     def ended(self, operation: Operation) -> None:
         """Note that an operation has ended, and what it has left in memory."""
-        for buffer in () if operation.touched is None else operation.touched.writes:
-            if buffer.storage in self._known.signals and buffer.is_contiguous():
-                self._known.signals.rewrote(buffer.storage, *buffer.storage.bounds(buffer.array))
+        self._note_rewrites(operation)
         clock = self._operations.pop(operation, None)
         if clock is None or operation.touched is None:
             return
@@ -73,6 +71,21 @@ class StreamAccesses:
                 first, itemsize = elements_of(buffer)
                 index = first[:, None] * itemsize + np.arange(itemsize)
                 shadow.values[index] = buffer.storage.array(np.dtype(np.uint8))[index]
+
+    def _note_rewrites(self, operation: Operation) -> None:
+        """Note flags that an operation has written again."""
+        signals, agent = self._known.signals, operation.stream.race_agent
+        if operation.touched is None or operation.run is None or agent is None:
+            return
+        for buffer in operation.touched.writes:
+            self._known.values.forget(buffer.storage, *buffer.storage.bounds(buffer.array))
+            if buffer.storage in signals and buffer.is_contiguous():
+                low, high = buffer.storage.bounds(buffer.array)
+                signals.rewrote(buffer.storage, low, high, (agent.key, operation.run[agent.key]))
+
+    def flagged(self, storage: Storage, first: int) -> None:
+        """Note that a stream has set a flag, or set it back."""
+        self._known.values.forget(storage, first, first + 1)
 
     def lockstep(self, operation: Operation, accesses: Iterable[Access]) -> None:
         """Compare what a launch has done in lockstep to memory that ranks share.

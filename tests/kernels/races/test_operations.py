@@ -160,3 +160,66 @@ def test_elements_of_a_view_are_those_that_it_has(run):
                                       + np.arange(24).reshape(4, 6).T.reshape(-1))  # fmt: skip
 
     run(body, 1)
+
+
+@triton.jit
+def double_and_signal(x, y, flag, BEFORE: tl.constexpr):
+    at = tl.arange(0, 64)
+    if BEFORE:
+        tl.atomic_xchg(flag, 1, sem="release", scope="sys")
+    tl.store(y + at, tl.load(x + at) * 2)
+    if not BEFORE:
+        tl.atomic_xchg(flag, 1, sem="release", scope="sys")
+
+
+@triton.jit
+def wait_by_atomic(flag):
+    while tl.atomic_add(flag, 0, sem="acquire", scope="sys") != 1:
+        pass
+
+
+@triton.jit
+def wait_by_load(flag):
+    while tl.load(flag, volatile=True) != 1:
+        pass
+
+
+def copy_behind_a_wait(rank, ctx, how, wait):
+    """A kernel, or a copy, and then a flag; on a side stream a kernel that waits, and a copy."""
+    x, y, out, values = ctx.ones(64), ctx.zeros(64), ctx.zeros(64), ctx.full((64,), 2.0)
+    flag, other = (ctx.zeros(1, dtype=ctx.int32) for _ in range(2))
+    side = ctx.Stream()
+    side.wait_stream(ctx.cuda.current_stream())
+    if how == "another flag":
+        other.fill_(1)
+    if how.startswith("kernel"):
+        double_and_signal[(1,)](x, y, flag, BEFORE=how == "kernel that signals before it stores")
+    elif how == "flag before the copy":
+        flag.fill_(1)
+        y.copy_(values)
+    else:
+        y.copy_(values)
+        flag.fill_(1)
+    with ctx.stream(side):
+        wait[(1,)](other if how == "another flag" else flag)
+        out.copy_(y)
+    ctx.cuda.current_stream().wait_stream(side)
+    if how in ("kernel", "copy"):
+        assert out.tolist() == [2.0] * 64
+
+
+@pytest.mark.parametrize("wait", [wait_by_atomic, wait_by_load], ids=lambda k: k.__name__)
+@pytest.mark.parametrize("how", ["kernel", "copy"])
+def test_a_copy_behind_a_kernel_that_waits_is_behind_what_that_has_waited_for(run, how, wait):
+    """No event says so: the kernel on the side stream is there to wait for the flag."""
+    assert run(copy_behind_a_wait, 1, how, wait, races="error").races == []
+
+
+@pytest.mark.parametrize(
+    "how", ["kernel that signals before it stores", "flag before the copy", "another flag"]
+)
+def test_a_copy_behind_a_kernel_that_waits_for_something_else_races(run, how):
+    """What it has waited for does not come behind what is copied."""
+    races = run(copy_behind_a_wait, 1, how, wait_by_atomic, races="report").races
+    assert races
+    assert any("copy_ reads" in str(race) or "copy_ of rank 0 reads" in str(race) for race in races)
