@@ -51,7 +51,7 @@ class StreamAccesses:
         )
         if not (reads or writes):
             return
-        clock = self._clock_of(operation)
+        clock = self._clock_of(operation, is_doubted=bool(doubted))
         with self._known.at(operation.issued_at):
             for buffer in reads:
                 clock.loads(buffer.storage, *elements_of(buffer))
@@ -105,9 +105,11 @@ class StreamAccesses:
                     changed = access.first[(access.raw != access.held).any(axis=1)]
                     clock.overwrites(access.storage, changed // access.itemsize, access.itemsize)
 
-    def _clock_of(self, operation: Operation) -> ProgramClock:
+    def _clock_of(self, operation: Operation, *, is_doubted: bool = False) -> ProgramClock:
         launched = self._known.launched(operation)
         self._known.over(launched)
+        if is_doubted:  # Nothing is over because it has ended.
+            launched = launched._replace(num_ended=-1)
         device = operation.stream.device.index
         clock = self._known.start(operation.name, None, operation.rank, device, launched)
         self._operations[operation] = clock
