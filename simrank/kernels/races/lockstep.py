@@ -71,8 +71,8 @@ class LaunchAccesses:
         typed = np.ascontiguousarray(np.broadcast_to(values, index.shape)).reshape(-1)
         raw = typed.view(np.uint8).reshape(len(flat), -1)
         itemsize = raw.shape[1]
-        held = storage.array(typed.dtype)[flat].view(np.uint8).reshape(raw.shape)
         access = Access(storage, flat * itemsize, itemsize, owners.reshape(-1), user_site())
+        held = storage.array(np.dtype(np.uint8))[access.bytes]
         self._new.append(access._replace(raw=raw, held=held))
 
     def atomics(

@@ -107,7 +107,12 @@ def _touched_by_jit(jit: Jit, how: str) -> frozenset[str]:
 def _callee(name: ast.expr, scope: dict[str, Any], how: str) -> Callee | None:
     value = value_of(name, scope)
     jit = as_jit(value)
-    if jit is None:  # Through what a builtin chooses to call, any argument may be written.
-        return Callee((), frozenset()) if _is_dispatcher(value) else None
+    if jit is None and _is_dispatcher(value):
+        chosen = dispatch.targets(value, is_device_function) or []
+        jit = as_jit(chosen[0]) if len(chosen) == 1 else None
+        if jit is None:  # Whatever it calls may write through any argument.
+            return Callee((), frozenset())
+    if jit is None:
+        return None
     is_method = isinstance(name, ast.Attribute) and value_of(name.value, scope) is None
     return Callee(jit.arg_names[is_method:], _touched_by_jit(jit, how))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, NamedTuple
 
+from simrank.kernels.source.effects import ASM_WRITES
 from simrank.kernels.source.waits import name_of
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ def _written_by(
         return _written_by_callee(call, reach, called)
     name = name_of(call)
     if name in _OPAQUE:
-        return _reached(call, reach)
+        return set() if names is WRITERS and _only_reads(call) else _reached(call, reach)
     if name not in names:
         return set()
     pointers = call.args[:1] + [k.value for k in call.keywords if k.arg in ("pointer", "desc")]
@@ -115,6 +116,19 @@ def _written_by(
     for pointer in pointers:
         written |= _reached(pointer, reach)
     return written
+
+
+def _only_reads(call: ast.Call) -> bool:
+    """Whether inline assembly, as far as it is written there, has nothing that writes memory."""
+    texts = [*call.args[:1], *(word.value for word in call.keywords if word.arg == "asm")]
+    if name_of(call) != "inline_asm_elementwise" or not texts:
+        return False
+    if isinstance(texts[0], ast.JoinedStr):
+        pieces = [p for p in texts[0].values if not isinstance(p, ast.FormattedValue)]
+    else:
+        pieces = texts[:1]
+    words = [p.value for p in pieces if isinstance(p, ast.Constant) and isinstance(p.value, str)]
+    return len(words) == len(pieces) and not any(m in " ".join(words) for m in ASM_WRITES)
 
 
 def _written_by_callee(call: ast.Call, reach: dict[str, set[str]], called: Callee) -> set[str]:
