@@ -10,6 +10,7 @@ Accesses to memory that ranks share are compared by these clocks; see `SharedAcc
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -98,21 +99,33 @@ class RunOrder:
         shared: Memory that several ranks reach.
         flags: What was handed to each flag, by storage, byte and the device that sees it.
         listener: Who compares accesses, or None.
+        is_active: Whether anything is kept: some memory is shared, or there may be kernels. What
+            was issued before is in front of all.
     """
 
     def __init__(self) -> None:
         self.shared: WeakSet[Storage] = WeakSet()
         self.flags: WeakKeyDictionary[Storage, dict[int, dict[int, Clock]]] = WeakKeyDictionary()
         self.listener: SharedAccesses | None = None
+        self.is_active = False
         self._puts: WeakKeyDictionary[Storage, list[_Put]] = WeakKeyDictionary()
         self._doubts: WeakKeyDictionary[Operation, list[tuple[Doubt, Callable[[], None]]]] = (
             WeakKeyDictionary()
         )
 
+    def share(self, storage: Storage) -> None:
+        """Look at accesses to some memory from now on: other ranks will reach it."""
+        self.is_active = True
+        self.shared.add(storage)
+
     # ---- operations ----
 
     def issued(self, operation: Operation, stream: Agent, host: Agent) -> None:
-        """Note what a new operation is behind."""
+        """Note what a new operation is behind, once ranks may share memory."""
+        if not self.is_active:
+            self.is_active = "triton" in sys.modules  # Its kernels reach whatever they are told.
+            if not self.is_active:
+                return
         for key, other in list(host.unseen.items()):
             if other.complete:
                 join(host.run, other.run or {})
@@ -187,15 +200,17 @@ class RunOrder:
             op: What the collective is called.
             root: The part of its root, or None.
         """
-        parts = list(arrived)
+        if not self.is_active:
+            return
+        together: Clock = {}
+        for part in arrived:
+            if op not in _ROOT_GIVES or part is root:
+                join(together, part.run or {})
         for operation in ending:
             if op in _ROOT_GIVES:
-                needed = [part for part in parts if part is root]
-            else:
-                is_apart = op in _ROOT_TAKES and operation is not root
-                needed = [] if is_apart else parts
-            for part in needed:
-                join(operation.run or {}, part.run or {})
+                join(operation.run or {}, together)
+            elif op not in _ROOT_TAKES or operation is root:
+                operation.run = together  # Its own is among them.
 
     def give(self, storage: Storage, first: int, clock: Clock | None) -> None:
         """Hand a clock to a flag that all devices see."""

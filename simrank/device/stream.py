@@ -112,7 +112,7 @@ class Operation(Handle):
         stream = self.stream
         if stream.head is self:
             self.start_ps = stream.device.engine.now_ps
-            if stream.device.races is not None:
+            if self.run is not None and stream.device.races is not None:
                 stream.device.races.began(self)
             self.begin()
 
@@ -133,7 +133,7 @@ class Operation(Handle):
         watchers = self.stream.device.memory.space.watchers
         if watchers is not None and self.touched is not None:
             watchers.operation_wrote(engine, self.touched)
-        if self.stream.device.races is not None:
+        if self.run is not None and self.stream.device.races is not None:
             self.stream.device.races.ended(self)
         self.touched = None
         self.finish(engine)
@@ -334,7 +334,7 @@ class Stream:
             engine.fire_at(start_ps, operation)
         else:
             operation.start_ps = now_ps
-            if self.device.races is not None:
+            if operation.run is not None and self.device.races is not None:
                 self.device.races.began(operation)
             operation.begin()
 

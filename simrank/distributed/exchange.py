@@ -97,8 +97,6 @@ class Rendezvous(Meeting):
     def all_came(self) -> None:
         """Let every member know of all memory."""
         self.exchange = Exchange([self._entries[rank] for rank in range(self.group.size())])
-        if (races := self.group.world.comm_library.races) is not None:
-            races.order.shared.update(buffer for buffer, _ in self._entries.values())
         self.close()
 
     def _mismatch(self, last: int, site: CallSite | None) -> CollectiveMismatchError:

@@ -189,8 +189,8 @@ class ProgramClock:
         self._device = device
         self._since = behind.num_ended
         self._launch = behind.number
-        self._clock: Clock = {**behind.clock(), number: 1}
-        self._fenced: Clock = {}  # Its clock at the last fence: relaxed signals hand this on.
+        self._fenced = behind.clock()  # Its clock at the last fence, as a launch is one: relaxed
+        self._clock: Clock = {**self._fenced, number: 1}  # signals hand it on.
         self._before: Clock | None = None  # What it was behind before the last look of a wait.
         self._look: Look | None = None  # The last one at a single flag,
         self._wait: Wait | None = None  # and the test of the loop that it is in.
