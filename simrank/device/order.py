@@ -84,12 +84,29 @@ class _Put(NamedTuple):
     clock: Clock
 
 
+class Turn:
+    """An operation's turn in its stream; it keeps none of what the operation keeps.
+
+    Attributes:
+        stream: What the stream is called in clocks.
+        step: Which step of it, once it has begun; 0 before.
+        tells_accesses: As the operation has it.
+    """
+
+    __slots__ = ("__weakref__", "step", "stream", "tells_accesses")
+
+    def __init__(self, stream: int, *, tells_accesses: bool) -> None:
+        self.stream = stream
+        self.step = 0
+        self.tells_accesses = tells_accesses
+
+
 class Doubt(NamedTuple):
     """Two operations of one rank that only a kernel that waits may have ordered."""
 
     storage: Storage
-    first: Operation
-    second: Operation
+    first: Turn
+    second: Turn
 
 
 class RunOrder:
@@ -109,7 +126,7 @@ class RunOrder:
         self.listener: SharedAccesses | None = None
         self.is_active = False
         self._puts: WeakKeyDictionary[Storage, list[_Put]] = WeakKeyDictionary()
-        self._doubts: WeakKeyDictionary[Operation, list[tuple[Doubt, Callable[[], None]]]] = (
+        self._doubts: WeakKeyDictionary[Turn, list[tuple[Doubt, Callable[[], None]]]] = (
             WeakKeyDictionary()
         )
 
@@ -131,6 +148,7 @@ class RunOrder:
                 join(host.run, other.run or {})
                 del host.unseen[key]
         operation.run = dict(host.run)
+        operation.turn = Turn(stream.key, tells_accesses=operation.tells_accesses)
         join(operation.run, stream.next)
         stream.next = {}
         operation.unseen = tuple(host.unseen.values())
@@ -139,12 +157,15 @@ class RunOrder:
         """Let an operation take over what its stream has come behind."""
         if operation.run is None:
             return  # Issued before anybody looked.
-        for other in operation.unseen:
+        unseen, operation.unseen = operation.unseen, ()
+        for other in unseen:
             join(operation.run, other.run or {})
         join(operation.run, stream.run)
         operation.run[stream.key] = stream.run.get(stream.key, 0) + 1
+        if operation.turn is not None:
+            operation.turn.step = operation.run[stream.key]
         stream.run = dict(operation.run)
-        if all(other.complete for other in operation.unseen):
+        if all(other.complete for other in unseen):
             doubted = self._decide(operation)
             if self.listener is not None:
                 self.listener.began(operation, doubted)
@@ -167,8 +188,8 @@ class RunOrder:
 
     def doubt(self, doubt: Doubt, report: Callable[[], None]) -> None:
         """Compare two operations as the later one begins; `report` if nothing orders them."""
-        for operation in (doubt.first, doubt.second):
-            self._doubts.setdefault(operation, []).append((doubt, report))
+        for turn in (doubt.first, doubt.second):
+            self._doubts.setdefault(turn, []).append((doubt, report))
 
     def _decide(self, operation: Operation) -> set[Storage]:
         """Compare an operation that begins with others that have.
@@ -176,14 +197,17 @@ class RunOrder:
         Returns:
             Memory of which programs of kernels know best who touches what.
         """
-        result = set()
-        for doubt, report in self._doubts.pop(operation, ()):
-            other = doubt.first if operation is doubt.second else doubt.second
-            if other.start_ps < 0 or operation.tells_accesses:
+        result: set[Storage] = set()
+        turn = operation.turn
+        if turn is None or operation.run is None:
+            return result
+        for doubt, report in self._doubts.pop(turn, ()):
+            other = doubt.first if turn is doubt.second else doubt.second
+            if not other.step or turn.tells_accesses:
                 continue  # The other one decides; or its programs do.
             if other.tells_accesses:
                 result.add(doubt.storage)
-            elif not _is_behind(operation, other):
+            elif operation.run.get(other.stream, 0) < other.step:
                 report()
         return result
 
@@ -232,10 +256,3 @@ class RunOrder:
         for low, high, given in self._puts.get(storage, ()):
             if low <= first < high:
                 join(clock, given)
-
-
-def _is_behind(operation: Operation, other: Operation) -> bool:
-    agent = other.stream.race_agent
-    if agent is None or operation.run is None or other.run is None:
-        return True
-    return operation.run.get(agent.key, 0) >= other.run[agent.key]

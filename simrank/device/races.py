@@ -22,7 +22,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from simrank.device.clocks import Clock, join
-from simrank.device.order import Agent, Doubt, RunOrder
+from simrank.device.order import Agent, Doubt, RunOrder, Turn
 from simrank.engine import user_site
 from simrank.errors import RaceAccess, RaceError
 from simrank.ranks import HOST_CLOCK, require_program
@@ -92,7 +92,7 @@ class _Access(NamedTuple):
     waits: bool = False
     signals: Clock | None = None  # A write of integers: what whoever sees it is ordered behind.
     waited: bool = False  # It is behind a kernel that waits, and so perhaps behind others.
-    operation: Operation | None = None
+    turn: Turn | None = None
 
 
 class _Step(NamedTuple):
@@ -102,7 +102,7 @@ class _Step(NamedTuple):
     number: int
     program: int
     is_write: bool
-    operation: Operation | None = None
+    turn: Turn | None = None
 
 
 class RaceChecker:
@@ -149,7 +149,7 @@ class RaceChecker:
             waits = operation.touched.waits_for_flags
             looked_at = {storage for storage, _, _ in views} if waits else None
             for storage, view, is_write in views:
-                each = _Step(agent, step, host.number, is_write, operation)
+                each = _Step(agent, step, host.number, is_write, operation.turn)
                 self._check(storage, view, each, accessor, looked_at)
             if waits:
                 self._waiting.setdefault(agent.number, step)
@@ -248,13 +248,13 @@ class RaceChecker:
         Raises:
             RaceError: It races, and races are errors.
         """
-        agent, number, program, is_write, operation = step
+        agent, number, program, is_write, turn = step
         low, high = storage.bounds(view)
         signals = dict(agent.clock) if is_write and view.dtype.kind in "iu" else None
         waits = looked_at is not None
         access = _Access(
             program, agent.number, number, low, high, is_write, accessor, waits, signals,
-            self._has_waited(agent), operation,
+            self._has_waited(agent), turn,
         )  # fmt: skip
         history = self._history.setdefault(storage, [])
         kept = []
@@ -281,8 +281,8 @@ class RaceChecker:
 
     def _doubt(self, storage: Storage, first: _Access, second: _Access) -> None:
         """Let two accesses be compared as they happen: a kernel may have waited for one of them."""
-        if first.operation is not None and second.operation is not None:
-            doubt = Doubt(storage, first.operation, second.operation)
+        if first.turn is not None and second.turn is not None:
+            doubt = Doubt(storage, first.turn, second.turn)
             self.order.doubt(doubt, lambda: self._report(storage, first, second))
 
     def _is_signalled(self, other: _Access, looked_at: Iterable[Storage]) -> bool:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from simrank.device.clocks import Clock
     from simrank.device.device import Device
-    from simrank.device.order import Agent
+    from simrank.device.order import Agent, Turn
     from simrank.device.races import Touched
     from simrank.engine import CallSite, Resource
 
@@ -44,7 +44,7 @@ class Operation(Handle):
 
     __slots__ = (
         "_site", "_task", "clock", "details", "effect", "issue_ps", "name", "rank", "run",
-        "start_ps", "stream", "touched", "unseen",
+        "start_ps", "stream", "touched", "turn", "unseen",
     )  # fmt: skip
     kind = "operation"
     is_launch = True
@@ -67,6 +67,7 @@ class Operation(Handle):
         self.issue_ps = 0
         self.clock: Clock | None = None  # This and those below only where races are looked for.
         self.run: Clock | None = None  # What it is behind as things happen; see `order`.
+        self.turn: Turn | None = None
         self.unseen: tuple[Operation, ...] = ()
         self.details: dict[str, Any] | None = None
         engine = stream.device.engine

@@ -145,6 +145,7 @@ class ProgramRaces:
         self.ends[number] = self.num_ended
         launch = self.launches[number]
         join(launch.run, {n: e for n, e in clock.items() if not self._goes_without(n, launch)})
+        self.launches[number] = launch._replace(run={})  # Which launch it was is all that is asked.
 
     def _goes_without(self, number: int, launch: Launched) -> bool:
         """Return whether what follows a launch is behind a stream or program without its saying."""
