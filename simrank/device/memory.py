@@ -90,10 +90,12 @@ class AddressSpace:
     Attributes:
         watchers: Who waits for memory; see `watch`.
         hints: What may be wrong with accesses to it, seen in passing, in order.
+        sampled: By a kernel's id: the kernel, and how many of its launches were looked at.
     """
 
     def __init__(self) -> None:
         self.hints: dict[str, None] = {}
+        self.sampled: dict[int, tuple[object, int]] = {}
         self._multicasts: list[list[ReferenceType[Storage]]] = []
         self.watchers: Watchers | None = None  # Set once somebody waits for memory; see `watch`.
         self._starts: list[int] = []

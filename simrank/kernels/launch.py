@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
 GridSize = int | Sequence[int] | Callable[[dict[str, Any]], int | Sequence[int]]
 MODES = ("auto", "batched", "masked", "one-by-one", "shuffled", "tasks")
+_NUM_SAMPLED = 4  # launches of a kernel that are looked at for a hint of a race
 PRECISIONS = ("ieee", "hardware")
 # Source: CUDA C++ Programming Guide, technical specifications per compute capability.
 _MAX_GRID = (2**31 - 1, 65535, 65535)
@@ -97,7 +98,7 @@ class TritonOperation(Operation):
         launch, device = self.launch, self.stream.device
         rank = None if self._program is None else self._program.rank
         self._log = None
-        if device.races is not None or launch.may_disturb:
+        if device.races is not None or self._is_sampled():
             written = () if self.touched is None else (b.storage for b in self.touched.writes)
             shared = () if device.races is None else device.races.order.shared
             self._log = LaunchAccesses(launch.name, rank, written, shared)
@@ -140,6 +141,15 @@ class TritonOperation(Operation):
             self.statistics, device, max(launch.num_programs, 1), launch.ctas_per_sm
         )
         self._describe()
+
+    def _is_sampled(self) -> bool:
+        """Return whether a hint is looked for: in the first launches that may be in need of one."""
+        launch, sampled = self.launch, self.stream.device.memory.space.sampled
+        _, number = sampled.get(id(launch.jit), (None, 0))
+        if number == _NUM_SAMPLED or not launch.may_disturb:
+            return False
+        sampled[id(launch.jit)] = launch.jit, number + 1  # Held, so that no other gets its id.
+        return True
 
     def _look_for_races(self, log: LaunchAccesses) -> None:
         """Report races within the launch; what only a sample has shown is a hint."""
@@ -314,11 +324,10 @@ class Launch:
         """Return whether programs may load from memory that they store to."""
         if self.chosen_mode == "tasks" or self.num_programs == 1:
             return False
-        loaded, written = (
-            {t.storage for t in _on_device(v for n, v in self._bound.items() if n in names)}
-            for names in (loaded_by_jit(self.jit), written_by_jit(self.jit))
-        )
-        return not loaded.isdisjoint(written)
+        loaded, written = loaded_by_jit(self.jit), written_by_jit(self.jit)
+        tensors = {n: v.storage for n, v in self._bound.items() if isinstance(v, Tensor)}
+        stored = {storage for name, storage in tensors.items() if name in written}
+        return any(storage in stored for name, storage in tensors.items() if name in loaded)
 
     @property
     def num_programs(self) -> int:
