@@ -26,6 +26,7 @@ from simrank.errors import SimrankError
 from simrank.hardware.cluster import Cluster
 from simrank.hardware.load import load_cluster
 from simrank.kernels import hook
+from simrank.kernels.races.operations import accesses_of
 from simrank.multiprocessing.spawn import check_method, end_daemons, spawn_in, warn_of_method
 from simrank.ranks import Program, current_program, set_program, stdlib
 
@@ -86,9 +87,13 @@ class Context(TorchNames):
             waited for and a message that nobody received; at a spawn, a function or arguments that
             real processes could not be sent. Every nccl send waits for its receiver, so that an
             exchange that works only because small messages are buffered is a deadlock. Every rank
-            starts on device 0, as in torch.
+            starts on device 0, as in torch. Kernels find poison in what they load where it is
+            masked off without an `other`.
         default_device: The current device of every rank before it calls `set_device`; in torch 0.
             None: each rank has its own from the start, unless `strict` is set.
+        precision: How kernels compute. "ieee": as exactly as their types allow. "hardware": as GPUs
+            do, fp32 inputs of `tl.dot` become tf32 unless the kernel asks otherwise, sums of halves
+            are rounded on their way, and what is masked off without an `other` is poison.
         data: False runs shape-only: device tensors above 64 KiB have no values.
         faults: What goes wrong on purpose: the path of a YAML file or a list such as
             `[{"kill": 3, "at": "2 ms"}]`; see `simrank.config.faults`.
@@ -135,6 +140,7 @@ class Context(TorchNames):
         races: str = "off",
         strict: bool = False,
         default_device: int | None = None,
+        precision: str = "ieee",
         algorithms: Mapping[str, Any] | None = None,
         faults: FaultsRef = (),
         delays: Delays | str | int | None = None,
@@ -151,10 +157,13 @@ class Context(TorchNames):
         self.comm_library = _library(self.cluster, algorithms or {})
         self._space = AddressSpace()
         self._has_values = data
-        self._checker = _race_checker(self.engine, races)
+        self._checker = self.comm_library.races = _race_checker(self.engine, races)
         self.strict = strict
         self.comm_library.buffers_sends = not strict
         self.default_device = 0 if strict and default_device is None else default_device
+        self.precision = precision
+        if precision not in ("ieee", "hardware"):
+            raise ValueError(f"precision={precision!r}; choices: ieee, hardware")
         self.on_failure = on_failure
         if on_failure not in ("abort", "continue"):
             raise ValueError(f"on_failure={on_failure!r}; choices: abort, continue")
@@ -325,6 +334,11 @@ class Context(TorchNames):
         return self.engine.timer(delay_ps)
 
     @property
+    def race_checker(self) -> RaceChecker | None:
+        """Return who looks for races; None where that is off."""
+        return self._checker
+
+    @property
     def races(self) -> list[RaceError]:
         """The races found so far; each pair of accesses once."""
         return [] if self._checker is None else self._checker.races
@@ -340,6 +354,7 @@ class Context(TorchNames):
             f"  recv from any source at {line}: another seed may give other numbers"
             for line in leaks.message_races()
         ]
+        lines += [f"  {hint}" for hint in self._space.hints]
         if self.faults is not None:
             lines += [f"  {fault}" for fault in self.faults.unseen()]
         return lines
@@ -422,7 +437,11 @@ def _note_seen(handle: Handle) -> None:
 def _race_checker(engine: Engine, races: str) -> RaceChecker | None:
     if races not in ("off", "report", "error"):
         raise ValueError(f"races={races!r}; choices: off, report, error")
-    return None if races == "off" else RaceChecker(engine, raises=races == "error")
+    if races == "off":
+        return None
+    checker = RaceChecker(engine, raises=races == "error")
+    accesses_of(checker)
+    return checker
 
 
 def _library(cluster: Cluster, algorithms: Mapping[str, Any]) -> CollectiveLibrary:

@@ -27,6 +27,7 @@ PAGES = sorted(
 )
 # Modules that another file tests than the one of their name, and which.
 TESTED_ELSEWHERE = {
+    "device/operation.py": "device/test_stream.py",
     "config/folders.py": "config/test_locate.py",
     "config/wires.py": "config/test_topology.py",
     "hardware/build.py": "hardware/test_cluster.py",
@@ -34,6 +35,9 @@ TESTED_ELSEWHERE = {
     "hardware/spec.py": "hardware/test_roofline.py",  # Frozen facts; what is made of them.
     "kernels/machine/arrays.py": "kernels/values/test_block.py",  # Names of types.
     "kernels/machine/jit.py": "kernels/source/test_bind.py",  # Protocols, and what fits them.
+    "kernels/races/accesses.py": "kernels/races/test_lockstep.py",
+    "kernels/races/records.py": "kernels/races/test_happens.py",
+    "kernels/races/replay.py": "kernels/races/test_lockstep.py",
     "kernels/machine/protocols.py": "kernels/running/test_spins.py",
     "kernels/shmem/table.py": "kernels/shmem/test_functions.py",
     "multiprocessing/script.py": "cli/test_run.py",

@@ -12,8 +12,9 @@ from simrank.device.current import current_device, current_stream, parse_device,
 from simrank.device.device import HOST, Device, HostDevice
 from simrank.device.dtypes import DTYPES, DType, as_dtype
 from simrank.device.memory import AddressSpace
+from simrank.device.operation import Operation
 from simrank.device.races import Accesses
-from simrank.device.stream import Event, Operation, Stream
+from simrank.device.stream import Event, Stream
 from simrank.device.tensors.tensor import Tensor
 from simrank.device.transfer import Network
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 Clock = dict[int, int]  # Number of another -> how many of its steps are known to be over.
+ALL_DEVICES = -1  # Among the devices that see what was handed to a flag.
 
 
 def join(clock: Clock, other: Clock) -> None:

@@ -8,7 +8,8 @@ from weakref import WeakKeyDictionary
 
 from simrank.device.launches import LaunchQueue
 from simrank.device.memory import DeviceMemory
-from simrank.device.stream import KernelOperation, Stream
+from simrank.device.operation import KernelOperation
+from simrank.device.stream import Stream
 from simrank.engine import ActivityPool, Resource
 from simrank.hardware.activity_rates import solve_rates
 from simrank.hardware.roofline import kernel_ps

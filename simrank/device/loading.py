@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from simrank.device.device import Device
-    from simrank.device.stream import Operation, Stream
+    from simrank.device.operation import Operation
+    from simrank.device.stream import Stream
     from simrank.engine import CallSite
 
 LOAD_PS = 300_000_000  # assumed: 0.3 ms for the code of one kernel

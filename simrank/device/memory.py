@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from simrank.device.buffer import Buffer
     from simrank.device.device import Device
-    from simrank.device.stream import Operation
+    from simrank.device.operation import Operation
     from simrank.device.watch import Watchers
     from simrank.engine import CallSite
 
@@ -86,9 +86,17 @@ class _Gap(NamedTuple):
 
 
 class AddressSpace:
-    """Which storage a simulated address belongs to; one table for all devices of a Context."""
+    """Which storage a simulated address belongs to; one table for all devices of a Context.
+
+    Attributes:
+        watchers: Who waits for memory; see `watch`.
+        hints: What may be wrong with accesses to it, seen in passing, in order.
+        sampled: By a kernel's id: the kernel, and how many of its launches were looked at.
+    """
 
     def __init__(self) -> None:
+        self.hints: dict[str, None] = {}
+        self.sampled: dict[int, tuple[object, int]] = {}
         self._multicasts: list[list[ReferenceType[Storage]]] = []
         self.watchers: Watchers | None = None  # Set once somebody waits for memory; see `watch`.
         self._starts: list[int] = []

@@ -5,8 +5,9 @@ host and behind its stream; an event, a wait for a Work or a synchronize orders 
 to the same bytes, one of them a write, that are ordered by none of these are a race on real
 hardware, whatever the simulated times say. A host read counts as a copy on the current stream.
 
-Accesses of different ranks are not compared here: each rank has its own tensors. Of symmetric
-memory only what programs of kernels do is (`kernels/races/happens.py`), not what streams do.
+Accesses of different ranks are not compared here: each rank has its own tensors. Those to symmetric
+memory, of streams and of programs of kernels, are compared by what happens (`order`, and
+`kernels/races/happens.py`).
 
 A kernel that waits for flags in memory may order itself behind other streams. It may be waiting for
 whatever they write after its launch; and for what they wrote before it, if they then wrote integers
@@ -22,21 +23,23 @@ import numpy as np
 from numpy.lib.array_utils import byte_bounds
 
 from simrank.device.clocks import Clock, join
+from simrank.device.order import Agent, Doubt, RunOrder, Turn
 from simrank.engine import user_site
 from simrank.errors import RaceAccess, RaceError
-from simrank.ranks import require_program
+from simrank.ranks import HOST_CLOCK, require_program
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from simrank.device.buffer import Buffer
     from simrank.device.memory import Storage
-    from simrank.device.stream import Operation, Stream
+    from simrank.device.operation import Operation
+    from simrank.device.stream import Stream
     from simrank.engine import CallSite, Engine
 
 Array = np.ndarray[Any, Any]
-_KEY = "race clock"
 _MAX_WORK = 100_000  # assumed: numpy solves what programs slice in some hundred steps
+_KEY = HOST_CLOCK
 _MAX_ACCESSES = 64  # assumed: a storage with more unordered readers than this forgets the oldest
 
 
@@ -92,6 +95,8 @@ class _Access(NamedTuple):
     view: Array
     waits: bool = False
     signals: Clock | None = None  # A write of integers: what whoever sees it is ordered behind.
+    waited: bool = False  # It is behind a kernel that waits, and so perhaps behind others.
+    turn: Turn | None = None
 
 
 class _Step(NamedTuple):
@@ -101,26 +106,7 @@ class _Step(NamedTuple):
     number: int
     program: int
     is_write: bool
-
-
-class Agent:
-    """Something that does one thing after another: a stream, or a program's host.
-
-    Attributes:
-        number: Which.
-        clock: What it is ordered behind.
-    """
-
-    __slots__ = ("clock", "number")
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.clock: Clock = {}
-
-    def step(self) -> int:
-        """Count a step, and return its number."""
-        self.clock[self.number] = self.clock.get(self.number, 0) + 1
-        return self.clock[self.number]
+    turn: Turn | None = None
 
 
 def share_bytes(view: Array, other: Array) -> bool:
@@ -156,13 +142,18 @@ class RaceChecker:
 
     Attributes:
         races: The races so far, each pair of accesses once.
+        order: What is behind what as things happen.
+        conditions: What all hosts that wait for a condition are behind.
     """
 
     def __init__(self, engine: Engine, *, raises: bool) -> None:
         self.races: list[RaceError] = []
+        self.order = RunOrder()
+        self.conditions: Clock = {}
         self._engine = engine
         self._raises = raises
         self._num_agents = 0
+        self._waiting: dict[int, int] = {}  # By agent: the first step that was a waiting kernel.
         self._history: WeakKeyDictionary[Storage, list[_Access]] = WeakKeyDictionary()
         self._pairs: set[tuple[object, ...]] = set()
 
@@ -179,32 +170,53 @@ class RaceChecker:
         join(agent.clock, host.clock)
         step = agent.step()
         operation.clock = dict(agent.clock)
+        self.order.issued(operation, agent, host)
         if operation.touched is not None:
             accessor = _Accessor(operation.name, stream.name, operation.issued_at)
             views = list(_views(operation.touched))
             waits = operation.touched.waits_for_flags
             looked_at = {storage for storage, _, _ in views} if waits else None
             for storage, view, is_write in views:
-                each = _Step(agent, step, host.number, is_write)
+                each = _Step(agent, step, host.number, is_write, operation.turn)
                 self._check(storage, view, each, accessor, looked_at)
+            if waits:
+                self._waiting.setdefault(agent.number, step)
 
-    def stream_waits(self, stream: Stream, clock: Clock | None) -> None:
+    def began(self, operation: Operation) -> None:
+        """Note that an operation begins; a race is raised in its rank."""
+        try:
+            self.order.began(operation, self._of_stream(operation.stream))
+        except RaceError as error:
+            operation.raise_in_rank(error)
+
+    def ended(self, operation: Operation) -> None:
+        """Note that an operation ends."""
+        self.order.ended(operation, self._of_stream(operation.stream))
+
+    def stream_waits(self, stream: Stream, operation: Operation) -> None:
         """Order what a stream does from now on behind an operation (an event, a Work)."""
-        if clock is not None:
-            join(self._of_stream(stream).clock, clock)
+        agent = self._of_stream(stream)
+        join(agent.clock, operation.clock or {})
+        if operation.complete:
+            join(agent.next, operation.run or {})
 
     def stream_waits_for_stream(self, stream: Stream, other: Stream) -> None:
         """Order what a stream does from now on behind all that another was given."""
-        join(self._of_stream(stream).clock, self._of_stream(other).clock)
+        agent, waited_for = self._of_stream(stream), self._of_stream(other)
+        join(agent.clock, waited_for.clock)
+        join(agent.next, waited_for.run)
 
-    def host_waits(self, clock: Clock | None) -> None:
+    def host_waits(self, operation: Operation) -> None:
         """Order what the running program does from now on behind an operation."""
-        if clock is not None:
-            join(self._host().clock, clock)
+        host = self._host()
+        join(host.clock, operation.clock or {})
+        join(host.run, operation.run or {})
 
     def host_waits_for_stream(self, stream: Stream) -> None:
         """Order what the running program does from now on behind all that a stream was given."""
-        join(self._host().clock, self._of_stream(stream).clock)
+        host, agent = self._host(), self._of_stream(stream)
+        join(host.clock, agent.clock)
+        join(host.run, agent.run)
 
     def host_reads(self, buffer: Buffer, stream: Stream) -> None:
         """Check a host read: on hardware it is a copy on the current stream that is waited for.
@@ -218,6 +230,17 @@ class RaceChecker:
         step = _Step(agent, agent.step(), host.number, is_write=False)
         self._check(buffer.storage, buffer.array, step, accessor)
         join(host.clock, agent.clock)
+        join(host.run, agent.run)
+        if stream.tail is not None:  # It waits for all of its stream, which goes on meanwhile.
+            host.unseen[stream] = stream.tail
+
+    def meet(self, clock: Clock) -> None:
+        """Let the running program hand over what it is behind to others that it meets."""
+        join(clock, self._host().run)
+
+    def met(self, clock: Clock) -> None:
+        """Let the running program take over what those had that it has met."""
+        join(self._host().run, clock)
 
     def _of_stream(self, stream: Stream) -> Agent:
         if stream.race_agent is None:
@@ -229,6 +252,9 @@ class RaceChecker:
         agent: Agent | None = program.local.get(_KEY)
         if agent is None:
             agent = program.local[_KEY] = self._new_agent()
+            above = None if program.parent is None else program.parent.local.get(_KEY)
+            if above is not None:
+                agent.run = dict(above.run)
         return agent
 
     def _new_agent(self) -> Agent:
@@ -250,13 +276,14 @@ class RaceChecker:
         Raises:
             RaceError: It races, and races are errors.
         """
-        agent, number, program, is_write = step
+        agent, number, program, is_write, turn = step
         low, high = storage.bounds(view)
         signals = dict(agent.clock) if is_write and view.dtype.kind in "iu" else None
         waits = looked_at is not None
         access = _Access(
-            program, agent.number, number, low, high, is_write, accessor, view, waits, signals
-        )
+            program, agent.number, number, low, high, is_write, accessor, view, waits, signals,
+            self._has_waited(agent), turn,
+        )  # fmt: skip
         is_dense = view.flags.c_contiguous
         history = self._history.setdefault(storage, [])
         kept = []
@@ -266,13 +293,27 @@ class RaceChecker:
             is_conflict = overlaps and not ordered and (is_write or other.is_write)
             if is_conflict and share_bytes(view, other.view):
                 signalled = other.waits and is_write
-                if not signalled and not self._is_signalled(other, looked_at or ()):
+                if signalled or self._is_signalled(other, looked_at or ()):
+                    pass
+                elif access.waited or other.waited:
+                    self._doubt(storage, other, access)
+                else:
                     self._report(storage, other, access)
             covered = is_dense and low <= other.low and other.high <= high
             # What is ordered before a write that covers it can race with nothing new.
             if not (ordered and covered and (is_write or not other.is_write)):
                 kept.append(other)
         history[:] = [*kept[-_MAX_ACCESSES:], access]
+
+    def _has_waited(self, agent: Agent) -> bool:
+        """Return whether what an agent does is behind a kernel that waits for flags."""
+        return any(agent.clock.get(n, 0) >= step for n, step in self._waiting.items())
+
+    def _doubt(self, storage: Storage, first: _Access, second: _Access) -> None:
+        """Let two accesses be compared as they happen: a kernel may have waited for one of them."""
+        if first.turn is not None and second.turn is not None:
+            doubt = Doubt(storage, first.turn, second.turn)
+            self.order.doubt(doubt, lambda: self._report(storage, first, second))
 
     def _is_signalled(self, other: _Access, looked_at: Iterable[Storage]) -> bool:
         """Whether integers were written behind an access, where a kernel may look at them."""

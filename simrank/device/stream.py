@@ -1,261 +1,24 @@
-"""Streams run their operations in order; an operation takes effect at its end (rules D1, D6)."""
+"""Streams run operations in order, beside each other (rule D1); events mark points in them."""
 
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from simrank.device.current import current_stream, parse_device, streams_of
 from simrank.device.loading import load_before
-from simrank.engine import Activity, Handle, limits, user_site
+from simrank.device.operation import MarkOperation, Operation, WaitOperation
+from simrank.engine import Handle, limits
 from simrank.engine.delays import STREAM
 from simrank.errors import UnsupportedError
-from simrank.errors.travel import add_note
 from simrank.ranks import require_program
 from simrank.units import PS_PER_MS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable
 
     from simrank.device.device import Device
-    from simrank.device.races import Agent, Touched
-    from simrank.engine import CallSite, Resource
-
-
-class Operation(Handle):
-    """What a stream runs; it is its own completion.
-
-    Subclasses say in `begin` how it takes time, and call `end` at its end.
-
-    Attributes:
-        kind: "kernel", "copy", "collective", "event" or "wait", for timelines.
-        name: In the user's words.
-        stream: The stream it was issued on.
-        rank: The rank that issued it, or None.
-        issue_ps: The host clock when it was issued; it does not begin before.
-        touched: What it reads and writes, until it has ended; None where nobody needs to know.
-        start_ps: When it began, in picoseconds; -1 before.
-        is_launch: Whether it takes room in the device's launch queue.
-        is_implied: Whether it follows from another call: reports name that one's line.
-        details: Facts for timelines (bytes, algorithm); empty unless somebody filled it.
-    """
-
-    __slots__ = (
-        "_site", "_task", "clock", "details", "effect", "issue_ps", "name", "rank", "start_ps",
-        "stream", "touched",
-    )  # fmt: skip
-    kind = "operation"
-    is_launch = True
-    is_implied = False
-
-    def __init__(
-        self,
-        stream: Stream,
-        name: str,
-        effect: Callable[[], None] | None = None,
-        touched: Touched | None = None,
-    ) -> None:
-        super().__init__()
-        self.stream = stream
-        self.name = name
-        self.effect = effect
-        self.touched = touched  # Tensors stay alive until the operation has ended.
-        self.start_ps = -1
-        self.issue_ps = 0
-        self.clock: dict[int, int] | None = None  # Only where races are looked for.
-        self.details: dict[str, Any] | None = None
-        engine = stream.device.engine
-        self._task = engine.current_task()
-        self.rank: int | None = None if self._task is None else self._task.rank
-        is_named = not self.is_implied or engine.delays is not None  # Delays are drawn per line.
-        self._site = user_site() if is_named else None
-
-    @property
-    def module(self) -> str | None:
-        """Return what code of the device it runs, or None: copies and events need none."""
-        return None
-
-    @property
-    def issued_at(self) -> CallSite | None:
-        """Return where the user's program issued it."""
-        return self._site
-
-    def describe(self) -> str:
-        """Return what blocks it: itself once it has begun, else the head of its stream."""
-        blocker = self.blocker()
-        return self.name if blocker is self else blocker.describe()
-
-    def site(self) -> CallSite | None:
-        """Return where the user's program issued what blocks it."""
-        blocker = self.blocker()
-        return self._site if blocker is self else blocker.site()
-
-    def blocker(self) -> Handle:
-        """Return what this operation really waits for."""
-        head = self.stream.head
-        if self.start_ps >= 0 or head is None or head is self:
-            return self
-        return head.blocker()
-
-    def host_ordered(self) -> None:
-        """Note that the running program has seen this operation's end (for race checks)."""
-        if self.stream.device.races is not None:
-            self.stream.device.races.host_waits(self.clock)
-
-    def fire(self) -> None:
-        """Begin, unless the stream was dropped since; the engine calls it at the start."""
-        stream = self.stream
-        if stream.head is self:
-            self.start_ps = stream.device.engine.now_ps
-            self.begin()
-
-    def begin(self) -> None:
-        """Start to take time; called at the simulated start."""
-        raise NotImplementedError
-
-    def end(self) -> None:
-        """Take effect, complete, and let the stream go on. Called from the hub at the end."""
-        engine = self.stream.device.engine
-        if self.effect is not None:
-            try:
-                with np.errstate(all="ignore"):  # As on a device: inf and NaN.
-                    self.effect()
-            except Exception as error:  # noqa: BLE001 - raised in the rank that issued it
-                self.raise_in_rank(error)
-            self.effect = None
-        watchers = self.stream.device.memory.space.watchers
-        if watchers is not None and self.touched is not None:
-            watchers.operation_wrote(engine, self.touched)
-        self.touched = None
-        self.finish(engine)
-        if engine.observers:
-            for observer in engine.observers:
-                observer.on_operation(self)
-        self.stream.ended(self)
-
-    def raise_in_rank(self, error: BaseException, first: Callable[[], None] | None = None) -> None:
-        """Raise in the rank that issued this, where it waits; without one, in the main program.
-
-        Args:
-            error: What is raised.
-            first: What happens just before; an operation that ends there is not seen to have
-                ended by anybody who is not told of the error.
-        """
-        add_note(error, f"simrank: raised by {self.name}, when it ran on the stream")
-        engine, task = self.stream.device.engine, self._task
-
-        def surface() -> None:
-            if first is not None:
-                first()
-            if task is None or task.finished:
-                raise error
-            task.thrown = error
-            engine.resume(task)
-
-        engine.call_at(engine.now_ps, surface)
-
-    def fail(self, error: BaseException) -> None:
-        """Complete with an error: who waits gets it, and what should be written is unknown."""
-        for buffer in () if self.touched is None else self.touched.writes:
-            buffer.storage.lose_values()
-        self.effect = self.touched = None
-        self.finish(self.stream.device.engine, error)
-
-    def drop(self) -> None:
-        """Let go of what it holds, without an end: its rank was aborted."""
-
-
-class KernelOperation(Operation):
-    """Work on the device's SMs and memory, shared with whatever else runs there (E11)."""
-
-    __slots__ = ("_activity", "demands", "duration_ps")
-    kind = "kernel"
-
-    def __init__(
-        self,
-        stream: Stream,
-        name: str,
-        effect: Callable[[], None] | None = None,
-        touched: Touched | None = None,
-        *,
-        duration_ps: int,
-        demands: Sequence[tuple[Resource, float]],
-    ) -> None:
-        super().__init__(stream, name, effect, touched)
-        self.duration_ps = duration_ps
-        self.demands = demands
-        self._activity: Activity | None = None
-
-    @property
-    def module(self) -> str | None:
-        """Return its name: a kernel's code; copies within a device need none, they are memcpys."""
-        return None if self.name == "copy_" else self.name
-
-    def begin(self) -> None:
-        """Share the device from now on."""
-        device = self.stream.device
-        work_ps = self.duration_ps * device.slowdown
-        activity = Activity(work_ps, self.demands, self.end, max_rate=1.0)
-        self._activity = activity
-        device.pool.start(activity)
-
-    def end(self) -> None:
-        """Let go of the activity, which refers back, and complete."""
-        self._activity = None
-        super().end()
-
-    def drop(self) -> None:
-        """Stop using the device."""
-        if self._activity is not None:
-            self.stream.device.pool.drop(self._activity)
-
-
-class MarkOperation(Operation):
-    """Takes no time: it completes when its turn in the stream comes (an event's record)."""
-
-    __slots__ = ()
-    kind = "event"
-    is_launch = False
-
-    def begin(self) -> None:
-        """End at once."""
-        self.end()
-
-
-class WaitOperation(Operation):
-    """Holds its stream until something else is complete.
-
-    Attributes:
-        target: What that is.
-    """
-
-    __slots__ = ("target",)
-    kind = "wait"
-    is_launch = False
-    is_implied = True
-
-    def __init__(self, stream: Stream, target: Handle) -> None:
-        super().__init__(stream, "wait")
-        self.target = target
-
-    def begin(self) -> None:
-        """End when the target is complete."""
-        self.target.on_complete(self._ended)
-
-    def _ended(self) -> None:
-        if self.stream.head is not self:  # Its stream was dropped meanwhile.
-            return
-        if self.target.error is None:
-            self.end()
-        else:
-            self.stream.fail(self, self.target.error)
-
-    def blocker(self) -> Handle:
-        """Return what the target really waits for."""
-        target = self.target
-        return target.blocker() if isinstance(target, Operation) else target
+    from simrank.device.order import Agent
 
 
 class Stream:
@@ -338,6 +101,8 @@ class Stream:
             engine.fire_at(start_ps, operation)
         else:
             operation.start_ps = now_ps
+            if operation.run is not None and self.device.races is not None:
+                self.device.races.began(operation)
             operation.begin()
 
     def ended(self, operation: Operation) -> None:
@@ -399,7 +164,7 @@ class Stream:
     def wait_for(self, handle: Handle) -> None:
         """Hold later operations of this stream until `handle` is complete; free for the host."""
         if self.device.races is not None and isinstance(handle, Operation):
-            self.device.races.stream_waits(self, handle.clock)
+            self.device.races.stream_waits(self, handle)
         if not handle.complete and handle is not self.tail:
             self.submit(WaitOperation(self, handle), cost_ps=0)
 

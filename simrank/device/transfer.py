@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from simrank.device.buffer import wait_values
 from simrank.device.current import stream_on
 from simrank.device.memory import guarded
+from simrank.device.operation import Operation
 from simrank.device.races import Accesses, Touched
-from simrank.device.stream import Operation
 from simrank.engine import Activity, ActivityPool, Resource
 from simrank.engine.delays import TRANSFER
 from simrank.hardware.activity_rates import solve_rates

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from simrank.device.stream import Operation, Stream
+    from simrank.device.operation import Operation
+    from simrank.device.stream import Stream
 
 _PRUNE_FROM = 16  # assumed: below it a look at every entry costs less than keeping count
 

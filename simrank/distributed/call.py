@@ -325,6 +325,7 @@ class Call:
         live = [o for o in operations if o is not None and o.stream.head is o]
         if live:  # The others' ranks have died meanwhile: nothing is left there that could end.
             self._play(live)
+            self._note_order(live)
             with self.group.engine.one_wakeup():
                 for operation in live:
                     operation.end()
@@ -334,6 +335,15 @@ class Call:
             self.group.calls.pop(self.seq, None)
             self._operations = []
             self.ahead = {}
+
+    def _note_order(self, live: Sequence[CollectiveOperation]) -> None:
+        """Tell race checks what the ends of these ranks come behind."""
+        races = live[0].stream.device.races
+        if races is not None:
+            begun = [o for o in self._operations if o is not None and o.start_ps >= 0]
+            root = self.signature.root
+            of_root = None if root is None else self._operations[root]
+            races.order.gather(live, begun, self.signature.op, of_root)
 
     def lose(self, group_rank: int, peer: int, error: BaseException) -> None:
         """Let everyone fail whose end is not decided: a member will never take part.

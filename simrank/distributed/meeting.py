@@ -9,6 +9,7 @@ from simrank.engine import Handle, user_site
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from simrank.device.clocks import Clock
     from simrank.distributed.group import ProcessGroup
     from simrank.engine import CallSite
 
@@ -21,10 +22,11 @@ class Meeting(Handle):
     Attributes:
         group: The group.
         number: How many of its kind the group had, this one included.
+        order: What those that have come are behind, for race checks.
         came: Where each member called, by group rank.
     """
 
-    __slots__ = ("came", "group", "number")
+    __slots__ = ("came", "group", "number", "order")
     is_collective = True
     what = "meeting"
 
@@ -33,6 +35,7 @@ class Meeting(Handle):
         self.group = group
         self.number = number
         self.came: dict[int, CallSite | None] = {}
+        self.order: Clock = {}
         group.engine.pending[self] = None
 
     def describe(self) -> str:
@@ -42,6 +45,8 @@ class Meeting(Handle):
     def come(self, group_rank: int) -> None:
         """Note that a member has come; after the last one all are told, in a round trip."""
         self.came[group_rank] = user_site()
+        if (races := self.group.world.comm_library.races) is not None:
+            races.meet(self.order)
         if len(self.came) == self.group.size():
             engine = self.group.engine
             latency_ps = self.group.world.cluster.collectives.launch_latency_ps
@@ -55,6 +60,11 @@ class Meeting(Handle):
         """Complete, and leave the report of what is pending."""
         self.group.engine.pending.pop(self, None)
         self.finish(self.group.engine)
+
+    def part(self) -> None:
+        """Let the running program take over what the others were behind, for race checks."""
+        if (races := self.group.world.comm_library.races) is not None:
+            races.met(self.order)
 
     def missing(self) -> list[int]:
         """Return the group ranks that have not come."""

@@ -106,6 +106,7 @@ def _wait(barrier: MonitoredBarrier, own: int, limit: timedelta, *, wait_all_ran
             )
     elif not in_time:
         raise _failure(barrier, limit, wait_all_ranks=wait_all_ranks)
+    barrier.part()
 
 
 def _failure(barrier: MonitoredBarrier, limit: timedelta, *, wait_all_ranks: bool) -> RuntimeError:

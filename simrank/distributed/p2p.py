@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from simrank.device import Accesses, Operation
+from simrank.device.clocks import join
 from simrank.distributed.backends import NCCL
 from simrank.distributed.mismatch import MadeCall, mismatch, same_device
 from simrank.errors import CollectiveMismatchError, PeerDiedError
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from simrank.device import Buffer, Stream
+    from simrank.device.clocks import Clock
     from simrank.distributed.group import ProcessGroup
     from simrank.engine import CallSite
 
@@ -208,6 +210,7 @@ class Message:
         self._started = False
         self._arrived: Array | None = None
         self._in_buffer = False
+        self._order: Clock | None = None  # What the sender was behind, for race checks.
 
     def ready(self, end: End) -> None:
         """Note that an end's stream has reached it."""
@@ -253,6 +256,7 @@ class Message:
         if send.tensor.storage.has_values:
             self._arrived = send.tensor.array.reshape(-1).copy()
         self._in_buffer = True
+        self._order = operation.run
         if False not in self.ends:
             leaks = self._group.world.comm_library.leaks
             route, ranks = send.route, self._group.ranks
@@ -270,6 +274,7 @@ class Message:
             return
         receive.arrived = self._arrived
         self._group.world.comm_library.leaks.received(self)
+        join(operation.run or {}, self._order or {})
         self.ends = {}  # They refer back: let reference counts free them.
         operation.end_done(receive)
 

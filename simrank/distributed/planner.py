@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from simrank.collectives.choice import Choice, Chooser
     from simrank.collectives.cost import CostModel
     from simrank.collectives.schedule import IntArray, Schedule
+    from simrank.device.races import RaceChecker
     from simrank.distributed.call import Call
 
 Array = np.ndarray[Any, Any]
@@ -55,6 +56,7 @@ class CollectiveLibrary:
         num_sms: SMs that a collective occupies on each rank.
         leaks: Work that nobody has waited for.
         buffers_sends: Whether an nccl send up to the protocol's buffer ends without its receiver.
+        races: Who looks for races; None where that is off.
         on_call: Called by each rank that calls a collective, before it is matched; or None.
     """
 
@@ -71,6 +73,7 @@ class CollectiveLibrary:
         self.num_sms = num_sms
         self.leaks = Leaks()
         self.buffers_sends = True
+        self.races: RaceChecker | None = None
         self._players: OrderedDict[Schedule, DataPlayer] = OrderedDict()
         self.on_call: Callable[[], None] | None = None
 

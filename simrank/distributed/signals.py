@@ -151,8 +151,17 @@ class SignalOperation(Operation):
             watchers.add(watch)
             return False
         flags[index] = change[1]
+        self._order(pad, low, is_given=change[1] == 1)
         watchers.wrote(engine, pad, low, high)
         return True
+
+    def _order(self, pad: Storage, first: int, *, is_given: bool) -> None:
+        """Hand what this is behind to a flag, or take over what the flag carries."""
+        races = self.stream.device.races
+        if races is not None and is_given:
+            races.order.give(pad, first, self.run)
+        elif races is not None:
+            races.order.take(pad, first, self.run)
 
     def _done(self, what: tuple[str, int]) -> None:
         self._open.discard(what)

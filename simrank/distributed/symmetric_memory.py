@@ -87,6 +87,8 @@ def empty(*size: object, dtype: object = None, device: object = None) -> Tensor:
     shape, kind = as_shape(size), float32 if dtype is None else as_dtype(dtype)
     storage = Storage(cuda_device, prod(shape) * kind.itemsize)
     pad = state.pads[storage] = Storage(cuda_device, state.pad_bytes, fresh=False)
+    if cuda_device.races is not None:
+        cuda_device.races.order.share(storage)
     if pad.is_real:
         pad.array(np.dtype(np.uint8)).fill(0)
     return Tensor(storage, kind, storage.array(kind.numpy).reshape(shape))
@@ -201,6 +203,7 @@ def _meet(
     try:
         meeting.arrive(own, *entry)
         group.engine.wait(meeting)
+        meeting.part()
     finally:
         meetings.pop(number, None)
         group.engine.pending.pop(meeting, None)

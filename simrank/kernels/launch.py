@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
 
@@ -22,13 +22,14 @@ from simrank.kernels.cost.launches import (
 )
 from simrank.kernels.machine import Options, PublishedError, Setting, Statistics
 from simrank.kernels.machine.profile import profile_of
-from simrank.kernels.races.lockstep import LaunchStores
+from simrank.kernels.races.lockstep import LaunchAccesses
+from simrank.kernels.races.operations import accesses_of
 from simrank.kernels.running import threads
 from simrank.kernels.running.batches import Grid
 from simrank.kernels.running.programs import Occupancy, ProgramRun
-from simrank.kernels.source.analyse import written_by_jit
+from simrank.kernels.source.analyse import loaded_by_jit, written_by_jit
 from simrank.kernels.source.bind import bind
-from simrank.ranks import current_program
+from simrank.ranks import current_program, require_program
 from simrank.units import PS_PER_S
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 
 GridSize = int | Sequence[int] | Callable[[dict[str, Any]], int | Sequence[int]]
 MODES = ("auto", "batched", "masked", "one-by-one", "shuffled", "tasks")
+_NUM_SAMPLED = 4  # launches of a kernel that are looked at for a hint of a race
 PRECISIONS = ("ieee", "hardware")
 # Source: CUDA C++ Programming Guide, technical specifications per compute capability.
 _MAX_GRID = (2**31 - 1, 65535, 65535)
@@ -64,10 +66,11 @@ class TritonOperation(Operation):
     """
 
     __slots__ = (
-        "_activity", "_program", "_run", "cost", "grid", "launch", "mode", "num_splits", "reaches",
-        "statistics",
+        "_activity", "_log", "_program", "_run", "cost", "grid", "launch", "mode", "num_splits",
+        "reaches", "statistics",
     )  # fmt: skip
     kind = "kernel"
+    tells_accesses = True
 
     def __init__(self, stream: Stream, launch: Launch, touched: Accesses) -> None:
         super().__init__(stream, launch.name, None, touched)
@@ -79,6 +82,7 @@ class TritonOperation(Operation):
         self.mode = launch.chosen_mode
         self.num_splits = 0
         self.reaches: list[Storage] = []
+        self._log: LaunchAccesses | None = None
         self._activity: Activity | None = None
         self._run: ProgramRun | None = None
         self._program: Program | None = current_program()
@@ -93,10 +97,12 @@ class TritonOperation(Operation):
         """Run the programs, and take the time that they cost."""
         launch, device = self.launch, self.stream.device
         rank = None if self._program is None else self._program.rank
-        stores = None
-        if device.races is not None:
-            stores = LaunchStores(device.races, launch.name, rank, self.statistics)
-        grid = Grid(self._setting(), stores)
+        self._log = None
+        if device.races is not None or self._is_sampled():
+            written = () if self.touched is None else (b.storage for b in self.touched.writes)
+            shared = () if device.races is None else device.races.order.shared
+            self._log = LaunchAccesses(launch.name, rank, written, shared)
+        grid = Grid(self._setting(), self._log, is_sample=device.races is None)
         if self.mode == "tasks":
             self._start_tasks(grid)
             return
@@ -126,6 +132,8 @@ class TritonOperation(Operation):
     def _compute(self, grid: Grid) -> None:
         launch, device = self.launch, self.stream.device
         grid.run(launch.body(), self.mode, masked=lambda: launch.body(forks="programs"))
+        if self._log is not None:
+            self._look_for_races(self._log)
         self.num_splits = grid.num_splits
         if self.statistics.flops:
             launch.ask_compiler(device.spec)
@@ -133,6 +141,25 @@ class TritonOperation(Operation):
             self.statistics, device, max(launch.num_programs, 1), launch.ctas_per_sm
         )
         self._describe()
+
+    def _is_sampled(self) -> bool:
+        """Return whether a hint is looked for: in the first launches that may be in need of one."""
+        launch, sampled = self.launch, self.stream.device.memory.space.sampled
+        _, number = sampled.get(id(launch.jit), (None, 0))
+        if number == _NUM_SAMPLED or not launch.may_disturb:
+            return False
+        sampled[id(launch.jit)] = launch.jit, number + 1  # Held, so that no other gets its id.
+        return True
+
+    def _look_for_races(self, log: LaunchAccesses) -> None:
+        """Report races within the launch; what only a sample has shown is a hint."""
+        device = self.stream.device
+        if device.races is not None:
+            log.check(device.races)
+            if shared := log.shared():
+                accesses_of(device.races).lockstep(self, shared)
+        else:
+            device.memory.space.hints.update(dict.fromkeys(log.hints()))
 
     def _describe(self) -> None:
         """Note facts for timelines."""
@@ -166,7 +193,7 @@ class TritonOperation(Operation):
             return
         occupancy = Occupancy(slots, launch.is_assumed)
         self._run = run = ProgramRun(
-            self._setting(), grid.left, self.rank, occupancy, body, owner=self._program
+            self._setting(), grid.left, self, occupancy, body, owner=self._program
         )
         self._program = None
         device.hold_sms(self._held_sms())
@@ -210,7 +237,7 @@ class TritonOperation(Operation):
 
     def end(self) -> None:
         """Let go of memory, and of the activity, which refers back, and complete."""
-        self._activity = None
+        self._activity = self._log = None
         self.reaches = []
         self.statistics.views.clear()
         self.launch.forget_arguments()
@@ -224,6 +251,13 @@ class TritonOperation(Operation):
             run, self._run = self._run, None
             self.stream.device.hold_sms(-self._held_sms())
             run.stop()
+
+
+class ContextOfLaunch(Protocol):
+    """What a launch needs of its Context."""
+
+    precision: str
+    strict: bool
 
 
 class Launch:
@@ -272,17 +306,28 @@ class Launch:
             )
         else:
             self.chosen_mode = self.mode
-        precision = options.get("precision", "ieee")
+        context = cast("ContextOfLaunch", require_program("a launch").context)
+        precision = options.get("precision", context.precision)
         if precision not in PRECISIONS:
             raise ValueError(f"precision={precision!r}; choices: {', '.join(PRECISIONS)}")
         self.options = Options(
-            is_checked=bool(options.get("debug", False)),
+            is_checked=bool(options.get("debug")) or context.strict or precision == "hardware",
             num_warps=int(options.get("num_warps") or 4),
             precision=precision,
             num_threads=32 * int(options.get("num_warps") or 4) if effects.threads else 0,
             is_cooperative=bool(options.get("launch_cooperative_grid", False)),
             arguments=arguments.tensors_by_address(bound),
         )
+
+    @property
+    def may_disturb(self) -> bool:
+        """Return whether programs may load from memory that they store to."""
+        if self.chosen_mode == "tasks" or self.num_programs == 1:
+            return False
+        loaded, written = loaded_by_jit(self.jit), written_by_jit(self.jit)
+        tensors = {n: v.storage for n, v in self._bound.items() if isinstance(v, Tensor)}
+        stored = {storage for name, storage in tensors.items() if name in written}
+        return any(storage in stored for name, storage in tensors.items() if name in loaded)
 
     @property
     def num_programs(self) -> int:
@@ -322,8 +367,8 @@ def launch(
         args: Arguments by position.
         kwargs: Arguments by name, and options: Triton's, `mode` (one of `MODES`; all but "auto" are
             for tests: results are the same in each), `precision`
-            (one of `PRECISIONS`: "hardware" rounds fp32 inputs of dots to tf32, as NVIDIA GPUs do
-            unless the kernel asks for ieee) and `num_ctas_per_sm`.
+            (one of `PRECISIONS`, the Context's unless given: "hardware" rounds fp32 inputs of dots
+            to tf32, as NVIDIA GPUs do unless the kernel asks for ieee) and `num_ctas_per_sm`.
 
     Returns:
         The operation; its `statistics` and `cost` are there once it has begun.

@@ -1,6 +1,7 @@
 """Who is running: the current Context and rank, and state that belongs to one rank."""
 
 from simrank.ranks.current import (
+    HOST_CLOCK,
     Program,
     current_program,
     default_context,
@@ -11,6 +12,7 @@ from simrank.ranks.current import (
 )
 
 __all__ = [
+    "HOST_CLOCK",
     "Program",
     "current_program",
     "default_context",

@@ -23,6 +23,25 @@ class ContextOfProgram(Protocol):
         """Return the hardware."""
 
 
+class RaceOrder(Protocol):
+    """What hosts tell race checks of each other: what they are behind, as clocks.
+
+    Attributes:
+        conditions: What all that wait for a condition are behind.
+    """
+
+    conditions: dict[int, int]
+
+    def meet(self, clock: dict[int, int]) -> None:
+        """Hand over what the running program is behind."""
+
+    def met(self, clock: dict[int, int]) -> None:
+        """Take it over."""
+
+
+HOST_CLOCK = "race clock"  # In `Program.local`: what the host is behind, for race checks.
+
+
 class Program:
     """One running program of a Context: a rank, or the main program on the hub.
 

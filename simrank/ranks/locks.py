@@ -23,13 +23,14 @@ from simrank.engine import Handle, limits
 from simrank.engine.callsite import is_importing
 from simrank.engine.report import deadlock_error
 from simrank.ranks import spins
-from simrank.ranks.current import current_engine, is_for_real, running_task
+from simrank.ranks.current import current_engine, current_program, is_for_real, running_task
 from simrank.units import PS_PER_S
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     from simrank.engine import Engine, Task
+    from simrank.ranks.current import RaceOrder
 
 
 def make_lock() -> Lock | _thread.LockType:
@@ -78,6 +79,12 @@ def _catch_up(task: Task | None) -> None:
         task.engine.sleep(0)
 
 
+def _race_checker() -> RaceOrder | None:
+    """Return who looks for races of the running program; None where that is off."""
+    program = current_program()
+    return None if program is None else getattr(program.context, "race_checker", None)
+
+
 class LockWait(Handle):
     """A wait for a lock, for reports."""
 
@@ -99,13 +106,14 @@ class Lock:
     Whoever waited longest gets it on release.
     """
 
-    __slots__ = ("__weakref__", "_holder", "_is_waiter", "_real", "_waits")
+    __slots__ = ("__weakref__", "_holder", "_is_waiter", "_order", "_real", "_waits")
 
     def __init__(self, real: _thread.LockType | None = None, *, is_waiter: bool = False) -> None:
         self._real = allocate_lock() if real is None else real
         self._waits: deque[LockWait] = deque()
         self._holder: Task | int | None = None
         self._is_waiter = is_waiter
+        self._order: dict[int, int] = {}  # What who let it go was behind, for race checks.
 
     def describe(self) -> str:
         """Return what a waiter waits for, in the user's words."""
@@ -123,6 +131,12 @@ class Lock:
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
         """Take it; in a rank a wait passes simulated time, as does a vain try."""
+        taken = self._acquire(blocking, timeout)
+        if taken and self._order and (races := _race_checker()) is not None:
+            races.met(self._order)
+        return taken
+
+    def _acquire(self, blocking: bool, timeout: float) -> bool:
         _check_arguments(blocking, timeout)
         task = running_task()
         _catch_up(task)
@@ -143,6 +157,8 @@ class Lock:
         return self._wait_outside(timeout)
 
     def _wait(self, engine: Engine, task: Task | None, timeout: float) -> bool:
+        if self._is_waiter and (races := _race_checker()) is not None:
+            races.meet(races.conditions)  # The condition's own lock may not be seen.
         wait = LockWait(self, engine)
         self._waits.append(wait)
         try:
@@ -187,6 +203,10 @@ class Lock:
         """
         if not self._real.locked():
             raise RuntimeError("release unlocked lock")
+        if (races := _race_checker()) is not None:
+            if self._is_waiter:
+                races.met(races.conditions)
+            races.meet(self._order)
         _catch_up(running_task())  # The others see it at the time that this rank's clock shows.
         self._hand_over()
 

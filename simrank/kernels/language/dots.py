@@ -167,8 +167,7 @@ def _product(first: Block, second: Block, *, precision: str) -> Value:
     if first.element is int8:  # float64 holds products of 8-bit integers and their sums exactly.
         exact: Value = np.matmul(ours.astype(np.float64), theirs.astype(np.float64))
         return exact.astype(np.int32)
-    options = machine.now().options
-    if options.precision == "hardware" and first.element is float32 and precision == "tf32":
+    if machine.is_as_hardware() and first.element is float32 and precision == "tf32":
         ours, theirs = (numbers.to_tf32(v, truncates=True) for v in (ours, theirs))
     result: Value = np.matmul(ours, theirs)
     return result

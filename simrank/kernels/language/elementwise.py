@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -9,8 +10,9 @@ import triton.language as tl
 
 from simrank.kernels.language import special
 from simrank.kernels.values import types
-from simrank.kernels.values.block import Block, addresses, as_block, cast_to
+from simrank.kernels.values.block import Block, addresses, as_block, cast_to, constant
 from simrank.kernels.values.broadcasting import aligned, check_broadcast, with_axes
+from simrank.kernels.values.conversions import odd_sum, to_float32
 from simrank.kernels.values.operators import operands
 from simrank.kernels.values.types import ElementType, float32, float64, int1
 
@@ -103,10 +105,24 @@ def clamp(
     x: Operand, min: Operand, max: Operand, propagate_nan: tl.PropagateNan = tl.PropagateNan.NONE
 ) -> Block:
     """Return x limited to [min, max]; NaN becomes min unless it propagates."""
-    block = as_block(x)
-    if block.element.kind == "f" and propagate_nan != tl.PropagateNan.ALL:
-        return minimum(maximum(block, min), max)
-    return minimum(maximum(block, min, propagate_nan), max, propagate_nan)
+    own, low, high = _in_one_type(x, min, max)
+    if own.element.kind == "f" and propagate_nan != tl.PropagateNan.ALL:
+        return minimum(maximum(own, low), high)
+    return minimum(maximum(own, low, propagate_nan), high, propagate_nan)
+
+
+def _in_one_type(*args: Operand) -> list[Block]:
+    """Return three operands in the type in which they are computed together.
+
+    Blocks come first: a number takes part with their type, wherever it stands.
+    """
+    blocks = [arg.element for arg in args if type(arg) is Block]
+    numbers = [arg for arg in args if type(arg) is not Block]
+    own = [types.type_of_number(number) for number in numbers]
+    result = reduce(types.promote, blocks or own)
+    for number in numbers if blocks else ():
+        result = types.promote_number(result, number)
+    return [cast_to(a, result) if type(a) is Block else constant(a, result) for a in args]
 
 
 def where(condition: Operand, x: Operand, y: Operand) -> Block:
@@ -150,15 +166,25 @@ def cast(
 
 def fma(x: Operand, y: Operand, z: Operand) -> Block:
     """Return x * y + z, rounded once."""
-    ours, theirs, result = _pair(x, y)
-    third = as_block(z)
-    result = types.promote(result, third.element) if type(z) is Block else result
-    wide = np.float64 if result.kind == "f" else result.compute
-    one, other = aligned(ours, third.values)
+    blocks = _in_one_type(x, y, z)
+    result = blocks[0].element
+    ours, theirs, third = (block.values for block in blocks)
+    one, other = aligned(ours, third)
     one, two = aligned(one, theirs)
-    total = fused(*(np.asarray(v).astype(wide) for v in (one, two, other)))
-    total = total.astype(result.compute)
-    return _rounded(total if total.ndim else total[()], result)
+    return Block(fused_in(result, one, two, other), result)
+
+
+def fused_in(element: ElementType, first: Any, second: Any, third: Any) -> Any:
+    """Return first * second + third, rounded once to a type."""
+    if element.kind != "f":
+        return first * second + third
+    parts = [np.asarray(values).astype(np.float64) for values in (first, second, third)]
+    if element is float64:
+        return fused(*parts)[()]
+    exact = odd_sum(parts[0] * parts[1], parts[2])  # Products of these types are exact.
+    if element is float32:
+        return exact.astype(np.float32)[()]
+    return element.rounded(to_float32(exact))
 
 
 def fused(first: Array, second: Array, third: Array) -> Array:

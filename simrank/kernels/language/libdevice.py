@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from simrank.kernels import machine
-from simrank.kernels.language.elementwise import fused
-from simrank.kernels.language.special import erf, erfinv, through_float64
-from simrank.kernels.values.block import Block, as_block, to_integer
+from simrank.kernels.language import special
+from simrank.kernels.language.elementwise import fused_in
+from simrank.kernels.language.special import in_wider, of_each, through_float64
+from simrank.kernels.values.block import Block, as_block
 from simrank.kernels.values.broadcasting import aligned, check_broadcast
+from simrank.kernels.values.conversions import to_integer
 from simrank.kernels.values.types import (
     ElementType,
     float32,
@@ -76,19 +78,14 @@ def _floating(num_args: int, result: ElementType | None = None) -> Signatures:
     return {(t,) * num_args: result or t for t in _FLOATS}
 
 
-def _rounded_away(values: Value) -> Value:
-    """Round halves away from zero, as C's `round`."""
-    result: Value = np.copysign(np.floor(np.abs(values) + values.dtype.type(0.5)), values)
+def _fma(first: Value, second: Value, third: Value) -> Value:
+    element = float32 if first.dtype == np.float32 else float64
+    result: Value = fused_in(element, first, second, third)
     return result
 
 
-def _fma(first: Value, second: Value, third: Value) -> Value:
-    return fused(*(v.astype(np.float64) for v in (first, second, third))).astype(first.dtype)
-
-
+@in_wider
 def _power(base: Value, exponent: Value) -> Value:
-    if exponent.dtype.kind == "i":
-        return np.power(base.astype(np.float64), exponent).astype(base.dtype)
     return np.power(base, exponent)
 
 
@@ -141,46 +138,42 @@ def _whole(rounded: Compute, target: ElementType) -> Compute:
     return lambda values: to_integer(rounded(values), target)
 
 
-def _each(function: Callable[..., float]) -> Compute:
-    """Return a function of Python's `math` for arrays, computed in float64."""
-    return through_float64(np.frompyfunc(function, 1, 1))
-
-
-def _log_gamma(number: float) -> float:
-    return math.inf if number <= 0 and number == math.floor(number) else math.lgamma(number)
-
-
+_TRANSCENDENTAL: dict[str, Compute] = {
+    "cbrt": np.cbrt, "rsqrt": lambda x: 1 / np.sqrt(x), "rcbrt": lambda x: 1 / np.cbrt(x),
+    "exp": np.exp, "exp2": np.exp2, "exp10": lambda x: np.power(x.dtype.type(10), x),
+    "expm1": np.expm1, "log": np.log, "log2": np.log2, "log10": np.log10,
+    "log1p": np.log1p, "sin": np.sin, "cos": np.cos, "tan": np.tan, "asin": np.arcsin,
+    "acos": np.arccos, "atan": np.arctan, "sinh": np.sinh, "cosh": np.cosh,
+    "tanh": np.tanh, "asinh": np.arcsinh, "acosh": np.arccosh, "atanh": np.arctanh,
+}  # fmt: skip
 _UNARY: dict[str, Compute] = {
-    "floor": np.floor, "ceil": np.ceil, "trunc": np.trunc, "rint": np.rint, "round": _rounded_away,
-    "nearbyint": np.rint, "sqrt": np.sqrt, "sqrt_rn": np.sqrt, "cbrt": np.cbrt,
-    "rsqrt": through_float64(lambda x: 1 / np.sqrt(x)),
-    "rcbrt": through_float64(lambda x: 1 / np.cbrt(x)), "rcp_rn": lambda x: 1 / x,
-    "exp": np.exp, "exp2": np.exp2, "exp10": through_float64(lambda x: np.power(10.0, x)),
-    "expm1": np.expm1, "log": np.log, "log2": np.log2, "log10": np.log10, "log1p": np.log1p,
-    "logb": lambda x: np.floor(np.log2(np.abs(x))),
-    "sin": np.sin, "cos": np.cos, "tan": np.tan, "asin": np.arcsin, "acos": np.arccos,
-    "atan": np.arctan, "sinh": np.sinh, "cosh": np.cosh, "tanh": np.tanh, "asinh": np.arcsinh,
-    "acosh": np.arccosh, "atanh": np.arctanh,
-    "sinpi": through_float64(lambda x: np.sin(np.pi * np.fmod(x, 2.0))),
-    "cospi": through_float64(lambda x: np.cos(np.pi * np.fmod(x, 2.0))),
-    "erf": erf, "erfc": _each(math.erfc), "erfinv": erfinv,
-    "normcdf": _each(lambda x: 0.5 * math.erfc(-x / math.sqrt(2))), "lgamma": _each(_log_gamma),
+    "floor": np.floor, "ceil": np.ceil, "trunc": np.trunc, "rint": np.rint,
+    "round": special.rounded_away, "nearbyint": np.rint, "sqrt": np.sqrt, "sqrt_rn": np.sqrt,
+    "rcp_rn": lambda x: 1 / x, "logb": special.logb,
+    **{
+        name: in_wider(compute)
+        for name, compute in _TRANSCENDENTAL.items()
+    },
+    "sinpi": through_float64(special.sine_of_pi), "cospi": through_float64(special.cosine_of_pi),
+    "erf": special.erf, "erfc": of_each(math.erfc), "erfinv": special.erfinv,
+    "normcdf": of_each(special.normal_cdf), "lgamma": of_each(special.log_gamma),
 }  # fmt: skip
 _BINARY: dict[str, Compute] = {
-    "copysign": np.copysign, "fmod": np.fmod, "atan2": np.arctan2, "hypot": np.hypot,
-    "nextafter": np.nextafter, "add_rn": np.add, "sub_rn": np.subtract, "mul_rn": np.multiply,
-    "div_rn": np.divide, "fdim": lambda x, y: np.where(x > y, x - y, x.dtype.type(0)),
-    "remainder": lambda x, y: x - np.rint(x / y) * y,
+    "copysign": np.copysign, "fmod": np.fmod, "atan2": in_wider(np.arctan2),
+    "hypot": in_wider(np.hypot), "nextafter": np.nextafter, "add_rn": np.add,
+    "sub_rn": np.subtract, "mul_rn": np.multiply, "div_rn": np.divide, "fdim": special.difference,
+    "remainder": of_each(math.remainder, 2),
 }  # fmt: skip
 _TERNARY: dict[str, Compute] = {"fma": _fma, "fma_rn": _fma}
 _FAST: dict[str, Compute] = {
-    "fast_sinf": np.sin, "fast_cosf": np.cos, "fast_tanf": np.tan, "fast_logf": np.log,
-    "fast_log2f": np.log2, "fast_log10f": np.log10, "fast_expf": np.exp,
-    "fast_exp10f": through_float64(lambda x: np.power(10.0, x)),
-    "rsqrt_rn": through_float64(lambda x: 1 / np.sqrt(x)),
+    **{f"fast_{name}f": _UNARY[name] for name in ("sin", "cos", "log", "log2", "log10", "exp")},
+    "fast_tanf": _UNARY["tan"], "fast_exp10f": _UNARY["exp10"], "rsqrt_rn": _UNARY["rsqrt"],
     "saturatef": lambda x: np.clip(np.nan_to_num(x, nan=0.0), 0, 1),
 }  # fmt: skip
-_FAST_BINARY: dict[str, Compute] = {"fast_dividef": np.divide, "fast_powf": np.power}
+_FAST_BINARY: dict[str, Compute] = {
+    "fast_dividef": special.quotient_fast,
+    "fast_powf": through_float64(special.power_fast),
+}
 _TESTS: dict[str, Compute] = {"isnan": np.isnan, "isinf": np.isinf, "signbit": np.signbit}
 _ROUNDINGS: dict[str, Compute] = {"rn": np.rint, "rz": np.trunc, "rd": np.floor, "ru": np.ceil}
 
@@ -209,7 +202,7 @@ _TABLE: dict[str, tuple[Signatures, Compute]] = {
     "brev": (_SAME_INTEGER, _reversed_bits),
     "mulhi": (_PRODUCTS, _high_half),
     "llrint": (_floating(1, int64), _whole(np.rint, int64)),
-    "llround": (_floating(1, int64), _whole(_rounded_away, int64)),
+    "llround": (_floating(1, int64), _whole(special.rounded_away, int64)),
     "float_as_int": ({(float32,): int32}, _bits(np.int32)),
     "float_as_uint": ({(float32,): int32}, _bits(np.int32)),
     "int_as_float": ({(int32,): float32}, _bits(np.float32)),

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from simrank.kernels import machine
+from simrank.kernels.language.elementwise import add, mul
 from simrank.kernels.language.shapes import settled, with_program_axis
 from simrank.kernels.values.block import Block, as_block, as_truth, cast_to
 from simrank.kernels.values.types import element_type, float32, int32, uint32
@@ -63,13 +65,16 @@ def sum_(
     keep_dims: bool = False,
     dtype: tl.dtype | None = None,
 ) -> Block:
-    """Return the sum along a dim, rounded once."""
+    """Return the sum along a dim, rounded once; with hardware's precision, at every step."""
     block = as_block(input)
     element = _sum_type(block.element, dtype)
     block = cast_to(block, element)
+    if element.round is not None and machine.is_as_hardware():
+        result: Block = reduce(block, axis, add, keep_dims)
+        return result
     values, along = _along(block, axis)
-    result = values.sum(axis=along, dtype=element.compute)
-    return Block(_kept(element.rounded(result), block, axis, keep_dims=keep_dims), element)
+    total = values.sum(axis=along, dtype=element.compute)
+    return Block(_kept(element.rounded(total), block, axis, keep_dims=keep_dims), element)
 
 
 def _sum_type(own: ElementType, dtype: tl.dtype | None) -> ElementType:
@@ -271,13 +276,16 @@ def _for_programs(values: Array, num_programs: int) -> Array:
     return np.broadcast_to(values, (num_programs, *values.shape[1:]))
 
 
-def _cumulative(ufunc: np.ufunc) -> Callable[..., Block]:
+def _cumulative(ufunc: np.ufunc, combine: Callable[..., Block]) -> Callable[..., Block]:
     def scan(
         input: Operand, axis: int = 0, reverse: bool = False, dtype: tl.dtype | None = None
     ) -> Block:
         block = as_block(input)
         element = _sum_type(block.element, dtype)
         block = cast_to(block, element)
+        if element.round is not None and machine.is_as_hardware():
+            scanned: Block = associative_scan(block, axis, combine, reverse)
+            return scanned
         along = _axis(block, axis)
         values = np.flip(block.values, along) if reverse else block.values
         result = ufunc.accumulate(values, axis=along, dtype=element.compute)
@@ -293,6 +301,8 @@ def _cumulative(ufunc: np.ufunc) -> Callable[..., Block]:
 def sort(x: Block, dim: SupportsInt | None = None, descending: bool = False) -> Block:
     """Return a block sorted along its last dim."""
     along = _last_dim(x, dim, "sort")
+    if x.shape[-1] == 1:  # By way of `tl.max`, which widens.
+        x = _widened(x)
     values = np.sort(x.values, axis=along)
     return Block(np.flip(values, along) if descending else values, x.element)
 
@@ -311,6 +321,8 @@ def topk(
         raise AssertionError(
             "static assertion failed: topk: k must not exceed the size of the selected dimension"
         )
+    if size < x.shape[-1] or size == 1:  # By way of `tl.max`, which widens.
+        x = _widened(x)
     values = np.sort(x.values, axis=along)
     values = np.flip(values, along) if descending else values
     return Block(np.take(values, np.arange(size), axis=along), x.element)
@@ -380,8 +392,8 @@ STANDARD: dict[str, Callable[..., Any]] = {
     "argmin": argmin,
     "xor_sum": xor_sum,
     "reduce_or": reduce_or,
-    "cumsum": _cumulative(np.add),
-    "cumprod": _cumulative(np.multiply),
+    "cumsum": _cumulative(np.add, add),
+    "cumprod": _cumulative(np.multiply, mul),
     "sort": sort,
     "topk": topk,
     "flip": flip,

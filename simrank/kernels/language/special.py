@@ -20,14 +20,41 @@ _SLOPE = 2 / math.sqrt(math.pi)
 _SMALL_TABLE = 256  # elements; below it the C library one by one is as fast (measured)
 
 
-def through_float64(compute: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def through_float64(compute: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function that computes in float64 and gives back the type it got."""
 
-    def call(values: Value) -> Value:
-        result = np.asarray(compute(np.asarray(values, np.float64)), np.float64)
-        return result.astype(values.dtype)[()]
+    def call(*values: Value) -> Value:
+        wide = (np.asarray(value, np.float64) for value in values)
+        result = np.asarray(compute(*wide), np.float64)
+        return result.astype(values[0].dtype)[()]
 
     return call
+
+
+def in_wider(compute: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that computes in the next wider type, and rounds once.
+
+    Of float64 that is the C library's long double, where it is any wider.
+    """
+
+    def call(*values: Value) -> Value:
+        wider = np.float64 if values[0].dtype == np.float32 else np.longdouble
+        result = compute(*(np.asarray(value).astype(wider) for value in values))
+        return np.asarray(result).astype(values[0].dtype)[()]
+
+    return call
+
+
+def of_each(function: Callable[..., float], num_args: int = 1) -> Callable[..., Any]:
+    """Return a function of Python's `math` for arrays: NaN outside its domain."""
+
+    def one(*numbers: float) -> float:
+        try:
+            return function(*numbers)
+        except ValueError:
+            return math.nan
+
+    return through_float64(np.frompyfunc(one, num_args, 1))
 
 
 _erf_of_each = through_float64(np.frompyfunc(math.erf, 1, 1))
@@ -74,3 +101,105 @@ def _inverse_of_erf(target: float) -> float:
 
 
 erfinv = through_float64(np.frompyfunc(_inverse_of_erf, 1, 1))
+
+
+# ---- functions of C ----
+
+
+def rounded_away(values: Value) -> Value:
+    """Round halves away from zero, as C's `round`; adding a half would round by itself."""
+    whole = np.trunc(values)
+    is_up = np.abs(values - whole) >= values.dtype.type(0.5)
+    up = np.copysign(values.dtype.type(1), values) * is_up
+    result: Value = np.copysign(whole + up, values)
+    return result
+
+
+def logb(values: Value) -> Value:
+    """Return the exponent of a number, of subnormal ones too."""
+    _, exponent = np.frexp(values)
+    special = np.where(np.isfinite(values), -np.inf, np.abs(values))
+    is_plain = np.isfinite(values) & (values != 0)
+    result: Value = np.where(is_plain, exponent - 1, special).astype(values.dtype)
+    return result
+
+
+def difference(first: Value, second: Value) -> Value:
+    """Return first - second where that is positive, else zero; NaN stays."""
+    is_less = first <= second
+    result: Value = np.where(is_less, first.dtype.type(0), first - second)
+    return result
+
+
+def log_gamma(number: float) -> float:
+    """Return log |gamma|, infinite at its poles."""
+    if math.isinf(number) or (number <= 0 and number == math.floor(number)):
+        return math.inf
+    try:
+        return math.lgamma(number)
+    except OverflowError:
+        return math.inf
+
+
+_SQRT_HALF = math.sqrt(0.5)
+_SQRT_HALF_REST = -4.833646656726457e-17  # What float64 leaves out of it.
+_SPLIT = 134217729.0  # 2**27 + 1
+
+
+def normal_cdf(number: float) -> float:
+    """Return the normal distribution up to a number, exact also where it is small."""
+    if not abs(number) < 40:  # Where float64 has nothing but 0 and 1.
+        return math.nan if math.isnan(number) else float(number > 0)
+    z = -number * _SQRT_HALF
+    lost = _lost_in_product(-number, _SQRT_HALF, z) - number * _SQRT_HALF_REST
+    return 0.5 * (math.erfc(z) - _SLOPE * math.exp(-z * z) * lost)
+
+
+def _lost_in_product(first: float, second: float, product: float) -> float:
+    """Return what rounding a product has left out (Dekker, 1971)."""
+    high = first * _SPLIT - (first * _SPLIT - first)
+    other = second * _SPLIT - (second * _SPLIT - second)
+    low, rest = first - high, second - other
+    return ((high * other - product) + high * rest + low * other) + low * rest
+
+
+def sine_of_pi(values: Any) -> Any:
+    """Return sin(pi x): zero, with the sign of x, at whole numbers."""
+    quarter, left = _quarters(values)
+    odd = quarter % 2 == 1
+    size = np.where(odd, np.cos(np.pi * left), np.sin(np.pi * left))
+    result = np.where(quarter >= 2, -size, size)
+    return np.where(result == 0, np.copysign(0.0, values), result)
+
+
+def cosine_of_pi(values: Any) -> Any:
+    """Return cos(pi x): zero between whole numbers."""
+    quarter, left = _quarters(values)
+    odd = quarter % 2 == 1
+    size = np.where(odd, np.sin(np.pi * left), np.cos(np.pi * left))
+    result = np.where((quarter == 1) | (quarter == 2), -size, size)
+    return np.where(result == 0, 0.0, result)
+
+
+def _quarters(values: Any) -> tuple[Any, Any]:
+    """Return which quarter of a turn x / 2 is nearest to, 0 to 3, and the rest: both exact."""
+    turn = np.fmod(values, 2.0)
+    nearest = np.rint(2 * turn)
+    return nearest % 4, turn - nearest / 2
+
+
+def quotient_fast(first: Value, second: Value) -> Value:
+    """Return first / second as `__fdividef`: no digits where the divisor exceeds 2**126.
+
+    Source: CUDA C++ Programming Guide, 'Intrinsic Functions'.
+    """
+    is_large = (np.abs(second) > 2.0**126) & np.isfinite(second)
+    return np.where(is_large, first * first.dtype.type(0), first / second)
+
+
+def power_fast(base: Any, exponent: Any) -> Any:
+    """Return base ** exponent as `__powf`, by logarithms: NaN for all negative bases.
+
+    Source: CUDA C++ Programming Guide, 'Intrinsic Functions'.
+    """
+    return np.exp2(exponent * np.log2(base))

@@ -6,11 +6,13 @@ room and memory need of the rooms above).
 
 from simrank.kernels.machine.effects import Effects
 from simrank.kernels.machine.now import (
+    EVERYBODY,
     Options,
     Programs,
     PublishedError,
     Setting,
     UnmaskableError,
+    is_as_hardware,
     is_running,
     now,
     require_all,
@@ -21,6 +23,7 @@ from simrank.kernels.machine.order import Order
 from simrank.kernels.machine.statistics import Extent, Statistics
 
 __all__ = [
+    "EVERYBODY",
     "Effects",
     "Extent",
     "Options",
@@ -30,6 +33,7 @@ __all__ = [
     "Setting",
     "Statistics",
     "UnmaskableError",
+    "is_as_hardware",
     "is_running",
     "now",
     "require_all",

@@ -15,8 +15,11 @@ if TYPE_CHECKING:
 
     from simrank.device.device import Device
     from simrank.kernels.machine.arrays import Array, Value
-    from simrank.kernels.machine.protocols import StoreLog, Sync
+    from simrank.kernels.machine.protocols import AccessLog, Sync
     from simrank.kernels.machine.statistics import Statistics
+
+
+EVERYBODY = -2  # Stands for all programs of a batch, where they do the same.
 
 
 class Argument(NamedTuple):
@@ -30,10 +33,11 @@ class Options(NamedTuple):
     """What a launch says about how its programs run.
 
     Attributes:
-        is_checked: Whether masked-off lanes are poisoned (debug mode).
+        is_checked: Whether masked-off lanes are poisoned: in debug mode, under `strict`, and with
+            hardware's precision.
         num_warps: Warps of a program, for kernels that ask.
         precision: "ieee", or "hardware": fp32 inputs of dots are rounded to tf32 unless the kernel
-            asks otherwise.
+            asks otherwise, and sums of narrow floats at every step.
         num_threads: Threads of a program, for kernels that ask which one they are; 0 in others.
         is_cooperative: Whether all programs run at once, and have a workspace together.
         arguments: Tensors by the address of their storage.
@@ -72,7 +76,7 @@ class Programs:
         grid, device, statistics, kernel, options: As their launch has them.
         ids: [P] linear program ids; axis 0 runs fastest.
         undo: What was overwritten, newest last; None where nothing needs to be undone.
-        stores: Where their stores are compared; None where races are not looked for.
+        log: Where their accesses are noted; None where races are not looked for.
         sync: How a waiting program waits and publishes; None for kernels that do neither.
         active: Which of its threads do what comes next, see `threads`, or which of the programs,
             see `masked`; None for all.
@@ -85,11 +89,11 @@ class Programs:
         *,
         keeps_undo: bool = False,
         sync: Sync | None = None,
-        stores: StoreLog | None = None,
+        log: AccessLog | None = None,
     ) -> None:
         self.kernel, self.grid, self.device, self.statistics, self.options = setting
         self.ids = ids
-        self.stores = stores
+        self.log = log
         self.undo: list[tuple[Array, Any, Any]] | None = [] if keeps_undo else None
         self.sync = sync
         self._axis_ids: list[Any] = [None, None, None]
@@ -156,6 +160,11 @@ def now() -> Programs:
     if _running is None:
         raise RuntimeError(_outside)
     return _running
+
+
+def is_as_hardware() -> bool:
+    """Return whether programs run that compute with hardware's precision."""
+    return _running is not None and _running.options.precision == "hardware"
 
 
 def is_running() -> bool:

@@ -29,11 +29,34 @@ class Pointer(Protocol):
         ...
 
 
-class StoreLog(Protocol):
-    """Where stores of programs in lockstep are compared; see `races/lockstep.py`."""
+class AccessLog(Protocol):
+    """Where accesses of programs in lockstep are noted; see `races/lockstep.py`."""
 
-    def note(self, storage: Storage, index: Array, values: Array, owners: Array) -> None:
+    def watches(self, storage: Storage) -> bool:
+        """Return whether loads of some memory need to be noted."""
+        ...
+
+    def loads(self, storage: Storage, index: Array, itemsize: int, owners: Array) -> None:
+        """Note a load of elements."""
+        ...
+
+    def stores(self, storage: Storage, index: Array, values: Array, owners: Array) -> None:
         """Note a store of elements."""
+        ...
+
+    def atomics(
+        self,
+        storage: Storage,
+        index: Array,
+        itemsize: int,
+        owners: Array,
+        asked: tuple[Order, bool],
+    ) -> None:
+        """Note atomics."""
+        ...
+
+    def fence(self, owners: Array) -> None:
+        """Note a fence of programs."""
         ...
 
 
@@ -48,6 +71,18 @@ class ProgramOrder(Protocol):
         self, storage: Storage, index: Array, itemsize: int, order: Order | None, *, hands: bool
     ) -> None:
         """Take over what an atomic's flags carry, and hand over."""
+        ...
+
+    def rewrites(self, storage: Storage, index: Array, itemsize: int) -> None:
+        """Note that flags were set, perhaps to what they were."""
+        ...
+
+    def set_flag(self, storage: Storage, first: int, before: int, after: int) -> None:
+        """Note which value an atomic has left in a flag."""
+        ...
+
+    def tested(self, comparison: str, bound: int) -> None:
+        """Note what a loop that waits compares what it looks at with."""
         ...
 
     def meet(self, clock: dict[int, int]) -> None:

@@ -6,20 +6,27 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from simrank.device.memory import Storage
 from simrank.kernels import machine
-from simrank.kernels.machine import Extent
+from simrank.kernels.machine import EVERYBODY, Extent
 from simrank.kernels.memory import illegal
-from simrank.kernels.memory.addresses import element_at, launch_view, pointee, segments_of
+from simrank.kernels.memory.addresses import (
+    element_at,
+    launch_view,
+    owners_of,
+    pointee,
+    segments_from,
+    segments_of,
+)
 from simrank.kernels.memory.illegal import Asked
 from simrank.kernels.values.block import Anchor, Block, as_block, cast_to
 from simrank.kernels.values.broadcasting import aligned, common_shape, with_axes
 from simrank.kernels.values.types import int1
 
 if TYPE_CHECKING:
-    from simrank.device.memory import Storage
     from simrank.kernels.machine import Programs
     from simrank.kernels.machine.arrays import Array, Value
-    from simrank.kernels.machine.protocols import StoreLog, Sync
+    from simrank.kernels.machine.protocols import AccessLog, Sync
     from simrank.kernels.values.block import Operand
     from simrank.kernels.values.types import ElementType
 
@@ -49,6 +56,8 @@ def load(pointer: Block, mask: Operand | None, other: Operand | None) -> Block:
     machine.require_all(programs)
     element = pointee(pointer)
     if mask is None and pointer.base is not None and type(pointer.values) is not _ndarray:
+        if programs.log is not None:
+            _log_load(programs, programs.log, pointer, (pointer.values, None))
         return Block(_gather_one(programs, pointer.base, int(pointer.values), element), element)
     targets, active = _lanes(pointer, None, mask)
     if pointer.base is not None:
@@ -57,7 +66,27 @@ def load(pointer: Block, mask: Operand | None, other: Operand | None) -> Block:
         values = _gather_anywhere(programs, targets, active, element)
     if active is not None:
         values = _masked(programs, values, active, other, element)
+    if programs.log is not None:
+        _log_load(programs, programs.log, pointer, (targets, active))
     return Block(values, element)
+
+
+def _log_load(
+    programs: Programs, log: AccessLog, pointer: Block, lanes: tuple[Value, Value | None]
+) -> None:
+    """Note a load for race checks, where the launch may write what it loads."""
+    element = pointee(pointer)
+    if isinstance(pointer.base, Storage) and not log.watches(pointer.base):
+        return
+    targets, active = np.atleast_1d(lanes[0]), lanes[1]
+    owners = owners_of(programs, targets)
+    if active is not None:
+        chosen = np.broadcast_to(active, targets.shape)
+        targets, owners = targets[chosen], owners[chosen]
+    for storage, chosen, index in segments_from(programs, pointer.base, targets, element):
+        own = owners if chosen is None else owners[chosen]
+        if log.watches(storage):
+            log.loads(storage, index, element.itemsize, own)
 
 
 def store(pointer: Block, value: Operand, mask: Operand | None) -> None:
@@ -68,7 +97,7 @@ def store(pointer: Block, value: Operand, mask: Operand | None) -> None:
     block = cast_to(as_block(value), element)
     targets, active = _lanes(pointer, block.values, mask)
     values = block.values
-    owners = None if programs.stores is None else _owners(programs, targets, values, active)
+    owners = None if programs.log is None else _owners(programs, targets, values, active)
     asked = _Store(targets, active, _copies(programs, targets), owners)
     if type(targets) is _ndarray:
         if type(values) is not _ndarray or values.shape != targets.shape:
@@ -84,12 +113,12 @@ def store(pointer: Block, value: Operand, mask: Operand | None) -> None:
 
 
 def _owners(programs: Programs, targets: Value, values: Value, active: Value | None) -> Array:
-    """Return which program does each lane of a store; the last where all do the same."""
+    """Return which program does each lane of a store; `EVERYBODY` where all do the same."""
     ids = programs.ids
     if type(targets) is not _ndarray:
-        return ids if type(values) is _ndarray and len(values) == len(ids) else ids[-1:]
-    rows = ids if len(targets) == len(ids) else ids[-1:]
-    spread = np.broadcast_to(rows.reshape((-1,) + (1,) * (targets.ndim - 1)), targets.shape)
+        is_one = len(ids) > 1 and not (type(values) is _ndarray and len(values) == len(ids))
+        return np.array([EVERYBODY]) if is_one else ids
+    spread = owners_of(programs, targets)
     return spread if active is None else spread[active]
 
 
@@ -305,8 +334,8 @@ def _scatter(
     extent = Extent(low, high, element.itemsize)
     statistics = programs.statistics
     statistics.count(storage, num_lanes * copies, num_active * copies, extent, writes=True)
-    if programs.stores is not None and owners is not None:
-        _note(programs.stores, storage, index, np.asarray(values, view.dtype), owners)
+    if programs.log is not None and owners is not None:
+        _note(programs.log, storage, index, np.asarray(values, view.dtype), owners)
     if type(index) is not _ndarray and type(values) is _ndarray:
         values = values.reshape(-1)[-1]  # Every program writes here; the last one stays.
     if programs.sync is not None:
@@ -319,12 +348,12 @@ def _scatter(
     view[index] = values
 
 
-def _note(stores: StoreLog, storage: Storage, index: Value, values: Array, owners: Array) -> None:
+def _note(log: AccessLog, storage: Storage, index: Value, values: Array, owners: Array) -> None:
     """Note a store for race checks, lane by lane also where all programs store to one element."""
     if type(index) is not _ndarray and values.size > 1:
         values = values.reshape(-1)
         index = np.full(values.shape, index)
-    stores.note(storage, index, values, owners)
+    log.stores(storage, np.atleast_1d(np.asarray(index)), values, owners)
 
 
 def _publish(

@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from simrank.kernels.machine import EVERYBODY
 from simrank.kernels.memory import illegal
 from simrank.kernels.memory.illegal import Asked
-from simrank.kernels.values.block import Block
+from simrank.kernels.values.block import Anchor, Block
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from simrank.device.memory import AddressSpace, Storage
     from simrank.kernels.machine import Programs
@@ -143,3 +144,24 @@ def _find(programs: Programs, space: AddressSpace, address: int, element: Elemen
     if (address - storage.address) % element.itemsize:
         raise illegal.misaligned(programs, address, element)
     return storage
+
+
+# ---- for race checks ----
+
+
+def segments_from(
+    programs: Programs, base: Storage | Anchor | None, targets: Array, element: ElementType
+) -> Iterable[Segment]:
+    """Return in which storages an access has been, by the base of its pointers."""
+    if isinstance(base, Anchor):
+        targets = targets * np.int64(element.itemsize) + np.int64(base.address)
+    elif base is not None:
+        return [Segment(base, None, targets)]
+    return segments_of(programs, targets, element)
+
+
+def owners_of(programs: Programs, lanes: Array) -> Array:
+    """Return which program does each lane of an access; `EVERYBODY` where all do the same."""
+    ids = programs.ids
+    rows = ids if len(lanes) == len(ids) else np.array([EVERYBODY])
+    return np.broadcast_to(rows.reshape((-1,) + (1,) * (lanes.ndim - 1)), lanes.shape)

@@ -20,18 +20,18 @@ from simrank.kernels.memory.addresses import (
     element_at,
     launch_view,
     pointee,
-    segments_of,
+    segments_from,
 )
 from simrank.kernels.values.block import Anchor, Block, as_block, as_truth, cast_to
 from simrank.kernels.values.broadcasting import with_axes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
     from simrank.device.memory import Storage
     from simrank.kernels.machine import Order, Programs
     from simrank.kernels.machine.arrays import Array, Value
-    from simrank.kernels.machine.protocols import Sync
+    from simrank.kernels.machine.protocols import AccessLog, Sync
     from simrank.kernels.values.block import Operand
     from simrank.kernels.values.types import ElementType
 
@@ -124,10 +124,15 @@ def modify(
     atomic = _Atomic(pointer, element, order, compute, wants_old)
     values = [cast_to(as_block(operand), element).values for operand in operands]
     if mask is None and len(programs.ids) == 1 and _are_scalars(pointer.values, *values):
+        if programs.log is not None:
+            at = np.array([pointer.values])
+            _log(programs, programs.log, atomic, _Flattened(at, values, None, (1,)))
         return Block(_one(programs, atomic, values), element)
     lanes = _lanes(programs, pointer, values, mask)
     num_lanes = len(lanes.targets)
     programs.statistics.count_atomics(num_lanes)
+    if programs.log is not None and num_lanes:
+        _log(programs, programs.log, atomic, lanes)
     old = np.zeros(num_lanes, element.compute)
     if num_lanes > _FEW:
         _together(programs, atomic, lanes, old)
@@ -136,6 +141,16 @@ def modify(
         of_lanes = [[value[lane] for value in lanes.operands] for lane in range(num_lanes)]
         old[:] = _one_by_one(programs, atomic, targets, of_lanes)
     return Block(_shaped(old, lanes), element)
+
+
+def _log(programs: Programs, log: AccessLog, atomic: _Atomic, lanes: _Flattened) -> None:
+    """Note an atomic for race checks, with the program of each lane."""
+    base, element, writes = atomic.pointer.base, atomic.element, bool(lanes.operands)
+    lane = np.arange(len(lanes.targets)) if lanes.chosen is None else lanes.chosen
+    owners = programs.ids[lane // math.prod(lanes.shape[1:])]
+    for storage, chosen, index in segments_from(programs, base, lanes.targets, element):
+        own = owners if chosen is None else owners[chosen]
+        log.atomics(storage, index, element.itemsize, own, (atomic.order, writes))
 
 
 def _are_scalars(*values: Value) -> bool:
@@ -219,6 +234,9 @@ def _on_element(
     if programs.sync is not None:
         changed = _differ(view[index], before)
         _tell(programs.sync, atomic, storage, index, changed=changed, writes=bool(operands))
+        if operands and programs.sync.races is not None and element.kind in "iu":
+            values = int(before), int(view[index])
+            programs.sync.races.set_flag(storage, index * element.itemsize, *values)
     return old
 
 
@@ -250,6 +268,8 @@ def _tell(
     sync.applied(storage, low * itemsize, (high + 1) * itemsize, changed=changed)
     if sync.races is not None:
         hands = changed or (writes and atomic.order.releases)
+        if atomic.compute is replaced:
+            sync.races.rewrites(storage, np.atleast_1d(index), itemsize)
         sync.races.atomic(storage, np.atleast_1d(index), itemsize, atomic.order, hands=hands)
 
 
@@ -264,7 +284,7 @@ def _differ(now: Value, before: Value) -> bool:
 
 def _together(programs: Programs, atomic: _Atomic, lanes: _Flattened, old: Array) -> None:
     """Apply an atomic to many lanes; the old values go into `old`."""
-    segments = list(_by_storage(programs, atomic, lanes.targets))
+    segments = list(segments_from(programs, atomic.pointer.base, lanes.targets, atomic.element))
     sync, storages = programs.sync, [segment.storage for segment in segments]
     if sync is not None:
         sync.before_atomic(storages, atomic.order)
@@ -274,15 +294,6 @@ def _together(programs: Programs, atomic: _Atomic, lanes: _Flattened, old: Array
         old[own] = _on_segment(programs, atomic, segment, mine)
     if sync is not None:
         sync.after_atomic(storages)
-
-
-def _by_storage(programs: Programs, atomic: _Atomic, targets: Array) -> Iterable[Segment]:
-    base, element = atomic.pointer.base, atomic.element
-    if isinstance(base, Anchor):
-        targets = targets * np.int64(element.itemsize) + np.int64(base.address)
-    elif base is not None:
-        return [Segment(base, None, targets)]
-    return segments_of(programs, targets, element)
 
 
 def _on_segment(

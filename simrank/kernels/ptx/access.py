@@ -189,9 +189,13 @@ _ATOMICS: dict[str, Callable[..., Any]] = {
 
 def _fence(lanes_of: Lanes, instruction: Instruction, lanes: Array) -> None:
     del lanes_of, lanes
-    sync, parts = machine.now().sync, instruction.opcode[1:]
-    if sync is not None and not {"cta", "proxy", "mbarrier_init"} & set(parts):
-        sync.fence()
+    programs, parts = machine.now(), instruction.opcode[1:]
+    if {"cta", "proxy", "mbarrier_init"} & set(parts):
+        return
+    if programs.sync is not None:
+        programs.sync.fence()
+    elif programs.log is not None:
+        programs.log.fence(programs.ids)
 
 
 def _barrier(lanes_of: Lanes, instruction: Instruction, lanes: Array) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 from simrank.errors import UnsupportedError
 from simrank.kernels.language.numbers import to_tf32
 from simrank.kernels.ptx.compute import TYPES, bits_of, is_float, read_as
+from simrank.kernels.values.conversions import to_float32
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,6 +23,7 @@ _FP4, _POWERS = "e2m1x2", "ue8m0x2"
 _NARROW = {*_FP8, _FP4, _POWERS}
 _POWER_BIAS, _POWER_NAN = 127, 255
 _PAIRS = {"f16x2": "f16", "bf16x2": "bf16"}
+_HALVES = ("f16", "bf16")
 _ROUNDINGS = {"rni": np.rint, "rzi": np.trunc, "rmi": np.floor, "rpi": np.ceil}
 _KNOWN = {
     "rn", "rz", "rp", "rna", "rni", "rzi", "rmi", "rpi", "sat", "satfinite", "ftz", "relu",
@@ -53,7 +55,7 @@ def convert(opcode: tuple[str, ...], sources: Sequence[Array]) -> Array:
         info = np.iinfo(TYPES[target])
         low = max(int(info.min), int(np.iinfo(values.dtype).min))
         values = np.clip(values, low, min(int(info.max), int(np.iinfo(values.dtype).max)))
-    return bits_of(values, target)
+    return bits_of(to_float32(values) if target in _HALVES else values, target)
 
 
 def _to_float(values: Array, target: str, modifiers: Sequence[str]) -> Array:
@@ -68,7 +70,9 @@ def _to_float(values: Array, target: str, modifiers: Sequence[str]) -> Array:
     if target == "tf32":
         rounded: Array = to_tf32(wide)
         return rounded
-    if "rz" in modifiers and target in ("f16", "bf16"):
+    if target in _HALVES:
+        wide = to_float32(wide)
+    if "rz" in modifiers and target in _HALVES:
         return _toward_zero(wide, TYPES[target])
     return wide.astype(TYPES[target])
 
@@ -81,12 +85,18 @@ def _toward_zero(values: Array, dtype: np.dtype[Any]) -> Array:
 
 
 def _to_integer(values: Array, dtype: np.dtype[Any], modifiers: Sequence[str]) -> Value:
-    """Round, and saturate as hardware does; NaN gives zero."""
+    """Round, and saturate as hardware does.
+
+    NaN gives zero, but 2**(bits - 1) from fp64 and to 64 bits.
+    """
     rounding = next((_ROUNDINGS[m] for m in modifiers if m in _ROUNDINGS), np.trunc)
     wide = np.nan_to_num(rounding(values.astype(np.float64)), nan=0.0)
     info = np.iinfo(dtype)
     inside = np.clip(wide, float(info.min), float(info.max))
     result = inside.astype(dtype)
+    if dtype.itemsize == 8 or values.dtype == np.float64:
+        nothing = np.array(1 << info.bits - 1, f"u{dtype.itemsize}").view(dtype)
+        result = np.where(np.isnan(values), nothing, result)
     value_of_all: Value = np.where(wide >= float(info.max), dtype.type(info.max), result)
     return value_of_all
 

@@ -47,6 +47,8 @@ class ProgramFindingError(RaceError):
 class ProgramRaceError(ProgramFindingError):
     """Two programs of kernels touched the same bytes, and nothing orders them.
 
+    On memory that ranks share, so may the operations of their streams.
+
     Attributes:
         time_ps: Simulated time of the second access.
         rank: Whose program made the second access.
@@ -55,9 +57,15 @@ class ProgramRaceError(ProgramFindingError):
     """
 
     def _head(self, time: str) -> str:
-        return f"race (proved) at t={time}: nothing orders two programs"
+        return f"race (proved) at t={time}: nothing orders two {self._kind()}"
+
+    def _kind(self) -> str:
+        are_programs = all(" program " in f" {a.name}" for a in (self.first, self.second))
+        return "programs" if are_programs else "ranks"
 
     def _advice(self) -> str:
+        if self._kind() == "ranks":
+            return "let a barrier, a signal or a collective of both ranks stand between"
         if "reads" not in (self.first.verb, self.second.verb):
             return "let one program store there, use an atomic, or order them by a signal"
         verb = "store" if self.second.verb == "reads" else "load"

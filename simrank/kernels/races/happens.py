@@ -4,87 +4,44 @@ Every program has a vector clock. A release hands it to the flag it writes, an a
 takes it over; a fence does the same for relaxed signals after it, and for relaxed looks before it.
 With scope gpu that holds on one device, with sys between devices. Loads and stores are remembered
 with their program and epoch. An access that is not ordered behind a store of another program is a
-race, and so is a store that is not ordered behind another's load. If the launch of one had ended
-before the other began, the host has ordered them, and with them all that the first had taken over.
+race, and so is a store that is not ordered behind another's load. Programs begin behind what their
+launch is behind (`device/order.py`), and what follows that is behind them. Of one rank a launch
+that had ended before is in front too: its streams are looked at elsewhere (`device/races.py`).
+
+Operations of streams on memory that ranks share count as programs: copies, products, collectives.
 
 Atomics race with nothing. A store that changes nothing does not either.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, overload
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from simrank.device.clocks import join
+from simrank.device.clocks import ALL_DEVICES, join
 from simrank.engine import user_site
 from simrank.kernels.races.findings import ProgramRaceError, access_at, created_at
 from simrank.kernels.races.reads import Reads
+from simrank.kernels.races.records import Elements, Launched, Name, Shadow
 from simrank.kernels.races.signals import Signals, Waiter, stale
+from simrank.kernels.races.values import FlagValues, Look, Wait, sure
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from simrank.device.clocks import Clock
     from simrank.device.memory import Storage
+    from simrank.device.operation import Operation
     from simrank.device.races import RaceChecker
     from simrank.engine import CallSite
     from simrank.kernels.machine import Order
     from simrank.kernels.machine.arrays import Array
 
-_SYS = -1  # Stands for all devices among those that see a release.
-
-
-class _Shadow:
-    """Who stored each byte of a storage last: program, epoch, line of the source, and what.
-
-    Attributes:
-        finest: Size of the smallest elements that were stored: within one of it all is alike.
-        idle: Where that store changed nothing: it races with stores only.
-    """
-
-    __slots__ = ("epochs", "finest", "idle", "sites", "values", "writers")
-
-    def __init__(self, storage: Storage) -> None:
-        size = storage.size_bytes
-        self.finest = max(size, 1)
-        self.writers = np.zeros(size, np.int32)  # 0: nobody.
-        self.epochs = np.zeros(size, np.int32)
-        self.sites = np.zeros(size, np.int32)
-        self.idle = np.zeros(size, np.bool_)
-        self.values = storage.array(np.dtype(np.uint8))[:size].copy()
-
-
-class _Name(NamedTuple):
-    """What a program is called in reports."""
-
-    number: int
-    kernel: str
-    rank: int | None
-
-    def __str__(self) -> str:
-        """Return all of it."""
-        return f"program {self.number} of kernel '{self.kernel}' of rank {self.rank}"
-
-
-class _Elements(NamedTuple):
-    """Elements of a storage: [n] the first byte of each, and their size."""
-
-    first: Array
-    itemsize: int
-
-
-class Launched(NamedTuple):
-    """What a launch is ordered behind, as it begins.
-
-    Attributes:
-        number: Which launch it is.
-        num_ended: How many programs had ended.
-        clock: What those had taken over from programs that had not.
-    """
-
-    number: int
-    num_ended: int
-    clock: Clock
+_SYS = ALL_DEVICES
+_LONG_AGO = 256  # operations of its stream; then all are taken to be behind: memory is bounded
 
 
 class ProgramRaces:
@@ -92,26 +49,33 @@ class ProgramRaces:
 
     def __init__(self, checker: RaceChecker) -> None:
         self.checker = checker
-        self.shadows: WeakKeyDictionary[Storage, _Shadow] = WeakKeyDictionary()
+        self.shadows: WeakKeyDictionary[Storage, Shadow] = WeakKeyDictionary()
         self.reads: WeakKeyDictionary[Storage, Reads] = WeakKeyDictionary()
         # Per flag: what a release has handed to it, for each device that sees it, or for all.
-        self.flags: WeakKeyDictionary[Storage, dict[int, dict[int, Clock]]] = WeakKeyDictionary()
-        self.names = [_Name(0, "", None)]  # By program; 0 is nobody.
+        self.flags = checker.order.flags
+        self.names = [Name(0, "", None)]  # By program; 0 is nobody.
         self.ends: list[int] = [0]  # By program: how many had ended when it did; 0 while it runs.
+        self.launches = [Launched(0, 0, 0, 0, {})]  # By program.
+        self._steps: dict[int, int] = {}  # By stream: the last step that a launch was.
+        self._ranks: set[int | None] = set()  # Whose programs there have been.
+        self.where: Callable[[], CallSite | None] = user_site
         self.num_ended = 0
         self._num_launches = 0
         self.signals = Signals()
+        self.values = FlagValues()
         self._forgotten = 0  # Programs up to this end are behind all that run or will.
         self._num_flags = 0  # Left when signals were last gone through,
         self._flags_at = 0  # and what `_forgotten` was then.
         self._live: list[int] = []  # `num_ended` of each launch when it began, while it runs.
-        self._past: Clock = {}  # What programs that have ended had taken over from running ones.
         self.sites: list[CallSite | None] = []
         self._site_numbers: dict[CallSite | None, int] = {}
 
-    def launched(self) -> Launched:
+    def launched(self, operation: Operation) -> Launched:
         """Return what is over for a launch that begins now."""
-        self._past = self._running(self._past)
+        agent = operation.stream.race_agent
+        assert agent is not None, "it was issued"
+        run = {} if operation.run is None else operation.run
+        step = self._steps[agent.key] = run.get(agent.key, 0)
         oldest = self._live[0] if self._live else self.num_ended
         if oldest > self._forgotten:
             self._forgotten = oldest
@@ -120,10 +84,17 @@ class ProgramRaces:
             self._forget_signals()
         self._live.append(self.num_ended)
         self._num_launches += 1
-        return Launched(self._num_launches, self.num_ended, dict(self._past))
+        return Launched(self._num_launches, self.num_ended, agent.key, step, run)
+
+    def is_long_ago(self, number: int) -> bool:
+        """Return whether a program's launch is so far back that all are taken to be behind it."""
+        launch = self.launches[number]
+        return self._steps.get(launch.stream, 0) - launch.step > _LONG_AGO
 
     def _is_behind_all(self, number: int) -> bool:
-        return 0 < self.ends[number] <= self._forgotten
+        if not 0 < self.ends[number] <= self._forgotten:
+            return False
+        return len(self._ranks) < 2 or self.is_long_ago(number)
 
     def _forget_signals(self) -> None:
         """Drop from flags the programs that all are ordered behind anyway.
@@ -143,40 +114,59 @@ class ProgramRaces:
             self._num_flags += len(kept)
 
     def _not_behind_all(self, clock: Clock) -> Clock:
-        return {n: epoch for n, epoch in clock.items() if not self._is_behind_all(n)}
+        """Return what is left of a clock; streams stay, of which there are few."""
+        return {n: e for n, e in clock.items() if n < 0 or not self._is_behind_all(n)}
 
     def over(self, behind: Launched) -> None:
         """Note that a launch has ended."""
         self._live.remove(behind.num_ended)
 
     def start(
-        self, kernel: str, number: int, rank: int | None, device: int, behind: Launched
+        self, kernel: str, number: int | None, rank: int | None, device: int, behind: Launched
     ) -> ProgramClock:
         """Return a program's clock.
 
         Args:
             kernel: The kernel's name.
-            number: The program's id.
+            number: The program's id; None for an operation of a stream.
             rank: Whose launch it is.
             device: Where it runs.
             behind: What was over when its launch began.
         """
-        self.names.append(_Name(number, kernel, rank))
+        self.names.append(Name(number, kernel, rank))
         self.ends.append(0)
+        self.launches.append(behind)
+        self._ranks.add(rank)
         return ProgramClock(self, len(self.ends) - 1, device, behind)
 
-    def ended(self, number: int, clock: Clock) -> None:
+    def program_ended(self, number: int, clock: Clock) -> None:
         """Note that a program has ended, and what it was ordered behind."""
         self.num_ended += 1
         self.ends[number] = self.num_ended
-        join(self._past, self._running(clock))
+        launch = self.launches[number]
+        join(launch.run, {n: e for n, e in clock.items() if not self._goes_without(n, launch)})
+        self.launches[number] = launch._replace(run={})  # Which launch it was is all that is asked.
 
-    def _running(self, clock: Clock) -> Clock:
-        return {number: epoch for number, epoch in clock.items() if not self.ends[number]}
+    def _goes_without(self, number: int, launch: Launched) -> bool:
+        """Return whether what follows a launch is behind a stream or program without its saying."""
+        if number < 0:
+            return number == launch.stream
+        other = self.launches[number]
+        is_known = launch.run.get(other.stream, 0) >= other.step  # Its own programs among others.
+        return is_known or self.is_long_ago(number)
+
+    @contextmanager
+    def at(self, site: CallSite | None) -> Iterator[None]:
+        """Let accesses be at a line within the block."""
+        self.where = lambda: site
+        try:
+            yield
+        finally:
+            self.where = user_site
 
     def site_number(self) -> int:
         """Return a number for where the running program is."""
-        site = user_site()
+        site = self.where()
         result = self._site_numbers.get(site)
         if result is None:
             result = self._site_numbers[site] = len(self.sites)
@@ -188,8 +178,8 @@ class ProgramClock:
     """One program: what it does, and what it is ordered behind."""
 
     __slots__ = (
-        "_clock", "_device", "_fenced", "_known", "_launch", "_number", "_seen", "_since", "looks",
-        "signal",
+        "_before", "_clock", "_device", "_fenced", "_known", "_launch", "_look", "_number",
+        "_seen", "_since", "_wait", "looks", "signal",
     )  # fmt: skip
 
     def __init__(self, known: ProgramRaces, number: int, device: int, behind: Launched) -> None:
@@ -200,24 +190,35 @@ class ProgramClock:
         self._device = device
         self._since = behind.num_ended
         self._launch = behind.number
-        self._clock: Clock = {**behind.clock, number: 1}
-        self._fenced: Clock = {}  # Its clock at the last fence: relaxed signals hand this on.
+        self._fenced = behind.clock()  # Its clock at the last fence, as a launch is one: relaxed
+        self._clock: Clock = {**self._fenced, number: 1}  # signals hand it on.
+        self._before: Clock | None = None  # What it was behind before the last look of a wait.
+        self._look: Look | None = None  # The last one at a single flag,
+        self._wait: Wait | None = None  # and the test of the loop that it is in.
         self._seen: Clock = {}  # What relaxed looks have met: the next fence takes it over.
 
     def end(self) -> None:
         """Note that the program has ended, which is a fence."""
         join(self._clock, self._seen)
-        self._known.ended(self._number, self._clock)
+        self._known.program_ended(self._number, self._clock)
 
     def took(self, storage: Storage, low: int, high: int) -> None:
         """Note that the program has waited until a flag had a value, and report a stale one."""
         known, name = self._known, self._known.names[self._number]
         waiter = Waiter(self._launch, name.kernel, str(name), user_site())
-        before = known.signals.take(storage, low, high, waiter)
+        before = known.signals.take(storage, (low, high), waiter, self._was_behind)
         if before is not None:
             error = stale(known.checker.now_ps, name.rank, (before, waiter), storage)
             alike = ("stale signal", waiter.kernel, waiter.site)
             known.checker.note(error, alike, is_proved=False)
+
+    def _was_behind(self, number: int, epoch: int) -> bool:
+        """Return whether it was behind something when it looked last in a wait."""
+        before = self._clock if self._before is None else self._before
+        if before.get(number, 0) >= epoch:
+            return True
+        launch = self._known.launches[max(number, 0)]
+        return number > 0 and before.get(launch.stream, 0) >= launch.step
 
     # ---- order ----
 
@@ -240,21 +241,61 @@ class ProgramClock:
             order: How it orders; None is a relaxed look of any scope.
             hands: Whether it writes.
         """
-        flags = self._known.flags.setdefault(storage, {})
+        if order is not None and order.scope == "cta":  # No two programs are in one.
+            return
         releases = order is not None and order.releases
+        acquires = order is not None and order.acquires
         is_wide = order is None or order.scope == "sys"
         scopes = (self._device, _SYS) if is_wide else (self._device,)
+        target = self._clock if acquires else self._seen
         carried: Clock = {}
-        for element in np.unique(index).tolist():
-            by_scope = flags.setdefault(element * itemsize, {})
+        elements = np.unique(index).tolist()
+        if len(elements) == 1:
+            first = elements[0] * itemsize
+            values = self._known.values.of(storage, first)
+            self._look = Look(values, dict(target), scopes, not acquires)
+        for element in elements:
+            by_scope = self._known.flags.setdefault(storage, {}).setdefault(element * itemsize, {})
             for scope in scopes:
                 clock = by_scope.setdefault(scope, {})
                 join(carried, clock)
                 if hands:
                     join(clock, self._clock if releases else self._fenced)
-        join(self._clock if order is not None and order.acquires else self._seen, carried)
+            self._known.checker.order.take_put(storage, element * itemsize, carried)
+        join(target, carried)
         if releases:
             self._clock[self._number] += 1
+
+    def set_flag(self, storage: Storage, first: int, before: int, after: int) -> None:
+        """Note which value an atomic has left in a flag."""
+        by_scope = self._known.flags.get(storage, {}).get(first, {})
+        self._known.values.note(storage, first, (before, after), by_scope)
+
+    def tested(self, comparison: str, bound: int) -> None:
+        """Note what a loop that waits compares what it looks at with, before it goes round."""
+        self._wait = Wait(comparison, bound)
+
+    def passed(self) -> None:
+        """Note that a loop is over: only what its flag carried at its first chance is sure."""
+        look, wait, self._look, self._wait = self._look, self._wait, None, None
+        self._before = None if look is None else look.before
+        carried = None if look is None or wait is None else sure(look, wait)
+        if carried is None or look is None:
+            return
+        clock = dict(look.before)
+        join(clock, carried)
+        if look.is_relaxed:
+            self._seen = clock
+        else:
+            clock[self._number] = self._clock[self._number]
+            self._clock = clock
+
+    def rewrites(self, storage: Storage, index: Array, itemsize: int) -> None:
+        """Note that flags were set, perhaps to what they were: that is a signal of its own."""
+        if storage in self._known.signals:
+            for first in (np.unique(index) * itemsize).tolist():
+                rewrite = self._number, self._clock[self._number]
+                self._known.signals.rewrote(storage, first, first + itemsize, rewrite)
 
     def meet(self, clock: Clock) -> None:
         """Hand over to, and take over from, a barrier that programs of all ranks meet at."""
@@ -263,12 +304,16 @@ class ProgramClock:
         self._clock[self._number] += 1
 
     def _is_ordered(self, writer: int, epoch: int) -> bool:
-        ended = self._known.ends[writer]
-        return (
-            writer in (0, self._number)
-            or 0 < ended <= self._since
-            or self._clock.get(writer, 0) >= epoch
-        )
+        known = self._known
+        if writer in (0, self._number) or self._clock.get(writer, 0) >= epoch:
+            return True
+        launch = known.launches[writer]
+        if self._clock.get(launch.stream, 0) >= launch.step:
+            return True
+        is_one_rank = known.names[writer].rank == known.names[self._number].rank
+        if is_one_rank and 0 < known.ends[writer] <= self._since:
+            return True
+        return known.is_long_ago(writer)
 
     # ---- accesses ----
 
@@ -286,7 +331,7 @@ class ProgramClock:
         first = index.reshape(-1) * itemsize
         shadow = self._known.shadows.get(storage)
         if shadow is not None:
-            self._check(storage, shadow, _Elements(first, itemsize), "reads")
+            self._check(storage, shadow, Elements(first, itemsize), "reads")
         reads = self._known.reads.get(storage)
         if reads is None:
             reads = self._known.reads[storage] = Reads()
@@ -299,12 +344,16 @@ class ProgramClock:
         Raises:
             RaceError: One is not ordered before it, and races are errors.
         """
+        self.rewrites(storage, index, values.dtype.itemsize)
+        if index.size:
+            low, high = (int(end) * values.dtype.itemsize for end in (index.min(), index.max() + 1))
+            self._known.values.forget(storage, low, high)
         if self.signal is not None:
             self.atomic(storage, index, values.dtype.itemsize, self.signal, hands=True)
             return
         shadow = self._known.shadows.get(storage)
         if shadow is None:
-            shadow = self._known.shadows[storage] = _Shadow(storage)
+            shadow = self._known.shadows[storage] = Shadow(storage)
         itemsize = values.dtype.itemsize
         first = index.reshape(-1) * itemsize
         flat = np.ascontiguousarray(np.broadcast_to(values, index.shape)).reshape(-1)
@@ -315,7 +364,7 @@ class ProgramClock:
         held[is_past] = storage.array(np.dtype(np.uint8))[byte[is_past]]
         differs = (held != new).any(axis=1)
         if differs.any():
-            self._check(storage, shadow, _Elements(first[differs], itemsize), "writes")
+            self._check(storage, shadow, Elements(first[differs], itemsize), "writes")
             self._check_reads(storage, first[differs], itemsize)
         shadow.finest = min(shadow.finest, itemsize)
         shadow.values[byte] = new
@@ -323,6 +372,27 @@ class ProgramClock:
         shadow.epochs[byte] = self._clock[self._number]
         shadow.sites[byte] = self._known.site_number()
         shadow.idle[byte] = (is_past.all(axis=1) & ~differs)[:, None]
+
+    def overwrites(self, storage: Storage, index: Array, itemsize: int) -> None:
+        """Check a store of values that are not known yet, and remember it.
+
+        Raises:
+            RaceError: Another access is not ordered before it, and races are errors.
+        """
+        if not index.size:
+            return
+        shadow = self._known.shadows.get(storage)
+        if shadow is None:
+            shadow = self._known.shadows[storage] = Shadow(storage)
+        first = index.reshape(-1) * itemsize
+        self._check(storage, shadow, Elements(first, itemsize), "writes")
+        self._check_reads(storage, first, itemsize)
+        byte = first[:, None] + np.arange(itemsize)
+        shadow.finest = min(shadow.finest, itemsize)
+        shadow.writers[byte] = self._number
+        shadow.epochs[byte] = self._clock[self._number]
+        shadow.sites[byte] = self._known.site_number()
+        shadow.idle[byte] = False
 
     def _is_past(self, writers: Array) -> Array:
         """Return where bytes were stored by nobody, or before this program's launch.
@@ -338,7 +408,7 @@ class ProgramClock:
                 result |= writers == writer
         return result
 
-    def _check(self, storage: Storage, shadow: _Shadow, elements: _Elements, verb: str) -> None:
+    def _check(self, storage: Storage, shadow: Shadow, elements: Elements, verb: str) -> None:
         """Check elements, given as their first bytes and their size, against who stored them."""
         first, itemsize = elements
         if shadow.finest < itemsize:
@@ -370,7 +440,7 @@ class ProgramClock:
         """Report a race of this program with what another one did before."""
         known, (before, verb) = self._known, verbs
         names = known.names[other], known.names[self._number]
-        sites = known.sites[site_number], user_site()
+        sites = known.sites[site_number], known.where()
         error = ProgramRaceError(
             known.checker.now_ps,
             names[1].rank,
@@ -383,6 +453,14 @@ class ProgramClock:
 
 
 _by_checker: WeakKeyDictionary[RaceChecker, ProgramRaces] = WeakKeyDictionary()
+
+
+@overload
+def races_of(checker: RaceChecker) -> ProgramRaces: ...
+
+
+@overload
+def races_of(checker: None) -> None: ...
 
 
 def races_of(checker: RaceChecker | None) -> ProgramRaces | None:

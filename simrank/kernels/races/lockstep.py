@@ -1,129 +1,238 @@
-"""Races within a launch whose programs neither wait nor publish: nothing orders two of them.
+"""Races within a launch whose programs neither wait nor publish.
 
-Where two store different values to the same bytes the result is luck. A launch with atomics is not
-looked at: its programs may have agreed by them who stores.
+They run in lockstep, as if a barrier stood behind every line; on a device nothing orders two of
+them. A load of what another program stores is luck, and so is what stays of two stores of different
+values. Where there are atomics the programs may have ordered each other by them: then what they did
+is played again with vector clocks (`replay`).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from simrank.engine import user_site
+from simrank.kernels.machine import EVERYBODY
+from simrank.kernels.races.accesses import Access, Fence, Finding
 from simrank.kernels.races.findings import ProgramRaceError, access_at, created_at
+from simrank.kernels.races.replay import replay
 
 if TYPE_CHECKING:
+    from collections.abc import Container, Iterable
+
     from simrank.device.memory import Storage
     from simrank.device.races import RaceChecker
     from simrank.engine import CallSite
-    from simrank.kernels.machine import Statistics
+    from simrank.kernels.machine import Order
     from simrank.kernels.machine.arrays import Array
 
-
-class _Store(NamedTuple):
-    """One store: [n] first byte of each element, [n, bytes] what, [n] the programs, and where."""
-
-    storage: Storage
-    first: Array
-    raw: Array
-    owners: Array
-    site: CallSite | None
+_NOBODY = -1
+_SEVERAL = -3
 
 
-class _Shadow:
-    """Which program of the launch has stored each byte last, what, and where in the source."""
-
-    def __init__(self, size_bytes: int) -> None:
-        self.owners = np.full(size_bytes, -1, np.int64)
-        self.values = np.zeros(size_bytes, np.uint8)
-        self.sites = np.zeros(size_bytes, np.int32)
-
-
-class LaunchStores:
-    """The stores of one launch.
+class LaunchAccesses:
+    """What the programs of one launch do to memory that it may write.
 
     Args:
-        checker: Whom races are told.
         kernel: The kernel's name.
         rank: Whose launch it is.
-        statistics: What the launch does.
+        watched: Memory that the launch may write; what else it stores to is added.
+        shared: Memory that several ranks reach.
     """
 
     def __init__(
-        self, checker: RaceChecker, kernel: str, rank: int | None, statistics: Statistics
+        self,
+        kernel: str,
+        rank: int | None,
+        watched: Iterable[Storage],
+        shared: Container[Storage] = (),
     ) -> None:
-        self._checker = checker
         self._kernel = kernel
         self._rank = rank
-        self._statistics = statistics
-        self._new: list[_Store] = []
-        self._shadows: dict[int, _Shadow] = {}
-        self._sites: list[CallSite | None] = []
+        self._watched = set(watched)
+        self._shared = shared
+        self._new: list[Access | Fence] = []
+        self._done: list[Access | Fence] = []
 
-    def note(self, storage: Storage, index: Array, values: Array, owners: Array) -> None:
-        """Note a store of elements; it counts once its batch has come to its end."""
-        flat = np.atleast_1d(np.asarray(index)).reshape(-1)
-        typed = np.ascontiguousarray(np.broadcast_to(values, np.shape(index))).reshape(-1)
+    def watches(self, storage: Storage) -> bool:
+        """Return whether loads of some memory need to be noted: somebody may write it."""
+        return storage in self._watched or storage in self._shared
+
+    def loads(self, storage: Storage, index: Array, itemsize: int, owners: Array) -> None:
+        """Note a load of elements, and which program loads each."""
+        first = index.reshape(-1) * itemsize
+        self._new.append(Access(storage, first, itemsize, owners.reshape(-1), user_site()))
+
+    def stores(self, storage: Storage, index: Array, values: Array, owners: Array) -> None:
+        """Note a store of elements that is about to happen, and which program stores each."""
+        self._watched.add(storage)
+        flat = index.reshape(-1)
+        typed = np.ascontiguousarray(np.broadcast_to(values, index.shape)).reshape(-1)
         raw = typed.view(np.uint8).reshape(len(flat), -1)
-        first = flat * raw.shape[1]
-        self._new.append(_Store(storage, first, raw, owners.reshape(-1), user_site()))
+        itemsize = raw.shape[1]
+        access = Access(storage, flat * itemsize, itemsize, owners.reshape(-1), user_site())
+        held = storage.array(np.dtype(np.uint8))[access.bytes]
+        self._new.append(access._replace(raw=raw, held=held))
+
+    def atomics(
+        self,
+        storage: Storage,
+        index: Array,
+        itemsize: int,
+        owners: Array,
+        asked: tuple[Order, bool],
+    ) -> None:
+        """Note atomics: which program does each, how they order, and whether they write."""
+        order, writes = asked
+        first = index.reshape(-1) * itemsize
+        access = Access(storage, first, itemsize, owners.reshape(-1), user_site())
+        self._new.append(access._replace(order=order, writes=writes))
+
+    def fence(self, owners: Array) -> None:
+        """Note a fence of programs."""
+        self._new.append(Fence(owners))
 
     def drop(self) -> None:
-        """Forget the stores of a batch that is undone."""
+        """Forget the accesses of a batch that is undone."""
         self._new.clear()
 
     def commit(self) -> None:
-        """Check the stores of a batch, and remember them.
+        """Keep the accesses of a batch that has come to its end."""
+        self._done += self._new
+        self._new.clear()
+
+    def check(self, checker: RaceChecker) -> None:
+        """Look for races in what the launch has done.
 
         Raises:
-            ProgramRaceError: Two programs have stored different values, and races are errors.
+            ProgramRaceError: There is one, and races are errors.
         """
-        stores, self._new = self._new, []
-        if self._statistics.num_atomics:
-            return
-        for store in stores:
-            shadow = self._shadows.get(store.storage.address)
-            if shadow is None:
-                shadow = _Shadow(store.storage.size_bytes)
-                self._shadows[store.storage.address] = shadow
-            self._check_each_other(store)
-            self._check_earlier(store, shadow)
-            index = store.first[:, None] + np.arange(store.raw.shape[1])
-            shadow.owners[index] = store.owners[:, None]
-            shadow.values[index] = store.raw
-            shadow.sites[index] = len(self._sites)
-            self._sites.append(store.site)
+        found = self.found()
+        if found and any(isinstance(a, Access) and a.order is not None for a in self._done):
+            found = replay(self._done)
+        for finding in found:
+            first, second = finding.first, finding.second
+            error = ProgramRaceError(
+                checker.now_ps,
+                self._rank,
+                access_at(self._name(finding.programs[0]), first.verb, first.site),
+                access_at(self._name(finding.programs[1]), second.verb, second.site),
+                created_at(second.storage),
+            )
+            checker.note(error, (self._kernel, first.site, second.site, first.verb, second.verb))
 
-    def _check_each_other(self, store: _Store) -> None:
-        order = np.argsort(store.first, kind="stable")
-        first, raw, owners = store.first[order], store.raw[order], store.owners[order]
-        wrong = (first[1:] == first[:-1]) & (owners[1:] != owners[:-1])
-        wrong &= (raw[1:] != raw[:-1]).any(axis=1)
-        if wrong.any():
-            at = int(wrong.argmax())
-            self._report(store, int(owners[at]), int(owners[at + 1]), store.site)
+    def shared(self) -> list[Access]:
+        """Return the loads and stores of memory that several ranks reach."""
+        plain = [a for a in self._done if isinstance(a, Access) and a.order is None]
+        return [access for access in plain if access.storage in self._shared]
 
-    def _check_earlier(self, store: _Store, shadow: _Shadow) -> None:
-        index = store.first[:, None] + np.arange(store.raw.shape[1])
-        before = shadow.owners[index]
-        others = (before >= 0) & (before != store.owners[:, None])
-        wrong = others & (shadow.values[index] != store.raw)
-        if wrong.any():
-            lane, byte = np.argwhere(wrong)[0].tolist()
-            wrong_byte = index[lane, byte]
-            site = self._sites[int(shadow.sites[wrong_byte])]
-            self._report(store, int(shadow.owners[wrong_byte]), int(store.owners[lane]), site)
+    def hints(self) -> list[str]:
+        """Return what may be a race, as lines; nothing where atomics may have ordered programs."""
+        if any(isinstance(access, Access) and access.order is not None for access in self._done):
+            return []
+        return [self._hint(*finding) for finding in self.found()]
 
-    def _report(self, store: _Store, first: int, second: int, site: CallSite | None) -> None:
-        error = ProgramRaceError(
-            self._checker.now_ps,
-            self._rank,
-            access_at(self._name(first), "writes", site),
-            access_at(self._name(second), "writes", store.site),
-            created_at(store.storage),
+    def _hint(self, first: Access, second: Access, programs: tuple[int, int]) -> str:
+        one, other = (
+            f"{self._name(program)} {access.verb}{_at(access.site)}"
+            for program, access in zip(programs, (first, second), strict=True)
         )
-        self._checker.note(error, (self._kernel, site, store.site, "stores of one launch"))
+        return f"{one} where {other}: nothing orders them; races='report' looks at all of them"
+
+    def found(self) -> list[Finding]:
+        """Return what would be races if nothing ordered two programs."""
+        by_storage: dict[Storage, list[Access]] = {}
+        for access in self._done:
+            if isinstance(access, Access) and access.order is None:
+                by_storage.setdefault(access.storage, []).append(access)
+        result: list[Finding] = []
+        for storage, accesses in by_storage.items():
+            if any(access.raw is not None for access in accesses):
+                shadow = _Shadow(storage.size_bytes)
+                for access in accesses:
+                    result += shadow.add(access)
+        return result
 
     def _name(self, program: int) -> str:
-        return f"program {program} of kernel '{self._kernel}' of rank {self._rank}"
+        which = "every program" if program == EVERYBODY else f"program {program}"
+        return f"{which} of kernel '{self._kernel}' of rank {self._rank}"
+
+
+def _at(site: CallSite | None) -> str:
+    return "" if site is None else f" at {site.line()}"
+
+
+class _Shadow:
+    """Which program of the launch has last stored, and which have loaded, each byte."""
+
+    def __init__(self, size_bytes: int) -> None:
+        self._accesses: list[Access] = []
+        self._writers = np.full(size_bytes, _NOBODY, np.int64)
+        self._values = np.zeros(size_bytes, np.uint8)
+        self._changed = np.zeros(size_bytes, np.bool_)
+        self._writes = np.zeros(size_bytes, np.int32)
+        self._readers = np.full(size_bytes, _NOBODY, np.int64)
+        self._reads = np.zeros(size_bytes, np.int32)
+
+    def add(self, access: Access) -> list[Finding]:
+        """Return what an access races with, one of a kind, and remember it."""
+        self._accesses.append(access)
+        index = access.bytes
+        owners = np.broadcast_to(access.owners[:, None], index.shape)
+        return self._load(index, owners) if access.raw is None else self._store(index, owners)
+
+    def _load(self, index: Array, owners: Array) -> list[Finding]:
+        before = self._writers[index]
+        wrong = self._changed[index] & (before >= 0) & (before != owners)
+        result = self._finding(self._writes, before, index, owners, wrong)
+        readers = self._readers[index]
+        new = np.where((readers == _NOBODY) | (readers == owners), owners, _SEVERAL)
+        self._readers[index] = new
+        self._readers[index[self._readers[index] != new]] = _SEVERAL  # Two in this access.
+        self._reads[index] = len(self._accesses) - 1
+        return result
+
+    def _store(self, index: Array, owners: Array) -> list[Finding]:
+        access = self._accesses[-1]
+        assert access.raw is not None, "it is a store"
+        assert access.held is not None, "it is a store"
+        differs = access.raw != access.held
+        readers, writers = self._readers[index], self._writers[index]
+        read = differs & (readers != _NOBODY) & ((readers != owners) | (owners == EVERYBODY))
+        wrong = (writers >= 0) & (writers != owners) & (self._values[index] != access.raw)
+        result = self._finding(self._reads, readers, index, owners, read)
+        result += self._finding(self._writes, writers, index, owners, wrong)
+        result += self._in_one_line(access)
+        self._writers[index] = owners
+        self._values[index] = access.raw
+        self._changed[index] |= differs
+        self._writes[index] = len(self._accesses) - 1
+        return result
+
+    def _in_one_line(self, access: Access) -> list[Finding]:
+        """Return where two programs store different values to one place at the same line."""
+        assert access.raw is not None, "it is a store"
+        order = np.argsort(access.first, kind="stable")
+        first, raw, owners = access.first[order], access.raw[order], access.owners[order]
+        wrong = (first[1:] == first[:-1]) & (owners[1:] != owners[:-1])
+        wrong &= (raw[1:] != raw[:-1]).any(axis=1)
+        if not wrong.any():
+            return []
+        at = int(wrong.argmax())
+        return [Finding(access, access, (int(owners[at]), int(owners[at + 1])))]
+
+    def _finding(
+        self, numbers: Array, others: Array, index: Array, owners: Array, wrong: Array
+    ) -> list[Finding]:
+        if not wrong.any():
+            return []
+        lane, byte = np.argwhere(wrong)[0].tolist()
+        before = self._accesses[int(numbers[index[lane, byte]])]
+        other, own = int(others[lane, byte]), int(owners[lane, byte])
+        if other == _SEVERAL:  # The last one that is not the same.
+            byte_there = index[lane, byte] - before.first
+            here = (byte_there >= 0) & (byte_there < before.itemsize)
+            programs = before.owners[here & (before.owners != own)]
+            other = int(programs[-1]) if len(programs) else EVERYBODY
+        return [Finding(before, self._accesses[-1], (other, own))]

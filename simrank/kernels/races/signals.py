@@ -10,6 +10,8 @@ import numpy as np
 from simrank.kernels.races.findings import ProgramFindingError, access_at, created_at
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from simrank.device.memory import Storage
     from simrank.engine import CallSite
 
@@ -62,17 +64,39 @@ class Signals:
 
     def __init__(self) -> None:
         self._taken: WeakKeyDictionary[Storage, dict[tuple[int, int], _Taken]] = WeakKeyDictionary()
+        # Who has written a flag since, if only what it was.
+        self._rewritten: WeakKeyDictionary[Storage, dict[tuple[int, int], tuple[int, int]]] = (
+            WeakKeyDictionary()
+        )
 
-    def take(self, storage: Storage, low: int, high: int, waiter: Waiter) -> Waiter | None:
-        """Note that a wait for a value of bytes `low` to `high`, exclusive, is over.
+    def __contains__(self, storage: Storage) -> bool:
+        """Return whether a signal of some memory has been taken."""
+        return bool(self._taken.get(storage))
+
+    def take(
+        self,
+        storage: Storage,
+        extent: tuple[int, int],
+        waiter: Waiter,
+        was_behind: Callable[[int, int], bool],
+    ) -> Waiter | None:
+        """Note that a wait for a value of some bytes is over.
+
+        Args:
+            storage: Where.
+            extent: The first byte, and the one behind the last.
+            waiter: Who waited.
+            was_behind: Whether it was behind a program, or a stream, at an epoch before.
 
         Returns:
             Who took the same signal in an earlier launch of the same kernel at the same line.
         """
         flags = self._taken.setdefault(storage, {})
-        before = flags.get((low, high))
-        flags[low, high] = _Taken(_bytes(storage, low, high), waiter)
+        before, again = flags.get(extent), self._rewritten.get(storage, {}).pop(extent, None)
+        flags[extent] = _Taken(_bytes(storage, *extent), waiter)
         if before is None or before.waiter.launch == waiter.launch:
+            return None
+        if again is not None and was_behind(*again):
             return None
         is_same = (before.waiter.kernel, before.waiter.site) == (waiter.kernel, waiter.site)
         return before.waiter if is_same else None
@@ -85,6 +109,13 @@ class Signals:
         for first, last in [key for key in flags if key[0] < high and key[1] > low]:
             if _bytes(storage, first, last) != flags[first, last].value:
                 del flags[first, last]
+
+    def rewrote(self, storage: Storage, low: int, high: int, by: tuple[int, int]) -> None:
+        """Note that bytes were written again, whatever they were, and by whom at which epoch."""
+        flags, rewritten = self._taken.get(storage), self._rewritten.setdefault(storage, {})
+        for key in flags or ():
+            if low <= key[0] and key[1] <= high:
+                rewritten[key] = by
 
 
 def stale(

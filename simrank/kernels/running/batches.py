@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from simrank.kernels.machine import Setting
     from simrank.kernels.machine.arrays import Array
     from simrank.kernels.machine.statistics import Counts
-    from simrank.kernels.races.lockstep import LaunchStores
+    from simrank.kernels.races.lockstep import LaunchAccesses
 
 # Elements that one operation has over all programs of a batch. More of them do not fit the caches
 # (measured: 140 times the stock interpreter at 2**16 to 2**17, 38 times at 2**19).
@@ -48,16 +48,21 @@ class Grid:
 
     Args:
         setting: What they share.
-        stores: Where stores are compared; None where races are not looked for.
+        log: Where accesses are noted; None where races are not looked for.
+        is_sample: Whether those of the first batch are enough.
 
     Attributes:
         num_splits: How often the programs of a batch went different ways.
+        log: As given.
         left: Ids of the programs that have not run; set when one of them turns out to publish.
     """
 
-    def __init__(self, setting: Setting, stores: LaunchStores | None = None) -> None:
+    def __init__(
+        self, setting: Setting, log: LaunchAccesses | None = None, *, is_sample: bool = False
+    ) -> None:
         self._setting = setting
-        self._stores = stores
+        self.log = log
+        self._is_sample = is_sample
         self._statistics = setting.statistics
         self._total = math.prod(setting.grid)
         self.num_splits = 0
@@ -133,8 +138,9 @@ class Grid:
                 choices = getattr(error, "choices", None)
             else:
                 self._starts_masked |= is_masked
-                if self._stores is not None:
-                    self._stores.commit()
+                if self.log is not None:
+                    self.log.commit()
+                    self.log = None if self._is_sample else self.log
                 continue
             self._undo(programs, before)
             if is_masked or choices is None:  # Without masks the error comes again, if it is real.
@@ -148,8 +154,8 @@ class Grid:
         """Let what programs have done not have happened."""
         programs.roll_back()
         self._statistics.restore(before)
-        if self._stores is not None:
-            self._stores.drop()
+        if self.log is not None:
+            self.log.drop()
 
     def _diverge(self, work: _Work, chosen: Array, choices: Array, steps: int) -> None:
         """Say how programs go on that would go different ways after some steps."""
@@ -172,7 +178,7 @@ class Grid:
             work.waiting += reversed(self._groups(chosen, choices))
 
     def _programs(self, ids: Array) -> Programs:
-        return Programs(self._setting, ids, keeps_undo=True, stores=self._stores)
+        return Programs(self._setting, ids, keeps_undo=True, log=self.log)
 
     def _body(self, *, is_masked: bool) -> Callable[[], Any]:
         if is_masked not in self._bodies:

@@ -18,6 +18,7 @@ from simrank.ranks import set_program
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from simrank.device import Operation
     from simrank.device.memory import Storage
     from simrank.engine import CallSite, Engine
     from simrank.kernels.machine import Setting
@@ -39,7 +40,7 @@ class ProgramRun:
     Args:
         setting: What they share.
         ids: Which of them run.
-        rank: Whose launch it is.
+        operation: The launch, on its stream.
         occupancy: How many programs the device holds at once.
         body: Runs the kernel once, for the program that runs now.
         owner: The rank's program that launched it.
@@ -56,7 +57,7 @@ class ProgramRun:
         self,
         setting: Setting,
         ids: Array,
-        rank: int | None,
+        operation: Operation,
         occupancy: Occupancy,
         body: Callable[[], Any],
         *,
@@ -66,7 +67,7 @@ class ProgramRun:
         self._setting = setting
         self.name = setting.kernel
         self.device = device
-        self.rank = rank
+        self.rank = operation.rank
         self.slots, self.is_assumed = occupancy
         self.engine: Engine = device.engine
         self.group = TaskGroup(self.engine, f"kernel '{self.name}'", [])
@@ -77,7 +78,7 @@ class ProgramRun:
         self.costs = AccessCosts(device, self.num_resident)
         self._body = body
         self.known_races = races_of(device.races)
-        self.behind = None if self.known_races is None else self.known_races.launched()
+        self.behind = None if self.known_races is None else self.known_races.launched(operation)
         self._next = 0
         self._live: dict[int, ProgramSync] = {}
         self._owner = owner

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import operator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from simrank.kernels import machine
+from simrank.kernels.values.block import Block
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from simrank.kernels.machine.protocols import Sync
 
 
@@ -39,6 +45,23 @@ class Spin:
         """Note the end of the loop."""
         if self._sync is not None:
             self._sync.leave_spin(for_value=self._for_value)
+
+
+_COMPARE: dict[str, Callable[[Any, Any], Any]] = {
+    "Lt": operator.lt, "LtE": operator.le, "Gt": operator.gt, "GtE": operator.ge,
+    "NotEq": operator.ne, "Eq": operator.eq,
+}  # fmt: skip
+
+
+def waiting(comparison: str, left: object, right: object) -> object:
+    """Return the comparison that decides whether a loop waits on, and tell race checks of it."""
+    sync = machine.now().sync
+    if sync is not None and sync.races is not None:
+        bound: object = right.values if type(right) is Block else right
+        if isinstance(bound, int | np.integer | np.bool_):
+            sync.races.tested(comparison, int(bound))
+    result: object = _COMPARE[comparison](left, right)
+    return result
 
 
 def spin(is_pure: bool, for_value: bool) -> Spin:

@@ -44,20 +44,31 @@ def index_along(axis: int) -> Callable[[], Block]:
     """Return a function that gives the index of each thread: all lie along the first axis."""
 
     def index() -> Block:
-        total = num_threads()
-        if axis or not total:
+        if axis:
             return constant(0)
-        return Block(np.arange(total, dtype=np.int32), int32)
+        return Block(np.arange(_known_threads(), dtype=np.int32), int32)
 
     return index
 
 
 def lane() -> Block:
     """Return the number of each thread in its warp."""
+    return Block(np.arange(_known_threads(), dtype=np.int32) % np.int32(WARP), int32)
+
+
+def _known_threads() -> int:
+    """Return the number of threads, which a kernel's source must show that it asks about.
+
+    Raises:
+        UnsupportedError: It does not, so that the program runs as one.
+    """
     total = num_threads()
     if not total:
-        return constant(0)
-    return Block(np.arange(total, dtype=np.int32) % np.int32(WARP), int32)
+        raise UnsupportedError(
+            f"kernel '{machine.now().kernel}' asks which thread it is in a way that its source "
+            "does not show: that is not supported"
+        )
+    return total
 
 
 def sync_threads() -> None:

@@ -252,6 +252,8 @@ class ProgramSync:
     def end_wait(self, *, for_value: bool) -> None:
         """Note that a wait is over, and of which signals if it was for a value."""
         self.unmet = None
+        if self.races is not None:
+            self.races.passed()
         polls, self._polls = self._polls, []
         if for_value and self.races is not None:
             for poll in polls:

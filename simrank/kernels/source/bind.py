@@ -24,12 +24,13 @@ from simrank.kernels.source.scopes import (
     scope_of,
     value_of,
 )
+from simrank.kernels.source.semantic import SEMANTIC
 from simrank.kernels.source.substitute import BUILTINS, Binder, isinstance_, substitute
 from simrank.kernels.source.thread_rewrite import ThreadRewriter
 from simrank.kernels.source.waits import is_wait
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from simrank.kernels.machine import Effects
     from simrank.kernels.machine.jit import Jit
@@ -125,11 +126,19 @@ def _bind(jit: Jit, *, forks: str) -> BoundKernel:
     }
     own = python_types.FunctionType(code, names, function.__name__, function.__defaults__, None)
     own.__kwdefaults__ = function.__kwdefaults__
-    own.__defaults__ = tuple(in_kernel(value) for value in function.__defaults__ or ()) or None
+    own.__defaults__ = tuple(_defaults(function)) or None
     bound = BoundKernel(jit, own, tree, effects_of_jit(jit), forks=forks)
     kept(jit)["bound", forks] = bound  # Before its names, one of which may be its own.
     bound.capture(names)
     return bound
+
+
+def _defaults(function: python_types.FunctionType) -> Iterator[Any]:
+    """Yield what stands for the defaults of a function's parameters."""
+    given = function.__defaults__ or ()
+    names = function.__code__.co_varnames[: function.__code__.co_argcount]
+    for name, value in zip(names[len(names) - len(given) :], given, strict=True):
+        yield SEMANTIC if name == "_semantic" else in_kernel(value)
 
 
 def _compiled(jit: Jit, rewriter: type[Rewriter]) -> tuple[ast.FunctionDef, python_types.CodeType]:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _WAITS = {"atomic_poll"}
 _PUBLISHING_SEMS = {"release", "acq_rel"}
 # Parts of inline assembly that write memory.
-_ASM_WRITES = ("st.", "atom", "red.", "multimem")
+ASM_WRITES = ("st.", "atom", "red.", "multimem")
 # What external functions are called, or begin with, that give the index of a thread.
 _OF_THREAD = (".sreg.tid.", ".sreg.laneid", ".sreg.tid.x", ".sreg.tid.y", ".sreg.tid.z")
 _OF_SHMEM = ("nvshmem", "rocshmem")
@@ -104,6 +104,6 @@ def _add_assembly(result: Effects, node: ast.Call, text: Callable[[ast.expr], st
     whole = " ".join(words)
     if any(register in whole for register in _THREAD_REGISTERS):
         result.threads = result.publishes = True
-    publishes = any(mark in whole for mark in _ASM_WRITES)
+    publishes = any(mark in whole for mark in ASM_WRITES)
     result.publishes |= publishes
     result.waits |= "bra" in whole and (publishes or "ld." in whole)

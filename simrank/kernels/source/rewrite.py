@@ -12,7 +12,7 @@ import ast
 from typing import TYPE_CHECKING, Any
 
 from simrank.kernels.language.control import device_assert
-from simrank.kernels.running.spins import spin
+from simrank.kernels.running.spins import spin, waiting
 from simrank.kernels.source.waits import is_for_value, is_pure_spin
 from simrank.kernels.values.block import Block, as_logical, constant
 
@@ -23,7 +23,7 @@ _ATOMICS = (
     "atomic_add", "atomic_max", "atomic_min", "atomic_and", "atomic_or", "atomic_xor",
     "atomic_xchg",
 )  # fmt: skip
-_OF_COMPILER = ("_semantic", "_builder", "_generator")
+OF_COMPILER = ("_semantic", "_builder", "_generator")
 
 
 class Rewriter(ast.NodeTransformer):
@@ -118,10 +118,10 @@ class Rewriter(ast.NodeTransformer):
         Static assertions and prints that get it are calls of Python, and do nothing.
         """
         self.generic_visit(node)
-        passes_on = any(word.arg in _OF_COMPILER for word in node.keywords)
+        passes_on = any(word.arg in OF_COMPILER for word in node.keywords)
         if passes_on and getattr(node.func, "attr", "") in ("static_assert", "static_print"):
             return ast.copy_location(ast.Constant(value=None), node)
-        node.keywords = [word for word in node.keywords if word.arg not in _OF_COMPILER]
+        node.keywords = [word for word in node.keywords if word.arg not in OF_COMPILER]
         return node
 
     def visit_Assign(self, node: ast.Assign) -> ast.AST:
@@ -151,6 +151,7 @@ class Rewriter(ast.NodeTransformer):
 
     def spinning(self, node: ast.While, traits: list[ast.expr]) -> list[ast.stmt]:
         """Return a loop that asks before each round whether the program should be parked."""
+        node.test = _told(node.test)
         name = self.fresh()
         guard = ast.Call(ast.Name("__spin", ast.Load()), traits, [])
         make = ast.Assign([ast.Name(name, ast.Store())], guard)
@@ -180,6 +181,17 @@ class Rewriter(ast.NodeTransformer):
         if not isinstance(function, ast.Attribute) or function.attr not in _ATOMICS:
             return False
         return self._is_language(function.value)
+
+
+def _told(test: ast.expr) -> ast.expr:
+    """Return the test of a loop that waits as a call that tells race checks of it."""
+    if not isinstance(test, ast.Compare) or len(test.ops) > 1:
+        return test
+    name = ast.Constant(type(test.ops[0]).__name__)
+    if name.value not in ("Lt", "LtE", "Gt", "GtE", "NotEq", "Eq"):
+        return test
+    call = ast.Call(ast.Name("__waiting", ast.Load()), [name, test.left, *test.comparators], [])
+    return ast.copy_location(call, test)
 
 
 def _call(function: ast.expr) -> ast.Call:
@@ -242,4 +254,5 @@ HELPERS = {
     "__decides_or": lambda left: type(left) is not Block and bool(left),
     "__assert": device_assert,
     "__spin": spin,
+    "__waiting": waiting,
 }

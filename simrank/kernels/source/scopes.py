@@ -11,7 +11,7 @@ import triton
 from triton.language import core
 
 from simrank.kernels.machine.kept import kept
-from simrank.kernels.source import aggregates
+from simrank.kernels.source import aggregates, dispatch
 from simrank.kernels.source.names import BY_MODULE
 
 if TYPE_CHECKING:
@@ -85,25 +85,38 @@ def as_jit(value: Any) -> Jit | None:
     """Return a device function as Triton's object; None where it is none whose source runs.
 
     Libraries write their own with `core.extern` or `core.builtin` around Triton's functions: they
-    are as good as `triton.jit`, once `_semantic` is left out.
+    are as good as `triton.jit`, once `_semantic` is left out. Those that choose what they call are
+    not: see `dispatch`.
     """
     if isinstance(value, JITFunction):
         jit: Jit = value
         return jit
-    if not isinstance(value, python_types.FunctionType) or not _is_of_library(value):
+    if not is_of_library(value) or dispatch.is_dispatcher(value):
         return None
     facts = kept(value)
     if "jit" not in facts:
         try:
-            facts["jit"] = JITFunction(inspect.unwrap(value))
+            facts["jit"] = JITFunction(dispatch.body_of(value))
         except (OSError, ValueError):  # Its source is not there.
             return None
     own: Jit = facts["jit"]
     return own
 
 
-def _is_of_library(function: python_types.FunctionType) -> bool:
+def is_of_library(function: Any) -> bool:
+    """Whether it is a builtin that a library added to Triton's own."""
+    if not isinstance(function, python_types.FunctionType):
+        return False
     module = function.__module__
     if not getattr(function, core.TRITON_BUILTIN, False) or module in BY_MODULE:
         return False
     return not module.startswith("triton.") or module.startswith("triton.language.extra.")
+
+
+def is_empty(jit: Jit) -> bool:
+    """Whether a function has nothing but `...`, `pass` or a docstring: a stub for something."""
+    return jit.__name__ != "__init__" and all(
+        isinstance(line, ast.Pass)
+        or (isinstance(line, ast.Expr) and isinstance(line.value, ast.Constant))
+        for line in definition_of(jit).body
+    )

@@ -14,9 +14,9 @@ from simrank.errors import UnsupportedError
 from simrank.kernels.language import control, elementwise, windows
 from simrank.kernels.running import masked, threads
 from simrank.kernels.shmem import libraries
-from simrank.kernels.source import aggregates
+from simrank.kernels.source import aggregates, dispatch
 from simrank.kernels.source.names import BY_MODULE
-from simrank.kernels.source.scopes import JITFunction, as_jit
+from simrank.kernels.source.scopes import JITFunction, as_jit, is_empty, is_of_library
 from simrank.kernels.values.block import Block
 
 if TYPE_CHECKING:
@@ -104,12 +104,19 @@ def substitute(  # noqa: PLR0911 - a case each
 
 def _native(function: Any) -> Callable[..., Any] | None:
     """Return what is done here for a function by its name; None where there is no such thing."""
-    own = BY_MODULE.get(function.__module__, {}).get(function.__name__)
+    module, name = (getattr(function, n, None) for n in ("__module__", "__name__"))
+    own = BY_MODULE.get(module or "", {}).get(name or "")
     return own or libraries.substitute(function)
 
 
 def _of_jit(jit: Jit, binder: Binder, *, forks: str) -> Callable[..., Any]:
-    return _native(jit.fn) or binder.function_of(jit, forks)
+    native = _native(jit.fn)
+    if native is None and is_empty(jit):
+        return _refusal(
+            f"{jit.fn.__module__}.{jit.__name__} has no body, so it would do nothing: it is not "
+            "supported\n  to fix: write `return` into it if it is to do nothing"
+        )
+    return native or binder.function_of(jit, forks)
 
 
 def _of_function(function: Any, binder: Binder, *, forks: str) -> Callable[..., Any]:
@@ -123,15 +130,38 @@ def _of_function(function: Any, binder: Binder, *, forks: str) -> Callable[..., 
     own = as_jit(function)
     if own is not None:
         return _of_jit(own, binder, forks=forks)
+    if is_of_library(function) and dispatch.is_dispatcher(function):
+        return _of_dispatcher(function, binder.for_all(), forks=forks)
     is_stub = module.startswith("triton.language.extra.")  # Which the compiler fills in.
     if not is_stub and not getattr(function, core.TRITON_BUILTIN, False):
         plain: Callable[..., Any] = function
         return plain
+    return _refusal(f"{module.replace('triton.language', 'tl')}.{name} is not supported")
 
+
+def _refusal(text: str) -> Callable[..., Any]:
     def refuse(*_: Any, **__: Any) -> Any:
-        raise UnsupportedError(f"{module.replace('triton.language', 'tl')}.{name} is not supported")
+        raise UnsupportedError(text)
 
     return refuse
+
+
+def _of_dispatcher(function: Any, binder: Binder, *, forks: str) -> Callable[..., Any]:
+    """Return the emulation of a builtin that chooses what it calls."""
+
+    def called(chosen: Any) -> Callable[..., Any]:
+        if is_device_function(chosen) or chosen is core.constexpr:
+            return dispatch.without_compiler(substitute(chosen, binder, forks=forks))
+        plain: Callable[..., Any] = chosen
+        return plain
+
+    return dispatch.bound(function, called)
+
+
+def is_device_function(value: Any) -> bool:
+    """Whether a value is what only a kernel can call: the compiler has to know of it."""
+    is_builtin = bool(getattr(value, core.TRITON_BUILTIN, False))
+    return is_builtin or isinstance(value, JITFunction) or _native(value) is not None
 
 
 def _constexpr_function(function: Any) -> Callable[..., Any]:

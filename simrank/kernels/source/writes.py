@@ -9,17 +9,20 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, NamedTuple
 
+from simrank.kernels.source.effects import ASM_WRITES
 from simrank.kernels.source.waits import name_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Set as AbstractSet
 
-_WRITERS = {
+WRITERS = {
     "store", "atomic_add", "atomic_and", "atomic_cas", "atomic_max", "atomic_min", "atomic_or",
     "atomic_store", "atomic_xchg", "atomic_xor", "store_tensor_descriptor", "scatter",
 }  # fmt: skip
 # What these return is no pointer into their arguments.
 _READERS = {"load", "atomic_load", "atomic_poll", "dot", "load_tensor_descriptor", "gather"}
+LOADERS = {"load", "load_tensor_descriptor", "gather"}
 _OPAQUE = {"inline_asm_elementwise", "extern_elementwise"}
 
 
@@ -31,7 +34,9 @@ class Callee(NamedTuple):
 
 
 def written_parameters(
-    tree: ast.FunctionDef, callee: Callable[[ast.expr], Callee | None]
+    tree: ast.FunctionDef,
+    callee: Callable[[ast.expr], Callee | None],
+    names: AbstractSet[str] = WRITERS,
 ) -> frozenset[str]:
     """Return the parameters through which a function may write to memory.
 
@@ -39,6 +44,7 @@ def written_parameters(
         tree: Its source.
         callee: Returns parameters and written ones of the device function that an expression
             names, or None.
+        names: What writes; with those of loads it is what may be loaded that is returned.
     """
     arguments = [*tree.args.posonlyargs, *tree.args.args, *tree.args.kwonlyargs]
     reach = {argument.arg: {argument.arg} for argument in arguments}
@@ -53,7 +59,7 @@ def written_parameters(
     written: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
-            written |= _written_by(node, reach, callee(node.func))
+            written |= _written_by(node, reach, callee(node.func), names)
     return frozenset(written)
 
 
@@ -92,14 +98,16 @@ def _reached(value: ast.expr, reach: dict[str, set[str]]) -> set[str]:
     return result
 
 
-def _written_by(call: ast.Call, reach: dict[str, set[str]], called: Callee | None) -> set[str]:
+def _written_by(
+    call: ast.Call, reach: dict[str, set[str]], called: Callee | None, names: AbstractSet[str]
+) -> set[str]:
     """Return the parameters that one call may write through."""
     if called is not None:
         return _written_by_callee(call, reach, called)
     name = name_of(call)
     if name in _OPAQUE:
-        return _reached(call, reach)
-    if name not in _WRITERS:
+        return set() if names is WRITERS and _only_reads(call) else _reached(call, reach)
+    if name not in names:
         return set()
     pointers = call.args[:1] + [k.value for k in call.keywords if k.arg in ("pointer", "desc")]
     if isinstance(call.func, ast.Attribute):  # A method: of a pointer or descriptor, or tl's.
@@ -108,6 +116,19 @@ def _written_by(call: ast.Call, reach: dict[str, set[str]], called: Callee | Non
     for pointer in pointers:
         written |= _reached(pointer, reach)
     return written
+
+
+def _only_reads(call: ast.Call) -> bool:
+    """Whether inline assembly, as far as it is written there, has nothing that writes memory."""
+    texts = [*call.args[:1], *(word.value for word in call.keywords if word.arg == "asm")]
+    if name_of(call) != "inline_asm_elementwise" or not texts:
+        return False
+    if isinstance(texts[0], ast.JoinedStr):
+        pieces = [p for p in texts[0].values if not isinstance(p, ast.FormattedValue)]
+    else:
+        pieces = texts[:1]
+    words = [p.value for p in pieces if isinstance(p, ast.Constant) and isinstance(p.value, str)]
+    return len(words) == len(pieces) and not any(m in " ".join(words) for m in ASM_WRITES)
 
 
 def _written_by_callee(call: ast.Call, reach: dict[str, set[str]], called: Callee) -> set[str]:

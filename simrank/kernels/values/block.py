@@ -13,6 +13,7 @@ import triton.language as tl
 
 from simrank.kernels import machine
 from simrank.kernels.values import types
+from simrank.kernels.values.conversions import converted
 from simrank.kernels.values.types import ElementType, element_type, int1
 
 if TYPE_CHECKING:
@@ -242,8 +243,10 @@ class Block:
     # ---- operators ----
 
     def __neg__(self) -> Block:
-        if self.element.kind in "pb":
+        if self.element.kind == "p":
             raise ValueError(f"wrong type argument to unary minus ({self.element})")
+        if self.element.kind == "b":  # 0 - x in one bit.
+            return self
         return Block(-self.values, self.element)
 
     def __pos__(self) -> Block:
@@ -327,47 +330,11 @@ def cast_to(block: Block, target: ElementType, *, toward_zero: bool = False) -> 
     values = block.values
     if "p" in (own.kind, target.kind):
         return _cast_pointer(block, target)
-    if target.kind == "b":
-        return Block(values != 0, int1)
-    if own.kind == "f" and target.kind in "iu":
-        return Block(to_integer(values, target), target)
-    values = values.astype(target.compute)
-    if target.round is not None and (
-        own.kind != "f" or own.bits > target.bits or _mixed(own, target)
-    ):
-        values = _toward_zero(values, target) if toward_zero else target.round(values)
-    return Block(values, target)
+    return Block(converted(values, own, target, toward_zero=toward_zero), target)
 
 
 def _narrows(own: ElementType, target: ElementType) -> bool:
     return own.kind == "f" == target.kind and target.bits < own.bits
-
-
-def _mixed(own: ElementType, target: ElementType) -> bool:
-    """Whether two floating types of one width, or fp8 kinds, do not hold each other's values."""
-    return target.bits in {own.bits, 8}
-
-
-def to_integer(values: Any, target: ElementType) -> Any:
-    """Convert floats as hardware does: toward zero, saturated, NaN to zero."""
-    low, high = types.integer_range(target)
-    wide = np.nan_to_num(np.asarray(values, np.float64), nan=0.0, posinf=high, neginf=low)
-    inside = np.clip(wide, low, high)
-    whole = inside.astype(target.compute)
-    if target.bits == 64:  # The largest float below 2**63 is far below the largest integer.
-        whole = np.where(wide >= float(high), target.compute.type(high), whole)
-    return whole if type(values) is _ndarray else whole[()]
-
-
-def _toward_zero(values: Value, target: ElementType) -> Value:
-    """Round to a narrower type toward zero."""
-    assert target.round is not None, "only narrow types are rounded"
-    nearest = target.round(values)
-    too_large = np.abs(nearest) > np.abs(values)
-    narrow = np.asarray(nearest).astype(target.memory)
-    smaller = np.nextafter(narrow, target.memory.type(0)).astype(np.float32)
-    result: Value = np.where(too_large, smaller, nearest)[()]
-    return result
 
 
 def _cast_pointer(block: Block, target: ElementType) -> Block:

@@ -11,6 +11,7 @@ import numpy as np
 from simrank.kernels.values import types
 from simrank.kernels.values.block import Block, addresses, as_block, pointee_of, scalar_of, wide
 from simrank.kernels.values.broadcasting import aligned, common_shape
+from simrank.kernels.values.conversions import converted
 from simrank.kernels.values.types import ElementType, int1, promote, promote_number, uint64
 
 if TYPE_CHECKING:
@@ -36,10 +37,10 @@ def operands(
         if own is other and not (divides and own.round is not None):
             return ours, theirs, own
         result = promote(own, other, divides=divides)
-        if own.compute is not result.compute:
-            ours = ours.astype(result.compute)
-        if other.compute is not result.compute:
-            theirs = theirs.astype(result.compute)
+        if own is not result:
+            ours = converted(ours, own, result)
+        if other is not result:
+            theirs = converted(theirs, other, result)
         return ours, theirs, result
     if isinstance(second, np.generic):
         second = second.item()
@@ -47,8 +48,8 @@ def operands(
     find = _number if second else _number.__wrapped__
     number, result = find(own, second, divides)
     ours = first.values
-    if own.compute is not result.compute:
-        ours = ours.astype(result.compute)
+    if own is not result:
+        ours = converted(ours, own, result)
     return ours, number, result
 
 

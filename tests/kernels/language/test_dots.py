@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+import simrank
+
 triton = pytest.importorskip("triton")
 tl = pytest.importorskip("triton.language")
 
@@ -33,3 +35,22 @@ def test_hardware_precision_truncates_fp32_inputs_to_tf32(on_rank):
             np.testing.assert_allclose(tensors[2].numpy(), wanted, rtol=1e-5, atol=1e-5)
 
     on_rank(body)
+
+
+def test_a_context_says_how_exactly_its_kernels_compute(run):
+    """A launch may still say otherwise."""
+
+    def body(rank, ctx):
+        a = np.full((16, 16), 1 + 2.0**-20, np.float32)
+        tensors = [ctx.from_numpy(x) for x in (a, np.eye(16, dtype="f4"), np.zeros((16, 16), "f4"))]
+        for options, wanted in (({}, 1.0), ({"precision": "ieee"}, 1 + 2.0**-20)):
+            small_dot[(1,)](*tensors, None, **options)
+            assert (tensors[2].numpy() == np.float32(wanted)).all()
+
+    run(body, 1, precision="hardware")
+
+
+def test_a_precision_that_is_none_is_refused():
+    """With what there is."""
+    with pytest.raises(ValueError, match="ieee, hardware"):
+        simrank.Context(precision="tf32")

@@ -10,6 +10,12 @@ tl = pytest.importorskip("triton.language")
 
 from triton.language.extra import libdevice  # noqa: E402
 
+from simrank.kernels.language.libdevice import LIBDEVICE as EMULATED  # noqa: E402
+from simrank.kernels.values import types  # noqa: E402
+from simrank.kernels.values.block import Block  # noqa: E402
+
+from . import ulps  # noqa: E402
+
 N = 256
 
 
@@ -91,3 +97,113 @@ def test_libdevice_of_bits_and_of_two_arguments(on_rank):
         return (number + 2**31) % 2**32 - 2**31
 
     on_rank(body)
+
+
+FLOATS = {types.float32: 1, types.float64: 2}  # The column of the bounds.
+INEXACT = ulps.UNARY | ulps.SERIES | ulps.FAST | ulps.BINARY
+# What has no digits to lose, or is tested by itself.
+EXACT = {
+    "fma", "fma_rn", "saturatef", "fast_powf", "fast_dividef", "isnan", "isinf", "signbit",
+    "finitef", "isfinited", "abs", "ldexp", "scalbn", "clz", "popc", "ffs", "brev", "mulhi",
+    "llrint", "llround", "nextafter", "erfinv",
+}  # fmt: skip
+
+
+def computed(name, *columns):
+    """Return a function of libdevice of arrays."""
+    element = types.of_memory(columns[0].dtype)
+    with np.errstate(all="ignore"):
+        return EMULATED[name](*(Block(x[None], element) for x in columns)).values[0]
+
+
+def test_every_function_of_libdevice_is_tested():
+    """Against a reference, or one by one; what only renames or moves bits is not."""
+    moved = {name for name in EMULATED if "_as_" in name or "2" in name} - set(INEXACT)
+    assert set(EMULATED) == set(INEXACT) | EXACT | moved
+
+
+@pytest.mark.parametrize("name", [*ulps.UNARY, *ulps.FAST])
+def test_functions_are_within_the_bound_that_cuda_documents(name):
+    """Over all exponents, and of what is special."""
+    for element in FLOATS:
+        if name in ulps.FAST and element is types.float64:
+            continue
+        x = ulps.numbers(element.memory)
+        if name == "lgamma":  # Between its poles the bound does not hold (CUDA's own remark).
+            x = x[~((x < -2.2) & (x > -24))]
+        with np.errstate(all="ignore"):
+            wanted = INEXACT[name][0](x.astype(ulps.WIDE))
+        off = ulps.num_ulps(computed(name, x), np.asarray(wanted))
+        worst = int(off.argmax())
+        assert off[worst] <= INEXACT[name][FLOATS[element]], f"{name}({x[worst]!r})"
+
+
+@pytest.mark.parametrize("name", ulps.SERIES)
+def test_error_functions_are_within_the_bound_that_cuda_documents(name):
+    """Against their series with 200 digits, also where hardly anything is left of them."""
+    for element, largest in ((types.float32, 9), (types.float64, 12)):
+        x = np.linspace(-largest, largest, 41).astype(element.memory)
+        off = ulps.num_ulps(computed(name, x), ulps.SERIES[name][0](x))
+        worst = int(off.argmax())
+        assert off[worst] <= INEXACT[name][FLOATS[element]], f"{name}({x[worst]!r})"
+
+
+@pytest.mark.parametrize("name", ulps.BINARY)
+def test_functions_of_two_numbers_are_within_the_bound_that_cuda_documents(name):
+    """Of all pairs of special numbers, and of others at random."""
+    for element in FLOATS:
+        x = ulps.numbers(element.memory, 100)
+        special = np.array([np.inf, -np.inf, np.nan, 0, -0.0, 1, -1, 0.5, 3], element.memory)
+        first = np.concatenate([x, np.repeat(special, len(special))])
+        second = np.concatenate([np.roll(x, 77), np.tile(special, len(special))])
+        with np.errstate(all="ignore"):
+            wanted = INEXACT[name][0](*(v.astype(ulps.WIDE) for v in (first, second)))
+        off = ulps.num_ulps(computed(name, first, second), wanted)
+        worst = int(off.argmax())
+        bound = INEXACT[name][FLOATS[element]]
+        assert off[worst] <= bound, f"{name}({first[worst]!r}, {second[worst]!r})"
+
+
+def one(name, *numbers, element=types.float32):
+    """Return a function of libdevice of plain numbers."""
+    return float(computed(name, *(np.array([n], element.memory) for n in numbers))[0])
+
+
+def test_fast_functions_do_as_their_instructions():
+    """They go by logarithms and reciprocals, which are not there for every number."""
+    assert math.isnan(one("fast_powf", -2.0, 2.0))
+    assert math.isnan(one("fast_powf", 0.0, 0.0))
+    assert one("fast_powf", 2.0, 10.0) == 1024.0
+    assert one("fast_dividef", 3.0, 2.0**127) == 0.0
+    assert math.isnan(one("fast_dividef", math.inf, 2.0**127))
+    assert one("fast_dividef", 3.0, math.inf) == 0.0
+
+
+def test_products_are_added_to_with_one_rounding():
+    """The exact sum is just above the middle of two numbers; rounded to fp64 first it is not."""
+    first, second = 1 + 2.0**-12, 1 + 2.0**-12  # The product is 1 + 2**-11 + 2**-24.
+    third = 2.0**-60
+    assert one("fma", first, second, third) == 1 + 2.0**-11 + 2.0**-23
+    assert one("fma", first, second, 0.0) == 1 + 2.0**-11
+
+
+def test_what_is_no_number_becomes_what_the_conversion_says():
+    """NaN gives zero to 32 bits from fp32, else the smallest integer."""
+    for name, wanted in (
+        ("float2int_rn", 0), ("float2ll_rn", -(2**63)), ("double2int_rz", -(2**31)),
+        ("llrint", -(2**63)),
+    ):  # fmt: skip
+        element = types.float64 if name.startswith("double") else types.float32
+        assert one(name, math.nan, element=element) == wanted
+        assert one(name, 1e30, element=element) == (2**31 if "int_" in name else 2**63) - (
+            "int_" in name
+        )
+
+
+def test_the_inverse_of_erf_gives_the_number_back():
+    """Its erf differs by what rounding its argument makes of it."""
+    x = np.linspace(-0.999, 0.999, 81)
+    found = computed("erfinv", x)
+    slope = 2 / math.sqrt(math.pi) * np.exp(-found * found)
+    back = ulps.SERIES["erf"][0](found)
+    assert (np.abs(back - x) <= 5 * np.spacing(np.abs(found)) * slope + np.spacing(np.abs(x))).all()

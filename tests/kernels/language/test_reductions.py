@@ -1,14 +1,17 @@
 """Reductions have the types of Triton."""
 
+import numpy as np
 import pytest
 
-pytest.importorskip("triton")
+import simrank
 
-import triton.language as tl
+triton = pytest.importorskip("triton")
 
-from simrank.kernels.language import STANDARD
-from simrank.kernels.values import types
-from simrank.kernels.values.block import Block
+import triton.language as tl  # noqa: E402
+
+from simrank.kernels.language import STANDARD  # noqa: E402
+from simrank.kernels.values import types  # noqa: E402
+from simrank.kernels.values.block import Block  # noqa: E402
 
 DTYPES = (
     tl.int1, tl.int8, tl.int16, tl.int32, tl.int64, tl.uint8, tl.uint16, tl.uint32, tl.uint64,
@@ -34,3 +37,36 @@ def test_extremes_are_widened_only_without_their_places():
         wide = {8: tl.int32, 16: tl.float32}.get(dtype.primitive_bitwidth, dtype)
         assert STANDARD["max"](block, 0).dtype == wide
         assert STANDARD["max"](block, 0, return_indices=True)[0].dtype == dtype
+
+
+def test_the_largest_are_found_by_way_of_max_which_widens():
+    """But where all are asked for: then nothing is left out, and blocks are only sorted."""
+    for dtype, wide in ((tl.int8, tl.int32), (tl.float16, tl.float32), (tl.int64, tl.int64)):
+        element = types.element_type(dtype)
+        block = Block(np.arange(8).astype(element.compute)[None], element)
+        assert [STANDARD["topk"](block, k).dtype for k in (1, 4, 8)] == [wide, wide, dtype]
+        assert STANDARD["topk"](block, 2).values.tolist() == [[7, 6]]
+        assert STANDARD["sort"](block).dtype == dtype
+        assert STANDARD["sort"](Block(block.values[:, :1], element)).dtype == wide
+
+
+@triton.jit
+def sums(x, out, N: tl.constexpr):
+    lanes = tl.arange(0, N)
+    values = tl.load(x + lanes)
+    tl.store(out, tl.sum(values, axis=0))
+    tl.store(out + 1 + lanes, tl.cumsum(values, axis=0))
+
+
+@pytest.mark.parametrize(("precision", "total"), [("ieee", 2052), ("hardware", 2050)])
+def test_sums_of_halves_are_rounded_on_their_way_as_hardware_does(run, precision, total):
+    """2048 + 1 is 2048, and 2048 + 2 is 2050; of the exact sum 2051 the nearest is 2052."""
+
+    def body(rank, ctx):
+        x = ctx.from_numpy(np.array([2048, 1, 1, 1], "f2"))
+        out = simrank.zeros(5, dtype=simrank.float16)
+        sums[(1,)](x, out, N=4)
+        found = out.tolist()
+        assert (found[0], found[4]) == (total, total)
+
+    run(body, 1, precision=precision)

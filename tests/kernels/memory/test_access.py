@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+import simrank
+
 triton = pytest.importorskip("triton")
 tl = pytest.importorskip("triton.language")
 N = 256
@@ -27,3 +29,12 @@ def test_debug_mode_poisons_masked_off_lanes(on_rank, dtype):
         assert (out.numpy() == 0).all()
 
     on_rank(body)
+
+
+@pytest.mark.parametrize("settings", [{"strict": True}, {"precision": "hardware"}], ids=str)
+def test_a_context_that_is_strict_poisons_masked_off_lanes(settings):
+    """On hardware they hold whatever was there."""
+    with simrank.Context(**settings) as ctx:
+        x, out = (ctx.from_numpy(np.zeros(N, "f4")) for _ in range(2))
+        masked_without_other[(1,)](x, out, N=N)
+        assert np.isnan(out.numpy()[2:]).all()

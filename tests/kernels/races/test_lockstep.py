@@ -75,3 +75,145 @@ def test_such_a_race_may_be_an_error(run):
     with pytest.raises(SpawnException) as caught:
         races(run, "one address", races="error")
     assert isinstance(caught.value.errors[0], ProgramRaceError)
+
+
+@triton.jit
+def neighbours(x, n, HOW: tl.constexpr):
+    pid = tl.program_id(0)
+    if HOW == "reads the next one":
+        tl.store(x + pid, tl.load(x + pid) + tl.load(x + (pid + 1) % n))
+    elif HOW == "reads it where a mask says":
+        there = tl.load(x + (pid + 1) % n, mask=pid == 2, other=0.0)
+        tl.store(x + pid, tl.load(x + pid) + there + 1)
+    elif HOW == "reads it after it was stored":
+        tl.store(x + pid, pid + 1.0)
+        tl.store(x + n + pid, tl.load(x + (pid + 1) % n))
+    elif HOW == "all read one":
+        tl.store(x + 1 + pid, tl.load(x + 2) + 1)
+    elif HOW == "by address":
+        there = (x.to(tl.int64) + 4 * ((pid + 1) % n)).to(tl.pointer_type(tl.float32))
+        tl.store(x + pid, tl.load(there) + 1)
+    elif HOW == "some branch":
+        if pid % 2:
+            tl.store(x + pid, 3.0)
+        else:
+            tl.store(x + n + pid, tl.load(x + pid + 1))
+
+
+@triton.jit
+def alone(x, n, HOW: tl.constexpr):
+    pid = tl.program_id(0)
+    if HOW == "in place":
+        tl.store(x + pid, tl.load(x + pid) * 2 + 1)
+    elif HOW == "masked off":
+        there = tl.load(x + (pid + 1) % n, mask=pid < 0, other=1.0)
+        tl.store(x + pid, tl.load(x + pid) + there)
+    elif HOW == "stores what was there":
+        tl.store(x + pid, tl.load(x + (pid + 1) % n))
+    elif HOW == "elsewhere":
+        tl.store(x + n + pid, tl.load(x + (pid + 1) % n) + 1)
+    elif HOW == "all store one value":
+        tl.store(x, 7.0)
+        tl.store(x + n + pid, tl.load(x))
+
+
+READS = ["reads the next one", "reads it where a mask says", "reads it after it was stored",
+         "all read one", "by address", "some branch"]  # fmt: skip
+
+
+@pytest.mark.parametrize("mode", ["auto", "one-by-one", "masked", "shuffled"])
+@pytest.mark.parametrize("how", READS)
+def test_a_load_of_what_another_program_stores_is_a_race(run, how, mode):
+    """In lockstep every program has loaded before one stores; a device has no such order."""
+
+    def body(rank, ctx):
+        neighbours[(6,)](ctx.arange(16).to(ctx.float32), 6, HOW=how, mode=mode)
+        ctx.synchronize()
+
+    found = run(body, 1, races="report").races
+    assert found
+    assert all({race.first.verb, race.second.verb} == {"reads", "writes"} for race in found)
+    assert "test_lockstep.py" in str(found[0])
+
+
+@pytest.mark.parametrize("mode", ["auto", "one-by-one", "masked"])
+@pytest.mark.parametrize(
+    "how", ["in place", "masked off", "stores what was there", "elsewhere", "all store one value"]
+)
+def test_loads_of_what_nobody_else_changes_are_no_race(run, how, mode):
+    """A program's own stores, masked-off lanes, and stores that change nothing."""
+
+    def body(rank, ctx):
+        alone[(6,)](ctx.ones(16), 6, HOW=how, mode=mode)
+        ctx.synchronize()
+
+    assert run(body, 1, races="report").races == []
+
+
+@triton.jit
+def reduce_in_last(x, parts, count, out, SEM: tl.constexpr, SCOPE: tl.constexpr, B: tl.constexpr):
+    pid = tl.program_id(0)
+    tl.store(parts + pid, tl.sum(tl.load(x + pid * B + tl.arange(0, B))))
+    if SEM == "fences":
+        tl.inline_asm_elementwise(
+            "fence.acq_rel.gpu; mov.u32 $0, 0;", "=r", [], dtype=tl.int32, is_pure=False, pack=1
+        )
+        turn = tl.atomic_add(count, 1, sem="relaxed")
+    else:
+        turn = tl.atomic_add(count, 1, sem=SEM, scope=SCOPE)
+    if turn == tl.num_programs(0) - 1:
+        if SEM == "fences":
+            tl.inline_asm_elementwise(
+                "fence.acq_rel.gpu; mov.u32 $0, 0;", "=r", [], dtype=tl.int32, is_pure=False, pack=1
+            )
+        total = 0.0
+        for other in range(tl.num_programs(0)):
+            total += tl.load(parts + other)
+        tl.store(out, total)
+
+
+@pytest.mark.parametrize("mode", ["auto", "one-by-one", "tasks"])
+@pytest.mark.parametrize(
+    ("sem", "scope", "is_right"),
+    [("acq_rel", "gpu", True), ("fences", "gpu", True), ("relaxed", "gpu", False),
+     ("release", "gpu", False), ("acquire", "gpu", False), ("acq_rel", "cta", False)],
+)  # fmt: skip
+def test_the_last_program_may_reduce_what_it_has_acquired(run, sem, scope, is_right, mode):
+    """Relaxed atomics, or those of one side only, or of a block, order nothing."""
+
+    def body(rank, ctx):
+        parts, out = ctx.zeros(12), ctx.zeros(1)
+        count = ctx.zeros(1, dtype=ctx.int32)
+        reduce_in_last[(12,)](ctx.ones(96), parts, count, out, SEM=sem, SCOPE=scope, B=8, mode=mode)
+        assert out.item() == 96
+
+    assert (run(body, 1, races="report").races == []) is is_right
+
+
+def test_without_race_checks_a_sample_of_programs_gives_a_hint(run):
+    """The first programs of a launch that loads from what it stores to."""
+
+    def body(rank, ctx):
+        for _ in range(2):
+            neighbours[(600,)](ctx.arange(601).to(ctx.float32), 600, HOW=READS[0])
+            alone[(600,)](ctx.ones(600), 600, HOW="in place")
+        ctx.synchronize()
+
+    (hint,) = run(body, 1).findings
+    assert hint.startswith("  program ")
+    assert "of kernel 'neighbours' of rank 0 reads at test_lockstep.py:" in hint
+    assert "writes at test_lockstep.py:" in hint
+
+
+def test_atomics_and_other_memory_give_no_hint(run):
+    """They may order programs; what is only loaded or only stored needs no order."""
+
+    def body(rank, ctx):
+        alone[(6,)](ctx.ones(16), 6, HOW="elsewhere")
+        out, count = ctx.zeros(1), ctx.zeros(1, dtype=ctx.int32)
+        reduce_in_last[(12,)](
+            ctx.ones(96), ctx.zeros(12), count, out, SEM="relaxed", SCOPE="gpu", B=8
+        )
+        ctx.synchronize()
+
+    assert run(body, 1).findings == []

@@ -104,3 +104,35 @@ def test_a_wait_for_no_less_than_a_value_is_no_finding(run):
 def test_a_suspicion_is_not_raised(run):
     """A flag may be meant to be set once for all launches."""
     assert len(findings(run, "poll", races="error")) == 1
+
+
+@triton.jit
+def signal_peer(flag):
+    tl.atomic_xchg(flag, 1, sem="release", scope="sys")
+
+
+@triton.jit
+def wait_own(flag):
+    while tl.atomic_add(flag, 0, sem="acquire", scope="sys") != 1:
+        pass
+
+
+@pytest.mark.parametrize("by_copy", [False, True])
+def test_a_flag_that_is_set_again_before_the_next_wait_is_not_stale(run, by_copy):
+    """It has the same value, but is a new signal: the host has ordered the wait behind it."""
+
+    def body(rank, ctx):
+        dist.init_process_group("nccl")
+        handle = symm_mem.rendezvous(symm_mem.empty(8))
+        for _ in range(3):
+            if by_copy:
+                handle.get_signal_pad(1 - rank)[:1].fill_(1)
+            else:
+                signal_peer[(1,)](handle.get_signal_pad(1 - rank))
+            ctx.synchronize()
+            dist.barrier()
+            wait_own[(1,)](handle.get_signal_pad(rank))
+            ctx.synchronize()
+            dist.barrier()
+
+    assert run(body, 2, races="report").races == []

@@ -90,3 +90,21 @@ def test_two_kernels_that_read_the_same_weights_do_not_race(run):
         ctx.synchronize()
 
     assert run(body, 1, races="error").races == []
+
+
+@triton.jit
+def look_in_ptx(flag, other, out):
+    seen = tl.inline_asm_elementwise(
+        asm="ld.global.relaxed.sys.b32 $0, [$1];", constraints="=r,l", args=[flag],
+        dtype=tl.int32, is_pure=False, pack=1,
+    )  # fmt: skip
+    tl.inline_asm_elementwise(
+        f"st.global.b32 [$1], {'$2'}; mov.u32 $0, 0;", "=r,l,r", [other, 5],
+        dtype=tl.int32, is_pure=False, pack=1,
+    )  # fmt: skip
+    tl.store(out, seen)
+
+
+def test_assembly_that_only_loads_writes_nothing():
+    """Its text says so; what stores is taken to write through all that it is given."""
+    assert analyse.written_by_jit(look_in_ptx) == {"other", "out"}

@@ -54,3 +54,43 @@ def test_conditions_add_up_as_one_bit():
     ours, theirs, element = operators.operands(true, true)
     assert (bool(ours), bool(theirs), element) == (True, True, types.int1)
     assert not bool((true + true).values)
+
+
+def scalar(number, element):
+    return Block(element.compute.type(number), element)
+
+
+MIXED = [
+    (2049, types.int32, 1.0, types.float16, 2048.0 + 1.0),  # 2049 becomes 2048; 2049 does too.
+    (257, types.int64, 2.0, types.bfloat16, 259.0),  # In fp32, as Triton has it.
+    (65520, types.int32, 0.0, types.float16, float("inf")),
+    (1.0078125 + 2.0**-7, types.bfloat16, 0.0, types.float16, 1.015625),
+    (2.0**-20, types.bfloat16, 1.0, types.float16, 1.0),
+    (3e38, types.bfloat16, 1.0, types.float16, float("inf")),
+    (1.0, types.float8e5, 2.0**-10, types.float16, 1 + 2.0**-10),
+]
+
+
+@pytest.mark.parametrize(("one", "own", "two", "other", "wanted"), MIXED)
+def test_operands_are_rounded_to_the_type_that_they_are_computed_in(one, own, two, other, wanted):
+    """Before they are: fp16 has no 2049."""
+    with np.errstate(over="ignore"):
+        total = scalar(one, own) + scalar(two, other)
+        rounded = total.element.rounded(np.float32(wanted))
+    assert total.element is types.promote(own, other)
+    assert float(total.values) == float(rounded)
+
+
+def test_operands_are_rounded_before_they_are_compared():
+    """As fp16, 2049 is 2048; as fp32 it is not."""
+    large = scalar(2049, types.int32)
+    assert bool(large == scalar(2048, types.float16))
+    assert not bool(large > scalar(2048, types.float16))
+    assert not bool(large == scalar(2048, types.float32))
+    assert not bool(scalar(257, types.int16) == scalar(256, types.bfloat16))  # In fp32.
+
+
+def test_minus_of_a_condition_is_the_condition():
+    """In one bit, 0 - 1 is 1: the compiler takes it."""
+    assert bool((-constant(True)).values)
+    assert not bool((-constant(False)).values)

@@ -1,0 +1,139 @@
+"""Operations of streams on memory that ranks share, as programs: compared by what orders them.
+
+Copies, products, collectives and launches in lockstep each count as one program, which begins
+behind what its operation is behind.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from simrank.kernels.races.happens import races_of
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
+    from simrank.device.buffer import Buffer
+    from simrank.device.memory import Storage
+    from simrank.device.operation import Operation
+    from simrank.device.races import RaceChecker
+    from simrank.kernels.machine.arrays import Array
+    from simrank.kernels.races.accesses import Access
+    from simrank.kernels.races.happens import ProgramClock, ProgramRaces
+
+
+class StreamAccesses:
+    """What operations do to shared memory; see `device.order.SharedAccesses`."""
+
+    def __init__(self, known: ProgramRaces) -> None:
+        self._known = known
+        self._operations: WeakKeyDictionary[Operation, ProgramClock] = WeakKeyDictionary()
+
+    def began(self, operation: Operation, doubted: Collection[Storage] = ()) -> None:
+        """Compare what an operation does to memory that ranks share, but for kernels of Triton's.
+
+        Args:
+            operation: It begins.
+            doubted: Memory that no other rank reaches, but that is to be looked at.
+
+        Raises:
+            ProgramRaceError: It races, and races are errors.
+        """
+        if operation.touched is None or operation.rank is None or operation.tells_accesses:
+            return
+        shared, touched = self._known.checker.order.shared, operation.touched
+        reads, writes = (
+            [buffer for buffer in buffers if buffer.storage in shared or buffer.storage in doubted]
+            for buffers in (touched.reads, touched.writes)
+        )
+        if not (reads or writes):
+            return
+        clock = self._clock_of(operation, is_doubted=bool(doubted))
+        with self._known.at(operation.issued_at):
+            for buffer in reads:
+                clock.loads(buffer.storage, *elements_of(buffer))
+            for buffer in writes:
+                clock.overwrites(buffer.storage, *elements_of(buffer))
+
+    def ended(self, operation: Operation) -> None:
+        """Note that an operation has ended, and what it has left in memory."""
+        self._note_rewrites(operation)
+        clock = self._operations.pop(operation, None)
+        if clock is None or operation.touched is None:
+            return
+        clock.end()
+        for buffer in operation.touched.writes:
+            shadow = self._known.shadows.get(buffer.storage)
+            if shadow is not None:
+                first, itemsize = elements_of(buffer)
+                index = first[:, None] * itemsize + np.arange(itemsize)
+                shadow.values[index] = buffer.storage.array(np.dtype(np.uint8))[index]
+
+    def _note_rewrites(self, operation: Operation) -> None:
+        """Note flags that an operation has written again."""
+        signals, agent = self._known.signals, operation.stream.race_agent
+        if operation.touched is None or operation.run is None or agent is None:
+            return
+        for buffer in operation.touched.writes:
+            self._known.values.forget(buffer.storage, *buffer.storage.bounds(buffer.array))
+            if buffer.storage in signals and buffer.is_contiguous():
+                low, high = buffer.storage.bounds(buffer.array)
+                signals.rewrote(buffer.storage, low, high, (agent.key, operation.run[agent.key]))
+
+    def flagged(self, storage: Storage, first: int) -> None:
+        """Note that a stream has set a flag, or set it back."""
+        self._known.values.forget(storage, first, first + 1)
+
+    def lockstep(self, operation: Operation, accesses: Iterable[Access]) -> None:
+        """Compare what a launch has done in lockstep to memory that ranks share.
+
+        Raises:
+            ProgramRaceError: It races, and races are errors.
+        """
+        clock: ProgramClock | None = None
+        for access in accesses:
+            if access.storage not in self._known.checker.order.shared or operation.rank is None:
+                continue
+            clock = self._clock_of(operation) if clock is None else clock
+            with self._known.at(access.site):
+                if access.raw is None:
+                    clock.loads(access.storage, access.first // access.itemsize, access.itemsize)
+                else:
+                    changed = access.first[(access.raw != access.held).any(axis=1)]
+                    clock.overwrites(access.storage, changed // access.itemsize, access.itemsize)
+
+    def _clock_of(self, operation: Operation, *, is_doubted: bool = False) -> ProgramClock:
+        launched = self._known.launched(operation)
+        self._known.over(launched)
+        if is_doubted:  # Nothing is over because it has ended.
+            launched = launched._replace(num_ended=-1)
+        device = operation.stream.device.index
+        clock = self._known.start(operation.name, None, operation.rank, device, launched)
+        self._operations[operation] = clock
+        return clock
+
+
+def elements_of(buffer: Buffer) -> tuple[Array, int]:
+    """Return which elements of its storage a buffer has, and their size: not what is between."""
+    view = buffer.array
+    low, _ = buffer.storage.bounds(view)
+    offsets = np.zeros(1, np.int64)
+    for size, stride in zip(view.shape, view.strides, strict=True):
+        offsets = (offsets[:, None] + np.arange(size) * stride).reshape(-1)
+    if offsets.size:
+        offsets -= int(offsets.min())
+    if low % view.itemsize or any(stride % view.itemsize for stride in view.strides):
+        return (low + offsets[:, None] + np.arange(view.itemsize)).reshape(-1), 1
+    return (low + offsets) // view.itemsize, view.itemsize
+
+
+def accesses_of(checker: RaceChecker) -> StreamAccesses:
+    """Return what compares the operations of a Context; made, and told of them, at first use."""
+    result = checker.order.listener
+    if result is None:
+        result = checker.order.listener = StreamAccesses(races_of(checker))
+    assert isinstance(result, StreamAccesses), "nobody else listens"
+    return result

@@ -1,0 +1,106 @@
+"""What flags have held, and what whoever saw them then was behind.
+
+A wait that is over may have been over earlier: at the first of the last values that end it. Only
+what had been handed to the flag by then is sure; what came later has come by luck.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING, NamedTuple
+from weakref import WeakKeyDictionary
+
+from simrank.device.clocks import join
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from simrank.device.clocks import Clock
+    from simrank.device.memory import Storage
+
+_MAX_VALUES = 128  # of one flag; of older ones nothing is sure
+_ENDS = {
+    "Lt": operator.ge, "LtE": operator.gt, "Gt": operator.le, "GtE": operator.lt,
+    "NotEq": operator.eq, "Eq": operator.ne,
+}  # fmt: skip
+
+
+class Wait(NamedTuple):
+    """The test of a loop: how what it looks at is compared, by the name of Python's tree."""
+
+    comparison: str
+    bound: int
+
+    def is_over(self, value: int) -> bool:
+        """Return whether a value ends it."""
+        return bool(_ENDS[self.comparison](value, self.bound))
+
+
+class Look(NamedTuple):
+    """A look at a flag.
+
+    Attributes:
+        values: The values of the flag that were known.
+        before: What the program was behind until then.
+        scopes: Of what was handed to the flag, what the program sees.
+        is_relaxed: Whether only a fence makes it count.
+    """
+
+    values: Sequence[_Value]
+    before: Clock
+    scopes: Sequence[int]
+    is_relaxed: bool
+
+
+class _Value(NamedTuple):
+    """What a flag has held, and what it then carried for each scope."""
+
+    value: int
+    clocks: dict[int, Clock]
+
+
+class FlagValues:
+    """The values of the flags of one Context."""
+
+    def __init__(self) -> None:
+        self._known: WeakKeyDictionary[Storage, dict[int, list[_Value]]] = WeakKeyDictionary()
+
+    def of(self, storage: Storage, first: int) -> Sequence[_Value]:
+        """Return what is known of a flag by its first byte."""
+        return tuple(self._known.get(storage, {}).get(first, ()))
+
+    def forget(self, storage: Storage, low: int, high: int) -> None:
+        """Forget the flags among bytes that were written by what has no order of its own."""
+        flags = self._known.get(storage)
+        for first in [first for first in flags or () if low <= first < high]:
+            del self._known[storage][first]
+
+    def note(
+        self, storage: Storage, first: int, value: tuple[int, int], clocks: dict[int, Clock]
+    ) -> None:
+        """Note a write of a flag: what it held before and holds now, and what it carries now."""
+        values = self._known.setdefault(storage, {}).setdefault(first, [])
+        if not values or values[-1].value != value[0]:  # Somebody wrote it who is not seen here.
+            values[:] = [_Value(value[0], _copied(clocks) if values else {})]
+        values.append(_Value(value[1], _copied(clocks)))
+        if len(values) > _MAX_VALUES:
+            del values[:-1]
+
+
+def sure(look: Look, wait: Wait) -> Clock | None:
+    """Return what a flag carried when it first might have ended a wait, if that is known."""
+    if not look.values or not wait.is_over(look.values[-1].value):
+        return None
+    clocks: dict[int, Clock] = {}
+    for value, carried in reversed(look.values):
+        if not wait.is_over(value):
+            break
+        clocks = carried
+    result: Clock = {}
+    for scope in look.scopes:
+        join(result, clocks.get(scope, {}))
+    return result
+
+
+def _copied(clocks: dict[int, Clock]) -> dict[int, Clock]:
+    return {scope: dict(clock) for scope, clock in clocks.items()}

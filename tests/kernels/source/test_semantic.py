@@ -1,0 +1,15 @@
+"""What libraries may ask of the compiler."""
+
+import pytest
+
+pytest.importorskip("triton")
+
+from simrank.errors import UnsupportedError
+from simrank.kernels.source.semantic import SEMANTIC
+
+
+def test_a_barrier_of_threads_is_there_and_nothing_else_that_builds():
+    """Threads meet after every line anyway."""
+    assert SEMANTIC.builder.create_barrier() is None
+    with pytest.raises(UnsupportedError, match="create_load"):
+        SEMANTIC.builder.create_load()
