@@ -191,9 +191,13 @@ class Call:
         ]
 
     def pending_ranks(self) -> Iterator[tuple[int, str, CallSite | None]]:
-        """Yield the ranks that have called and not ended, for the deadlock report."""
-        for operation in self._operations:
-            if operation is not None and not operation.complete and operation.rank is not None:
+        """Yield the ranks that have called and not ended, for the deadlock report.
+
+        If all of them have ended (they are not the root), the call is the others' to make still.
+        """
+        called = [operation for operation in self._operations if operation is not None]
+        for operation in [each for each in called if not each.complete] or called:
+            if operation.rank is not None:
                 yield operation.rank, self.name, operation.issued_at
 
     def join_splits(

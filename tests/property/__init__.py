@@ -1,0 +1,1 @@
+"""Laws, and random programs."""

@@ -1,0 +1,107 @@
+"""Random correct programs raise no alarm; a mistake planted in one is found, in the first run.
+
+The short forms run always, the long ones (marked slow) for some minutes; a seed repeats a case:
+`hostile.run(plan := hostile.random_plan(seed), hostile.random_mistake(plan, seed))`.
+"""
+
+import pytest
+
+from simrank.errors import (
+    CollectiveMismatchError,
+    DeadlockError,
+    RaceError,
+    SimrankError,
+    SpawnException,
+)
+
+from . import hostile
+
+NUM_FAST = 40  # Programs in each of the short forms.
+NUM_SLOW_RIGHT = 5_000
+NUM_SLOW_WRONG = 3_000
+FIRST_SLOW = 1_000_000  # Seeds of the long forms begin here.
+FOUND_AS = {  # What each mistake may be found as.
+    "skips": (DeadlockError, CollectiveMismatchError),
+    "calls twice": (DeadlockError, CollectiveMismatchError),
+    "takes another group": (DeadlockError, CollectiveMismatchError),
+    "returns early": (DeadlockError,),
+    "raises": (KeyError,),
+    "passes less": (CollectiveMismatchError,),
+    "passes another type": (CollectiveMismatchError,),
+    "reduces otherwise": (CollectiveMismatchError,),
+    "takes another root": (CollectiveMismatchError,),
+    "takes another peer": (DeadlockError, CollectiveMismatchError),
+    "turns the order around": (DeadlockError,),
+    "sends once more": (DeadlockError, CollectiveMismatchError),
+    "reads before the wait": (RaceError,),
+    "never waits": (RaceError, SimrankError),
+    "forgets the result": (SimrankError,),
+    "does not wait for the stream": (RaceError,),
+    "does not wait for the result": (RaceError,),
+}
+
+
+def check_right(number, **options):
+    """Run a correct program, and compare every number; nothing is found."""
+    plan = hostile.random_plan(number)
+    outputs, findings = hostile.run(plan, **options)
+    assert outputs == [row.tolist() for row in hostile.expected(plan)], number
+    assert findings == [], number
+
+
+def check_wrong(seed):
+    """Run a program with a mistake; it is found for what it is, and the rank is named."""
+    plan = hostile.random_plan(seed)
+    mistake = hostile.random_mistake(plan, seed)
+    if mistake is None:
+        return
+    with pytest.raises(SimrankError) as caught:
+        hostile.run(plan, mistake)
+    error = caught.value
+    if isinstance(error, SpawnException):
+        kinds = [type(each) for each in error.errors.values()]
+        assert any(issubclass(kind, FOUND_AS[mistake.kind]) for kind in kinds), (seed, kinds)
+        if not issubclass(kinds[0], CollectiveMismatchError | DeadlockError):
+            assert mistake.rank in error.errors, seed
+    else:
+        assert isinstance(error, FOUND_AS[mistake.kind]), (seed, error)
+    if isinstance(error, DeadlockError):
+        told = {rank for state in error.waits for rank in state.ranks}
+        assert mistake.rank in told, seed
+
+
+@pytest.mark.parametrize("seed", range(NUM_FAST))
+def test_a_correct_program_raises_no_alarm(seed):
+    """With races as errors and under strict; its numbers are numpy's."""
+    check_right(seed, seed=seed)
+
+
+@pytest.mark.parametrize("seed", range(NUM_FAST))
+def test_a_planted_mistake_is_found(seed):
+    """In the first run, as the right error."""
+    check_wrong(seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("carrier", ["greenlet", "thread"])
+def test_correct_programs_raise_no_alarm(carrier):
+    """Thousands of them, whatever holds the ranks' stacks."""
+    num_programs = NUM_SLOW_RIGHT if carrier == "greenlet" else NUM_SLOW_RIGHT // 10
+    for seed in range(FIRST_SLOW, FIRST_SLOW + num_programs):
+        check_right(seed, seed=seed, carrier=carrier)
+
+
+@pytest.mark.slow
+def test_planted_mistakes_are_found():
+    """Thousands of them: none is missed."""
+    for seed in range(FIRST_SLOW, FIRST_SLOW + NUM_SLOW_WRONG):
+        check_wrong(seed)
+
+
+def test_every_mistake_occurs_and_every_step():
+    """The drawing leaves none out."""
+    plans = [hostile.random_plan(seed) for seed in range(2_000)]
+    kinds = {step.kind for plan in plans for step in plan.steps}
+    assert kinds == set(hostile.KINDS)
+    drawn = {m.kind for i, plan in enumerate(plans) if (m := hostile.random_mistake(plan, i))}
+    assert drawn == set(FOUND_AS)
