@@ -339,6 +339,103 @@ def pipeline(me, step, wrong):
         dist.send(me.x, me.peer(1), me.group)
 
 
+def gather_list(me, step, wrong):
+    x = me.given(wrong)
+    parts = [me.empty(x.numel(), x) for _ in me.members]
+    work = dist.all_gather(parts, x, group=me.group, async_op=step.is_async)
+    me.finish(work, step, wrong)
+    me.x = me.ctx.stack(parts).sum(0)
+
+
+def scatter_list(me, step, wrong):
+    out = me.empty(SIZE // len(me.members))
+    parts = [me.x[i * out.numel() : (i + 1) * out.numel()] for i in range(len(me.members))]
+    work = dist.reduce_scatter(
+        out, parts, me.op(step, wrong), group=me.group, async_op=step.is_async
+    )
+    me.finish(work, step, wrong)
+    me.x = me.x.clone()
+    me.x[: out.numel()] = out
+
+
+def uneven_splits(size):
+    """Return how many elements each member sends to each: row i is what member i sends."""
+    sends = np.full((size, size), SIZE // size - 1, dtype=int)
+    sends[np.arange(size), np.arange(size)] += size
+    return sends
+
+
+def uneven(me, step, wrong):
+    sends = uneven_splits(len(me.members))
+    given, taken = sends[me.me].tolist(), sends[:, me.me].tolist()
+    if wrong == "splits otherwise":
+        given = [*given[1:], given[0]]
+    out = me.empty(SIZE)
+    dist.all_to_all_single(out, me.x, taken, given, group=me.group)
+    me.x = out
+
+
+def _uneven(before):
+    size = len(before)
+    sends = uneven_splits(size)
+    rows = [np.split(row, sends[i].cumsum()[:-1]) for i, row in enumerate(before)]
+    return np.array([np.concatenate([rows[i][j] for i in range(size)]) for j in range(size)])
+
+
+def coalesced(me, step, wrong):
+    first, second = me.x.clone(), me.x * 2
+    with dist._coalescing_manager(group=me.group, async_ops=True) as manager:
+        dist.all_reduce(first, me.op(step, wrong), group=me.group)
+        dist.all_reduce(second, me.op(step, wrong), group=me.group)
+    if wrong == "reads before the wait":
+        me.late.append(manager)
+    else:
+        manager.wait()
+    me.x = first + second
+
+
+def broadcast_objects(me, step, wrong):
+    found = [me.x.tolist(), {"me": me.me}]
+    dist.broadcast_object_list(found, me.root(step, wrong), group=me.group)
+    me.x = me.ctx.tensor(found[0], device=me.device) + found[1]["me"]
+
+
+def tags(me, step, wrong):
+    """Two messages cross, told apart by tags only."""
+    outs = [me.empty(SIZE), me.empty(SIZE)]
+    sent = [me.x + 1, me.x + 2]
+    works = []
+    for tag in (0, 1):
+        other = 2 if wrong == "takes another tag" and tag else tag
+        works.append(dist.isend(sent[tag], me.peer(1), me.group, other))
+    for tag in (1, 0):
+        works.append(dist.irecv(outs[tag], me.peer(-1), me.group, tag))
+    for work in works:
+        work.wait()
+    me.x = outs[0] + 2 * outs[1]
+
+
+def side_collective(me, step, wrong):
+    side, current = me.ctx.cuda.Stream(), me.ctx.cuda.current_stream()
+    if wrong != "does not wait for the stream":
+        side.wait_stream(current)
+    with me.ctx.cuda.stream(side):
+        y = me.x.clone()
+        dist.all_reduce(y, me.op(step, wrong), group=me.group)
+    me.x = me.x * 2  # Beside it.
+    if wrong != "does not wait for the result":
+        current.wait_stream(side)
+    me.x = me.x + y
+
+
+def late_group(me, step, wrong):
+    """A group that only its members make, in the midst of the program."""
+    group = dist.new_group(list(me.members), use_local_synchronization=True)
+    x = me.x.clone()
+    dist.all_reduce(x, group=group)
+    me.x = x
+
+
 def compute(me, step, wrong):
     me.x = me.x * 3 + me.me
 
@@ -407,6 +504,34 @@ KINDS = {
         lambda s, b, _: b[s.root][None] + np.arange(len(b))[:, None],
         scatter, *CALL, "takes another root",
     ),
+    "gather_list": Kind(
+        lambda _, b, __: np.repeat(b.sum(0)[None], len(b), 0), gather_list, *CALL, *DATA, *WAIT
+    ),
+    "scatter_list": Kind(
+        lambda s, b, _: _scattered(b, REDUCE[s.op](b).reshape(len(b), -1)),
+        scatter_list, *CALL, *WAIT, "reduces otherwise",
+    ),
+    "uneven": Kind(lambda _, b, __: _uneven(b), uneven, *CALL, "splits otherwise"),
+    "coalesced": Kind(
+        lambda s, b, _: np.repeat(3 * REDUCE[s.op](b)[None], len(b), 0), coalesced,
+        *CALL, "reduces otherwise", "reads before the wait", backends=("nccl",),
+    ),
+    "broadcast_objects": Kind(
+        lambda s, b, _: np.repeat(b[s.root][None] + s.root, len(b), 0), broadcast_objects,
+        *CALL, "takes another root",
+    ),
+    "tags": Kind(
+        lambda _, b, __: 3 * np.roll(b, 1, 0) + 5, tags, *CALL, "takes another tag",
+        backends=("gloo",),
+    ),
+    "side_collective": Kind(
+        lambda s, b, _: b * 2 + REDUCE[s.op](b), side_collective, *CALL, *STREAM,
+        backends=("nccl",),
+    ),
+    "late_group": Kind(
+        lambda _, b, __: np.repeat(b.sum(0)[None], len(b), 0), late_group,
+        "skips", "returns early", "raises",
+    ),
     "barrier": Kind(lambda _, b, __: b, barrier, *CALL),
     "objects": Kind(lambda _, b, __: b + sum(range(len(b))), objects, *CALL),
     "ring_batch": Kind(
@@ -474,6 +599,8 @@ def _is_mistake(plan, step, rank, kind):
     members = plan.groups[step.group]
     me = members.index(rank)
     if kind in ("reads before the wait", "never waits") and step.kind != "ring_async":
+        if step.kind == "coalesced":
+            return True
         if not step.is_async or plan.backend == "gloo":
             return False  # Gloo's results are read through the host, which waits.
         return not (step.kind == "broadcast" and me == step.root)  # Which only reads it.
@@ -484,6 +611,8 @@ def _is_mistake(plan, step, rank, kind):
         return has_partner or kind == "raises"
     if kind == "takes another peer":
         return len(members) > 2
+    if kind == "splits otherwise":
+        return len(set(uneven_splits(len(members))[me])) > 1
     return True
 
 

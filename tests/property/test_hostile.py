@@ -30,6 +30,8 @@ FOUND_AS = {  # What each mistake may be found as.
     "passes another type": (CollectiveMismatchError,),
     "reduces otherwise": (CollectiveMismatchError,),
     "takes another root": (CollectiveMismatchError,),
+    "takes another tag": (DeadlockError,),
+    "splits otherwise": (CollectiveMismatchError,),
     "takes another peer": (DeadlockError, CollectiveMismatchError),
     "turns the order around": (DeadlockError,),
     "sends once more": (DeadlockError, CollectiveMismatchError),
