@@ -408,8 +408,7 @@ def tags(me, step, wrong):
     for tag in (0, 1):
         other = 2 if wrong == "takes another tag" and tag else tag
         works.append(dist.isend(sent[tag], me.peer(1), me.group, other))
-    for tag in (1, 0):
-        works.append(dist.irecv(outs[tag], me.peer(-1), me.group, tag))
+    works += [dist.irecv(outs[tag], me.peer(-1), me.group, tag) for tag in (1, 0)]
     for work in works:
         work.wait()
     me.x = outs[0] + 2 * outs[1]
