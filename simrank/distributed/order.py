@@ -11,24 +11,25 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from simrank.device import Stream
     from simrank.distributed.call import CollectiveOperation
     from simrank.distributed.group import ProcessGroup
     from simrank.ranks import Program
 
-_KEY = "groups in flight"
+_KEY = "groups in flight"  # Per stream the group that used it last: a stream keeps its own order.
 
 
 def note_order(program: Program, group: ProcessGroup, operation: CollectiveOperation) -> None:
     """Note what else a rank has in flight when it issues a collective, and compare the others'."""
-    in_flight: dict[ProcessGroup, None] = program.local.setdefault(_KEY, {})
-    if len(in_flight) > (group in in_flight):
-        for other in list(in_flight):
+    in_flight: dict[Stream, ProcessGroup] = program.local.setdefault(_KEY, {})
+    if len(in_flight) > (operation.stream in in_flight):
+        for stream, other in list(in_flight.items()):
             before = other.last_issued[other.group_rank(program.rank)]
-            if before is None:  # Each group is dropped once for each time that it was added.
-                del in_flight[other]
-            elif other is not group and before.stream is not operation.stream:
+            if before is None or before.stream is not stream:  # It has ended.
+                del in_flight[stream]
+            elif other is not group and stream is not operation.stream:
                 _compare(before, operation)
-    in_flight[group] = None
+    in_flight[operation.stream] = group
 
 
 def _compare(before: CollectiveOperation, operation: CollectiveOperation) -> None:
