@@ -210,10 +210,17 @@ class Event:
 
     Args:
         enable_timing: Kept for torch's signature; every simulated event has its time.
+        blocking: Kept for torch's signature; a host that waits costs nothing.
+        interprocess: Refused: ranks share no events.
     """
 
-    def __init__(self, *, enable_timing: bool = False) -> None:
+    def __init__(
+        self, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False
+    ) -> None:
+        if interprocess:
+            raise UnsupportedError("events between processes are not supported")
         self.enable_timing = enable_timing
+        self.blocking = blocking
         self._mark: MarkOperation | None = None
 
     def record(self, stream: Stream | None = None) -> None:

@@ -157,7 +157,7 @@ class CurrentNames(TorchNames):
     """torch's names for whoever runs: what the module `simrank` itself offers in every rank."""
 
     Stream = StreamType  # type: ignore[assignment]  # Classes, so that isinstance works.
-    Event = EventType  # type: ignore[assignment]
+    Event = EventType
 
     @property
     def program(self) -> Program:  # type: ignore[override]  # Looked up, not kept.
