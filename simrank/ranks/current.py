@@ -27,7 +27,7 @@ class RaceOrder(Protocol):
     """What hosts tell race checks of each other: what they are behind, as clocks.
 
     Attributes:
-        conditions: What all that wait for a condition are behind.
+        conditions: What all that wait for a condition, or read what ranks share, are behind.
     """
 
     conditions: dict[int, int]
@@ -159,6 +159,12 @@ def require_rank(call: str) -> Program:
         text = f"{call} was called outside a rank"
         raise NoRankError(f"{text}\n  to fix: call it in the function given to spawn")
     return program
+
+
+def race_order() -> RaceOrder | None:
+    """Return who looks for races of the running program; None where that is off."""
+    program = _current.get()
+    return None if program is None else getattr(program.context, "race_checker", None)
 
 
 def set_program(program: Program | None) -> None:

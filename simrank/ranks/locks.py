@@ -23,14 +23,13 @@ from simrank.engine import Handle, limits
 from simrank.engine.callsite import is_importing
 from simrank.engine.report import deadlock_error
 from simrank.ranks import spins
-from simrank.ranks.current import current_engine, current_program, is_for_real, running_task
+from simrank.ranks.current import current_engine, is_for_real, race_order, running_task
 from simrank.units import PS_PER_S
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     from simrank.engine import Engine, Task
-    from simrank.ranks.current import RaceOrder
 
 
 def make_lock() -> Lock | _thread.LockType:
@@ -77,12 +76,6 @@ def _catch_up(task: Task | None) -> None:
     """
     if task is not None and task.host_ps > task.engine.now_ps and not is_importing():
         task.engine.sleep(0)
-
-
-def _race_checker() -> RaceOrder | None:
-    """Return who looks for races of the running program; None where that is off."""
-    program = current_program()
-    return None if program is None else getattr(program.context, "race_checker", None)
 
 
 class LockWait(Handle):
@@ -132,7 +125,7 @@ class Lock:
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
         """Take it; in a rank a wait passes simulated time, as does a vain try."""
         taken = self._acquire(blocking, timeout)
-        if taken and self._order and (races := _race_checker()) is not None:
+        if taken and self._order and (races := race_order()) is not None:
             races.met(self._order)
         return taken
 
@@ -157,7 +150,7 @@ class Lock:
         return self._wait_outside(timeout)
 
     def _wait(self, engine: Engine, task: Task | None, timeout: float) -> bool:
-        if self._is_waiter and (races := _race_checker()) is not None:
+        if self._is_waiter and (races := race_order()) is not None:
             races.meet(races.conditions)  # The condition's own lock may not be seen.
         wait = LockWait(self, engine)
         self._waits.append(wait)
@@ -203,7 +196,7 @@ class Lock:
         """
         if not self._real.locked():
             raise RuntimeError("release unlocked lock")
-        if (races := _race_checker()) is not None:
+        if (races := race_order()) is not None:
             if self._is_waiter:
                 races.met(races.conditions)
             races.meet(self._order)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from simrank.engine import limits
-from simrank.ranks.current import current_engine
+from simrank.ranks.current import current_engine, race_order
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -65,6 +65,8 @@ def note_read(key: Hashable, what: str) -> None:
     task = engine.current_task()
     if _reads.is_over(_state(engine, task), key, _MAX_READS) and _may_poll(engine, task):
         limits.poll(engine, what)
+    if (races := race_order()) is not None:  # It is behind what others did before they changed it.
+        races.met(races.conditions)
 
 
 def note_write() -> None:
@@ -72,6 +74,8 @@ def note_write() -> None:
     engine = current_engine()
     if engine is not None:
         engine.progress += 1
+    if (races := race_order()) is not None:
+        races.meet(races.conditions)
 
 
 def note_lock(key: Hashable, task: Task) -> None:
