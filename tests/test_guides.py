@@ -186,3 +186,21 @@ def test_the_readme_links_every_guide():
     for page in GUIDES[1:]:
         path = str(page.relative_to(ROOT))
         assert path in readme or f"({path.removesuffix('README.md')})" in readme, path
+
+
+@pytest.mark.parametrize("name", ["train.py", "relu.py"])
+def test_the_programs_of_the_readme_run_where_torchrun_stands_too(
+    name, tmp_path, monkeypatch, capsys
+):
+    """Each rank is then the main program of a simulation of its own, as each process would be."""
+    if name == "relu.py":
+        pytest.importorskip("triton")
+    (body,) = [m[3] for m in FENCE.finditer((ROOT / "README.md").read_text()) if m[2] == name]
+    (tmp_path / name).write_text(body)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as stop:
+        main(["run", "--nproc-per-node", "2", "--summary", "none", name])
+    printed = capsys.readouterr()
+    assert stop.value.code in (0, None), printed.err
+    assert len(set(printed.out.splitlines())) in (1, 2)
+    assert len(printed.out.splitlines()) == 2
