@@ -29,6 +29,7 @@ from simrank.kernels import hook
 from simrank.kernels.races.operations import accesses_of
 from simrank.multiprocessing.spawn import check_method, end_daemons, spawn_in, warn_of_method
 from simrank.ranks import Program, current_program, set_program, stdlib
+from simrank.ranks.module_globals import ModuleGlobals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 
     from simrank.config.faults import FaultsRef
     from simrank.engine import Observer
-    from simrank.errors import RaceError
+    from simrank.errors import RaceError, RankState
     from simrank.faults import Faults
     from simrank.kernels.launch import TritonOperation
     from simrank.multiprocessing import ProcessContext
@@ -160,6 +161,9 @@ class Context(TorchNames):
         self._checker = self.comm_library.races = _race_checker(self.engine, races)
         self.strict = strict
         self.comm_library.buffers_sends = not strict
+        self._globals = ModuleGlobals() if strict else None
+        if self._globals is not None:
+            self.engine.observers.append(self._globals)
         self.default_device = 0 if strict and default_device is None else default_device
         self.precision = precision
         if precision not in ("ieee", "hardware"):
@@ -228,7 +232,7 @@ class Context(TorchNames):
                     live = [task for task in processes.group.tasks if not task.finished]
                     if not live or not self.engine.told.issuperset(live):
                         processes.join()  # A failure that nobody joined is not lost.
-                if self.strict and self.comm_library.leaks.report():
+                if self.strict and self._untidy():
                     raise SimrankError("\n".join(["leaks (proved):", *self.findings]))
         finally:
             try:
@@ -347,7 +351,7 @@ class Context(TorchNames):
     def findings(self) -> list[str]:
         """What a user should know at the end of a run: leaks, races, and what depends on order."""
         leaks = self.comm_library.leaks
-        lines = [f"  {state}" for state in leaks.report()]
+        lines = [f"  {state}" for state in self._untidy()]
         lines += [f"  {state}" for state in held_memory(self.devices, self._running_ranks())]
         lines += ["  " + str(race).replace("\n", "\n  ") for race in self.races]
         lines += [
@@ -358,6 +362,11 @@ class Context(TorchNames):
         if self.faults is not None:
             lines += [f"  {fault}" for fault in self.faults.unseen()]
         return lines
+
+    def _untidy(self) -> list[RankState]:
+        """Return what `strict` ends with: leaks, and names of modules that ranks have set."""
+        shared = [] if self._globals is None else self._globals.report()
+        return [*self.comm_library.leaks.report(), *shared]
 
     def _running_ranks(self) -> set[int | None]:
         return {task.rank for task in self.engine.tasks}

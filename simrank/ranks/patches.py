@@ -21,6 +21,12 @@ if TYPE_CHECKING:
     from simrank.engine import Engine, Task
 
 _NONE = object()
+_patched: set[tuple[str, str]] = set()  # Names that a rank has patched: module and attribute.
+
+
+def is_patched(module: str, name: str) -> bool:
+    """Return whether a rank has ever patched a module's attribute."""
+    return (module, name) in _patched
 
 
 class _Held:
@@ -44,6 +50,7 @@ class _Held:
         self._target, self._attribute = patcher.target, patcher.attribute
         self._original = patcher.temp_original if patcher.is_local else _NONE
         self._value = getattr(self._target, self._attribute)
+        _patched.add((getattr(self._target, "__name__", ""), self._attribute))
 
     def take_back(self) -> None:
         """Put what was there before in its place."""
