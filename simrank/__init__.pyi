@@ -24,6 +24,9 @@ __version__: str
 
 def __dir__() -> list[str]: ...
 
+Size = tuple[int, ...]
+dtype = DType
+
 class device:
     """A device, as torch.device: its name, its index, or both."""
 

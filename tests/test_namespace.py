@@ -42,6 +42,9 @@ __version__: str
 
 def __dir__() -> list[str]: ...
 
+Size = tuple[int, ...]
+dtype = DType
+
 class device:
     """A device, as torch.device: its name, its index, or both."""
 
@@ -49,7 +52,7 @@ class device:
     index: int | None
     def __new__(cls, device: object, index: int | None = None) -> Any: ...
 '''
-OWN = {"OutOfMemoryError", "Stream", "Event", "device"}
+OWN = {"OutOfMemoryError", "Size", "Stream", "Event", "device", "dtype"}
 MODULES = {"joining": ("cat", "concat", "stack"), "indexing": ("where",), "products": ("einsum",)}
 ORIGINAL = {"concat": "cat"}
 
@@ -152,6 +155,24 @@ def test_names_are_those_of_whoever_runs():
         assert isinstance(simrank.cuda.Stream(2), simrank.Stream)
         assert isinstance(simrank.Event(enable_timing=True), simrank.cuda.Event)
     assert seen == {rank: (2.0, rank, "stream 1", rank) for rank in range(2)}
+
+
+def test_small_things_of_torch_are_there():
+    """As scripts use them without thinking."""
+    with simrank.Context():
+        assert str(simrank.device("cuda:3")) == "cuda:3"
+        assert (7 // simrank.tensor([2, 3])).tolist() == [3, 2]
+        assert (7 % simrank.tensor([2, 4])).tolist() == [1, 3]
+        assert isinstance(simrank.float32, simrank.dtype)
+        assert simrank.zeros(2, 3).shape == simrank.Size([2, 3])
+
+        @simrank.no_grad()
+        def double(x):
+            return x * 2
+
+        assert double(simrank.ones(1)).item() == 2
+        with simrank.inference_mode(), simrank.no_grad():
+            pass
 
 
 def test_a_stream_that_a_program_makes_is_dropped_with_it():

@@ -98,6 +98,10 @@ class Device:
         """Return torch's name of the device."""
         return f"device(type='cuda', index={self.index})"
 
+    def __str__(self) -> str:
+        """Return torch's short name of the device, `cuda:3`."""
+        return f"cuda:{self.index}"
+
     def new_stream(self, name: str) -> Stream:
         """Return another stream of this device.
 

@@ -6,7 +6,7 @@ tensor as a function (`ctx.exp(x)` is `x.exp()`). What needs the device is in `C
 
 from __future__ import annotations
 
-from contextlib import contextmanager, nullcontext
+from contextlib import ContextDecorator, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from simrank.device.current import (
@@ -21,7 +21,7 @@ from simrank.device.current import (
     use_stream,
 )
 from simrank.device.device import HOST
-from simrank.device.dtypes import ALIASES, DTYPES, promote
+from simrank.device.dtypes import ALIASES, DTYPES, DType, promote
 from simrank.device.stream import Event, Stream
 from simrank.device.stream import Event as EventType  # The plain names are torch's, on the Context.
 from simrank.device.stream import Stream as StreamType
@@ -79,11 +79,17 @@ class TorchNames:
         parsed = self.bind(parse_device)(name)
         return HOST if parsed is None else parsed
 
-    def no_grad(self) -> AbstractContextManager[None]:
-        """Return a block that changes nothing: simrank's tensors have no autograd."""
-        return nullcontext()
+    Size = tuple
+    dtype = DType
 
-    inference_mode = no_grad
+    def no_grad(self) -> ContextDecorator:
+        """Return a block, or a decorator, that changes nothing: there is no autograd."""
+        return _NoGrad()
+
+    def inference_mode(self, mode: bool = True) -> ContextDecorator:
+        """Return the same, under its newer name."""
+        del mode
+        return _NoGrad()
 
     def stream(self, stream: StreamType) -> AbstractContextManager[StreamType]:
         """Make `stream` the current stream within a block, as torch.cuda.stream."""
@@ -178,6 +184,16 @@ class CurrentNames(TorchNames):
 
 
 CURRENT = CurrentNames()
+
+
+class _NoGrad(ContextDecorator):
+    """A block that changes nothing."""
+
+    def __enter__(self) -> None:
+        """Change nothing."""
+
+    def __exit__(self, *error: object) -> None:
+        """Change nothing."""
 
 
 class CudaNames:
@@ -305,6 +321,6 @@ class _MissingError(UnsupportedError, AttributeError):
 
 _OWN_NAMES = (
     "OutOfMemoryError", "Stream", "Event", "cuda", "current_stream", "device", "inference_mode",
-    "no_grad", "stream", "synchronize",
+    "Size", "dtype", "no_grad", "stream", "synchronize",
 )  # fmt: skip
 MODULE_NAMES = {*DTYPES, *ALIASES, *FACTORIES, *FUNCTIONS, *_OWN_NAMES}
