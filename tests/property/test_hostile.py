@@ -4,8 +4,12 @@ The short forms run always, the long ones (marked slow) for some minutes; a seed
 `hostile.run(plan := hostile.random_plan(seed), hostile.random_mistake(plan, seed))`.
 """
 
+import functools
+
+import numpy as np
 import pytest
 
+import simrank
 from simrank.errors import (
     CollectiveMismatchError,
     DeadlockError,
@@ -19,6 +23,7 @@ from . import hostile
 NUM_FAST = 40  # Programs in each of the short forms.
 NUM_SLOW_RIGHT = 5_000
 NUM_SLOW_WRONG = 3_000
+NUM_SLOW_DYING = 800
 FIRST_SLOW = 1_000_000  # Seeds of the long forms begin here.
 FOUND_AS = {  # What each mistake may be found as.
     "skips": (DeadlockError, CollectiveMismatchError),
@@ -70,6 +75,46 @@ def check_wrong(seed):
     if isinstance(error, DeadlockError):
         told = {rank for state in error.waits for rank in state.ranks}
         assert mistake.rank in told, seed
+
+
+def check_aftermath(number, on_failure, carrier="greenlet"):
+    """Let a rank of one program die, leave or skip a step; the next program is right."""
+    plan, following = hostile.random_plan(number), hostile.random_plan(number + FIRST_SLOW)
+    rng = np.random.default_rng([number, 7])
+    step = int(rng.integers(len(plan.steps)))
+    rank = int(rng.choice(plan.groups[plan.steps[step].group]))
+    mistake = hostile.Mistake(str(rng.choice(["raises", "returns early", "skips"])), rank, step)
+    outputs = [None] * following.world_size
+    with simrank.Context(on_failure=on_failure, carrier=carrier) as ctx:
+        spawn = functools.partial(ctx.multiprocessing.spawn, hostile.on_rank, share_args=True)
+        error = None
+        try:
+            spawn((ctx, plan, mistake, [None] * plan.world_size), nprocs=plan.world_size)
+        except SimrankError as raised:
+            error = raised
+        if isinstance(error, SpawnException):
+            kinds = {type(each) for each in error.errors.values()}
+            assert kinds <= {KeyError, CollectiveMismatchError}, (number, kinds)
+        elif error is not None:
+            assert isinstance(error, DeadlockError), number
+            assert rank in {each for state in error.waits for each in state.ranks}, number
+        spawn((ctx, following, None, outputs), nprocs=following.world_size)
+    assert outputs == [row.tolist() for row in hostile.expected(following)], number
+
+
+@pytest.mark.parametrize("on_failure", ["abort", "continue"])
+@pytest.mark.parametrize("seed", range(NUM_FAST // 2))
+def test_a_program_that_dies_leaves_nothing_behind(seed, on_failure):
+    """The next spawn in the same Context is right, and its end raises nothing again."""
+    check_aftermath(seed, on_failure)
+
+
+@pytest.mark.slow
+def test_programs_that_die_leave_nothing_behind():
+    """Hundreds, on both carriers."""
+    for seed in range(FIRST_SLOW, FIRST_SLOW + NUM_SLOW_DYING):
+        carrier = "thread" if seed % 5 == 0 else "greenlet"
+        check_aftermath(seed, ("abort", "continue")[seed % 2], carrier)
 
 
 @pytest.mark.parametrize("seed", range(NUM_FAST))
