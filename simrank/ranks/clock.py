@@ -6,6 +6,7 @@ as a poll (E8), sleeping lets simulated time pass. Anywhere else it is the funct
 
 from __future__ import annotations
 
+import copyreg
 import datetime as dt
 import functools
 import time
@@ -139,20 +140,38 @@ for _name in ("clock_gettime", "clock_gettime_ns"):
         TIME_FUNCTIONS[_name] = _clock_by_id(_name)
 
 _Datetime = dt.datetime
+_Date = dt.date
 
 
-class _LooksLikeDatetime(type):
-    """Lets every datetime be an instance, and every subclass a subclass, of the stand-in."""
+class _StandsFor(type):
+    """Lets every object of the original be an instance of the stand-in, and so with classes."""
+
+    original: type
 
     def __instancecheck__(cls, instance: object) -> bool:
-        return isinstance(instance, _Datetime)
+        return isinstance(instance, cls.original)
 
     def __subclasscheck__(cls, subclass: type) -> bool:
-        return issubclass(subclass, _Datetime)
+        return issubclass(subclass, cls.original)
 
 
-class Datetime(_Datetime, metaclass=_LooksLikeDatetime):
+class Date(_Date, metaclass=_StandsFor):
+    """Stands for `datetime.date`; whatever it makes is a plain date."""
+
+    original = _Date
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401, D102 - a date's
+        return _Date.__new__(_Date if cls is Date else cls, *args, **kwargs)
+
+    @classmethod
+    def today(cls) -> Any:  # noqa: ANN401, D102 - as the original
+        return _Date.today() if running_task() is None else Datetime.now().date()
+
+
+class Datetime(_Datetime, metaclass=_StandsFor):
     """Stands for `datetime.datetime`; whatever it makes is a plain datetime."""
+
+    original = _Datetime
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401, D102 - a datetime's
         return _Datetime.__new__(_Datetime if cls is Datetime else cls, *args, **kwargs)
@@ -177,4 +196,14 @@ class Datetime(_Datetime, metaclass=_LooksLikeDatetime):
 
 
 Datetime.__name__ = Datetime.__qualname__ = "datetime"
-Datetime.__module__ = "datetime"
+Date.__name__ = Date.__qualname__ = "date"
+Datetime.__module__ = Date.__module__ = "datetime"
+
+
+def _reduced(value: dt.date) -> tuple[Any, ...]:
+    """Pickle a date by the name that its class has now: that of the stand-in, within a Context."""
+    return getattr(dt, type(value).__name__), value.__reduce_ex__(2)[1]
+
+
+for _original in (_Date, _Datetime):  # Outside of Contexts that is what they do anyway.
+    copyreg.pickle(_original, _reduced)

@@ -168,6 +168,7 @@ def _stand_ins() -> list[tuple[Any, str, Any]]:
     ]
     replaced += [
         (dt, "datetime", clock.Datetime),
+        (dt, "date", clock.Date),
         # These two read the clock while they hold a lock, so they must not yield there.
         (threading, "_time", clock.quiet_monotonic),
         (queue, "time", clock.quiet_monotonic),

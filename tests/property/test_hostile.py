@@ -24,6 +24,7 @@ NUM_FAST = 40  # Programs in each of the short forms.
 NUM_SLOW_RIGHT = 5_000
 NUM_SLOW_WRONG = 3_000
 NUM_SLOW_DYING = 800
+PARTS = range(10)  # Of each of the long forms.
 FIRST_SLOW = 1_000_000  # Seeds of the long forms begin here.
 FOUND_AS = {  # What each mistake may be found as.
     "skips": (DeadlockError, CollectiveMismatchError),
@@ -110,9 +111,12 @@ def test_a_program_that_dies_leaves_nothing_behind(seed, on_failure):
 
 
 @pytest.mark.slow
-def test_programs_that_die_leave_nothing_behind():
+@pytest.mark.parametrize("part", PARTS)
+def test_programs_that_die_leave_nothing_behind(part):
     """Hundreds, on both carriers."""
-    for seed in range(FIRST_SLOW, FIRST_SLOW + NUM_SLOW_DYING):
+    num_programs = NUM_SLOW_DYING // len(PARTS)
+    first = FIRST_SLOW + part * num_programs
+    for seed in range(first, first + num_programs):
         carrier = "thread" if seed % 5 == 0 else "greenlet"
         check_aftermath(seed, ("abort", "continue")[seed % 2], carrier)
 
@@ -130,18 +134,23 @@ def test_a_planted_mistake_is_found(seed):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("part", PARTS)
 @pytest.mark.parametrize("carrier", ["greenlet", "thread"])
-def test_correct_programs_raise_no_alarm(carrier):
+def test_correct_programs_raise_no_alarm(carrier, part):
     """Thousands of them, whatever holds the ranks' stacks."""
-    num_programs = NUM_SLOW_RIGHT if carrier == "greenlet" else NUM_SLOW_RIGHT // 10
-    for seed in range(FIRST_SLOW, FIRST_SLOW + num_programs):
+    num_programs = NUM_SLOW_RIGHT // len(PARTS) // (1 if carrier == "greenlet" else 10)
+    first = FIRST_SLOW + part * num_programs
+    for seed in range(first, first + num_programs):
         check_right(seed, seed=seed, carrier=carrier)
 
 
 @pytest.mark.slow
-def test_planted_mistakes_are_found():
+@pytest.mark.parametrize("part", PARTS)
+def test_planted_mistakes_are_found(part):
     """Thousands of them: none is missed."""
-    for seed in range(FIRST_SLOW, FIRST_SLOW + NUM_SLOW_WRONG):
+    num_programs = NUM_SLOW_WRONG // len(PARTS)
+    first = FIRST_SLOW + part * num_programs
+    for seed in range(first, first + num_programs):
         check_wrong(seed)
 
 

@@ -1,10 +1,12 @@
 """The clocks of the standard library inside ranks: simulated, and restored afterwards (E7)."""
 
 # The programs here are users' programs: they read clocks, under every name.
-# ruff: noqa: ICN001
+# ruff: noqa: DTZ001, DTZ005, DTZ011, ICN001
 
+import copy
 import datetime
 import datetime as dt
+import pickle
 import time
 from time import perf_counter, sleep
 
@@ -243,3 +245,31 @@ def test_calendar_functions_show_simulated_time(run):
         assert clock.strftime("%Y", outside) == "1970"
 
     run(program, 1)
+
+
+def test_today_is_simulated_and_dates_stay_dates():
+    """The day that simulated time has reached; objects made before and after are plain dates."""
+    old, original = dt.date(2020, 1, 2), dt.date
+    days = []
+
+    def program(rank):
+        days.append(datetime.date.today())
+        time.sleep(3 * 86_400)
+        days.append(dt.date.today())
+        assert isinstance(old, dt.date)
+        assert type(dt.date(2021, 2, 3)) is original
+        assert isinstance(dt.datetime(2021, 2, 3, tzinfo=dt.UTC), dt.date)
+        assert issubclass(dt.datetime, dt.date)
+        assert dt.date.fromisoformat("2021-02-03") - dt.date(2021, 2, 1) == dt.timedelta(2)
+        for value in (days[0], old, dt.datetime.now(dt.UTC), dt.datetime(2021, 2, 3)):
+            for again in (pickle.loads(pickle.dumps(value)), copy.deepcopy(value)):
+                assert again == value
+                assert type(again) is type(value)
+        assert b"simrank" not in pickle.dumps([days[0], dt.datetime.now()])
+
+    with Context("hgx_h100") as ctx:
+        real = dt.date.today()
+        ctx.multiprocessing.spawn(program, nprocs=1)
+    assert days == [original(2026, 1, 1), original(2026, 1, 4)]
+    assert dt.date is original
+    assert abs(real - original.today()) <= dt.timedelta(1)

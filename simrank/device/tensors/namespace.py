@@ -82,14 +82,14 @@ class TorchNames:
     Size = tuple
     dtype = DType
 
-    def no_grad(self) -> ContextDecorator:
+    def no_grad(self) -> NoGrad:
         """Return a block, or a decorator, that changes nothing: there is no autograd."""
-        return _NoGrad()
+        return NoGrad()
 
-    def inference_mode(self, mode: bool = True) -> ContextDecorator:
+    def inference_mode(self, mode: bool = True) -> NoGrad:
         """Return the same, under its newer name."""
         del mode
-        return _NoGrad()
+        return NoGrad()
 
     def stream(self, stream: StreamType) -> AbstractContextManager[StreamType]:
         """Make `stream` the current stream within a block, as torch.cuda.stream."""
@@ -186,7 +186,7 @@ class CurrentNames(TorchNames):
 CURRENT = CurrentNames()
 
 
-class _NoGrad(ContextDecorator):
+class NoGrad(ContextDecorator):
     """A block that changes nothing."""
 
     def __enter__(self) -> None:
