@@ -194,6 +194,7 @@ class Context(TorchNames):
         """Make this the current Context of the main program."""
         stdlib.enter(self.engine)
         self._outer.append(current_program())
+        self.program.outer = self._outer[0]  # Who enters it once more is in it already.
         try:
             hook.enter()
             if self._watchdog is not None and len(self._outer) == 1:
