@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simrank.errors import ConfigError, ConfigProblem, SimrankError
+from simrank.multiprocessing.processes import users_traceback
 from simrank.multiprocessing.spawn import spawn_in
 from simrank.ranks import require_program, stdlib
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from importlib.machinery import ModuleSpec
-    from types import CodeType
+    from types import CodeType, ModuleType
 
     from simrank.ranks import Program
 
@@ -73,18 +74,17 @@ def _run(parent: Program, script: Script, args: Sequence[str], nprocs: int) -> N
 
 
 @contextmanager
-def program_imports(folder: Path | None) -> Iterator[None]:
-    """Import the program's own modules from a folder first, and forget them after the block.
+def program_imports(*folders: Path) -> Iterator[None]:
+    """Import the program's own modules from folders first, and forget them after the block.
 
     Modules of the same names that were imported from elsewhere (another program's, in the same
     process) are set aside in the meantime.
     """
     path, before = list(sys.path), dict(sys.modules)
-    if folder is not None:
-        sys.path.insert(0, str(folder))
-        importlib.invalidate_caches()  # Its files may be younger than what is known of it.
-        for name in _of_other_folders(folder):
-            del sys.modules[name]
+    sys.path[:0] = [str(folder) for folder in folders]
+    importlib.invalidate_caches()  # Files may be younger than what is known of their folders.
+    for name in _from_elsewhere(folders):
+        del sys.modules[name]
     try:
         yield
     finally:
@@ -92,26 +92,49 @@ def program_imports(folder: Path | None) -> Iterator[None]:
         for name, module in list(sys.modules.items()):
             if before.get(name) is not module and stdlib.is_programs_own(module):
                 del sys.modules[name]
-        sys.modules.update(
-            (name, module) for name, module in before.items() if name not in sys.modules
-        )
+        sys.modules.update((name, before[name]) for name in before.keys() - sys.modules.keys())
 
 
-def _of_other_folders(folder: Path) -> list[str]:
-    """Return names of modules that are the program's own, but not the ones the folder has."""
-    try:
-        here = {entry.stem if entry.is_file() else entry.name for entry in folder.iterdir()}
-    except OSError:  # It may be gone, or not ours to read: nothing is imported from it then.
-        return []
+def _from_elsewhere(folders: Sequence[Path]) -> list[str]:
+    """Return which imported modules of the program's own are not those of the first such folder."""
+    home: dict[str, Path] = {}
+    for folder in reversed(folders):
+        home |= dict.fromkeys(_names_in(folder), folder)
     names = []
     for name, module in list(sys.modules.items()):
         top = name.partition(".")[0]
-        if top not in here or name == "__main__" or not stdlib.is_programs_own(module):
-            continue
-        file = Path(module.__file__ or "").absolute()
-        if file != folder / f"{top}.py" and not file.is_relative_to(folder / top):
-            names.append(name)
+        if top in home and name != "__main__" and stdlib.is_programs_own(module):
+            file = Path(module.__file__ or "").absolute()
+            if file != home[top] / f"{top}.py" and not file.is_relative_to(home[top] / top):
+                names.append(name)
     return names
+
+
+def _names_in(folder: Path) -> set[str]:
+    """Return what could be imported from a folder; nothing from one that cannot be read."""
+    try:
+        entries = list(folder.iterdir())
+    except OSError:
+        return set()
+    return {entry.stem for entry in entries if entry.suffix in {"", ".py"}}
+
+
+def import_program(name: str) -> ModuleType:
+    """Import a module of the program's own.
+
+    Raises:
+        ImportError: There is none.
+        SimrankError: It raised; the text is the traceback that Python shows.
+    """
+    if not all(part.isidentifier() for part in name.split(".")):
+        raise ImportError(f"'{name}' is no name of a module")
+    try:
+        return importlib.import_module(name)
+    except Exception as error:
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        if missing is not None and f"{name}.".startswith(f"{missing}."):
+            raise
+        raise SimrankError(users_traceback(error)) from None
 
 
 def _load_file(path: str | Path) -> Script:
