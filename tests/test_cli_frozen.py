@@ -21,6 +21,7 @@ COMMANDS = {
     "check": {"file", "--help"},
     "clusters": {"--help"},
     "kernels": {"--help"},  # A group: coverage and report.
+    "schema": {"kind", "--to", "--help"},
     "run": {
         "program", "args", "-m", "--module", "--cluster", "--nproc-per-node", "--nproc_per_node",
         "--nnodes", "--standalone", "--seed", "--trace", "--trace-ranks", "--summary",
