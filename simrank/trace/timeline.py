@@ -11,7 +11,7 @@ from simrank.trace.counters import Counters
 from simrank.units import PS_PER_S, PS_PER_US
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Callable, Collection, Iterator
     from pathlib import Path
 
     from simrank.device import Operation
@@ -26,6 +26,45 @@ _LINKS = 1 << 30  # The process that shows links, behind all ranks.
 _GB = 1e9
 
 
+class _Slice(NamedTuple):
+    """What a track shows for a while; written out as an event when the timeline is.
+
+    A run makes many: only what it costs to remember them is paid while it goes on.
+    """
+
+    rank: int
+    track: int
+    text: str
+    span_ps: tuple[int, int]
+    site: CallSite | None
+    details: dict[str, Any]
+    section: str
+
+    def event(self, lines: dict[tuple[int, int], str]) -> dict[str, Any]:
+        """Return it as the trace event; a wait says what for.
+
+        Args:
+            lines: Lines of the program that were looked up before.
+        """
+        name, found = _name_and_details(self.text)
+        start_ps, end_ps = self.span_ps
+        details = {} if self.site is None else {"at": _line(self.site, lines)}
+        details |= {**found, **self.details}
+        if self.text.startswith(_WAIT):
+            details["for"] = self.text.removeprefix(_WAIT)
+        if self.section:
+            details["run"] = self.section
+        return {
+            "ph": "X",
+            "pid": self.rank,
+            "tid": self.track,
+            "name": name,
+            "ts": start_ps / PS_PER_US,
+            "dur": (end_ps - start_ps) / PS_PER_US,
+            "args": details,
+        }
+
+
 class _Part(NamedTuple):
     """One rank's part of a collective: when it ran, and on which track."""
 
@@ -38,10 +77,18 @@ class _Part(NamedTuple):
 class _Collective:
     """The parts of a collective that have ended, and what it sends over which links."""
 
-    def __init__(self, name: str, link_bytes: dict[str, int], *, waits: bool) -> None:
+    def __init__(
+        self,
+        name: str,
+        link_bytes: dict[int, int],
+        link_name: Callable[[int], str],
+        *,
+        waits: bool,
+    ) -> None:
         self.name = name
         self.parts: list[_Part] = []
         self._link_bytes = link_bytes
+        self._link_name = link_name
         self._waits = waits
 
     def rates(self) -> Iterator[tuple[str, tuple[int, int], float]]:
@@ -54,7 +101,8 @@ class _Collective:
         end_ps = max(part.end_ps for part in self.parts)
         for link, size_bytes in self._link_bytes.items():
             if end_ps > start_ps:
-                yield link, (start_ps, end_ps), _gb_per_s(size_bytes, end_ps - start_ps)
+                rate = _gb_per_s(size_bytes, end_ps - start_ps)
+                yield self._link_name(link), (start_ps, end_ps), rate
 
 
 class Timeline:
@@ -71,7 +119,7 @@ class Timeline:
 
     def __init__(self, ranks: Collection[int] | None = None) -> None:
         self._ranks = None if ranks is None else frozenset(ranks)
-        self._slices: list[dict[str, Any]] = []
+        self._slices: list[_Slice] = []
         self._tracks: dict[tuple[int, str], int] = {}
         self._collectives: dict[object, _Collective] = {}
         self._counters = Counters()
@@ -89,14 +137,10 @@ class Timeline:
         """Note nothing: tasks show by their waits and their operations."""
 
     def on_host(self, task: Task, name: str, start_ps: int, end_ps: int) -> None:
-        """Add a slice to the rank's host track; that of a wait says what for."""
-        if self._shown(task.rank) and end_ps > start_ps and task.rank is not None:
-            what = name.removeprefix(_WAIT)
-            shown, details = _name_and_details(name)
-            details = {**_where(user_site()), **details}
-            if what is not name:
-                details["for"] = what
-            self._slice(task.rank, "host", shown, (start_ps, end_ps), details)
+        """Add a slice to the rank's host track."""
+        rank = task.rank
+        if end_ps > start_ps and rank is not None and self._shown(rank):
+            self._slice(rank, "host", name, (start_ps, end_ps), user_site(), {})
 
     def on_operation(self, operation: Operation) -> None:
         """Add a slice to the stream's track; collectives also get a flow between their ranks."""
@@ -105,18 +149,16 @@ class Timeline:
             rank = operation.stream.device.index
         if operation.kind in _SKIPPED_KINDS or not self._shown(rank):
             return
-        name, details = _name_and_details(operation.name)
-        details = {**_where(operation.issued_at), "kind": operation.kind, **details}
-        details |= operation.details or {}
+        details = {"kind": operation.kind, **(operation.details or {})}
         span_ps = operation.start_ps, operation.complete_ps
-        track = self._slice(rank, operation.stream.name, name, span_ps, details)
+        site = operation.issued_at
+        made = self._slice(rank, operation.stream.name, operation.name, span_ps, site, details)
         call = getattr(operation, "call", None)
         if call is not None:
             collective = self._collectives.get(call)
             if collective is None:
-                collective = self._collectives[call] = _collective(operation, call, name)
-            start_ps, end_ps = (time_ps + self._offset_ps for time_ps in span_ps)
-            collective.parts.append(_Part(start_ps, end_ps, rank, track))
+                collective = self._collectives[call] = _collective(operation, call)
+            collective.parts.append(_Part(*made.span_ps, rank, made.track))
 
     def on_transfer(
         self, size_bytes: int, links: tuple[str, ...], start_ps: int, end_ps: int
@@ -141,33 +183,29 @@ class Timeline:
         return self._ranks is None or rank in self._ranks
 
     def _slice(
-        self, rank: int, track: str, name: str, span_ps: tuple[int, int], details: dict[str, Any]
-    ) -> int:
+        self,
+        rank: int,
+        track: str,
+        text: str,
+        span_ps: tuple[int, int],
+        site: CallSite | None,
+        details: dict[str, Any],
+    ) -> _Slice:
         key = (rank, track)
         if key not in self._tracks:
             on_rank = sum(1 for known, name_ in self._tracks if known == rank and name_ != "host")
             self._tracks[key] = _HOST_TRACK if track == "host" else on_rank + 1
-        number = self._tracks[key]
-        start_ps, end_ps = (time_ps + self._offset_ps for time_ps in span_ps)
-        self._last_ps = max(self._last_ps, end_ps)
-        event = {
-            "ph": "X",
-            "pid": rank,
-            "tid": number,
-            "name": name,
-            "ts": start_ps / PS_PER_US,
-            "dur": (end_ps - start_ps) / PS_PER_US,
-        }
-        if self._section:
-            details = {**details, "run": self._section}
-        if details:
-            event["args"] = details
-        self._slices.append(event)
-        return number
+        if self._offset_ps:
+            span_ps = span_ps[0] + self._offset_ps, span_ps[1] + self._offset_ps
+        self._last_ps = max(self._last_ps, span_ps[1])
+        made = _Slice(rank, self._tracks[key], text, span_ps, site, details, self._section)
+        self._slices.append(made)
+        return made
 
     def events(self) -> list[dict[str, Any]]:
         """Return the trace events: names, slices in order of their end, flows, counters."""
         counters = self._all_counters()
+        lines: dict[tuple[int, int], str] = {}
         shown = {rank for rank, _ in self._tracks} | counters.processes()
         names = {process: f"rank {process}" for process in sorted(shown)}
         if _LINKS in names:
@@ -176,7 +214,7 @@ class Timeline:
             *(_name("process_name", process, 0, name) for process, name in names.items()),
             *(_name("process_sort_index", process, 0, process) for process in names),
             *(_name("thread_name", rank, n, track) for (rank, track), n in self._ordered_tracks()),
-            *self._slices,
+            *(one.event(lines) for one in self._slices),
             *self._flow_events(),
             *counters.events(),
         ]
@@ -227,6 +265,15 @@ def _name(kind: str, rank: int, track: int, value: str | int) -> dict[str, Any]:
     return {"ph": "M", "pid": rank, "tid": track, "name": kind, "args": {key: value}}
 
 
+def _line(site: CallSite, known: dict[tuple[int, int], str]) -> str:
+    """Return a line of the user's program as reports show it; `known` is what was looked up."""
+    key = id(site.code), site.instruction  # Equal code may stand in several files.
+    line = known.get(key)
+    if line is None:
+        line = known[key] = str(site.line())
+    return line
+
+
 def _name_and_details(text: str) -> tuple[str, dict[str, Any]]:
     """Return a call's name, by which Perfetto groups, and its number and group."""
     found = _CALL.match(text)
@@ -238,15 +285,10 @@ def _name_and_details(text: str) -> tuple[str, dict[str, Any]]:
     return found["name"], details
 
 
-def _where(site: CallSite | None) -> dict[str, Any]:
-    """Return the file and line of the user's program, as reports show them."""
-    return {} if site is None else {"at": str(site.line())}
-
-
-def _collective(operation: Operation, call: Any, name: str) -> _Collective:  # noqa: ANN401 - a Call
-    cluster = operation.stream.device.network.cluster
-    link_bytes = {cluster.link_name(link): size for link, size in call.link_bytes.items()}
-    return _Collective(name, link_bytes, waits=call.is_synchronizing)
+def _collective(operation: Operation, call: Any) -> _Collective:  # noqa: ANN401 - a Call
+    name, _ = _name_and_details(operation.name)
+    link_name = operation.stream.device.network.cluster.link_name
+    return _Collective(name, call.link_bytes, link_name, waits=call.is_synchronizing)
 
 
 def _gb_per_s(size_bytes: int, took_ps: int) -> float:

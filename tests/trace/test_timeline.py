@@ -71,6 +71,21 @@ def test_slices_say_which_line_of_the_program_they_are_of(tmp_path):
     assert waits == [f"all_reduce #{number} on group 'default_pg'" for number in (1, 2)]
 
 
+def test_equal_programs_of_two_files_have_lines_of_their_own(tmp_path):
+    """Python holds their code for equal."""
+    timeline = Timeline()
+    functions = []
+    for name in ("one.py", "two.py"):
+        names = {"simrank": simrank}
+        exec(compile("def make():\n    simrank.ones(4)\n", name, "exec"), names)  # noqa: S102
+        functions.append(names["make"])
+    with simrank.Context("hgx_h100") as ctx:
+        ctx.observe(timeline)
+        ctx.multiprocessing.spawn(lambda rank: functions[rank](), nprocs=2)
+    places = {e["args"]["at"] for e in timeline.events() if e["ph"] == "X"}
+    assert places == {"one.py:2", "two.py:2"}
+
+
 def test_what_ranks_send_is_counted_on_the_links_that_it_crosses(tmp_path):
     """Rate x time is the bytes of the copy; nothing is left at the end."""
     timeline = Timeline()
