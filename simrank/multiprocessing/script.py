@@ -137,6 +137,23 @@ def import_program(name: str) -> ModuleType:
         raise SimrankError(users_traceback(error)) from None
 
 
+def names_of(path: str | Path) -> dict[str, Any]:
+    """Return what a file defines, run as a module.
+
+    Raises:
+        ConfigError: There is no such file.
+        SimrankError: It raised, or is no Python; the text is Python's own.
+    """
+    names: dict[str, Any] = {"__name__": Path(path).stem, "__file__": str(path)}
+    try:
+        exec(_load_file(path).code, names)  # noqa: S102 - the user's own file
+    except SimrankError:
+        raise
+    except Exception as error:  # noqa: BLE001 - whatever the file does
+        raise SimrankError(users_traceback(error)) from None
+    return names
+
+
 def _load_file(path: str | Path) -> Script:
     file = Path(path)
     try:

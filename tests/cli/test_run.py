@@ -4,6 +4,7 @@ import errno
 import io
 import json
 import signal
+import subprocess
 import sys
 import types
 
@@ -185,6 +186,18 @@ def test_a_reader_that_ends_early_is_no_failure_of_a_rank(tmp_path, monkeypatch,
     with pytest.raises(SystemExit) as stop:
         main(["run", str(script)])
     assert "BrokenPipeError: [Errno 32] of a child" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("num_lines", "ends"), [(20_000, "while it writes"), (3, "at its end")])
+def test_a_pipe_may_be_closed(tmp_path, num_lines, ends):
+    """A real one: nothing is said on stderr, whenever that is noticed."""
+    script = tmp_path / "prints.py"
+    script.write_text(f"for number in range({num_lines}):\n    print(number)\n")
+    words = [sys.executable, "-m", "simrank", "run", "--summary", "none", str(script)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as run:
+        run.stdout.close()
+        assert (run.stderr.read(), run.wait()) == (b"", 1), ends
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """`simrank run --seeds`: the first failure, shrunk, with the command that replays it."""
 
 import cProfile
+import os
 import shlex
 
 import pytest
@@ -57,6 +58,20 @@ def test_a_bug_of_order_is_found_and_the_printed_command_replays_it(program, cap
     assert command[:2] == ["simrank", "run"]
     with pytest.raises(SystemExit) as caught:
         main(command[1:])
+    assert caught.value.code == 1
+    assert "AssertionError: [2, 1]" in capsys.readouterr().err
+
+
+def test_the_replay_of_a_module_is_one(program, capsys, monkeypatch):
+    """With the options that were given, but none that says nothing."""
+    monkeypatch.chdir(os.path.dirname(program))
+    options = ["--prefix", "none", "--max-restarts", "3", "--seeds", "200"]
+    code, _, err = run(capsys, *options, "-m", "bug")
+    assert code == 1
+    command = err.rpartition("to replay: ")[2].strip()
+    assert command.endswith("-m --nproc-per-node 4 --summary none --prefix none bug")
+    with pytest.raises(SystemExit) as caught:
+        main(shlex.split(command)[1:])
     assert caught.value.code == 1
     assert "AssertionError: [2, 1]" in capsys.readouterr().err
 
