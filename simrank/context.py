@@ -207,6 +207,7 @@ class Context(TorchNames):
         """Make this the current Context of the main program."""
         stdlib.enter(self.engine)
         self._outer.append(current_program())
+        self.program.outer = self._outer[0]  # Who enters it once more is in it already.
         try:
             hook.enter()
             if self._watchdog is not None and len(self._outer) == 1:
@@ -377,8 +378,23 @@ class Context(TorchNames):
         return [f"  {state}" for state in self.comm_library.leaks.notes()]
 
     def observe(self, observer: Observer) -> None:
-        """Show an observer everything that happens from now on."""
+        """Show an observer everything that happens from now on.
+
+        One that has `on_memory(device, used_bytes, change_bytes, time_ps)` is told of allocations.
+        """
         self.engine.observers.append(observer)
+        on_memory = getattr(observer, "on_memory", None)
+        if on_memory is not None:
+            engine = self.engine
+
+            def tell(device: int, used_bytes: int, change_bytes: int) -> None:
+                if not self._outer:  # The run is over.
+                    return
+                task = engine.current_task()
+                host_ps = engine.now_ps if task is None else max(engine.now_ps, task.host_ps)
+                on_memory(device, used_bytes, change_bytes, host_ps)
+
+            self._space.on_memory.append(tell)
 
     def _spawn(  # noqa: PLR0913 - torch's signature
         self,

@@ -311,10 +311,13 @@ def _search(test: _Test, options: Mapping[str, Any], num_seeds: int) -> None:
     __tracebackhide__ = True
     num_ranks = test._num_ranks  # noqa: SLF001 - of this module
 
+    context = _make_context(num_ranks, options)
+    options = {**options, "cluster": context.cluster}  # Read once for all seeds.
+    test.run_traced(context)
+
     def once(delays: Delays | None) -> None:
         test.run(_make_context(num_ranks, {**options, "delays": delays}))
 
-    test.run_traced(_make_context(num_ranks, options))
     failure = explore.search(_failing_as_exception(once), num_seeds)
     if failure is not None:
         with suppress(pytest.fail.Exception):  # Its timeline is what one wants to see.

@@ -21,14 +21,26 @@ COMMANDS = {
     "check": {"file", "--help"},
     "clusters": {"--help"},
     "kernels": {"--help"},  # A group: coverage and report.
+    "schema": {"kind", "--to", "--help"},
     "run": {
-        "program", "args", "--cluster", "--nproc-per-node", "--nproc_per_node", "--nnodes",
-        "--seed", "--trace", "--trace-ranks", "--summary", "--shape-only", "--races",
-        "--strict", "--on-failure", "--carrier",
-        "--faults", "--seeds", "--delays", "--max-delay", "--rdzv-backend",
-        "--rdzv_backend", "--rdzv-endpoint", "--rdzv_endpoint", "--rdzv-id", "--rdzv_id",
-        "--master-addr", "--master_addr", "--master-port", "--master_port", "--help",
-        "--watchdog", "--time-limit",
+        "program", "args", "-m", "--module", "--cluster", "--nproc-per-node", "--nproc_per_node",
+        "--nnodes", "--standalone", "--seed", "--trace", "--trace-ranks", "--summary",
+        "--prefix", "-t", "--tee", "-r", "--redirects", "--log-dir", "--log_dir",
+        "--local-ranks-filter", "--local_ranks_filter", "--shape-only", "--races", "--strict",
+        "--default-device", "--on-failure", "--carrier", "--faults", "--seeds", "--delays",
+        "--max-delay", "--watchdog", "--time-limit", "--help",
+        # torchrun's, of which `simrank run` says that it ignores or refuses them.
+        "--rdzv-backend", "--rdzv_backend", "--rdzv-endpoint", "--rdzv_endpoint", "--rdzv-id",
+        "--rdzv_id", "--rdzv-conf", "--rdzv_conf", "--master-addr", "--master_addr",
+        "--master-port", "--master_port", "--local-addr", "--local_addr", "--node-rank",
+        "--node_rank", "--max-restarts", "--max_restarts", "--monitor-interval",
+        "--monitor_interval", "--start-method", "--start_method", "--role",
+        "--event-log-handler", "--event_log_handler", "--numa-binding", "--numa_binding",
+        "--signals-to-handle", "--signals_to_handle", "--shutdown-timeout", "--shutdown_timeout",
+        "--run-path", "--run_path", "--logs-specs", "--logs_specs",
+        "--duplicate-stdout-filters", "--duplicate_stdout_filters",
+        "--duplicate-stderr-filters", "--duplicate_stderr_filters", "--no-python", "--no_python",
+        "--virtual-local-rank", "--virtual_local_rank",
     },
 }  # fmt: skip
 

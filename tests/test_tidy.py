@@ -28,6 +28,7 @@ PAGES = sorted(
 # Modules that another file tests than the one of their name, and which.
 TESTED_ELSEWHERE = {
     "device/operation.py": "device/test_stream.py",
+    "cli/options.py": "test_cli_frozen.py",
     "config/folders.py": "config/test_locate.py",
     "config/wires.py": "config/test_topology.py",
     "hardware/build.py": "hardware/test_cluster.py",

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simrank.context import Context
 from simrank.errors import ConfigError, ConfigProblem
 from simrank.hardware.build import build_cluster
+from simrank.multiprocessing.script import import_program, program_imports
 from simrank.multiprocessing.spawn import spawn_in
 from simrank.trace import Summary
 
@@ -31,6 +31,9 @@ def run_sweep(
 ) -> list[Row]:
     """Run a program for every cluster and combination of parameters.
 
+    Its modules are imported from the folder of the file, the current one, or what is installed, in
+    this order, and forgotten afterwards.
+
     Args:
         config: The benchmark.
         timeline: Observes every run.
@@ -44,8 +47,20 @@ def run_sweep(
 
     Raises:
         ConfigError: The program is not there, or a cluster has too few devices.
+        SimrankError: Its module raised when it was imported.
         SpawnException: The program raised.
     """
+    folders = [Path.cwd()] if config.folder is None else [config.folder, Path.cwd()]
+    with program_imports(*folders):
+        return _run_all(config, timeline, on_row, on_progress)
+
+
+def _run_all(
+    config: SweepConfig,
+    timeline: Timeline | None,
+    on_row: Callable[[Row], None] | None,
+    on_progress: Callable[[str, int, int], None] | None,
+) -> list[Row]:
     make = _function(config)
     runs = [(cluster, chosen) for cluster in config.clusters for chosen in config.combinations()]
     rows = []
@@ -127,19 +142,14 @@ def _ranks(config: SweepConfig, cluster: ClusterConfig, chosen: dict[str, Any]) 
 
 
 def _function(config: SweepConfig) -> Callable[..., Callable[[], Any]]:
-    """Import the program from the folder of the file, the current one, or what is installed."""
+    """Import the program."""
     module_name, _, name = config.program.rpartition(".")
-    before = list(sys.path)
-    sys.path[:0] = [str(config.folder)] if config.folder is not None else []
-    sys.path.insert(0, "")
     try:
-        function = getattr(importlib.import_module(module_name), name)
+        function = getattr(import_program(module_name), name)
     except (ImportError, AttributeError, ValueError) as error:
         expected = "the name of a function with its module, such as my_steps.mlp"
         got = f"{config.program} ({error})"
         raise ConfigError(ConfigProblem("benchmark", None, "program", expected, got)) from None
-    finally:
-        sys.path[:] = before
     typed: Callable[..., Callable[[], Any]] = function
     return typed
 

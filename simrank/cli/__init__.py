@@ -1,4 +1,4 @@
-"""The command line: `run`, `bench`, `check`, `clusters`, `kernels`, each in its own file."""
+"""The command line: `run`, `bench`, `check`, `schema`, `clusters`, `kernels`; `main` runs it."""
 
 from __future__ import annotations
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from typer.core import TyperGroup
 
 import simrank
+from simrank.config.quantity import closest
 from simrank.errors import ConfigError, ConfigProblem
 
 if TYPE_CHECKING:
@@ -20,12 +22,29 @@ if TYPE_CHECKING:
 EXIT_STATUS = "exit status: 0 finished; 1 program failed; 2 bad usage or config; 3 bug in simrank"
 FAILED, BAD_CONFIG, BUG = 1, 2, 3
 
+
+class Commands(TyperGroup):
+    """The commands; who names a file where a command stands is told which one to write."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # noqa: ANN401 - typer's own
+        """As typer does."""
+        name, near = args[0], closest(args[0], self.commands)
+        if name not in self.commands and near is None and not name.startswith("-"):
+            command = _COMMAND_BY_SUFFIX.get(Path(name).suffix)
+            if command is not None:
+                ctx.fail(f"No such command '{name}'. To run it: simrank {command} {name}")
+        return super().resolve_command(ctx, args)
+
+
+_COMMAND_BY_SUFFIX = {".py": "run", ".yaml": "bench", ".yml": "bench"}
+
 app = typer.Typer(
     name="simrank",
+    cls=Commands,
+    context_settings={"help_option_names": ["-h", "--help"]},
     help="Run multi-GPU programs on simulated clusters, with real numbers and simulated time.",
     epilog=EXIT_STATUS,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
@@ -46,13 +65,13 @@ def _main(
     """Run multi-GPU programs on simulated clusters, with real numbers and simulated time."""
 
 
-def parse_ranks(text: str | None) -> list[int] | None:
+def parse_ranks(text: str | None, option: str = "--trace-ranks") -> list[int] | None:
     """Return ranks given as `0,8`."""
     if text is None:
         return None
     parts = text.split(",")
-    if not all(part.strip().isdigit() for part in parts):
-        problem = ConfigProblem("command line", None, "--trace-ranks", "ranks such as 0,8", text)
+    if not all(part.strip().isdecimal() for part in parts):
+        problem = ConfigProblem("command line", None, option, "ranks such as 0,8", text)
         raise ConfigError(problem)
     return [int(part) for part in parts]
 

@@ -1,8 +1,10 @@
-"""`simrank check` and `simrank clusters`: configurations, read and listed."""
+"""`simrank check`, `simrank schema` and `simrank clusters`: configurations, read and listed."""
 
 from __future__ import annotations
 
+import json
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -10,8 +12,12 @@ from rich.console import Console
 from rich.table import Table
 
 from simrank.bench.run import series_of
-from simrank.cli.common import EXIT_STATUS, app
+from simrank.cli.common import EXIT_STATUS, app, write_text
 from simrank.config import builtin_clusters, check_file, load_bench_config, load_cluster_config
+from simrank.config.quantity import closest
+from simrank.config.schemas import KINDS
+from simrank.config.schemas import schema as schema_of
+from simrank.errors import ConfigError, ConfigProblem
 
 
 @app.command(epilog=EXIT_STATUS)
@@ -22,6 +28,28 @@ def check(file: Annotated[str, typer.Argument(help="A YAML file of any kind.")])
         num_series = len(list(series_of(load_bench_config(file))))
         summary += f", {num_series} series"
     typer.echo(f"{file}: {summary}")
+
+
+@app.command(epilog=EXIT_STATUS)
+def schema(
+    kind: Annotated[str | None, typer.Argument(help="cluster, bench, sweep or faults.")] = None,
+    to: Annotated[str | None, typer.Option("--to", help="Folder to write files to.")] = None,
+) -> None:
+    """Write JSON Schemas of the YAML files, for editors: to stdout, or a folder."""
+    kinds = KINDS if kind is None else (kind,)
+    if kind is not None and kind not in KINDS:
+        near, expected = closest(kind, KINDS), f"one of {', '.join(KINDS)}"
+        to_fix = near and f"write `{near}`"
+        raise ConfigError(ConfigProblem("command line", None, "kind", expected, kind, to_fix))
+    if to is None:
+        schemas = {name: schema_of(name) for name in kinds}
+        typer.echo(json.dumps(schemas if kind is None else schemas[kind], indent=1))
+        return
+    Path(to).mkdir(parents=True, exist_ok=True)
+    for name in kinds:
+        path = str(Path(to) / f"{name}.schema.json")
+        write_text(path, json.dumps(schema_of(name), indent=1) + "\n")
+        typer.echo(path)
 
 
 @app.command(epilog=EXIT_STATUS)

@@ -14,7 +14,7 @@ from rich.table import Table
 from simrank.cli.common import EXIT_STATUS, app, check_writable, write_text
 from simrank.context import Context
 from simrank.errors import ConfigError, ConfigProblem, UnsupportedError
-from simrank.multiprocessing.script import run_script
+from simrank.multiprocessing.script import names_of, program_imports, run_script
 from simrank.multiprocessing.spawn import spawn_in
 from simrank.trace.kernel_report import report_html, report_text
 
@@ -74,7 +74,8 @@ def report(
 
     check_writable(html)
     file, _, name = target.partition("::")
-    with collected() as profiles, Context(cluster) as context:
+    folder = Path(file).absolute().parent
+    with collected() as profiles, Context(cluster) as context, program_imports(folder):
         if name:
             spawn_in(context.program, _function(file, name, context), (), nproc, is_users=False)
         else:
@@ -103,14 +104,9 @@ def _function(file: str, name: str, context: Context) -> Callable[[int], None]:
 
     Raises:
         ConfigError: There is no such file or function, or it takes what nobody knows.
+        SimrankError: The file raised.
     """
-    if not Path(file).is_file():
-        problem = ConfigProblem("command line", None, "target", "a Python file", file)
-        raise ConfigError(problem)
-    names: dict[str, Any] = {"__name__": Path(file).stem, "__file__": file}
-    sys.path.insert(0, str(Path(file).absolute().parent))
-    exec(compile(Path(file).read_bytes(), file, "exec"), names)  # noqa: S102 - the user's own file
-    function = names.get(name)
+    function = names_of(file).get(name)
     if not callable(function):
         expected = f"a function of {file}"
         raise ConfigError(ConfigProblem("command line", None, "target", expected, name))

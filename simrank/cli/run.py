@@ -5,14 +5,17 @@ from __future__ import annotations
 import io
 import json
 import shlex
+import sys
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from errno import EPIPE
 from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from simrank import explore, units
+from simrank.cli import options, torchrun
 from simrank.cli.common import (
     EXIT_STATUS,
     FAILED,
@@ -21,12 +24,15 @@ from simrank.cli.common import (
     parse_ranks,
     progress_bar,
 )
+from simrank.cli.outputs import Outputs
+from simrank.cli.torchrun import LaunchCommand
 from simrank.context import Context
 from simrank.engine.carrier import CARRIERS
 from simrank.engine.delays import Delays
-from simrank.errors import ConfigError, ConfigProblem, UnsupportedError
+from simrank.errors import ConfigError, ConfigProblem, SimrankError, SpawnException
 from simrank.hardware.load import load_cluster
-from simrank.multiprocessing.script import fresh_imports, run_script
+from simrank.multiprocessing.script import run_module, run_script
+from simrank.ranks.output import is_unread, set_output
 from simrank.trace import Summary, Timeline, summary_json, summary_text
 
 if TYPE_CHECKING:
@@ -34,7 +40,8 @@ if TYPE_CHECKING:
 
     from simrank.hardware.cluster import Cluster
 
-_NO_REPLAY = {"program", "args", "seeds", "delays"}  # Parameters that a replay sets itself.
+# Parameters that a replay sets itself, or that say nothing to it.
+_NO_REPLAY = {"program", "args", "seeds", "delays", "torchrun_values", "torchrun_flags"}
 
 
 @dataclass(frozen=True)
@@ -45,11 +52,13 @@ class _Job:
     args: list[str]
     num_ranks: int
     settings: dict[str, Any]
+    as_module: bool = False
 
     def run(self, context: Context) -> None:
         import_module("asyncio")  # Entering a Context prepares it only where it is imported.
-        with context, fresh_imports():
-            run_script(context.program, self.program, self.args, self.num_ranks)
+        run = run_module if self.as_module else run_script
+        with context:
+            run(context.program, self.program, self.args, self.num_ranks)
 
     def run_quietly(self, delays: Delays | None) -> None:
         """Run it in a Context of its own, with what it prints kept to itself."""
@@ -61,78 +70,65 @@ class _Job:
 
 @app.command(
     name="run",
+    cls=LaunchCommand,
     epilog=EXIT_STATUS,
-    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+    context_settings={"allow_interspersed_args": False},
 )
 def run_command(
     command: typer.Context,
-    program: Annotated[str, typer.Argument(help="A Python file.")],
+    program: Annotated[str, typer.Argument(help="A Python file; with -m a module.")],
     args: Annotated[list[str] | None, typer.Argument(help="Its arguments.")] = None,
-    cluster: Annotated[str, typer.Option(help="Cluster name or file.")] = "hgx_h100",
-    nproc_per_node: Annotated[
-        int | None,
-        typer.Option("--nproc-per-node", "--nproc_per_node", help="Ranks per node [devices]."),
-    ] = None,
-    nnodes: Annotated[int | None, typer.Option("--nnodes", help="Nodes [the cluster's].")] = None,
+    as_module: options.AsModule = False,
+    cluster: options.ClusterName = "hgx_h100",
+    nproc_per_node: options.NprocPerNode = None,
+    nnodes: options.Nnodes = None,
+    standalone: options.Standalone = False,
     seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
     trace: Annotated[str | None, typer.Option(help="Write a timeline for Perfetto.")] = None,
     trace_ranks: Annotated[str | None, typer.Option(help="Only these ranks: 0,8.")] = None,
     summary: Annotated[str, typer.Option(help="text, json or none.")] = "text",
-    rdzv_backend: Annotated[
-        str | None, typer.Option("--rdzv-backend", "--rdzv_backend", hidden=True)
-    ] = None,
-    rdzv_endpoint: Annotated[
-        str | None, typer.Option("--rdzv-endpoint", "--rdzv_endpoint", hidden=True)
-    ] = None,
-    rdzv_id: Annotated[str | None, typer.Option("--rdzv-id", "--rdzv_id", hidden=True)] = None,
-    master_addr: Annotated[
-        str | None, typer.Option("--master-addr", "--master_addr", hidden=True)
-    ] = None,
-    master_port: Annotated[
-        str | None, typer.Option("--master-port", "--master_port", hidden=True)
-    ] = None,
+    prefix: options.Prefix = "rank",
+    tee: options.Tee = "0",
+    redirects: options.Redirects = "0",
+    log_dir: options.LogDir = None,
+    local_ranks_filter: options.LocalRanksFilter = None,
+    torchrun_values: options.TorchrunValues = None,
+    torchrun_flags: options.TorchrunFlags = False,
     races: Annotated[str, typer.Option(help="Races: off, report or error.")] = "off",
     strict: Annotated[bool, typer.Option(help="Leaked Works are errors.")] = False,
     shape_only: Annotated[bool, typer.Option(help="Large tensors have no values.")] = False,
-    on_failure: Annotated[
-        str, typer.Option(help="abort, or continue: healthy ranks run on.")
-    ] = "abort",
-    carrier: Annotated[
-        str, typer.Option(help="greenlet, or thread: each rank is an OS thread.")
-    ] = "greenlet",
+    default_device: options.DefaultDevice = None,
+    on_failure: options.OnFailure = "abort",
+    carrier: options.Carrier = "greenlet",
     faults: Annotated[str | None, typer.Option(help="YAML of faults to inject.")] = None,
-    seeds: Annotated[
-        int | None, typer.Option(min=1, help="Look for bugs of order under so many seeds.")
-    ] = None,
-    delays: Annotated[
-        str | None, typer.Option(help="Replay these delays: 17 or 17:h3.12,w0.4.")
-    ] = None,
+    seeds: options.Seeds = None,
+    delays: options.DelaysText = None,
     max_delay: Annotated[str, typer.Option(help="Longest delay of a seed.")] = "1 ms",
-    watchdog: Annotated[
-        float | None,
-        typer.Option(min=0.001, help="Say where a rank is that computes for so many seconds."),
-    ] = None,
-    time_limit: Annotated[
-        float | None,
-        typer.Option(min=0.001, help="Give up after so many seconds of wall-clock time."),
-    ] = None,
+    watchdog: options.Watchdog = None,
+    time_limit: options.TimeLimit = None,
 ) -> None:
     """Run PROGRAM once per simulated rank, all in this process, where torchrun would."""
-    if any((rdzv_backend, rdzv_endpoint, rdzv_id, master_addr, master_port)):
-        typer.echo("simrank: --rdzv* and --master* are ignored: ranks share a process", err=True)
-    _check_choices(races=races, on_failure=on_failure, carrier=carrier, summary=summary)
+    _check_choices(
+        races=races, on_failure=on_failure, carrier=carrier, summary=summary, prefix=prefix
+    )
     check_writable(trace)
-    built = load_cluster(cluster, nnodes)
+    built = load_cluster(cluster, torchrun.num_nodes(nnodes))
     settings: dict[str, Any] = {"cluster": built, "seed": seed, "data": not shape_only}
     settings |= {"races": races, "strict": strict, "faults": faults or (), "on_failure": on_failure}
     settings |= {"watchdog_s": watchdog, "time_limit_s": time_limit, "carrier": carrier}
-    job = _Job(program, args or [], _num_ranks(built, nproc_per_node), settings)
+    settings |= {"default_device": _device(built, default_device)}
+    num_ranks = torchrun.num_ranks(built, nproc_per_node)
+    job = _Job(program, args or [], num_ranks, settings, as_module=as_module)
     max_ps = _max_delay_ps(max_delay)
     if seeds is not None:
         _explore(command, job, seeds, max_ps)
         return
     context = Context(**settings, delays=_delays(delays, max_ps))
-    _run_shown(job, context, trace, parse_ranks(trace_ranks), summary)
+    outputs = Outputs(prefix, tee, redirects, log_dir, local_ranks_filter)
+    with outputs.open(num_ranks, built.devices_per_node) as output:
+        set_output(context.program, output)
+        _run_shown(job, context, trace, parse_ranks(trace_ranks), summary)
+    sys.stdout.flush()  # Here, where it ends quietly if nobody reads it any more.
 
 
 def _run_shown(
@@ -145,6 +141,11 @@ def _run_shown(
         context.observe(timeline)
     try:
         job.run(context)
+    except SimrankError as error:
+        if _is_of_reader(error):
+            raise BrokenPipeError(EPIPE, "nobody reads the output any more") from None
+        _show_found(context, error)
+        raise
     finally:
         if trace is not None:
             timeline.write(trace)
@@ -155,6 +156,20 @@ def _run_shown(
     if summary == "text":
         for line in (*context.findings, *context.notes):
             typer.echo(line, err=True)
+
+
+def _is_of_reader(failure: SimrankError) -> bool:
+    """Whether ranks failed only because nobody reads what they print: `simrank run ... | head`."""
+    errors = failure.errors.values() if isinstance(failure, SpawnException) else ()
+    return is_unread() and bool(errors) and all(isinstance(e, BrokenPipeError) for e in errors)
+
+
+def _show_found(context: Context, failure: SimrankError) -> None:
+    """Show what was found before a failure, which follows and may be one of these itself."""
+    text = str(failure)
+    found = [str(race) for race in context.races if str(race).partition("\n")[0] not in text]
+    if found:
+        typer.echo("\n".join(["simrank: found before the failure:", *found]), err=True)
 
 
 _SUMMARIES: dict[str, Callable[..., str] | None] = {
@@ -225,6 +240,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "on_failure": ("abort", "continue"),
     "carrier": tuple(CARRIERS),
     "summary": tuple(_SUMMARIES),
+    "prefix": ("rank", "none"),
 }
 
 
@@ -235,17 +251,10 @@ def _check_choices(**given: str) -> None:
             raise ConfigError(ConfigProblem("command line", None, option, expected, value))
 
 
-def _num_ranks(cluster: Cluster, nproc_per_node: int | None) -> int:
-    """Return how many ranks run: all devices, or the first ones of a single node."""
-    if nproc_per_node is None:
-        return cluster.num_devices
-    if not 1 <= nproc_per_node <= cluster.devices_per_node:
-        expected = f"1 to {cluster.devices_per_node}, the devices of a node of {cluster.name}"
-        got = str(nproc_per_node)
-        raise ConfigError(ConfigProblem("command line", None, "--nproc-per-node", expected, got))
-    if cluster.num_nodes > 1 and nproc_per_node != cluster.devices_per_node:
-        raise UnsupportedError(
-            f"{nproc_per_node} of {cluster.devices_per_node} devices per node on "
-            f"{cluster.num_nodes} nodes: ranks use the first devices of the cluster in order"
-        )
-    return nproc_per_node * cluster.num_nodes
+def _device(cluster: Cluster, index: int | None) -> int | None:
+    """Return the current device of every rank at first, which the cluster has."""
+    if index is not None and index >= cluster.num_devices:
+        expected = f"0 to {cluster.num_devices - 1}, a device of {cluster.name}"
+        option, got = "--default-device", str(index)
+        raise ConfigError(ConfigProblem("command line", None, option, expected, got))
+    return index

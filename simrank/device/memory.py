@@ -89,16 +89,18 @@ class AddressSpace:
     """Which storage a simulated address belongs to; one table for all devices of a Context.
 
     Attributes:
-        watchers: Who waits for memory; see `watch`.
+        watchers: Who waits for memory to change, once somebody does; see `watch`.
         hints: What may be wrong with accesses to it, seen in passing, in order.
         sampled: By a kernel's id: the kernel, and how many of its launches were looked at.
+        on_memory: Called with a device, the bytes that it has in use now, and their change.
     """
 
     def __init__(self) -> None:
         self.hints: dict[str, None] = {}
         self.sampled: dict[int, tuple[object, int]] = {}
         self._multicasts: list[list[ReferenceType[Storage]]] = []
-        self.watchers: Watchers | None = None  # Set once somebody waits for memory; see `watch`.
+        self.on_memory: list[Callable[[int, int, int], None]] = []
+        self.watchers: Watchers | None = None
         self._starts: list[int] = []
         self._segments: WeakValueDictionary[int, Storage] = WeakValueDictionary()
 
@@ -188,6 +190,8 @@ class DeviceMemory:
             self._gaps[index] = _Gap(start + block_bytes, end)
         self.used_bytes += block_bytes
         self.peak_bytes = max(self.peak_bytes, self.used_bytes)
+        for tell in self.space.on_memory:
+            tell(self.device_index, self.used_bytes, block_bytes)
         program = current_program()
         rank = None if program is None else program.rank
         self._live[start] = _Block(block_bytes, user_site(), rank)
@@ -204,6 +208,8 @@ class DeviceMemory:
         """Give a block back; it joins the gaps beside it."""
         block_bytes = self._live.pop(address).size_bytes
         self.used_bytes -= block_bytes
+        for tell in self.space.on_memory:
+            tell(self.device_index, self.used_bytes, -block_bytes)
         self.space.remove(address)
         start, end = address, address + block_bytes
         index = bisect_right(self._gaps, (start, end))

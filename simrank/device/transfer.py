@@ -93,8 +93,8 @@ class Network:
 
         def arrived() -> None:
             for observer in self.engine.observers:
-                name = f"{size_bytes} B from device {src} to {dst}"
-                observer.on_transfer(name, links, start_ps, self.engine.now_ps)
+                names = tuple(self.cluster.link_name(link) for link in links)
+                observer.on_transfer(size_bytes, names, start_ps, self.engine.now_ps)
             done()
 
         activity = Activity(float(size_bytes) if links else 0.0, demands, arrived)

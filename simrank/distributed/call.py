@@ -323,6 +323,16 @@ class Call:
             ahead = landings(ends_ps[decided] - engine.now_ps, decided)
             Flight(engine, self, engine.now_ps, ahead)
 
+    @property
+    def link_bytes(self) -> dict[int, int]:
+        """What it sends over each link; empty before that is decided."""
+        return {} if self._plan is None else self._plan.link_bytes
+
+    @property
+    def is_synchronizing(self) -> bool:
+        """Whether every rank's end depends on every rank's arrival; once that is decided."""
+        return self._plan is not None and self._plan.synchronizing
+
     def end(self, group_ranks: Sequence[int]) -> None:
         """End these ranks now: their data first, then all wake-ups as one."""
         operations = [self._operations[rank] for rank in group_ranks]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from simrank.collectives import DataPlayer, Problem
 from simrank.collectives.time_network import NOT_KNOWN
+from simrank.collectives.traffic import link_bytes
 from simrank.device import as_dtype
 from simrank.distributed.flight import Landing, landings
 from simrank.distributed.leaks import Leaks
@@ -132,6 +134,10 @@ class Planner:
             schedule, arrivals_ps, devices=self._devices, itemsize=itemsize
         )
 
+    def link_bytes(self, schedule: Schedule, itemsize: int) -> dict[int, int]:
+        """Return the bytes that a schedule sends over each link."""
+        return link_bytes(schedule, self.comm_library.cost.network, self._devices, itemsize)
+
 
 class Plan:
     """What a collective of one group runs, and when its ranks end.
@@ -162,6 +168,11 @@ class Plan:
             "dtype_bytes": problem.itemsize,
             "cost_level": choice.level,
         }
+
+    @cached_property
+    def link_bytes(self) -> dict[int, int]:
+        """The bytes that cross each link."""
+        return self._planner.link_bytes(self.schedule, self._itemsize)
 
     def completions(self, arrivals_ps: IntArray) -> IntArray:
         """Return when each rank ends; NOT_KNOWN where a missing rank decides."""

@@ -94,7 +94,7 @@ class Delays:
         self.max_ps = max_ps
         self.only = None if only is None else frozenset(only)
         self.applied: list[Delay] = []
-        self._counts: dict[tuple[str, int], int] = {}
+        self._tracks: dict[tuple[str, int], _Track] = {}
         picked = _mix(seed)
         self._one_in = _ONE_IN[picked % len(_ONE_IN)]
         self._bound_ps = max(max_ps // _SHRUNK_BY[(picked >> 8) % len(_SHRUNK_BY)], 1)
@@ -138,24 +138,43 @@ class Delays:
         """
         owner = -1 if rank is None else rank
         key = (kind, owner)
-        number = self._counts.get(key, 0)
-        self._counts[key] = number + 1
+        track = self._tracks.get(key)
+        if track is None:
+            track = self._tracks[key] = self._new_track(kind, owner)
+        number = track.num_points
+        track.num_points = number + 1
+        if not track.is_late:
+            return 0
+        # `_mix`, written out: it is drawn at every step of a run.
+        mixed = (((number << 8) | track.kind) + 0x9E37_79B9_7F4A_7C15) & _MASK
+        mixed = ((mixed ^ (mixed >> 30)) * 0xBF58_476D_1CE4_E5B9) & _MASK
+        mixed = ((mixed ^ (mixed >> 27)) * 0x94D0_49BB_1331_11EB) & _MASK
+        drawn = _mix(track.own ^ mixed ^ (mixed >> 31))
+        if drawn % self._one_in:
+            return 0
         point = Point(kind, owner, number)
         if self.only is not None and point not in self.only:
             return 0
-        delay_ps = self._length_ps(point)
-        if delay_ps:
-            self.applied.append(Delay(point, delay_ps, None if self.only is None else site()))
+        delay_ps = 1 + ((drawn >> 16) & 0xFFFF_FFFF) * self._bound_ps // (1 << 32)
+        self.applied.append(Delay(point, delay_ps, None if self.only is None else site()))
         return delay_ps
 
-    def _length_ps(self, point: Point) -> int:
-        own = _mix(self.seed ^ _mix(point.rank + 2))
-        if own % self._ranks_one_in:
-            return 0
-        drawn = _mix(own ^ _mix((point.number << 8) | ord(point.kind)))
-        if drawn % self._one_in:
-            return 0
-        return 1 + ((drawn >> 16) & 0xFFFF_FFFF) * self._bound_ps // (1 << 32)
+    def _new_track(self, kind: str, owner: int) -> _Track:
+        """Return the points of a kind and rank: none is late where the seed spares the rank."""
+        own = _mix(self.seed ^ _mix(owner + 2))
+        return _Track(ord(kind), own, is_late=own % self._ranks_one_in == 0)
+
+
+class _Track:
+    """The points of one kind on one rank."""
+
+    __slots__ = ("is_late", "kind", "num_points", "own")
+
+    def __init__(self, kind: int, own: int, *, is_late: bool) -> None:
+        self.kind = kind
+        self.own = own
+        self.is_late = is_late
+        self.num_points = 0
 
 
 def _parse_point(text: str) -> Point:

@@ -20,5 +20,7 @@ class Observer(Protocol):
     def on_operation(self, operation: Any) -> None:  # noqa: ANN401 - operations live a layer above
         """An operation of a stream has ended."""
 
-    def on_transfer(self, name: str, links: tuple[int, ...], start_ps: int, end_ps: int) -> None:
-        """Bytes have crossed `links`."""
+    def on_transfer(
+        self, size_bytes: int, links: tuple[str, ...], start_ps: int, end_ps: int
+    ) -> None:
+        """Bytes have crossed links, which are given by name."""

@@ -113,7 +113,9 @@ class Watchdog:
     def on_operation(self, operation: object) -> None:
         """Do nothing."""
 
-    def on_transfer(self, name: str, links: tuple[int, ...], start_ps: int, end_ps: int) -> None:
+    def on_transfer(
+        self, size_bytes: int, links: tuple[str, ...], start_ps: int, end_ps: int
+    ) -> None:
         """Do nothing."""
 
     # ---- the thread ----

@@ -270,7 +270,7 @@ def _failure(group: TaskGroup) -> BaseException:
         return error
     if isinstance(error, SystemExit):
         return _exited(rank, error)
-    text = f"\n\n-- Process {rank} terminated with the following error:\n{_traceback_text(error)}"
+    text = f"\n\n-- Process {rank} terminated with the following error:\n{users_traceback(error)}"
     if len(errors) > 1:
         others = ", ".join(f"{r} ({type(e).__name__})" for r, e in list(errors.items())[1:9])
         text += f"\nalso raised on rank {others}" + (", ..." if len(errors) > 9 else "")
@@ -302,9 +302,12 @@ def _exited(rank: int, error: SystemExit) -> ProcessException:
     return ProcessExitedException(text, rank, _FIRST_PID + rank, code, name)
 
 
-def _traceback_text(error: BaseException) -> str:
-    """Return the traceback from the user's function on, without simrank's own first frames."""
+_CALLERS = ("simrank.", "importlib")
+
+
+def users_traceback(error: BaseException) -> str:
+    """Return the traceback from the user's function on, without the frames that called it."""
     start: TracebackType | None = error.__traceback__
-    while start is not None and start.tb_frame.f_globals.get("__name__", "").startswith("simrank."):
+    while start is not None and start.tb_frame.f_globals.get("__name__", "").startswith(_CALLERS):
         start = start.tb_next
     return "".join(traceback.format_exception(type(error), error, start))

@@ -1,21 +1,43 @@
-"""Run a script once per rank, as torchrun does: own globals, own `sys.argv`, shared code."""
+"""Run a script or a module once per rank, as torchrun does: own globals and `sys.argv`."""
 
 from __future__ import annotations
 
+import importlib
 import sys
+import traceback
 from contextlib import contextmanager
+from dataclasses import dataclass
+from difflib import get_close_matches
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from simrank.errors import SimrankError
+from simrank.errors import ConfigError, ConfigProblem, SimrankError
+from simrank.multiprocessing.processes import users_traceback
 from simrank.multiprocessing.spawn import spawn_in
 from simrank.ranks import require_program, stdlib
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from types import CodeType
+    from importlib.machinery import ModuleSpec
+    from types import CodeType, ModuleType
 
     from simrank.ranks import Program
+
+
+@dataclass(frozen=True)
+class Script:
+    """A program, read and compiled.
+
+    Attributes:
+        code: Of the file.
+        path: What `sys.argv[0]` is.
+        spec: Where a module was found; None for a file.
+    """
+
+    code: CodeType
+    path: str
+    spec: ModuleSpec | None = None
 
 
 def run_script(parent: Program, path: str | Path, args: Sequence[str], nprocs: int) -> None:
@@ -30,41 +52,177 @@ def run_script(parent: Program, path: str | Path, args: Sequence[str], nprocs: i
         nprocs: Number of ranks.
 
     Raises:
-        SimrankError: The file cannot be read.
-        SyntaxError: It is no Python.
+        ConfigError: There is no such file.
+        SimrankError: It is no Python; the text is Python's own.
         SpawnException: A rank raised; see `spawn` for the others.
     """
+    with program_imports(Path(path).absolute().parent):  # As Python does for a script.
+        _run(parent, _load_file(path), args, nprocs)
+
+
+def run_module(parent: Program, name: str, args: Sequence[str], nprocs: int) -> None:
+    """Run a module as `python -m` does, on `nprocs` ranks; see `run_script`.
+
+    Its packages are imported on the ranks, so that they find a rank's environment.
+    """
+    with program_imports(Path.cwd()):
+        _run(parent, _load_module(name), args, nprocs)
+
+
+def _run(parent: Program, script: Script, args: Sequence[str], nprocs: int) -> None:
+    spawn_in(parent, _run_once, (script, [script.path, *args]), nprocs, share_args=True)
+
+
+@contextmanager
+def program_imports(*folders: Path) -> Iterator[None]:
+    """Import the program's own modules from folders first, and forget them after the block.
+
+    Modules of the same names that were imported from elsewhere (another program's, in the same
+    process) are set aside in the meantime.
+    """
+    path, before = list(sys.path), dict(sys.modules)
+    sys.path[:0] = [str(folder) for folder in folders]
+    importlib.invalidate_caches()  # Files may be younger than what is known of their folders.
+    for name in _from_elsewhere(folders):
+        del sys.modules[name]
+    try:
+        yield
+    finally:
+        sys.path[:] = path
+        for name, module in list(sys.modules.items()):
+            if before.get(name) is not module and stdlib.is_programs_own(module):
+                del sys.modules[name]
+        sys.modules.update((name, before[name]) for name in before.keys() - sys.modules.keys())
+
+
+def _from_elsewhere(folders: Sequence[Path]) -> list[str]:
+    """Return which imported modules of the program's own are not those of the first such folder."""
+    home: dict[str, Path] = {}
+    for folder in reversed(folders):
+        home |= dict.fromkeys(_names_in(folder), folder)
+    names = []
+    for name, module in list(sys.modules.items()):
+        top = name.partition(".")[0]
+        if top in home and name != "__main__" and stdlib.is_programs_own(module):
+            file = Path(module.__file__ or "").absolute()
+            if file != home[top] / f"{top}.py" and not file.is_relative_to(home[top] / top):
+                names.append(name)
+    return names
+
+
+def _names_in(folder: Path) -> set[str]:
+    """Return what could be imported from a folder; nothing from one that cannot be read."""
+    try:
+        entries = list(folder.iterdir())
+    except OSError:
+        return set()
+    return {entry.stem for entry in entries if entry.suffix in {"", ".py"}}
+
+
+def import_program(name: str) -> ModuleType:
+    """Import a module of the program's own.
+
+    Raises:
+        ImportError: There is none.
+        SimrankError: It raised; the text is the traceback that Python shows.
+    """
+    if not all(part.isidentifier() for part in name.split(".")):
+        raise ImportError(f"'{name}' is no name of a module")
+    try:
+        return importlib.import_module(name)
+    except Exception as error:
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        if missing is not None and f"{name}.".startswith(f"{missing}."):
+            raise
+        raise SimrankError(users_traceback(error)) from None
+
+
+def names_of(path: str | Path) -> dict[str, Any]:
+    """Return what a file defines, run as a module.
+
+    Raises:
+        ConfigError: There is no such file.
+        SimrankError: It raised, or is no Python; the text is Python's own.
+    """
+    names: dict[str, Any] = {"__name__": Path(path).stem, "__file__": str(path)}
+    try:
+        exec(_load_file(path).code, names)  # noqa: S102 - the user's own file
+    except SimrankError:
+        raise
+    except Exception as error:  # noqa: BLE001 - whatever the file does
+        raise SimrankError(users_traceback(error)) from None
+    return names
+
+
+def _load_file(path: str | Path) -> Script:
     file = Path(path)
     try:
         source = file.read_bytes()
     except OSError as error:
-        raise SimrankError(f"{path}: the program cannot be read ({error.strerror})") from None
-    code = compile(source, str(file), "exec")
-    folder = str(file.absolute().parent)
-    sys.path.insert(0, folder)  # As Python does for a script.
+        raise _missing(file, error.strerror or str(error)) from None
     try:
-        spawn_in(parent, _run_once, (code, [str(path), *args]), nprocs, share_args=True)
-    finally:
-        sys.path.remove(folder)
+        return Script(compile(source, str(file), "exec"), str(path))
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise _not_python(error) from None
 
 
-@contextmanager
-def fresh_imports() -> Iterator[None]:
-    """Forget the program's own modules that are imported within the block, and what they hold."""
-    before = set(sys.modules)
+def _not_python(error: Exception) -> SimrankError:
+    """Return what the compiler says, as Python shows it."""
+    return SimrankError("".join(traceback.format_exception_only(error)).rstrip())
+
+
+def _missing(file: Path, reason: str) -> ConfigError:
+    """Return what is wrong with a program that cannot be read, and what may have been meant."""
+    to_fix = None
+    near = get_close_matches(file.name, [path.name for path in file.parent.glob("*.py")], n=1)
+    if file.is_dir():
+        to_fix = "name a file in it, or run it as a module: `-m`"
+    elif near:
+        to_fix = f"write `{file.parent / near[0]}`"
+    elif not file.suffix and _find(str(file)) is not None:
+        to_fix = f"write `-m {file}`"
+    got = f"{file} ({reason})"
+    return ConfigError(ConfigProblem("command line", None, "program", "a Python file", got, to_fix))
+
+
+def _load_module(name: str) -> Script:
+    spec = _find(name)
+    if spec is not None and spec.submodule_search_locations is not None:
+        spec = _find(f"{name}.__main__")
+    loader: Any = None if spec is None else spec.loader
+    if spec is None or not hasattr(loader, "get_code"):
+        to_fix = "leave `-m` out to run a file" if name.endswith(".py") else None
+        expected = "a module, or a package with a __main__"
+        raise ConfigError(ConfigProblem("command line", None, "-m", expected, name, to_fix))
     try:
-        yield
-    finally:
-        for name, module in list(sys.modules.items()):
-            if name not in before and stdlib.is_programs_own(module):
-                del sys.modules[name]
+        return Script(loader.get_code(spec.name), spec.origin or name, spec)
+    except SyntaxError as error:
+        raise _not_python(error) from None
 
 
-def _run_once(_: int, code: CodeType, argv: list[str]) -> None:
+def _find(name: str) -> ModuleSpec | None:
+    """Find a module without importing the packages that it is in."""
+    spec, parts = None, name.split(".")
+    for number in range(len(parts)):
+        places = None if spec is None else spec.submodule_search_locations
+        if number and places is None:
+            return None
+        spec = PathFinder.find_spec(".".join(parts[: number + 1]), places)
+        if spec is None:
+            return None
+    return spec
+
+
+def _run_once(_: int, script: Script, argv: list[str]) -> None:
     require_program("a script").local["argv"] = list(argv)
     names: dict[str, Any] = {
         "__name__": "__main__",
         "__file__": argv[0],
         "__builtins__": __builtins__,
     }
-    exec(code, names)  # noqa: S102 - that is what running a script means
+    if script.spec is not None:
+        package = script.spec.parent or ""
+        if package:
+            importlib.import_module(package)
+        names |= {"__spec__": script.spec, "__package__": package}
+    exec(script.code, names)  # noqa: S102 - that is what running a script means

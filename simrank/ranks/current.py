@@ -54,10 +54,12 @@ class Program:
         task: What the engine resumes; None on the hub.
         local: Rank-local state of the layers above, made at first use.
         parent: The program that spawned it, or None.
+        outer: Of a main program: the one that entered its Context, or None.
     """
 
     __slots__ = (
-        "context", "device_index", "engine", "local", "parent", "rank", "task", "world_size",
+        "context", "device_index", "engine", "local", "outer", "parent", "rank", "task",
+        "world_size",
     )  # fmt: skip
 
     def __init__(
@@ -76,6 +78,7 @@ class Program:
         self.world_size = world_size
         self.device_index = device_index
         self.parent = parent
+        self.outer: Program | None = None
         self.task: Task | None = None
         self.local: dict[str, Any] = {}
 

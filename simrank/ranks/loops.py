@@ -177,7 +177,9 @@ class _Running:
     def on_operation(self, operation: object) -> None:
         """Note nothing."""
 
-    def on_transfer(self, name: str, links: tuple[int, ...], start_ps: int, end_ps: int) -> None:
+    def on_transfer(
+        self, size_bytes: int, links: tuple[str, ...], start_ps: int, end_ps: int
+    ) -> None:
         """Note nothing."""
 
 

@@ -64,7 +64,9 @@ class ModuleGlobals:
     def on_operation(self, operation: Any) -> None:  # noqa: ANN401 - operations live a layer above
         """Nothing to see."""
 
-    def on_transfer(self, name: str, links: tuple[int, ...], start_ps: int, end_ps: int) -> None:
+    def on_transfer(
+        self, size_bytes: int, links: tuple[str, ...], start_ps: int, end_ps: int
+    ) -> None:
         """Nothing to see."""
 
     def look(self) -> None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TextIO
 
-from simrank.ranks.current import rank_program
+from simrank.ranks.current import current_program
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from simrank.ranks.current import Program
 
 _NAMES = ("stdout", "stderr")
-_OUTPUT = "output"
+_OUTPUT, _WRITES_AS = "output", "output as"
 
 
 @dataclass(frozen=True)
@@ -34,12 +34,12 @@ class Output:
     Attributes:
         prefix: What each line of a rank starts with.
         log: Given rank and "stdout" or "stderr", a file that gets each line too, without prefix.
-        is_shown: Whether lines go to the program's own streams.
+        shows: Given the same, whether lines go to the program's own streams; None: all do.
     """
 
     prefix: Callable[[int], str] | None = None
     log: Callable[[int, str], TextIO | None] | None = None
-    is_shown: bool = True
+    shows: Callable[[int, str], bool] | None = None
 
 
 _PLAIN = Output()
@@ -50,13 +50,33 @@ def set_output(program: Program, output: Output) -> None:
     program.local[_OUTPUT] = output
 
 
-def _output_of(program: Program) -> Output:
-    found: Program | None = program
-    while found is not None and _OUTPUT not in found.local:
-        found = found.parent
-    output: Output = _PLAIN if found is None else found.local[_OUTPUT]
-    program.local[_OUTPUT] = output
-    return output
+def _output_of(program: Program) -> tuple[int, Output]:
+    """Return where a rank's lines go, and as whose.
+
+    What it spawned writes as it does, as child processes write to their parent's streams.
+    """
+    found: tuple[int, Output] | None = program.local.get(_WRITES_AS)
+    if found is None:
+        parent, found = program.parent, (program.rank or 0, _PLAIN)
+        if parent is not None and _OUTPUT in parent.local:
+            found = program.rank or 0, parent.local[_OUTPUT]
+        elif parent is not None:
+            above = _rank_of(parent)
+            found = found if above is None else _output_of(above)
+        program.local[_WRITES_AS] = found
+    return found
+
+
+def _rank_of(program: Program | None) -> Program | None:
+    """Return the rank that a program is, or in which its Context was entered, if any."""
+    while program is not None and program.rank is None:
+        program = program.outer
+    return program
+
+
+def _writer() -> Program | None:
+    """Return the rank that writes; None for the main program."""
+    return _rank_of(current_program())
 
 
 class RankStream(io.TextIOBase):
@@ -72,6 +92,7 @@ class RankStream(io.TextIOBase):
         self._line = f"{name} line"
         self._open: Program | None = None  # Who has flushed the beginning of a line.
         self.base: Any = None
+        self.is_unread = False
 
     def _target(self) -> Any:  # noqa: ANN401 - a stream
         """Return the program's stream: what it has put there, even after the last Context."""
@@ -83,7 +104,7 @@ class RankStream(io.TextIOBase):
 
     def write(self, text: str) -> int:
         """Write for the main program; for a rank, what completes its lines."""
-        program = rank_program()
+        program = _writer()
         if program is None:
             return int(self._target().write(text))
         own = self._ranks_own(program)
@@ -103,7 +124,7 @@ class RankStream(io.TextIOBase):
 
     def flush(self) -> None:
         """Show what a rank has written of its line."""
-        program = rank_program()
+        program = _writer()
         if program is not None:
             own = self._ranks_own(program)
             if own is not None:
@@ -115,12 +136,12 @@ class RankStream(io.TextIOBase):
         self._target().flush()
 
     def _emit(self, program: Program, text: str) -> None:
-        rank, output = program.rank or 0, _output_of(program)
+        rank, output = _output_of(program)
         is_new = self._open is not program
         log = None if output.log is None else output.log(rank, self._name)
         if log is not None:
             log.write(text)
-        if not output.is_shown:
+        if output.shows is not None and not output.shows(rank, self._name):
             return
         shown = text
         if output.prefix is not None:
@@ -130,7 +151,11 @@ class RankStream(io.TextIOBase):
         if is_new and self._open is not None:  # Another rank's line is not to be continued.
             shown = "\n" + shown
         self._open = None if text.endswith("\n") else program
-        self._target().write(shown)
+        try:
+            self._target().write(shown)
+        except BrokenPipeError:
+            self.is_unread = True
+            raise
 
     def rank_ended(self, program: Program) -> None:
         """Show what a rank has left of a line, and forget what it put in place of this."""
@@ -181,11 +206,11 @@ def _attribute(name: str) -> Any:  # noqa: ANN401 - a property
     stream, key = _streams[name], f"sys.{name}"
 
     def get(_: ModuleType) -> Any:  # noqa: ANN401 - a stream
-        program = rank_program()
+        program = _writer()
         return stream.base if program is None else program.local.get(key, stream)
 
     def put(_: ModuleType, value: object) -> None:
-        program = rank_program()
+        program = _writer()
         if program is None:
             stream.base = value
         else:
@@ -208,7 +233,7 @@ def install() -> None:
     names = vars(sys)
     for name, stream in _streams.items():
         if names.get(name) is not None and names[name] is not stream:
-            stream.base = names[name]
+            stream.base, stream.is_unread = names[name], False
             names[name] = stream
     sys.__class__ = _Sys
 
@@ -220,6 +245,11 @@ def remove() -> None:
         if vars(sys).get(name) is stream:
             vars(sys)[name] = stream.base
             stream.base = None
+
+
+def is_unread() -> bool:
+    """Whether nobody reads any more what ranks write: a pipe's other end is closed."""
+    return any(stream.is_unread for stream in _streams.values())
 
 
 def rank_ended(program: Program) -> None:

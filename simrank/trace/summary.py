@@ -76,7 +76,9 @@ class Summary:
     def on_host(self, task: Task, name: str, start_ps: int, end_ps: int) -> None:
         """Note nothing: hosts cost nothing but their charges."""
 
-    def on_transfer(self, name: str, links: tuple[int, ...], start_ps: int, end_ps: int) -> None:
+    def on_transfer(
+        self, size_bytes: int, links: tuple[str, ...], start_ps: int, end_ps: int
+    ) -> None:
         """Note nothing: the copy is an operation."""
 
     def on_operation(self, operation: Operation) -> None:

@@ -1,6 +1,7 @@
 """Benchmarks of programs: every combination is a row with step time and exposed communication."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,52 @@ def test_every_combination_is_a_row_and_times_are_per_step(sweep):
         assert row["num_ranks"] == 4
     large = [row for row in rows if row["size"] == 4194304]
     assert large[1]["step_us"] > large[0]["step_us"]
+
+
+def test_each_file_runs_the_program_beside_it(tmp_path, monkeypatch):
+    """Not another file's of the same name, nor the current folder's; helpers of it likewise."""
+    step = (
+        "import helper\nimport simrank.distributed as dist\n\n\n"
+        "def step(ctx, factor):\n    dist.init_process_group()\n"
+        "    x = ctx.empty(helper.SIZE)\n    return lambda: x.add_(1)\n"
+    )
+    for number, folder in enumerate(("here", "one", "two")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "steps.py").write_text(step)
+        (tmp_path / folder / "helper.py").write_text(f"SIZE = {2**20 * 4**number}\n")
+        (tmp_path / folder / "sweep.yaml").write_text(
+            "program: steps.step\ncluster: hgx_h100\nnum_ranks: 1\nparameters: {factor: 1}\n"
+        )
+    monkeypatch.chdir(tmp_path / "here")
+    peaks = [
+        run_sweep(load_sweep(tmp_path / folder / "sweep.yaml"))[0]["peak_bytes"]
+        for folder in ("one", "two", "here", "one")
+    ]
+    assert [peak >> 22 for peak in peaks] == [4, 16, 1, 4]
+    assert not {"steps", "helper"} & set(sys.modules)
+
+
+@pytest.mark.parametrize(
+    ("program", "message"),
+    [
+        ("def steps(:\n", "SyntaxError: invalid syntax"),
+        ("import numpy_of_nobody\n", "ModuleNotFoundError: No module named 'numpy_of_nobody'"),
+        ("x = 1\n1 / 0\n", 'py", line 2, in <module>\n    1 / 0'),
+    ],
+)
+def test_a_program_that_cannot_be_imported_fails_with_its_own_traceback(
+    sweep, capsys, program, message
+):
+    """Status 1: nothing is wrong with the file, nor with simrank."""
+    path = sweep()
+    (script,) = path.parent.glob("*.py")
+    script.write_text(program)
+    with pytest.raises(SystemExit) as stop:
+        main(["bench", str(path)])
+    error = capsys.readouterr().err
+    assert stop.value.code == 1
+    assert message in error
+    assert "/simrank/" not in error.replace(str(path.parent), "")
 
 
 def test_two_runs_are_equal_to_the_byte(sweep, tmp_path, capsys):

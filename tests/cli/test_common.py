@@ -1,5 +1,8 @@
 """What the commands share: exit statuses, version, help, options that are checked."""
 
+import subprocess
+import sys
+
 import pytest
 
 FAST = ["-b", "1K", "-e", "4K", "-n", "2"]
@@ -43,6 +46,45 @@ def test_version_and_help(cli):
     """Both end with success."""
     assert cli("--version")[1].startswith("simrank 0.")
     assert "exit status" in cli("bench", "--help")[1]
+
+
+def test_short_help_is_helped_everywhere(cli):
+    """`-h` is `--help`, of the program and of each command."""
+    for command in ([], ["run"], ["bench"], ["kernels", "coverage"]):
+        assert cli(*command, "-h") == cli(*command, "--help")
+
+
+@pytest.mark.parametrize(
+    ("args", "suggestion"),
+    [
+        (["rnu"], "Did you mean 'run'?"),
+        (["train.py"], "To run it: simrank run train.py"),
+        (["mine.yaml", "--json", "x"], "To run it: simrank bench mine.yaml"),
+        (["frobnicate"], "No such command 'frobnicate'."),
+    ],
+)
+def test_a_mistyped_command_gets_a_suggestion(cli, args, suggestion):
+    """Also a file where a command is missing."""
+    status, _, err = cli(*args)
+    assert status == 2
+    assert err.rstrip().endswith(suggestion)
+
+
+def test_shells_can_complete_commands(cli, monkeypatch):
+    """As typer's programs do; `--install-completion` sets that up."""
+    monkeypatch.setenv("_SIMRANK_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", "simrank ru")
+    monkeypatch.setenv("COMP_CWORD", "1")
+    assert cli()[1] == "run\n"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("module", ["simrank", "simrank.cli"])
+def test_the_package_can_be_run_as_a_module(module):
+    """Where the command is not on the path."""
+    words = [sys.executable, "-m", module, "--version"]
+    shown = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert shown.stdout.startswith("simrank 0.")
 
 
 def test_a_bug_of_ours_has_its_own_status(cli, monkeypatch):

@@ -31,9 +31,8 @@ def other(what):
 
 
 @pytest.fixture
-def script(tmp_path, monkeypatch):
+def script(tmp_path):
     """A file with a kernel and functions that launch it."""
-    monkeypatch.setattr(sys, "path", list(sys.path))
     path = tmp_path / "kernels_of_mine.py"
     path.write_text(SCRIPT)
     return path
@@ -80,6 +79,19 @@ def test_a_target_that_is_none_is_a_usage_error(script, capsys, target, message)
     code, _, err = command(capsys, target.format(script))
     assert code == 2
     assert message in err
+
+
+@pytest.mark.parametrize("wrong", ["1 / 0\n", "def go(:\n", "import nothing_of_the_kind\n"])
+def test_a_file_that_raises_fails_with_its_own_traceback(script, capsys, wrong):
+    """Status 1, and no word of simrank's; where modules are looked for is as before."""
+    before = list(sys.path)
+    script.write_text(f"{wrong}\ndef go(ctx):\n    pass\n")
+    for target in (f"{script}::go", str(script)):
+        code, _, err = command(capsys, target)
+        assert code == 1
+        assert f'{script}", line 1' in err
+        assert "bug in simrank" not in err
+    assert sys.path == before
 
 
 pytest.importorskip("triton")

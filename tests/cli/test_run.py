@@ -1,7 +1,12 @@
 """`simrank run`: a script once per rank, where torchrun would."""
 
+import errno
+import io
 import json
 import signal
+import subprocess
+import sys
+import types
 
 import pytest
 
@@ -53,7 +58,7 @@ def test_a_script_runs_once_per_rank_with_its_arguments(simrank_run):
     """Own argv, environment and globals; modules beside the script are found."""
     status, out, err = simrank_run("--nproc_per_node", "2", args=["--steps", "3"])
     assert status == 0
-    assert out == "helped [2.0, 2.0, 2.0, 2.0] 2 ['--steps', '3']\n"
+    assert out == "[rank0]: helped [2.0, 2.0, 2.0, 2.0] 2 ['--steps', '3']\n"
     assert err.startswith("simulated time: ")
     assert "ranks 0-1: compute" in err
 
@@ -73,15 +78,6 @@ def test_nodes_and_ranks_are_spelled_as_torchruns(simrank_run):
     _, out, err = simrank_run(*options, "--summary", "none")
     assert " 24 []" in out
     assert err == ""
-
-
-def test_torchruns_rendezvous_options_are_ignored_with_one_line(simrank_run):
-    """A launch line can stay as it is."""
-    options = ["--nproc_per_node=2", "--rdzv-backend", "c10d", "--master_port=29501"]
-    status, out, err = simrank_run(*options, "--summary", "none")
-    assert status == 0
-    assert out.startswith("helped")
-    assert err.splitlines() == ["simrank: --rdzv* and --master* are ignored: ranks share a process"]
 
 
 def test_the_summary_can_be_json(simrank_run):
@@ -105,9 +101,153 @@ def test_bad_usage_gives_status_2_and_a_message(simrank_run, tmp_path):
     """Ranks that do not fit, an unknown summary."""
     assert simrank_run("--nproc-per-node", "9")[0] == 2
     assert simrank_run("--summary", "long")[0] == 2
-    status, _, err = simrank_run(script="missing.py")
+    assert simrank_run("--default-device", "8")[0] == 2
+
+
+def test_a_program_that_is_missing_is_bad_usage_with_a_guess_at_what_was_meant(simrank_run):
+    """Not a failure of a program; a folder is none either."""
+    status, out, err = simrank_run(script="trian.py")
+    assert (status, out) == (2, "")
+    assert "trian.py (No such file or directory)\n  to fix: write `" in err
+    assert "/train.py`" in err
+    status, _, err = simrank_run(script=".")
+    assert status == 2
+    assert "run it as a module: `-m`" in err
+    assert "to fix" not in simrank_run(script="else.txt")[2]
+
+
+def test_a_script_that_is_no_python_fails_with_pythons_own_text(simrank_run, tmp_path):
+    """Status 1: nothing is wrong with simrank; so with modules that it imports."""
+    (tmp_path / "wrong.py").write_text("x = 1\ndef f(:\n")
+    status, _, err = simrank_run(script="wrong.py")
     assert status == 1
-    assert "cannot be read" in err
+    assert err == f'  File "{tmp_path}/wrong.py", line 2\n    def f(:\n          ^\n' + (
+        "SyntaxError: invalid syntax\n"
+    )
+    (tmp_path / "imports.py").write_text("import wrong\n")
+    status, _, err = simrank_run("--nproc-per-node", "2", script="imports.py")
+    assert status == 1
+    assert 'wrong.py", line 2' in err
+    assert "bug in simrank" not in err
+    (tmp_path / "raises.py").write_text("1 / 0\n")
+    (tmp_path / "imports.py").write_text("import raises\n")
+    status, _, err = simrank_run("--nproc-per-node", "2", script="imports.py")
+    assert status == 1
+    assert "ZeroDivisionError" in err
+    assert "bug in simrank" not in err
+
+
+def test_lines_of_several_ranks_have_a_prefix_unless_none_is_asked_for(simrank_run, tmp_path):
+    """Of stderr, too; a single rank has none; other words are bad usage."""
+    (tmp_path / "hello.py").write_text("import sys\nprint(1)\nprint(2, file=sys.stderr)\n")
+    quiet = ["--summary", "none", "--nproc-per-node"]
+    several = (0, "[rank0]: 1\n[rank1]: 1\n", "[rank0]: 2\n[rank1]: 2\n")
+    assert simrank_run(*quiet, "2", script="hello.py") == several
+    assert simrank_run(*quiet, "1", script="hello.py") == (0, "1\n", "2\n")
+    plain = (0, "1\n1\n", "2\n2\n")
+    assert simrank_run("--prefix", "none", *quiet, "2", script="hello.py") == plain
+    status, _, err = simrank_run("--prefix", "all", script="hello.py")
+    assert status == 2
+    assert "--prefix: expected one of rank, none, got all" in err
+
+
+def test_races_are_shown_before_the_failure_that_follows_them(simrank_run, tmp_path):
+    """What was found so far may be its cause."""
+    (tmp_path / "leaky.py").write_text(LEAKY + "torch.cuda.synchronize()\nraise ValueError(5)\n")
+    options = ["--nproc-per-node", "2", "--races", "report"]
+    status, _, err = simrank_run(*options, script="leaky.py")
+    assert status == 1
+    assert err.startswith("simrank: found before the failure:\nrace (proved) at t=")
+    assert "ValueError: 5" in err
+    _, _, err = simrank_run("--nproc-per-node", "2", "--races", "error", script="leaky.py")
+    assert err.count("race (proved) at t=0.000 us: nothing orders two accesses of rank 0") == 1
+
+
+class Closed(io.StringIO):
+    """A pipe whose other end is closed."""
+
+    def write(self, text):
+        """Refuse."""
+        raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+
+def test_a_reader_that_ends_early_is_no_failure_of_a_rank(tmp_path, monkeypatch, capsys):
+    """`simrank run x.py | head -1` ends without a word; other broken pipes are failures."""
+    script = tmp_path / "prints.py"
+    script.write_text("print('hello')\n")
+    stderr = sys.stderr
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", Closed())
+        patch.setattr(sys, "stderr", stderr)  # typer puts wrappers there.
+        with pytest.raises(SystemExit) as stop:
+            main(["run", str(script)])
+    assert (stop.value.code, capsys.readouterr().err) == (1, "")
+    script.write_text("raise BrokenPipeError(32, 'of a child')\n")
+    with pytest.raises(SystemExit) as stop:
+        main(["run", str(script)])
+    assert "BrokenPipeError: [Errno 32] of a child" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("num_lines", "ends"), [(20_000, "while it writes"), (3, "at its end")])
+def test_a_pipe_may_be_closed(tmp_path, num_lines, ends):
+    """A real one: nothing is said on stderr, whenever that is noticed."""
+    script = tmp_path / "prints.py"
+    script.write_text(f"for number in range({num_lines}):\n    print(number)\n")
+    words = [sys.executable, "-m", "simrank", "run", "--summary", "none", str(script)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as run:
+        run.stdout.close()
+        assert (run.stderr.read(), run.wait()) == (b"", 1), ends
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    """A package in the current folder."""
+    folder = tmp_path / "steps"
+    folder.mkdir()
+    (folder / "__init__.py").write_text("import os\nFIRST = os.environ['RANK']\n")
+    (folder / "__main__.py").write_text("print('main')\n")
+    (folder / "train.py").write_text(
+        "import sys\nfrom . import FIRST\n"
+        "print(FIRST, __name__, __package__, __spec__.name, sys.argv[1:])\n"
+        "assert sys.argv[0] == __file__\n"
+    )
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.usefixtures("package")
+def test_a_module_runs_as_python_does(cli):
+    """`-m`: its package is imported on a rank; a package runs its `__main__`."""
+    options = ["run", "--nproc-per-node", "2", "--summary", "none"]
+    status, out, _ = cli(*options, "-m", "steps.train", "--lr", "1")
+    assert status == 0
+    line = "0 __main__ steps steps.train ['--lr', '1']"
+    assert out == f"[rank0]: {line}\n[rank1]: {line}\n"
+    assert cli(*options, "--prefix", "none", "-m", "steps")[1] == "main\nmain\n"
+    assert not [name for name in sys.modules if name.startswith("steps")]
+    for module in ("steps.trian", "steps.train.deeper", "nowhere", "nowhere.at_all"):
+        status, _, err = cli(*options, "-m", module)
+        assert status == 2
+        assert f"-m: expected a module, or a package with a __main__, got {module}" in err
+    assert "leave `-m` out" in cli(*options, "-m", "train.py")[2]
+
+
+def test_scripts_of_one_process_have_modules_of_their_own(simrank_run, tmp_path, monkeypatch):
+    """Also where a module of that name was imported before, from elsewhere."""
+    other = types.ModuleType("helper")
+    other.__file__ = str(tmp_path / "elsewhere" / "helper.py")
+    monkeypatch.setitem(sys.modules, "helper", other)
+    assert simrank_run("--nproc-per-node", "2")[0] == 0
+    assert sys.modules["helper"] is other
+
+
+def test_the_device_at_first_can_be_torchs(simrank_run, tmp_path):
+    """--default-device 0: every rank's until it calls set_device."""
+    (tmp_path / "where.py").write_text("import simrank\nprint(simrank.cuda.current_device())\n")
+    options = ["--nproc-per-node", "2", "--summary", "none", "--prefix", "none"]
+    assert simrank_run(*options, script="where.py")[1] == "0\n1\n"
+    options += ["--default-device", "0"]
+    assert simrank_run(*options, script="where.py")[1] == "0\n0\n"
 
 
 def test_a_trace_is_written_even_if_the_script_fails(simrank_run, tmp_path):

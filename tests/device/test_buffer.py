@@ -145,7 +145,7 @@ def test_calls_on_buffers_are_in_the_timeline(tmp_path):
         ctx.multiprocessing.spawn(program, (ctx,), nprocs=2)
     timeline.write(tmp_path / "trace.json")
     text = json.dumps(json.loads((tmp_path / "trace.json").read_text()))
-    assert "all_reduce #1" in text
+    assert '"name": "all_reduce"' in text
 
 
 def test_adopted_memory_counts_on_its_device():

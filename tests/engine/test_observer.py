@@ -21,9 +21,9 @@ class Everything:
         """Keep an operation."""
         self.seen.append((operation.name, operation.start_ps, operation.complete_ps))
 
-    def on_transfer(self, name, links, start_ps, end_ps):
+    def on_transfer(self, size_bytes, links, start_ps, end_ps):
         """Keep a transfer."""
-        self.seen.append((name, links, start_ps, end_ps))
+        self.seen.append((size_bytes, links, start_ps, end_ps))
 
 
 def run(*observers):

@@ -415,11 +415,11 @@ def test_e9_observers_see_switches_operations_and_transfers():
         def on_operation(self, operation):
             seen.add(operation.kind)
 
-        def on_transfer(self, name, links, start_ps, end_ps):
+        def on_transfer(self, size_bytes, links, start_ps, end_ps):
             seen.add("transfer")
-            assert links
+            assert links == ("node 0: gpu0 -> nvswitch", "node 0: nvswitch -> gpu1")
             assert end_ps > start_ps
-            assert "device 0 to 1" in name
+            assert size_bytes > 0
 
     with Context("hgx_h100") as ctx:
         ctx.observe(Observer())

@@ -1,10 +1,15 @@
 """`simrank run --seeds`: the first failure, shrunk, with the command that replays it."""
 
+import cProfile
+import os
 import shlex
 
 import pytest
 
 from simrank.cli import main
+from simrank.cli.run import _Job
+from simrank.engine.delays import Delays
+from simrank.hardware.load import load_cluster
 
 ORDER_BUG = """
 import sys
@@ -57,6 +62,20 @@ def test_a_bug_of_order_is_found_and_the_printed_command_replays_it(program, cap
     assert "AssertionError: [2, 1]" in capsys.readouterr().err
 
 
+def test_the_replay_of_a_module_is_one(program, capsys, monkeypatch):
+    """With the options that were given, but none that says nothing."""
+    monkeypatch.chdir(os.path.dirname(program))
+    options = ["--prefix", "none", "--max-restarts", "3", "--seeds", "200"]
+    code, _, err = run(capsys, *options, "-m", "bug")
+    assert code == 1
+    command = err.rpartition("to replay: ")[2].strip()
+    assert command.endswith("-m --nproc-per-node 4 --summary none --prefix none bug")
+    with pytest.raises(SystemExit) as caught:
+        main(shlex.split(command)[1:])
+    assert caught.value.code == 1
+    assert "AssertionError: [2, 1]" in capsys.readouterr().err
+
+
 def test_a_program_without_such_a_bug_passes_every_seed(tmp_path, capsys):
     """And it is told how much was tried."""
     script = tmp_path / "fine.py"
@@ -64,6 +83,35 @@ def test_a_program_without_such_a_bug_passes_every_seed(tmp_path, capsys):
     code, _, err = run(capsys, "--seeds", "5", "--max-delay", "10 us", str(script))
     assert code == 0
     assert "no failure in 5 seed(s), delays up to 10.000 us" in err
+
+
+REDUCES = """
+import simrank, simrank.distributed as dist
+
+dist.init_process_group("nccl")
+x = simrank.ones(16)
+for _ in range(20):
+    dist.all_reduce(x)
+x.tolist()
+"""
+
+
+def num_calls(script, delays):
+    """Return how many functions a run of a script calls, after one that warms up."""
+    job = _Job(str(script), [], 8, {"cluster": load_cluster("hgx_h100")})
+    job.run_quietly(delays and Delays(delays))
+    profile = cProfile.Profile()
+    with profile:
+        job.run_quietly(delays and Delays(delays))
+    return sum(entry.callcount for entry in profile.getstats())
+
+
+def test_a_seed_costs_what_a_plain_run_costs(tmp_path):
+    """In work, which repeats, where time does not: delays spread what would happen at once."""
+    script = tmp_path / "reduces.py"
+    script.write_text(REDUCES)
+    plain = num_calls(script, None)
+    assert max(num_calls(script, seed) for seed in range(1, 9)) < 1.5 * plain
 
 
 def test_what_fails_without_delays_is_shown_as_it_is(tmp_path, capsys):

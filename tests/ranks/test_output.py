@@ -141,8 +141,54 @@ def test_lines_have_a_prefix_and_a_log_where_one_is_asked_for(ctx, capsys):
 
 
 def test_lines_may_go_to_logs_alone(ctx, capsys):
-    """As `--log-dir` without `--tee`."""
+    """As with `--redirects 1`: what is shown is a matter of rank and stream."""
     log = io.StringIO()
-    output.set_output(ctx.program, output.Output(log=lambda rank, name: log, is_shown=False))
-    ctx.multiprocessing.spawn(lambda rank: print("hello"), nprocs=1)
-    assert (log.getvalue(), capsys.readouterr().out) == ("hello\n", "")
+    output.set_output(
+        ctx.program,
+        output.Output(log=lambda rank, name: log, shows=lambda rank, name: name == "stderr"),
+    )
+
+    def program(rank):
+        print("hello")
+        print("trouble", file=sys.stderr)
+
+    ctx.multiprocessing.spawn(program, nprocs=1)
+    assert (log.getvalue(), capsys.readouterr()) == ("hello\ntrouble\n", ("", "trouble\n"))
+
+
+def test_what_a_rank_spawned_writes_as_that_rank(ctx, capsys):
+    """As child processes do: its ranks, a Context that it makes, and that one's ranks."""
+    output.set_output(ctx.program, output.Output(lambda rank: f"[{rank}] "))
+
+    def inner(rank, text):
+        print(text, rank)
+
+    def program(rank):
+        if rank == 2:
+            simrank.multiprocessing.spawn(inner, args=("nested",), nprocs=2)
+            with contextlib.redirect_stdout(io.StringIO()) as own, simrank.Context():
+                print("kept")
+            assert own.getvalue() == "kept\n"
+            with simrank.Context() as other:
+                print("main")
+                other.multiprocessing.spawn(inner, args=("other",), nprocs=2)
+
+    ctx.multiprocessing.spawn(program, nprocs=3)
+    lines = ["nested 0", "nested 1", "main", "other 0", "other 1"]
+    assert capsys.readouterr().out == "".join(f"[2] {line}\n" for line in lines)
+
+
+def test_who_has_closed_the_pipe_is_told(monkeypatch):
+    """Ranks get BrokenPipeError, as programs do; a front door need not call that a failure."""
+
+    class Closed(io.StringIO):
+        def write(self, text):
+            raise BrokenPipeError
+
+    monkeypatch.setattr(sys, "stdout", Closed())
+    assert not output.is_unread()
+    with pytest.raises(simrank.errors.SpawnException), simrank.Context() as other:
+        other.multiprocessing.spawn(lambda rank: print("hello"), nprocs=1)
+    assert output.is_unread()
+    with contextlib.redirect_stdout(io.StringIO()), simrank.Context():
+        assert not output.is_unread()

@@ -33,18 +33,137 @@ def test_one_process_per_rank_and_one_track_per_stream_and_host(tmp_path):
     events = traced(tmp_path / "t.json")
     processes = {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}
     tracks = {e["args"]["name"] for e in events if e["name"] == "thread_name" and e["pid"] == 1}
-    assert processes == {0: "rank 0", 1: "rank 1", 2: "rank 2"}
+    assert processes == {0: "rank 0", 1: "rank 1", 2: "rank 2", 1 << 30: "links"}
     assert tracks == {"host", "default", "default_pg (async)"}
 
 
 def test_slices_carry_algorithm_bytes_and_simulated_microseconds(tmp_path):
-    """One slice per operation."""
+    """One slice per operation; equal calls have one name, by which Perfetto groups them."""
     events = traced(tmp_path / "t.json")
-    (first,) = [e for e in events if e["ph"] == "X" and e["pid"] == 0
-                and e["name"] == "all_reduce #1 on group 'default_pg'"]  # fmt: skip
+    first, second = [
+        e for e in events if e["ph"] == "X" and e["pid"] == 0 and e["name"] == "all_reduce"
+    ]
+    assert (first["args"]["number"], second["args"]["number"]) == (1, 2)
+    assert first["args"]["group"] == "default_pg"
     assert first["args"]["bytes"] == 4000
     assert first["args"]["algorithm"] in ("one_shot", "two_shot", "ring", "halving_doubling")
     assert 1 < first["dur"] < 100
+
+
+def test_slices_say_which_line_of_the_program_they_are_of(tmp_path):
+    """Operations, launches and waits; a wait says what for."""
+    events = traced(tmp_path / "t.json")
+    first = program.__code__.co_firstlineno
+    lines = {}
+    for event in events:
+        if event["ph"] == "X" and event["pid"] == 0:
+            file, _, line = event["args"]["at"].partition(":")
+            assert file == "test_timeline.py"
+            lines.setdefault(event["name"], []).append(int(line) - first)
+    assert lines == {
+        "launch fill_": [2],
+        "launch all_reduce": [3, 4],
+        "fill_": [2],
+        "all_reduce": [3, 4],
+        "wait: all_reduce": [6, 6],
+    }
+    waits = [e["args"]["for"] for e in events if e["name"].startswith("wait: ") and e["pid"] == 1]
+    assert waits == [f"all_reduce #{number} on group 'default_pg'" for number in (1, 2)]
+
+
+def test_equal_programs_of_two_files_have_lines_of_their_own(tmp_path):
+    """Python holds their code for equal."""
+    timeline = Timeline()
+    functions = []
+    for name in ("one.py", "two.py"):
+        names = {"simrank": simrank}
+        exec(compile("def make():\n    simrank.ones(4)\n", name, "exec"), names)  # noqa: S102
+        functions.append(names["make"])
+    with simrank.Context("hgx_h100") as ctx:
+        ctx.observe(timeline)
+        ctx.multiprocessing.spawn(lambda rank: functions[rank](), nprocs=2)
+    places = {e["args"]["at"] for e in timeline.events() if e["ph"] == "X"}
+    assert places == {"one.py:2", "two.py:2"}
+
+
+def test_what_ranks_send_is_counted_on_the_links_that_it_crosses(tmp_path):
+    """Rate x time is the bytes of the copy; nothing is left at the end."""
+    timeline = Timeline()
+
+    def sends(rank):
+        dist.init_process_group()
+        x = simrank.ones(1 << 20)
+        if rank < 2:
+            (dist.send if rank == 0 else dist.recv)(x, 1 - rank)
+        dist.all_reduce(x)
+        simrank.cuda.synchronize()
+
+    with simrank.Context("hgx_h100") as ctx:
+        ctx.observe(timeline)
+        ctx.multiprocessing.spawn(sends, nprocs=4)
+    sent = {}
+    for event in timeline.events():
+        if event["ph"] == "C" and event["pid"] == 1 << 30:
+            track = sent.setdefault(event["name"], [])
+            track.append((event["ts"], event["args"]["GB/s"]))
+    assert set(sent) == {
+        name
+        for rank in range(4)
+        for name in (f"node 0: gpu{rank} -> nvswitch", f"node 0: nvswitch -> gpu{rank}")
+    }
+    sizes = {
+        name: sum(
+            rate * (after[0] - before[0]) * 1e3
+            for before, after in pairwise(track)
+            for rate in (before[1],)
+        )
+        for name, track in sent.items()
+    }
+    reduced = sizes["node 0: gpu3 -> nvswitch"]
+    assert sizes["node 0: gpu0 -> nvswitch"] - reduced == pytest.approx(4 << 20, rel=1e-4)
+    assert sizes["node 0: nvswitch -> gpu1"] - reduced == pytest.approx(4 << 20, rel=1e-4)
+    assert all(track[-1][1] == 0 for track in sent.values())
+
+
+def test_the_memory_of_each_device_is_counted(tmp_path):
+    """Its peak is the device's, and what was there before is in it."""
+    timeline = Timeline()
+
+    def allocates(rank):
+        x = simrank.ones(1 << 20)
+        for _ in range(2):
+            y = x + 1
+            y.tolist()
+        del x, y
+
+    with simrank.Context("hgx_h100") as ctx:
+        kept = ctx.ones(1 << 18, device="cuda:1")
+        ctx.observe(timeline)
+        ctx.multiprocessing.spawn(allocates, nprocs=2)
+        peaks = [device.memory.peak_bytes for device in ctx.devices]
+        del kept
+    values = {}
+    for event in timeline.events():
+        if event["ph"] == "C":
+            assert event["name"] == f"memory of device {event['pid']}"
+            values.setdefault(event["pid"], []).append(event["args"]["bytes"])
+    assert [max(values[device]) for device in range(2)] == peaks
+    assert values[1][0] == (1 << 20) + (4 << 20)
+    assert [values[device][-1] for device in range(2)] == [0, 0]
+
+
+def test_sections_begin_with_empty_memory(tmp_path):
+    """A run that follows has devices of its own."""
+    timeline, kept = Timeline(), []
+    for size in (1 << 18, 1 << 19):
+        timeline.begin_section(str(size))
+        with simrank.Context("hgx_h100") as ctx:
+            ctx.observe(timeline)
+            kept.append(ctx.ones(size))
+            ctx.synchronize()
+            del kept[:-1]
+    sizes = [e["args"]["bytes"] for e in timeline.events() if e["ph"] == "C"]
+    assert sizes == [1 << 20, 1 << 21]
 
 
 def test_flows_join_the_ranks_of_a_collective(tmp_path):

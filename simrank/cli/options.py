@@ -1,0 +1,68 @@
+"""The longer options of `simrank run`, each a type that says how it is written."""
+
+from typing import Annotated
+
+import typer
+
+from simrank.cli.torchrun import FLAGS, WITH_VALUE
+
+AsModule = Annotated[bool, typer.Option("-m", "--module", help="PROGRAM is a module.")]
+ClusterName = Annotated[str, typer.Option("--cluster", help="Cluster name or file.")]
+NprocPerNode = Annotated[
+    str | None,
+    typer.Option(
+        "--nproc-per-node", "--nproc_per_node", help="Ranks per node, auto or gpu [devices]."
+    ),
+]
+Nnodes = Annotated[str | None, typer.Option("--nnodes", help="Nodes [the cluster's].")]
+Standalone = Annotated[
+    bool, typer.Option("--standalone", help="As torchrun's; ranks always share a process.")
+]
+Prefix = Annotated[
+    str, typer.Option("--prefix", help="rank: `[rank0]: ` before lines of several ranks; none.")
+]
+Tee = Annotated[
+    str,
+    typer.Option("-t", "--tee", help="Write to files, too: 1 stdout, 2 stderr, 3; 0:1,1:2."),
+]
+Redirects = Annotated[str, typer.Option("-r", "--redirects", help="Write to files only: as --tee.")]
+LogDir = Annotated[
+    str | None,
+    typer.Option("--log-dir", "--log_dir", help="Folder of RANK/stdout.log, stderr.log."),
+]
+LocalRanksFilter = Annotated[
+    str | None,
+    typer.Option(
+        "--local-ranks-filter", "--local_ranks_filter", help="Show lines of these ranks: 0,2."
+    ),
+]
+TorchrunValues = Annotated[list[str] | None, typer.Option(*WITH_VALUE, hidden=True)]
+TorchrunFlags = Annotated[bool, typer.Option(*FLAGS, hidden=True)]
+DefaultDevice = Annotated[
+    int | None,
+    typer.Option("--default-device", min=0, help="Ranks' device before set_device [their own]."),
+]
+OnFailure = Annotated[
+    str, typer.Option("--on-failure", help="abort, or continue: healthy ranks run on.")
+]
+Carrier = Annotated[
+    str, typer.Option("--carrier", help="greenlet, or thread: each rank is an OS thread.")
+]
+Seeds = Annotated[
+    int | None, typer.Option("--seeds", min=1, help="Look for bugs of order under so many seeds.")
+]
+DelaysText = Annotated[
+    str | None, typer.Option("--delays", help="Replay these delays: 17 or 17:h3.12,w0.4.")
+]
+Watchdog = Annotated[
+    float | None,
+    typer.Option(
+        "--watchdog", min=0.001, help="Say where a rank is that computes for so many seconds."
+    ),
+]
+TimeLimit = Annotated[
+    float | None,
+    typer.Option(
+        "--time-limit", min=0.001, help="Give up after so many seconds of wall-clock time."
+    ),
+]

@@ -1,0 +1,54 @@
+"""What a collective sends over each link, for those who look at a run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from simrank.collectives.schedule import step_elements
+
+if TYPE_CHECKING:
+    from simrank.collectives.schedule import IntArray, Round, Schedule
+    from simrank.collectives.time_network import Interconnect
+
+
+def link_bytes(
+    schedule: Schedule, network: Interconnect, devices: IntArray, itemsize: int
+) -> dict[int, int]:
+    """Return the bytes that cross each link that a collective uses.
+
+    Args:
+        schedule: What the ranks run.
+        network: The hardware.
+        devices: The device of each rank.
+        itemsize: Bytes of an element.
+    """
+    num_links = len(network.link_bandwidth_bytes_per_s)  # The last one is the dummy.
+    total = np.zeros(num_links)
+    for steps in schedule.rounds():
+        moved = step_elements(schedule.tables, steps) * (steps.src != steps.dst)
+        links = np.asarray(network.paths(devices[steps.src], devices[steps.dst]).links)
+        total += np.bincount(
+            links.ravel(), _weights(steps, links, moved).ravel(), minlength=num_links
+        )
+    total[-1] = 0
+    return {int(link): int(total[link]) * itemsize for link in np.flatnonzero(total)}
+
+
+def _weights(steps: Round, links: IntArray, moved: IntArray) -> IntArray:
+    """Return what each step puts on each of its links; the steps of one fan share theirs.
+
+    Shapes: (k steps, H links of a route)
+        links, result: [k, H]
+        moved: [k]
+    """
+    weights = np.repeat(moved[:, None], links.shape[1], axis=1)
+    if steps.fan is not None:
+        shared = np.flatnonzero(steps.fan >= 0)
+        pairs = steps.fan[shared, None] * (int(links.max(initial=0)) + 1) + links[shared]
+        _, first = np.unique(pairs, return_index=True)
+        is_first = np.zeros(pairs.size, dtype=bool)
+        is_first[first] = True
+        weights[shared] *= is_first.reshape(pairs.shape)
+    return weights

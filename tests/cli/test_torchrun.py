@@ -1,0 +1,88 @@
+"""torchrun's options at `simrank run`: none is passed over in silence."""
+
+import pytest
+
+from simrank.cli.torchrun import FLAGS, WITH_VALUE, num_ranks
+from simrank.errors import ConfigError, UnsupportedError
+from simrank.hardware.load import load_cluster
+
+REFUSED = {
+    "--no-python", "--virtual-local-rank", "--logs-specs", "--duplicate-stdout-filters",
+    "--duplicate-stderr-filters",
+}  # fmt: skip
+
+
+@pytest.fixture
+def program(tmp_path):
+    """A script that shows its arguments."""
+    path = tmp_path / "shows.py"
+    path.write_text("import sys\nprint(sys.argv[1:])\n")
+    return path
+
+
+def test_what_says_nothing_here_is_named_in_one_line(cli, program):
+    """A launch line can stay as it is; the program's own options are its own."""
+    status, out, err = cli(
+        "run", "--nproc_per_node=1", "--rdzv-backend", "c10d", "--master_port=29501",
+        "--max-restarts", "3", "--standalone", "--nnodes=1:1", "--summary", "none", program,
+        "--role", "x", "--no-python",
+    )  # fmt: skip
+    assert (status, out) == (0, "['--role', 'x', '--no-python']\n")
+    named = "--rdzv-backend, --master_port, --max-restarts"
+    assert err == f"simrank: ignored, as ranks share a process: {named}\n"
+
+
+@pytest.mark.parametrize("option", [*WITH_VALUE, *FLAGS])
+def test_every_other_option_is_ignored_aloud_or_refused_by_name(cli, program, option):
+    """In both spellings."""
+    value = [] if option in FLAGS else ["1"]
+    status, out, err = cli("run", "--nproc-per-node", 1, option, *value, program)
+    assert option in err
+    if option.replace("_", "-") in REFUSED:
+        assert (status, out) == (2, "")
+        assert f"{option} is not supported: " in err
+    else:
+        assert (status, out) == (0, "[]\n")
+
+
+def test_a_mistyped_option_gets_a_suggestion(cli, program):
+    """It is not taken for the program."""
+    status, _, err = cli("run", "--nproc-per-nod", 2, program)
+    assert status == 2
+    assert "--nproc-per-node" in err
+
+
+@pytest.mark.parametrize(("given", "expected"), [(None, 8), ("auto", 8), ("gpu", 8), ("3", 3)])
+def test_ranks_per_node_are_a_number_or_all_devices(given, expected):
+    """The words are torchrun's."""
+    assert num_ranks(load_cluster("hgx_h100"), given) == expected
+
+
+@pytest.mark.parametrize("given", ["0", "9", "cpu", "-1", "two"])
+def test_no_such_number_of_ranks_is_bad_usage(given):
+    """With the numbers that a node has devices for."""
+    with pytest.raises(ConfigError, match="--nproc-per-node: expected 1 to 8"):
+        num_ranks(load_cluster("hgx_h100"), given)
+
+
+def test_some_devices_of_each_of_several_nodes_are_refused():
+    """Ranks use devices in order."""
+    with pytest.raises(UnsupportedError, match="4 of 8 devices per node on 2 nodes"):
+        num_ranks(load_cluster("h100_ib", 2), "4")
+
+
+@pytest.mark.parametrize(("nodes", "ranks"), [("2", 16), ("2:2", 16), ("1:3", 24)])
+def test_a_range_of_nodes_runs_with_the_most(cli, program, nodes, ranks):
+    """No node joins late."""
+    options = ["--cluster", "h100_ib", "--summary", "none", "--nnodes", nodes]
+    status, out, err = cli("run", *options, program)
+    assert (status, len(out.splitlines())) == (0, ranks)
+    assert ("3 nodes run from the start" in err) == (nodes == "1:3")
+
+
+@pytest.mark.parametrize("nodes", ["0", "x", "1:2:3", "", "1:"])
+def test_no_such_number_of_nodes_is_bad_usage(cli, program, nodes):
+    """With what torchrun takes."""
+    status, _, err = cli("run", "--nnodes", nodes, program)
+    assert status == 2
+    assert "--nnodes: expected a number of nodes from 1, or a range such as 1:4" in err
