@@ -157,7 +157,8 @@ class Timeline:
         if call is not None:
             collective = self._collectives.get(call)
             if collective is None:
-                collective = self._collectives[call] = _collective(operation, call)
+                collective = _collective(operation, call, with_links=self._ranks is None)
+                self._collectives[call] = collective
             collective.parts.append(_Part(*made.span_ps, rank, made.track))
 
     def on_transfer(
@@ -225,7 +226,7 @@ class Timeline:
     def _all_counters(self) -> Counters:
         """Return the counters, with what collectives add to links: known when they have ended."""
         counters = self._counters.copy()
-        for collective in self._collectives.values() if self._ranks is None else ():
+        for collective in self._collectives.values():
             for link, span_ps, rate in collective.rates():
                 counters.span(_LINKS, link, "GB/s", span_ps, rate)
         return counters
@@ -285,10 +286,11 @@ def _name_and_details(text: str) -> tuple[str, dict[str, Any]]:
     return found["name"], details
 
 
-def _collective(operation: Operation, call: Any) -> _Collective:  # noqa: ANN401 - a Call
+def _collective(operation: Operation, call: Any, *, with_links: bool) -> _Collective:  # noqa: ANN401 - a Call
     name, _ = _name_and_details(operation.name)
     link_name = operation.stream.device.network.cluster.link_name
-    return _Collective(name, call.link_bytes, link_name, waits=call.is_synchronizing)
+    link_bytes = call.link_bytes if with_links else {}  # Of many ranks they take seconds.
+    return _Collective(name, link_bytes, link_name, waits=call.is_synchronizing)
 
 
 def _gb_per_s(size_bytes: int, took_ps: int) -> float:
