@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from simrank.context import Context
-from simrank.errors import ConfigError, ConfigProblem
+from simrank.errors import ConfigError
 from simrank.hardware.build import build_cluster
 from simrank.multiprocessing.spawn import spawn_in
 from simrank.trace import Summary
@@ -26,6 +26,7 @@ def run_sweep(
     config: SweepConfig,
     *,
     timeline: Timeline | None = None,
+    on_start: Callable[[], None] | None = None,
     on_row: Callable[[Row], None] | None = None,
     on_progress: Callable[[str, int, int], None] | None = None,
 ) -> list[Row]:
@@ -34,6 +35,7 @@ def run_sweep(
     Args:
         config: The benchmark.
         timeline: Observes every run.
+        on_start: Called when nothing is wrong with the configuration.
         on_row: Called with each row when it is known.
         on_progress: Called with what runs, how many runs are done, and how many there are.
 
@@ -48,6 +50,10 @@ def run_sweep(
     """
     make = _function(config)
     runs = [(cluster, chosen) for cluster in config.clusters for chosen in config.combinations()]
+    for cluster, chosen in runs:
+        _ranks(config, cluster, chosen)
+    if on_start is not None:
+        on_start()
     rows = []
     for number, (cluster, chosen) in enumerate(runs):
         if on_progress is not None:
@@ -122,12 +128,16 @@ def _ranks(config: SweepConfig, cluster: ClusterConfig, chosen: dict[str, Any]) 
     num_ranks = chosen[asked] if isinstance(asked, str) else asked or cluster.num_devices
     if not isinstance(num_ranks, int) or not 1 <= num_ranks <= cluster.num_devices:
         expected = f"1 to {cluster.num_devices} ranks, the devices of {cluster.name}"
-        raise ConfigError(ConfigProblem("benchmark", None, "num_ranks", expected, str(num_ranks)))
+        raise ConfigError(config.source.problem(("num_ranks",), expected, str(num_ranks)))
     return num_ranks
 
 
 def _function(config: SweepConfig) -> Callable[..., Callable[[], Any]]:
-    """Import the program from the folder of the file, the current one, or what is installed."""
+    """Import the program from the folder of the file, the current one, or what is installed.
+
+    Raises:
+        ConfigError: There is no such function.
+    """
     module_name, _, name = config.program.rpartition(".")
     before = list(sys.path)
     sys.path[:0] = [str(config.folder)] if config.folder is not None else []
@@ -135,13 +145,18 @@ def _function(config: SweepConfig) -> Callable[..., Callable[[], Any]]:
     try:
         function = getattr(importlib.import_module(module_name), name)
     except (ImportError, AttributeError, ValueError) as error:
-        expected = "the name of a function with its module, such as my_steps.mlp"
-        got = f"{config.program} ({error})"
-        raise ConfigError(ConfigProblem("benchmark", None, "program", expected, got)) from None
+        raise _no_function(config, str(error)) from None
     finally:
         sys.path[:] = before
+    if not callable(function):
+        raise _no_function(config, f"a {type(function).__name__}, which cannot be called")
     typed: Callable[..., Callable[[], Any]] = function
     return typed
+
+
+def _no_function(config: SweepConfig, why: str) -> ConfigError:
+    expected = "the name of a function with its module, such as my_steps.mlp"
+    return ConfigError(config.source.problem(("program",), expected, f"{config.program} ({why})"))
 
 
 _WIDTH = 12

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -13,9 +13,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 import simrank
 from simrank.errors import ConfigError, ConfigProblem
-
-if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
 
 EXIT_STATUS = "exit status: 0 finished; 1 program failed; 2 bad usage or config; 3 bug in simrank"
 FAILED, BAD_CONFIG, BUG = 1, 2, 3
@@ -57,7 +54,7 @@ def parse_ranks(text: str | None) -> list[int] | None:
     return [int(part) for part in parts]
 
 
-def progress_bar() -> AbstractContextManager[Progress]:
+def progress_bar() -> Progress:
     """Return a progress bar on stderr, which shows nothing where that is no terminal."""
     console = Console(file=sys.stderr)  # This one, even while a program's output is kept.
     return Progress(

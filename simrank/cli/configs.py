@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from simrank.bench.run import series_of
+from simrank.bench.series import series_of
 from simrank.cli.common import EXIT_STATUS, app
 from simrank.config import builtin_clusters, check_file, load_bench_config, load_cluster_config
 

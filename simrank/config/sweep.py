@@ -64,6 +64,7 @@ class SweepConfig(Model):
         data: Whether tensors have values; without, large ones are shapes only.
         seed: Seed of everything random.
         folder: Where the file lies, from which the module is imported.
+        source: Where it was written, for messages.
     """
 
     program: str
@@ -74,6 +75,7 @@ class SweepConfig(Model):
     data: bool
     seed: int
     folder: Path | None
+    source: Source
 
     def combinations(self) -> list[dict[str, Any]]:
         """Return every combination of parameters, the last one running fastest."""
@@ -119,6 +121,7 @@ def load_sweep(path: str | Path) -> SweepConfig:
         data=keys.data,
         seed=keys.seed,
         folder=None if source.path is None else source.path.absolute().parent,
+        source=source,
     )
 
 
