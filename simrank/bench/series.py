@@ -156,6 +156,8 @@ def _wrong_with(
         known = dict.fromkeys(other for call in sorted(calls) for other in algorithms_for(*call))
         near = closest(name, known)
         return choice_text(["auto", *known]), name, near and f"write `{near}`"
+    if not all(type(value) is int for value in options.values()):
+        return f"whole numbers as options of {name}", given, None
     try:
         for collective, num_ranks in having:
             build(Problem(collective, num_ranks, 1), name, options=dict(options))  # type: ignore[arg-type]

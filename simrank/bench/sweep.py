@@ -45,13 +45,11 @@ def run_sweep(
         hides) and `idle_us`; and `peak_bytes` of its device.
 
     Raises:
-        ConfigError: The program is not there, or a cluster has too few devices.
+        ConfigError: The program is not there.
         SpawnException: The program raised.
     """
     make = _function(config)
     runs = [(cluster, chosen) for cluster in config.clusters for chosen in config.combinations()]
-    for cluster, chosen in runs:
-        _ranks(config, cluster, chosen)
     if on_start is not None:
         on_start()
     rows = []
@@ -73,7 +71,7 @@ def _run_one(
     chosen: dict[str, Any],
     timeline: Timeline | None,
 ) -> Row:
-    num_ranks = _ranks(config, cluster, chosen)
+    num_ranks = config.ranks_for(cluster, chosen)
     summary = Summary()
     context = Context(build_cluster(cluster), seed=config.seed, data=config.data)
     if timeline is not None:
@@ -121,15 +119,6 @@ def _row(
         "idle_us": slowest.idle_us / times,
         "peak_bytes": max(peaks.values(), default=0),
     }
-
-
-def _ranks(config: SweepConfig, cluster: ClusterConfig, chosen: dict[str, Any]) -> int:
-    asked = config.num_ranks
-    num_ranks = chosen[asked] if isinstance(asked, str) else asked or cluster.num_devices
-    if not isinstance(num_ranks, int) or not 1 <= num_ranks <= cluster.num_devices:
-        expected = f"1 to {cluster.num_devices} ranks, the devices of {cluster.name}"
-        raise ConfigError(config.source.problem(("num_ranks",), expected, str(num_ranks)))
-    return num_ranks
 
 
 def _function(config: SweepConfig) -> Callable[..., Callable[[], Any]]:

@@ -17,7 +17,7 @@ import typer.main
 from typer.core import TyperCommand
 
 from simrank import units
-from simrank.config.locate import builtin_names
+from simrank.config.locate import builtin_names, is_file
 from simrank.config.names import COLLECTIVE_ALIASES, COLLECTIVES
 from simrank.config.quantity import closest
 from simrank.errors import ConfigError, ConfigProblem
@@ -120,7 +120,7 @@ def collective_of(target: str) -> str | None:
     name = COLLECTIVE_ALIASES.get(word, word)
     if name in COLLECTIVES and (word == target or target.endswith(_SUFFIX)):
         return name
-    if target in builtin_names("bench") or _is_file(target):
+    if target in builtin_names("bench") or is_file(Path(target)):
         return None
     expected = "a YAML file, a built-in benchmark or a collective"
     if word == "hypercube":
@@ -131,13 +131,6 @@ def collective_of(target: str) -> str | None:
         to_fix = near and f"write `{COLLECTIVE_ALIASES.get(near, near)}`"
         raise bad_option("target", expected, target, to_fix)
     return None
-
-
-def _is_file(target: str) -> bool:
-    try:
-        return Path(target).exists()
-    except (OSError, ValueError):  # No file has such a name.
-        return False
 
 
 def mapping_of(collective: str, given: dict[str, Any]) -> dict[str, Any]:

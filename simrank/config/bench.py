@@ -15,7 +15,7 @@ from simrank import units
 from simrank.config.cluster import ClusterConfig
 from simrank.config.faults import FaultList, faults_from_source
 from simrank.config.load import cluster_from_source
-from simrank.config.locate import locate
+from simrank.config.locate import locate, located
 from simrank.config.model import Model, custom_problem, in_file_order, validate
 from simrank.config.names import (
     COLLECTIVE_ALIASES,
@@ -373,19 +373,12 @@ def _faults(source: Source, problems: list[ConfigProblem]) -> FaultList:
 
 def _measured(source: Source, words: tuple[str, ...], problems: list[ConfigProblem]) -> list[Path]:
     """Return the measured tables of a benchmark and note those that do not exist."""
-    base = source.path.parent if source.path is not None else None
     paths = []
     for word in words:
         try:
-            path = locate("measured", word, base)
+            paths.append(located("measured", word, source, ("measured",)))
         except ConfigError as error:
-            first = error.problems[0]
-            got = f"the unknown name {first.got}"
-            problems.append(source.problem(("measured",), first.expected, got, first.to_fix))
-            continue
-        if not path.is_file():
-            problems.append(source.problem(("measured",), "a readable file", f"{path}, no file"))
-        paths.append(path)
+            problems += error.problems
     return paths
 
 

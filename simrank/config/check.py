@@ -5,6 +5,7 @@ from pathlib import Path
 
 from simrank.config.bench import bench_from_source
 from simrank.config.faults import load_faults
+from simrank.config.imports import describe_program
 from simrank.config.load import cluster_from_yaml
 from simrank.config.locate import builtin_names, locate
 from simrank.config.measured import load_measured
@@ -35,7 +36,8 @@ def check_file(path: str | Path) -> str:
     if is_sweep(path):
         sweep = load_sweep(path)
         num_runs = len(sweep.combinations()) * len(sweep.clusters)
-        return f"benchmark of program {sweep.program}, {num_runs} runs"
+        imported = describe_program(sweep)
+        return f"benchmark of program {sweep.program}, {num_runs} runs; it imports {imported}"
     if kind_of(source) == "faults":
         return f"faults: {len(load_faults(path))}"
     if kind_of(source) == "cluster":

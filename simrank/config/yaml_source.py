@@ -6,6 +6,7 @@ PyYAML's safe rules, and the text behind each scalar is kept for messages.
 
 from __future__ import annotations
 
+import codecs
 import errno
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +21,11 @@ if TYPE_CHECKING:
 
 KeyPath = tuple[str | int, ...]
 
-_MAX_NODES = 200_000  # Assumed: far above any real file, far below what aliases can blow up to.
+_MAX_REPEATS = 200_000  # Assumed: far above any real file, far below what aliases blow up to.
+_MAX_DEPTH = 100  # Assumed: the deepest key of a configuration is the sixth.
+_MAX_DIGITS = 1_000  # Assumed: longer ones are no numbers, and take long to read as such.
+_MAX_BITS = 128
+_MERGE = "tag:yaml.org,2002:merge"
 _TAGS = ("map", "seq", "str", "int", "float", "bool", "null", "timestamp", "merge", "value")
 
 
@@ -103,15 +108,16 @@ def parse_yaml(text: str, file: str, path: Path | None = None) -> Source:
     """Read YAML text; see `read_yaml`."""
     reader = _Reader(file)
     try:
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
+        node = yaml.compose(text, Loader=_ShallowLoader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        line = mark.line + 1 if mark else None
+        line = mark.line + 1 if mark else 1
         got = error.problem or error.context or "something else"
         raise ConfigError(ConfigProblem(file, line, "", "valid YAML", got)) from None
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
-        got = (str(error).splitlines() or [type(error).__name__])[0]
-        raise ConfigError(ConfigProblem(file, None, "", "valid YAML", got)) from None
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        got = f"the control character U+{ord(text[error.position]):04X}"
+        raise ConfigError(ConfigProblem(file, line, "", "valid YAML", got)) from None
     if node is None:
         raise ConfigError(ConfigProblem(file, 1, "", "a mapping", "an empty file"))
     data = reader.read(node, ())
@@ -125,19 +131,44 @@ def parse_yaml(text: str, file: str, path: Path | None = None) -> Source:
 
 def read_text(path: Path) -> str:
     """Return the text of a file, or raise with the reason why it cannot be read."""
+    line = to_fix = None
     try:
         if path.exists() and not (path.is_file() or path.is_dir() or path.is_fifo()):
             raise OSError(errno.EINVAL, "no regular file")
-        return path.read_text(encoding="utf-8")
+        data = path.read_bytes()
+        return data.decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
     except FileNotFoundError:
         got = "no such file"
     except IsADirectoryError:
         got = "a directory"
     except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
         got = f"bytes that are no UTF-8 at offset {error.start}"
+        if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+            got = "UTF-16 or UTF-32"
+        to_fix = "save the file as UTF-8"
     except (OSError, ValueError) as error:
         got = getattr(error, "strerror", None) or str(error)
-    raise ConfigError(ConfigProblem(str(path), None, "", "a readable file", got))
+    raise ConfigError(ConfigProblem(str(path), line, "", "a readable file", got, to_fix))
+
+
+class _ShallowLoader(yaml.SafeLoader):
+    """A loader that refuses what no configuration nests, before Python's own limit does."""
+
+    def __init__(self, stream: str) -> None:
+        super().__init__(stream)
+        self._depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        """Compose a node, one level below the one around it."""
+        if self._depth == _MAX_DEPTH:
+            mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
+            problem = f"something nested deeper than {_MAX_DEPTH} levels"
+            raise yaml.composer.ComposerError(None, None, problem, mark)
+        self._depth += 1
+        node: yaml.Node | None = super().compose_node(parent, index)
+        self._depth -= 1
+        return node
 
 
 class _Reader:
@@ -150,14 +181,16 @@ class _Reader:
         self.texts: dict[KeyPath, str] = {}
         self._scalars = yaml.SafeLoader("")
         self._open: set[int] = set()
-        self._num_nodes = 0
+        self._seen: set[int] = set()
+        self._num_repeats = 0
 
     def read(self, node: yaml.Node, key_path: KeyPath) -> object:
         """Return the data of a node; problems are collected, not raised."""
-        self._num_nodes += 1
         self.lines.setdefault(key_path, node.start_mark.line + 1)
-        if id(node) in self._open or self._num_nodes > _MAX_NODES:
-            if self._num_nodes <= _MAX_NODES + 1:
+        self._num_repeats += id(node) in self._seen
+        self._seen.add(id(node))
+        if id(node) in self._open or self._num_repeats > _MAX_REPEATS:
+            if self._num_repeats <= _MAX_REPEATS + 1:
                 self._problem(node, key_path, "plain data", "an alias that repeats without end")
             return None
         if node.tag.removeprefix("tag:yaml.org,2002:") not in _TAGS:
@@ -182,6 +215,10 @@ class _Reader:
             if not isinstance(key_node, yaml.ScalarNode):
                 self._problem(key_node, key_path, "a plain word as key", "a list or a mapping")
                 continue
+            if key_node.tag == _MERGE:
+                got = f"the merge key `{key_node.value}`"
+                self._problem(key_node, key_path, "keys that are written out", got)
+                continue
             key = str(key_node.value)
             line = key_node.start_mark.line + 1
             if key in data:
@@ -196,10 +233,14 @@ class _Reader:
 
     def _scalar(self, node: yaml.ScalarNode, key_path: KeyPath) -> object:
         self.texts[key_path] = str(node.value)
+        if len(node.value) > _MAX_DIGITS:
+            return str(node.value)
         try:
             data: object = self._scalars.construct_object(node)
         except (yaml.YAMLError, ValueError, OverflowError):
             return str(node.value)  # For example the date 2026-99-99: leave it to the model.
+        if isinstance(data, int) and data.bit_length() > _MAX_BITS:
+            return str(node.value)  # No number here is so large: leave it to the model.
         if data is None or isinstance(data, bool | int | float | str):
             return data
         return str(node.value)  # Dates and bytes are text here.

@@ -108,8 +108,8 @@ def test_configuration_errors_of_a_programs_benchmark_come_before_any_output(cli
     """Its program and the ranks of every combination."""
     path = tmp_path / "b.yaml"
     for program, ranks, message in (
-        ("nowhere.f", "n", ":1: program: expected the name of a function"),
-        ("math.pi", "n", ":1: program: expected the name of a function"),
+        ("nowhere.f", "8", ":1: program: expected the name of a function"),
+        ("math.pi", "8", ":1: program: expected the name of a function"),
         ("math.sqrt", "n", ":3: num_ranks: expected 1 to 8 ranks"),
     ):
         path.write_text(
