@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from simrank.config.cluster import ClusterConfig
+from simrank.config.large import uncollected
 from simrank.config.like import fill_like
 from simrank.config.locate import builtin_names, located
 from simrank.config.measured import check_gemm_table
@@ -97,7 +98,8 @@ def with_nodes(
 
 def read_cluster(path: Path) -> ClusterConfig:
     """Read and check the cluster in one file."""
-    return _checked(read_yaml(path), ())
+    with uncollected():
+        return _checked(read_yaml(path), ())
 
 
 def cluster_from_yaml(source: Source) -> ClusterConfig:

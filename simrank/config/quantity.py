@@ -7,6 +7,7 @@ that no message of the models depends on pydantic's wording.
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
+from functools import lru_cache
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, WithJsonSchema
@@ -50,6 +51,7 @@ def _quantity(
     parse: Callable[[str], int], expected: str, example: str, unit: str
 ) -> Callable[[object], int]:
     """Return a validator of one kind of quantity."""
+    parse = lru_cache(maxsize=1024)(parse)  # Thousands of links have a few bandwidths.
 
     def validate(value: object) -> int:
         if isinstance(value, int | float) and not isinstance(value, bool):

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import yaml
 
+from simrank.config import large
 from simrank.errors import ConfigError, ConfigProblem
 
 if TYPE_CHECKING:
@@ -23,8 +24,7 @@ KeyPath = tuple[str | int, ...]
 
 _MAX_REPEATS = 200_000  # Assumed: far above any real file, far below what aliases blow up to.
 _MAX_DEPTH = 100  # Assumed: the deepest key of a configuration is the sixth.
-_MAX_DIGITS = 1_000  # Assumed: longer ones are no numbers, and take long to read as such.
-_MAX_BITS = 128
+_LARGE = 1_000_000  # Characters; measured: PyYAML's own parser takes 3 s for these.
 _MERGE = "tag:yaml.org,2002:merge"
 _TAGS = ("map", "seq", "str", "int", "float", "bool", "null", "timestamp", "merge", "value")
 
@@ -106,9 +106,15 @@ def read_yaml(path: str | Path) -> Source:
 
 def parse_yaml(text: str, file: str, path: Path | None = None) -> Source:
     """Read YAML text; see `read_yaml`."""
-    reader = _Reader(file)
     try:
-        node = yaml.compose(text, Loader=_ShallowLoader)
+        if len(text) > _LARGE and yaml.__with_libyaml__:
+            data = large.plain_data(text, _MAX_DEPTH)
+            if isinstance(data, dict):
+                where = large.Late(lambda: large.places_of(text))
+                return Source(file, data, path, where.lines, where.texts)
+            reader = _careful(text, file, yaml.CSafeLoader)
+        else:
+            reader = _careful(text, file, _ShallowLoader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = mark.line + 1 if mark else 1
@@ -118,15 +124,23 @@ def parse_yaml(text: str, file: str, path: Path | None = None) -> Source:
         line = text.count("\n", 0, error.position) + 1
         got = f"the control character U+{ord(text[error.position]):04X}"
         raise ConfigError(ConfigProblem(file, line, "", "valid YAML", got)) from None
-    if node is None:
-        raise ConfigError(ConfigProblem(file, 1, "", "a mapping", "an empty file"))
-    data = reader.read(node, ())
-    if not isinstance(data, dict):
-        got = "a list" if isinstance(data, list) else f"the text {str(data)!r}"
-        reader.problems.append(ConfigProblem(file, 1, "", "a mapping at the top level", got))
     if reader.problems:
         raise ConfigError(*reader.problems)
-    return Source(file, data, path, reader.lines, reader.texts)
+    return Source(file, reader.data, path, reader.lines, reader.texts)
+
+
+def _careful(text: str, file: str, loader: type[yaml.SafeLoader | yaml.CSafeLoader]) -> _Reader:
+    """Read text with the line of everything in it, and note all that is wrong."""
+    reader = _Reader(file)
+    node = yaml.compose(text, Loader=loader)
+    if node is None:
+        raise ConfigError(ConfigProblem(file, 1, "", "a mapping", "an empty file"))
+    reader.data = reader.read(node, ())
+    if not isinstance(reader.data, dict):
+        is_list = isinstance(reader.data, list)
+        got = "a list" if is_list else f"the text {str(reader.data)!r}"
+        reader.problems.append(ConfigProblem(file, 1, "", "a mapping at the top level", got))
+    return reader
 
 
 def read_text(path: Path) -> str:
@@ -176,6 +190,7 @@ class _Reader:
 
     def __init__(self, file: str) -> None:
         self.file = file
+        self.data: object = None
         self.problems: list[ConfigProblem] = []
         self.lines: dict[KeyPath, int] = {}
         self.texts: dict[KeyPath, str] = {}
@@ -233,17 +248,7 @@ class _Reader:
 
     def _scalar(self, node: yaml.ScalarNode, key_path: KeyPath) -> object:
         self.texts[key_path] = str(node.value)
-        if len(node.value) > _MAX_DIGITS:
-            return str(node.value)
-        try:
-            data: object = self._scalars.construct_object(node)
-        except (yaml.YAMLError, ValueError, OverflowError):
-            return str(node.value)  # For example the date 2026-99-99: leave it to the model.
-        if isinstance(data, int) and data.bit_length() > _MAX_BITS:
-            return str(node.value)  # No number here is so large: leave it to the model.
-        if data is None or isinstance(data, bool | int | float | str):
-            return data
-        return str(node.value)  # Dates and bytes are text here.
+        return large.scalar_data(node, self._scalars)
 
     def _problem(self, node: yaml.Node, key_path: KeyPath, expected: str, got: str) -> None:
         line = node.start_mark.line + 1
