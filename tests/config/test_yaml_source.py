@@ -107,7 +107,8 @@ def test_key_paths_read_like_the_users_own_words():
     [
         ("a: " + "[" * 5000 + "]" * 5000, 1),
         ("x: 1\na: " + "{b: " * 3000 + "1" + "}" * 3000, 2),
-        ("\n".join(" " * level + "a:" for level in range(2000)), 100),
+        ("\n".join(" " * level + "a:" for level in range(150)), 101),
+        ("\n".join(" " * level + "a:" for level in range(2000)), 101),
     ],
 )
 def test_deep_nesting_is_refused_with_its_line(text, line):
