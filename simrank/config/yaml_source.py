@@ -175,7 +175,7 @@ class _ShallowLoader(yaml.SafeLoader):
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         """Compose a node, one level below the one around it."""
-        is_open = self.check_event(yaml.CollectionStartEvent)  # type: ignore[no-untyped-call]
+        is_open = self.check_event(yaml.CollectionStartEvent)
         if is_open and self._depth >= _MAX_DEPTH:
             mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
             problem = f"something nested deeper than {_MAX_DEPTH} levels"
