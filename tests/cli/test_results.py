@@ -1,6 +1,9 @@
 """What a benchmark leaves when it is interrupted, and what it leaves alone."""
 
 import json
+import signal
+import subprocess
+import sys
 
 import pytest
 
@@ -125,3 +128,21 @@ def test_a_watcher_may_leave_out_what_it_does_not_want():
     """By default nothing is told."""
     watcher = Watcher()
     assert watcher.on_start() is watcher.on_progress("", 0, 1) is watcher.on_rows(None, []) is None
+
+
+@pytest.mark.slow
+def test_a_signal_ends_a_real_run_with_status_130(tmp_path):
+    """After its first row, while a later one is timed or checked: what was printed is in the file."""
+    path = tmp_path / "r.json"
+    command = [sys.executable, "-m", "simrank.cli", "bench", "all_reduce", "-e", "256M"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen([*command, "--json", path], **pipes, text=True) as process:
+        printed = [next(line for line in process.stdout if line[0] != "#")]
+        process.send_signal(signal.SIGINT)
+        rest, err = process.communicate()
+    printed += [line for line in rest.splitlines() if line[0] != "#"]
+    assert process.returncode == 130
+    assert "Traceback" not in err
+    document = json.loads(path.read_text())
+    assert len(document["rows"]) == 2 * len(printed) < 2 * 26
+    assert document["partial"].endswith("then interrupted")
