@@ -132,7 +132,7 @@ def test_a_watcher_may_leave_out_what_it_does_not_want():
 
 @pytest.mark.slow
 def test_a_signal_ends_a_real_run_with_status_130(tmp_path):
-    """After its first row, while a later one is timed or checked: what was printed is in the file."""
+    """After its first row, whatever it does: what was printed is in the file."""
     path = tmp_path / "r.json"
     command = [sys.executable, "-m", "simrank.cli", "bench", "all_reduce", "-e", "256M"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
