@@ -16,21 +16,24 @@ from simrank.config.faults import (
     DelayArrivals,
     DropLink,
     Fault,
+    FaultList,
     Kill,
     Slow,
     SlowLink,
     describe,
     load_faults,
 )
+from simrank.config.model import in_file_order
+from simrank.config.yaml_source import Source
 from simrank.engine import Handle
 from simrank.engine.report import doing_text
-from simrank.errors import ConfigError, ConfigProblem
+from simrank.errors import ConfigError
 from simrank.multiprocessing.processes import end_by_signal
 from simrank.ranks import require_rank
 from simrank.units import PS_PER_US
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     import numpy.typing as npt
 
@@ -104,8 +107,8 @@ class Faults:
         self._calls: list[tuple[int, Kill | DelayArrivals]] = []
         self._generators: dict[tuple[int, int], np.random.Generator] = {}
         self._links = _FaultyLinks(engine, network.cluster)
+        check_faults(self._listed, network.cluster)
         for index, fault in enumerate(self._listed):
-            _check(fault, index, network.cluster)
             self._plan(index, fault)
         if self._calls:
             comm_library.on_call = self._called
@@ -296,20 +299,34 @@ def _links(fault: DropLink | SlowLink, cluster: Cluster) -> Iterable[tuple[int, 
         yield cluster.link_index(*ends, node=node), _Ends(*ends, node)
 
 
-def _check(fault: Fault, index: int, cluster: Cluster) -> None:
-    """Raise ConfigError if the cluster has not what a fault is about."""
+def check_faults(faults: Sequence[Fault], cluster: Cluster) -> None:
+    """Look whether a cluster has what faults are about.
+
+    Raises:
+        ConfigError: With every rank or link that it has not, where it is written.
+    """
+    source = faults.source if isinstance(faults, FaultList) else Source("faults", {})
+    problems = []
+    for index, fault in enumerate(faults):
+        wrong = _wrong_with(fault, cluster)
+        if wrong is not None:
+            key, expected, got = wrong
+            problems.append(source.problem(("faults", index, key), expected, got))
+    if problems:
+        raise ConfigError(*in_file_order(problems))
+
+
+def _wrong_with(fault: Fault, cluster: Cluster) -> tuple[str, str, str] | None:
+    """Return the key that names what the cluster has not, what is expected, and what was found."""
     if isinstance(fault, DropLink | SlowLink):
         try:
             list(_links(fault, cluster))
         except ValueError as error:
-            kind = "drop_link" if isinstance(fault, DropLink) else "slow_link"
-            key_path = f"faults[{index}].{kind}"
-            expected = f"a link of {cluster.name}"
-            raise ConfigError(
-                ConfigProblem("faults", None, key_path, expected, str(error))
-            ) from None
-        return
+            key = type(fault).model_fields["link"].alias or "link"
+            return key, f"a link of {cluster.name}", str(error)
+        return None
     largest = max(fault.ranks or (0,))
-    if largest >= cluster.num_devices:
-        expected = f"ranks below {cluster.num_devices}, the devices of {cluster.name}"
-        raise ConfigError(ConfigProblem("faults", None, f"faults[{index}]", expected, str(largest)))
+    if largest < cluster.num_devices:
+        return None
+    key = type(fault).model_fields["ranks"].alias or "ranks"
+    return key, f"ranks below {cluster.num_devices}, the devices of {cluster.name}", str(largest)

@@ -138,7 +138,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
         return None
     __tracebackhide__ = True
     names = pyfuncitem._fixtureinfo.argnames  # noqa: SLF001 - as pytest's own call does
-    _run(pyfuncitem, pyfuncitem.obj, {name: pyfuncitem.funcargs[name] for name in names})
+    _run_body(pyfuncitem, pyfuncitem.obj, {name: pyfuncitem.funcargs[name] for name in names})
     return True
 
 
@@ -154,7 +154,7 @@ def pytest_runtest_call(item: pytest.Item) -> None:
         @functools.wraps(body)
         def on_ranks(*_args: object, **_kwargs: object) -> None:
             __tracebackhide__ = True
-            _run(item, body, {})
+            _run_body(item, body, {})
 
         item.obj = on_ranks
 
@@ -163,6 +163,104 @@ def _is_unittest(item: pytest.Item) -> TypeGuard[pytest.Function]:
     kind = getattr(item, "cls", None)
     unittest = sys.modules.get("unittest")
     return unittest is not None and kind is not None and issubclass(kind, unittest.TestCase)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Tell Hypothesis what holds for a property that runs on ranks, before it looks itself.
+
+    The fixtures of this file are new for every example, and a deadline that nobody asked for, in
+    wall-clock time, says nothing about a simulation.
+    """
+    if item.get_closest_marker(_MARK) is None or not _is_property(getattr(item, "obj", None)):
+        return
+    from hypothesis import HealthCheck, settings  # noqa: PLC0415 - few tests need it
+
+    assert isinstance(item, pytest.Function)
+    function: Any = getattr(item.obj, "__func__", item.obj)
+    own: Any = getattr(function, _SETTINGS, settings.default)
+    suppressed = set(own.suppress_health_check)
+    if HealthCheck.function_scoped_fixture not in suppressed:
+        item.stash[_SHARED] = _shared_fixtures(item)
+        suppressed.add(HealthCheck.function_scoped_fixture)
+    default: Any = settings.default
+    deadline = None if own.deadline == default.deadline else own.deadline
+    changed = settings(own, suppress_health_check=suppressed, deadline=deadline)
+    setattr(function, _SETTINGS, changed)
+
+
+# Where `hypothesis.settings` keeps what it was called with; Hypothesis' own plugin goes there, too.
+_SETTINGS = "_hypothesis_internal_use_settings"
+_SHARED = pytest.StashKey[list[str]]()
+
+
+def _is_property(body: object) -> bool:
+    """Whether Hypothesis makes the examples of a test."""
+    return getattr(body, "is_hypothesis_test", False) is True and hasattr(body, "hypothesis")
+
+
+def _shared_fixtures(item: pytest.Function) -> list[str]:
+    """Return the fixtures of a test, not of this file, that are set up once for all examples."""
+    info = item._fixtureinfo  # noqa: SLF001 - as Hypothesis' own plugin does
+    return [
+        name
+        for name in info.argnames
+        for definition in info.name2fixturedefs.get(name, ())[-1:]
+        if definition.scope == "function" and definition.func.__module__ != __name__
+    ]
+
+
+def _run_body(item: pytest.Function, body: Callable[..., Any], values: Mapping[str, Any]) -> None:
+    """Run a marked test; of a property every example by itself, each in a Context of its own.
+
+    Raises:
+        FailedHealthCheck: A fixture of the user's is shared by all examples.
+    """
+    __tracebackhide__ = True
+    if not _is_property(body):
+        _run(item, body, values)
+        return
+    from hypothesis.errors import FailedHealthCheck  # noqa: PLC0415 - few tests need it
+
+    for name in item.stash.get(_SHARED, []):
+        raise FailedHealthCheck(
+            f"{item.nodeid!r} uses a function-scoped fixture {name!r}, which is not set up anew "
+            "for each example; see HealthCheck.function_scoped_fixture"
+        )
+    handle: Any = body.hypothesis  # type: ignore[attr-defined]
+    inner = handle.inner_test
+    handle.inner_test = _example(item, inner)
+    _make_context(*_asked(item))  # What is imported for it is no part of the first example.
+    try:
+        body(**values)
+    except pytest.fail.Exception as failure:
+        arguments = "\n".join(getattr(failure, "__notes__", ()))
+        failed = pytest.fail.Exception(f"{failure.msg}\n\n{arguments}", pytrace=False)
+        raise failed.with_traceback(failure.__traceback__) from None
+    finally:
+        handle.inner_test = inner
+
+
+def _example(item: pytest.Function, inner: Callable[..., Any]) -> Callable[..., None]:
+    """Return what runs one example of a property on the ranks."""
+    from hypothesis import control  # noqa: PLC0415 - few tests need it
+
+    variable: Any = control._current_build_context  # noqa: SLF001 - what note() and draw() ask for
+
+    @functools.wraps(inner)
+    def run_example(*args: object, **kwargs: object) -> None:
+        __tracebackhide__ = True
+        made_by = variable.value
+        if "ctx" in kwargs:
+            kwargs["ctx"] = _make_context(*_asked(item))
+
+        def on_rank(**own: object) -> None:
+            with variable.with_value(made_by):  # Ranks have one each.
+                _finish(inner(*args, **own))
+
+        _run(item, on_rank, kwargs)
+
+    return run_example
 
 
 def _run(item: pytest.Function, body: Callable[..., Any], values: Mapping[str, Any]) -> None:
@@ -255,6 +353,9 @@ def _raise_by_rank(failure: SpawnException) -> None:
 
     __tracebackhide__ = True
     errors = failure.errors
+    for error in errors.values():
+        if isinstance(error, _refusals()):
+            raise error
     skips = _skip_exceptions()
     outcomes = [error for error in errors.values() if isinstance(error, skips)]
     if len(outcomes) == len(errors):
@@ -283,6 +384,12 @@ def _skip_exceptions() -> tuple[type[BaseException], ...]:
     unittest = sys.modules.get("unittest")
     own = pytest.skip.Exception
     return (own,) if unittest is None else (own, unittest.SkipTest)
+
+
+def _refusals() -> tuple[type[BaseException], ...]:
+    """Return what Hypothesis raises for an example that is none, if it is in use."""
+    errors: Any = sys.modules.get("hypothesis.errors")
+    return () if errors is None else (errors.UnsatisfiedAssumption, errors.StopTest)
 
 
 def _key(error: BaseException) -> tuple[str, str, str]:

@@ -47,6 +47,7 @@ _FLOPS_UNITS = {
     for prefix, scale in _PREFIXES.items()
     for flops in ("FLOPS", "FLOP/s")
 }
+UNIT_NAMES = (*_SIZE_UNITS, *_BANDWIDTH_UNITS, *_TIME_UNITS, *_FLOPS_UNITS)
 
 
 def parse_size(text: str) -> int:

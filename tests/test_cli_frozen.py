@@ -8,6 +8,7 @@ import simrank.distributed
 import simrank.errors
 import simrank.multiprocessing
 from simrank.cli import app
+from simrank.cli.nccl_tests import SETTLED
 
 COMMANDS = {
     "accuracy": {"--help"},  # A group: gemm.
@@ -15,6 +16,8 @@ COMMANDS = {
         "target", "--cluster", "--nodes", "-g", "--ngpus", "--num-ranks", "-b", "--minbytes", "-e",
         "--maxbytes", "-f", "--stepfactor", "-i", "--stepbytes", "-n", "--iters", "-w",
         "--warmup_iters", "-d", "--datatype", "-o", "--op", "-r", "--root", "-c", "--check", "-a",
+        "--average", "-t", "--nthreads", "-z", "--blocking", "-T", "--timeout",
+        *(option for settled in SETTLED for option in (settled.short, settled.long)),
         "--algorithm", "--measured", "--seed", "--json", "--csv", "--trace", "--trace-ranks",
         "--help",
     },

@@ -1,5 +1,6 @@
 """YAML-configured benchmarks: start with `run`; `program` is what each rank executes."""
 
-from simrank.bench.run import Row, run
+from simrank.bench.row import Row
+from simrank.bench.run import run
 
 __all__ = ["Row", "run"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -16,12 +16,20 @@ from simrank.device import as_dtype
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from simrank.config.bench import Iterations
     from simrank.context import Context
     from simrank.device import Tensor
     from simrank.kernels.algorithms import KernelAlgorithm
 
 Array = np.ndarray[Any, Any]
-BLOCKS = ("all_gather", "reduce_scatter", "all_to_all")  # Their size counts every rank's block.
+IntArray: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
+# Their size counts every rank's block.
+BLOCKS = ("all_gather", "reduce_scatter", "all_to_all", "all_to_all_v", "gather", "scatter")
+ON_TARGET = ("all_reduce", "broadcast", "reduce")  # torch's calls work on one tensor.
+OUT_OF_PLACE = ("all_to_all", "all_to_all_v", "sendrecv")  # As in nccl-tests, only that.
+EXCHANGES = ("all_to_all_v", "sendrecv")  # To the library an exchange with uneven splits.
+_LONG_INPUT = ("reduce_scatter", "all_to_all", "all_to_all_v", "scatter")
+_LONG_OUTPUT = ("all_gather", "all_to_all", "all_to_all_v", "gather")
 _SHIFT = 7  # assumed: rank r's data starts 7 r elements further on, so that ranks differ
 
 
@@ -56,22 +64,42 @@ class Case:
 
     @property
     def problem(self) -> Problem:
-        """The case as the collectives see it."""
+        """The case as the collectives see it; `sendrecv` is an exchange with one peer each."""
         itemsize = as_dtype(self.dtype).itemsize
+        if self.collective in EXCHANGES:
+            splits = tuple(self.splits.reshape(-1).tolist())
+            return Problem("all_to_all", self.num_ranks, 0, splits=splits, itemsize=itemsize)
         root = max(self.root, 0)
         return Problem(self.collective, self.num_ranks, self.count, root=root, itemsize=itemsize)
 
     @property
+    def splits(self) -> IntArray:
+        """Elements that each rank sends to each; row = sender, column = receiver.
+
+        `sendrecv`: all to the next one. `all_to_all_v`: rank r sends j parts to the rank that is j
+        further than -r, and with j = 0 what is left, so that each sends and receives as much.
+
+        Source:
+            nccl-tests' `src/sendrecv.cu`; rccl-tests' `src/alltoallv.cu`.
+        """
+        ranks = np.arange(self.num_ranks)
+        if self.collective == "sendrecv":
+            is_next = (ranks[:, None] + 1) % self.num_ranks == ranks
+            return np.asarray(is_next * self.count, dtype=np.int64)
+        part = 2 * self.count // self.num_ranks
+        parts = (ranks[:, None] + ranks) % self.num_ranks
+        rest = self.count * self.num_ranks - part * int(ranks.sum())
+        return np.where(parts, parts * part, rest).astype(np.int64)
+
+    @property
     def num_inputs(self) -> int:
         """Elements that each rank contributes."""
-        blocks = self.num_ranks if self.collective in ("reduce_scatter", "all_to_all") else 1
-        return self.count * blocks
+        return self.count * (self.num_ranks if self.collective in _LONG_INPUT else 1)
 
     @property
     def num_outputs(self) -> int:
         """Elements that each rank ends with."""
-        blocks = self.num_ranks if self.collective in ("all_gather", "all_to_all") else 1
-        return self.count * blocks
+        return self.count * (self.num_ranks if self.collective in _LONG_OUTPUT else 1)
 
 
 def counts(collective: str, num_ranks: int, dtype: str, sizes_bytes: tuple[int, ...]) -> list[int]:
@@ -98,18 +126,44 @@ def prepared(case: Case, kernel: KernelAlgorithm | None) -> Callable[[Tensor, Te
 
 
 def issue(case: Case, source: Tensor, target: Tensor) -> None:
-    """Call the collective once; torch's all_reduce, broadcast and reduce work on `target`."""
+    """Call the collective once; those of `ON_TARGET` work on `target`."""
+    redop = dist.ReduceOp("sum" if case.redop == "none" else case.redop)
     calls: dict[str, Callable[[], Any]] = {
-        "all_reduce": lambda: dist.all_reduce(target, dist.ReduceOp(case.redop)),
-        "reduce": lambda: dist.reduce(target, case.root, dist.ReduceOp(case.redop)),
+        "all_reduce": lambda: dist.all_reduce(target, redop),
+        "reduce": lambda: dist.reduce(target, case.root, redop),
         "broadcast": lambda: dist.broadcast(target, case.root),
         "all_gather": lambda: dist.all_gather_into_tensor(target, source),
-        "reduce_scatter": lambda: dist.reduce_scatter_tensor(
-            target, source, dist.ReduceOp(case.redop)
-        ),
+        "reduce_scatter": lambda: dist.reduce_scatter_tensor(target, source, redop),
         "all_to_all": lambda: dist.all_to_all_single(target, source),
+        "all_to_all_v": lambda: _exchange(case, source, target),
+        "gather": lambda: dist.gather(source, _blocks(case, target), case.root),
+        "scatter": lambda: dist.scatter(target, _blocks(case, source), case.root),
+        "sendrecv": lambda: _send_on(source, target),
     }
     calls[case.collective]()
+
+
+def _exchange(case: Case, source: Tensor, target: Tensor) -> None:
+    splits, rank = case.splits, dist.get_rank()
+    dist.all_to_all_single(target, source, splits[:, rank].tolist(), splits[rank].tolist())
+
+
+def _blocks(case: Case, whole: Tensor) -> list[Tensor] | None:
+    """Return the part of each rank in the root's long tensor; None on the others."""
+    if dist.get_rank() != case.root:
+        return None
+    return [whole[rank * case.count : (rank + 1) * case.count] for rank in range(case.num_ranks)]
+
+
+def _send_on(source: Tensor, target: Tensor) -> None:
+    """Send to the next rank and receive from the one before, as one batch."""
+    rank, num_ranks = dist.get_rank(), dist.get_world_size()
+    ends = [
+        dist.P2POp(dist.isend, source, (rank + 1) % num_ranks),
+        dist.P2POp(dist.irecv, target, (rank - 1) % num_ranks),
+    ]
+    for work in dist.batch_isend_irecv(ends):
+        work.wait()
 
 
 def buffers(ctx: Context, case: Case, rank: int, values: Array | None) -> tuple[Tensor, Tensor]:
@@ -122,14 +176,15 @@ def buffers(ctx: Context, case: Case, rank: int, values: Array | None) -> tuple[
         values: What the rank contributes; None to leave garbage.
     """
     dtype = case.dtype
-    if case.collective not in BLOCKS:  # torch's call is in place; out of place, on a copy.
+    if case.collective in ON_TARGET:  # torch's call is in place; out of place, on a copy.
         target = ctx.empty(case.count, dtype=dtype) if values is None else ctx.from_numpy(values)
         return target, target
     source = ctx.empty(case.num_inputs, dtype=dtype) if values is None else ctx.from_numpy(values)
-    if not case.in_place:
-        return source, ctx.empty(case.num_outputs, dtype=dtype)
+    has_long = case.collective not in ROOTED or rank == case.root  # Others need no long tensor.
+    if not case.in_place or not has_long:
+        return source, ctx.empty(case.num_outputs if has_long else case.count, dtype=dtype)
     own = slice(rank * case.count, (rank + 1) * case.count)
-    if case.collective == "reduce_scatter":
+    if case.num_inputs > case.num_outputs:
         return source, source[own]
     whole = ctx.empty(case.num_outputs, dtype=dtype)
     part = whole[own]
@@ -174,7 +229,7 @@ def timed_program(
     rank: int,
     ctx: Context,
     cases: list[Case],
-    iterations: tuple[int, int],
+    iterations: Iterations,
     report: Callable[[int, int, float], None],
     kernel: KernelAlgorithm | None = None,
 ) -> None:
@@ -184,26 +239,27 @@ def timed_program(
         rank: This rank.
         ctx: A Context; shape-only unless a kernel runs.
         cases: What to time.
-        iterations: Warm-up and timed iterations.
+        iterations: How many are not timed and timed, and whether each is waited for.
         report: Called with (rank, index of the case, microseconds per iteration).
         kernel: What runs instead of the library's collective.
     """
     dist.init_process_group()
-    num_warmup, num_timed = iterations
     for index, case in enumerate(cases):
         source, target = buffers(ctx, case, rank, None)
         call = prepared(case, kernel)
-        for _ in range(num_warmup):
+        for _ in range(iterations.warmup):
             call(source, target)
         ctx.synchronize()
         dist.barrier()
         start, end = ctx.Event(enable_timing=True), ctx.Event(enable_timing=True)
         start.record()
-        for _ in range(num_timed):
+        for _ in range(iterations.timed):
             call(source, target)
+            if iterations.blocking:
+                ctx.synchronize()
         end.record()
         end.synchronize()
-        report(rank, index, start.elapsed_time(end) * 1e3 / num_timed)
+        report(rank, index, start.elapsed_time(end) * 1e3 / iterations.timed)
         del source, target, call  # Else the next case's buffers would have to fit beside them.
 
 

@@ -2,40 +2,27 @@
 
 from __future__ import annotations
 
-import itertools
-from dataclasses import asdict, dataclass, replace
-from importlib.util import find_spec
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from simrank.bench.program import (
-    BLOCKS,
-    Case,
-    TestData,
-    checked_program,
-    counts,
-    redop_of,
-    root_of,
-    timed_program,
-)
-from simrank.collectives import Problem, algorithms_for, build
+from simrank.bench.program import ON_TARGET, Case, TestData, checked_program, timed_program
+from simrank.bench.row import Row, as_columns
+from simrank.bench.series import series_of
 from simrank.collectives.bounds import busbw_factor
-from simrank.collectives.problem import COLLECTIVES, REDUCING
+from simrank.collectives.problem import REDUCING
 from simrank.collectives.reference import count_wrong
 from simrank.config import BenchConfig, bench_config_from_mapping, load_bench_config, load_measured
-from simrank.config.quantity import choice_text, closest
 from simrank.context import Context
-from simrank.errors import ConfigError, ConfigProblem, UnsupportedError
-from simrank.hardware.build import build_cluster
+from simrank.errors import ConfigError
 from simrank.units import format_size
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from simrank.hardware.cluster import Cluster
-    from simrank.kernels.algorithms import KernelAlgorithm
+    from simrank.bench.series import Series
     from simrank.trace import Timeline
 
 # Larger sizes are timed shape-only: one rank's size, and what all ranks hold together.
@@ -43,105 +30,25 @@ CHECK_UP_TO_BYTES = 64 * 1024 * 1024
 CHECK_UP_TO_TOTAL_BYTES = 1024 * 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One result, with the columns of the JSON file; None where one does not apply.
+class Watcher:
+    """What a benchmark tells while it runs; by default, nothing."""
 
-    Attributes:
-        cluster: Name of the cluster; a column of the file only where there are several.
-        collective: Its name.
-        algorithm: What ran ("auto" is resolved).
-        protocol: None at the schedule cost level.
-        num_ranks: Ranks that took part.
-        num_nodes: Nodes that they span.
-        in_place: Whether output and input shared memory.
-        redop: Reduce operation, or "none".
-        root: Root rank, or -1.
-        dtype: Element type.
-        size_bytes: nccl-tests size.
-        time_us: Mean time of one iteration over all ranks.
-        algbw_GBps: size / time.
-        busbw_GBps: algbw times the collective's factor.
-        num_wrong: Elements that rounding does not explain; None if not checked.
-        cost_level: Where the time comes from.
-        calibration: None at the schedule cost level.
-        interval_us: None at the schedule cost level.
-        channels: Lanes of the schedule.
-        measured_us: Published time of the same call, if there is one.
-        error_pct: (time_us - measured_us) / measured_us in percent.
-    """
+    def on_start(self) -> None:
+        """Nothing is wrong with the configuration; the first series begins."""
 
-    cluster: str
-    collective: str
-    algorithm: str
-    protocol: str | None
-    num_ranks: int
-    num_nodes: int
-    in_place: bool
-    redop: str
-    root: int
-    dtype: str
-    size_bytes: int
-    time_us: float
-    algbw_GBps: float  # noqa: N815 - nccl-tests' name
-    busbw_GBps: float  # noqa: N815 - nccl-tests' name
-    num_wrong: int | None
-    cost_level: str
-    calibration: str | None
-    interval_us: tuple[float, float] | None
-    channels: int
-    measured_us: float | None
-    error_pct: float | None
+    def on_progress(self, what: str, done: int, total: int) -> None:
+        """Tell what runs, and how many steps are done of how many."""
 
-
-@dataclass(frozen=True, slots=True)
-class Series:
-    """The rows that share everything but size and form.
-
-    Attributes:
-        cluster: The hardware.
-        num_ranks: Ranks that take part.
-        collective: Its name.
-        algorithm: As asked for.
-        options: Of the algorithm.
-        dtype: Element type.
-        redop: Reduce operation, or "none".
-        root: Root rank, or -1.
-        kernel: The Triton kernel that is the algorithm, or None.
-    """
-
-    cluster: Cluster
-    num_ranks: int
-    collective: str
-    algorithm: str
-    options: Mapping[str, int]
-    dtype: str
-    redop: str
-    root: int
-    kernel: KernelAlgorithm | None = None
-
-    @property
-    def title(self) -> str:
-        """What it is, for progress and timelines."""
-        redop = "" if self.redop == "none" else f" {self.redop}"
-        where = f"{self.num_ranks} ranks of {self.cluster.name}"
-        return f"{self.collective} {self.algorithm} {self.dtype}{redop} on {where}"
-
-    def cases(self, config: BenchConfig) -> list[Case]:
-        """Return its sizes, each out of place and in place as configured."""
-        # As in nccl-tests, all_to_all has no in-place form.
-        forms = (False,) if self.collective == "all_to_all" else config.in_place
-        num_elements = counts(self.collective, self.num_ranks, self.dtype, config.sizes_bytes)
-        facts = (self.collective, self.num_ranks, self.dtype, self.redop, self.root)
-        return [Case(*facts, count, in_place) for count in num_elements for in_place in forms]
+    def on_rows(self, series: Series, rows: list[Row]) -> None:
+        """Tell the rows of one size, out of place and in place, when both are complete."""
 
 
 def run(
     config: str | Path | Mapping[str, Any] | BenchConfig,
     *,
     timeline: Timeline | None = None,
-    on_rows: Callable[[Series, list[Row]], None] | None = None,
-    on_progress: Callable[[str, int, int], None] | None = None,
+    watcher: Watcher | None = None,
+    time_limit_s: float | None = None,
 ) -> list[dict[str, Any]]:
     """Run a benchmark and return its rows, as in the JSON file.
 
@@ -149,193 +56,127 @@ def run(
         config: A YAML file, the name of a built-in benchmark, a mapping with the same keys, or a
             checked configuration.
         timeline: Records the timed iterations.
-        on_rows: Called with each series when its rows are complete.
-        on_progress: Called with (what runs, steps done, steps in all).
+        watcher: Is told of the start, of progress and of rows.
+        time_limit_s: Wall-clock seconds that a series may take.
 
     Raises:
-        ConfigError: Something in it is wrong.
+        ConfigError: Something in it is wrong; before `watcher` is told of anything.
+        TimeLimitError: A series takes too long.
     """
     if not isinstance(config, BenchConfig):
         is_mapping = not isinstance(config, str) and hasattr(config, "keys")
         config = bench_config_from_mapping(config) if is_mapping else load_bench_config(config)  # type: ignore[arg-type]
+    watcher = watcher or Watcher()
     measured = _measured(config)
     all_series = list(series_of(config))
     num_cases = sum(len(series.cases(config)) for series in all_series)
     rows: list[Row] = []
+
+    def on_case(series: Series, case: Case, new_rows: list[Row]) -> None:
+        rows.extend(new_rows)
+        what = f"{series.title}, {format_size(case.size_bytes)}"
+        watcher.on_progress(what, len(rows), num_cases)
+        if new_rows:
+            watcher.on_rows(series, new_rows)
+
+    watcher.on_start()
     for series in all_series:
-        done = itertools.count(len(rows))
-
-        def on_case(case: Case, series: Series = series, done: Iterator[int] = done) -> None:
-            if on_progress is not None:
-                what = f"{series.title}, {format_size(case.size_bytes)}"
-                on_progress(what, next(done), num_cases)
-
-        new_rows = _run_series(series, config, timeline, on_case)
-        new_rows = [_with_measured(row, measured) for row in new_rows]
-        rows += new_rows
-        if on_rows is not None:
-            on_rows(series, new_rows)
+        _Run(series, config, measured, on_case).run(timeline, time_limit_s)
     return [as_columns(row, several_clusters=len(config.clusters) > 1) for row in rows]
 
 
-def as_columns(row: Row, *, several_clusters: bool) -> dict[str, Any]:
-    """Return a row as in the JSON file; only with several clusters it says which one."""
-    columns = asdict(row)
-    cluster = columns.pop("cluster")
-    return {"cluster": cluster, **columns} if several_clusters else columns
+class _Run:
+    """Runs one series.
 
-
-def series_of(config: BenchConfig) -> Iterator[Series]:
-    """Yield every combination of a benchmark's lists but size and form.
-
-    Raises:
-        ConfigError: No collective has an algorithm of a name, or it does not take an option.
+    Args:
+        series: Which.
+        config: Its benchmark.
+        measured: Published times.
+        on_case: Called with a case when the one before is complete, with the rows of a size when
+            they are.
     """
-    combinations = [
-        (cluster, num_ranks, collective)
-        for cluster in map(build_cluster, config.clusters)
-        for num_ranks in config.num_ranks or (cluster.num_devices,)
-        for collective in config.collectives
-    ]
-    _check(config, {(collective, num_ranks) for _, num_ranks, collective in combinations})
-    if not any(config.sizes_bytes):
-        problem = (config.source_file, None, "sizes", "a size above 0 B", "0 B only")
-        raise ConfigError(ConfigProblem(*problem))
-    kernels = {name: _kernel(name, options) for name, options in config.algorithms.items()}
-    for cluster, num_ranks, collective in combinations:
-        redops = dict.fromkeys(redop_of(collective, redop) for redop in config.redops)
-        root = root_of(collective, config.root)
-        for (name, options), dtype, redop in itertools.product(
-            config.algorithms.items(), config.dtypes, redops
-        ):
-            kernel, facts = kernels[name], (dtype, redop, root)
-            if kernel is not None:
-                if kernel.collective == collective and redop in ("none", "sum"):
-                    yield Series(cluster, num_ranks, collective, name, {}, *facts, kernel)
-            elif name == "auto" or name in algorithms_for(collective, num_ranks):
-                yield Series(cluster, num_ranks, collective, name, _integers(options), *facts)
+
+    def __init__(
+        self,
+        series: Series,
+        config: BenchConfig,
+        measured: Mapping[_MeasuredKey, float],
+        on_case: Callable[[Series, Case, list[Row]], None],
+    ) -> None:
+        self._series = series
+        self._config = config
+        self._measured = measured
+        self._on_case = on_case
+        self._cases = series.cases(config)
+        self._times_us: dict[int, float] = {}  # Of the current case, by rank.
+        self._wrong: dict[Case, int | None] = {}
+        self._rows: list[Row] = []  # Of the current size.
+
+    def run(self, timeline: Timeline | None, time_limit_s: float | None) -> None:
+        """Time its cases one after the other, on the same ranks."""
+        if not self._cases:
+            return
+        series, config = self._series, self._config
+        with_data = series.kernel is not None  # Kernels need values.
+        context = _context(series, config, data=with_data, time_limit_s=time_limit_s)
+        if timeline is not None:
+            timeline.begin_section(series.title)
+            context.observe(timeline)
+
+        def report(rank: int, index: int, time_us: float) -> None:
+            self._times_us[rank] = time_us
+            if len(self._times_us) == series.num_ranks:
+                self._complete(index, context)
+
+        self._on_case(series, self._cases[0], [])
+        with context:
+            args = (context, self._cases, config.iterations, report, series.kernel)
+            spawn = context.multiprocessing.spawn
+            spawn(timed_program, args, nprocs=series.num_ranks, share_args=True)
+
+    def _complete(self, index: int, context: Context) -> None:
+        """Make the row of a case that all ranks have timed; they wait while it is checked."""
+        case = self._cases[index]
+        time_us = _average(self._times_us, self._config.average)
+        self._times_us = {}
+        row = _row(self._series, case, time_us, self._num_wrong(case), context)
+        self._rows.append(_with_measured(row, self._measured))
+        following = self._cases[index + 1 : index + 2]
+        rows: list[Row] = []
+        if not following or following[0].count != case.count:
+            rows, self._rows = self._rows, rows
+        self._on_case(self._series, (following or [case])[0], rows)
+
+    def _num_wrong(self, case: Case) -> int | None:
+        # Calls that are in place either way: one run tells both.
+        same = replace(case, in_place=False) if case.collective in ON_TARGET else case
+        if same not in self._wrong:
+            self._wrong = {same: _num_wrong(self._series, same, self._config)}
+        return self._wrong[same]
 
 
-def _kernel(name: str, options: Mapping[str, object]) -> KernelAlgorithm | None:
-    """Return the Triton kernel that an entry names, or None where it is a schedule.
-
-    Raises:
-        ValueError, UnsupportedError: There is none, or it does not take an option.
-    """
-    if "kernel" not in options:
-        return None
-    if find_spec("triton") is None:
-        raise ValueError("triton installed: pip install simrank[triton]")
-    from simrank.kernels.algorithms import KernelAlgorithm  # noqa: PLC0415 - it needs triton
-
-    rest = {key: value for key, value in options.items() if key != "kernel"}
-    return KernelAlgorithm(name, str(options["kernel"]), rest)
+def _average(times_us: Mapping[int, float], average: str) -> float:
+    """Return the time of an iteration, as nccl-tests' -a takes it from those of the ranks."""
+    if average == "rank0":
+        return times_us[0]
+    if average == "avg":
+        return sum(time_us / len(times_us) for time_us in times_us.values())
+    return (min if average == "min" else max)(times_us.values())
 
 
-def _integers(options: Mapping[str, object]) -> Mapping[str, int]:
-    return {name: value for name, value in options.items() if isinstance(value, int)}
-
-
-def _check(config: BenchConfig, calls: set[tuple[str, int]]) -> None:
-    """Raise ConfigError for a collective, algorithm or option that does not exist."""
-    problems = []
-    for index, collective in enumerate(config.collectives):
-        if collective not in COLLECTIVES:
-            expected = f"one of {', '.join(COLLECTIVES)}"
-            key_path = f"collectives[{index}]"
-            problems.append(ConfigProblem(config.source_file, None, key_path, expected, collective))
-    for name, options in config.algorithms.items():
-        wrong = None if problems else _wrong_with(name, options, calls)
-        if wrong is not None:
-            problems.append(ConfigProblem(config.source_file, None, f"algorithms.{name}", *wrong))
-    if problems:
-        raise ConfigError(*problems)
-
-
-def _wrong_with(
-    name: str, options: Mapping[str, object], calls: set[tuple[str, int]]
-) -> tuple[str, str, str | None] | None:
-    """Return what would have been accepted in place of an entry, what was found, and the cure.
-
-    None if it is accepted as it is.
-    """
-    given = ", ".join(f"{key}: {value}" for key, value in options.items())
-    if name == "auto":
-        return ("no options, as auto chooses them", given, None) if options else None
-    if "kernel" in options:
-        return _wrong_with_kernel(name, options, {collective for collective, _ in calls})
-    having = [call for call in sorted(calls) if name in algorithms_for(*call)]
-    if not having:
-        known = dict.fromkeys(other for call in sorted(calls) for other in algorithms_for(*call))
-        near = closest(name, known)
-        return choice_text(["auto", *known]), name, near and f"write `{near}`"
-    try:
-        for collective, num_ranks in having:
-            build(Problem(collective, num_ranks, 1), name, options=dict(options))  # type: ignore[arg-type]
-    except ValueError as error:
-        return f"options of {name}", f"{given} ({error})", None
-    return None
-
-
-def _wrong_with_kernel(
-    name: str, options: Mapping[str, object], collectives: set[str]
-) -> tuple[str, str, str | None] | None:
-    """Return the same of an entry that names a kernel."""
-    try:
-        kernel = _kernel(name, options)
-    except (ValueError, UnsupportedError) as error:
-        return (
-            "a module with a kernel, and options of kernels",
-            f"{options['kernel']} ({error})",
-            None,
-        )
-    assert kernel is not None, "it names one"
-    if kernel.collective in collectives:
-        return None
-    expected = f"a kernel for {' or '.join(sorted(collectives))}"
-    return expected, f"{options['kernel']}, which is for {kernel.collective}", None
-
-
-def _run_series(
-    series: Series,
-    config: BenchConfig,
-    timeline: Timeline | None,
-    on_case: Callable[[Case], None],
-) -> list[Row]:
-    cases = series.cases(config)
-    wrong: dict[Case, int | None] = {}
-    for case in cases:
-        on_case(case)
-        # torch's all_reduce, broadcast and reduce are in place either way: one run tells both.
-        same = case if case.collective in BLOCKS else replace(case, in_place=False)
-        if same not in wrong:
-            wrong[same] = _num_wrong(series, same, config)
-        wrong[case] = wrong[same]
-    context = _context(series, config, data=series.kernel is not None)  # Kernels need values.
-    if timeline is not None:
-        timeline.begin_section(series.title)
-        context.observe(timeline)
-    times_us = [0.0] * len(cases)
-
-    def report(_: int, index: int, time_us: float) -> None:
-        times_us[index] += time_us / series.num_ranks
-
-    iterations = (config.iterations.warmup, config.iterations.timed)
-    with context:
-        args = (context, cases, iterations, report, series.kernel)
-        spawn = context.multiprocessing.spawn
-        spawn(timed_program, args, nprocs=series.num_ranks, share_args=True)
-    return [
-        _row(series, case, time_us, wrong[case], context)
-        for case, time_us in zip(cases, times_us, strict=True)
-    ]
-
-
-def _context(series: Series, config: BenchConfig, *, data: bool) -> Context:
+def _context(
+    series: Series, config: BenchConfig, *, data: bool, time_limit_s: float | None = None
+) -> Context:
     named = "auto" if series.kernel is not None else series.algorithm
-    forced = {series.collective: (named, series.options)}
-    faults = config.faults
-    return Context(series.cluster, seed=config.seed, data=data, algorithms=forced, faults=faults)
+    forced = {series.library_name: (named, series.options)} if named != "auto" else None
+    return Context(
+        series.cluster,
+        seed=config.seed,
+        data=data,
+        algorithms=forced,
+        faults=config.faults,
+        time_limit_s=time_limit_s,
+    )
 
 
 def _num_wrong(series: Series, case: Case, config: BenchConfig) -> int | None:
@@ -359,6 +200,8 @@ def _chosen(series: Series, case: Case, context: Context) -> tuple[str, str, int
     """Return what ran, where its time comes from, and its channels."""
     if series.kernel is not None:
         return series.algorithm, "programs", int(series.kernel.options["num_channels"])
+    if series.collective == "sendrecv":
+        return "p2p", context.comm_library.cost.level, 1
     choice = context.comm_library.choose(case.problem, np.arange(case.num_ranks))
     return choice.algorithm, choice.level, choice.schedule.num_channels
 
@@ -368,7 +211,8 @@ def _row(
 ) -> Row:
     algorithm, level, channels = _chosen(series, case, context)
     algbw = case.size_bytes / time_us / 1e3 if time_us else 0.0
-    factor = busbw_factor(case.collective, case.num_ranks)
+    is_pair = case.collective == "sendrecv"  # Nothing of it stays, so nothing is taken off.
+    factor = 1.0 if is_pair else busbw_factor(case.collective, case.num_ranks)
     nodes = series.cluster.node_of(np.arange(case.num_ranks))
     return Row(
         cluster=series.cluster.name,
@@ -406,8 +250,8 @@ def _measured(config: BenchConfig) -> dict[_MeasuredKey, float]:
     """
     if config.measured and len(config.clusters) > 1:
         got = f"{len(config.clusters)} clusters"
-        whole_file = (config.source_file, None, "measured")
-        raise ConfigError(ConfigProblem(*whole_file, "a single cluster beside measured times", got))
+        expected = "a single cluster beside measured times"
+        raise ConfigError(config.source.problem(("measured",), expected, got))
     rows = [row for path in config.measured for row in load_measured(path)]
     return {
         (row.collective, row.num_ranks, row.size_bytes, _reduced(row.collective, row.dtype)):

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simrank.context import Context
-from simrank.errors import ConfigError, ConfigProblem
+from simrank.errors import ConfigError
 from simrank.hardware.build import build_cluster
 from simrank.multiprocessing.script import import_program, program_imports
 from simrank.multiprocessing.spawn import spawn_in
@@ -26,6 +26,7 @@ def run_sweep(
     config: SweepConfig,
     *,
     timeline: Timeline | None = None,
+    on_start: Callable[[], None] | None = None,
     on_row: Callable[[Row], None] | None = None,
     on_progress: Callable[[str, int, int], None] | None = None,
 ) -> list[Row]:
@@ -37,6 +38,7 @@ def run_sweep(
     Args:
         config: The benchmark.
         timeline: Observes every run.
+        on_start: Called when nothing is wrong with the configuration.
         on_row: Called with each row when it is known.
         on_progress: Called with what runs, how many runs are done, and how many there are.
 
@@ -46,22 +48,25 @@ def run_sweep(
         hides) and `idle_us`; and `peak_bytes` of its device.
 
     Raises:
-        ConfigError: The program is not there, or a cluster has too few devices.
+        ConfigError: The program is not there.
         SimrankError: Its module raised when it was imported.
         SpawnException: The program raised.
     """
     folders = [Path.cwd()] if config.folder is None else [config.folder, Path.cwd()]
     with program_imports(*folders):
-        return _run_all(config, timeline, on_row, on_progress)
+        make = _function(config)
+        if on_start is not None:
+            on_start()
+        return _run_all(config, make, timeline, on_row, on_progress)
 
 
 def _run_all(
     config: SweepConfig,
+    make: Callable[..., Callable[[], Any]],
     timeline: Timeline | None,
     on_row: Callable[[Row], None] | None,
     on_progress: Callable[[str, int, int], None] | None,
 ) -> list[Row]:
-    make = _function(config)
     runs = [(cluster, chosen) for cluster in config.clusters for chosen in config.combinations()]
     rows = []
     for number, (cluster, chosen) in enumerate(runs):
@@ -82,7 +87,7 @@ def _run_one(
     chosen: dict[str, Any],
     timeline: Timeline | None,
 ) -> Row:
-    num_ranks = _ranks(config, cluster, chosen)
+    num_ranks = config.ranks_for(cluster, chosen)
     summary = Summary()
     context = Context(build_cluster(cluster), seed=config.seed, data=config.data)
     if timeline is not None:
@@ -132,26 +137,26 @@ def _row(
     }
 
 
-def _ranks(config: SweepConfig, cluster: ClusterConfig, chosen: dict[str, Any]) -> int:
-    asked = config.num_ranks
-    num_ranks = chosen[asked] if isinstance(asked, str) else asked or cluster.num_devices
-    if not isinstance(num_ranks, int) or not 1 <= num_ranks <= cluster.num_devices:
-        expected = f"1 to {cluster.num_devices} ranks, the devices of {cluster.name}"
-        raise ConfigError(ConfigProblem("benchmark", None, "num_ranks", expected, str(num_ranks)))
-    return num_ranks
-
-
 def _function(config: SweepConfig) -> Callable[..., Callable[[], Any]]:
-    """Import the program."""
+    """Import the program from the folder of the file, the current one, or what is installed.
+
+    Raises:
+        ConfigError: There is no such function.
+    """
     module_name, _, name = config.program.rpartition(".")
     try:
         function = getattr(import_program(module_name), name)
     except (ImportError, AttributeError, ValueError) as error:
-        expected = "the name of a function with its module, such as my_steps.mlp"
-        got = f"{config.program} ({error})"
-        raise ConfigError(ConfigProblem("benchmark", None, "program", expected, got)) from None
+        raise _no_function(config, str(error)) from None
+    if not callable(function):
+        raise _no_function(config, f"a {type(function).__name__}, which cannot be called")
     typed: Callable[..., Callable[[], Any]] = function
     return typed
+
+
+def _no_function(config: SweepConfig, why: str) -> ConfigError:
+    expected = "the name of a function with its module, such as my_steps.mlp"
+    return ConfigError(config.source.problem(("program",), expected, f"{config.program} ({why})"))
 
 
 _WIDTH = 12

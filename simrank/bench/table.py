@@ -8,9 +8,10 @@ from simrank.bench.program import BLOCKS
 from simrank.device import as_dtype
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
-    from simrank.bench.run import Row, Series
+    from simrank.bench.row import Row
+    from simrank.bench.series import Series
 
 _WHOLE_FROM_US = 1e5  # Longer times keep their column's width without decimals.
 _KIB, _MIB = 1024, 1024 * 1024
@@ -21,6 +22,38 @@ _SIZE_CLASSES: tuple[tuple[str, float], ...] = (
     ("above", float("inf")),
 )
 _FORMS = (("out-of-place", False), ("in-place", True))
+
+
+class Table:
+    """Prints series as their rows come.
+
+    Args:
+        echo: Prints a line, or several.
+        with_measured: Whether measured times stand beside the simulated ones.
+    """
+
+    def __init__(self, echo: Callable[[str], object], *, with_measured: bool) -> None:
+        self._echo = echo
+        self._with_measured = with_measured
+        self._series: Series | None = None
+        self._rows: list[Row] = []
+
+    def add(self, series: Series, rows: Sequence[Row]) -> None:
+        """Print rows, below the head of their series."""
+        if series is not self._series:
+            self.close()
+            self._series = series
+            self._echo(header(series, with_measured=self._with_measured))
+        self._rows += rows
+        for line in lines(rows, with_measured=self._with_measured):
+            self._echo(line)
+
+    def close(self) -> None:
+        """Print what is said of a series when it is complete."""
+        errors = errors_line(self._rows)
+        if errors is not None:
+            self._echo(errors)
+        self._rows = []
 
 
 def header(series: Series, *, with_measured: bool) -> str:

@@ -2,39 +2,23 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-import simrank
-from simrank import units
-from simrank.bench import table
-from simrank.bench.run import Row, Series, run
+from simrank.bench.run import run
 from simrank.bench.sweep import run_sweep, sweep_header, sweep_line
-from simrank.cli.common import (
-    EXIT_STATUS,
-    FAILED,
-    app,
-    check_writable,
-    parse_ranks,
-    progress_bar,
-    write_text,
-)
+from simrank.cli.common import EXIT_STATUS, FAILED, app, progress_bar
+from simrank.cli.nccl_tests import NcclTestsCommand, bad_option, collective_of, mapping_of
+from simrank.cli.results import Results, Shown
 from simrank.config import BenchConfig, bench_config_from_mapping, load_bench_config
-from simrank.config.locate import builtin_names
-from simrank.config.names import COLLECTIVE_ALIASES, COLLECTIVES
-from simrank.config.quantity import closest
 from simrank.config.sweep import is_sweep, load_sweep
-from simrank.errors import ConfigError, ConfigProblem
-from simrank.trace import Timeline
 
 if TYPE_CHECKING:
     from simrank.config.sweep import SweepConfig
 
 
-@app.command(epilog=EXIT_STATUS)
+@app.command(epilog=EXIT_STATUS, cls=NcclTestsCommand)
 def bench(
     context: typer.Context,
     target: Annotated[
@@ -44,6 +28,10 @@ def bench(
     nodes: Annotated[int | None, typer.Option(help="Nodes of the cluster.")] = None,
     num_ranks: Annotated[
         int | None, typer.Option("-g", "--ngpus", "--num-ranks", help="Ranks [all devices].")
+    ] = None,
+    nthreads: Annotated[
+        int | None,
+        typer.Option("-t", "--nthreads", min=1, help="Times as many ranks as -g [1] says."),
     ] = None,
     begin: Annotated[
         str, typer.Option("-b", "--minbytes", help="Smallest size; K, M, G are 1024-based.")
@@ -57,11 +45,25 @@ def bench(
     ] = None,
     iters: Annotated[int, typer.Option("-n", "--iters", help="Timed iterations.")] = 20,
     warmup: Annotated[int, typer.Option("-w", "--warmup_iters", help="Warm-up iterations.")] = 1,
-    dtype: Annotated[str, typer.Option("-d", "--datatype", help="Element type.")] = "float32",
-    redop: Annotated[str, typer.Option("-o", "--op", help="Reduce operation.")] = "sum",
-    root: Annotated[int, typer.Option("-r", "--root", help="Root rank.")] = 0,
-    check: Annotated[int, typer.Option("-c", "--check", help="1 to check the data, 0 not to.")] = 1,
-    algorithm: Annotated[str, typer.Option("-a", "--algorithm", help="Algorithm.")] = "auto",
+    dtype: Annotated[
+        str, typer.Option("-d", "--datatype", help="Element type, or all.")
+    ] = "float32",
+    redop: Annotated[str, typer.Option("-o", "--op", help="Reduce operation, or all.")] = "sum",
+    root: Annotated[str, typer.Option("-r", "--root", help="Root rank; -1: all in turn.")] = "0",
+    check: Annotated[
+        int, typer.Option("-c", "--check", min=0, help="1 to check the data, 0 not to.")
+    ] = 1,
+    average: Annotated[
+        str, typer.Option("-a", "--average", help="Ranks' time: 0 rank 0, 1 mean, 2 min, 3 max.")
+    ] = "1",
+    blocking: Annotated[
+        int, typer.Option("-z", "--blocking", min=0, max=1, help="1 to wait for each iteration.")
+    ] = 0,
+    timeout: Annotated[
+        float,
+        typer.Option("-T", "--timeout", min=0, help="Wall-clock seconds of a series; 0: any."),
+    ] = 0,
+    algorithm: Annotated[str, typer.Option(help="Algorithm.")] = "auto",
     measured: Annotated[str | None, typer.Option(help="CSV of measured times.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of everything random [0].")] = None,
     json_file: Annotated[str | None, typer.Option("--json", help="Write the rows.")] = None,
@@ -70,98 +72,62 @@ def bench(
     trace_ranks: Annotated[str | None, typer.Option(help="Only these ranks: 0,8.")] = None,
 ) -> None:
     """Benchmark collectives: from a YAML file, or one collective with nccl-tests' options."""
-    if COLLECTIVE_ALIASES.get(target, target) in COLLECTIVES:
-        config = bench_config_from_mapping(_mapping(context.params))
+    collective = collective_of(target)
+    if collective is not None:
+        config = bench_config_from_mapping(mapping_of(collective, context.params))
+        _bench_collectives(config, context.params)
+        return
+    _refuse_series_options(context)
+    changes = {} if seed is None else {"seed": seed}
+    if is_sweep(target):
+        _bench_program(load_sweep(target).model_copy(update=changes), context.params)
     else:
-        _refuse_series_options(context)
-        if is_sweep(target):
-            _bench_program(load_sweep(target), context.params)
-            return
-        config = _config_of(target)
-        if seed is not None:
-            config = config.model_copy(update={"seed": seed})
-    for path in (json_file, csv_file, trace):
-        check_writable(path)
-    timeline = None if trace is None else Timeline(parse_ranks(trace_ranks))
-    rows = _run_shown(config, timeline)
-    if json_file is not None:
-        _write_json(json_file, rows, config)
-    if csv_file is not None:
-        _write_csv(csv_file, rows)
-    if timeline is not None and trace is not None:
-        timeline.write(trace)
-    if any(row["num_wrong"] for row in rows):
-        raise typer.Exit(FAILED)
+        _bench_collectives(load_bench_config(target).model_copy(update=changes), context.params)
 
 
-def _config_of(target: str) -> BenchConfig:
-    """Return the configuration of a file or a built-in benchmark.
+def _bench_collectives(config: BenchConfig, given: dict[str, Any]) -> None:
+    """Benchmark collectives: print the table as it grows, and write what was asked for.
 
     Raises:
-        ConfigError: There is none; the word may be a collective that is spelled wrongly.
+        Exit: Something was wrong with the data.
     """
-    near = closest(target, COLLECTIVES)
-    if near is not None and target not in builtin_names("bench") and not Path(target).exists():
-        expected = "a YAML file, a built-in benchmark or a collective"
-        to_fix = f"write `{near}`"
-        raise ConfigError(ConfigProblem("command line", None, "target", expected, target, to_fix))
-    return load_bench_config(target)
+    names = [cluster.name for cluster in config.clusters]
+    head = {"seed": config.seed, "cluster": names[0] if len(names) == 1 else names}
+    results = Results(given, head)
+    shown = Shown(config, results)
+    with results.kept(), shown.shown():
+        limit_s = given["timeout"] or None
+        run(config, timeline=results.timeline, watcher=shown, time_limit_s=limit_s)
+    if any(row["num_wrong"] for row in results.rows):
+        raise typer.Exit(FAILED)
 
 
 def _bench_program(config: SweepConfig, given: dict[str, Any]) -> None:
     """Benchmark a program: print its table as it grows, and write what was asked for."""
-    if given["seed"] is not None:
-        config = config.model_copy(update={"seed": given["seed"]})
-    for name in ("json_file", "csv_file", "trace"):
-        check_writable(given[name])
-    timeline = None if given["trace"] is None else Timeline(parse_ranks(given["trace_ranks"]))
-    typer.echo(f"# simrank {simrank.__version__}, simulated time, seed {config.seed}")
-    typer.echo(sweep_header(config))
-    with progress_bar() as progress:
+    results = Results(given, {"seed": config.seed, "program": config.program})
+    with results.kept(), progress_bar() as progress:
         task = progress.add_task("", total=None)
+
+        def on_start() -> None:
+            results.begin()
+            typer.echo(sweep_header(config))
 
         def show_progress(title: str, done: int, total: int) -> None:
             progress.update(task, description=title, completed=done, total=total)
 
         def show_row(row: dict[str, Any]) -> None:
+            results.rows.append(row)
             progress.stop()  # The table goes to stdout, between two bars on stderr.
             typer.echo(sweep_line(row))
             progress.start()
 
-        rows = run_sweep(config, timeline=timeline, on_row=show_row, on_progress=show_progress)
-    document = {"simrank": simrank.__version__, "seed": config.seed, "program": config.program}
-    if given["json_file"] is not None:
-        write_text(given["json_file"], json.dumps({**document, "rows": rows}, indent=1) + "\n")
-    if given["csv_file"] is not None:
-        _write_csv(given["csv_file"], rows)
-    if timeline is not None:
-        timeline.write(given["trace"])
-
-
-def _mapping(given: dict[str, Any]) -> dict[str, Any]:
-    """Return a benchmark as YAML would give it, from the options of the command line."""
-    cluster, nodes, step = given["cluster"], given["nodes"], given["step"]
-    sizes: dict[str, Any] = {
-        "from": _size(given["begin"], "--minbytes"),
-        "to": _size(given["end"], "--maxbytes"),
-    }
-    if step is not None:
-        sizes["step"] = _size(step, "--stepbytes")
-    if given["factor"] is not None or step is None:
-        sizes["factor"] = 2 if given["factor"] is None else given["factor"]
-    mapping: dict[str, Any] = {
-        "cluster": cluster if nodes is None else {"name": cluster, "nodes": nodes},
-        "collectives": [given["target"]],
-        "algorithms": given["algorithm"].split(","),
-        "dtypes": given["dtype"].split(","),
-        "redops": given["redop"].split(","),
-        "root": given["root"],
-        "sizes": sizes,
-        "iterations": {"warmup": given["warmup"], "timed": given["iters"]},
-        "check": bool(given["check"]),
-    }
-    optional = {name: given[name] for name in ("num_ranks", "measured", "seed")}
-    return mapping | {name: value for name, value in optional.items() if value is not None}
+        run_sweep(
+            config,
+            timeline=results.timeline,
+            on_start=on_start,
+            on_row=show_row,
+            on_progress=show_progress,
+        )
 
 
 _FOR_ANY_TARGET = {"target", "seed", "json_file", "csv_file", "trace", "trace_ranks"}
@@ -173,62 +139,5 @@ def _refuse_series_options(context: typer.Context) -> None:
         name = parameter.name or ""
         source = context.get_parameter_source(name)
         if name not in _FOR_ANY_TARGET and source is not None and source.name == "COMMANDLINE":
-            option = parameter.opts[-1]
             expected = "the name of a collective beside this option"
-            got = "a YAML file, whose own keys decide"
-            raise ConfigError(ConfigProblem("command line", None, option, expected, got))
-
-
-def _size(text: str, option: str) -> str:
-    """Return an nccl-tests size as the YAML form writes it."""
-    try:
-        return f"{units.parse_size_nccl(text)} B"
-    except ValueError:
-        expected = "a size such as 8, 4K, 64M or 8G"
-        raise ConfigError(ConfigProblem("command line", None, option, expected, text)) from None
-
-
-def _run_shown(config: BenchConfig, timeline: Timeline | None) -> list[dict[str, Any]]:
-    """Run a benchmark and print its table as it grows, with a progress bar on a terminal."""
-    with_measured = bool(config.measured)
-    typed: list[Row] = []
-    typer.echo(f"# simrank {simrank.__version__}, simulated time, seed {config.seed}")
-    with progress_bar() as progress:
-        task = progress.add_task("", total=None)
-
-        def show_progress(title: str, done: int, total: int) -> None:
-            progress.update(task, description=title, completed=done, total=total)
-
-        def show_rows(series: Series, rows: list[Row]) -> None:
-            typed.extend(rows)
-            progress.stop()  # The table goes to stdout, between two bars on stderr.
-            typer.echo(table.header(series, with_measured=with_measured))
-            for line in table.lines(rows, with_measured=with_measured):
-                typer.echo(line)
-            errors = table.errors_line(rows)
-            if errors is not None:
-                typer.echo(errors)
-            progress.start()
-
-        all_rows = run(config, timeline=timeline, on_rows=show_rows, on_progress=show_progress)
-    typer.echo(table.footer(typed))
-    return all_rows
-
-
-def _write_json(path: str, rows: list[dict[str, Any]], config: BenchConfig) -> None:
-    names = [cluster.name for cluster in config.clusters]
-    document = {
-        "simrank": simrank.__version__,
-        "seed": config.seed,
-        "cluster": names[0] if len(names) == 1 else names,
-        "rows": rows,
-    }
-    write_text(path, json.dumps(document, indent=1) + "\n")
-
-
-def _write_csv(path: str, rows: list[dict[str, Any]]) -> None:
-    lines = [",".join(rows[0])] if rows else []
-    lines += [
-        ",".join("" if value is None else str(value) for value in row.values()) for row in rows
-    ]
-    write_text(path, "\n".join(lines) + "\n")
+            raise bad_option(parameter.opts[-1], expected, "a YAML file, whose own keys decide")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -15,9 +15,6 @@ from typer.core import TyperGroup
 import simrank
 from simrank.config.quantity import closest
 from simrank.errors import ConfigError, ConfigProblem
-
-if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
 
 EXIT_STATUS = "exit status: 0 finished; 1 program failed; 2 bad usage or config; 3 bug in simrank"
 FAILED, BAD_CONFIG, BUG = 1, 2, 3
@@ -76,7 +73,7 @@ def parse_ranks(text: str | None, option: str = "--trace-ranks") -> list[int] | 
     return [int(part) for part in parts]
 
 
-def progress_bar() -> AbstractContextManager[Progress]:
+def progress_bar() -> Progress:
     """Return a progress bar on stderr, which shows nothing where that is no terminal."""
     console = Console(file=sys.stderr)  # This one, even while a program's output is kept.
     return Progress(

@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from simrank.bench.run import series_of
+from simrank.bench.series import series_of
 from simrank.cli.common import EXIT_STATUS, app, write_text
 from simrank.config import builtin_clusters, check_file, load_bench_config, load_cluster_config
 from simrank.config.quantity import closest

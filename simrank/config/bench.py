@@ -8,14 +8,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 from simrank import units
 from simrank.config.cluster import ClusterConfig
-from simrank.config.faults import Fault, faults_from_source
+from simrank.config.faults import FaultList, faults_from_source
 from simrank.config.load import cluster_from_source
-from simrank.config.locate import locate
+from simrank.config.locate import locate, located
 from simrank.config.model import Model, custom_problem, in_file_order, validate
 from simrank.config.names import (
     COLLECTIVE_ALIASES,
@@ -26,6 +26,7 @@ from simrank.config.names import (
     REDOPS,
 )
 from simrank.config.quantity import (
+    MAX_COUNT,
     Count,
     CountOrZero,
     Factor,
@@ -33,6 +34,7 @@ from simrank.config.quantity import (
     Seed,
     Size,
     check_word,
+    one_of,
     read_size,
     reject,
 )
@@ -40,15 +42,19 @@ from simrank.config.yaml_source import KeyPath, Source, read_yaml
 from simrank.errors import ConfigError, ConfigProblem
 
 DEFAULT_SIZES = tuple(2**power for power in range(3, 28))  # 8 B to 128 MiB.
+ALL = "all"  # As nccl-tests' -d all, -o all and -r all.
+AVERAGES = ("avg", "rank0", "min", "max")
 MAX_SIZES = 10_000  # Assumed: a longer sweep is a typing error.
 
 
 def _words(
-    choices: tuple[str, ...], aliases: Mapping[str, str], *, example: str
+    choices: tuple[str, ...], aliases: Mapping[str, str], *, example: str, has_all: bool = False
 ) -> BeforeValidator:
-    """Return a validator of one word or a list of words, without repeats."""
+    """Return a validator of one word or a list of words, without repeats, or of `all`."""
 
     def validate_words(value: object) -> tuple[str, ...]:
+        if value == ALL and has_all:
+            return choices
         if isinstance(value, str):
             return (check_word(value, choices, aliases),)
         if not isinstance(value, list | tuple) or not value:
@@ -154,6 +160,17 @@ def _algorithms(value: object) -> dict[str, Mapping[str, object]]:
     }
 
 
+def _root(value: object) -> int | None:
+    if value == ALL:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MAX_COUNT:
+        raise reject("a rank, or all")
+    return value
+
+
+_ROOT_SCHEMA = WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 0}, {"const": ALL}]})
+
+
 def _in_place(value: object) -> tuple[bool, ...]:
     if value == "both":
         return (False, True)
@@ -177,10 +194,12 @@ class Iterations(Model):
     Attributes:
         warmup: Iterations before the clock starts.
         timed: Iterations that are timed, back to back.
+        blocking: Whether each is waited for before the next is issued, as nccl-tests' -z 1.
     """
 
     warmup: CountOrZero = 1
     timed: Count = 20
+    blocking: Flag = False
 
 
 class _BenchKeys(Model):
@@ -195,13 +214,16 @@ class _BenchKeys(Model):
     algorithms: Annotated[Mapping[str, Mapping[str, object]], BeforeValidator(_algorithms)] = Field(
         default_factory=lambda: {"auto": {}}
     )
-    dtypes: Annotated[tuple[str, ...], _words(DTYPES, DTYPE_ALIASES, example="float32")] = (
-        "float32",
-    )
-    redops: Annotated[tuple[str, ...], _words(REDOPS, REDOP_ALIASES, example="sum")] = ("sum",)
-    root: CountOrZero = 0
+    dtypes: Annotated[
+        tuple[str, ...], _words(DTYPES, DTYPE_ALIASES, example="float32", has_all=True)
+    ] = ("float32",)
+    redops: Annotated[
+        tuple[str, ...], _words(REDOPS, REDOP_ALIASES, example="sum", has_all=True)
+    ] = ("sum",)
+    root: Annotated[int | None, BeforeValidator(_root), _ROOT_SCHEMA] = 0
     sizes: Annotated[object, BeforeValidator(_sizes)] = DEFAULT_SIZES
     iterations: Iterations = Iterations()
+    average: Annotated[str, one_of(AVERAGES, {})] = "avg"
     in_place: Annotated[tuple[bool, ...], BeforeValidator(_in_place)] = (False, True)
     measured: Annotated[tuple[str, ...], BeforeValidator(_files)] = ()
     check: Flag = True
@@ -219,15 +241,16 @@ class BenchConfig(Model):
         algorithms: For each algorithm its options.
         dtypes: Names of dtypes, torch's spelling.
         redops: Reduce operations; used by the collectives that reduce.
-        root: Root of the collectives that have one.
+        root: Root of the collectives that have one; None: every rank in turn.
         sizes_bytes: nccl-tests sizes, in bytes.
         iterations: Warm-up and timed iterations.
+        average: Which of the ranks' times counts: their mean, rank 0's, the least or the largest.
         in_place: (False, True), (True,) or (False,).
         measured: Measured tables to set beside the results.
         check: Whether results are checked against a float64 reference.
         seed: Seed of the data and of every tie.
         faults: What goes wrong on purpose.
-        source_file: Where the benchmark was written, for messages.
+        source: Where the benchmark was written, for messages.
     """
 
     clusters: tuple[ClusterConfig, ...]
@@ -236,15 +259,16 @@ class BenchConfig(Model):
     algorithms: Mapping[str, Mapping[str, object]]
     dtypes: tuple[str, ...]
     redops: tuple[str, ...]
-    root: int
+    root: int | None
     sizes_bytes: tuple[int, ...]
     iterations: Iterations
+    average: str
     in_place: tuple[bool, ...]
     measured: tuple[Path, ...]
     check: bool
     seed: int
-    faults: tuple[Fault, ...]
-    source_file: str
+    faults: FaultList
+    source: Source
 
 
 def load_bench_config(path: str | Path) -> BenchConfig:
@@ -289,7 +313,7 @@ def bench_from_source(source: Source) -> BenchConfig:
     if problems:
         raise ConfigError(*in_file_order(problems))
     rest = {name: getattr(keys, name) for name in _BenchKeys.model_fields}
-    rest |= {"clusters": tuple(clusters), "measured": tuple(measured), "source_file": source.file}
+    rest |= {"clusters": tuple(clusters), "measured": tuple(measured), "source": source}
     rest["faults"] = faults
     rest["sizes_bytes"] = rest.pop("sizes") if sizes is None else sizes
     del rest["cluster"]
@@ -338,30 +362,23 @@ def _swept_sizes(source: Source, problems: list[ConfigProblem]) -> tuple[int, ..
     return None
 
 
-def _faults(source: Source, problems: list[ConfigProblem]) -> tuple[Fault, ...]:
+def _faults(source: Source, problems: list[ConfigProblem]) -> FaultList:
     """Return the faults of a benchmark and note what is wrong with them."""
     try:
         return faults_from_source(source)
     except ConfigError as error:
         problems.extend(error.problems)
-        return ()
+        return FaultList.of((), source)
 
 
 def _measured(source: Source, words: tuple[str, ...], problems: list[ConfigProblem]) -> list[Path]:
     """Return the measured tables of a benchmark and note those that do not exist."""
-    base = source.path.parent if source.path is not None else None
     paths = []
     for word in words:
         try:
-            path = locate("measured", word, base)
+            paths.append(located("measured", word, source, ("measured",)))
         except ConfigError as error:
-            first = error.problems[0]
-            got = f"the unknown name {first.got}"
-            problems.append(source.problem(("measured",), first.expected, got, first.to_fix))
-            continue
-        if not path.is_file():
-            problems.append(source.problem(("measured",), "a readable file", f"{path}, no file"))
-        paths.append(path)
+            problems += error.problems
     return paths
 
 
@@ -376,7 +393,7 @@ def _ranks_that_do_not_fit(
             expected = f"at most {cluster.num_devices}, the devices of {cluster.name}"
             problems.append(source.problem(("num_ranks",), expected, str(largest)))
         smallest = min(keys.num_ranks or (cluster.num_devices,))
-        if keys.root >= smallest:
+        if keys.root is not None and keys.root >= smallest:
             expected = f"a rank from 0 to {smallest - 1}"
             problems.append(source.problem(("root",), expected, str(keys.root)))
     return problems

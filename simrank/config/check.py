@@ -5,10 +5,12 @@ from pathlib import Path
 
 from simrank.config.bench import bench_from_source
 from simrank.config.faults import load_faults
+from simrank.config.imports import describe_program
+from simrank.config.large import uncollected
 from simrank.config.load import cluster_from_yaml
 from simrank.config.locate import builtin_names, locate
 from simrank.config.measured import load_measured
-from simrank.config.sweep import is_sweep, load_sweep
+from simrank.config.sweep import load_sweep
 from simrank.config.yaml_source import Source, read_yaml
 from simrank.errors import ConfigError
 
@@ -31,11 +33,18 @@ def check_file(path: str | Path) -> str:
         path = locate("clusters", str(path))
     if path.suffix == ".csv":
         return f"measured table with {len(load_measured(path))} rows"
+    with uncollected():
+        return _what_is(path)
+
+
+def _what_is(path: Path) -> str:
     source = read_yaml(path)
-    if is_sweep(path):
+    assert isinstance(source.data, Mapping)
+    if "program" in source.data:
         sweep = load_sweep(path)
         num_runs = len(sweep.combinations()) * len(sweep.clusters)
-        return f"benchmark of program {sweep.program}, {num_runs} runs"
+        imported = describe_program(sweep)
+        return f"benchmark of program {sweep.program}, {num_runs} runs; it imports {imported}"
     if kind_of(source) == "faults":
         return f"faults: {len(load_faults(path))}"
     if kind_of(source) == "cluster":

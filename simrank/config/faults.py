@@ -142,6 +142,25 @@ class SlowLink(Model):
 
 
 Fault = Kill | Slow | DelayArrivals | DropLink | SlowLink
+
+
+class FaultList(tuple[Fault, ...]):
+    """Checked faults that know where they were written.
+
+    Attributes:
+        source: Where, for messages about what a cluster has not.
+    """
+
+    source: Source
+
+    @classmethod
+    def of(cls, faults: Sequence[Fault], source: Source) -> "FaultList":
+        """Return faults with their source."""
+        listed = cls(faults)
+        listed.source = source
+        return listed
+
+
 FaultsRef = str | Path | Sequence[Mapping[str, object] | Fault]
 _KINDS: dict[str, type[Fault]] = {
     "kill": Kill,
@@ -161,7 +180,7 @@ class _FaultsFile(Model):
     faults: Any
 
 
-def load_faults(faults: FaultsRef) -> tuple[Fault, ...]:
+def load_faults(faults: FaultsRef) -> FaultList:
     """Read and check faults.
 
     Args:
@@ -170,6 +189,8 @@ def load_faults(faults: FaultsRef) -> tuple[Fault, ...]:
     Raises:
         ConfigError: With every problem, in file order.
     """
+    if isinstance(faults, FaultList):
+        return faults
     if isinstance(faults, str | Path):
         source = read_yaml(faults)
         validate(_FaultsFile, source)
@@ -178,7 +199,7 @@ def load_faults(faults: FaultsRef) -> tuple[Fault, ...]:
     return faults_from_source(source)
 
 
-def faults_from_source(source: Source) -> tuple[Fault, ...]:
+def faults_from_source(source: Source) -> FaultList:
     """Return the faults under the key `faults` of a source; none without it.
 
     Raises:
@@ -198,7 +219,7 @@ def faults_from_source(source: Source) -> tuple[Fault, ...]:
             problems += error.problems
     if problems:
         raise ConfigError(*in_file_order(problems))
-    return tuple(faults)
+    return FaultList.of(faults, source)
 
 
 def describe(fault: Fault) -> str:

@@ -5,8 +5,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from simrank.config.cluster import ClusterConfig
+from simrank.config.large import uncollected
 from simrank.config.like import fill_like
-from simrank.config.locate import locate
+from simrank.config.locate import builtin_names, located
+from simrank.config.measured import check_gemm_table
 from simrank.config.model import Model, in_file_order, validate
 from simrank.config.quantity import Count, Text
 from simrank.config.topology import check_cluster, nodes_problem
@@ -96,7 +98,8 @@ def with_nodes(
 
 def read_cluster(path: Path) -> ClusterConfig:
     """Read and check the cluster in one file."""
-    return _checked(read_yaml(path), ())
+    with uncollected():
+        return _checked(read_yaml(path), ())
 
 
 def cluster_from_yaml(source: Source) -> ClusterConfig:
@@ -105,14 +108,7 @@ def cluster_from_yaml(source: Source) -> ClusterConfig:
 
 
 def _by_name(word: str, source: Source, key_path: KeyPath) -> ClusterConfig:
-    base = source.path.parent if source.path is not None else None
-    try:
-        path = locate("clusters", word, base)
-    except ConfigError as error:
-        first = error.problems[0]
-        got = f"the unknown name {first.got}"
-        raise ConfigError(source.problem(key_path, first.expected, got, first.to_fix)) from None
-    return read_cluster(path)
+    return read_cluster(located("clusters", word, source, key_path))
 
 
 def _checked(source: Source, key_path: KeyPath) -> ClusterConfig:
@@ -122,4 +118,15 @@ def _checked(source: Source, key_path: KeyPath) -> ClusterConfig:
     problems = check_cluster(config, replace(source, prefix=key_path))
     if problems:
         raise ConfigError(*in_file_order(problems))
-    return config
+    return _with_gemm_table(config, source, (*key_path, "device", "gemm_table"))
+
+
+def _with_gemm_table(config: ClusterConfig, source: Source, key_path: KeyPath) -> ClusterConfig:
+    """Return a cluster whose table of products, where it is a file, is named from anywhere."""
+    word = config.device.gemm_table
+    if word is None or word in builtin_names("gemm"):
+        return config
+    path = located("gemm", word, source, key_path)
+    check_gemm_table(path)
+    device = config.device.model_copy(update={"gemm_table": str(path.absolute())})
+    return config.model_copy(update={"device": device})

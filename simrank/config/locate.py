@@ -8,6 +8,7 @@ from pathlib import Path
 
 from simrank.config.folders import configs_dir
 from simrank.config.quantity import closest
+from simrank.config.yaml_source import KeyPath, Source
 from simrank.errors import ConfigError, ConfigProblem
 
 _SUFFIXES = {"clusters": ".yaml", "bench": ".yaml", "measured": ".csv", "gemm": ".csv"}
@@ -28,6 +29,32 @@ def builtin_clusters() -> list[str]:
     return builtin_names("clusters")
 
 
+def is_file(path: Path) -> bool:
+    """Whether there is such a file or pipe; names that are too long for a file are none."""
+    try:
+        return path.is_file() or path.is_fifo()
+    except (OSError, ValueError):
+        return False
+
+
+def located(kind: str, word: str, source: Source, key_path: KeyPath) -> Path:
+    """Return the file that a word in a configuration stands for, beside it or built in.
+
+    Raises:
+        ConfigError: There is none, with the line of the word.
+    """
+    base = source.path.parent if source.path is not None else None
+    try:
+        path = locate(kind, word, base)
+    except ConfigError as error:
+        first = error.problems[0]
+        got = f"the unknown name {first.got}"
+        raise ConfigError(source.problem(key_path, first.expected, got, first.to_fix)) from None
+    if not is_file(path):
+        raise ConfigError(source.problem(key_path, "a readable file", f"{path}, no file"))
+    return path
+
+
 def locate(kind: str, word: str, base: Path | None = None) -> Path:
     """Return the file that a name or path stands for.
 
@@ -45,7 +72,7 @@ def locate(kind: str, word: str, base: Path | None = None) -> Path:
         return configs_dir() / kind / f"{word}{suffix}"
     path = Path(word) if base is None else base / word
     looks_like_path = "/" in word or "\\" in word or Path(word).suffix in (".yaml", ".yml", ".csv")
-    if looks_like_path or path.is_file():
+    if looks_like_path or is_file(path):
         return path
     near = closest(word, names)
     expected = f"a file or one of {', '.join(names)}"

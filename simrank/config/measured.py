@@ -2,6 +2,7 @@
 
 import csv
 import io
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +21,8 @@ COLUMNS = (
     "busbw_GBps",
     "source",
 )
+
+GEMM_COLUMNS = ("dtype", "b", "m", "n", "k", "time_us")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,32 +64,74 @@ def load_measured(path: str | Path) -> list[MeasuredRow]:
     Raises:
         ConfigError: The file cannot be read, lacks a column or has a bad number; with lines.
     """
-    text = read_text(Path(path))
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     rows: list[MeasuredRow] = []
     problems: list[ConfigProblem] = []
-    try:
-        header = next(reader, [])
-        missing = [name for name in COLUMNS if name not in header]
-        if missing:
-            expected = "the columns " + ", ".join(COLUMNS)
-            got = "no " + ", ".join(missing) if header else "an empty file"
-            raise ConfigError(ConfigProblem(str(path), 1, "", expected, got))
-        for cells in reader:
-            if not cells:
-                continue
-            if len(cells) != len(header):
-                expected, got = f"{len(header)} cells", f"{len(cells)}"
-                problems.append(ConfigProblem(str(path), reader.line_num, "", expected, got))
-                continue
-            row = dict(zip(header, cells, strict=True))
-            _append_row(rows, problems, row, (str(path), reader.line_num))
-    except csv.Error as error:
-        problem = ConfigProblem(str(path), reader.line_num, "", "valid CSV", str(error))
-        problems.append(problem)
+    for line, row in _read_rows(Path(path), COLUMNS, problems):
+        _append_row(rows, problems, row, (str(path), line))
     if problems:
         raise ConfigError(*problems)
     return rows
+
+
+def check_gemm_table(path: Path) -> None:
+    """Look whether a table of matrix products can be read.
+
+    Raises:
+        ConfigError: The file cannot be read, lacks a column or has a bad number; with lines.
+    """
+    problems: list[ConfigProblem] = []
+    for line, row in _read_rows(path, GEMM_COLUMNS, problems):
+        for column in GEMM_COLUMNS[1:]:
+            _number(row, column, (str(path), line), problems, whole=column != "time_us")
+    if problems:
+        raise ConfigError(*problems)
+
+
+def _read_rows(
+    path: Path, columns: tuple[str, ...], problems: list[ConfigProblem]
+) -> Iterator[tuple[int, dict[str, str]]]:
+    """Yield the line and cells of each row of a CSV file.
+
+    Raises:
+        ConfigError: The file cannot be read, or lacks a column.
+    """
+    reader = csv.reader(io.StringIO(read_text(path), newline=""), strict=True)
+    try:
+        header = next(reader, [])
+        missing = [name for name in columns if name not in header]
+        if missing:
+            expected = "the columns " + ", ".join(columns)
+            got = "no " + ", ".join(missing) if header else "an empty file"
+            raise ConfigError(ConfigProblem(str(path), 1, "", expected, got))
+        for cells in reader:
+            if cells and len(cells) != len(header):
+                expected, got = f"{len(header)} cells", f"{len(cells)}"
+                problems.append(ConfigProblem(str(path), reader.line_num, "", expected, got))
+            elif cells:
+                yield reader.line_num, dict(zip(header, cells, strict=True))
+    except csv.Error as error:
+        line = max(reader.line_num, 1)
+        problems.append(ConfigProblem(str(path), line, "", "valid CSV", str(error)))
+
+
+def _number(
+    row: Mapping[str, str],
+    column: str,
+    line: tuple[str, int],
+    problems: list[ConfigProblem],
+    *,
+    whole: bool,
+) -> float:
+    """Return the number in a cell; 1, and a problem, where there is none."""
+    try:
+        value = int(row[column]) if whole else float(row[column])
+        if 0 < value < float("inf"):
+            return value
+    except ValueError:
+        pass
+    expected = "a whole number above 0" if whole else "a number above 0"
+    problems.append(ConfigProblem(*line, column, expected, row[column] or "nothing"))
+    return 1
 
 
 def _append_row(
@@ -99,15 +144,7 @@ def _append_row(
     num_problems = len(problems)
 
     def number(column: str, *, whole: bool) -> float:
-        try:
-            value = int(row[column]) if whole else float(row[column])
-            if 0 < value < float("inf"):
-                return value
-        except ValueError:
-            pass
-        expected = "a whole number above 0" if whole else "a number above 0"
-        problems.append(ConfigProblem(*line, column, expected, row[column] or "nothing"))
-        return 1
+        return _number(row, column, line, problems, whole=whole)
 
     def word(column: str, choices: tuple[str, ...], aliases: dict[str, str]) -> str:
         spelled = aliases.get(row[column], row[column])

@@ -39,6 +39,9 @@ COLLECTIVES = (
     "broadcast",
     "reduce",
     "all_to_all",
+    "all_to_all_v",
+    "gather",
+    "scatter",
     "sendrecv",
 )
 COLLECTIVE_ALIASES = {
@@ -50,6 +53,8 @@ COLLECTIVE_ALIASES = {
     "all_gather_into_tensor": "all_gather",
     "reduce_scatter_tensor": "reduce_scatter",
     "all_to_all_single": "all_to_all",
+    "alltoallv": "all_to_all_v",
+    "all_to_allv": "all_to_all_v",
     "send_recv": "sendrecv",
 }
 

@@ -7,12 +7,14 @@ that no message of the models depends on pydantic's wording.
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
+from functools import lru_cache
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 from simrank import units
+from simrank.config.spelling import closest_units
 from simrank.config.wires import PerDirection
 
 MAX_COUNT = 2**24  # Assumed: more of anything in one cluster is a typing error.
@@ -49,6 +51,7 @@ def _quantity(
     parse: Callable[[str], int], expected: str, example: str, unit: str
 ) -> Callable[[object], int]:
     """Return a validator of one kind of quantity."""
+    parse = lru_cache(maxsize=1024)(parse)  # Thousands of links have a few bandwidths.
 
     def validate(value: object) -> int:
         if isinstance(value, int | float) and not isinstance(value, bool):
@@ -66,15 +69,26 @@ def _quantity(
 
 
 def _unit_hint(text: str, unit: str, example: str, parse: Callable[[str], int]) -> str | None:
-    """Return what to write where a bare number lacks its unit, else None."""
-    if not re.fullmatch(r"\s*[\d_.]+([eE][+-]?\d+)?\s*", text, re.ASCII):
+    """Return what to write where a number lacks its unit, or has another's, else None."""
+    match = re.fullmatch(r"\s*([\d_.]+(?:[eE][+-]?\d+)?)\s*(.*?)\s*", text, re.ASCII | re.DOTALL)
+    if match is None:
         return None
-    candidate = f"{text.strip()} {unit}"
+    number, written = match.groups()
+    if not written:
+        candidate = f"{number} {unit}"
+        shown = candidate if _is_read_by(parse, candidate) else example
+        return f"write the unit, for example `{shown}`"
+    candidates = [f"{number} {name}" for name in closest_units(written)]
+    meant = [f"`{each}`" for each in candidates if _is_read_by(parse, each)]
+    return f"write {' or '.join(meant)}" if meant else None
+
+
+def _is_read_by(parse: Callable[[str], int], text: str) -> bool:
     try:
-        parse(candidate)
+        parse(text)
     except ValueError:
-        candidate = example
-    return f"write the unit, for example `{candidate}`"
+        return False
+    return True
 
 
 def _quantity_schema(example: str) -> WithJsonSchema:

@@ -194,8 +194,9 @@ _WRITTEN: dict[tuple[type, str], Json] = {
     (_BENCH, "algorithms"): _either(
         _TEXT, _list_of(_TEXT), {"type": "object", "additionalProperties": _OPTIONS}
     ),
-    (_BENCH, "dtypes"): _words(DTYPES, DTYPE_ALIASES),
-    (_BENCH, "redops"): _words(REDOPS, REDOP_ALIASES),
+    (_BENCH, "dtypes"): _either({"const": bench.ALL}, _words(DTYPES, DTYPE_ALIASES)),
+    (_BENCH, "redops"): _either({"const": bench.ALL}, _words(REDOPS, REDOP_ALIASES)),
+    (_BENCH, "average"): {"enum": [*bench.AVERAGES], "default": "avg"},
     (_BENCH, "sizes"): _either(_QUANTITY, _list_of(_QUANTITY), _ref(bench.SizeRange)),
     (_BENCH, "in_place"): {"enum": ["both", True, False]},
     (_BENCH, "measured"): _either(_TEXT, {"type": "array", "items": _TEXT}),

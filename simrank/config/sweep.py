@@ -8,8 +8,9 @@ parameters: {tp_size: [1, 2, 4, 8], hidden: [4096, 8192]}
 ```
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from itertools import product
+from math import prod
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,10 +19,13 @@ from pydantic import BeforeValidator
 from simrank.config.bench import Iterations
 from simrank.config.cluster import ClusterConfig
 from simrank.config.load import cluster_from_source
+from simrank.config.locate import is_file
 from simrank.config.model import Model, validate
 from simrank.config.quantity import Flag, Seed, Text, reject
-from simrank.config.yaml_source import KeyPath, Source, read_yaml
+from simrank.config.yaml_source import Source, read_yaml
 from simrank.errors import ConfigError
+
+MAX_RUNS = 10_000  # Assumed: more combinations are a typing error.
 
 
 def _lists(value: object) -> dict[str, tuple[Any, ...]]:
@@ -64,6 +68,7 @@ class SweepConfig(Model):
         data: Whether tensors have values; without, large ones are shapes only.
         seed: Seed of everything random.
         folder: Where the file lies, from which the module is imported.
+        source: Where it was written, for messages.
     """
 
     program: str
@@ -74,6 +79,7 @@ class SweepConfig(Model):
     data: bool
     seed: int
     folder: Path | None
+    source: Source
 
     def combinations(self) -> list[dict[str, Any]]:
         """Return every combination of parameters, the last one running fastest."""
@@ -82,11 +88,26 @@ class SweepConfig(Model):
             dict(zip(names, values, strict=True)) for values in product(*self.parameters.values())
         ]
 
+    def ranks_for(self, cluster: ClusterConfig, chosen: Mapping[str, Any]) -> int:
+        """Return on how many ranks a combination of parameters runs.
+
+        Raises:
+            ConfigError: The cluster has not so many devices.
+        """
+        asked = self.num_ranks
+        num_ranks = chosen[asked] if isinstance(asked, str) else asked or cluster.num_devices
+        is_number = isinstance(num_ranks, int) and not isinstance(num_ranks, bool)
+        if is_number and 1 <= num_ranks <= cluster.num_devices:
+            return int(num_ranks)
+        expected = f"1 to {cluster.num_devices} ranks, the devices of {cluster.name}"
+        got = self.source.describe((), num_ranks)
+        raise ConfigError(self.source.problem(("num_ranks",), expected, got))
+
 
 def is_sweep(path: str | Path) -> bool:
     """Whether a file is a program's benchmark: it names a program."""
     target = Path(path)
-    if target.suffix not in (".yaml", ".yml") or not target.is_file():
+    if target.suffix not in (".yaml", ".yml") or not is_file(target):
         return False
     data = read_yaml(target).data
     return isinstance(data, Mapping) and "program" in data
@@ -105,21 +126,47 @@ def load_sweep(path: str | Path) -> SweepConfig:
     if len(given) != 1:
         got = "both" if given else "nothing"
         raise ConfigError(source.problem((*given[1:],), "either cluster or clusters", got))
-    listed = source.data[given[0]]
-    key_paths: list[KeyPath] = [(given[0],)]
-    if isinstance(listed, list):
-        key_paths = [(given[0], index) for index in range(len(listed))]
-    clusters = [cluster_from_source(source, key_path) for key_path in key_paths]
-    return SweepConfig.model_construct(
-        program=keys.program,
-        clusters=tuple(clusters),
+    config = SweepConfig.model_construct(
+        program=_program(source, keys.program),
+        clusters=tuple(_clusters(source, given[0])),
         num_ranks=_num_ranks(source, keys),
         parameters=keys.parameters,
         iterations=keys.iterations,
         data=keys.data,
         seed=keys.seed,
         folder=None if source.path is None else source.path.absolute().parent,
+        source=source,
     )
+    num_runs = len(config.clusters) * prod(map(len, config.parameters.values()))
+    if num_runs > MAX_RUNS:
+        expected = f"at most {MAX_RUNS} combinations"
+        raise ConfigError(source.problem(("parameters",), expected, f"{num_runs}"))
+    for cluster, chosen in product(config.clusters, config.combinations()):
+        config.ranks_for(cluster, chosen)
+    return config
+
+
+def _clusters(source: Source, key: str) -> Iterator[ClusterConfig]:
+    """Yield the clusters; `clusters` is a list of them."""
+    assert isinstance(source.data, Mapping)
+    listed = source.data[key]
+    if key == "cluster":
+        yield cluster_from_source(source, (key,))
+        return
+    if not isinstance(listed, list | tuple) or not listed:
+        got = source.describe((key,), listed) if listed else "nothing"
+        raise ConfigError(source.problem((key,), "a list of clusters", got))
+    for index in range(len(listed)):
+        yield cluster_from_source(source, (key, index))
+
+
+def _program(source: Source, program: str) -> str:
+    """Return the function's name, which has a module before it."""
+    parts = program.split(".")
+    if len(parts) > 1 and all(part.isidentifier() for part in parts):
+        return program
+    expected = "the name of a function with its module, such as my_steps.mlp"
+    raise ConfigError(source.problem(("program",), expected, program))
 
 
 def _num_ranks(source: Source, keys: _Keys) -> int | str | None:

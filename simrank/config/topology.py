@@ -127,6 +127,8 @@ class _Expansion:
 
     def _resolve(self, end: str, key_path: KeyPath) -> list[str]:
         """Return the vertices that one end of a link names, or note why there are none."""
+        if end in self._index:
+            return [end]
         match = re.fullmatch(r"(?:each|same) (\S+)", end)
         if match is not None:
             pattern = re.compile(re.escape(match[1]) + r"\d+")

@@ -6,6 +6,7 @@ PyYAML's safe rules, and the text behind each scalar is kept for messages.
 
 from __future__ import annotations
 
+import codecs
 import errno
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import yaml
 
+from simrank.config import large
 from simrank.errors import ConfigError, ConfigProblem
 
 if TYPE_CHECKING:
@@ -20,7 +22,10 @@ if TYPE_CHECKING:
 
 KeyPath = tuple[str | int, ...]
 
-_MAX_NODES = 200_000  # Assumed: far above any real file, far below what aliases can blow up to.
+_MAX_REPEATS = 200_000  # Assumed: far above any real file, far below what aliases blow up to.
+_MAX_DEPTH = 100  # Assumed: the deepest key of a configuration is the sixth.
+_LARGE = 1_000_000  # Characters; measured: PyYAML's own parser takes 3 s for these.
+_MERGE = "tag:yaml.org,2002:merge"
 _TAGS = ("map", "seq", "str", "int", "float", "bool", "null", "timestamp", "merge", "value")
 
 
@@ -101,43 +106,84 @@ def read_yaml(path: str | Path) -> Source:
 
 def parse_yaml(text: str, file: str, path: Path | None = None) -> Source:
     """Read YAML text; see `read_yaml`."""
-    reader = _Reader(file)
     try:
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
+        if len(text) > _LARGE and yaml.__with_libyaml__:
+            data = large.plain_data(text, _MAX_DEPTH)
+            if isinstance(data, dict):
+                where = large.Late(lambda: large.places_of(text))
+                return Source(file, data, path, where.lines, where.texts)
+            reader = _careful(text, file, yaml.CSafeLoader)
+        else:
+            reader = _careful(text, file, _ShallowLoader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        line = mark.line + 1 if mark else None
+        line = mark.line + 1 if mark else 1
         got = error.problem or error.context or "something else"
         raise ConfigError(ConfigProblem(file, line, "", "valid YAML", got)) from None
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
-        got = (str(error).splitlines() or [type(error).__name__])[0]
-        raise ConfigError(ConfigProblem(file, None, "", "valid YAML", got)) from None
-    if node is None:
-        raise ConfigError(ConfigProblem(file, 1, "", "a mapping", "an empty file"))
-    data = reader.read(node, ())
-    if not isinstance(data, dict):
-        got = "a list" if isinstance(data, list) else f"the text {str(data)!r}"
-        reader.problems.append(ConfigProblem(file, 1, "", "a mapping at the top level", got))
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        got = f"the control character U+{ord(text[error.position]):04X}"
+        raise ConfigError(ConfigProblem(file, line, "", "valid YAML", got)) from None
     if reader.problems:
         raise ConfigError(*reader.problems)
-    return Source(file, data, path, reader.lines, reader.texts)
+    return Source(file, reader.data, path, reader.lines, reader.texts)
+
+
+def _careful(text: str, file: str, loader: type[yaml.SafeLoader | yaml.CSafeLoader]) -> _Reader:
+    """Read text with the line of everything in it, and note all that is wrong."""
+    reader = _Reader(file)
+    node = yaml.compose(text, Loader=loader)
+    if node is None:
+        raise ConfigError(ConfigProblem(file, 1, "", "a mapping", "an empty file"))
+    reader.data = reader.read(node, ())
+    if not isinstance(reader.data, dict):
+        is_list = isinstance(reader.data, list)
+        got = "a list" if is_list else f"the text {str(reader.data)!r}"
+        reader.problems.append(ConfigProblem(file, 1, "", "a mapping at the top level", got))
+    return reader
 
 
 def read_text(path: Path) -> str:
     """Return the text of a file, or raise with the reason why it cannot be read."""
+    line = to_fix = None
     try:
         if path.exists() and not (path.is_file() or path.is_dir() or path.is_fifo()):
             raise OSError(errno.EINVAL, "no regular file")
-        return path.read_text(encoding="utf-8")
+        data = path.read_bytes()
+        return data.decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
     except FileNotFoundError:
         got = "no such file"
     except IsADirectoryError:
         got = "a directory"
     except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
         got = f"bytes that are no UTF-8 at offset {error.start}"
+        if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+            got = "UTF-16 or UTF-32"
+        to_fix = "save the file as UTF-8"
     except (OSError, ValueError) as error:
         got = getattr(error, "strerror", None) or str(error)
-    raise ConfigError(ConfigProblem(str(path), None, "", "a readable file", got))
+    raise ConfigError(ConfigProblem(str(path), line, "", "a readable file", got, to_fix))
+
+
+class _ShallowLoader(yaml.SafeLoader):
+    """A loader that refuses what no configuration nests, before Python's own limit does."""
+
+    def __init__(self, stream: str) -> None:
+        super().__init__(stream)
+        self._depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        """Compose a node, one level below the one around it."""
+        is_open = self.check_event(yaml.CollectionStartEvent)
+        if is_open and self._depth >= _MAX_DEPTH:
+            mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
+            problem = f"something nested deeper than {_MAX_DEPTH} levels"
+            raise yaml.composer.ComposerError(None, None, problem, mark)
+        self._depth += 1
+        node: yaml.Node | None = super().compose_node(parent, index)
+        self._depth -= 1
+        return node
 
 
 class _Reader:
@@ -145,19 +191,22 @@ class _Reader:
 
     def __init__(self, file: str) -> None:
         self.file = file
+        self.data: object = None
         self.problems: list[ConfigProblem] = []
         self.lines: dict[KeyPath, int] = {}
         self.texts: dict[KeyPath, str] = {}
         self._scalars = yaml.SafeLoader("")
         self._open: set[int] = set()
-        self._num_nodes = 0
+        self._seen: set[int] = set()
+        self._num_repeats = 0
 
     def read(self, node: yaml.Node, key_path: KeyPath) -> object:
         """Return the data of a node; problems are collected, not raised."""
-        self._num_nodes += 1
         self.lines.setdefault(key_path, node.start_mark.line + 1)
-        if id(node) in self._open or self._num_nodes > _MAX_NODES:
-            if self._num_nodes <= _MAX_NODES + 1:
+        self._num_repeats += id(node) in self._seen
+        self._seen.add(id(node))
+        if id(node) in self._open or self._num_repeats > _MAX_REPEATS:
+            if self._num_repeats <= _MAX_REPEATS + 1:
                 self._problem(node, key_path, "plain data", "an alias that repeats without end")
             return None
         if node.tag.removeprefix("tag:yaml.org,2002:") not in _TAGS:
@@ -182,6 +231,10 @@ class _Reader:
             if not isinstance(key_node, yaml.ScalarNode):
                 self._problem(key_node, key_path, "a plain word as key", "a list or a mapping")
                 continue
+            if key_node.tag == _MERGE:
+                got = f"the merge key `{key_node.value}`"
+                self._problem(key_node, key_path, "keys that are written out", got)
+                continue
             key = str(key_node.value)
             line = key_node.start_mark.line + 1
             if key in data:
@@ -196,13 +249,7 @@ class _Reader:
 
     def _scalar(self, node: yaml.ScalarNode, key_path: KeyPath) -> object:
         self.texts[key_path] = str(node.value)
-        try:
-            data: object = self._scalars.construct_object(node)
-        except (yaml.YAMLError, ValueError, OverflowError):
-            return str(node.value)  # For example the date 2026-99-99: leave it to the model.
-        if data is None or isinstance(data, bool | int | float | str):
-            return data
-        return str(node.value)  # Dates and bytes are text here.
+        return large.scalar_data(node, self._scalars)
 
     def _problem(self, node: yaml.Node, key_path: KeyPath, expected: str, got: str) -> None:
         line = node.start_mark.line + 1

@@ -22,6 +22,9 @@ class SimrankError(Travels, Exception):
     """Base of every error that simrank raises."""
 
 
+_MAX_SHOWN = 500  # Assumed: no text of which one wants to see more is longer.
+
+
 @dataclass(frozen=True, slots=True)
 class ConfigProblem:
     """One thing that is wrong in a configuration.
@@ -44,10 +47,20 @@ class ConfigProblem:
 
     def __str__(self) -> str:
         """Return `file:line: key.path: expected X, got Y`."""
-        where = self.file if self.line is None else f"{self.file}:{self.line}"
-        key = f" {self.key_path}:" if self.key_path else ""
-        text = f"{where}:{key} expected {self.expected}, got {self.got}"
+        file = _shown(self.file)
+        where = file if self.line is None else f"{file}:{self.line}"
+        key = f" {_shown(self.key_path)}:" if self.key_path else ""
+        text = f"{where}:{key} expected {self.expected}, got {_shown(self.got)}"
         return text if self.to_fix is None else f"{text}\n  to fix: {self.to_fix}"
+
+
+def _shown(text: str) -> str:
+    """Return a user's text on one line of sane length, whatever is in it."""
+    if len(text) > _MAX_SHOWN:
+        text = f"{text[: _MAX_SHOWN // 2]} ... ({len(text)} characters)"
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 class ConfigError(SimrankError):

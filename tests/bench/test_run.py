@@ -16,7 +16,10 @@ COLUMNS = [
     "calibration", "interval_us", "channels", "measured_us", "error_pct",
 ]  # fmt: skip
 SMALL = {"cluster": "hgx_h100", "collectives": ["all_reduce"], "sizes": ["1 KiB", "64 KiB"]}
-ALL = ["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce"]
+ALL = [
+    "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce",
+    "gather", "scatter", "all_to_all_v", "sendrecv",
+]  # fmt: skip
 
 
 def test_rows_have_the_promised_columns():
@@ -35,11 +38,26 @@ def test_every_collective_is_checked_and_right(collective):
               "redops": ["sum", "max"], "iterations": {"warmup": 0, "timed": 1}}  # fmt: skip
     rows = run(config)
     reduces = collective in ("all_reduce", "reduce_scatter", "reduce")
-    forms = 1 if collective == "all_to_all" else 2
+    forms = 1 if collective in ("all_to_all", "all_to_all_v", "sendrecv") else 2
     assert len(rows) == 2 * 3 * (2 if reduces else 1) * forms
     assert all(row["num_wrong"] == 0 for row in rows)
     assert all(row["time_us"] > 0 for row in rows)
     assert {row["redop"] for row in rows} == ({"sum", "max"} if reduces else {"none"})
+
+
+@pytest.mark.parametrize("collective", ALL)
+def test_data_that_never_came_is_wrong(collective, monkeypatch):
+    """The check of each collective can fail: here nothing is called."""
+    monkeypatch.setattr("simrank.bench.program.issue", lambda *_: None)
+    config = {**SMALL, "collectives": [collective], "sizes": ["1 KiB"], "num_ranks": 3, "root": 1}
+    assert all(row["num_wrong"] > 0 for row in run(config))
+
+
+def test_sendrecv_loses_nothing_and_names_no_algorithm():
+    """Its bus bandwidth is its algorithm bandwidth, as nccl-tests has it."""
+    (row,) = run({**SMALL, "collectives": ["sendrecv"], "sizes": ["1 MiB"]})
+    assert row["busbw_GBps"] == row["algbw_GBps"] > 10
+    assert (row["algorithm"], row["in_place"], row["root"]) == ("p2p", False, -1)
 
 
 def test_every_algorithm_can_be_named_and_given_options():
@@ -129,7 +147,9 @@ def test_a_root_other_than_zero_is_used():
             r"algorithms\.ring: expected options of ring, got lanes: 2 \(.* choices: num_channels",
         ),
         ({"algorithms": {"auto": {"lanes": 2}}}, "no options, as auto chooses them, got lanes: 2"),
-        ({"collectives": ["sendrecv"]}, r"collectives\[0\]: expected one of all_reduce"),
+        ({"collectives": ["sendrecv"], "algorithms": ["ring"]}, r"expected one of auto, got ring"),
+        ({"root": "first"}, "root: expected a rank, or all, got first"),
+        ({"average": "median"}, "average: expected one of avg, rank0, min, max, got median"),
         ({"dtypes": ["float33"]}, "dtypes"),
         ({"sizes": ["1"]}, "unit"),
         ({"num_ranks": 9}, "num_ranks: expected at most 8"),

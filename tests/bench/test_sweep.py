@@ -133,13 +133,17 @@ def test_two_runs_are_equal_to_the_byte(sweep, tmp_path, capsys):
 
 def test_the_number_of_ranks_may_be_a_parameter(sweep):
     """As for tensor-parallel sizes."""
-    config = load_sweep(sweep("num_ranks: 4", "num_ranks: reduces").with_name("sweep.yaml"))
-    with pytest.raises(ConfigError, match="1 to 8 ranks, the devices of hgx_h100, got 0"):
-        run_sweep(config)
+    path = sweep("num_ranks: 4", "num_ranks: reduces").with_name("sweep.yaml")
+    with pytest.raises(ConfigError, match=r"yaml:3: num_ranks: expected 1 to 8 .*, got 0"):
+        load_sweep(path)
 
 
 def test_a_program_that_is_not_there_is_a_configuration_error(sweep):
-    """With what Python said."""
+    """With what Python said; so is one that cannot be called."""
+    path = sweep()
+    path.write_text(f"program: math.pi\n{path.read_text().partition(chr(10))[2]}")
+    with pytest.raises(ConfigError, match=r"got math\.pi \(a float, which cannot be called\)"):
+        run_sweep(load_sweep(path))
     with pytest.raises(ConfigError, match="expected the name of a function with its module"):
         run_sweep(load_sweep(sweep(".steps", ".stairs")))
 

@@ -49,3 +49,20 @@ def test_faults_are_read_from_a_file_with_lines(tmp_path):
     bad.write_text("faults:\n  - {kill: 1, at: 1 us}\n  - {slow: 1, factor: 0}\n")
     with pytest.raises(ConfigError, match=r"bad\.yaml:3: faults\[1\]\.factor"):
         simrank.Context("hgx_h100", faults=bad)
+
+
+def test_what_a_cluster_has_not_is_said_with_file_and_line(tmp_path):
+    """All of it, where the faults of a file meet a cluster."""
+    path = tmp_path / "faults.yaml"
+    path.write_text(
+        "faults:\n  - {kill: 33, at: 2 ms}\n  - {slow: [1, 9], factor: 2}\n"
+        '  - {kill: 3, at: 2 ms}\n  - {drop_link: "gpu9 -> nvswitch"}\n'
+    )
+    with pytest.raises(ConfigError) as caught:
+        simrank.Context("hgx_h100", faults=path)
+    said = [(problem.line, problem.key_path, problem.got) for problem in caught.value.problems]
+    assert said == [
+        (2, "faults[0].kill", "33"),
+        (3, "faults[1].slow", "9"),
+        (5, "faults[3].drop_link", "hgx_h100 has no link from gpu9 to nvswitch"),
+    ]

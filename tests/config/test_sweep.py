@@ -24,6 +24,15 @@ parameters: {size: [1024, 4194304], reduces: [0, 2]}
         (("hgx_b200", "hgx_c300"), "unknown name"),
         (("program:", "program: 5 #"), "program: expected text"),
         (("parameters:", "params:"), "params"),
+        (("program_of_mine.steps", "steps"), "program: expected the name of a function with its"),
+        (("[hgx_h100, hgx_b200]", "[]"), "clusters: expected a list of clusters, got nothing"),
+        (("[hgx_h100, hgx_b200]", "hgx_h100"), "clusters: expected a list of clusters, got hgx"),
+        (("num_ranks: 4", "num_ranks: 40"), "num_ranks: expected 1 to 8 ranks, the devices of"),
+        (("num_ranks: 4", "num_ranks: size"), "num_ranks: expected 1 to 8 ranks, the devices of"),
+        (
+            ("[0, 2]", "[0, 2], " + ", ".join(f"p{i}: [0, 1, 2, 3]" for i in range(30))),
+            f"parameters: expected at most 10000 combinations, got {2 * 2 * 2 * 4**30}",
+        ),
     ],
 )
 def test_what_is_wrong_names_the_key(tmp_path, change, message):

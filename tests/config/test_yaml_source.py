@@ -100,3 +100,79 @@ def test_files_that_cannot_be_read_are_config_errors(tmp_path):
 def test_key_paths_read_like_the_users_own_words():
     """Items in brackets, keys after dots."""
     assert format_key_path(("links", 0, "bandwidth")) == "links[0].bandwidth"
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("a: " + "[" * 5000 + "]" * 5000, 1),
+        ("x: 1\na: " + "{b: " * 3000 + "1" + "}" * 3000, 2),
+        ("\n".join(" " * level + "a:" for level in range(150)), 101),
+        ("\n".join(" " * level + "a:" for level in range(2000)), 101),
+    ],
+)
+def test_deep_nesting_is_refused_with_its_line(text, line):
+    """Before Python's own limit, however deep."""
+    got = "something nested deeper than 100 levels"
+
+    assert refused(text) == [(line, "", "valid YAML", got)]
+
+
+@pytest.mark.parametrize("character", ["\x00", "\x07", "\x1b", "\x7f", "\ufffe"])
+def test_control_characters_name_their_line(character):
+    """As text in a file; what YAML escapes is data."""
+    got = f"the control character U+{ord(character):04X}"
+
+    assert refused(f"a: 1\nb: x{character}y\n") == [(2, "", "valid YAML", got)]
+
+
+def test_merge_keys_are_refused_by_name():
+    """Not as an unknown key; anchors and aliases are taken."""
+    expected = (2, "", "keys that are written out", "the merge key `<<`")
+
+    assert refused("a: &a {b: 1}\n<<: *a\n") == [expected]
+    assert parse_yaml("a: &a {b: 1}\nc: *a\n", "a.yaml").data == {"a": {"b": 1}, "c": {"b": 1}}
+
+
+@pytest.mark.parametrize("number", ["0x" + "f" * 900, "1:" * 400 + "1", "9" * 5000, "9" * 60])
+def test_numbers_that_nothing_has_are_text(number):
+    """So that the model can say what it expected, without Python's limit on digits."""
+    assert parse_yaml(f"a: {number}\n", "a.yaml").data == {"a": number}
+
+
+def test_aliases_may_not_blow_up():
+    """A file of ten lines does not become ten million items."""
+    text = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n"
+    for level in range(8):
+        text += f"a{level + 1}: &a{level + 1} [{', '.join([f'*a{level}'] * 10)}]\n"
+    ((_, _, expected, got),) = refused(text)
+
+    assert (expected, got) == ("plain data", "an alias that repeats without end")
+
+
+@pytest.mark.parametrize(
+    ("data", "line", "got"),
+    [
+        ("a: 1\n".encode("utf-16"), 1, "UTF-16 or UTF-32"),
+        ("a: 1\n".encode("utf-32"), 1, "UTF-16 or UTF-32"),
+        (b"a: 1\nb: \xe9\n", 2, "bytes that are no UTF-8 at offset 8"),
+    ],
+)
+def test_other_encodings_are_named_with_their_line(tmp_path, data, line, got):
+    """And what to do about it."""
+    path = tmp_path / "a.yaml"
+    path.write_bytes(data)
+    with pytest.raises(ConfigError) as caught:
+        read_yaml(path)
+
+    (problem,) = caught.value.problems
+    assert (problem.line, problem.got) == (line, got)
+    assert problem.to_fix == "save the file as UTF-8"
+
+
+def test_a_byte_order_mark_of_utf_8_is_taken(tmp_path):
+    """As editors on Windows write it, with their ends of lines."""
+    path = tmp_path / "a.yaml"
+    path.write_bytes(b"\xef\xbb\xbfa: 1\r\nb: 2\r\n")
+
+    assert read_yaml(path).data == {"a": 1, "b": 2}

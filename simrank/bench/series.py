@@ -1,0 +1,185 @@
+"""What a benchmark consists of: a series for every combination of its lists but size and form."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from simrank.bench.program import OUT_OF_PLACE, Case, counts, redop_of, root_of
+from simrank.collectives import Problem, algorithms_for, build
+from simrank.config.model import in_file_order
+from simrank.config.quantity import choice_text, closest
+from simrank.errors import ConfigError, UnsupportedError
+from simrank.faults import check_faults
+from simrank.hardware.build import build_cluster
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from simrank.config import BenchConfig
+    from simrank.hardware.cluster import Cluster
+    from simrank.kernels.algorithms import KernelAlgorithm
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """The rows that share everything but size and form.
+
+    Attributes:
+        cluster: The hardware.
+        num_ranks: Ranks that take part.
+        collective: Its name.
+        algorithm: As asked for.
+        options: Of the algorithm.
+        dtype: Element type.
+        redop: Reduce operation, or "none".
+        root: Root rank, or -1.
+        kernel: The Triton kernel that is the algorithm, or None.
+    """
+
+    cluster: Cluster
+    num_ranks: int
+    collective: str
+    algorithm: str
+    options: Mapping[str, int]
+    dtype: str
+    redop: str
+    root: int
+    kernel: KernelAlgorithm | None = None
+
+    @property
+    def title(self) -> str:
+        """What it is, for progress and timelines."""
+        redop = "" if self.redop == "none" else f" {self.redop}"
+        where = f"{self.num_ranks} ranks of {self.cluster.name}"
+        root = "" if self.root < 1 else f" root {self.root}"
+        return f"{self.collective} {self.algorithm} {self.dtype}{redop}{root} on {where}"
+
+    @property
+    def library_name(self) -> str:
+        """Whose algorithms it runs."""
+        return library_name(self.collective)
+
+    def cases(self, config: BenchConfig) -> list[Case]:
+        """Return its sizes, each out of place and in place as configured."""
+        forms = (False,) if self.collective in OUT_OF_PLACE else config.in_place
+        num_elements = counts(self.collective, self.num_ranks, self.dtype, config.sizes_bytes)
+        facts = (self.collective, self.num_ranks, self.dtype, self.redop, self.root)
+        return [Case(*facts, count, in_place) for count in num_elements for in_place in forms]
+
+
+def series_of(config: BenchConfig) -> Iterator[Series]:
+    """Yield every combination of a benchmark's lists but size and form.
+
+    Raises:
+        ConfigError: No collective has an algorithm of a name, or it does not take an option.
+    """
+    combinations = [
+        (cluster, num_ranks, collective)
+        for cluster in map(build_cluster, config.clusters)
+        for num_ranks in config.num_ranks or (cluster.num_devices,)
+        for collective in config.collectives
+    ]
+    _check(config, {(library_name(each), num_ranks) for _, num_ranks, each in combinations})
+    for cluster in dict.fromkeys(cluster for cluster, _, _ in combinations):
+        check_faults(config.faults, cluster)
+    kernels = {name: _kernel(name, options) for name, options in config.algorithms.items()}
+    for cluster, num_ranks, collective in combinations:
+        redops = dict.fromkeys(redop_of(collective, redop) for redop in config.redops)
+        given = range(num_ranks) if config.root is None else (config.root,)
+        roots = dict.fromkeys(root_of(collective, root) for root in given)
+        for (name, options), dtype, redop, root in itertools.product(
+            config.algorithms.items(), config.dtypes, redops, roots
+        ):
+            kernel, facts = kernels[name], (dtype, redop, root)
+            if kernel is not None:
+                if kernel.collective == collective and redop in ("none", "sum"):
+                    yield Series(cluster, num_ranks, collective, name, {}, *facts, kernel)
+            elif name == "auto" or name in algorithms_for(library_name(collective), num_ranks):
+                yield Series(cluster, num_ranks, collective, name, _integers(options), *facts)
+
+
+def library_name(collective: str) -> str:
+    """Return whose algorithms a collective runs; messages between pairs have none to choose."""
+    return "all_to_all" if collective == "all_to_all_v" else collective
+
+
+def _kernel(name: str, options: Mapping[str, object]) -> KernelAlgorithm | None:
+    """Return the Triton kernel that an entry names, or None where it is a schedule.
+
+    Raises:
+        ValueError, UnsupportedError: There is none, or it does not take an option.
+    """
+    if "kernel" not in options:
+        return None
+    if find_spec("triton") is None:
+        raise ValueError("triton installed: pip install simrank[triton]")
+    from simrank.kernels.algorithms import KernelAlgorithm  # noqa: PLC0415 - it needs triton
+
+    rest = {key: value for key, value in options.items() if key != "kernel"}
+    return KernelAlgorithm(name, str(options["kernel"]), rest)
+
+
+def _integers(options: Mapping[str, object]) -> Mapping[str, int]:
+    return {name: value for name, value in options.items() if isinstance(value, int)}
+
+
+def _check(config: BenchConfig, calls: set[tuple[str, int]]) -> None:
+    """Raise ConfigError for an algorithm or option that does not exist, or sizes of nothing."""
+    problems = []
+    for name, options in config.algorithms.items():
+        wrong = _wrong_with(name, options, calls)
+        if wrong is not None:
+            problems.append(config.source.problem(("algorithms", name), *wrong))
+    if not any(config.sizes_bytes):
+        problems.append(config.source.problem(("sizes",), "a size above 0 B", "0 B only"))
+    if problems:
+        raise ConfigError(*in_file_order(problems))
+
+
+def _wrong_with(
+    name: str, options: Mapping[str, object], calls: set[tuple[str, int]]
+) -> tuple[str, str, str | None] | None:
+    """Return what would have been accepted in place of an entry, what was found, and the cure.
+
+    None if it is accepted as it is.
+    """
+    given = ", ".join(f"{key}: {value}" for key, value in options.items())
+    if name == "auto":
+        return ("no options, as auto chooses them", given, None) if options else None
+    if "kernel" in options:
+        return _wrong_with_kernel(name, options, {collective for collective, _ in calls})
+    having = [call for call in sorted(calls) if name in algorithms_for(*call)]
+    if not having:
+        known = dict.fromkeys(other for call in sorted(calls) for other in algorithms_for(*call))
+        near = closest(name, known)
+        return choice_text(["auto", *known]), name, near and f"write `{near}`"
+    if not all(type(value) is int for value in options.values()):
+        return f"whole numbers as options of {name}", given, None
+    try:
+        for collective, num_ranks in having:
+            build(Problem(collective, num_ranks, 1), name, options=dict(options))  # type: ignore[arg-type]
+    except ValueError as error:
+        return f"options of {name}", f"{given} ({error})", None
+    return None
+
+
+def _wrong_with_kernel(
+    name: str, options: Mapping[str, object], collectives: set[str]
+) -> tuple[str, str, str | None] | None:
+    """Return the same of an entry that names a kernel."""
+    try:
+        kernel = _kernel(name, options)
+    except (ValueError, UnsupportedError) as error:
+        return (
+            "a module with a kernel, and options of kernels",
+            f"{options['kernel']} ({error})",
+            None,
+        )
+    assert kernel is not None, "it names one"
+    if kernel.collective in collectives:
+        return None
+    expected = f"a kernel for {' or '.join(sorted(collectives))}"
+    return expected, f"{options['kernel']}, which is for {kernel.collective}", None

@@ -1,0 +1,133 @@
+"""What a benchmark leaves: its table as it grows, and its files, also where it ends early."""
+
+from __future__ import annotations
+
+import json
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+import simrank
+from simrank.bench.row import as_columns
+from simrank.bench.run import Watcher
+from simrank.bench.table import Table, footer
+from simrank.cli.common import check_writable, parse_ranks, progress_bar, write_text
+from simrank.trace import Timeline
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from simrank.bench.row import Row
+    from simrank.bench.series import Series
+    from simrank.config import BenchConfig
+
+
+class Results:
+    """The rows that are finished, and the files that they go to.
+
+    Args:
+        given: The options of the command line.
+        head: What the JSON file says beside the rows.
+
+    Attributes:
+        rows: As in the JSON file.
+        timeline: What records the runs, or None.
+        has_begun: Whether there is something to keep: the configuration was right.
+    """
+
+    def __init__(self, given: dict[str, Any], head: dict[str, Any]) -> None:
+        self._json, self._csv, self._trace = given["json_file"], given["csv_file"], given["trace"]
+        for path in (self._json, self._csv, self._trace):
+            check_writable(path)
+        self._head = {"simrank": simrank.__version__, **head}
+        ranks = parse_ranks(given["trace_ranks"])
+        self.timeline = None if self._trace is None else Timeline(ranks)
+        self.rows: list[dict[str, Any]] = []
+        self.has_begun = False
+
+    def begin(self) -> None:
+        """Print the first line: nothing is wrong with the configuration."""
+        self.has_begun = True
+        seed = self._head["seed"]
+        typer.echo(f"# simrank {simrank.__version__}, simulated time, seed {seed}")
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """Write the files when the block ends; if it raises, with a word that they are partial."""
+        try:
+            yield
+        except BaseException as error:
+            if self.has_begun:
+                partial = f"{len(self.rows)} rows, then {_what(error)}"
+                typer.echo(f"# Partial: {partial}")
+                self._write(partial)
+            raise
+        self._write(None)
+
+    def _write(self, partial: str | None) -> None:
+        if self._json is not None:
+            said = {} if partial is None else {"partial": partial}
+            document = {**self._head, **said, "rows": self.rows}
+            write_text(self._json, json.dumps(document, indent=1) + "\n")
+        if self._csv is not None:
+            lines = [",".join(self.rows[0])] if self.rows else []
+            lines += [",".join(map(_cell, row.values())) for row in self.rows]
+            lines += [] if partial is None else [f"# partial: {partial}"]
+            write_text(self._csv, "\n".join(lines) + "\n")
+        if self.timeline is not None:
+            self.timeline.write(self._trace)
+
+
+def _what(error: BaseException) -> str:
+    """Return why a run ended, in one line."""
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted"
+    text = str(error).partition("\n")[0]
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _cell(value: object) -> str:
+    return "" if value is None else str(value)
+
+
+class Shown(Watcher):
+    """Prints the table of a benchmark of collectives as it grows, under a progress bar.
+
+    Args:
+        config: The benchmark.
+        results: Where rows are kept.
+    """
+
+    def __init__(self, config: BenchConfig, results: Results) -> None:
+        self._table = Table(typer.echo, with_measured=bool(config.measured))
+        self._several_clusters = len(config.clusters) > 1
+        self._results = results
+        self._rows: list[Row] = []
+        self._progress = progress_bar()
+        self._task = self._progress.add_task("", total=None)
+
+    def on_start(self) -> None:
+        """Print the first line."""
+        self._results.begin()
+
+    def on_progress(self, what: str, done: int, total: int) -> None:
+        """Move the bar."""
+        self._progress.update(self._task, description=what, completed=done, total=total)
+
+    def on_rows(self, series: Series, rows: list[Row]) -> None:
+        """Print the line of a size."""
+        self._rows += rows
+        columns = [as_columns(row, several_clusters=self._several_clusters) for row in rows]
+        self._results.rows += columns
+        self._progress.stop()  # The table goes to stdout, between two bars on stderr.
+        self._table.add(series, rows)
+        self._progress.start()
+
+    @contextmanager
+    def shown(self) -> Iterator[None]:
+        """Show the bar while the block runs, and the last lines when it ends well."""
+        with self._progress:
+            yield
+        self._table.close()
+        typer.echo(footer(self._rows))
