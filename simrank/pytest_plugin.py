@@ -15,9 +15,11 @@ The marker takes the number of ranks, `seeds=N` to look for bugs of order, and e
 
 from __future__ import annotations
 
+import difflib
 import functools
 import inspect
 import sys
+import warnings
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
@@ -102,10 +104,25 @@ def _beside(node: pytest.Item, value: Any) -> Any:  # noqa: ANN401 - an option's
     return value
 
 
+def _expected(item: pytest.Item) -> tuple[type[BaseException], ...]:
+    """Return what `xfail(raises=...)` expects a test to raise."""
+    found: list[type[BaseException]] = []
+    for marker in item.iter_markers("xfail"):
+        raises = marker.kwargs.get("raises") or ()
+        found += raises if isinstance(raises, tuple) else [raises]
+    return tuple(found)
+
+
 def _make_context(num_ranks: int, options: Mapping[str, Any]) -> Context:
     from simrank.context import Context  # noqa: PLC0415 - see above
 
     settings = {name: value for name, value in options.items() if name != "seeds"}
+    known = [*inspect.signature(Context.__init__).parameters][1:]
+    for name in settings:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            to_fix = f"\n  to fix: write `{near[0]}`" if near else ""
+            raise pytest.UsageError(f"ranks(...): Context has no option `{name}`{to_fix}")
     if "cluster" in settings:
         return Context(**settings)
     return Context.for_ranks(num_ranks, **settings)
@@ -268,11 +285,12 @@ def _run(item: pytest.Function, body: Callable[..., Any], values: Mapping[str, A
     __tracebackhide__ = True
     num_ranks, options = _asked(item)
     test = _Test(body, values, num_ranks, _trace_path(item))
+    test.expected = _expected(item)
     seeds = options.get("seeds")
     if seeds is not None:
         _search(test, options, int(seeds))
         return
-    given: Any = values.get("ctx")
+    given: Any = values.get("ctx") or item.funcargs.get("ctx")  # Some fixture may have asked.
     is_given = hasattr(given, "multiprocessing")  # A fixture of the user's may have this name.
     test.run_traced(given if is_given else _make_context(num_ranks, options))
 
@@ -291,6 +309,7 @@ class _Test:
         self._values = values
         self._num_ranks = num_ranks
         self._trace_path = trace_path
+        self.expected: tuple[type[BaseException], ...] = ()  # By `xfail(raises=...)`.
 
     def run_traced(self, context: Context) -> None:
         """Run it in a Context, and write its timeline where one is asked for."""
@@ -329,7 +348,7 @@ class _Test:
         except SpawnException as error:
             failure = error
         if failure is not None:
-            _raise_by_rank(failure)
+            _raise_by_rank(failure, self.expected)
 
 
 def _finish(result: object) -> None:
@@ -341,13 +360,19 @@ def _finish(result: object) -> None:
     if inspect.iscoroutine(result):
         import asyncio  # noqa: PLC0415 - few tests need it
 
-        asyncio.run(result)
-    elif inspect.isgenerator(result) or inspect.isasyncgen(result):
+        result = asyncio.run(result)
+    if inspect.isgenerator(result) or inspect.isasyncgen(result):
         pytest.fail("the body of a test marked with ranks may not yield: nothing of it has run")
+    if result is not None:
+        text = f"a test returned {type(result).__name__}: did you mean assert instead of return?"
+        warnings.warn(pytest.PytestReturnNotNoneWarning(text), stacklevel=2)
 
 
-def _raise_by_rank(failure: SpawnException) -> None:
-    """Raise one failure that shows what the ranks raised, equal ones together."""
+def _raise_by_rank(failure: SpawnException, expected: tuple[type[BaseException], ...]) -> None:
+    """Raise one failure that shows what the ranks raised, equal ones together.
+
+    What `xfail` expects is raised as it is.
+    """
     from simrank.errors import ranks_text  # noqa: PLC0415 - see above
     from simrank.errors.travel import text_of  # noqa: PLC0415 - see above
 
@@ -360,6 +385,8 @@ def _raise_by_rank(failure: SpawnException) -> None:
     outcomes = [error for error in errors.values() if isinstance(error, skips)]
     if len(outcomes) == len(errors):
         raise outcomes[0]
+    if expected and all(isinstance(error, expected) for error in errors.values()):
+        raise next(iter(errors.values()))
     groups: dict[tuple[str, str, str], list[int]] = {}
     for number, error in errors.items():
         if not isinstance(error, skips):
@@ -382,14 +409,15 @@ def _raise_by_rank(failure: SpawnException) -> None:
 def _skip_exceptions() -> tuple[type[BaseException], ...]:
     """Return what pytest takes for a skip."""
     unittest = sys.modules.get("unittest")
-    own = pytest.skip.Exception
-    return (own,) if unittest is None else (own, unittest.SkipTest)
+    own = (pytest.skip.Exception, pytest.xfail.Exception)
+    return own if unittest is None else (*own, unittest.SkipTest)
 
 
 def _refusals() -> tuple[type[BaseException], ...]:
-    """Return what Hypothesis raises for an example that is none, if it is in use."""
+    """Return what is no failure of a rank: `pytest.exit`, and Hypothesis' of a bad example."""
     errors: Any = sys.modules.get("hypothesis.errors")
-    return () if errors is None else (errors.UnsatisfiedAssumption, errors.StopTest)
+    own = (pytest.exit.Exception,)
+    return own if errors is None else (*own, errors.UnsatisfiedAssumption, errors.StopTest)
 
 
 def _key(error: BaseException) -> tuple[str, str, str]:

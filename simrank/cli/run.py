@@ -63,7 +63,7 @@ class _Job:
     def run_quietly(self, delays: Delays | None) -> None:
         """Run it in a Context of its own, with what it prints kept to itself."""
         context = Context(**self.settings, delays=delays)
-        hidden = io.StringIO()
+        hidden = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True)
         with redirect_stdout(hidden), redirect_stderr(hidden):
             self.run(context)
 

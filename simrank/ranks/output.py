@@ -164,6 +164,11 @@ class RankStream(io.TextIOBase):
         if rest:
             self._emit(program, rest + "\n")
 
+    @property
+    def buffer(self) -> Any:  # noqa: ANN401 - a binary stream
+        """The program's; a rank's bytes go where its text goes."""
+        return self._target().buffer if _writer() is None else _Bytes(self)
+
     # What else streams have is the program's.
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever streams have
@@ -197,6 +202,31 @@ class RankStream(io.TextIOBase):
 
     def close(self) -> None:
         """Leave it open: it is everybody's."""
+
+
+class _Bytes(io.RawIOBase):
+    """What a rank finds as `sys.stdout.buffer`: bytes that become text of its lines.
+
+    Args:
+        stream: Where the text goes.
+    """
+
+    def __init__(self, stream: RankStream) -> None:
+        self._stream = stream
+
+    def write(self, data: Any) -> int:  # noqa: ANN401 - whatever holds bytes
+        """Write what the bytes say; what is no text is escaped."""
+        held = bytes(data)
+        self._stream.write(held.decode("utf-8", "backslashreplace"))
+        return len(held)
+
+    def flush(self) -> None:
+        """Show what has been written of a line."""
+        self._stream.flush()
+
+    def writable(self) -> bool:
+        """Return True."""
+        return True
 
 
 _streams = {name: RankStream(name) for name in _NAMES}

@@ -8,6 +8,7 @@ never be right for another rank, which does not run meanwhile: a socket waits fo
 from __future__ import annotations
 
 import functools
+import os
 import select
 import sys
 import time
@@ -93,11 +94,46 @@ def refuse(original: Callable[..., Any], name: str, to_fix: str) -> Callable[...
 def of_subprocess(module: ModuleType) -> StandIns:
     """Return stand-ins for what waits for a child process."""
     popen: Any = module.__dict__["Popen"]
-    waits = ("__init__", "wait", "communicate", "__exit__")
+    waits = ("wait", "communicate", "__exit__")
     return [
+        (popen, "__init__", waiting_for_real(_with_own_environment(popen.__init__))),
         *((popen, name, waiting_for_real(getattr(popen, name))) for name in waits),
         (popen, "poll", _poll_child(popen.poll)),
     ]
+
+
+@functools.lru_cache(maxsize=32)
+def _with_own_environment(original: Callable[..., None]) -> Callable[..., None]:
+    """Let a child inherit what the rank's `os.environ` holds: the process has another."""
+
+    @functools.wraps(original)
+    def start(self: object, *args: object, **kwargs: object) -> None:
+        if running_task() is not None and len(args) <= _ENV and kwargs.get("env") is None:
+            kwargs["env"] = dict(os.environ)
+        original(self, *args, **kwargs)
+
+    interrupts.may_be_left(start)
+    return start
+
+
+_ENV = 10  # Where `env` stands among the positional arguments of `subprocess.Popen`.
+
+
+@functools.lru_cache(maxsize=32)
+def system_of(original: Callable[[str], int]) -> Callable[[str], int]:
+    """Run a command of a rank as its child; the C library would take the process's environment."""
+
+    @functools.wraps(original)
+    def system(command: str) -> int:
+        if running_task() is None:
+            return original(command)
+        import subprocess  # noqa: PLC0415 - these are its stand-ins
+
+        status = subprocess.call(command, shell=True)
+        return -status if status < 0 else status << 8
+
+    interrupts.may_be_left(system)
+    return system
 
 
 @functools.lru_cache(maxsize=32)

@@ -178,6 +178,7 @@ def _stand_ins() -> list[tuple[Any, str, Any]]:
         (threading, "RLock", locks.make_reentrant_lock),
         (threading.Thread, "start", _start_thread(threading.Thread.start)),
         *_refused(_thread, ("start_new_thread",), _USE_SPAWN),
+        (os, "system", real.system_of(os.system)),
         *_refused(os, ("fork", "forkpty"), _USE_SPAWN),
         *_refused(signal, ("pause", "sigwait", "sigwaitinfo"), "wait for a queue or an Event"),
         (threading.Semaphore, "acquire", _poll_after(threading.Semaphore.acquire)),

@@ -287,3 +287,69 @@ def test_yaml_files_are_looked_for_beside_the_test(pytester):
     )
     result = pytester.runpytest_inprocess("-p", "no:cacheprovider", str(folder))
     result.stdout.fnmatch_lines(["*signal SIGKILL*"])
+
+
+def test_outcomes_of_pytest_are_outcomes_on_ranks_too(pytester):
+    """What `xfail` expects, and `pytest.xfail`; a mark that names no exception as well."""
+    result = outcome(
+        pytester,
+        """
+@pytest.mark.xfail(raises=ValueError, strict=True)
+@pytest.mark.ranks(2)
+def test_expected(rank):
+    raise ValueError("as expected")
+
+@pytest.mark.xfail(raises=ValueError)
+@pytest.mark.ranks(2)
+def test_unexpected(rank):
+    raise KeyError("not that")
+
+@pytest.mark.ranks(2)
+def test_imperative(rank):
+    pytest.xfail("on all")
+
+@pytest.mark.xfail
+@pytest.mark.ranks(2)
+def test_any(rank):
+    assert rank > 5
+""",
+    )
+    result.assert_outcomes(xfailed=3, failed=1)
+
+
+def test_what_a_fixture_makes_of_the_context_is_the_ranks(pytester):
+    """Though the test itself does not ask for `ctx`."""
+    result = outcome(
+        pytester,
+        """
+@pytest.fixture
+def x(ctx):
+    return ctx.ones(3)
+
+@pytest.mark.ranks(2)
+def test_it(x, rank):
+    assert x[0].item() == 1
+""",
+    )
+    result.assert_outcomes(passed=1)
+
+
+def test_slips_in_the_marker_and_the_body_are_told(pytester):
+    """A misspelt option with what was meant; a comparison that is returned, not asserted."""
+    result = outcome(
+        pytester,
+        """
+@pytest.mark.ranks(2, clutser="hgx_h100")
+def test_marker(rank):
+    pass
+
+@pytest.mark.ranks(2)
+def test_return(rank):
+    return rank == 5
+""",
+        "-W",
+        "error",
+    )
+    result.assert_outcomes(failed=2)
+    result.stdout.fnmatch_lines(["*no option `clutser`*", "*write `cluster`*"])
+    result.stdout.fnmatch_lines(["*PytestReturnNotNoneWarning*"])

@@ -192,3 +192,18 @@ def test_who_has_closed_the_pipe_is_told(monkeypatch):
     assert output.is_unread()
     with contextlib.redirect_stdout(io.StringIO()), simrank.Context():
         assert not output.is_unread()
+
+
+def test_bytes_go_where_a_rank_s_text_goes(capsys):
+    """`sys.stdout.buffer` of a rank: its lines are whole, too."""
+
+    def program(rank):
+        sys.stdout.buffer.write(f"bytes of {rank} ".encode())
+        sys.stdout.write("and ")
+        time.sleep(1e-3)
+        sys.stdout.buffer.write(b"text\n")
+        sys.stdout.buffer.flush()
+
+    with simrank.Context("hgx_h100") as ctx:
+        ctx.multiprocessing.spawn(program, nprocs=2)
+    assert capsys.readouterr().out == "bytes of 0 and text\nbytes of 1 and text\n"

@@ -322,3 +322,23 @@ def test_modules_that_a_rank_imports_are_replaced_in_part_too(run, monkeypatch):
 
     assert 1 <= seen[0] < 1.1
     assert timeit.default_timer is time.perf_counter
+
+
+def test_children_inherit_the_rank_s_own_environment(monkeypatch, tmp_path):
+    """As those of a process do, however they are started."""
+    monkeypatch.delenv("OWN", raising=False)
+    seen = {}
+
+    def program(rank):
+        os.environ["OWN"] = f"of rank {rank}"
+        file = tmp_path / f"{rank}"
+        shown = subprocess.run("echo $OWN", shell=True, capture_output=True, text=True, check=True)
+        status = os.system(f"echo $OWN > {file}; exit 3")
+        given = subprocess.check_output("echo $OWN", shell=True, text=True, env={"OWN": "given"})
+        seen[rank] = [shown.stdout, file.read_text(), given, os.waitstatus_to_exitcode(status)]
+
+    with simrank.Context("hgx_h100") as ctx:
+        ctx.multiprocessing.spawn(program, nprocs=2)
+    own = {rank: f"of rank {rank}\n" for rank in range(2)}
+    assert seen == {rank: [own[rank], own[rank], "given\n", 3] for rank in range(2)}
+    assert "OWN" not in os.environ
