@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
 from simrank.device.current import stream_on
+from simrank.ranks.current import race_order
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from simrank.device.device import Device
     from simrank.device.dtypes import DType
     from simrank.device.memory import Storage
+    from simrank.device.races import RaceChecker
 
 
 @runtime_checkable
@@ -52,6 +54,17 @@ class Buffer(Protocol):
         """Return whether its elements lie in C order without gaps."""
 
 
+def touch_host(buffer: Buffer, *, is_write: bool) -> None:
+    """Let race checks see that the host reads or writes host memory.
+
+    Raises:
+        RaceError: Something in flight uses it that the host has not waited for.
+    """
+    races = race_order()
+    if races is not None:
+        cast("RaceChecker", races).host_touches(buffer, is_write=is_write)
+
+
 def wait_values(buffer: Buffer) -> None:
     """Wait for the operations that still write a buffer, whoever issued them (D4).
 
@@ -59,7 +72,9 @@ def wait_values(buffer: Buffer) -> None:
         UninitializedValueError: A shape-only run does not have the values.
     """
     storage, device = buffer.storage, buffer.cuda_device
-    if device is not None and device.races is not None:
+    if device is None:
+        touch_host(buffer, is_write=False)
+    elif device.races is not None:
         device.races.host_reads(buffer, stream_on(device))
     for operation in storage.pending_writes(buffer.array):
         operation.stream.device.engine.wait(operation)

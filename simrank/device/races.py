@@ -234,6 +234,28 @@ class RaceChecker:
         if stream.tail is not None:  # It waits for all of its stream, which goes on meanwhile.
             host.unseen[stream] = stream.tail
 
+    def host_touches(self, buffer: Buffer, *, is_write: bool) -> None:
+        """Check that the host may read or write host memory: nothing in flight uses it.
+
+        What the host itself does is kept nowhere: whatever it issues later is behind that.
+
+        Raises:
+            RaceError: An operation that the host has not waited for writes it, or reads what is
+                written over.
+        """
+        history = self._history.get(buffer.storage)
+        if not history:
+            return
+        host, (low, high) = self._host(), buffer.storage.bounds(buffer.array)
+        accessor = _Accessor("host write" if is_write else "host read", "host", user_site())
+        own = _Access(host.number, host.number, 0, low, high, is_write, accessor, buffer.array)
+        for other in list(history):
+            is_ordered = host.clock.get(other.agent, 0) >= other.step
+            if is_ordered or other.program != host.number or not (is_write or other.is_write):
+                continue
+            if share_bytes(buffer.array, other.view):
+                self._report(buffer.storage, other, own)
+
     def meet(self, clock: Clock) -> None:
         """Let the running program hand over what it is behind to others that it meets."""
         join(clock, self._host().run)

@@ -176,7 +176,7 @@ def copy_between(target: Buffer, src: Buffer) -> TransferOperation:
         (_index(src), _index(target)),
         src.nbytes,
         _effect(target, src),
-        Accesses((src,), (target,)),
+        Accesses((src,) if src.cuda_device is not None else (), (target,)),
     )
     stream.submit(operation)
     if other is not None:

@@ -34,6 +34,7 @@ class Future:
         self._value: object = None
         self._error: BaseException | None = None
         self._operation: Operation | None = None
+        self._on_host: Operation | None = None  # What the host waits for.
         self._note_wait: Callable[[], None] | None = None
         self._callbacks: list[Callable[[], Any]] = []
 
@@ -51,6 +52,7 @@ class Future:
         future._note_wait = note_wait
         future._value = value
         if blocks_host:
+            future._on_host = operation
             operation.on_complete(future._finish)
         else:
             future._operation = operation
@@ -71,7 +73,7 @@ class Future:
             RuntimeError: The callback that makes the value has raised; torch's words.
             Exception: What `set_exception` was given.
         """
-        self._program.engine.wait(self._ready)
+        self._wait()
         if self._note_wait is not None:
             self._note_wait()
         if self._operation is not None:
@@ -79,6 +81,11 @@ class Future:
         if self._error is not None:
             raise self._error
         return self._value
+
+    def _wait(self) -> None:
+        self._program.engine.wait(self._ready)
+        if self._on_host is not None:
+            self._on_host.host_ordered()
 
     def value(self) -> Any:  # noqa: ANN401 - the value
         """Return the value of a future that is done.
@@ -154,13 +161,13 @@ class Future:
             return
         self._callbacks.append(run)
         if len(self._callbacks) == 1:
-            _start(self._program, self._ready, self._callbacks)
+            _start(self._program, self._wait, self._callbacks)
 
 
-def _start(program: Program, ready: Handle, callbacks: list[Callable[[], Any]]) -> None:
+def _start(program: Program, wait: Callable[[], None], callbacks: list[Callable[[], Any]]) -> None:
     def body() -> None:
         set_program(program)
-        program.engine.wait(ready)
+        wait()
         for run in callbacks:
             run()
 

@@ -124,10 +124,12 @@ def _finish_own(group: ProcessGroup, rank: int) -> None:
         operation = call.operation_of(group_rank)
         if operation is not None and operation.error is None:
             group.engine.wait(operation)
+            operation.host_ordered()
     for boxes in group.mailboxes.values():
         for message in boxes.pending():
             if message.rank == rank:
                 group.engine.wait(message)
+                message.host_ordered()
 
 
 def is_initialized() -> bool:

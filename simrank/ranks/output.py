@@ -224,6 +224,9 @@ class _Bytes(io.RawIOBase):
         """Show what has been written of a line."""
         self._stream.flush()
 
+    def close(self) -> None:
+        """Leave it open, and the line too: each look at `buffer` is another of these."""
+
     def writable(self) -> bool:
         """Return True."""
         return True

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from simrank.engine import interrupts, limits
 from simrank.errors import UnsupportedError
-from simrank.ranks.current import for_real, running_task
+from simrank.ranks.current import for_real, is_for_real, running_task
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -94,9 +94,9 @@ def refuse(original: Callable[..., Any], name: str, to_fix: str) -> Callable[...
 def of_subprocess(module: ModuleType) -> StandIns:
     """Return stand-ins for what waits for a child process."""
     popen: Any = module.__dict__["Popen"]
-    waits = ("wait", "communicate", "__exit__")
+    waits = ("wait", "communicate", "send_signal", "__exit__")
     return [
-        (popen, "__init__", waiting_for_real(_with_own_environment(popen.__init__))),
+        (popen, "__init__", _with_own_environment(waiting_for_real(popen.__init__))),
         *((popen, name, waiting_for_real(getattr(popen, name))) for name in waits),
         (popen, "poll", _poll_child(popen.poll)),
     ]
@@ -144,7 +144,7 @@ def _poll_child(original: Callable[..., Any]) -> Callable[..., Any]:
     def poll(self: object) -> Any:  # noqa: ANN401 - the original's
         status = original(self)
         task = running_task()
-        if status is None and task is not None:
+        if status is None and task is not None and not is_for_real():
             _real_sleep(_PAUSE_S)
             task.engine.progress += 1  # The child goes on: this is no livelock.
             limits.poll(task.engine, "poll() of a child process")

@@ -287,6 +287,87 @@ def test_an_unknown_mode_is_an_error_with_the_choices():
         simrank.Context("hgx_h100", races="on")
 
 
+HOST_MISTAKES = {
+    "reads a gloo result": lambda x, wait: (dist.all_reduce(x, async_op=True), x.tolist()),
+    "computes with it": lambda x, wait: (dist.all_reduce(x, async_op=True), x + 1),
+    "writes over it": lambda x, wait: (dist.all_reduce(x, async_op=True), x.zero_()),
+    "writes in place": lambda x, wait: (dist.all_reduce(x, async_op=True), x.add_(1)),
+    "writes an element": lambda x, wait: (dist.all_reduce(x, async_op=True), x.__setitem__(0, 1.0)),
+    "writes what is sent": lambda x, wait: (
+        dist.isend(x, 1) if dist.get_rank() == 0 else dist.irecv(x, 0),
+        x.zero_(),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HOST_MISTAKES)
+def test_host_memory_that_gloo_uses_is_no_exception(name):
+    """Neither reads nor writes of the host come before the wait."""
+
+    def program(rank, ctx):
+        dist.init_process_group("gloo")
+        work, _ = HOST_MISTAKES[name](ctx.ones(4, device="cpu"), None)
+        work.wait()
+
+    error = race_of(program)
+    assert error.second.stream == "host"
+    assert error.second.name in ("host read", "host write")
+
+
+def test_host_memory_that_a_copy_still_fills_is_no_exception():
+    """A copy to the host that does not block needs a synchronize before the host looks."""
+
+    def program(rank, ctx, waits):
+        there = ctx.ones(1 << 20).to("cpu", non_blocking=True)
+        if waits:
+            ctx.cuda.synchronize()
+        assert there[0].item() == 1
+
+    def right(rank, ctx):
+        program(rank, ctx, True)
+
+    clean(right)
+    error = race_of(lambda rank, ctx: program(rank, ctx, False), 1)
+    assert error.second.name == "host read"
+
+
+def test_correct_programs_on_host_memory_raise_no_alarm():
+    """Waits of every kind; copies to a device have read their source when they return."""
+
+    def program(rank, ctx):
+        dist.init_process_group("gloo")
+        x = ctx.ones(4, device="cpu")
+        dist.all_reduce(x)
+        x.add_(1)
+        work = dist.all_reduce(x, async_op=True)
+        while not work.is_completed():
+            pass
+        x.zero_()
+        future = dist.all_reduce(x, async_op=True).get_future()
+        future.then(lambda done: done.value()[0].add_(1)).wait()
+        x.fill_(2.0)
+        device = x.to("cuda", non_blocking=True)
+        x.zero_()
+        assert device.tolist() == [2.0] * 4
+        x.copy_(device)
+        assert x.tolist() == device.cpu().tolist()
+        if rank == 0:
+            dist.send(x, 1)
+        else:
+            dist.recv(x, 0)
+        x.zero_()
+        works = [dist.isend(x, 1 - rank), dist.irecv(y := ctx.empty(4, device="cpu"), 1 - rank)]
+        for work in works:
+            work.wait()
+        assert y.tolist() == [0.0] * 4
+        x.fill_(1.0)
+        dist.all_reduce(x, async_op=True)
+        dist.destroy_process_group()
+        assert x.tolist() == [2.0] * 4
+
+    clean(program)
+
+
 def test_the_root_of_a_broadcast_may_read_what_it_sends():
     """It is only read there; whoever else reads, or writes it, races."""
 

@@ -600,11 +600,9 @@ def _is_mistake(plan, step, rank, kind):
     if kind in ("reads before the wait", "never waits") and step.kind != "ring_async":
         if step.kind == "coalesced":
             return True
-        if not step.is_async or plan.backend == "gloo":
-            return False  # Gloo's results are read through the host, which waits.
+        if not step.is_async:
+            return False
         return not (step.kind == "broadcast" and me == step.root)  # Which only reads it.
-    if kind == "reads before the wait":
-        return plan.backend == "nccl"
     if step.kind == "pairs":
         has_partner = me ^ 1 < len(members)
         return has_partner or kind == "raises"

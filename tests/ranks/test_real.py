@@ -23,6 +23,7 @@ import time
 import pytest
 
 import simrank
+from simrank.engine import TimeLimitError
 from simrank.errors import LivelockError, SpawnException, UnsupportedError
 from simrank.ranks import real
 
@@ -342,3 +343,28 @@ def test_children_inherit_the_rank_s_own_environment(monkeypatch, tmp_path):
     own = {rank: f"of rank {rank}\n" for rank in range(2)}
     assert seen == {rank: [own[rank], own[rank], "given\n", 3] for rank in range(2)}
     assert "OWN" not in os.environ
+
+
+@pytest.mark.slow
+def test_a_time_limit_ends_the_wait_for_a_child_and_the_child():
+    """It is killed, as by `subprocess.run` when it is interrupted."""
+    children = []
+
+    def program(rank):
+        with subprocess.Popen(["sleep", "30"]) as child:
+            children.append(child)
+            try:
+                child.wait()
+            except BaseException:
+                child.kill()
+                raise
+
+    def runs(rank):
+        subprocess.run(["sleep", "30"], check=False)
+
+    for body in (program, runs):
+        start_s = time.perf_counter()
+        with pytest.raises(TimeLimitError), simrank.Context(time_limit_s=0.5) as ctx:
+            ctx.multiprocessing.spawn(body, nprocs=1)
+        assert time.perf_counter() - start_s < 10
+    assert children[0].returncode == -signal.SIGKILL

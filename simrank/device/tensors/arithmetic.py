@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from simrank.device import current
+from simrank.device.buffer import touch_host
 from simrank.device.dtypes import DType, as_dtype, bool_, float32, int64, promote, promote_scalar
 from simrank.device.memory import guarded
 from simrank.device.races import Accesses
@@ -78,6 +79,7 @@ def run(  # noqa: PLR0913 - an operation's facts
         for tensor in reads:
             tensor.wait_values()
         for tensor in writes:
+            touch_host(tensor, is_write=True)
             if not any(tensor is read for read in reads):
                 tensor.wait_writers()
         with np.errstate(all="ignore"):  # As on a device: inf and NaN.
@@ -136,6 +138,8 @@ def copy(target: Tensor, src: Tensor, *, non_blocking: bool) -> None:
     operation = copy_between(target, src)
     target.storage.note_write(operation, target.array)
     if into is None and not non_blocking:
+        operation.stream.device.engine.wait(operation)
+        operation.host_ordered()
         target.wait_values()
 
 
