@@ -153,17 +153,23 @@ def drop_streams(program: Program) -> None:
 
 
 def set_stream(program: Program, stream: Stream | None) -> None:
-    """Make `stream` the current stream of a program; None: its device's default stream."""
+    """Make `stream` the current stream of a program, and its device the current one.
+
+    None: the default stream of the current device.
+    """
     program.local[_KEY] = stream
+    if stream is not None:
+        program.device_index = stream.device.index
 
 
 @contextmanager
 def use_stream(stream: Stream) -> Iterator[Stream]:
-    """Make `stream` the current stream of the running program within the block."""
+    """Make `stream` the current stream within the block, and its device the current one."""
     program = require_program("stream")
-    before = program.local.get(_KEY)
-    program.local[_KEY] = stream
+    before, device_index = program.local.get(_KEY), program.device_index
+    set_stream(program, stream)
     try:
         yield stream
     finally:
         program.local[_KEY] = before
+        program.device_index = device_index

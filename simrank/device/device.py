@@ -6,6 +6,7 @@ from math import ceil
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
+from simrank.device.current import parse_device
 from simrank.device.launches import LaunchQueue
 from simrank.device.memory import DeviceMemory
 from simrank.device.operation import KernelOperation
@@ -101,6 +102,18 @@ class Device:
     def __str__(self) -> str:
         """Return torch's short name of the device, `cuda:3`."""
         return f"cuda:{self.index}"
+
+    def __copy__(self) -> Device:
+        """Return itself: a device is what it is."""
+        return self
+
+    def __deepcopy__(self, memo: dict[int, object]) -> Device:
+        """Return itself."""
+        return self
+
+    def __reduce__(self) -> tuple[Callable[[int], Device | None], tuple[int]]:
+        """Pickle the index: it is a device of whoever unpickles it."""
+        return parse_device, (self.index,)
 
     def new_stream(self, name: str) -> Stream:
         """Return another stream of this device.

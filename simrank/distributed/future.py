@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from simrank.device import current_stream, use_stream
-from simrank.device.current import new_stream
+from simrank.device import use_stream
+from simrank.device.current import new_stream, stream_on
 from simrank.engine import Handle
 from simrank.ranks import require_program, set_program
 
@@ -77,7 +77,7 @@ class Future:
         if self._note_wait is not None:
             self._note_wait()
         if self._operation is not None:
-            current_stream().wait_for(self._operation)
+            stream_on(self._operation.stream.device).wait_for(self._operation)
         if self._error is not None:
             raise self._error
         return self._value

@@ -9,8 +9,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple, overload
 
-from simrank.device import current_stream
-from simrank.device.current import new_stream
+from simrank.device.current import new_stream, stream_on
 from simrank.distributed.backends import GLOO, NCCL, check_dtype
 from simrank.distributed.coalescing import CoalescingManager
 from simrank.distributed.group import ProcessGroup, membership
@@ -296,7 +295,7 @@ def _wait(operation: PeerOperation) -> None:
         operation.group.engine.wait(operation)
         operation.host_ordered()
     else:
-        current_stream().wait_for(operation)
+        stream_on(operation.stream.device).wait_for(operation)
 
 
 def _submit(caller: Caller, ends: Sequence[End]) -> PeerOperation:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from simrank.device import current_stream
+from simrank.device.current import stream_on
 from simrank.engine import limits
 from simrank.errors import WaitTimeoutError
 from simrank.units import PS_PER_US
@@ -58,7 +58,7 @@ class Work:
         return self._operation
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Block the *current stream* until it is complete; the host goes on, as with NCCL.
+        """Block its device's *current stream* until it is complete; the host goes on, as with NCCL.
 
         With a timeout, for a barrier, and with gloo, the host blocks.
 
@@ -74,7 +74,7 @@ class Work:
             engine.wait(operation)
             operation.host_ordered()
         else:
-            current_stream().wait_for(operation)
+            stream_on(operation.stream.device).wait_for(operation)
         return True
 
     def synchronize(self) -> None:

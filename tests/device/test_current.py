@@ -1,5 +1,8 @@
 """The current stream and device of a program."""
 
+import copy
+import pickle
+
 import pytest
 
 from simrank.device import current_device, current_stream
@@ -35,3 +38,23 @@ def test_streams_that_nobody_holds_are_forgotten_once_their_work_has_ended(ctx):
     ctx.synchronize()
     assert x.array.tolist() == [1] * 4
     assert len(list(streams_of(ctx.devices[0], ctx.program))) <= 2
+
+
+def test_a_stream_of_another_device_makes_that_the_current_one(ctx):
+    """Within the block, as in torch; factories and collectives follow."""
+    side = ctx.cuda.Stream("cuda:2")
+    with ctx.cuda.stream(side):
+        assert ctx.cuda.current_device() == 2
+        assert ctx.ones(1).device.index == 2
+        assert ctx.cuda.current_stream() is side
+    assert ctx.cuda.current_device() == 0
+    ctx.cuda.set_stream(side)
+    assert ctx.cuda.current_device() == 2
+
+
+def test_devices_are_copied_and_pickled_by_their_index(ctx):
+    """A device is what it is, wherever it is unpickled."""
+    device = ctx.device("cuda:3")
+    assert copy.copy(device) is device
+    assert copy.deepcopy({"on": device})["on"] is device
+    assert pickle.loads(pickle.dumps(device)) is device

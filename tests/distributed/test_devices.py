@@ -153,3 +153,32 @@ def test_a_collective_runs_on_its_tensors_device_whatever_the_current_one_is(run
 
     run(program, 2, default_device=0)
     assert simrank.Context("hgx_h100").default_device is None
+
+
+@pytest.mark.parametrize("call", ["all_reduce", "batch", "future", "message"])
+def test_a_wait_holds_the_stream_of_the_tensors_device(run, call):
+    """Whatever the current device is: what is computed next, there, comes behind it."""
+
+    def program(rank, ctx):
+        dist.init_process_group("nccl")
+        ctx.cuda.set_device(0)
+        x = ctx.ones(4, device=f"cuda:{rank + 4}")
+        y = ctx.zeros(4, device=f"cuda:{rank + 4}")
+        if call == "all_reduce":
+            dist.all_reduce(x, async_op=True).wait()
+            y = x * 2
+        elif call == "future":
+            dist.all_reduce(x, async_op=True).get_future().wait()
+            y = x * 2
+        elif call == "batch":
+            ends = [dist.P2POp(dist.isend, x, 1 - rank), dist.P2POp(dist.irecv, y, 1 - rank)]
+            for work in dist.batch_isend_irecv(ends):
+                work.wait()
+            y = y * 4
+        else:
+            for sends in (rank == 0, rank == 1):
+                dist.send(x, 1 - rank) if sends else dist.recv(y, 1 - rank)
+            y = y * 4
+        assert y.tolist() == [4.0] * 4
+
+    assert run(program, 2, races="error").races == []

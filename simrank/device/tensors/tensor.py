@@ -14,7 +14,7 @@ from simrank.device.buffer import wait_values
 from simrank.device.current import parse_device
 from simrank.device.device import HOST
 from simrank.device.dtypes import DType, as_dtype, as_values
-from simrank.device.tensors import arithmetic, indexing
+from simrank.device.tensors import arithmetic, indexing, views
 from simrank.device.tensors.allocation import allocate
 from simrank.device.tensors.methods import TensorMethods
 from simrank.device.tensors.shapes import as_shape, wrap_dim
@@ -406,8 +406,8 @@ class Tensor(TensorMethods):
         return self._like(self.array)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
-        """Return a copy on the same device, in stream order."""
-        copied = memo[id(self)] = self.clone()
+        """Return a copy on the same device, in stream order; views of one storage stay together."""
+        copied = memo[id(self)] = views.deep_copy(self, memo)
         return copied
 
     @host_read

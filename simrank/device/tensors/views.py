@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from simrank.device.dtypes import DType
+from simrank.device.dtypes import DTYPES, DType
 from simrank.device.tensors.allocation import result_of
 from simrank.device.tensors.arithmetic import Tensor_like as like
 from simrank.device.tensors.shapes import as_shape, resolve, wrap_dim
@@ -234,3 +234,26 @@ def diagonal(tensor: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> T
 def detach(tensor: Tensor) -> Tensor:
     """Return another tensor on the same storage: simrank tensors have no autograd."""
     return like(tensor, tensor.array)
+
+
+_BYTE = DTYPES["uint8"]
+
+
+def deep_copy(tensor: Tensor, memo: dict[Any, Any]) -> Tensor:
+    """Return a view of a copy of the tensor's whole storage, which `memo` keeps for other views.
+
+    As torch: what shared memory shares it in the copy, too.
+    """
+    storage = tensor.storage
+    key = ("storage", id(storage))
+    if key not in memo:
+        whole = result_of(tensor)(storage, _BYTE, storage.array(_BYTE.numpy))
+        whole.cuda_device = tensor.cuda_device
+        memo[key] = whole.clone()
+    copied: Tensor = memo[key]
+    held, array = copied.storage.array(_BYTE.numpy), tensor.array
+    start = storage.bounds(array)[0]
+    seen: np.ndarray[Any, Any] = np.ndarray(array.shape, array.dtype, held, start, array.strides)
+    result = result_of(tensor)(copied.storage, tensor.dtype, seen)
+    result.cuda_device = copied.cuda_device
+    return result

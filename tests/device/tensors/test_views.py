@@ -1,5 +1,7 @@
 """Views: the same bytes under another shape or type."""
 
+import copy
+
 import pytest
 
 
@@ -42,3 +44,17 @@ def test_bytes_are_viewed_as_elements_of_another_type(ctx):
         heap[:6].view(ctx.float32)
     with pytest.raises(RuntimeError, match="cannot be viewed as float32 without a copy"):
         heap[::2].view(ctx.float32)
+
+
+def test_views_of_one_storage_stay_together_in_a_deep_copy(ctx):
+    """As in torch: tied weights, parts of a flat buffer; the copy is apart from the original."""
+    x = ctx.arange(12, dtype="float32").view(3, 4)
+    held = {"x": x, "column": x[:, 1], "again": x, "other": ctx.ones(2)}
+    copied = copy.deepcopy(held)
+    assert copied["x"] is copied["again"]
+    copied["x"].zero_()
+    assert copied["column"].tolist() == [0.0, 0.0, 0.0]
+    assert x[:, 1].tolist() == [1.0, 5.0, 9.0]
+    assert copied["other"].tolist() == [1.0, 1.0]
+    assert copy.deepcopy(x[1:, ::2]).tolist() == [[4.0, 6.0], [8.0, 10.0]]
+    assert copy.deepcopy(ctx.ones(2, 0)).shape == (2, 0)
