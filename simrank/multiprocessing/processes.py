@@ -22,7 +22,7 @@ from simrank.errors import (
     UninitializedValueError,
 )
 from simrank.errors.travel import add_note
-from simrank.ranks import patches, stdlib
+from simrank.ranks import folders, patches, stdlib
 from simrank.ranks.ending import end_at_once
 from simrank.units import PS_PER_S
 
@@ -110,6 +110,7 @@ class ProcessContext:
             finally:
                 if engine.is_hub():
                     patches.hide(engine)
+                    folders.show_main(engine)
             self._seen.update(index for index, task in enumerate(group.tasks) if task.finished)
             if not has_ended:
                 return False

@@ -27,6 +27,7 @@ from simrank.ranks import (
     debug,
     ending,
     filters,
+    folders,
     locks,
     output,
     patches,
@@ -76,6 +77,7 @@ def leave(engine: Engine) -> None:
     engines[:] = [engine for engine, _ in _entered_by]
     if engine not in engines:
         patches.forget(engine)
+        folders.forget(engine)
     if not engines:
         _restore()
 
@@ -184,7 +186,7 @@ def _stand_ins() -> list[tuple[Any, str, Any]]:
         (threading.Semaphore, "acquire", _poll_after(threading.Semaphore.acquire)),
         (threading.Event, "is_set", _poll_if(threading.Event.is_set, False)),
     ]
-    replaced += private.stand_ins() + debug.stand_ins() + ending.stand_ins()
+    replaced += private.stand_ins() + debug.stand_ins() + ending.stand_ins() + folders.stand_ins()
     replaced += real.of_select() + real.of_fcntl()
     simple_queue: Any = getattr(queue, "_PySimpleQueue")  # noqa: B009 - it has no public name
     replaced.append((queue, "SimpleQueue", simple_queue))
