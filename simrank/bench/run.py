@@ -70,6 +70,10 @@ def run(
     measured = _measured(config)
     all_series = list(series_of(config))
     num_cases = sum(len(series.cases(config)) for series in all_series)
+    if all_series and not num_cases:
+        expected = f"a size that holds an element of {all_series[0].dtype} for each rank"
+        largest = format_size(max(config.sizes_bytes))
+        raise ConfigError(config.source.problem(("sizes",), expected, f"at most {largest}"))
     rows: list[Row] = []
 
     def on_case(series: Series, case: Case, new_rows: list[Row]) -> None:

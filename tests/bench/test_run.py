@@ -200,3 +200,10 @@ def test_every_dtype_of_the_configuration_is_one_that_devices_have():
     assert set(CONFIGURED) <= set(DTYPES)
     rows = run({**SMALL, "sizes": ["1 KiB"], "dtypes": list(CONFIGURED), "in_place": False})
     assert {row["num_wrong"] for row in rows} == {0}
+
+
+def test_sizes_that_hold_no_element_are_refused():
+    """A table without a row would say that nothing is wrong."""
+    config = {"cluster": "hgx_h100", "collectives": ["all_reduce"], "sizes": ["3 B"]}
+    with pytest.raises(ConfigError, match="an element of float32 for each rank, got at most 3 B"):
+        run(config)
