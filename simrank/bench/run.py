@@ -172,7 +172,7 @@ def _context(
     series: Series, config: BenchConfig, *, data: bool, time_limit_s: float | None = None
 ) -> Context:
     named = "auto" if series.kernel is not None else series.algorithm
-    forced = {series.library_name: (named, series.options)} if named != "auto" else None
+    forced = {series.call_name: (named, series.options)} if named != "auto" else None
     return Context(
         series.cluster,
         seed=config.seed,

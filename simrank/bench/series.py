@@ -58,9 +58,9 @@ class Series:
         return f"{self.collective} {self.algorithm} {self.dtype}{redop}{root} on {where}"
 
     @property
-    def library_name(self) -> str:
+    def call_name(self) -> str:
         """Whose algorithms it runs."""
-        return library_name(self.collective)
+        return call_name(self.collective)
 
     def cases(self, config: BenchConfig) -> list[Case]:
         """Return its sizes, each out of place and in place as configured."""
@@ -82,7 +82,7 @@ def series_of(config: BenchConfig) -> Iterator[Series]:
         for num_ranks in config.num_ranks or (cluster.num_devices,)
         for collective in config.collectives
     ]
-    _check(config, {(library_name(each), num_ranks) for _, num_ranks, each in combinations})
+    _check(config, {(call_name(each), num_ranks) for _, num_ranks, each in combinations})
     for cluster in dict.fromkeys(cluster for cluster, _, _ in combinations):
         check_faults(config.faults, cluster)
     kernels = {name: _kernel(name, options) for name, options in config.algorithms.items()}
@@ -97,11 +97,11 @@ def series_of(config: BenchConfig) -> Iterator[Series]:
             if kernel is not None:
                 if kernel.collective == collective and redop in ("none", "sum"):
                     yield Series(cluster, num_ranks, collective, name, {}, *facts, kernel)
-            elif name == "auto" or name in algorithms_for(library_name(collective), num_ranks):
+            elif name == "auto" or name in algorithms_for(call_name(collective), num_ranks):
                 yield Series(cluster, num_ranks, collective, name, _integers(options), *facts)
 
 
-def library_name(collective: str) -> str:
+def call_name(collective: str) -> str:
     """Return whose algorithms a collective runs; messages between pairs have none to choose."""
     return "all_to_all" if collective == "all_to_all_v" else collective
 

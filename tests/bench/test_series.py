@@ -32,5 +32,5 @@ def test_a_root_is_named_where_it_is_not_the_first():
 def test_an_uneven_exchange_runs_the_algorithms_of_the_even_one():
     """all_to_all_v has no table of its own; sendrecv has nothing to choose."""
     (named,) = series(collectives=["all_to_all_v"], algorithms=["pairwise"])
-    assert named.library_name == "all_to_all"
+    assert named.call_name == "all_to_all"
     assert [each.algorithm for each in series(collectives=["sendrecv"])] == ["auto"]
