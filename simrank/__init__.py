@@ -9,6 +9,7 @@ read them in `__init__.pyi`.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from simrank.ranks import libraries
 from simrank.ranks.current import register_default_context
 
 if TYPE_CHECKING:
@@ -54,3 +55,4 @@ def __dir__() -> list[str]:
 
 
 register_default_context(lambda num_ranks: __getattr__("Context").for_ranks(num_ranks))
+libraries.register("torch", lambda: import_module("simrank.torch.install").LIBRARY)

@@ -111,7 +111,8 @@ class Context(TorchNames):
             and `spawn` raises at the end, with all root causes.
         carrier: What holds the stack of each rank that is spawned. "greenlet" is cheap. "thread" is
             an OS thread, driven in lockstep: results, times and reports are the same, a switch
-            costs about ten times as much. It is for libraries with state per native thread.
+            costs about ten times as much. It is for libraries with state per native thread. "auto"
+            takes threads where the program has imported such a library (torch), else greenlets.
 
     Attributes:
         cluster: The hardware.
@@ -148,7 +149,7 @@ class Context(TorchNames):
         watchdog_s: float | None = None,
         time_limit_s: float | None = None,
         on_failure: str = "abort",
-        carrier: str = "greenlet",
+        carrier: str = "auto",
     ) -> None:
         self.cluster = _load(cluster)
         if isinstance(delays, int | str):

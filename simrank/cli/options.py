@@ -46,7 +46,7 @@ OnFailure = Annotated[
     str, typer.Option("--on-failure", help="abort, or continue: healthy ranks run on.")
 ]
 Carrier = Annotated[
-    str, typer.Option("--carrier", help="greenlet, or thread: each rank is an OS thread.")
+    str, typer.Option("--carrier", help="greenlet, thread, or auto: threads for torch.")
 ]
 Seeds = Annotated[
     int | None, typer.Option("--seeds", min=1, help="Look for bugs of order under so many seeds.")

@@ -27,7 +27,7 @@ from simrank.cli.common import (
 from simrank.cli.outputs import Outputs
 from simrank.cli.torchrun import LaunchCommand
 from simrank.context import Context
-from simrank.engine.carrier import CARRIERS
+from simrank.engine.carrier import CARRIER_CHOICES
 from simrank.engine.delays import Delays
 from simrank.errors import ConfigError, ConfigProblem, SimrankError, SpawnException
 from simrank.hardware.load import load_cluster
@@ -99,7 +99,7 @@ def run_command(
     shape_only: Annotated[bool, typer.Option(help="Large tensors have no values.")] = False,
     default_device: options.DefaultDevice = None,
     on_failure: options.OnFailure = "abort",
-    carrier: options.Carrier = "greenlet",
+    carrier: options.Carrier = "auto",
     faults: Annotated[str | None, typer.Option(help="YAML of faults to inject.")] = None,
     seeds: options.Seeds = None,
     delays: options.DelaysText = None,
@@ -238,7 +238,7 @@ def _max_delay_ps(text: str) -> int:
 _CHOICES: dict[str, tuple[str, ...]] = {
     "races": ("off", "report", "error"),
     "on_failure": ("abort", "continue"),
-    "carrier": tuple(CARRIERS),
+    "carrier": CARRIER_CHOICES,
     "summary": tuple(_SUMMARIES),
     "prefix": ("rank", "none"),
 }

@@ -178,6 +178,10 @@ class ProcessGroup:
         self._num_calls[group_rank] += 1
         return self._num_calls[group_rank]
 
+    def num_calls(self, group_rank: int) -> int:
+        """Return how many collectives a member has called."""
+        return self._num_calls[group_rank]
+
     def next_barrier(self, group_rank: int) -> int:
         """Return the number of a member's next monitored barrier; the first is 1."""
         self._num_barriers[group_rank] = self._num_barriers.get(group_rank, 0) + 1

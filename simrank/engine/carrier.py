@@ -202,6 +202,9 @@ class ThreadCarrier:
         if getcurrent() is not self.stack:
             self._task.thrown = _bare_greenlet_error(self._task)
             return
+        turn = self._task.turn
+        if turn is not None:
+            turn.leave()
         self.frame = sys._getframe(1)  # noqa: SLF001 - the documented way to a frame
         try:
             self.has_turn = False
@@ -211,6 +214,8 @@ class ThreadCarrier:
         except BaseException as error:  # noqa: BLE001 - raised where the task waits
             self._wait_on(error)
         self.frame = None
+        if turn is not None:
+            turn.enter()
 
     def _wait_on(self, error: BaseException) -> None:
         """Keep what the watchdog raised while this thread was on its way out, until it is back."""
@@ -223,6 +228,17 @@ class ThreadCarrier:
         if self._task.thrown is None:
             self._task.thrown = error
 
+    def _live_own(self) -> None:
+        turn = self._task.turn
+        if turn is None:
+            self._run()
+            return
+        turn.enter()
+        try:
+            self._run()
+        finally:
+            turn.leave()
+
     def _live(self) -> None:
         self.stack = self._task.greenlet = getcurrent()
         _hubs[self.stack] = self._task.engine.hub
@@ -232,7 +248,7 @@ class ThreadCarrier:
         except BaseException as error:  # noqa: BLE001 - raised at its first wait
             self._wait_on(error)
         try:
-            self._context.run(self._run)
+            self._context.run(self._live_own)
         finally:
             # greenlet searches every object for a dying thread's stack if somebody still knows it.
             del _hubs[self.stack], self._context, self._run
@@ -288,8 +304,10 @@ CARRIERS: dict[str, Callable[[Task, Callable[[], None]], Carrier]] = {
     "thread": ThreadCarrier,
 }
 
+CARRIER_CHOICES = ("auto", *CARRIERS)
+
 
 def check_carrier(name: str) -> None:
-    """Raise ValueError if there is no such carrier."""
-    if name not in CARRIERS:
-        raise ValueError(f"carrier={name!r}; choices: {', '.join(CARRIERS)}")
+    """Raise ValueError if there is no such carrier, and "auto" is not meant."""
+    if name not in CARRIER_CHOICES:
+        raise ValueError(f"carrier={name!r}; choices: {', '.join(CARRIER_CHOICES)}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from simrank.engine.callsite import CallSite, site_of_frame
 from simrank.engine.carrier import CARRIERS, BareGreenlet
@@ -20,6 +20,19 @@ if TYPE_CHECKING:
     from simrank.engine.queue import Wakeup
 
 MAX_ABORTS = 16  # assumed: a program that swallows this many aborts will swallow the next too
+
+
+class Turn(Protocol):
+    """What is to happen as the turn of a task begins and ends: process-wide state is swapped.
+
+    A thread's only: it is called on that thread.
+    """
+
+    def enter(self) -> None:
+        """The task goes on."""
+
+    def leave(self) -> None:
+        """Others may run until the next `enter`."""
 
 
 class Task:
@@ -39,12 +52,13 @@ class Task:
         group: The group it belongs to, or None.
         carrier: What holds its stack.
         greenlet: What `getcurrent()` is on that stack; None on a thread that does not live.
+        turn: What follows its turns, or None.
     """
 
     __slots__ = (
         "__weakref__", "_body", "carrier", "children", "engine", "error", "finished", "greenlet",
         "group", "host_ps", "leave", "name", "num_polls", "parked", "rank", "started", "switch",
-        "thrown", "waiting",
+        "thrown", "turn", "waiting",
     )  # fmt: skip
 
     def __init__(self, engine: Engine, name: str, rank: int | None = None) -> None:
@@ -61,6 +75,7 @@ class Task:
         self.group: TaskGroup | None = None
         self.children: list[TaskGroup] | None = None
         self.num_polls = 0
+        self.turn: Turn | None = None
 
     def carry(self, body: Callable[[], Any], carrier: str = "greenlet") -> None:
         """Give this task a stack that runs `body`, entered from the hub whoever asks.

@@ -15,7 +15,14 @@ from simrank.engine.collector import calm_collector
 from simrank.errors import RankAborted, SimrankError
 from simrank.multiprocessing.arguments import check_picklable, per_rank
 from simrank.multiprocessing.processes import KeepsUnjoined, ProcessContext
-from simrank.ranks import Program, current_program, default_context, output, set_program
+from simrank.ranks import (
+    Program,
+    current_program,
+    default_context,
+    libraries,
+    output,
+    set_program,
+)
 from simrank.ranks.current import ContextOfProgram
 
 if TYPE_CHECKING:
@@ -24,6 +31,7 @@ if TYPE_CHECKING:
     from simrank.device import Network
     from simrank.distributed.planner import CollectiveLibrary
     from simrank.multiprocessing.arguments import Call
+    from simrank.ranks.libraries import RankState
 
 
 class ContextOfSpawns(ContextOfProgram, KeepsUnjoined, Protocol):
@@ -35,7 +43,7 @@ class ContextOfSpawns(ContextOfProgram, KeepsUnjoined, Protocol):
         strict: Whether what real processes could not be sent is an error.
         default_device: The current device of every rank at first; None: each has its own.
         on_failure: "abort" or "continue".
-        carrier: What holds the stack of a rank: "greenlet" or "thread".
+        carrier: What holds the stack of a rank: "greenlet", "thread" or "auto".
     """
 
     network: Network
@@ -178,6 +186,10 @@ def _start(parent: Program, name: str, call: Call, nprocs: int, *, daemon: bool)
     context, engine = _context_of(parent), parent.engine
     world = World(context.network, np.arange(nprocs), context.comm_library)
     tasks, programs = [], []
+    used = libraries.in_use()
+    carrier = context.carrier
+    if carrier == "auto":
+        carrier = "thread" if used else "greenlet"
     for rank in range(nprocs):
         device = rank if context.default_device is None else context.default_device
         task = Task(engine, f"rank {rank}", rank)
@@ -187,7 +199,9 @@ def _start(parent: Program, name: str, call: Call, nprocs: int, *, daemon: bool)
         program.task = task
         program.local["world"] = world
         program.local["daemon"] = daemon
-        task.carry(_body(program, call), context.carrier)
+        states = [library.state_of(program) for library in used] if carrier == "thread" else []
+        task.turn = states[0].turn if states else None
+        task.carry(_body(program, call, states), carrier)
         tasks.append(task)
         programs.append(program)
     group = TaskGroup(engine, f"spawn of {name}", tasks)
@@ -199,9 +213,18 @@ def _start(parent: Program, name: str, call: Call, nprocs: int, *, daemon: bool)
     return group
 
 
-def _body(program: Program, call: Call) -> Callable[[], None]:
+def _body(program: Program, call: Call, states: Sequence[RankState]) -> Callable[[], None]:
     def body() -> None:
         set_program(program)
+        for state in states:
+            state.begin()
+        try:
+            run()
+        finally:
+            for state in states:
+                state.end()
+
+    def run() -> None:
         try:
             fn, args = call()
             try:

@@ -25,12 +25,14 @@ class LateModules(MetaPathFinder):
         self, names: Mapping[str, object], install: Callable[[ModuleType, bool], None]
     ) -> None:
         self._names, self._install = names, install
+        self._awaited: set[str] = set()
         self._is_asking = False
 
-    def watch(self) -> None:
-        """Install what is there, and wait for the rest."""
+    def watch(self, more: Sequence[str] = ()) -> None:
+        """Install what is there, and wait for the rest and for `more`."""
         sys.meta_path.insert(0, self)
-        for name in self._names:
+        self._awaited = {*self._names, *more}
+        for name in (*self._names, *more):
             if name in sys.modules:
                 self._install(sys.modules[name], False)
 
@@ -44,7 +46,7 @@ class LateModules(MetaPathFinder):
     ) -> ModuleSpec | None:
         """Return the module's own spec, with the installation after its execution."""
         del path, target
-        if fullname not in self._names or self._is_asking:
+        if fullname not in self._awaited or self._is_asking:
             return None
         self._is_asking = True
         try:

@@ -28,6 +28,7 @@ from simrank.ranks import (
     ending,
     filters,
     folders,
+    libraries,
     locks,
     output,
     patches,
@@ -99,7 +100,7 @@ def _replace() -> None:
     output.install()
     filters.install()
     _put(_stand_ins())
-    _late.watch()
+    _late.watch(libraries.names())
     own = _own_modules()
     _rebind(own, {id(old): getattr(owner, name) for owner, name, old in _replaced})
     _replace_locks(own)
@@ -115,7 +116,7 @@ def _put(stand_ins: list[tuple[Any, str, Any]]) -> None:
 def _put_late(module: ModuleType, is_late: bool) -> None:
     """Replace parts of a module; one that is imported late has found stand-ins to bind."""
     first = len(_replaced)
-    _put(_LATE[module.__name__](module))
+    _put(_LATE.get(module.__name__, libraries.stand_ins)(module))
     if not is_late:
         return
     for index in range(first, len(_replaced)):

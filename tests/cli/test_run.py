@@ -69,7 +69,7 @@ def test_ranks_of_a_script_may_be_threads(simrank_run):
     assert simrank_run(*options, "--carrier", "thread") == simrank_run(*options)
     status, _, err = simrank_run(*options, "--carrier", "fiber")
     assert status == 2
-    assert "--carrier: expected one of greenlet, thread, got fiber" in err
+    assert "--carrier: expected one of auto, greenlet, thread, got fiber" in err
 
 
 def test_nodes_and_ranks_are_spelled_as_torchruns(simrank_run):

@@ -1,0 +1,70 @@
+"""Libraries that keep state per process or per native thread, and who gives each rank its own.
+
+The layer that knows a library registers it here under its import name. Nothing is imported before
+the program has imported the library itself.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+
+    from simrank.engine.task import Turn
+    from simrank.ranks.current import Program
+
+
+class RankState(Protocol):
+    """What a library keeps of one rank.
+
+    Attributes:
+        turn: What follows the rank's turns: process-wide state that is swapped with them.
+    """
+
+    @property
+    def turn(self) -> Turn:
+        """See above."""
+
+    def begin(self) -> None:
+        """Prepare the rank's own stack; called on it, before its program."""
+
+    def end(self) -> None:
+        """Give back what the stack holds; called on it, after its program."""
+
+
+class Library(NamedTuple):
+    """A library that needs a stack of its own for each rank: an OS thread.
+
+    Attributes:
+        stand_ins: Returns what to replace in it while a Context is entered: owner, name, stand-in.
+        state_of: Makes the state of a rank.
+    """
+
+    stand_ins: Callable[[ModuleType], list[tuple[Any, str, Any]]]
+    state_of: Callable[[Program], RankState]
+
+
+_libraries: dict[str, Callable[[], Library]] = {}
+
+
+def register(name: str, load: Callable[[], Library]) -> None:
+    """Say who adapts a library, once a program has imported it."""
+    _libraries[name] = load
+
+
+def names() -> list[str]:
+    """Return the import names of all that are registered."""
+    return list(_libraries)
+
+
+def stand_ins(module: ModuleType) -> list[tuple[Any, str, Any]]:
+    """Return what to replace in a library that is imported."""
+    return _libraries[module.__name__]().stand_ins(module)
+
+
+def in_use() -> list[Library]:
+    """Return the libraries that the program has imported."""
+    return [load() for name, load in _libraries.items() if name in sys.modules]

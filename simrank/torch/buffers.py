@@ -1,0 +1,101 @@
+"""torch tensors as the buffers that matcher, planner and race checks see: the same bytes (D2).
+
+No torch operation runs here, so the modes of a rank (dispatch, device, autocast) do not matter.
+"""
+
+from __future__ import annotations
+
+from ctypes import c_uint8
+from typing import Any
+from weakref import WeakValueDictionary
+
+import numpy as np
+import torch
+
+from simrank.device.dtypes import DTYPES, DType
+from simrank.device.memory import Storage
+from simrank.device.tensors.tensor import Tensor
+
+_DTYPES: dict[torch.dtype, DType] = {
+    getattr(torch, name): dtype for name, dtype in DTYPES.items() if hasattr(torch, name)
+}
+_SCALAR_NAMES = {
+    torch.uint16: "UInt16", torch.uint32: "UInt32", torch.uint64: "UInt64",
+    torch.complex64: "ComplexFloat", torch.complex128: "ComplexDouble",
+}  # fmt: skip
+_EMPTY = np.empty(0, np.uint8)
+
+
+class TorchStorage(Storage):
+    """A torch storage: the same bytes; nothing is allocated and nothing freed.
+
+    Attributes:
+        owner: The torch storage, kept alive.
+    """
+
+    __slots__ = ("owner",)
+
+    def __init__(self, owner: torch.UntypedStorage) -> None:
+        self.device = None
+        self.size_bytes = owner.nbytes()
+        self.address = 0
+        self.is_real = self.has_values = True
+        self.owner = owner
+        self._writes = None
+        self._bytes = _bytes_at(owner.data_ptr(), self.size_bytes)
+
+    def is_current(self) -> bool:
+        """Whether the torch storage has not been resized since."""
+        owner = self.owner
+        if owner.nbytes() != self.size_bytes:
+            return False
+        return not self.size_bytes or self._bytes.ctypes.data == owner.data_ptr()
+
+
+def _bytes_at(address: int, size_bytes: int) -> np.ndarray[Any, Any]:
+    if not size_bytes:
+        return _EMPTY
+    memory: Any = (c_uint8 * size_bytes).from_address(address)
+    found: np.ndarray[Any, Any] = np.frombuffer(memory, np.uint8)
+    return found
+
+
+# Of storages with an operation in flight; the key is the identity of the C++ object.
+_known: WeakValueDictionary[int, TorchStorage] = WeakValueDictionary()
+
+
+def storage_of(tensor: torch.Tensor) -> TorchStorage:
+    """Return the storage of a tensor; the same one while an operation in flight uses it."""
+    owner = tensor.untyped_storage()
+    key = owner._cdata  # noqa: SLF001 - the documented identity of a storage
+    found = _known.get(key)
+    if found is None or not found.is_current():
+        found = _known[key] = TorchStorage(owner)
+    return found
+
+
+def buffer_of(tensor: torch.Tensor) -> Tensor:
+    """Return the same elements as simrank sees them; complex numbers are pairs.
+
+    Raises:
+        RuntimeError: No collective carries the element type, in torch's words.
+    """
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor)
+    dtype = _DTYPES.get(tensor.dtype)
+    if dtype is None:
+        name = _SCALAR_NAMES.get(tensor.dtype, str(tensor.dtype))
+        raise RuntimeError(f"Invalid scalar type: {name}")
+    storage, size = storage_of(tensor), dtype.itemsize
+    shape = tensor.shape
+    if not storage.size_bytes:
+        return Tensor(storage, dtype, np.empty(shape, dtype.numpy))
+    offset = tensor.storage_offset() * size
+    strides = [stride * size for stride in tensor.stride()]
+    view = np.ndarray(shape, dtype.numpy, storage._bytes, offset, strides)  # noqa: SLF001 - our own class
+    return Tensor(storage, dtype, view)
+
+
+def buffers_of(tensors: list[torch.Tensor]) -> list[Tensor]:
+    """Return a list of tensors as simrank sees them."""
+    return [buffer_of(tensor) for tensor in tensors]

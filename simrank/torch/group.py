@@ -1,0 +1,458 @@
+"""A process group of torch whose calls are simrank's: nothing is matched or timed twice."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import torch
+import torch.distributed as dist
+
+from simrank.distributed import api, lists, peers
+from simrank.distributed.backends import NCCL
+from simrank.distributed.issue import enter_call, issue
+from simrank.distributed.monitored import monitored_barrier
+from simrank.distributed.request import Request, Signature, staging
+from simrank.torch.buffers import buffer_of, buffers_of
+from simrank.torch.reductions import reduction_of
+from simrank.torch.sparse import all_reduce_sparse
+from simrank.torch.work import DONE, SimulatedWork
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import timedelta
+
+    from simrank.distributed.coalescing import CoalescingManager
+    from simrank.distributed.group import ProcessGroup
+    from simrank.distributed.work import Work
+
+Tensors: TypeAlias = "torch.Tensor | list[torch.Tensor]"
+_SUM = dist.ReduceOp.SUM
+
+
+class GroupOptions:
+    """What `options` of a backend holds.
+
+    Attributes:
+        global_ranks_in_group: As torch fills it.
+        group_name: The group's name.
+    """
+
+    def __init__(self, backend: str, timeout: timedelta, ranks: Sequence[int], name: str) -> None:
+        self.backend = backend
+        self._timeout = timeout
+        self.global_ranks_in_group = list(ranks)
+        self.group_name = name
+        self.is_high_priority_stream = False
+        self.split_from: object = None
+        self.split_color = 0
+
+
+class SimulatedGroup(dist.ProcessGroup):
+    """One rank's side of a group.
+
+    Args:
+        rank: Its group rank.
+        group: What all members share.
+        options: Backend, name, time limit.
+        limit: The time limit that the program has chosen; it fires. None: torch's default, which
+            does not, as a simulation knows at once that nothing will come.
+    """
+
+    def __init__(
+        self, rank: int, group: ProcessGroup, options: GroupOptions, limit: timedelta | None
+    ) -> None:
+        super().__init__(rank, group.size())
+        self.simulated = group
+        self.options = options
+        self.store: dist.Store | None = None
+        self._rank, self._size, self._limit = rank, group.size(), limit
+        self._description = "undefined"
+        self._coalescing = ExitStack()
+        self._batch: CoalescingManager | None = None
+
+    # ---- who ----
+
+    def rank(self) -> int:
+        """Return the group rank."""
+        return self._rank
+
+    def size(self) -> int:
+        """Return the number of members."""
+        return self._size
+
+    getRank = rank
+    getSize = size
+
+    def getBackendName(self) -> str:
+        """Return a name that C++ does not know: it would cast a "gloo" to its own class."""
+        return "simrank"
+
+    def name(self) -> str:
+        """Return the backend's name."""
+        return self.options.backend
+
+    def _get_backend_name(self) -> str:
+        return self.options.backend
+
+    @property
+    def group_name(self) -> str:
+        """Return torch's name of the group."""
+        return self.options.group_name
+
+    @property
+    def group_desc(self) -> str:
+        """Return the description that was given."""
+        return self._description
+
+    def getGroupName(self) -> str:
+        """Return torch's name of the group."""
+        return self.options.group_name
+
+    def getGroupDesc(self) -> str:
+        """Return the description that was given."""
+        return self._description
+
+    def _set_group_name(self, name: str) -> None:
+        self.options.group_name = name
+
+    setGroupName = _set_group_name
+
+    def _set_group_desc(self, description: str) -> None:
+        self._description = description
+
+    setGroupDesc = _set_group_desc
+
+    def get_group_store(self) -> dist.Store:
+        """Return the group's store."""
+        assert self.store is not None, "given as the group is made"
+        return self.store
+
+    def __repr__(self) -> str:
+        """Say which rank of which group this is."""
+        return f"<{self.options.backend} group '{self.group_name}', rank {self._rank}/{self._size}>"
+
+    # ---- as its own backend ----
+
+    @property
+    def _device_types(self) -> list[torch.device]:
+        return [torch.device(kind) for kind in self.simulated.backends]
+
+    def _get_backend(self, device: torch.device) -> SimulatedGroup:
+        if torch.device(device).type not in self.simulated.backends:
+            raise RuntimeError(f"No backend type associated with device type {device.type}")
+        return self
+
+    def _is_nccl(self) -> bool:
+        return NCCL in self.simulated.backends.values()
+
+    @property
+    def supports_splitting(self) -> bool:
+        """Whether `split_group` works: with nccl."""
+        return self._is_nccl()
+
+    @property
+    def supports_coalescing(self) -> bool:
+        """Whether calls are issued as one in a coalescing manager with a device: with nccl."""
+        return self._is_nccl()
+
+    @property
+    def supports_time_estimate(self) -> bool:
+        """Return False: the time of a call is what the simulation says."""
+        return False
+
+    def _set_sequence_number_for_group(self) -> None:
+        """Do nothing: members' calls are counted from the start."""
+
+    def _get_sequence_number_for_group(self) -> int:
+        return self.simulated.num_calls(self._rank)
+
+    def _has_hooks(self) -> bool:
+        return False
+
+    def _wait_for_pending_works(self) -> None:
+        """Do nothing: no thread of the group outlives a call."""
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """Change the time limit of later calls."""
+        self.options._timeout = self._limit = timeout  # noqa: SLF001 - the two halves of one thing
+
+    _set_default_timeout = set_timeout
+
+    def shutdown(self) -> None:
+        """Do nothing: what is in flight ends by itself."""
+
+    def abort(self) -> None:
+        """Do nothing, as `shutdown`."""
+
+    def eager_connect_single_device(self, device: torch.device | None = None) -> None:
+        """Do nothing: members need no connection."""
+
+    def perform_nocolor_split(self, device: torch.device) -> None:
+        """Do nothing: who is not in a split has no part in it."""
+
+    # ---- collectives ----
+
+    def allreduce(
+        self, tensors: Tensors, opts: Any = None, timeout: object = None, *, op: Any = None
+    ) -> dist.Work:
+        """Reduce over the group, in place."""
+        tensor = _one(tensors)
+        reduction = reduction_of(_reduction(opts, op))
+        if tensor.is_sparse:
+            return all_reduce_sparse(self.simulated, tensor, reduction)
+        if opts is not None and self._limit is None and getattr(opts, "asyncOp", True) is False:
+            api.all_reduce(buffer_of(tensor), reduction, self.simulated)
+            return DONE
+        work = api.all_reduce(buffer_of(tensor), reduction, self.simulated, True)
+        return self._work(work, [tensor])
+
+    def allreduce_coalesced(self, tensors: list[torch.Tensor], opts: Any = None) -> dist.Work:
+        """Reduce several tensors as one."""
+        buffers = buffers_of(tensors)
+        caller = enter_call("all_reduce", self.simulated, lists=(buffers,))
+        assert caller is not None, "a member calls"
+        op = api.reduction_of(caller.backend, reduction_of(_reduction(opts)), buffers[0])
+        dtype = buffers[0].dtype
+        flat = staging(buffers, dtype, buffers[0].cuda_device)
+        signature = Signature("all_reduce", op.value, None, dtype.name, flat.numel())
+        request = Request(signature, flat, flat, factor=api.factor_of(op))
+        request.sources = request.targets = buffers
+        return self._work(issue(caller, request, async_op=True), tensors)
+
+    def broadcast(
+        self, tensors: Tensors, opts: Any = None, timeout: object = None, *, root: int = 0
+    ) -> dist.Work:
+        """Copy the root's tensor to all."""
+        tensor = _one(tensors)
+        source = _root(opts, root)
+        work = api.broadcast(buffer_of(tensor), None, self.simulated, True, group_src=source)
+        return self._work(work, [tensor])
+
+    def reduce(
+        self,
+        tensors: Tensors,
+        opts: Any = None,
+        op: Any = None,
+        timeout: object = None,
+        *,
+        root: int = 0,
+    ) -> dist.Work:
+        """Reduce over the group, into the root's tensor."""
+        tensor = _one(tensors)
+        reduction, target = reduction_of(_reduction(opts, op)), _root(opts, root)
+        buffer = buffer_of(tensor)
+        work = api.reduce(buffer, None, reduction, self.simulated, True, group_dst=target)
+        return self._work(work, [tensor])
+
+    def allgather(self, outputs: Any, inputs: Any, opts: object = None) -> dist.Work:
+        """Gather the members' tensors into a list."""
+        if isinstance(inputs, list | tuple):
+            outputs, inputs = outputs[0], inputs[0]
+        work = lists.all_gather(buffers_of(outputs), buffer_of(inputs), self.simulated, True)
+        return self._work(work, outputs, is_copied=True)
+
+    def allgather_coalesced(
+        self,
+        output_lists: list[list[torch.Tensor]],
+        inputs: list[torch.Tensor],
+        opts: object = None,
+    ) -> dist.Work:
+        """Gather each of several tensors into a list."""
+        works = []
+        for index, tensor in enumerate(inputs):
+            outputs = buffers_of([row[index] for row in output_lists])
+            works.append(lists.all_gather(outputs, buffer_of(tensor), self.simulated, True))
+        flat = [tensor for row in output_lists for tensor in row]
+        return self._works(works, flat, is_copied=True)
+
+    def all_gather_single(
+        self,
+        output: torch.Tensor,
+        input: torch.Tensor,
+        opts: object = None,
+    ) -> dist.Work:
+        """Gather the members' tensors into one."""
+        source, target = buffer_of(input), buffer_of(output)
+        return self._work(
+            api.all_gather_into_tensor(target, source, self.simulated, True), [output]
+        )
+
+    _allgather_base = all_gather_single
+
+    def all_gather_single_coalesced(
+        self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: object = None
+    ) -> dist.Work:
+        """Gather each of several tensors into one."""
+        pairs = zip(buffers_of(outputs), buffers_of(inputs), strict=True)
+        works = [api.all_gather_into_tensor(o, i, self.simulated, True) for o, i in pairs]
+        return self._works(works, outputs)
+
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+
+    def reduce_scatter(
+        self, outputs: Any, inputs: Any, opts: Any = None, timeout: object = None, *, op: Any = None
+    ) -> dist.Work:
+        """Reduce lists entry by entry; entry k stays on member k."""
+        if isinstance(outputs, list | tuple):
+            outputs, inputs = outputs[0], inputs[0]
+        reduction = reduction_of(_reduction(opts, op))
+        target, sources = buffer_of(outputs), buffers_of(inputs)
+        work = lists.reduce_scatter(target, sources, reduction, self.simulated, True)
+        return self._work(work, [outputs])
+
+    def reduce_scatter_single(
+        self,
+        output: torch.Tensor,
+        input: torch.Tensor,
+        opts: Any = None,
+    ) -> dist.Work:
+        """Reduce, and leave part k on member k."""
+        reduction = reduction_of(_reduction(opts))
+        target, source = buffer_of(output), buffer_of(input)
+        work = api.reduce_scatter_tensor(target, source, reduction, self.simulated, True)
+        return self._work(work, [output])
+
+    _reduce_scatter_base = reduce_scatter_single
+
+    def reduce_scatter_single_coalesced(
+        self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None
+    ) -> dist.Work:
+        """Reduce several tensors, and leave their parts k on member k."""
+        op = reduction_of(_reduction(opts))
+        pairs = zip(buffers_of(outputs), buffers_of(inputs), strict=True)
+        works = [api.reduce_scatter_tensor(o, i, op, self.simulated, True) for o, i in pairs]
+        return self._works(works, outputs)
+
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+
+    def all_to_all_single(
+        self,
+        output: torch.Tensor,
+        input: torch.Tensor,
+        output_split_sizes: Sequence[int] = (),
+        input_split_sizes: Sequence[int] = (),
+        opts: object = None,
+    ) -> dist.Work:
+        """Send part k to member k."""
+        target, source = buffer_of(output), buffer_of(input)
+        work = api.all_to_all_single(
+            target, source, output_split_sizes, input_split_sizes, self.simulated, True
+        )
+        return self._work(work, [output])
+
+    alltoall_base = all_to_all_single
+
+    def alltoall(
+        self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: object = None
+    ) -> dist.Work:
+        """Send entry k of a list to member k."""
+        work = lists.all_to_all(buffers_of(outputs), buffers_of(inputs), self.simulated, True)
+        return self._work(work, outputs)
+
+    def gather(
+        self, outputs: Any, inputs: Any, opts: Any = None, timeout: object = None, *, root: int = 0
+    ) -> dist.Work:
+        """Gather the members' tensors into the root's list."""
+        if outputs and isinstance(outputs[0], list | tuple):
+            outputs = outputs[0]
+        source, target = buffer_of(_one(inputs)), buffers_of(outputs) if outputs else None
+        root = _root(opts, root)
+        work = lists.gather(source, target, None, self.simulated, True, group_dst=root)
+        return self._work(work, outputs or [], is_copied=True)
+
+    def scatter(
+        self, outputs: Any, inputs: Any, opts: Any = None, timeout: object = None, *, root: int = 0
+    ) -> dist.Work:
+        """Send entry k of the root's list to member k."""
+        if inputs and isinstance(inputs[0], list | tuple):
+            inputs = inputs[0]
+        tensor = _one(outputs)
+        target, sources = buffer_of(tensor), buffers_of(inputs) if inputs else None
+        root = _root(opts, root)
+        work = lists.scatter(target, sources, None, self.simulated, True, group_src=root)
+        return self._work(work, [tensor])
+
+    def barrier(self, opts: Any = None, timeout: object = None) -> dist.Work:
+        """Return once all members have called."""
+        return self._work(api.barrier(self.simulated, True), [])
+
+    def monitored_barrier(
+        self, timeout: timedelta | None = None, wait_all_ranks: bool = False
+    ) -> None:
+        """Return once all members have called; rank 0 says who did not."""
+        if self._rank == 0 and timeout is not None and not timeout:
+            raise RuntimeError("Rank 0 timed out in monitoredBarrier after 0 ms.")
+        limit = self._limit if timeout is None else timeout
+        monitored_barrier(self.simulated, limit, wait_all_ranks)
+
+    # ---- messages ----
+
+    def send(self, tensors: Tensors, dst: int, tag: int = 0) -> dist.Work:
+        """Send a tensor to a member."""
+        tensor = _one(tensors)
+        work = peers.isend(buffer_of(tensor), None, self.simulated, tag, group_dst=dst)
+        return self._work(work, [tensor])
+
+    def recv(self, tensors: Tensors, src: int, tag: int = 0) -> dist.Work:
+        """Receive a tensor from a member."""
+        tensor = _one(tensors)
+        work = peers.irecv(buffer_of(tensor), None, self.simulated, tag, group_src=src)
+        return self._work(work, [tensor])
+
+    def recv_anysource(self, tensors: Tensors, tag: int = 0) -> dist.Work:
+        """Receive a tensor from whichever member sends."""
+        tensor = _one(tensors)
+        return self._work(peers.irecv(buffer_of(tensor), None, self.simulated, tag), [tensor])
+
+    # ---- several as one ----
+
+    def _start_coalescing(self, device: torch.device) -> None:
+        manager = peers._coalescing_manager(self.simulated, device, async_ops=True)  # noqa: SLF001 - torch's name
+        self._batch = self._coalescing.enter_context(manager)
+
+    def _end_coalescing(self, device: torch.device) -> dist.Work:
+        self._coalescing.close()
+        assert self._batch is not None, "started"
+        works, self._batch = self._batch.works, None
+        return self._works(works, [])
+
+    # ---- what is returned ----
+
+    def _work(
+        self, work: Work | None, outputs: list[torch.Tensor], *, is_copied: bool = False
+    ) -> dist.Work:
+        return self._works([] if work is None else [work], outputs, is_copied=is_copied)
+
+    def _works(
+        self, works: Sequence[Work | None], outputs: list[torch.Tensor], *, is_copied: bool = False
+    ) -> dist.Work:
+        """Return the Work of a call.
+
+        Args:
+            works: simrank's own.
+            outputs: What is filled.
+            is_copied: Whether gloo copies to the outputs with a torch operation, as to lists:
+                autograd sees that they changed.
+        """
+        if is_copied and outputs:
+            torch.autograd.graph.increment_version(outputs)
+        return SimulatedWork([w for w in works if w is not None], outputs, self._limit)
+
+
+def _one(tensors: Tensors) -> torch.Tensor:
+    return tensors if isinstance(tensors, torch.Tensor) else tensors[0]
+
+
+def _reduction(opts: Any, op: Any = None) -> Any:
+    if op is not None:
+        return op
+    if opts is None:
+        return _SUM
+    return getattr(opts, "reduceOp", opts)
+
+
+def _root(opts: Any, root: int) -> int:
+    if opts is None:
+        return root
+    return opts if isinstance(opts, int) else opts.rootRank

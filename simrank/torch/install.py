@@ -1,0 +1,115 @@
+"""What stands in torch while a Context is entered; outside ranks everything is torch's own."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from simrank.engine import callsite
+from simrank.errors import UnsupportedError
+from simrank.multiprocessing import spawn as simulated_spawn
+from simrank.multiprocessing import start_processes as simulated_start
+from simrank.ranks.current import rank_program, running_task
+from simrank.ranks.libraries import Library
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+
+    from simrank.ranks import Program
+    from simrank.ranks.libraries import RankState
+
+StandIns = list[tuple[Any, str, Any]]
+# Imported before ranks start: it takes the running rank's WORLD as a default argument.
+_BEFORE_RANKS = ("torch.distributed.nn.functional",)
+
+
+def stand_ins(_: ModuleType) -> StandIns:
+    """Return what to replace in torch: owner, name and stand-in.
+
+    Raises:
+        UnsupportedError: A rank that is carried by a greenlet imports torch.
+    """
+    task = running_task()
+    if task is not None and task.carrier.thread_id is None:
+        raise UnsupportedError(
+            f"{task.name} imports torch, and its carrier is a greenlet: torch keeps state per "
+            "native thread\n  to fix: import torch before the ranks start, or let the ranks' "
+            'carrier be a thread: Context(carrier="thread"), `simrank run --carrier thread`'
+        )
+    callsite.skip_package("torch")
+    for name in _BEFORE_RANKS:
+        import_module(name)
+    return [*_of_distributed(), *_of_multiprocessing()]
+
+
+def _of_distributed() -> StandIns:
+    from simrank.torch import registry, stores  # noqa: PLC0415 - they import torch.distributed
+
+    c10d: Any = import_module("torch.distributed.distributed_c10d")
+    dist: Any = import_module("torch.distributed")
+    rendezvous: Any = sys.modules["torch.distributed.rendezvous"]
+    replaced: StandIns = [
+        (c10d._world, "__class__", registry.RankWorld),  # noqa: SLF001 - torch's place to override
+        (_Isolation(), "by_thread", True),
+        (
+            c10d,
+            "_new_process_group_helper",
+            registry.make_new_group(c10d._new_process_group_helper),  # noqa: SLF001 - torch's name
+        ),
+    ]
+    destroy = registry.make_destroy(c10d.destroy_process_group)
+    replaced += [(owner, "destroy_process_group", destroy) for owner in (c10d, dist)]
+    for name in ("TCPStore", "FileStore", "HashStore"):
+        original = getattr(dist, name)
+        stand_in = stores.dispatching(original, getattr(stores, name))
+        owners = [owner for owner in (dist, c10d, rendezvous) if hasattr(owner, name)]
+        replaced += [(owner, name, stand_in) for owner in owners]
+    return replaced
+
+
+class _Isolation:
+    """Whether C++ keeps a registry of groups for each native thread."""
+
+    _is_on = False
+
+    @property
+    def by_thread(self) -> bool:
+        """Whether it does."""
+        return self._is_on
+
+    @by_thread.setter
+    def by_thread(self, is_on: bool) -> None:
+        bindings: Any = import_module("torch._C._distributed_c10d")
+        bindings._set_thread_isolation_mode(is_on)  # noqa: SLF001 - torch's name
+        self._is_on = is_on
+
+
+def _of_multiprocessing() -> StandIns:
+    module: Any = import_module("torch.multiprocessing")
+    spawning: Any = import_module("torch.multiprocessing.spawn")
+    pairs = (("spawn", simulated_spawn), ("start_processes", simulated_start))
+    return [
+        (owner, name, _in_ranks(getattr(spawning, name), simulated))
+        for name, simulated in pairs
+        for owner in (module, spawning)
+    ]
+
+
+def _in_ranks(original: Callable[..., Any], simulated: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def call(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - the original's
+        return (original if rank_program() is None else simulated)(*args, **kwargs)
+
+    return call
+
+
+def _state_of(program: Program) -> RankState:
+    from simrank.torch.state import TorchState  # noqa: PLC0415 - it needs torch whole
+
+    return TorchState(program)
+
+
+LIBRARY = Library(stand_ins, _state_of)

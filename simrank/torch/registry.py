@@ -1,0 +1,189 @@
+"""The process groups of each rank: torch's registry of them, and how they are made."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch.distributed as dist
+import torch.distributed.distributed_c10d as c10d
+
+from simrank.distributed.backends import Backends, parse_backend
+from simrank.distributed.group import Maker, membership
+from simrank.distributed.membership import destroy_process_group as destroy_simulated
+from simrank.distributed.membership import world_of
+from simrank.engine import user_site
+from simrank.ranks import require_rank
+from simrank.ranks.current import rank_program
+from simrank.torch.group import GroupOptions, SimulatedGroup
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import timedelta
+
+    from simrank.ranks import Program
+
+_KEY = "torch's process groups"
+_OriginalWorld: Any = type(c10d._world)  # noqa: SLF001 - torch documents it as the place to override
+
+
+class Groups:
+    """What torch keeps in module globals: one of these per rank, and one for everybody else."""
+
+    def __init__(self) -> None:
+        self.default_pg: object = None
+        self.group_count = 0
+        self.pg_map: dict[Any, Any] = {}
+        self.pg_names: dict[Any, str] = {}
+        self.pg_group_ranks: dict[Any, Any] = {}
+        self.pg_backend_config: dict[Any, str] = {}
+        self.tags_to_pg: dict[str, list[Any]] = {}
+        self.pg_to_tag: dict[Any, str] = {}
+        self.pg_coalesce_state: dict[Any, Any] = {}
+        self.comms: list[Any] = []
+        self.init_method: str | None = None
+
+
+def _field(name: str) -> property:
+    outside = getattr(_OriginalWorld, name)
+
+    def get(world: object) -> Any:
+        program = rank_program()
+        return outside.fget(world) if program is None else getattr(groups_of(program), name)
+
+    def put(world: object, value: object) -> None:
+        program = rank_program()
+        if program is None:
+            outside.fset(world, value)
+        else:
+            setattr(groups_of(program), name, value)
+
+    return property(get, put)
+
+
+_FIELDS = [name for name in vars(Groups()) if name != "init_method"]
+# torch's registry, for whom each rank has its own; its identity stays, as modules have bound it.
+RankWorld: type = type("RankWorld", (_OriginalWorld,), {name: _field(name) for name in _FIELDS})
+
+
+def groups_of(program: Program) -> Groups:
+    """Return the groups of a rank, made at first use."""
+    own: Groups | None = program.local.get(_KEY)
+    if own is None:
+        own = program.local[_KEY] = Groups()
+    return own
+
+
+def parsed(backend: str) -> Backends:
+    """Return the backend of each kind of device.
+
+    Raises:
+        UnsupportedError: A backend is not simulated.
+    """
+    return parse_backend("undefined" if backend in ("", "None") else backend)
+
+
+def make_new_group(original: Any) -> Any:
+    """Return what stands for `_new_process_group_helper`: simulated groups in ranks."""
+
+    def _new_process_group_helper(
+        group_size: int,
+        group_rank: int,
+        global_ranks_in_group: Sequence[int],
+        backend: str,
+        store: dist.Store,
+        group_name: str,
+        backend_options: Any = None,
+        timeout: timedelta | None = None,
+        pg_tag: str | None = None,
+        device_id: Any = None,
+        group_desc: str | None = None,
+    ) -> tuple[Any, Any]:
+        if rank_program() is None:
+            made: tuple[Any, Any] = original(
+                group_size, group_rank, global_ranks_in_group, backend, store, group_name,
+                backend_options, timeout, pg_tag, device_id, group_desc,
+            )  # fmt: skip
+            return made
+        world: Any = c10d._world  # noqa: SLF001 - torch's name
+        if group_name in world.pg_names.values():
+            raise ValueError(
+                "The specified group name has already been created, please use a different "
+                "group name"
+            )
+        if device_id is not None and (device_id.index is None or device_id.type == "cpu"):
+            raise ValueError(
+                "init_process_group device_id parameter must be an accelerator with an index"
+            )
+        c10d._check_valid_timeout(timeout)  # noqa: SLF001 - torch's name
+        assert timeout is not None, "checked"
+        if pg_tag:
+            existing = c10d._find_pg_by_ranks_and_tag(pg_tag, list(global_ranks_in_group))  # noqa: SLF001
+            if existing:
+                return existing, world.pg_map[existing][1]
+        group = _make(str(backend), group_name, global_ranks_in_group, timeout, group_desc)
+        if group is None:
+            return c10d.GroupMember.NON_GROUP_MEMBER, None
+        if device_id is not None:
+            group.bound_device_id = device_id
+        prefix = dist.PrefixStore(f"{group_name}/", store)
+        group.store = prefix
+        tag: dict[str, Any] = (
+            {"pg_tag": f"user:{pg_tag}"} if pg_tag else {"add_to_default_tag": True}
+        )
+        c10d._register_pg_in_world(  # noqa: SLF001 - torch's name
+            group,
+            backend_name=backend,
+            store=prefix,
+            group_name=group_name,
+            backend_config=str(c10d.BackendConfig(c10d.Backend(str(backend)))),
+            **tag,
+        )
+        return group, prefix
+
+    return _new_process_group_helper
+
+
+def _make(
+    backend: str, name: str, ranks: Sequence[int], timeout: timedelta, description: str | None
+) -> SimulatedGroup | None:
+    """Make the running rank's side of a group; None if it is no member."""
+    program = require_rank("new_group")
+    state, world = membership(program), world_of(program)
+    backends = parsed(backend)
+    if not ranks:
+        state.generation += 1
+        shared = world.group((state.generation, name), "default_pg", range(world.size), backends)
+        state.default = shared
+    else:
+        given = description if description not in (None, "undefined") else None
+        assert program.rank is not None, "a rank"
+        maker = Maker(program.rank, user_site())
+        key = (state.generation, name, tuple(ranks))
+        shown = given or f"group_{name}"
+        if program.rank not in ranks:
+            return None
+        shared = world.group(key, shown, tuple(ranks), backends, maker)
+        state.made.append(shared)
+    own = shared.group_rank(program.rank)
+    options = GroupOptions(backend, timeout, shared.ranks, name)
+    group = SimulatedGroup(own, shared, options, _chosen_limit(timeout, backend))
+    group._set_group_desc(description or "undefined")  # noqa: SLF001 - torch's name
+    return group
+
+
+def _chosen_limit(timeout: timedelta, backend: str) -> timedelta | None:
+    """Return a time limit that the program has chosen; torch's defaults fire for nobody."""
+    defaults = (c10d._get_default_timeout(c10d.Backend(backend)), c10d.default_pg_timeout)  # noqa: SLF001
+    return None if timeout in defaults else timeout
+
+
+def make_destroy(original: Any) -> Any:
+    """Return what stands for `destroy_process_group`: simrank forgets the group too."""
+
+    def destroy_process_group(group: Any = None) -> None:
+        chosen = c10d.GroupMember.WORLD if group is None else group
+        original(group)
+        if isinstance(chosen, SimulatedGroup) and rank_program() is not None:
+            destroy_simulated(chosen.simulated)
+
+    return destroy_process_group

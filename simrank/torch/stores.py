@@ -1,0 +1,280 @@
+"""torch's stores without sockets: a table for the ranks of a spawn; a get waits in the engine."""
+
+from __future__ import annotations
+
+from collections import deque
+from datetime import timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+import torch.distributed as dist
+
+from simrank.distributed.membership import world_of
+from simrank.engine import Handle
+from simrank.errors import WaitTimeoutError
+from simrank.ranks import require_program, require_rank
+from simrank.ranks.current import rank_program
+from simrank.units import PS_PER_US
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from simrank.distributed.group import World
+
+_TIMEOUT = timedelta(seconds=300)  # torch's default
+_EPHEMERAL_PORTS = 49152
+
+
+class KeyWait(Handle):
+    """A wait for a key, shared by all that wait for it."""
+
+    __slots__ = ("_what",)
+
+    def __init__(self, what: str) -> None:
+        super().__init__()
+        self._what = what
+
+    def describe(self) -> str:
+        """Return what completes, in the user's words."""
+        return self._what
+
+
+class Table:
+    """What a store holds, for all ranks that opened it.
+
+    Attributes:
+        name: For reports.
+        values: By key.
+        queues: By name.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.values: dict[str, bytes] = {}
+        self.queues: dict[str, deque[bytes]] = {}
+        self._waits: dict[str, KeyWait] = {}
+        self._opened: list[dist.Store] = []
+
+    def keep(self, store: dist.Store) -> None:
+        """Keep a rank's end alive: a PrefixStore holds only its C++ half, without our methods."""
+        self._opened.append(store)
+
+    def put(self, key: str, value: bytes) -> None:
+        """Set a value, and wake those who wait for the key."""
+        self.values[key] = value
+        self.changed(key)
+
+    def changed(self, key: str) -> None:
+        """Wake those who wait for a key."""
+        wait = self._waits.pop(key, None)
+        if wait is not None:
+            wait.finish(require_program("a store").engine)
+
+    def wait_for(self, key: str, limit: timedelta, is_there: Callable[[], bool]) -> bool:
+        """Wait until a key is there; return False if the limit passed first."""
+        engine = require_program("a store").engine
+        deadline_ps = engine.now_ps + round(limit.total_seconds() * 1e6) * PS_PER_US
+        while not is_there():
+            wait = self._waits.get(key)
+            if wait is None:
+                wait = self._waits[key] = KeyWait(f"key '{key}' of {self.name}")
+            try:
+                engine.wait(wait, timeout_ps=max(deadline_ps - engine.now_ps, 0))
+            except WaitTimeoutError:
+                return False
+        return True
+
+
+class SimulatedStore(dist.Store):
+    """One rank's end of a store."""
+
+    def __init__(self, table: Table, timeout: timedelta = _TIMEOUT) -> None:
+        super().__init__()
+        self._table, self._timeout = table, timeout
+        table.keep(self)
+
+    def set(self, key: str, value: str | bytes) -> None:
+        """Set a value."""
+        self._table.put(key, _bytes(value))
+
+    def get(self, key: str) -> bytes:
+        """Return a value, once somebody has set it.
+
+        Raises:
+            DistStoreError: The time limit passed.
+        """
+        self.wait([key])
+        return self._table.values[key]
+
+    def add(self, key: str, amount: int) -> int:
+        """Add to a number, and return it."""
+        total = int(self._table.values.get(key, b"0")) + amount
+        self._table.put(key, str(total).encode())
+        return total
+
+    def compare_set(self, key: str, expected: str | bytes, desired: str | bytes) -> bytes:
+        """Set a value if it is as expected; return what it is then."""
+        expected, desired = _bytes(expected), _bytes(desired)
+        present = self._table.values.get(key)
+        if present is None and expected:
+            return expected
+        if present is not None and present != expected:
+            return present
+        self._table.put(key, desired)
+        return desired
+
+    def append(self, key: str, value: str | bytes) -> None:
+        """Append to a value."""
+        self._table.put(key, self._table.values.get(key, b"") + _bytes(value))
+
+    def check(self, keys: Sequence[str]) -> bool:
+        """Whether all keys are there."""
+        return all(key in self._table.values for key in keys)
+
+    def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
+        """Wait until all keys are there.
+
+        Raises:
+            DistStoreError: The time limit passed.
+        """
+        limit = self._timeout if timeout is None else timeout
+        values = self._table.values
+        for key in keys:
+            if not self._table.wait_for(key, limit, partial(values.__contains__, key)):
+                milliseconds = round(limit.total_seconds() * 1000)
+                raise dist.DistStoreError(
+                    f"wait timeout after {milliseconds}ms, keys: {', '.join(f'/{k}' for k in keys)}"
+                )
+
+    def multi_get(self, keys: Sequence[str]) -> list[bytes]:
+        """Return several values."""
+        return [self.get(key) for key in keys]
+
+    def multi_set(self, keys: Sequence[str], values: Sequence[str | bytes]) -> None:
+        """Set several values."""
+        for key, value in zip(keys, values, strict=True):
+            self.set(key, value)
+
+    def delete_key(self, key: str) -> bool:
+        """Forget a key; return whether it was there."""
+        return self._table.values.pop(key, None) is not None
+
+    def num_keys(self) -> int:
+        """Return how many keys there are."""
+        return len(self._table.values)
+
+    getNumKeys = num_keys
+
+    def list_keys(self) -> list[str]:
+        """Return the keys."""
+        return list(self._table.values)
+
+    def has_extended_api(self) -> bool:
+        """Return True: several values may be read and set at once."""
+        return True
+
+    hasExtendedApi = has_extended_api
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """Change the time limit of waits."""
+        self._timeout = timeout
+
+    @property
+    def timeout(self) -> timedelta:
+        """Return the time limit of waits."""
+        return self._timeout
+
+    def clone(self) -> SimulatedStore:
+        """Return another end of the same store."""
+        return SimulatedStore(self._table, self._timeout)
+
+    def queue_push(self, key: str, value: str | bytes) -> None:
+        """Append to a queue."""
+        self._table.queues.setdefault(key, deque()).append(_bytes(value))
+        self._table.changed(key)
+
+    def queue_pop(self, key: str, block: bool = True) -> bytes:
+        """Return the first of a queue, once there is one.
+
+        Raises:
+            DistQueueEmptyError: It is empty, and `block` is not set.
+            DistStoreError: The time limit passed.
+        """
+        queue = self._table.queues.setdefault(key, deque())
+        if not queue and not block:
+            raise dist.QueueEmptyError("queue is empty")
+        if not self._table.wait_for(key, self._timeout, lambda: bool(queue)):
+            raise dist.DistStoreError(f"wait timeout, queue: {key}")
+        return queue.popleft()
+
+    def queue_len(self, key: str) -> int:
+        """Return the length of a queue."""
+        return len(self._table.queues.get(key, ()))
+
+
+def _bytes(value: Any) -> bytes:
+    return value.encode() if isinstance(value, str) else bytes(value)
+
+
+_tables: WeakKeyDictionary[World, dict[str, Table]] = WeakKeyDictionary()
+
+
+def _table(name: str) -> Table:
+    """Return the table of this name of the running rank's spawn."""
+    tables = _tables.setdefault(world_of(require_rank("a store")), {})
+    return tables.setdefault(name, Table(name))
+
+
+class TCPStore(SimulatedStore):
+    """Stands for `torch.distributed.TCPStore`: host and port are a name, and nothing is opened."""
+
+    def __init__(
+        self,
+        host_name: str,
+        port: int = 0,
+        world_size: int | None = None,
+        is_master: bool = False,
+        timeout: timedelta = _TIMEOUT,
+        wait_for_workers: bool = True,
+        multi_tenant: bool = False,
+        master_listen_fd: int | None = None,
+        use_libuv: bool = True,
+    ) -> None:
+        del world_size, is_master, wait_for_workers, multi_tenant, master_listen_fd
+        if port == 0:  # Any that is free: the next one.
+            port = _EPHEMERAL_PORTS + len(_tables.get(world_of(require_rank("a store")), ()))
+        super().__init__(_table(f"TCPStore {host_name}:{port}"), timeout)
+        self.host, self.port, self.libuvBackend = host_name, port, use_libuv
+
+
+class FileStore(SimulatedStore):
+    """Stands for `torch.distributed.FileStore`: the path is a name."""
+
+    def __init__(self, file_name: str, world_size: int = -1) -> None:
+        del world_size
+        super().__init__(_table(f"FileStore {file_name}"))
+        self.path = file_name
+
+
+class HashStore(SimulatedStore):
+    """Stands for `torch.distributed.HashStore`: this rank's own."""
+
+    def __init__(self) -> None:
+        super().__init__(Table("HashStore"))
+
+
+def dispatching(original: type, simulated: type) -> type:
+    """Return a class whose instances are simulated in ranks and the original's elsewhere."""
+
+    class Dispatching(type):
+        def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+            return (original if rank_program() is None else simulated)(*args, **kwargs)
+
+        def __instancecheck__(cls, instance: object) -> bool:
+            return isinstance(instance, original | simulated)
+
+        def __subclasscheck__(cls, kind: type) -> bool:
+            return issubclass(kind, original | simulated)
+
+    return Dispatching(original.__name__, (), {"__doc__": original.__doc__})

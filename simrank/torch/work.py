@@ -1,0 +1,122 @@
+"""What a call of a simulated process group returns, as torch.distributed.Work."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch.futures import Future
+
+from simrank.errors import WaitTimeoutError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from simrank.distributed.work import Work
+
+_NO_LIMIT = timedelta(0)
+
+
+class SimulatedWork(dist.Work):
+    """One or more calls of simrank's, as torch sees them.
+
+    Args:
+        works: simrank's own; none: what was called has ended already.
+        outputs: What the call fills.
+        limit: The group's time limit, if the program has chosen one.
+        after: Called once it has ended.
+    """
+
+    def __init__(
+        self,
+        works: Sequence[Work],
+        outputs: list[torch.Tensor],
+        limit: timedelta | None = None,
+        after: Callable[[], None] | None = None,
+    ) -> None:
+        super().__init__()
+        self._works = works
+        self._outputs = outputs
+        self._limit = limit
+        self._after = after
+        self._future: Future[Any] | None = None
+
+    def wait(self, timeout: timedelta = _NO_LIMIT) -> bool:
+        """Wait as the backend does: gloo on the host, nccl on the current stream.
+
+        Raises:
+            RuntimeError: The time limit passed; gloo's words.
+        """
+        limit = timeout if timeout > _NO_LIMIT else self._limit
+        for work in self._works:
+            if limit is None:
+                work.wait()
+            else:
+                _wait_within(work, limit)
+        self._finish()
+        return True
+
+    def synchronize(self) -> None:
+        """Do what `wait()` does."""
+        self.wait()
+
+    def block_current_stream(self) -> None:
+        """Do what `wait()` does."""
+        self.wait()
+
+    def is_completed(self) -> bool:
+        """Whether it is complete; a negative answer is a charged poll."""
+        done = all(work.is_completed() for work in self._works)
+        if done:
+            self._finish()
+        return done
+
+    def is_success(self) -> bool:
+        """Whether it completed without an error."""
+        return all(work.is_success() for work in self._works)
+
+    def exception(self) -> BaseException | None:
+        """Return what went wrong, or None."""
+        return next((e for e in (work.exception() for work in self._works) if e is not None), None)
+
+    def result(self) -> list[torch.Tensor]:
+        """Return the output tensors."""
+        return list(self._outputs)
+
+    def source_rank(self) -> int:
+        """Return the group rank that a receive got its message from."""
+        if not self._works:
+            raise RuntimeError("sourceRank() may only be called on work of a completed recv")
+        return self._works[0].source_rank()
+
+    _source_rank = source_rank
+
+    def get_future(self) -> Future[Any]:
+        """Return a future that is done: whoever waits for it natively could let nobody else run."""
+        if self._future is None:
+            self.wait()
+            self._future = Future()
+            self._future.set_result(self.result())
+        return self._future
+
+    def _finish(self) -> None:
+        after, self._after = self._after, None
+        if after is not None:
+            after()
+
+
+def _wait_within(work: Work, limit: timedelta) -> None:
+    try:
+        work.wait(limit)
+    except WaitTimeoutError as error:
+        milliseconds = round(limit.total_seconds() * 1000)
+        name = work._operation.name  # noqa: SLF001 - for the message
+        text = f"Timed out waiting {milliseconds}ms for {name} operation to complete"
+        raised = RuntimeError(text)
+        raised.add_note(str(error))
+        raise raised from error
+
+
+DONE = SimulatedWork((), [])
