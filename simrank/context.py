@@ -8,6 +8,7 @@ from simrank import distributed as distributed_module
 from simrank import multiprocessing as multiprocessing_module
 from simrank.collectives.choice import Chooser
 from simrank.collectives.cost import cost_level
+from simrank.config.project import project_settings
 from simrank.device import AddressSpace, Device, Network, Operation
 from simrank.device import Event as EventType  # The plain names are torch's, on the Context.
 from simrank.device import Stream as StreamType
@@ -113,6 +114,9 @@ class Context(TorchNames):
             an OS thread, driven in lockstep: results, times and reports are the same, a switch
             costs about ten times as much. It is for libraries with state per native thread. "auto"
             takes threads where the program has imported such a library (torch), else greenlets.
+        private: Packages and modules, by their first names, that each rank on a thread executes for
+            itself, so that their globals are its own. None: `private` of `[tool.simrank]` in the
+            project's `pyproject.toml`.
 
     Attributes:
         cluster: The hardware.
@@ -127,6 +131,7 @@ class Context(TorchNames):
         default_device: The current device of every rank at first; None: each has its own.
         on_failure: As given.
         carrier: As given.
+        private: Packages that each rank executes for itself.
         unjoined: Spawns with join=False whose end nobody has seen yet.
 
     Raises:
@@ -150,6 +155,7 @@ class Context(TorchNames):
         time_limit_s: float | None = None,
         on_failure: str = "abort",
         carrier: str = "auto",
+        private: Sequence[str] | None = None,
     ) -> None:
         self.cluster = _load(cluster)
         if isinstance(delays, int | str):
@@ -174,6 +180,7 @@ class Context(TorchNames):
             raise ValueError(f"on_failure={on_failure!r}; choices: abort, continue")
         check_carrier(carrier)
         self.carrier = carrier
+        self.private = project_settings().private if private is None else tuple(private)
         self.devices = Devices(self._make_device, self.cluster.num_devices)
         self.program = Program(self, self.engine)
         self.multiprocessing = _Multiprocessing(self._spawn)

@@ -45,6 +45,10 @@ DefaultDevice = Annotated[
 OnFailure = Annotated[
     str, typer.Option("--on-failure", help="abort, or continue: healthy ranks run on.")
 ]
+Private = Annotated[
+    list[str] | None,
+    typer.Option("--private", help="A package that each rank executes for itself; repeatable."),
+]
 Carrier = Annotated[
     str, typer.Option("--carrier", help="greenlet, thread, or auto: threads for torch.")
 ]

@@ -100,6 +100,7 @@ def run_command(
     default_device: options.DefaultDevice = None,
     on_failure: options.OnFailure = "abort",
     carrier: options.Carrier = "auto",
+    private: options.Private = None,
     faults: Annotated[str | None, typer.Option(help="YAML of faults to inject.")] = None,
     seeds: options.Seeds = None,
     delays: options.DelaysText = None,
@@ -116,6 +117,7 @@ def run_command(
     settings: dict[str, Any] = {"cluster": built, "seed": seed, "data": not shape_only}
     settings |= {"races": races, "strict": strict, "faults": faults or (), "on_failure": on_failure}
     settings |= {"watchdog_s": watchdog, "time_limit_s": time_limit, "carrier": carrier}
+    settings |= {"private": private or None}
     settings |= {"default_device": _device(built, default_device)}
     num_ranks = torchrun.num_ranks(built, nproc_per_node)
     job = _Job(program, args or [], num_ranks, settings, as_module=as_module)

@@ -9,18 +9,23 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib.machinery import PathFinder
+from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from simrank.errors import ConfigError, ConfigProblem, SimrankError
+from simrank.multiprocessing.imports import will_import
 from simrank.multiprocessing.processes import users_traceback
-from simrank.multiprocessing.spawn import spawn_in
-from simrank.ranks import require_program, stdlib
+from simrank.multiprocessing.spawn import OWN_MODULES, spawn_in
+from simrank.ranks import libraries, require_program
+from simrank.ranks.own import is_programs_own
+from simrank.ranks.packages import private_modules
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from importlib.machinery import ModuleSpec
-    from types import CodeType, ModuleType
+    from types import CodeType
 
     from simrank.ranks import Program
 
@@ -70,6 +75,10 @@ def run_module(parent: Program, name: str, args: Sequence[str], nprocs: int) -> 
 
 
 def _run(parent: Program, script: Script, args: Sequence[str], nprocs: int) -> None:
+    parent.local[OWN_MODULES] = True
+    for library in will_import(script.code, libraries.names()):
+        if find_spec(library) is not None:
+            importlib.import_module(library)  # Now: ranks on threads, and it is told of them.
     spawn_in(parent, _run_once, (script, [script.path, *args]), nprocs, share_args=True)
 
 
@@ -90,7 +99,7 @@ def program_imports(*folders: Path) -> Iterator[None]:
     finally:
         sys.path[:] = path
         for name, module in list(sys.modules.items()):
-            if before.get(name) is not module and stdlib.is_programs_own(module):
+            if before.get(name) is not module and is_programs_own(module):
                 del sys.modules[name]
         sys.modules.update((name, before[name]) for name in before.keys() - sys.modules.keys())
 
@@ -103,7 +112,7 @@ def _from_elsewhere(folders: Sequence[Path]) -> list[str]:
     names = []
     for name, module in list(sys.modules.items()):
         top = name.partition(".")[0]
-        if top in home and name != "__main__" and stdlib.is_programs_own(module):
+        if top in home and name != "__main__" and is_programs_own(module):
             file = Path(module.__file__ or "").absolute()
             if file != home[top] / f"{top}.py" and not file.is_relative_to(home[top] / top):
                 names.append(name)
@@ -225,4 +234,11 @@ def _run_once(_: int, script: Script, argv: list[str]) -> None:
         if package:
             importlib.import_module(package)
         names |= {"__spec__": script.spec, "__package__": package}
+    own = private_modules(require_program("a script"))
+    if own is not None:  # What it defines may be pickled by name.
+        module = ModuleType("__main__")
+        module.__dict__.update(names)
+        own.add("__main__", module)
+        sys.modules["__main__"] = module
+        names = module.__dict__
     exec(script.code, names)  # noqa: S102 - that is what running a script means

@@ -24,6 +24,7 @@ from simrank.ranks import (
     set_program,
 )
 from simrank.ranks.current import ContextOfProgram
+from simrank.ranks.packages import PrivateModules, own_copy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -44,6 +45,7 @@ class ContextOfSpawns(ContextOfProgram, KeepsUnjoined, Protocol):
         default_device: The current device of every rank at first; None: each has its own.
         on_failure: "abort" or "continue".
         carrier: What holds the stack of a rank: "greenlet", "thread" or "auto".
+        private: Packages whose modules each rank executes for itself.
     """
 
     network: Network
@@ -52,12 +54,14 @@ class ContextOfSpawns(ContextOfProgram, KeepsUnjoined, Protocol):
     default_device: int | None
     on_failure: str
     carrier: str
+    private: Sequence[str]
 
 
 def _context_of(program: Program) -> ContextOfSpawns:
     return cast("ContextOfSpawns", program.context)
 
 
+OWN_MODULES = "each rank executes the modules of the program"  # In `Program.local`.
 _START_METHODS = ("spawn", "fork", "forkserver")
 
 
@@ -199,8 +203,8 @@ def _start(parent: Program, name: str, call: Call, nprocs: int, *, daemon: bool)
         program.task = task
         program.local["world"] = world
         program.local["daemon"] = daemon
-        states = [library.state_of(program) for library in used] if carrier == "thread" else []
-        task.turn = states[0].turn if states else None
+        states = _states(program, used) if carrier == "thread" else []
+        task.turn = libraries.turn_of(states)
         task.carry(_body(program, call, states), carrier)
         tasks.append(task)
         programs.append(program)
@@ -211,6 +215,24 @@ def _start(parent: Program, name: str, call: Call, nprocs: int, *, daemon: bool)
         group.on_death = lambda task: _bury(world, programs[task.rank or 0], task)
     group.start()
     return group
+
+
+def _states(program: Program, used: Sequence[libraries.Library]) -> list[RankState]:
+    """Return what a rank on a thread has for itself."""
+    states: list[RankState] = [library.state_of(program) for library in used]
+    names, is_own_private = _context_of(program).private, _is_of_script(program)
+    if names or is_own_private:
+        states.append(PrivateModules(program, names, is_own_private=is_own_private))
+    return states
+
+
+def _is_of_script(program: Program | None) -> bool:
+    """Whether a rank runs a script, or was spawned by one that does."""
+    while program is not None:
+        if program.local.get(OWN_MODULES):
+            return True
+        program = program.parent
+    return False
 
 
 def _body(program: Program, call: Call, states: Sequence[RankState]) -> Callable[[], None]:
@@ -228,7 +250,7 @@ def _body(program: Program, call: Call, states: Sequence[RankState]) -> Callable
         try:
             fn, args = call()
             try:
-                fn(program.rank, *args)
+                own_copy(fn)(program.rank, *args)
             finally:
                 output.rank_ended(program)
         except SystemExit as error:

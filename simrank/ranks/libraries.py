@@ -10,7 +10,7 @@ import sys
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from types import ModuleType
 
     from simrank.engine.task import Turn
@@ -68,3 +68,28 @@ def stand_ins(module: ModuleType) -> list[tuple[Any, str, Any]]:
 def in_use() -> list[Library]:
     """Return the libraries that the program has imported."""
     return [load() for name, load in _libraries.items() if name in sys.modules]
+
+
+class Turns:
+    """Several that follow the turns of one rank; the last to enter leaves first."""
+
+    def __init__(self, turns: Sequence[Turn]) -> None:
+        self._turns = turns
+        self._reversed = list(reversed(turns))
+
+    def enter(self) -> None:
+        """The rank goes on."""
+        for turn in self._turns:
+            turn.enter()
+
+    def leave(self) -> None:
+        """Others may run."""
+        for turn in self._reversed:
+            turn.leave()
+
+
+def turn_of(states: Sequence[RankState]) -> Turn | None:
+    """Return what follows the turns of a rank that has these states."""
+    if len(states) < 2:
+        return states[0].turn if states else None
+    return Turns([state.turn for state in states])

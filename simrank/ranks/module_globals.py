@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary
 
 from simrank.errors import RankState
 from simrank.ranks import patches
-from simrank.ranks.stdlib import is_programs_own
+from simrank.ranks.own import is_programs_own
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -18,7 +18,6 @@ import signal
 import sys
 import threading  # noqa: TID251 - replaced here, used nowhere
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simrank.engine import interrupts, limits
@@ -38,6 +37,8 @@ from simrank.ranks import (
 )
 from simrank.ranks.current import engines, for_real, running_task
 from simrank.ranks.late import LateModules
+from simrank.ranks.own import is_programs_own
+from simrank.ranks.packages import FINDER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -45,9 +46,6 @@ if TYPE_CHECKING:
 
     from simrank.engine import Engine, Task
 
-_STANDARD_LIBRARY = str(Path(contextlib.__file__).parent) + "/"
-_PACKAGE = str(Path(__file__).parent.parent) + "/"
-_own_files: dict[str | None, bool] = {}
 _replaced: list[tuple[Any, str, Any]] = []
 _INHERITED = object()  # In place of an original: there was none of its own.
 
@@ -101,6 +99,7 @@ def _replace() -> None:
     filters.install()
     _put(_stand_ins())
     _late.watch(libraries.names())
+    sys.meta_path.insert(0, FINDER)
     own = _own_modules()
     _rebind(own, {id(old): getattr(owner, name) for owner, name, old in _replaced})
     _replace_locks(own)
@@ -159,6 +158,8 @@ def _restore() -> None:
             del _replaced[-1]
     finally:
         _late.stop()
+        if FINDER in sys.meta_path:
+            sys.meta_path.remove(FINDER)
         filters.remove()
         output.remove()
         interrupts.restore()
@@ -327,17 +328,3 @@ def _rebind(modules: list[ModuleType], replacements: dict[int, Any]) -> None:
         for name, value in list(names.items()):
             if id(value) in replacements:
                 names[name] = replacements[id(value)]
-
-
-def is_programs_own(module: ModuleType) -> bool:
-    """Whether a module is neither simrank's nor installed nor the standard library's."""
-    file = getattr(module, "__file__", None)
-    try:
-        return _own_files[file]
-    except (KeyError, TypeError):
-        pass
-    if not isinstance(file, str):
-        return getattr(module, "__name__", "") == "__main__"
-    own = not file.startswith((_STANDARD_LIBRARY, _PACKAGE)) and "/site-packages/" not in file
-    _own_files[file] = own
-    return own

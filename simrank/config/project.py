@@ -1,0 +1,53 @@
+"""The section `[tool.simrank]` of a project's `pyproject.toml`."""
+
+from __future__ import annotations
+
+import tomllib
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+from simrank.errors import ConfigError, ConfigProblem
+
+
+class ProjectSettings(NamedTuple):
+    """What a project says once for all its runs.
+
+    Attributes:
+        private: Packages and modules that each rank executes for itself.
+    """
+
+    private: tuple[str, ...] = ()
+
+
+def project_settings() -> ProjectSettings:
+    """Return the settings of the project that the current folder belongs to.
+
+    Raises:
+        ConfigError: The section says what nobody knows.
+    """
+    folder = Path.cwd()
+    for place in (folder, *folder.parents):
+        file = place / "pyproject.toml"
+        if file.is_file():
+            return _read(str(file), file.stat().st_mtime_ns)
+    return ProjectSettings()
+
+
+@lru_cache(maxsize=16)
+def _read(file: str, changed_ns: int) -> ProjectSettings:
+    del changed_ns  # Part of the key.
+    try:
+        document = tomllib.loads(Path(file).read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError):
+        return ProjectSettings()  # Other tools say so.
+    section = document.get("tool", {}).get("simrank", {})
+    unknown = sorted(section.keys() - set(ProjectSettings._fields))
+    if unknown:
+        expected = f"one of {', '.join(ProjectSettings._fields)}"
+        raise ConfigError(ConfigProblem(file, None, "tool.simrank", expected, unknown[0]))
+    private = section.get("private", [])
+    if not isinstance(private, list) or not all(isinstance(name, str) for name in private):
+        expected = "a list of names of packages"
+        raise ConfigError(ConfigProblem(file, None, "tool.simrank.private", expected, str(private)))
+    return ProjectSettings(tuple(private))

@@ -1,0 +1,34 @@
+"""Which modules are the program's own: not simrank's, not installed, not the standard library's."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+_STANDARD_LIBRARY = str(Path(contextlib.__file__).parent) + "/"
+_PACKAGE = str(Path(__file__).parent.parent) + "/"
+_own_files: dict[str, bool] = {}
+
+
+def is_programs_own(module: ModuleType) -> bool:
+    """Whether a module is neither simrank's nor installed nor the standard library's."""
+    file = getattr(module, "__file__", None)
+    if not isinstance(file, str):
+        return getattr(module, "__name__", "") == "__main__"
+    return is_programs_own_file(file)
+
+
+def is_programs_own_file(file: str | None) -> bool:
+    """Whether a module's file is neither simrank's nor installed nor the standard library's."""
+    if file is None:
+        return False
+    known = _own_files.get(file)
+    if known is not None:
+        return known
+    own = not file.startswith((_STANDARD_LIBRARY, _PACKAGE)) and "/site-packages/" not in file
+    _own_files[file] = own
+    return own

@@ -1,0 +1,171 @@
+"""Modules that each rank executes for itself, as each process would: own globals, own classes.
+
+Their code is read once. While a rank has the turn, `sys.modules` holds its own copies; a rank that
+is carried by a greenlet shares the modules of all.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from importlib.abc import MetaPathFinder
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from simrank.ranks.current import rank_program
+from simrank.ranks.own import is_programs_own_file
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from importlib.machinery import ModuleSpec
+    from types import CodeType, ModuleType
+
+    from simrank.ranks.current import Program
+
+_KEY = "private modules"
+_codes: dict[tuple[str, str], CodeType] = {}
+_locks: dict[str, object] = importlib._bootstrap._module_locks  # type: ignore[attr-defined]  # noqa: SLF001 - one for each module that is being imported
+
+
+def _take(names: Iterable[str]) -> dict[str, ModuleType]:
+    """Remove modules, and return those that were there."""
+    modules = sys.modules
+    return {name: modules.pop(name) for name in names if name in modules}
+
+
+class PrivateModules:
+    """The modules that one rank has executed for itself; a state of the rank, see `libraries`.
+
+    Args:
+        program: The rank.
+        names: Top-level names of the packages and modules that are private.
+        is_own_private: Whether modules of the program's own, of any name, are private too.
+    """
+
+    def __init__(self, program: Program, names: Sequence[str], *, is_own_private: bool) -> None:
+        self.names = frozenset(names)
+        self.is_own_private = is_own_private
+        self._own: dict[str, ModuleType] = {}
+        self._others: dict[str, ModuleType] = {}
+        self._outside: dict[str, None] = {}  # Names of private modules that others have.
+        self._num_inside = self._num_outside = -1
+        self._locks: dict[str, object] = {}
+        program.local[_KEY] = self
+
+    @property
+    def turn(self) -> PrivateModules:
+        """Return itself: it follows the turns."""
+        return self
+
+    def begin(self) -> None:
+        """Do nothing: the first import fills it."""
+
+    def end(self) -> None:
+        """Do nothing: the copies die with the rank."""
+
+    def enter(self) -> None:
+        """Put the rank's modules in place of everybody else's."""
+        modules = sys.modules
+        if len(modules) != self._num_outside:  # Looking at every name takes 0.1 ms.
+            names = [name for name in modules if name.partition(".")[0] in self.names]
+            self._outside = dict.fromkeys({*names, *self._outside})
+        self._others = _take(self._outside)
+        modules.update(self._own)
+        if self._locks:
+            _locks.update(self._locks)
+        self._num_inside = len(modules)
+
+    def leave(self) -> None:
+        """Take the rank's modules out again, and what it is in the midst of importing."""
+        modules = sys.modules
+        if len(modules) != self._num_inside:
+            self._own |= {n: m for n, m in modules.items() if n.partition(".")[0] in self.names}
+        self._own = _take(self._own)
+        modules.update(self._others)
+        self._num_outside = len(modules)
+        self._locks = {}
+        if _locks:
+            mine = [name for name in _locks if self.is_private(name) or name in self._own]
+            self._locks = {name: _locks.pop(name) for name in mine}
+
+    def add(self, name: str, module: ModuleType) -> None:
+        """Note a module as the rank's own: it is in `sys.modules` already."""
+        self._own[name] = module
+
+    def is_private(self, name: str) -> bool:
+        """Whether a module of this name is to be executed for the rank alone."""
+        return name.partition(".")[0] in self.names
+
+
+class PrivateFinder(MetaPathFinder):
+    """Finds modules as usual, and lets those that are private be executed once per rank."""
+
+    def __init__(self) -> None:
+        self._is_asking = False
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Return the spec of a private module, executed from code that is read once."""
+        del path, target
+        program = rank_program()
+        own: PrivateModules | None = None if program is None else program.local.get(_KEY)
+        if own is None or self._is_asking:
+            return None
+        if not own.is_private(fullname) and not own.is_own_private:
+            return None
+        self._is_asking = True
+        try:
+            spec = find_spec(fullname)
+        finally:
+            self._is_asking = False
+        if spec is None or spec.loader is None:
+            return spec
+        is_own = spec.has_location and is_programs_own_file(spec.origin)
+        if not own.is_private(fullname) and not is_own:
+            return None
+        _execute_for(own, spec)
+        return spec
+
+
+def _execute_for(own: PrivateModules, spec: ModuleSpec) -> None:
+    loader: Any = spec.loader
+    execute, key = loader.exec_module, (spec.name, spec.origin or "")
+    read = getattr(loader, "get_code", None)
+
+    def get_code(name: str) -> CodeType:
+        if key not in _codes:
+            assert read is not None, "it has code"
+            _codes[key] = read(name)
+        return _codes[key]
+
+    def exec_module(module: ModuleType) -> None:
+        own.add(spec.name, module)
+        execute(module)
+
+    if read is not None:
+        loader.get_code = get_code
+    loader.exec_module = exec_module
+
+
+def private_modules(program: Program) -> PrivateModules | None:
+    """Return the modules that a rank has for itself; None if it shares all."""
+    own: PrivateModules | None = program.local.get(_KEY)
+    return own
+
+
+def own_copy(value: Any) -> Any:  # noqa: ANN401 - a function or class
+    """Return the running rank's own copy of a function or class of a private module."""
+    program = rank_program()
+    own = None if program is None else private_modules(program)
+    module = getattr(value, "__module__", None)
+    name = getattr(value, "__qualname__", "<locals>")
+    if own is None or module is None or not own.is_private(module) or "<locals>" in name:
+        return value
+    found: Any = importlib.import_module(module)
+    for part in name.split("."):
+        found = getattr(found, part)
+    return found
+
+
+FINDER = PrivateFinder()
