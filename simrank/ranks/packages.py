@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import sys
 from importlib.abc import MetaPathFinder
-from importlib.util import find_spec
+from importlib.util import find_spec, module_from_spec
 from typing import TYPE_CHECKING, Any
 
 from simrank.ranks.current import rank_program
@@ -38,7 +38,7 @@ class PrivateModules:
 
     Args:
         program: The rank.
-        names: Top-level names of the packages and modules that are private.
+        names: Packages and modules that are private, with all modules in them.
         is_own_private: Whether modules of the program's own, of any name, are private too.
     """
 
@@ -67,7 +67,7 @@ class PrivateModules:
         """Put the rank's modules in place of everybody else's."""
         modules = sys.modules
         if len(modules) != self._num_outside:  # Looking at every name takes 0.1 ms.
-            names = [name for name in modules if name.partition(".")[0] in self.names]
+            names = [name for name in modules if self.is_private(name)]
             self._outside = dict.fromkeys({*names, *self._outside})
         self._others = _take(self._outside)
         modules.update(self._own)
@@ -79,7 +79,7 @@ class PrivateModules:
         """Take the rank's modules out again, and what it is in the midst of importing."""
         modules = sys.modules
         if len(modules) != self._num_inside:
-            self._own |= {n: m for n, m in modules.items() if n.partition(".")[0] in self.names}
+            self._own |= {n: m for n, m in modules.items() if self.is_private(n)}
         self._own = _take(self._own)
         modules.update(self._others)
         self._num_outside = len(modules)
@@ -94,7 +94,23 @@ class PrivateModules:
 
     def is_private(self, name: str) -> bool:
         """Whether a module of this name is to be executed for the rank alone."""
-        return name.partition(".")[0] in self.names
+        while name not in self.names:
+            name, _, last = name.rpartition(".")
+            if not last:
+                return False
+        return True
+
+    def import_module(self, name: str) -> ModuleType:
+        """Return the rank's own copy of a private module, executed now if there is none."""
+        outside = self._others.get(name)
+        if name in self._own or outside is None or outside.__spec__ is None:
+            return importlib.import_module(name)
+        # Whoever imported it first may have found it in ways of its own, as pytest does.
+        module = module_from_spec(outside.__spec__)
+        sys.modules[name] = self._own[name] = module
+        assert outside.__spec__.loader is not None, "it was executed"
+        outside.__spec__.loader.exec_module(module)
+        return module
 
 
 class PrivateFinder(MetaPathFinder):
@@ -162,7 +178,7 @@ def own_copy(value: Any) -> Any:  # noqa: ANN401 - a function or class
     name = getattr(value, "__qualname__", "<locals>")
     if own is None or module is None or not own.is_private(module) or "<locals>" in name:
         return value
-    found: Any = importlib.import_module(module)
+    found: Any = own.import_module(module)
     for part in name.split("."):
         found = getattr(found, part)
     return found

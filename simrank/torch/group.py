@@ -13,7 +13,9 @@ from simrank.distributed.backends import NCCL
 from simrank.distributed.issue import enter_call, issue
 from simrank.distributed.monitored import monitored_barrier
 from simrank.distributed.request import Request, Signature, staging
+from simrank.ranks import require_rank
 from simrank.torch.buffers import buffer_of, buffers_of
+from simrank.torch.profiler import is_recording, record_call
 from simrank.torch.reductions import reduction_of
 from simrank.torch.sparse import all_reduce_sparse
 from simrank.torch.work import DONE, SimulatedWork
@@ -175,7 +177,7 @@ class SimulatedGroup(dist.ProcessGroup):
 
     def set_timeout(self, timeout: timedelta) -> None:
         """Change the time limit of later calls."""
-        self.options._timeout = self._limit = timeout  # noqa: SLF001 - the two halves of one thing
+        self.options._timeout = self._limit = timeout
 
     _set_default_timeout = set_timeout
 
@@ -201,11 +203,12 @@ class SimulatedGroup(dist.ProcessGroup):
         reduction = reduction_of(_reduction(opts, op))
         if tensor.is_sparse:
             return all_reduce_sparse(self.simulated, tensor, reduction)
-        if opts is not None and self._limit is None and getattr(opts, "asyncOp", True) is False:
+        is_blocking = opts is not None and getattr(opts, "asyncOp", True) is False
+        if is_blocking and self._limit is None and not is_recording(require_rank("all_reduce")):
             api.all_reduce(buffer_of(tensor), reduction, self.simulated)
             return DONE
         work = api.all_reduce(buffer_of(tensor), reduction, self.simulated, True)
-        return self._work(work, [tensor])
+        return self._work("all_reduce", work, [tensor])
 
     def allreduce_coalesced(self, tensors: list[torch.Tensor], opts: Any = None) -> dist.Work:
         """Reduce several tensors as one."""
@@ -218,7 +221,7 @@ class SimulatedGroup(dist.ProcessGroup):
         signature = Signature("all_reduce", op.value, None, dtype.name, flat.numel())
         request = Request(signature, flat, flat, factor=api.factor_of(op))
         request.sources = request.targets = buffers
-        return self._work(issue(caller, request, async_op=True), tensors)
+        return self._work("all_reduce", issue(caller, request, async_op=True), tensors)
 
     def broadcast(
         self, tensors: Tensors, opts: Any = None, timeout: object = None, *, root: int = 0
@@ -227,7 +230,7 @@ class SimulatedGroup(dist.ProcessGroup):
         tensor = _one(tensors)
         source = _root(opts, root)
         work = api.broadcast(buffer_of(tensor), None, self.simulated, True, group_src=source)
-        return self._work(work, [tensor])
+        return self._work("broadcast", work, [tensor])
 
     def reduce(
         self,
@@ -243,14 +246,14 @@ class SimulatedGroup(dist.ProcessGroup):
         reduction, target = reduction_of(_reduction(opts, op)), _root(opts, root)
         buffer = buffer_of(tensor)
         work = api.reduce(buffer, None, reduction, self.simulated, True, group_dst=target)
-        return self._work(work, [tensor])
+        return self._work("reduce", work, [tensor])
 
     def allgather(self, outputs: Any, inputs: Any, opts: object = None) -> dist.Work:
         """Gather the members' tensors into a list."""
         if isinstance(inputs, list | tuple):
             outputs, inputs = outputs[0], inputs[0]
         work = lists.all_gather(buffers_of(outputs), buffer_of(inputs), self.simulated, True)
-        return self._work(work, outputs, is_copied=True)
+        return self._work("all_gather", work, outputs, is_copied=True, reads=[inputs])
 
     def allgather_coalesced(
         self,
@@ -264,7 +267,7 @@ class SimulatedGroup(dist.ProcessGroup):
             outputs = buffers_of([row[index] for row in output_lists])
             works.append(lists.all_gather(outputs, buffer_of(tensor), self.simulated, True))
         flat = [tensor for row in output_lists for tensor in row]
-        return self._works(works, flat, is_copied=True)
+        return self._works("all_gather", works, flat, is_copied=True, reads=inputs)
 
     def all_gather_single(
         self,
@@ -275,7 +278,10 @@ class SimulatedGroup(dist.ProcessGroup):
         """Gather the members' tensors into one."""
         source, target = buffer_of(input), buffer_of(output)
         return self._work(
-            api.all_gather_into_tensor(target, source, self.simulated, True), [output]
+            "_all_gather_base",
+            api.all_gather_into_tensor(target, source, self.simulated, True),
+            [output],
+            reads=[input],
         )
 
     _allgather_base = all_gather_single
@@ -286,7 +292,7 @@ class SimulatedGroup(dist.ProcessGroup):
         """Gather each of several tensors into one."""
         pairs = zip(buffers_of(outputs), buffers_of(inputs), strict=True)
         works = [api.all_gather_into_tensor(o, i, self.simulated, True) for o, i in pairs]
-        return self._works(works, outputs)
+        return self._works("all_gather_into_tensor_coalesced", works, outputs)
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
@@ -299,7 +305,7 @@ class SimulatedGroup(dist.ProcessGroup):
         reduction = reduction_of(_reduction(opts, op))
         target, sources = buffer_of(outputs), buffers_of(inputs)
         work = lists.reduce_scatter(target, sources, reduction, self.simulated, True)
-        return self._work(work, [outputs])
+        return self._work("reduce_scatter", work, [outputs])
 
     def reduce_scatter_single(
         self,
@@ -311,7 +317,7 @@ class SimulatedGroup(dist.ProcessGroup):
         reduction = reduction_of(_reduction(opts))
         target, source = buffer_of(output), buffer_of(input)
         work = api.reduce_scatter_tensor(target, source, reduction, self.simulated, True)
-        return self._work(work, [output])
+        return self._work("_reduce_scatter_base", work, [output], reads=[input])
 
     _reduce_scatter_base = reduce_scatter_single
 
@@ -322,7 +328,7 @@ class SimulatedGroup(dist.ProcessGroup):
         op = reduction_of(_reduction(opts))
         pairs = zip(buffers_of(outputs), buffers_of(inputs), strict=True)
         works = [api.reduce_scatter_tensor(o, i, op, self.simulated, True) for o, i in pairs]
-        return self._works(works, outputs)
+        return self._works("reduce_scatter_tensor_coalesced", works, outputs)
 
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
@@ -339,7 +345,7 @@ class SimulatedGroup(dist.ProcessGroup):
         work = api.all_to_all_single(
             target, source, output_split_sizes, input_split_sizes, self.simulated, True
         )
-        return self._work(work, [output])
+        return self._work("all_to_all", work, [output], reads=[input])
 
     alltoall_base = all_to_all_single
 
@@ -348,7 +354,7 @@ class SimulatedGroup(dist.ProcessGroup):
     ) -> dist.Work:
         """Send entry k of a list to member k."""
         work = lists.all_to_all(buffers_of(outputs), buffers_of(inputs), self.simulated, True)
-        return self._work(work, outputs)
+        return self._work("all_to_all", work, outputs, reads=inputs)
 
     def gather(
         self, outputs: Any, inputs: Any, opts: Any = None, timeout: object = None, *, root: int = 0
@@ -359,7 +365,7 @@ class SimulatedGroup(dist.ProcessGroup):
         source, target = buffer_of(_one(inputs)), buffers_of(outputs) if outputs else None
         root = _root(opts, root)
         work = lists.gather(source, target, None, self.simulated, True, group_dst=root)
-        return self._work(work, outputs or [], is_copied=True)
+        return self._work("gather", work, outputs or [], is_copied=True, reads=[_one(inputs)])
 
     def scatter(
         self, outputs: Any, inputs: Any, opts: Any = None, timeout: object = None, *, root: int = 0
@@ -371,11 +377,11 @@ class SimulatedGroup(dist.ProcessGroup):
         target, sources = buffer_of(tensor), buffers_of(inputs) if inputs else None
         root = _root(opts, root)
         work = lists.scatter(target, sources, None, self.simulated, True, group_src=root)
-        return self._work(work, [tensor])
+        return self._work("scatter", work, [tensor])
 
     def barrier(self, opts: Any = None, timeout: object = None) -> dist.Work:
         """Return once all members have called."""
-        return self._work(api.barrier(self.simulated, True), [])
+        return self._work("barrier", api.barrier(self.simulated, True), [])
 
     def monitored_barrier(
         self, timeout: timedelta | None = None, wait_all_ranks: bool = False
@@ -392,52 +398,74 @@ class SimulatedGroup(dist.ProcessGroup):
         """Send a tensor to a member."""
         tensor = _one(tensors)
         work = peers.isend(buffer_of(tensor), None, self.simulated, tag, group_dst=dst)
-        return self._work(work, [tensor])
+        return self._work("send", work, [tensor])
 
     def recv(self, tensors: Tensors, src: int, tag: int = 0) -> dist.Work:
         """Receive a tensor from a member."""
         tensor = _one(tensors)
         work = peers.irecv(buffer_of(tensor), None, self.simulated, tag, group_src=src)
-        return self._work(work, [tensor])
+        return self._work("recv", work, [tensor])
 
     def recv_anysource(self, tensors: Tensors, tag: int = 0) -> dist.Work:
         """Receive a tensor from whichever member sends."""
         tensor = _one(tensors)
-        return self._work(peers.irecv(buffer_of(tensor), None, self.simulated, tag), [tensor])
+        return self._work(
+            "recvAnySource", peers.irecv(buffer_of(tensor), None, self.simulated, tag), [tensor]
+        )
 
     # ---- several as one ----
 
     def _start_coalescing(self, device: torch.device) -> None:
-        manager = peers._coalescing_manager(self.simulated, device, async_ops=True)  # noqa: SLF001 - torch's name
+        manager = peers._coalescing_manager(self.simulated, device, async_ops=True)
         self._batch = self._coalescing.enter_context(manager)
 
     def _end_coalescing(self, device: torch.device) -> dist.Work:
         self._coalescing.close()
         assert self._batch is not None, "started"
         works, self._batch = self._batch.works, None
-        return self._works(works, [])
+        return self._works("coalesced", works, [])
 
     # ---- what is returned ----
 
     def _work(
-        self, work: Work | None, outputs: list[torch.Tensor], *, is_copied: bool = False
+        self,
+        name: str,
+        work: Work | None,
+        outputs: list[torch.Tensor],
+        *,
+        reads: Sequence[torch.Tensor] | None = None,
+        is_copied: bool = False,
     ) -> dist.Work:
-        return self._works([] if work is None else [work], outputs, is_copied=is_copied)
+        works = [] if work is None else [work]
+        return self._works(name, works, outputs, reads=reads, is_copied=is_copied)
 
     def _works(
-        self, works: Sequence[Work | None], outputs: list[torch.Tensor], *, is_copied: bool = False
+        self,
+        name: str,
+        works: Sequence[Work | None],
+        outputs: list[torch.Tensor],
+        *,
+        reads: Sequence[torch.Tensor] | None = None,
+        is_copied: bool = False,
     ) -> dist.Work:
         """Return the Work of a call.
 
         Args:
+            name: The call, as profilers show it.
             works: simrank's own.
             outputs: What is filled.
+            reads: What is read; None: what is filled.
             is_copied: Whether gloo copies to the outputs with a torch operation, as to lists:
                 autograd sees that they changed.
         """
         if is_copied and outputs:
             torch.autograd.graph.increment_version(outputs)
-        return SimulatedWork([w for w in works if w is not None], outputs, self._limit)
+        started = [work for work in works if work is not None]
+        program = require_rank(name)
+        if is_recording(program):
+            shown = f"{self.options.backend}:{name}"
+            record_call(program, shown, outputs if reads is None else reads, started)
+        return SimulatedWork(started, outputs, self._limit)
 
 
 def _one(tensors: Tensors) -> torch.Tensor:

@@ -42,7 +42,9 @@ def stand_ins(_: ModuleType) -> StandIns:
     callsite.skip_package("torch")
     for name in _BEFORE_RANKS:
         import_module(name)
-    return [*_of_distributed(), *_of_multiprocessing()]
+    from simrank.torch import profiler  # noqa: PLC0415 - it imports torch
+
+    return [*_of_distributed(), *_of_multiprocessing(), *profiler.stand_ins()]
 
 
 def _of_distributed() -> StandIns:
@@ -100,7 +102,7 @@ def _of_multiprocessing() -> StandIns:
 
 def _in_ranks(original: Callable[..., Any], simulated: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
-    def call(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - the original's
+    def call(*args: Any, **kwargs: Any) -> Any:
         return (original if rank_program() is None else simulated)(*args, **kwargs)
 
     return call

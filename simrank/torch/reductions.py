@@ -15,7 +15,7 @@ _NAMES = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR")
 _BY_KIND: dict[Any, ReduceOp] = {getattr(dist.ReduceOp, name): ReduceOp[name] for name in _NAMES}
 
 
-def reduction_of(op: Any) -> Op:  # noqa: ANN401 - a ReduceOp or one of its kinds
+def reduction_of(op: Any) -> Op:
     """Return simrank's name of a reduction; one that multiplies first keeps its factor."""
     kind = getattr(op, "op", op)
     found = _BY_KIND.get(kind)

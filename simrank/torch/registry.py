@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from simrank.ranks import Program
 
 _KEY = "torch's process groups"
-_OriginalWorld: Any = type(c10d._world)  # noqa: SLF001 - torch documents it as the place to override
+_OriginalWorld: Any = type(c10d._world)
 
 
 class Groups:
@@ -104,7 +104,7 @@ def make_new_group(original: Any) -> Any:
                 backend_options, timeout, pg_tag, device_id, group_desc,
             )  # fmt: skip
             return made
-        world: Any = c10d._world  # noqa: SLF001 - torch's name
+        world: Any = c10d._world
         if group_name in world.pg_names.values():
             raise ValueError(
                 "The specified group name has already been created, please use a different "
@@ -114,10 +114,10 @@ def make_new_group(original: Any) -> Any:
             raise ValueError(
                 "init_process_group device_id parameter must be an accelerator with an index"
             )
-        c10d._check_valid_timeout(timeout)  # noqa: SLF001 - torch's name
+        c10d._check_valid_timeout(timeout)
         assert timeout is not None, "checked"
         if pg_tag:
-            existing = c10d._find_pg_by_ranks_and_tag(pg_tag, list(global_ranks_in_group))  # noqa: SLF001
+            existing = c10d._find_pg_by_ranks_and_tag(pg_tag, list(global_ranks_in_group))
             if existing:
                 return existing, world.pg_map[existing][1]
         group = _make(str(backend), group_name, global_ranks_in_group, timeout, group_desc)
@@ -130,7 +130,7 @@ def make_new_group(original: Any) -> Any:
         tag: dict[str, Any] = (
             {"pg_tag": f"user:{pg_tag}"} if pg_tag else {"add_to_default_tag": True}
         )
-        c10d._register_pg_in_world(  # noqa: SLF001 - torch's name
+        c10d._register_pg_in_world(
             group,
             backend_name=backend,
             store=prefix,
@@ -167,13 +167,13 @@ def _make(
     own = shared.group_rank(program.rank)
     options = GroupOptions(backend, timeout, shared.ranks, name)
     group = SimulatedGroup(own, shared, options, _chosen_limit(timeout, backend))
-    group._set_group_desc(description or "undefined")  # noqa: SLF001 - torch's name
+    group._set_group_desc(description or "undefined")
     return group
 
 
 def _chosen_limit(timeout: timedelta, backend: str) -> timedelta | None:
     """Return a time limit that the program has chosen; torch's defaults fire for nobody."""
-    defaults = (c10d._get_default_timeout(c10d.Backend(backend)), c10d.default_pg_timeout)  # noqa: SLF001
+    defaults = (c10d._get_default_timeout(c10d.Backend(backend)), c10d.default_pg_timeout)
     return None if timeout in defaults else timeout
 
 

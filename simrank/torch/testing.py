@@ -1,0 +1,195 @@
+"""PyTorch's own test classes on simulated ranks: one line in a `conftest.py`.
+
+    import simrank.torch.testing; simrank.torch.testing.simulate()
+
+From then on every test of `MultiProcessTestCase`, `MultiThreadedTestCase` and
+`MultiProcContinuousTest` runs on as many simulated ranks as it asks for, each in a run of its own.
+"""
+
+from __future__ import annotations
+
+import types
+import unittest
+from functools import wraps
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import torch.distributed as dist
+
+from simrank.context import Context
+from simrank.errors import ProcessExitedException, SpawnException
+from simrank.ranks.packages import own_copy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_HARNESS = ("builtins", "unittest", "torch.testing._internal.common_")
+_settings: dict[str, Any] = {}
+
+
+def simulate(**settings: Any) -> None:
+    """Let PyTorch's test classes run on simulated ranks.
+
+    Args:
+        **settings: Of the Context that each test runs in; see `simrank.Context`.
+    """
+    _settings.clear()
+    _settings.update(settings)
+    common: Any = import_module("torch.testing._internal.common_distributed")
+    processes, threads = common.MultiProcessTestCase, common.MultiThreadedTestCase
+    continuous = common.MultiProcContinuousTest
+    processes._start_processes = processes._spawn_processes = _nothing
+    processes._join_processes = _join_processes
+    processes.run_test = _run_test
+    threads._spawn_threads = _nothing
+    threads.join_or_run = _join_or_run
+    continuous._ensure_processes_spawned = classmethod(_prepare)
+    continuous._worker_run_main_wait = _join_or_run_continuous
+
+
+def _nothing(self: object, proc: object = None) -> None:
+    """Start nothing: the ranks start as the test is joined."""
+
+
+def _run(test: Any, num_ranks: int, run: Callable[..., None], *args: object) -> None:
+    """Run a test on ranks that have their own copies of its class and of what it is made from."""
+    kind = type(test)
+    modules = {base.__module__ for base in kind.__mro__ if not base.__module__.startswith(_HARNESS)}
+    private = [*_settings.get("private", ()), *sorted(modules - {"__main__"})]
+    context = Context.for_ranks(num_ranks, **{**_settings, "private": private})
+    with context:
+        context.multiprocessing.spawn(_run_rank, (kind, run, args), num_ranks, share_args=True)
+
+
+def _run_rank(rank: int, kind: type, run: Callable[..., None], args: tuple[Any, ...]) -> None:
+    own = own_copy(kind)
+    # What class methods set is the rank's own, too.
+    run(rank, type(own.__name__, (own,), {"__module__": own.__module__}), *args)
+
+
+# ---- MultiProcessTestCase ----
+
+
+def _join_processes(self: Any, fn: Callable[..., Any]) -> None:
+    """Run the test on ranks, and judge how they ended as PyTorch does."""
+    num_ranks = int(self.world_size)
+    codes: list[int | str | None] = [0] * num_ranks
+    name = self._current_test_name()
+    fake_pg = getattr(self, "fake_pg", False)
+    is_unchecked = fn in self.skip_return_code_checks
+    try:
+        _run(self, num_ranks, _run_process, name, self.file_name, fake_pg, codes)
+    except (SpawnException, ProcessExitedException):
+        if is_unchecked:
+            return
+        raise
+    if is_unchecked:
+        return
+    _raise_skip(codes[0])
+    expected = self.special_return_code_checks.get(fn, 0)
+    self.assertEqual(codes[0], expected, f"Expected exit code {expected} but got {codes[0]}")
+
+
+def _run_process(
+    rank: int, kind: Any, name: str, file_name: str, fake_pg: bool, codes: list[Any]
+) -> None:
+    try:
+        kind._run(rank, name, file_name, None, fake_pg=fake_pg)
+    except SystemExit as error:
+        if not isinstance(error.code, int | None):
+            raise
+        codes[rank] = error.code or 0
+
+
+def _run_test(self: Any, test_name: str, parent_pipe: object) -> None:
+    """Run one test on one rank; what it raises is raised."""
+    common: Any = import_module("torch.testing._internal.common_distributed")
+    utils: Any = import_module("torch.testing._internal.common_utils")
+    utils.set_rng_seed()
+    try:
+        getattr(self, test_name)()
+    except unittest.SkipTest:
+        raise SystemExit(common.TEST_SKIPS["generic"].exit_code) from None
+    if self.destroy_pg_upon_exit and dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def _raise_skip(code: object) -> None:
+    common: Any = import_module("torch.testing._internal.common_distributed")
+    for skip in common.TEST_SKIPS.values():
+        if code == skip.exit_code:
+            raise unittest.SkipTest(skip.message)
+
+
+# ---- MultiThreadedTestCase ----
+
+
+def _join_or_run(self: Any, fn: Callable[..., Any]) -> Any:
+    """Return the test method: on the hub it runs the ranks, on a rank the test."""
+
+    @wraps(fn)
+    def method(self: Any) -> None:
+        if self.rank != self.MAIN_THREAD_RANK:
+            fn()
+            return
+        codes: list[Any] = [0] * self.world_size
+        _run(self, self.world_size, _run_thread, self._current_test_name, codes)
+        _raise_skip(codes[0])
+
+    return types.MethodType(method, self)
+
+
+def _run_thread(rank: int, kind: Any, name: str, codes: list[Any]) -> None:
+    test = kind(name)
+    test.rank = rank
+    dist.init_process_group("cpu:gloo,cuda:nccl", rank=rank, world_size=test.world_size)
+    test.perThreadSetUp()
+    try:
+        getattr(test, name)()
+    except unittest.SkipTest:
+        common: Any = import_module("torch.testing._internal.common_distributed")
+        codes[rank] = common.TEST_SKIPS["generic"].exit_code
+    except SystemExit as error:
+        codes[rank] = error.code
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    test.perThreadTearDown()
+
+
+# ---- MultiProcContinuousTest ----
+
+
+def _prepare(cls: Any) -> None:
+    """Find out how many ranks the class asks for; none of them start yet."""
+    if cls.world_size == -2:  # PyTorch's mark of a class that takes what there is.
+        cls.world_size = 2
+    cls.task_queues = cls.completion_queues = cls.processes = ()
+
+
+def _join_or_run_continuous(self: Any, fn: Callable[..., Any]) -> Any:
+    """Return the test method: on the hub it runs the ranks, on a rank the test."""
+
+    @wraps(fn)
+    def method(self: Any) -> None:
+        if self.rank != self.MAIN_PROCESS_RANK:
+            fn()
+            return
+        codes: list[Any] = [0] * self.world_size
+        _run(self, self.world_size, _run_continuous, self.id(), self.world_size, codes)
+        _raise_skip(codes[0])
+
+    return types.MethodType(method, self)
+
+
+def _run_continuous(rank: int, kind: Any, test_id: str, world_size: int, codes: list[Any]) -> None:
+    kind.rank, kind.world_size = rank, world_size
+    try:
+        kind._init_pg(rank, world_size, f"rendezvous of {test_id}")
+        kind._run_test_given_id(test_id)
+    except SystemExit as error:
+        codes[rank] = error.code
+    except unittest.SkipTest:
+        common: Any = import_module("torch.testing._internal.common_distributed")
+        codes[rank] = common.TEST_SKIPS["generic"].exit_code
+    if dist.is_initialized():
+        dist.destroy_process_group()
