@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import importlib
 import sys
-from importlib.abc import MetaPathFinder
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import SourceFileLoader
 from importlib.util import find_spec, module_from_spec
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ from simrank.ranks.current import rank_program
 from simrank.ranks.own import is_programs_own_file
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from importlib.machinery import ModuleSpec
     from types import CodeType, ModuleType
 
@@ -25,6 +26,16 @@ if TYPE_CHECKING:
 _KEY = "private modules"
 _codes: dict[tuple[str, str], CodeType] = {}
 _locks: dict[str, object] = importlib._bootstrap._module_locks  # type: ignore[attr-defined]  # noqa: SLF001 - one for each module that is being imported
+
+
+def register_reader(loader: type, read: Callable[[Any, str, str], CodeType]) -> None:
+    """Say how to get the code of a module from a kind of loader, its name and its file."""
+    _readers[loader] = read
+
+
+_readers: dict[type, Callable[[Any, str, str], CodeType]] = {
+    SourceFileLoader: lambda loader, name, _: loader.get_code(name),
+}
 
 
 def _take(names: Iterable[str]) -> dict[str, ModuleType]:
@@ -107,9 +118,8 @@ class PrivateModules:
             return importlib.import_module(name)
         # Whoever imported it first may have found it in ways of its own, as pytest does.
         module = module_from_spec(outside.__spec__)
-        sys.modules[name] = self._own[name] = module
-        assert outside.__spec__.loader is not None, "it was executed"
-        outside.__spec__.loader.exec_module(module)
+        sys.modules[name] = module
+        _OncePerRank(self, outside.__spec__).exec_module(module)
         return module
 
 
@@ -140,28 +150,37 @@ class PrivateFinder(MetaPathFinder):
         is_own = spec.has_location and is_programs_own_file(spec.origin)
         if not own.is_private(fullname) and not is_own:
             return None
-        _execute_for(own, spec)
+        spec.loader = _OncePerRank(own, spec)
         return spec
 
 
-def _execute_for(own: PrivateModules, spec: ModuleSpec) -> None:
-    loader: Any = spec.loader
-    execute, key = loader.exec_module, (spec.name, spec.origin or "")
-    read = getattr(loader, "get_code", None)
+class _OncePerRank(Loader):
+    """Loads a private module as its own loader does, from code that is read once."""
 
-    def get_code(name: str) -> CodeType:
-        if key not in _codes:
-            assert read is not None, "it has code"
-            _codes[key] = read(name)
-        return _codes[key]
+    def __init__(self, own: PrivateModules, spec: ModuleSpec) -> None:
+        assert spec.loader is not None, "there is something to execute"
+        self._own = own
+        self._loader = spec.loader
+        self._key = (spec.name, spec.origin or "")
 
-    def exec_module(module: ModuleType) -> None:
-        own.add(spec.name, module)
-        execute(module)
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever its own loader offers
+        """Return what its own loader has."""
+        return getattr(self._loader, name)
 
-    if read is not None:
-        loader.get_code = get_code
-    loader.exec_module = exec_module
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        """Make the module as its own loader does."""
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Execute it for the running rank."""
+        self._own.add(self._key[0], module)
+        read = _readers.get(type(self._loader))
+        if read is None:
+            self._loader.exec_module(module)
+            return
+        if self._key not in _codes:
+            _codes[self._key] = read(self._loader, *self._key)
+        exec(_codes[self._key], module.__dict__)  # noqa: S102 - that is what an import does
 
 
 def private_modules(program: Program) -> PrivateModules | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from simrank.ranks.libraries import RankState
 
 StandIns = list[tuple[Any, str, Any]]
+_LOGGED_VARIABLES = ("MASTER_PORT", "MASTER_ADDR", "GLOO_SOCKET_IFNAME", "GLOO_DEVICE_TRANSPORT")
 # Imported before ranks start: it takes the running rank's WORLD as a default argument.
 _BEFORE_RANKS = ("torch.distributed.nn.functional",)
 
@@ -44,7 +46,7 @@ def stand_ins(_: ModuleType) -> StandIns:
         import_module(name)
     from simrank.torch import profiler  # noqa: PLC0415 - it imports torch
 
-    return [*_of_distributed(), *_of_multiprocessing(), *profiler.stand_ins()]
+    return [*_of_distributed(), *_of_parallel(), *_of_multiprocessing(), *profiler.stand_ins()]
 
 
 def _of_distributed() -> StandIns:
@@ -70,6 +72,26 @@ def _of_distributed() -> StandIns:
         owners = [owner for owner in (dist, c10d, rendezvous) if hasattr(owner, name)]
         replaced += [(owner, name, stand_in) for owner in owners]
     return replaced
+
+
+def _of_parallel() -> StandIns:
+    parallel: Any = import_module("torch.nn.parallel")
+    kind: Any = parallel.DistributedDataParallel
+    original = kind._get_ddp_logging_data  # noqa: SLF001 - torch's name
+
+    @functools.wraps(original)
+    def logged(self: Any) -> dict[str, Any]:
+        """C++ is told of no backend that it knows, and looks at the process's environment."""
+        data: dict[str, Any] = original(self)
+        group = self.process_group
+        if rank_program() is not None:
+            data["backend_name"] = group.name()
+            data |= {name.lower(): os.environ.get(name, "N/A") for name in _LOGGED_VARIABLES}
+            if group.name() == "gloo":
+                data["gloo_num_threads"] = 2  # As torch starts it.
+        return data
+
+    return [(kind, "_get_ddp_logging_data", logged)]
 
 
 class _Isolation:

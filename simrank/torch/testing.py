@@ -8,20 +8,24 @@ From then on every test of `MultiProcessTestCase`, `MultiThreadedTestCase` and
 
 from __future__ import annotations
 
+import sys
 import types
 import unittest
 from functools import wraps
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 
 from simrank.context import Context
 from simrank.errors import ProcessExitedException, SpawnException
+from simrank.ranks import packages
 from simrank.ranks.packages import own_copy
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import CodeType
 
 _HARNESS = ("builtins", "unittest", "torch.testing._internal.common_")
 _settings: dict[str, Any] = {}
@@ -33,6 +37,7 @@ def simulate(**settings: Any) -> None:
     Args:
         **settings: Of the Context that each test runs in; see `simrank.Context`.
     """
+    read_rewritten_tests()
     _settings.clear()
     _settings.update(settings)
     common: Any = import_module("torch.testing._internal.common_distributed")
@@ -45,6 +50,19 @@ def simulate(**settings: Any) -> None:
     threads.join_or_run = _join_or_run
     continuous._ensure_processes_spawned = classmethod(_prepare)
     continuous._worker_run_main_wait = _join_or_run_continuous
+
+
+def read_rewritten_tests() -> None:
+    """Let each rank's own copy of a test file have the code that pytest has rewritten, once."""
+    rewrite: Any = sys.modules.get("_pytest.assertion.rewrite")
+    rewritten = getattr(rewrite, "_rewrite_test", None)
+    if rewritten is not None:
+
+        def read(loader: Any, _: str, file: str) -> CodeType:
+            code: CodeType = rewritten(Path(file), loader.config)[1]
+            return code
+
+        packages.register_reader(rewrite.AssertionRewritingHook, read)
 
 
 def _nothing(self: object, proc: object = None) -> None:

@@ -113,7 +113,7 @@ def _wait_within(work: Work, limit: timedelta) -> None:
     except WaitTimeoutError as error:
         milliseconds = round(limit.total_seconds() * 1000)
         name = work._operation.name  # noqa: SLF001 - for the message
-        text = f"Timed out waiting {milliseconds}ms for {name} operation to complete"
+        text = f"[simrank] Timed out waiting {milliseconds}ms for {name} operation to complete"
         raised = RuntimeError(text)
         raised.add_note(str(error))
         raise raised from error
