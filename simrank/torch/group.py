@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 from simrank.distributed import api, lists, peers
-from simrank.distributed.backends import NCCL
+from simrank.distributed.backends import GLOO, NCCL
 from simrank.distributed.issue import enter_call, issue
 from simrank.distributed.monitored import monitored_barrier
 from simrank.distributed.request import Request, Signature, staging
@@ -277,6 +277,8 @@ class SimulatedGroup(dist.ProcessGroup):
     ) -> dist.Work:
         """Gather the members' tensors into one."""
         source, target = buffer_of(input), buffer_of(output)
+        if self.simulated.backend_for(source) == GLOO:
+            check_gathered(output, input, self._size)
         return self._work(
             "_all_gather_base",
             api.all_gather_into_tensor(target, source, self.simulated, True),
@@ -466,6 +468,18 @@ class SimulatedGroup(dist.ProcessGroup):
             shown = f"{self.options.backend}:{name}"
             record_call(program, shown, outputs if reads is None else reads, started)
         return SimulatedWork(started, outputs, self._limit)
+
+
+def check_gathered(output: torch.Tensor, input: torch.Tensor, size: int) -> None:  # noqa: A002
+    """Raise as gloo does unless each member's part of the output has the input's shape."""
+    rows = output.shape[0] // size if output.ndim else 0
+    part = (rows, *output.shape[1:])
+    if output.numel() == size * input.numel() and part != tuple(input.shape) and input.numel():
+        expected, got = ", ".join(map(str, input.shape)), ", ".join(map(str, part))
+        raise RuntimeError(
+            "ProcessGroupGloo::allgather: invalid tensor size at index 0 "
+            f"(expected ({expected}), got ({got}))"
+        )
 
 
 def _one(tensors: Tensors) -> torch.Tensor:
