@@ -24,3 +24,21 @@ class Observer(Protocol):
         self, size_bytes: int, links: tuple[str, ...], start_ps: int, end_ps: int
     ) -> None:
         """Bytes have crossed links, which are given by name."""
+
+
+class SwitchObserver:
+    """An observer of switches: whoever sees nothing else takes the rest from here."""
+
+    def on_task_switch(self, task: Task, time_ps: int) -> None:
+        """Note nothing."""
+
+    def on_host(self, task: Task, name: str, start_ps: int, end_ps: int) -> None:
+        """Note nothing."""
+
+    def on_operation(self, operation: Any) -> None:  # noqa: ANN401 - as above
+        """Note nothing."""
+
+    def on_transfer(
+        self, size_bytes: int, links: tuple[str, ...], start_ps: int, end_ps: int
+    ) -> None:
+        """Note nothing."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from simrank.engine import interrupts
 from simrank.engine.callsite import site_of_frame
 from simrank.engine.carrier import raise_in
+from simrank.engine.observer import SwitchObserver
 from simrank.engine.report import states_at
 from simrank.errors import RankAborted, RankState, SimulationError, states_text
 
@@ -70,7 +71,7 @@ class StoppedByWatchdog(RankAborted):
         super().__init__(None)
 
 
-class Watchdog:
+class Watchdog(SwitchObserver):
     """Watches one engine; it is an observer, so that it sees whether the hub still gets its turn.
 
     Args:
@@ -106,17 +107,6 @@ class Watchdog:
         if self._is_due and task.thrown is None:  # Not while others are being ended.
             error, self._error, self._is_due = self._error, None, False
             raise error or self._limit_error(None)
-
-    def on_host(self, task: Task, name: str, start_ps: int, end_ps: int) -> None:
-        """Do nothing."""
-
-    def on_operation(self, operation: object) -> None:
-        """Do nothing."""
-
-    def on_transfer(
-        self, size_bytes: int, links: tuple[str, ...], start_ps: int, end_ps: int
-    ) -> None:
-        """Do nothing."""
 
     # ---- the thread ----
 

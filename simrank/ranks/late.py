@@ -1,4 +1,4 @@
-"""Modules of the standard library that are replaced in part, if and when somebody imports them."""
+"""Modules of other libraries that are replaced in part, if and when somebody imports them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ class LateModules(MetaPathFinder):
 
     def watch(self) -> None:
         """Install what is there, and wait for the rest."""
-        sys.meta_path.insert(0, self)
+        if self not in sys.meta_path:
+            sys.meta_path.insert(0, self)
         for name in self._names:
             if name in sys.modules:
                 self._install(sys.modules[name], False)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from simrank.engine import Handle, limits
+from simrank.engine.observer import SwitchObserver
 from simrank.errors import UnsupportedError
 from simrank.ranks.current import current_program, running_task
 from simrank.units import PS_PER_S
@@ -141,7 +142,7 @@ def _refuse_threads(self: RankLoop, executor: object, func: object, *args: objec
 RankLoop.run_in_executor = _refuse_threads
 
 
-class _Running:
+class _Running(SwitchObserver):
     """Which task runs which loop: an observer that exchanges them at every switch."""
 
     def __init__(self, engine: Engine) -> None:
@@ -170,17 +171,6 @@ class _Running:
         else:
             first, last = loop._asyncgen_firstiter_hook, loop._asyncgen_finalizer_hook  # type: ignore[attr-defined]  # noqa: SLF001
             sys.set_asyncgen_hooks(first, last)
-
-    def on_host(self, task: Task, name: str, start_ps: int, end_ps: int) -> None:
-        """Note nothing."""
-
-    def on_operation(self, operation: object) -> None:
-        """Note nothing."""
-
-    def on_transfer(
-        self, size_bytes: int, links: tuple[str, ...], start_ps: int, end_ps: int
-    ) -> None:
-        """Note nothing."""
 
 
 _by_engine: WeakKeyDictionary[Engine, _Running] = WeakKeyDictionary()
