@@ -23,7 +23,7 @@ from greenlet import getcurrent
 
 from simrank.engine.adopt import driving
 from simrank.engine.callsite import is_library, is_simranks
-from simrank.engine.carrier import raised_after_turn
+from simrank.engine.lockstep import raised_after_turn
 from simrank.engine.report import states_at
 from simrank.errors import RankAborted, states_text
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from simrank.engine import interrupts
 from simrank.engine.callsite import site_of_frame
-from simrank.engine.carrier import raise_in
+from simrank.engine.lockstep import raise_in
 from simrank.engine.observer import SwitchObserver
 from simrank.engine.report import states_at
 from simrank.errors import RankAborted, RankState, SimulationError, states_text
