@@ -33,6 +33,7 @@ class Carrier(Protocol):
         is_dead: Whether its program has ended.
         has_turn: Whether it runs, on a thread of its own, while the hub's thread waits for it.
         thread_id: The thread that it runs on if that is its own, else None.
+        drop: Makes one end that was never entered.
     """
 
     @property
@@ -41,6 +42,10 @@ class Carrier(Protocol):
 
     @property
     def leave(self) -> Callable[[], Any]:
+        """See above."""
+
+    @property
+    def drop(self) -> Callable[[], None]:
         """See above."""
 
     @property
@@ -87,6 +92,9 @@ class GreenletCarrier:
     def is_dead(self) -> bool:
         """Whether it has ended."""
         return self.stack.dead
+
+    def drop(self) -> None:
+        """Let it be collected."""
 
 
 class BareGreenlet(GreenletCarrier):

@@ -142,10 +142,11 @@ class ThreadCarrier:
 
     Attributes:
         go: The bell that it sleeps on.
+        thread: While it lives.
     """
 
     __slots__ = (
-        "_context", "_run", "_task", "_thread", "_turns", "frame", "go", "is_dead", "stack",
+        "_context", "_run", "_task", "_turns", "frame", "go", "is_dead", "stack", "thread",
         "thread_id",
     )  # fmt: skip
 
@@ -158,7 +159,7 @@ class ThreadCarrier:
         self._turns = task.engine.turns
         self.go = _silent_bell()
         self._context, self._run = copy_context(), run
-        self._thread: threading.Thread | None = None
+        self.thread: threading.Thread | None = None
 
     @property
     def has_turn(self) -> bool:
@@ -169,15 +170,16 @@ class ThreadCarrier:
 
     def switch(self) -> None:
         """Let the thread run until the turn comes back, from it or from who got it afterwards."""
-        if self._thread is None:
+        if self.thread is None:
             if self.is_dead:
                 return
-            self._start()
+            self.start()
         self._turns.give(self._task, self.go)
         if raised_after_turn:
             raise raised_after_turn.pop()
 
-    def _start(self) -> None:
+    def start(self) -> None:
+        """Make the thread, which waits for its turn."""
         # A daemon: one that refuses to end is never entered again, and the process has to end.
         thread = threading.Thread(target=self._live, name=self._task.name, daemon=True)
         try:
@@ -186,14 +188,22 @@ class ThreadCarrier:
             self.is_dead = True
             _ring(self.go)
             raise
+        thread._daemonic = False  # type: ignore[attr-defined]  # noqa: SLF001 - what it starts is none
         self.thread_id = thread.ident
-        self._thread = thread
+        self.thread = thread
+
+    def drop(self) -> None:
+        """Make a thread end that has never had its turn."""
+        self.is_dead = True
+        _ring(self.go)
+        if self.thread is not None:
+            self.bury()
 
     def bury(self) -> None:
         """Wait until the thread's own objects have died too, before anybody else runs."""
-        assert self._thread is not None, "it has lived"
-        self._thread.join()
-        self._turns.ended = self.thread_id = self._thread = None
+        assert self.thread is not None, "it has lived"
+        self.thread.join()
+        self._turns.ended = self.thread_id = self.thread = None
         del self._task
 
     # ---- the thread's side ----

@@ -92,6 +92,10 @@ class Task:
         """Return where the user's program is suspended, or None."""
         return site_of_frame(self.carrier.frame)
 
+    def told(self, what: str) -> str:
+        """Return what a report says of it, given what it does."""
+        return what
+
     def raise_thrown(self) -> None:
         """Raise in this task what was thrown into its wait."""
         error, self.thrown = self.thrown, None
@@ -214,6 +218,11 @@ class TaskGroup(Handle):
         task.group = self
         self._guests[task] = None
 
+    @property
+    def guests(self) -> list[Task]:
+        """Those that run, in the order they came."""
+        return list(self._guests)
+
     def task_ended(self, task: Task) -> None:
         """Count a task that returned, raised or was parked; a first failure aborts the rest."""
         is_guest = task in self._guests
@@ -263,11 +272,18 @@ class TaskGroup(Handle):
             self.on_abort()
         self.finish(self.engine)
 
+    def end_guest(self, task: Task) -> None:
+        """End a guest alone, from the hub, as `abort` ends all."""
+        if not task.finished:
+            self._abort_task(task)
+        self.engine.unqueue(task)
+
     def _abort_task(self, task: Task) -> None:
         for group in task.children or ():
             group.abort()
         if not task.started:
             task.finished = True
+            task.carrier.drop()
             self.engine.retire(task)
             return
         for _ in range(MAX_ABORTS):

@@ -15,7 +15,15 @@ from simrank.engine.collector import calm_collector
 from simrank.errors import RankAborted, SimrankError
 from simrank.multiprocessing.arguments import check_picklable, per_rank
 from simrank.multiprocessing.processes import KeepsUnjoined, ProcessContext
-from simrank.ranks import Program, current_program, default_context, output, set_program
+from simrank.ranks import (
+    Program,
+    current_program,
+    default_context,
+    module_locks,
+    output,
+    set_program,
+    threads,
+)
 from simrank.ranks.current import ContextOfProgram
 
 if TYPE_CHECKING:
@@ -200,12 +208,16 @@ def _start(parent: Program, name: str, call: Call, nprocs: int, *, daemon: bool)
 
 
 def _body(program: Program, call: Call) -> Callable[[], None]:
+    is_thread = _context_of(program).carrier == "thread"
+
     def body() -> None:
         set_program(program)
+        if is_thread:
+            module_locks.install()
         try:
             fn, args = call()
             try:
-                fn(program.rank, *args)
+                _call(program, fn, args)
             finally:
                 output.rank_ended(program)
         except SystemExit as error:
@@ -222,6 +234,17 @@ def _body(program: Program, call: Call) -> Callable[[], None]:
             default.world.comm_library.leaks.rank_returned(program.rank or 0, default.name)
 
     return body
+
+
+def _call(program: Program, fn: Callable[..., Any], args: Sequence[Any]) -> None:
+    """Run a rank's function, and then wait for the threads that it has started."""
+    try:
+        fn(program.rank, *args)
+    except SystemExit as error:
+        if not isinstance(error, RankAborted):
+            threads.rank_returns(program)
+        raise
+    threads.rank_returns(program)
 
 
 def end_daemons(program: Program) -> None:
@@ -256,6 +279,7 @@ def _look_at_groups(world: World, group: TaskGroup) -> None:
 def _bury(world: World, program: Program, task: Task) -> None:
     """Drop what a rank that died left in flight, and let those fail who wait for it."""
     assert task.error is not None, "it died of something"
+    threads.end_threads(program)
     for group in task.children or ():
         group.abort()
     drop_streams(program)
@@ -266,4 +290,5 @@ def _drop(world: World, programs: Sequence[Program]) -> None:
     """Drop what aborted ranks left in flight, so that later runs start clean."""
     world.drop()
     for program in programs:
+        threads.forget_threads(program)
         drop_streams(program)

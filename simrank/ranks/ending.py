@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from simrank.engine import Handle, interrupts
+from simrank.ranks import threads
 from simrank.ranks.current import current_program, running_task
 
 if TYPE_CHECKING:
@@ -25,16 +26,18 @@ def end_at_once(task: Task, status: int) -> None:
     """End a rank here: none of its code runs on, not even its `finally`.
 
     Args:
-        task: The rank.
+        task: The rank, or a thread of it.
         status: Its exit status; minus a signal's number if that ends it.
     """
-    engine = task.engine
+    engine, task = task.engine, threads.rank_of(task)
     if task.finished:
         return
-    if engine.current_task() is task:  # It ends itself: from the hub, and it never comes back.
+    me = engine.current_task()
+    if me is not None and threads.rank_of(me) is task:  # From the hub, and it never comes back.
         engine.call_at(engine.now_ps, partial(end_at_once, task, status))
         while True:
             engine.wait(Handle())
+    threads.park_threads(task)
     for group in task.children or ():
         group.abort()
     task.error = SystemExit(status) if status else None
@@ -42,6 +45,7 @@ def end_at_once(task: Task, status: int) -> None:
         engine.park(task)
     else:
         task.finished = True
+        task.carrier.drop()
         engine.retire(task)
     engine.unqueue(task)
 

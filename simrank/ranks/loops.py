@@ -125,21 +125,23 @@ class RankLoop(asyncio.SelectorEventLoop):
             idle.finish(self._task.engine)
 
 
-def _refuse_threads(self: RankLoop, executor: object, func: object, *args: object) -> Any:  # noqa: ANN401
-    """Refuse by name; `asyncio.to_thread` comes here too.
+def _run_in_executor(self: RankLoop, executor: Any, func: Any, *args: Any) -> Any:  # noqa: ANN401
+    """Use threads of the rank, where it may have some; `asyncio.to_thread` comes here too.
 
     Raises:
-        UnsupportedError: Always.
+        UnsupportedError: The rank is a greenlet.
     """
-    del self, executor, args
+    if self._task.carrier.thread_id is not None:
+        return asyncio.SelectorEventLoop.run_in_executor(self, executor, func, *args)
     raise UnsupportedError(
         f"asyncio's run_in_executor and to_thread ({getattr(func, '__name__', func)}) inside a "
         "simulated rank are not supported: it would wait for real threads\n"
-        "  to fix: call the function itself"
+        '  to fix: call the function itself, or let the ranks be threads: Context(carrier="thread")'
+        " or simrank run --carrier thread"
     )
 
 
-RankLoop.run_in_executor = _refuse_threads
+RankLoop.run_in_executor = _run_in_executor
 
 
 class _Running(SwitchObserver):

@@ -19,6 +19,7 @@ import sys
 import threading  # noqa: TID251 - replaced here, used nowhere
 import time
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from simrank.engine import interrupts, limits
@@ -29,18 +30,19 @@ from simrank.ranks import (
     filters,
     folders,
     locks,
+    module_locks,
     output,
     patches,
     private,
     real,
     thread_state,
+    threads,
 )
-from simrank.ranks.current import engines, for_real, running_task
+from simrank.ranks.current import engines, running_task
 from simrank.ranks.late import LateModules
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from types import ModuleType
 
     from simrank.engine import Engine, Task
 
@@ -101,7 +103,9 @@ def _replace() -> None:
     _put(_stand_ins())
     _late.watch()
     own = _own_modules()
-    _rebind(own, {id(old): getattr(owner, name) for owner, name, old in _replaced})
+    # A module in another's names (hypothesis asks `threading` who runs) is that one's affair.
+    functions = [entry for entry in _replaced if not isinstance(entry[2], ModuleType)]
+    _rebind(own, {id(old): getattr(owner, name) for owner, name, old in functions})
     _replace_locks(own)
 
 
@@ -157,6 +161,7 @@ def _restore() -> None:
                 delattr(owner, name)
             del _replaced[-1]
     finally:
+        module_locks.restore()
         _late.stop()
         filters.remove()
         output.remove()
@@ -178,15 +183,19 @@ def _stand_ins() -> list[tuple[Any, str, Any]]:
         (_thread, "allocate_lock", locks.make_low_lock),  # The same object, so this comes first.
         (threading, "Lock", locks.make_lock),
         (threading, "RLock", locks.make_reentrant_lock),
-        (threading.Thread, "start", _start_thread(threading.Thread.start)),
-        *_refused(_thread, ("start_new_thread",), _USE_SPAWN),
         (os, "system", real.system_of(os.system)),
         *_refused(os, ("fork", "forkpty"), _USE_SPAWN),
         *_refused(signal, ("pause", "sigwait", "sigwaitinfo"), "wait for a queue or an Event"),
         (threading.Semaphore, "acquire", _poll_after(threading.Semaphore.acquire)),
         (threading.Event, "is_set", _poll_if(threading.Event.is_set, False)),
     ]
-    replaced += private.stand_ins() + debug.stand_ins() + ending.stand_ins() + folders.stand_ins()
+    replaced += (
+        threads.stand_ins()
+        + private.stand_ins()
+        + debug.stand_ins()
+        + ending.stand_ins()
+        + folders.stand_ins()
+    )
     replaced += real.of_select() + real.of_fcntl()
     simple_queue: Any = getattr(queue, "_PySimpleQueue")  # noqa: B009 - it has no public name
     replaced.append((queue, "SimpleQueue", simple_queue))
@@ -241,6 +250,7 @@ _LATE: dict[str, Callable[[ModuleType], list[tuple[Any, str, Any]]]] = {
     "hypothesis.core": thread_state.of_core,
     "hypothesis.utils.dynamicvariables": thread_state.of_variables,
     "hypothesis.utils.threading": thread_state.of_thread_locals,
+    "multiprocessing.pool": threads.of_pool,
     "multiprocessing.process": _of_process,
     "multiprocessing.synchronize": _of_synchronize,
     "sched": _of_sched,
@@ -300,19 +310,6 @@ def _poll_on_failure(original: Callable[..., Any]) -> Callable[..., Any]:
             raise
 
     return attempt
-
-
-def _start_thread(original: Callable[..., None]) -> Callable[..., None]:
-    refuse = real.refuse(original, "threading.Thread.start", _USE_SPAWN)
-
-    @functools.wraps(original)
-    def start(self: threading.Thread) -> None:
-        if running_task() is not None:
-            refuse(self)
-        with for_real():  # The new thread sets the event that says it runs.
-            original(self)
-
-    return start
 
 
 def _own_modules() -> list[ModuleType]:
