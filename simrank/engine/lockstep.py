@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 from greenlet import getcurrent
 
-from simrank.errors import UnsupportedError
+from simrank.engine.sleepers import Sleepers
+from simrank.errors import RankAborted, UnsupportedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -46,15 +47,17 @@ class Turns:
         order: The last one has the turn, None being the hub; below it is who gets it afterwards.
         bell: What the hub sleeps on.
         ended: The carrier whose program ended in the last turn, or None.
+        sleepers: Looks at who has the turn while the hub sleeps.
     """
 
-    __slots__ = ("_engine", "bell", "ended", "order")
+    __slots__ = ("_engine", "bell", "ended", "order", "sleepers")
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self.order: list[Task | None] = [None, None]
         self.bell = _silent_bell()
         self.ended: ThreadCarrier | None = None
+        self.sleepers = Sleepers()
 
     # ---- the hub's side ----
 
@@ -80,7 +83,8 @@ class Turns:
         try:
             _ring(go)
             while order[-1] is not None:
-                bell.acquire(True, _LOOK_S)
+                if not bell.acquire(True, _LOOK_S):
+                    self._look()
         except BaseException as error:  # noqa: BLE001 - passed on
             self._interrupt(error)
         finally:
@@ -100,13 +104,38 @@ class Turns:
                 made = type(type(error).__name__, (BaseException,), {"__new__": lambda *_: error})
                 raise_in(task.carrier.thread_id, made)
                 late = None
+                self.sleepers.overdue = error
                 while order[-1] is not None:
-                    self.bell.acquire(True, _LOOK_S)
+                    if not self.bell.acquire(True, _LOOK_S):
+                        self._look()
+                self.sleepers.overdue = None
         except BaseException as another:  # noqa: BLE001 - passed on
             self._interrupt(another)
         else:
             if late is not None:
                 raise late
+
+    def _look(self) -> None:
+        """Give up who has the turn if it sleeps natively and nobody can wake it.
+
+        Raises:
+            NativeWaitError: It sleeps in a lock.
+            BaseException: What else was to end it, and does not reach it.
+        """
+        task = self.order[-1]
+        if task is None or not self.sleepers.look(task):
+            return
+        engine, carrier = self._engine, task.carrier
+        assert isinstance(carrier, ThreadCarrier), "it has the turn"
+        error = self.sleepers.error(engine, task)
+        carrier.give_up()
+        self.order[-1] = None
+        task.parked = True
+        if task.group is not None:
+            task.group.stubborn.append(task)
+        engine.park(task)
+        if not raised_after_turn:
+            raise error
 
     # ---- the threads' side ----
 
@@ -146,15 +175,15 @@ class ThreadCarrier:
     """
 
     __slots__ = (
-        "_context", "_run", "_task", "_turns", "frame", "go", "is_dead", "stack", "thread",
-        "thread_id",
+        "_context", "_is_lost", "_run", "_task", "_turns", "frame", "go", "is_dead", "stack",
+        "thread", "thread_id",
     )  # fmt: skip
 
     def __init__(self, task: Task, run: Callable[[], None]) -> None:
         self.stack: greenlet | None = None
         self.frame: FrameType | None = None
         self.thread_id: int | None = None
-        self.is_dead = False
+        self.is_dead = self._is_lost = False
         self._task = task
         self._turns = task.engine.turns
         self.go = _silent_bell()
@@ -198,6 +227,13 @@ class ThreadCarrier:
         _ring(self.go)
         if self.thread is not None:
             self.bury()
+
+    def give_up(self) -> None:
+        """Let a thread that sleeps natively be none of the engine's: it may wake at any time."""
+        self._is_lost = self.is_dead = True
+        _hubs.pop(self.stack, None)  # type: ignore[arg-type]  # What it calls then is no task's.
+        assert self.thread_id is not None, "it lives"
+        raise_in(self.thread_id, type("RankAborted", (RankAborted,), {"__init__": _abort}))
 
     def bury(self) -> None:
         """Wait until the thread's own objects have died too, before anybody else runs."""
@@ -258,14 +294,19 @@ class ThreadCarrier:
                 self._context.run(self._run)
         finally:
             # greenlet searches every object for a dying thread's stack if somebody still knows it.
-            del _hubs[self.stack], self._context, self._run
+            _hubs.pop(self.stack, None)
+            del self._context, self._run
             self.stack = self._task.greenlet = None
             self.is_dead = True
-            if not is_abandoned:
+            if not is_abandoned and not self._is_lost:
                 turns = self._turns
                 turns.ended = self
                 turns.order[-1] = None
                 _ring(turns.bell_of_turn())
+
+
+def _abort(error: RankAborted) -> None:
+    RankAborted.__init__(error, None)
 
 
 def raise_in(thread_id: int, kind: type[BaseException]) -> None:

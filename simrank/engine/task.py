@@ -85,8 +85,9 @@ class Task:
             self.error = error
         finally:
             del self._body
-            self.finished = True
-            self.engine.retire(self)
+            if not self.finished:  # Else it was given up, and has gone on natively.
+                self.finished = True
+                self.engine.retire(self)
 
     def site(self) -> CallSite | None:
         """Return where the user's program is suspended, or None."""

@@ -85,7 +85,7 @@ def _places_in(module: ModuleType) -> Iterator[tuple[Any, str]]:
     for name, value in list(vars(module).items()):
         if is_lock(type(value)):
             yield module, name
-        elif isinstance(value, type) and value.__dict__.get("__module__") == module.__name__:
+        elif issubclass(type(value), type) and value.__dict__.get("__module__") == module.__name__:
             for attribute, held in list(vars(value).items()):
                 if is_lock(type(held)):
                     yield value, attribute
