@@ -25,6 +25,7 @@ from simrank.ranks import (
     threads,
 )
 from simrank.ranks.current import ContextOfProgram
+from simrank.ranks.identity import first_pid
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -199,6 +200,7 @@ def _start(parent: Program, name: str, call: Call, nprocs: int, *, daemon: bool)
         tasks.append(task)
         programs.append(program)
     group = TaskGroup(engine, f"spawn of {name}", tasks)
+    first_pid(group)
     group.on_abort = lambda: _drop(world, programs)
     group.on_complete(lambda: _look_at_groups(world, group))
     if context.on_failure == "continue":

@@ -29,6 +29,8 @@ from simrank.ranks import (
     ending,
     filters,
     folders,
+    hooks,
+    identity,
     locks,
     module_locks,
     output,
@@ -99,6 +101,7 @@ def entered(engine: Engine) -> Iterator[None]:
 
 def _replace() -> None:
     output.install()
+    hooks.install()
     filters.install()
     _put(_stand_ins())
     _late.watch()
@@ -164,6 +167,7 @@ def _restore() -> None:
         module_locks.restore()
         _late.stop()
         filters.remove()
+        hooks.remove()
         output.remove()
         interrupts.restore()
 
@@ -191,6 +195,7 @@ def _stand_ins() -> list[tuple[Any, str, Any]]:
     ]
     replaced += (
         threads.stand_ins()
+        + identity.stand_ins()
         + private.stand_ins()
         + debug.stand_ins()
         + ending.stand_ins()

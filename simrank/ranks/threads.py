@@ -309,6 +309,23 @@ def _end_of_main(program: Program | None) -> ThreadEnd:
     return end
 
 
+def on_hub(task: Task, call: Callable[[], Any]) -> Any:  # noqa: ANN401 - the call's
+    """Make a call on the hub's thread for a task that runs, and return what it returns."""
+    engine, done, found = task.engine, Handle(), []
+
+    def fire() -> None:
+        try:
+            found.append(call())
+        except Exception as error:  # noqa: BLE001 - raised where it is asked for
+            done.finish(engine, error)
+        else:
+            done.finish(engine)
+
+    engine.call_at(engine.now_ps, fire)
+    engine.wait(done)
+    return found[0]
+
+
 # ---- the end of a rank ----
 
 
