@@ -219,7 +219,8 @@ def _body(program: Program, call: Call) -> Callable[[], None]:
         try:
             fn, args = call()
             try:
-                _call(program, fn, args)
+                with threads.native_thread(program) if is_thread else nullcontext():
+                    _call(program, fn, args)
             finally:
                 output.rank_ended(program)
         except SystemExit as error:

@@ -18,6 +18,7 @@ import functools
 import math
 import sys
 import threading  # noqa: TID251 - replaced here
+from contextlib import contextmanager
 from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
@@ -29,7 +30,7 @@ from simrank.ranks.current import current_program, for_real, running_task, set_p
 from simrank.units import PS_PER_S
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from types import ModuleType
 
     from simrank.engine import Engine
@@ -46,6 +47,32 @@ _THREADS, _MAIN_END = "threads", "end of the main thread"  # In `Program.local`.
 _END = "_simrank_end"  # Of a Thread that a rank has started.
 _active: dict[int, threading.Thread] = threading._active  # type: ignore[attr-defined]  # noqa: SLF001
 _main_thread, _enumerate = threading.main_thread, threading.enumerate
+
+
+_setups: list[Callable[[Program], Callable[[], None] | None]] = []
+
+
+def register_setup(setup: Callable[[Program], Callable[[], None] | None]) -> None:
+    """Say what each native thread of a rank needs before its program runs, the first one too.
+
+    For a layer that stands in for a library with state per thread.
+
+    Args:
+        setup: Called on the thread, with its rank's program; what it returns is called at its end.
+    """
+    _setups.append(setup)
+
+
+@contextmanager
+def native_thread(program: Program) -> Iterator[None]:
+    """Have made what the running thread of a rank needs, within the block."""
+    undo = [setup(program) for setup in _setups]
+    try:
+        yield
+    finally:
+        for end in reversed(undo):
+            if end is not None:
+                end()
 
 
 class ThreadEnd(Handle):
@@ -131,7 +158,8 @@ def start(
 
 def _live(task: ThreadTask, body: Callable[[], Any]) -> None:
     try:
-        body()
+        with native_thread(task.program):
+            body()
     except RankAborted:
         if not task.is_ending:
             raise

@@ -23,6 +23,7 @@ import simrank
 import simrank.distributed as dist
 from simrank.engine import Handle
 from simrank.errors import DeadlockError, RankAborted, SpawnException, UnsupportedError
+from simrank.ranks import threads
 
 US = 1e-6
 
@@ -123,6 +124,33 @@ def test_what_is_local_to_a_thread_is_its_own(spawn):
 
     spawn(program)
     assert sorted(map(str, seen)) == ["0", "1", "False", "False"]
+
+
+def test_each_native_thread_of_a_rank_is_set_up_and_tidied(spawn, monkeypatch):
+    """The first one too, whatever its program does; on greenlets none is."""
+    log = []
+
+    def setup(program):
+        name = threading.current_thread().name
+        log.append(("begins", program.rank, name))
+        return lambda: log.append(("ends", program.rank, name))
+
+    def program(rank):
+        threading.Thread(target=lambda: 1 // 0, name="another").start()
+        threading.excepthook = lambda _: None
+
+    monkeypatch.setattr(threads, "_setups", [])
+    threads.register_setup(setup)
+    threads.register_setup(lambda program: None)
+    spawn(program, 1)
+    assert log == [
+        ("begins", 0, "rank 0"), ("begins", 0, "another"), ("ends", 0, "another"),
+        ("ends", 0, "rank 0"),
+    ]  # fmt: skip
+    log.clear()
+    with simrank.Context("hgx_h100") as ctx:
+        ctx.multiprocessing.spawn(lambda rank: None, nprocs=1)
+    assert log == []
 
 
 # ---- time and order ----
