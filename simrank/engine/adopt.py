@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from greenlet import getcurrent
 
-from simrank.engine.carrier import hub_of, main_greenlet
+from simrank.engine.lockstep import hub_of, main_greenlet
 from simrank.engine.task import AdoptedTask
 from simrank.errors import UnsupportedError
 

@@ -102,5 +102,19 @@ def is_importing() -> bool:
     return False
 
 
+def in_debugger(frame: FrameType | None) -> bool:
+    """Whether a debugger prompts, or traces one of these frames."""
+    bdb = sys.modules.get("bdb")
+    while frame is not None:
+        if frame.f_globals.get("__name__", "").partition(".")[0] in _DEBUGGERS:
+            return True
+        tracer = getattr(frame.f_trace, "__self__", None)
+        if bdb is not None and isinstance(tracer, bdb.Bdb):
+            return True
+        frame = frame.f_back
+    return False
+
+
+_DEBUGGERS = ("bdb", "pdb", "pydevd", "_pydevd_bundle", "debugpy", "pudb")
 _IMPORT_SYSTEM = "<frozen importlib._bootstrap>"
 _module_locks: dict[str, object] = importlib._bootstrap._module_locks  # type: ignore[attr-defined]  # noqa: SLF001 - one for each module that is being imported

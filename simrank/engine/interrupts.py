@@ -23,7 +23,7 @@ from greenlet import getcurrent
 
 from simrank.engine.adopt import driving
 from simrank.engine.callsite import is_library, is_simranks
-from simrank.engine.carrier import raised_after_turn
+from simrank.engine.lockstep import raised_after_turn
 from simrank.engine.report import states_at
 from simrank.errors import RankAborted, states_text
 
@@ -43,6 +43,7 @@ _MAX_TRIES = 500  # assumed: code of simrank that takes longer is left half-way 
 # Does nothing by itself: it gets a thread out of a native wait, so that it looks at what is due.
 _NUDGE = getattr(signal, "SIGURG", None)
 
+_main_thread = threading.main_thread  # Ranks on threads are shown their own.
 _set, _get = signal.signal, signal.getsignal
 _start_thread = _thread.start_new_thread
 _pause_s = time.sleep  # noqa: TID251 - a thread of its own waits, not a rank
@@ -129,7 +130,7 @@ def _numbers() -> list[int]:
 
 
 def _is_main_thread() -> bool:
-    return _thread.get_ident() == threading.main_thread().ident
+    return _thread.get_ident() == _main_thread().ident
 
 
 def _do_nothing(number: int, frame: FrameType | None) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from simrank.engine.callsite import is_importing, user_site
 from simrank.engine.delays import WAKE
 from simrank.engine.handle import Handle
+from simrank.engine.observer import tell_of_wait
 from simrank.engine.queue import HORIZON_PS
 from simrank.engine.report import deadlock_error, livelock_error, waiting_report
 from simrank.errors import WaitTimeoutError
@@ -176,7 +177,7 @@ def sleep_weakly(engine: Engine, task: Task, due_ps: int, reason: PollReason) ->
         engine.cancel(wakeup)
         task.raise_thrown()
     if engine.observers:
-        engine.observe_wait(task, reason.describe(), start_ps)
+        tell_of_wait(engine, task, reason.describe(), start_ps)
 
 
 class LivelockDetector:

@@ -21,6 +21,8 @@ from simrank.engine.collector import calm_collector
 from simrank.engine.delays import HOST, WAKE
 from simrank.engine.handle import Handle
 from simrank.engine.limits import SLEEPING
+from simrank.engine.lockstep import Turns
+from simrank.engine.observer import tell_of_switch, tell_of_wait
 from simrank.engine.outer import loop_set_aside
 from simrank.engine.queue import Wakeup, within_horizon
 from simrank.engine.report import deadlock_error
@@ -57,6 +59,7 @@ class Engine:
         tasks: Tasks that have not ended.
         notes: What reports of a deadlock also say, in order.
         told: What the last report of a deadlock was about.
+        turns: Who of the tasks on threads has the turn.
     """
 
     def __init__(self, *, seed: int = 0, delays: Delays | None = None) -> None:
@@ -80,6 +83,7 @@ class Engine:
         self._by_greenlet: dict[greenlet | None, Task] = {}
         self._held_wakes: list[Task] | None = None
         self._adoption = Adoption(self)
+        self.turns = Turns(self)
 
     # ---- the loop ----
 
@@ -133,7 +137,7 @@ class Engine:
                     self.now_ps = time_ps
                     self._current = entry
                     if observers:
-                        self._observe_switch(entry)
+                        tell_of_switch(observers, entry, time_ps)
                     switch = entry.switch  # Two steps: Python 3.11 calls a slot slowly in one.
                     switch()
                     if entry.waiting is None and not entry.finished:
@@ -207,6 +211,10 @@ class Engine:
         """The task that the hub entered last; None while the hub itself runs."""
         return self._current
 
+    def note_running(self, task: Task) -> None:
+        """Note that a task has got the turn without the hub; see `Turns`."""
+        self._current = task
+
     def task_on(self, stack: greenlet) -> Task | None:
         """Return the task that a greenlet carries, or None."""
         return self._by_greenlet.get(stack)
@@ -259,7 +267,7 @@ class Engine:
         task.waiting = None
         task.num_polls = 0
         if self.observers:
-            self.observe_wait(task, handle.describe(), start_ps)
+            tell_of_wait(self, task, handle.describe(), start_ps)
 
     @staticmethod
     def _go_on_waiting(handle: Handle, task: Task) -> None:
@@ -301,12 +309,6 @@ class Engine:
         handle = Handle()
         self.call_at(self.now_ps + delay_ps, lambda: handle.finish(self))
         return handle
-
-    def observe_wait(self, task: Task, what: str, start_ps: int) -> None:
-        """Tell observers of a wait that is over now."""
-        start_ps = max(start_ps, task.host_ps)  # A host waits after what it was charged for.
-        for observer in self.observers:
-            observer.on_host(task, f"wait: {what}", start_ps, self.now_ps)
 
     # ---- charging ----
 
@@ -409,13 +411,15 @@ class Engine:
     def _resume_all(self, tasks: Sequence[Task]) -> None:
         observers = self.observers
         left = iter(tasks)
+        if len(tasks) > 1 and not observers and tasks[0].carrier.thread_id is not None:
+            left = self.turns.line_up(tasks)
         try:
             for task in left:
                 if task.finished:  # Aborted since by one of the tasks before it.
                     continue
                 self._current = task
                 if observers:
-                    self._observe_switch(task)
+                    tell_of_switch(observers, task, self.now_ps)
                 switch = task.switch
                 switch()
                 if task.waiting is None and not task.finished:
@@ -435,10 +439,6 @@ class Engine:
         self._current = task
         action()
         self._current = None
-
-    def _observe_switch(self, task: Task) -> None:
-        for observer in self.observers:
-            observer.on_task_switch(task, self.now_ps)
 
     # ---- tasks ----
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from simrank.engine.loop import Engine
     from simrank.engine.task import Task
 
 
@@ -24,3 +27,34 @@ class Observer(Protocol):
         self, size_bytes: int, links: tuple[str, ...], start_ps: int, end_ps: int
     ) -> None:
         """Bytes have crossed links, which are given by name."""
+
+
+def tell_of_switch(observers: Sequence[Observer], task: Task, time_ps: int) -> None:
+    """Tell observers that a task is about to be resumed."""
+    for observer in observers:
+        observer.on_task_switch(task, time_ps)
+
+
+def tell_of_wait(engine: Engine, task: Task, what: str, start_ps: int) -> None:
+    """Tell observers of a wait that is over now."""
+    start_ps = max(start_ps, task.host_ps)  # A host waits after what it was charged for.
+    for observer in engine.observers:
+        observer.on_host(task, f"wait: {what}", start_ps, engine.now_ps)
+
+
+class SwitchObserver:
+    """An observer of switches: whoever sees nothing else takes the rest from here."""
+
+    def on_task_switch(self, task: Task, time_ps: int) -> None:
+        """Note nothing."""
+
+    def on_host(self, task: Task, name: str, start_ps: int, end_ps: int) -> None:
+        """Note nothing."""
+
+    def on_operation(self, operation: Any) -> None:  # noqa: ANN401 - as above
+        """Note nothing."""
+
+    def on_transfer(
+        self, size_bytes: int, links: tuple[str, ...], start_ps: int, end_ps: int
+    ) -> None:
+        """Note nothing."""

@@ -103,7 +103,7 @@ def states_at(engine: Engine, frame: FrameType | None) -> list[RankState]:
     file, line = site.line()
     return [
         replace(state, file=file, line=line)
-        if state.state == "running" and state.file is None
+        if state.state.endswith("running") and state.file is None
         else state
         for state in states
     ]
@@ -287,9 +287,9 @@ def _rank(task: Task) -> int:
 
 def _waiting_fact(task: Task) -> tuple[str, CallSite | None]:
     if task.waiting is None:
-        return ("not started" if not task.started else "running"), task.site()
+        return task.told("not started" if not task.started else "running"), task.site()
     site = task.waiting.site()
-    return task.waiting.describe(), task.site() if site is None else site
+    return task.told(task.waiting.describe()), task.site() if site is None else site
 
 
 def doing_text(task: Task) -> str:

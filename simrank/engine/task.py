@@ -100,12 +100,17 @@ class Task:
             self.error = error
         finally:
             del self._body
-            self.finished = True
-            self.engine.retire(self)
+            if not self.finished:  # Else it was given up, and has gone on natively.
+                self.finished = True
+                self.engine.retire(self)
 
     def site(self) -> CallSite | None:
         """Return where the user's program is suspended, or None."""
         return site_of_frame(self.carrier.frame)
+
+    def told(self, what: str) -> str:
+        """Return what a report says of it, given what it does."""
+        return what
 
     def raise_thrown(self) -> None:
         """Raise in this task what was thrown into its wait."""
@@ -229,6 +234,11 @@ class TaskGroup(Handle):
         task.group = self
         self._guests[task] = None
 
+    @property
+    def guests(self) -> list[Task]:
+        """Those that run, in the order they came."""
+        return list(self._guests)
+
     def task_ended(self, task: Task) -> None:
         """Count a task that returned, raised or was parked; a first failure aborts the rest."""
         is_guest = task in self._guests
@@ -278,11 +288,18 @@ class TaskGroup(Handle):
             self.on_abort()
         self.finish(self.engine)
 
+    def end_guest(self, task: Task) -> None:
+        """End a guest alone, from the hub, as `abort` ends all."""
+        if not task.finished:
+            self._abort_task(task)
+        self.engine.unqueue(task)
+
     def _abort_task(self, task: Task) -> None:
         for group in task.children or ():
             group.abort()
         if not task.started:
             task.finished = True
+            task.carrier.drop()
             self.engine.retire(task)
             return
         for _ in range(MAX_ABORTS):

@@ -13,8 +13,9 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from simrank.engine import interrupts
-from simrank.engine.callsite import site_of_frame
-from simrank.engine.carrier import raise_in
+from simrank.engine.callsite import in_debugger, site_of_frame
+from simrank.engine.lockstep import raise_in
+from simrank.engine.observer import SwitchObserver
 from simrank.engine.report import states_at
 from simrank.errors import RankAborted, RankState, SimulationError, states_text
 
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 _LOOKS = 4  # Assumed: so many within the shorter limit are exact enough.
 _MAX_INTERVAL_S = 1.0
 _PATIENCE_S = 0.5  # Assumed: a rank that has not come back to the hub by then has to be stopped.
-_DEBUGGERS = ("bdb", "pdb", "pydevd", "_pydevd_bundle", "debugpy", "pudb")
 
 
 class TimeLimitError(SimulationError):
@@ -70,7 +70,7 @@ class StoppedByWatchdog(RankAborted):
         super().__init__(None)
 
 
-class Watchdog:
+class Watchdog(SwitchObserver):
     """Watches one engine; it is an observer, so that it sees whether the hub still gets its turn.
 
     Args:
@@ -105,18 +105,8 @@ class Watchdog:
         self._num_switches += 1
         if self._is_due and task.thrown is None:  # Not while others are being ended.
             error, self._error, self._is_due = self._error, None, False
+            self._engine.turns.sleepers.overdue = None
             raise error or self._limit_error(None)
-
-    def on_host(self, task: Task, name: str, start_ps: int, end_ps: int) -> None:
-        """Do nothing."""
-
-    def on_operation(self, operation: object) -> None:
-        """Do nothing."""
-
-    def on_transfer(
-        self, size_bytes: int, links: tuple[str, ...], start_ps: int, end_ps: int
-    ) -> None:
-        """Do nothing."""
 
     # ---- the thread ----
 
@@ -136,6 +126,7 @@ class Watchdog:
         with self._guard:
             if self._stop.locked():
                 self._stop.release()
+        self._engine.turns.sleepers.overdue = None
         if self in self._engine.observers:
             self._engine.observers.remove(self)
 
@@ -154,7 +145,7 @@ class Watchdog:
         elapsed_s, self._last_s = now_s - self._last_s, now_s
         engine = self._engine
         frame = sys._current_frames().get(self._thread_id())  # noqa: SLF001 - documented for debuggers
-        if frame is None or not engine.is_driving or _in_debugger(frame):
+        if frame is None or not engine.is_driving or in_debugger(frame):
             self._seen = None
             return
         seen = (self._num_switches, engine.now_ps, engine.progress)
@@ -201,6 +192,8 @@ class Watchdog:
             facts = (self._error.time_ps, self._error.limit_s, self._error.waits)
             start = {"__init__": lambda error: TimeLimitError.__init__(error, *facts)}
             kind = type("TimeLimitError", (TimeLimitError,), start)
+        if task is not None and task.carrier.thread_id is not None:
+            self._engine.turns.sleepers.overdue = self._error  # If it sleeps, nothing reaches it.
         raise_in(self._thread_id(), kind)
         interrupts.nudge(self._thread_id())  # Out of a lock, a pipe or a file that it waits for.
 
@@ -210,16 +203,3 @@ class Watchdog:
         assert limit_s is not None, "without a limit nothing is ended"
         states = states_at(engine, frame)
         return TimeLimitError(engine.now_ps, limit_s, states, seed=engine.seed)
-
-
-def _in_debugger(frame: FrameType | None) -> bool:
-    """Whether a debugger prompts, or traces one of these frames."""
-    bdb = sys.modules.get("bdb")
-    while frame is not None:
-        if frame.f_globals.get("__name__", "").partition(".")[0] in _DEBUGGERS:
-            return True
-        tracer = getattr(frame.f_trace, "__self__", None)
-        if bdb is not None and isinstance(tracer, bdb.Bdb):
-            return True
-        frame = frame.f_back
-    return False

@@ -7,16 +7,14 @@ one. Nothing here costs anything where triton is never imported.
 from __future__ import annotations
 
 import sys
-from importlib.abc import MetaPathFinder
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from simrank.ranks import current_program
 from simrank.ranks.current import engines
+from simrank.ranks.late import LateModules
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from importlib.machinery import ModuleSpec
+    from collections.abc import Callable
     from types import ModuleType
 
 _driver_before: list[Any] = []  # Triton's active driver, while a Context is entered.
@@ -24,11 +22,7 @@ _driver_before: list[Any] = []  # Triton's active driver, while a Context is ent
 
 def enter() -> None:
     """Note that a Context has been entered: simulated launches work from now on."""
-    for name, install in _INSTALLERS.items():
-        if name in sys.modules:
-            install(sys.modules[name])
-    if not any(isinstance(finder, _Watcher) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _Watcher())
+    _late.watch()  # For good: who imports triton between two Contexts finds it changed too.
 
 
 def leave() -> None:
@@ -88,33 +82,4 @@ _INSTALLERS: dict[str, Callable[[ModuleType], None]] = {
 }
 
 
-class _Watcher(MetaPathFinder):
-    """Waits for the imports of what is changed."""
-
-    def __init__(self) -> None:
-        self._is_asking = False
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        """Return triton's own spec, with the installation after its execution."""
-        del path, target
-        install = _INSTALLERS.get(fullname)
-        if install is None or self._is_asking:
-            return None
-        self._is_asking = True
-        try:
-            spec = find_spec(fullname)
-        finally:
-            self._is_asking = False
-        if spec is None or spec.loader is None:
-            return spec
-        loader: Any = spec.loader
-        execute = loader.exec_module
-
-        def exec_module(module: ModuleType) -> None:
-            execute(module)
-            install(module)
-
-        loader.exec_module = exec_module
-        return spec
+_late = LateModules(_INSTALLERS, lambda module, _: _INSTALLERS[module.__name__](module))

@@ -24,14 +24,13 @@ from simrank.errors import (
 from simrank.errors.travel import add_note
 from simrank.ranks import folders, patches, stdlib
 from simrank.ranks.ending import end_at_once
+from simrank.ranks.identity import first_pid
 from simrank.units import PS_PER_S
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     from simrank.engine import Handle, Task, TaskGroup
-
-_FIRST_PID = 1000  # assumed: any number that looks like a process id
 
 
 class KeepsUnjoined(Protocol):
@@ -86,7 +85,7 @@ class ProcessContext:
 
     def pids(self) -> list[int]:
         """Return a simulated process id per rank."""
-        return [_FIRST_PID + index for index in range(len(self.group.tasks))]
+        return [first_pid(self.group) + index for index in range(len(self.group.tasks))]
 
     def join(self, timeout: float | None = None, grace_period: float | None = None) -> bool:
         """Wait for the ranks; True once all have ended.
@@ -147,7 +146,7 @@ class RankProcess:
 
     def __init__(self, group: TaskGroup, index: int, *, daemon: bool) -> None:
         self.name = f"SpawnProcess-{index + 1}"
-        self.pid = self.sentinel = _FIRST_PID + index
+        self.pid = self.sentinel = first_pid(group) + index
         self.daemon = daemon
         self._group = group
         self._task = group.tasks[index]
@@ -270,12 +269,12 @@ def _failure(group: TaskGroup) -> BaseException:
     if isinstance(error, KeyboardInterrupt):
         return error
     if isinstance(error, SystemExit):
-        return _exited(rank, error)
+        return _exited(group, rank, error)
     text = f"\n\n-- Process {rank} terminated with the following error:\n{users_traceback(error)}"
     if len(errors) > 1:
         others = ", ".join(f"{r} ({type(e).__name__})" for r, e in list(errors.items())[1:9])
         text += f"\nalso raised on rank {others}" + (", ..." if len(errors) > 9 else "")
-    failure = SpawnException(text, rank, _FIRST_PID + rank, errors=errors)
+    failure = SpawnException(text, rank, first_pid(group) + rank, errors=errors)
     failure.consequences = {rank: e for rank, e in consequences.items() if rank not in errors}
     failure.stubborn = tuple(task.rank or 0 for task in group.stubborn)
     failure.time_ps = group.complete_ps
@@ -293,14 +292,14 @@ def _is_consequence(error: BaseException | None) -> bool:
     return is_lost or isinstance(error, PeerDiedError)
 
 
-def _exited(rank: int, error: SystemExit) -> ProcessException:
+def _exited(group: TaskGroup, rank: int, error: SystemExit) -> ProcessException:
     code = error.code if isinstance(error.code, int) else 1
     name = signal.Signals(-code).name if code < 0 else None
     text = f"process {rank} terminated with " + (f"signal {name}" if name else f"exit code {code}")
     if isinstance(error.code, str) and error.code:
         text += f": {error.code}"
     text += "".join(f"\n  {note}" for note in getattr(error, "__notes__", ()) if name)
-    return ProcessExitedException(text, rank, _FIRST_PID + rank, code, name)
+    return ProcessExitedException(text, rank, first_pid(group) + rank, code, name)
 
 
 _CALLERS = ("simrank.", "importlib")

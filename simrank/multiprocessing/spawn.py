@@ -20,10 +20,13 @@ from simrank.ranks import (
     current_program,
     default_context,
     libraries,
+    module_locks,
     output,
     set_program,
+    threads,
 )
 from simrank.ranks.current import ContextOfProgram
+from simrank.ranks.identity import first_pid
 from simrank.ranks.packages import PrivateModules, own_copy
 
 if TYPE_CHECKING:
@@ -203,12 +206,13 @@ def _start(parent: Program, name: str, call: Call, nprocs: int, *, daemon: bool)
         program.task = task
         program.local["world"] = world
         program.local["daemon"] = daemon
-        states = _states(program, used) if carrier == "thread" else []
-        task.turn = libraries.turn_of(states)
-        task.carry(_body(program, call, states), carrier)
+        if carrier == "thread":
+            task.turn = libraries.keep_states(program, _states(program, used))
+        task.carry(_body(program, call, is_thread=carrier == "thread"), carrier)
         tasks.append(task)
         programs.append(program)
     group = TaskGroup(engine, f"spawn of {name}", tasks)
+    first_pid(group)
     group.on_abort = lambda: _drop(world, programs)
     group.on_complete(lambda: _look_at_groups(world, group))
     if context.on_failure == "continue":
@@ -235,22 +239,16 @@ def _is_of_script(program: Program | None) -> bool:
     return False
 
 
-def _body(program: Program, call: Call, states: Sequence[RankState]) -> Callable[[], None]:
+def _body(program: Program, call: Call, *, is_thread: bool) -> Callable[[], None]:
     def body() -> None:
         set_program(program)
-        for state in states:
-            state.begin()
-        try:
-            run()
-        finally:
-            for state in states:
-                state.end()
-
-    def run() -> None:
+        if is_thread:
+            module_locks.install()
         try:
             fn, args = call()
             try:
-                own_copy(fn)(program.rank, *args)
+                with libraries.native_thread(program) if is_thread else nullcontext():
+                    _call(program, own_copy(fn), args)
             finally:
                 output.rank_ended(program)
         except SystemExit as error:
@@ -267,6 +265,17 @@ def _body(program: Program, call: Call, states: Sequence[RankState]) -> Callable
             default.world.comm_library.leaks.rank_returned(program.rank or 0, default.name)
 
     return body
+
+
+def _call(program: Program, fn: Callable[..., Any], args: Sequence[Any]) -> None:
+    """Run a rank's function, and then wait for the threads that it has started."""
+    try:
+        fn(program.rank, *args)
+    except SystemExit as error:
+        if not isinstance(error, RankAborted):
+            threads.rank_returns(program)
+        raise
+    threads.rank_returns(program)
 
 
 def end_daemons(program: Program) -> None:
@@ -301,6 +310,7 @@ def _look_at_groups(world: World, group: TaskGroup) -> None:
 def _bury(world: World, program: Program, task: Task) -> None:
     """Drop what a rank that died left in flight, and let those fail who wait for it."""
     assert task.error is not None, "it died of something"
+    threads.end_threads(program)
     for group in task.children or ():
         group.abort()
     drop_streams(program)
@@ -311,4 +321,5 @@ def _drop(world: World, programs: Sequence[Program]) -> None:
     """Drop what aborted ranks left in flight, so that later runs start clean."""
     world.drop()
     for program in programs:
+        threads.forget_threads(program)
         drop_streams(program)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import os
 import signal
@@ -10,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from simrank.engine import Handle, interrupts
+from simrank.ranks import identity, threads
 from simrank.ranks.current import current_program, running_task
 
 if TYPE_CHECKING:
@@ -25,16 +27,18 @@ def end_at_once(task: Task, status: int) -> None:
     """End a rank here: none of its code runs on, not even its `finally`.
 
     Args:
-        task: The rank.
+        task: The rank, or a thread of it.
         status: Its exit status; minus a signal's number if that ends it.
     """
-    engine = task.engine
+    engine, task = task.engine, threads.rank_of(task)
     if task.finished:
         return
-    if engine.current_task() is task:  # It ends itself: from the hub, and it never comes back.
+    me = engine.current_task()
+    if me is not None and threads.rank_of(me) is task:  # From the hub, and it never comes back.
         engine.call_at(engine.now_ps, partial(end_at_once, task, status))
         while True:
             engine.wait(Handle())
+    threads.park_threads(task)
     for group in task.children or ():
         group.abort()
     task.error = SystemExit(status) if status else None
@@ -42,6 +46,7 @@ def end_at_once(task: Task, status: int) -> None:
         engine.park(task)
     else:
         task.finished = True
+        task.carrier.drop()
         engine.retire(task)
     engine.unqueue(task)
 
@@ -85,11 +90,33 @@ def _abort(original: Callable[[], NoReturn]) -> Callable[[], None]:
 def _kill(original: Callable[[int, int], None]) -> Callable[[int, int], None]:
     @functools.wraps(original)
     def kill(pid: int, number: int) -> None:
-        task = running_task()
-        if task is None or pid != os.getpid() or not _deliver(task, number):
+        task, program = running_task(), current_program()
+        if task is None or program is None:
             original(pid, number)
+            return
+        if pid == os.getpid():
+            pid = identity.pid_of(program)
+        target = identity.rank_with(pid, task.engine)
+        if target is None:
+            original(pid, number)
+        elif target is not threads.rank_of(task):
+            _send(target, number)
+        elif not _deliver(task, number):
+            original(os.getpid(), number)
 
     return kill
+
+
+def _send(target: Task, number: int) -> None:
+    """Do to another rank what a signal does to a process that does not handle it.
+
+    Raises:
+        ProcessLookupError: The rank has ended.
+    """
+    if target.finished:
+        raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH))
+    if number and number not in _harmless():
+        end_at_once(target, -number)
 
 
 def _raise_signal(original: Callable[[int], None]) -> Callable[[int], None]:
@@ -121,7 +148,11 @@ def _set_handler(number: int, handler: Any) -> Any:  # noqa: ANN401 - as signal.
     """Stand for `signal.signal`."""
     own = _own_handlers(number)
     if own is None:
-        return interrupts.set_handler(number, handler, is_ranks=running_task() is not None)
+        task = running_task()
+        set_ = partial(interrupts.set_handler, number, handler, is_ranks=task is not None)
+        # Python lets its main thread alone set it, and that is the hub's.
+        on_thread = task is not None and task.carrier.thread_id is not None
+        return threads.on_hub(task, set_) if task is not None and on_thread else set_()
     if not callable(handler) and handler not in {signal.SIG_DFL, signal.SIG_IGN}:
         raise TypeError(
             "signal handler must be signal.SIG_IGN, signal.SIG_DFL, or a callable object"

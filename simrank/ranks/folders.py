@@ -11,6 +11,7 @@ import functools
 import os
 from typing import TYPE_CHECKING, Any
 
+from simrank.engine.observer import SwitchObserver
 from simrank.ranks.current import running_task
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 _chdir = os.chdir
 
 
-class _Folders:
+class _Folders(SwitchObserver):
     """The folder of each task that has changed its own; an observer of its engine."""
 
     def __init__(self) -> None:
@@ -44,17 +45,6 @@ class _Folders:
         """Go where the task is that runs next."""
         del time_ps
         self.show(task)
-
-    def on_host(self, task: Task, name: str, start_ps: int, end_ps: int) -> None:
-        """Note nothing."""
-
-    def on_operation(self, operation: object) -> None:
-        """Note nothing."""
-
-    def on_transfer(
-        self, size_bytes: int, links: tuple[str, ...], start_ps: int, end_ps: int
-    ) -> None:
-        """Note nothing."""
 
 
 _by_engine: dict[Engine, _Folders] = {}

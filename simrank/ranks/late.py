@@ -1,4 +1,4 @@
-"""Modules of the standard library that are replaced in part, if and when somebody imports them."""
+"""Modules of other libraries that are replaced in part, if and when somebody imports them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ class LateModules(MetaPathFinder):
 
     def watch(self, more: Sequence[str] = ()) -> None:
         """Install what is there, and wait for the rest and for `more`."""
-        sys.meta_path.insert(0, self)
+        if self not in sys.meta_path:
+            sys.meta_path.insert(0, self)
         self._awaited = {*self._names, *more}
         for name in (*self._names, *more):
             if name in sys.modules:

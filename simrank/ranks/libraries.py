@@ -7,10 +7,11 @@ the program has imported the library itself.
 from __future__ import annotations
 
 import sys
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from types import ModuleType
 
     from simrank.engine.task import Turn
@@ -29,10 +30,10 @@ class RankState(Protocol):
         """See above."""
 
     def begin(self) -> None:
-        """Prepare the rank's own stack; called on it, before its program."""
+        """Prepare a native thread of the rank; called on it, before its program."""
 
     def end(self) -> None:
-        """Give back what the stack holds; called on it, after its program."""
+        """Give back what the thread holds; called on it, after its program."""
 
 
 class Library(NamedTuple):
@@ -70,6 +71,22 @@ def in_use() -> list[Library]:
     return [load() for name, load in _libraries.items() if name in sys.modules]
 
 
+_STATES = "states of libraries"  # In `Program.local`.
+
+
+@contextmanager
+def native_thread(program: Program) -> Iterator[None]:
+    """Have made what the running thread of a rank needs, within the block."""
+    states: Sequence[RankState] = program.local.get(_STATES, ())
+    for state in states:
+        state.begin()
+    try:
+        yield
+    finally:
+        for state in reversed(states):
+            state.end()
+
+
 class Turns:
     """Several that follow the turns of one rank; the last to enter leaves first."""
 
@@ -88,8 +105,9 @@ class Turns:
             turn.leave()
 
 
-def turn_of(states: Sequence[RankState]) -> Turn | None:
-    """Return what follows the turns of a rank that has these states."""
+def keep_states(program: Program, states: Sequence[RankState]) -> Turn | None:
+    """Let a rank have these states; return what follows its turns."""
+    program.local[_STATES] = states
     if len(states) < 2:
         return states[0].turn if states else None
     return Turns([state.turn for state in states])

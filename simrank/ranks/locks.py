@@ -48,10 +48,18 @@ def make_reentrant_lock() -> ReentrantLock | _thread.RLock:
 
 
 def make_low_lock() -> Lock | _thread.LockType:
-    """Stand for `_thread.allocate_lock`; what imports lock is Python's own business."""
+    """Stand for `_thread.allocate_lock`; what imports lock is Python's own business.
+
+    Not so where ranks are threads: on greenlets all ranks are one thread for it.
+    """
     asks = sys._getframe(1).f_globals.get("__name__", "")  # noqa: SLF001 - the documented way
-    is_own = asks.startswith(("_frozen_importlib", "importlib", "simrank."))
-    return allocate_lock() if is_own or running_task() is None else make_lock()
+    task = running_task()
+    if task is None or asks.startswith("simrank."):
+        return allocate_lock()
+    if asks.startswith(("_frozen_importlib", "importlib")):
+        # A rank that waits in the midst of an import must not stop the others who import it.
+        return allocate_lock() if task.carrier.thread_id is None else LibraryLock()
+    return make_lock()
 
 
 def of_globals(value: object) -> object:
@@ -63,6 +71,15 @@ def of_globals(value: object) -> object:
         return Lock(value)
     if type(value) is _REENTRANT_LOCK and not value._is_owned():  # type: ignore[attr-defined]  # noqa: SLF001
         return ReentrantLock()
+    return None
+
+
+def of_library(value: object) -> object:
+    """Return what stands for a lock that a library made at import, or None; see `module_locks`."""
+    if type(value) is _LOCK:
+        return LibraryLock(value)
+    if type(value) is _REENTRANT_LOCK and not value._is_owned():  # type: ignore[attr-defined]  # noqa: SLF001
+        return ReentrantLock(LibraryLock())
     return None
 
 
@@ -178,6 +195,9 @@ class Lock:
     def _wait_outside(self, timeout: float) -> bool:
         """Wait on the hub, which drives, or in a thread that has nothing to do with ranks."""
         engine = current_engine()
+        is_ranks = not isinstance(self._holder, int | None) and not is_for_real() and timeout < 0
+        if is_ranks and engine is not None and engine.is_driving and engine.is_hub():
+            raise deadlock_error(engine, self.describe())  # No rank runs while it waits.
         is_hubs = isinstance(self._holder, int) and self._holder != _thread.get_ident()
         if engine is None or is_hubs or engine.is_driving or not engine.is_hub():
             taken = self._real.acquire(True, timeout)
@@ -241,13 +261,32 @@ class Lock:
         self._holder = None
 
 
+class LibraryLock(Lock):
+    """A lock of a library, which knows nothing of simulated time: a free one is taken at once."""
+
+    __slots__ = ()
+
+    def _acquire(self, blocking: bool, timeout: float) -> bool:
+        if self._real.acquire(False):
+            task = running_task()
+            self._holder = _thread.get_ident() if task is None else task
+            return True
+        return super()._acquire(blocking, timeout)
+
+    def release(self) -> None:
+        """Let it go; nobody waits for the releaser's clock."""
+        if not self._real.locked():
+            raise RuntimeError("release unlocked lock")
+        self._hand_over()
+
+
 class ReentrantLock:
     """Stands for `_thread.RLock`: held by one rank, or one thread, as often as it likes."""
 
     __slots__ = ("__weakref__", "_count", "_lock", "_owner")
 
-    def __init__(self) -> None:
-        self._lock = Lock()
+    def __init__(self, lock: Lock | None = None) -> None:
+        self._lock = Lock() if lock is None else lock
         self._owner: Task | int | None = None
         self._count = 0
 

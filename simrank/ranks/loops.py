@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from simrank.engine import Handle, limits
+from simrank.engine.observer import SwitchObserver
 from simrank.errors import UnsupportedError
 from simrank.ranks.current import current_program, running_task
 from simrank.units import PS_PER_S
@@ -124,24 +125,26 @@ class RankLoop(asyncio.SelectorEventLoop):
             idle.finish(self._task.engine)
 
 
-def _refuse_threads(self: RankLoop, executor: object, func: object, *args: object) -> Any:  # noqa: ANN401
-    """Refuse by name; `asyncio.to_thread` comes here too.
+def _run_in_executor(self: RankLoop, executor: Any, func: Any, *args: Any) -> Any:  # noqa: ANN401
+    """Use threads of the rank, where it may have some; `asyncio.to_thread` comes here too.
 
     Raises:
-        UnsupportedError: Always.
+        UnsupportedError: The rank is a greenlet.
     """
-    del self, executor, args
+    if self._task.carrier.thread_id is not None:
+        return asyncio.SelectorEventLoop.run_in_executor(self, executor, func, *args)
     raise UnsupportedError(
         f"asyncio's run_in_executor and to_thread ({getattr(func, '__name__', func)}) inside a "
         "simulated rank are not supported: it would wait for real threads\n"
-        "  to fix: call the function itself"
+        '  to fix: call the function itself, or let the ranks be threads: Context(carrier="thread")'
+        " or simrank run --carrier thread"
     )
 
 
-RankLoop.run_in_executor = _refuse_threads
+RankLoop.run_in_executor = _run_in_executor
 
 
-class _Running:
+class _Running(SwitchObserver):
     """Which task runs which loop: an observer that exchanges them at every switch."""
 
     def __init__(self, engine: Engine) -> None:
@@ -170,17 +173,6 @@ class _Running:
         else:
             first, last = loop._asyncgen_firstiter_hook, loop._asyncgen_finalizer_hook  # type: ignore[attr-defined]  # noqa: SLF001
             sys.set_asyncgen_hooks(first, last)
-
-    def on_host(self, task: Task, name: str, start_ps: int, end_ps: int) -> None:
-        """Note nothing."""
-
-    def on_operation(self, operation: object) -> None:
-        """Note nothing."""
-
-    def on_transfer(
-        self, size_bytes: int, links: tuple[str, ...], start_ps: int, end_ps: int
-    ) -> None:
-        """Note nothing."""
 
 
 _by_engine: WeakKeyDictionary[Engine, _Running] = WeakKeyDictionary()

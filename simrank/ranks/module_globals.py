@@ -13,9 +13,10 @@ from __future__ import annotations
 import dis
 import sys
 from types import CodeType, FunctionType, ModuleType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakKeyDictionary
 
+from simrank.engine.observer import SwitchObserver
 from simrank.errors import RankState
 from simrank.ranks import patches
 from simrank.ranks.own import is_programs_own
@@ -38,7 +39,7 @@ class _Setting(NamedTuple):
     site: CallSite | None
 
 
-class ModuleGlobals:
+class ModuleGlobals(SwitchObserver):
     """Sees which ranks set which names of the program's modules; an observer of switches."""
 
     def __init__(self) -> None:
@@ -57,17 +58,6 @@ class ModuleGlobals:
         if task is not self._last:
             self.look()
         self._last = task
-
-    def on_host(self, task: Task, name: str, start_ps: int, end_ps: int) -> None:
-        """Nothing to see."""
-
-    def on_operation(self, operation: Any) -> None:  # noqa: ANN401 - operations live a layer above
-        """Nothing to see."""
-
-    def on_transfer(
-        self, size_bytes: int, links: tuple[str, ...], start_ps: int, end_ps: int
-    ) -> None:
-        """Nothing to see."""
 
     def look(self) -> None:
         """Note what the task that ran last has set."""

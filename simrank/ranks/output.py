@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TextIO
 
+from simrank.ranks import hooks
 from simrank.ranks.current import current_program
 
 if TYPE_CHECKING:
@@ -253,12 +254,13 @@ def _attribute(name: str) -> Any:  # noqa: ANN401 - a property
 
 
 class _Sys(ModuleType):
-    """The module `sys` while a Context is entered: its streams are those of who runs.
+    """The module `sys` while a Context is entered: its streams and hook are those of who runs.
 
     `print` and the interpreter take them from the module's names, where the `RankStream` is.
     """
 
     stdout, stderr = _attribute("stdout"), _attribute("stderr")
+    excepthook = hooks.of_sys()
 
 
 def install() -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any
 
+from simrank.engine.observer import SwitchObserver
 from simrank.ranks.current import running_task
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ class _Held:
         setattr(self._target, self._attribute, self._value)
 
 
-class _Patches:
+class _Patches(SwitchObserver):
     """Which task holds which patches; an observer of its engine while one does."""
 
     def __init__(self) -> None:
@@ -117,17 +118,6 @@ class _Patches:
             for held in self._held[task]:
                 held.put()
             self._shown = task
-
-    def on_host(self, task: Task, name: str, start_ps: int, end_ps: int) -> None:
-        """Note nothing."""
-
-    def on_operation(self, operation: object) -> None:
-        """Note nothing."""
-
-    def on_transfer(
-        self, size_bytes: int, links: tuple[str, ...], start_ps: int, end_ps: int
-    ) -> None:
-        """Note nothing."""
 
 
 _by_engine: dict[Engine, _Patches] = {}

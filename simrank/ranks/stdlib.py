@@ -18,6 +18,7 @@ import signal
 import sys
 import threading  # noqa: TID251 - replaced here, used nowhere
 import time
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from simrank.engine import interrupts, limits
@@ -27,22 +28,25 @@ from simrank.ranks import (
     ending,
     filters,
     folders,
+    hooks,
+    identity,
     libraries,
     locks,
+    module_locks,
     output,
     patches,
     private,
     real,
     thread_state,
+    threads,
 )
-from simrank.ranks.current import engines, for_real, running_task
+from simrank.ranks.current import engines, running_task
 from simrank.ranks.late import LateModules
 from simrank.ranks.own import is_programs_own
 from simrank.ranks.packages import FINDER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from types import ModuleType
 
     from simrank.engine import Engine, Task
 
@@ -96,12 +100,15 @@ def entered(engine: Engine) -> Iterator[None]:
 
 def _replace() -> None:
     output.install()
+    hooks.install()
     filters.install()
     _put(_stand_ins())
     _late.watch(libraries.names())
     sys.meta_path.insert(0, FINDER)
     own = _own_modules()
-    _rebind(own, {id(old): getattr(owner, name) for owner, name, old in _replaced})
+    # A module in another's names (hypothesis asks `threading` who runs) is that one's affair.
+    functions = [entry for entry in _replaced if not isinstance(entry[2], ModuleType)]
+    _rebind(own, {id(old): getattr(owner, name) for owner, name, old in functions})
     _replace_locks(own)
 
 
@@ -157,10 +164,12 @@ def _restore() -> None:
                 delattr(owner, name)
             del _replaced[-1]
     finally:
+        module_locks.restore()
         _late.stop()
         if FINDER in sys.meta_path:
             sys.meta_path.remove(FINDER)
         filters.remove()
+        hooks.remove()
         output.remove()
         interrupts.restore()
 
@@ -180,15 +189,20 @@ def _stand_ins() -> list[tuple[Any, str, Any]]:
         (_thread, "allocate_lock", locks.make_low_lock),  # The same object, so this comes first.
         (threading, "Lock", locks.make_lock),
         (threading, "RLock", locks.make_reentrant_lock),
-        (threading.Thread, "start", _start_thread(threading.Thread.start)),
-        *_refused(_thread, ("start_new_thread",), _USE_SPAWN),
         (os, "system", real.system_of(os.system)),
         *_refused(os, ("fork", "forkpty"), _USE_SPAWN),
         *_refused(signal, ("pause", "sigwait", "sigwaitinfo"), "wait for a queue or an Event"),
         (threading.Semaphore, "acquire", _poll_after(threading.Semaphore.acquire)),
         (threading.Event, "is_set", _poll_if(threading.Event.is_set, False)),
     ]
-    replaced += private.stand_ins() + debug.stand_ins() + ending.stand_ins() + folders.stand_ins()
+    replaced += (
+        threads.stand_ins()
+        + identity.stand_ins()
+        + private.stand_ins()
+        + debug.stand_ins()
+        + ending.stand_ins()
+        + folders.stand_ins()
+    )
     replaced += real.of_select() + real.of_fcntl()
     simple_queue: Any = getattr(queue, "_PySimpleQueue")  # noqa: B009 - it has no public name
     replaced.append((queue, "SimpleQueue", simple_queue))
@@ -243,6 +257,7 @@ _LATE: dict[str, Callable[[ModuleType], list[tuple[Any, str, Any]]]] = {
     "hypothesis.core": thread_state.of_core,
     "hypothesis.utils.dynamicvariables": thread_state.of_variables,
     "hypothesis.utils.threading": thread_state.of_thread_locals,
+    "multiprocessing.pool": threads.of_pool,
     "multiprocessing.process": _of_process,
     "multiprocessing.synchronize": _of_synchronize,
     "sched": _of_sched,
@@ -302,19 +317,6 @@ def _poll_on_failure(original: Callable[..., Any]) -> Callable[..., Any]:
             raise
 
     return attempt
-
-
-def _start_thread(original: Callable[..., None]) -> Callable[..., None]:
-    refuse = real.refuse(original, "threading.Thread.start", _USE_SPAWN)
-
-    @functools.wraps(original)
-    def start(self: threading.Thread) -> None:
-        if running_task() is not None:
-            refuse(self)
-        with for_real():  # The new thread sets the event that says it runs.
-            original(self)
-
-    return start
 
 
 def _own_modules() -> list[ModuleType]:

@@ -470,7 +470,7 @@ class SimulatedGroup(dist.ProcessGroup):
         return SimulatedWork(started, outputs, self._limit)
 
 
-def check_gathered(output: torch.Tensor, input: torch.Tensor, size: int) -> None:  # noqa: A002
+def check_gathered(output: torch.Tensor, input: torch.Tensor, size: int) -> None:
     """Raise as gloo does unless each member's part of the output has the input's shape."""
     rows = output.shape[0] // size if output.ndim else 0
     part = (rows, *output.shape[1:])

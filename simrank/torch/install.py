@@ -44,9 +44,12 @@ def stand_ins(_: ModuleType) -> StandIns:
     callsite.skip_package("torch")
     for name in _BEFORE_RANKS:
         import_module(name)
-    from simrank.torch import profiler  # noqa: PLC0415 - it imports torch
+    from simrank.torch import profiler, settings  # noqa: PLC0415 - they import torch
 
-    return [*_of_distributed(), *_of_parallel(), *_of_multiprocessing(), *profiler.stand_ins()]
+    return [
+        *_of_distributed(), *_of_parallel(), *_of_multiprocessing(),
+        *profiler.stand_ins(), *settings.stand_ins(),
+    ]  # fmt: skip
 
 
 def _of_distributed() -> StandIns:

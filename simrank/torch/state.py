@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._C import _distributed_c10d as c10d_bindings
 
+from simrank.torch.settings import settings_of
+
 if TYPE_CHECKING:
     from simrank.ranks import Program
 
@@ -15,7 +17,7 @@ _FIRST_SEED = 67280421310721  # Source: c10::detail::default_rng_seed_val; torch
 
 
 class TorchState:
-    """The state of one rank: its CPU generator is in place while it has the turn.
+    """The state of one rank: its CPU generator and settings are in place while it has the turn.
 
     What torch keeps per native thread (grad and inference mode, autocast, dispatch modes, default
     device) is the rank's own because its thread is.
@@ -23,6 +25,7 @@ class TorchState:
 
     def __init__(self, program: Program) -> None:
         self._seed = _FIRST_SEED + (program.rank or 0) + (program.engine.seed << 20)
+        self._settings = settings_of(program)
         self._own: torch.Tensor | None = None
         self._others: torch.Tensor | None = None
 
@@ -41,15 +44,17 @@ class TorchState:
         bindings._unregister_all_process_groups()  # noqa: SLF001 - torch's name
 
     def enter(self) -> None:
-        """Put the rank's random numbers in place."""
+        """Put the rank's random numbers and settings in place."""
         self._others = _generator.get_state()
         if self._own is None:
             _generator.manual_seed(self._seed)
         else:
             _generator.set_state(self._own)
+        self._settings.enter()
 
     def leave(self) -> None:
         """Give the others theirs back."""
+        self._settings.leave()
         self._own = _generator.get_state()
         assert self._others is not None, "entered"
         _generator.set_state(self._others)

@@ -118,7 +118,13 @@ def gathered(rank, world):
     dist.reduce_scatter(scattered, list(base(rank, 2 * world).chunk(world)))
     single = torch.empty(2, dtype=torch.float64)
     dist.reduce_scatter_tensor(single, base(rank, 2 * world))
-    return {"lists": lists, "one": one, "stacked": stacked, "scattered": scattered, "single": single}
+    return {
+        "lists": lists,
+        "one": one,
+        "stacked": stacked,
+        "scattered": scattered,
+        "single": single,
+    }
 
 
 @program
@@ -300,12 +306,18 @@ def differentiable(rank, world):
     gradient("all_reduce", dnn.all_reduce)
     gradient("all_gather", lambda t: torch.stack(dnn.all_gather(t)))
     gradient("broadcast", lambda t: dnn.broadcast(t, 0))
-    gradient("all_to_all", lambda t: torch.stack(
-        dnn.all_to_all([torch.empty_like(t) for _ in range(world)], [t * k for k in range(world)])
-    ))
-    gradient("reduce_scatter", lambda t: dnn.reduce_scatter(
-        torch.empty_like(t), [t * (k + 1) for k in range(world)]
-    ))
+    gradient(
+        "all_to_all",
+        lambda t: torch.stack(
+            dnn.all_to_all(
+                [torch.empty_like(t) for _ in range(world)], [t * k for k in range(world)]
+            )
+        ),
+    )
+    gradient(
+        "reduce_scatter",
+        lambda t: dnn.reduce_scatter(torch.empty_like(t), [t * (k + 1) for k in range(world)]),
+    )
     return results
 
 
@@ -354,7 +366,7 @@ def ddp_comm_hooks(rank, world):
     from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 
     compressed = DistributedDataParallel(perceptron().float())
-    compressed.register_comm_hook(None, default_hooks.bf16_compress_hook)
+    compressed.register_comm_hook(None, default_hooks.fp16_compress_hook)
     low_rank = DistributedDataParallel(perceptron())
     state = powerSGD_hook.PowerSGDState(
         None, matrix_approximation_rank=2, start_powerSGD_iter=2, min_compression_rate=0.5
@@ -365,7 +377,7 @@ def ddp_comm_hooks(rank, world):
         stepper.zero_grad()
         compressed(batch(step, rank).float()).square().mean().backward()
         stepper.step()
-    return {"bf16": weights(compressed), "powerSGD": trained(low_rank, rank)}
+    return {"fp16": weights(compressed), "powerSGD": trained(low_rank, rank)}
 
 
 @program
@@ -570,7 +582,11 @@ def distributed_checkpoint(rank, world):
     dcp.load(loaded, checkpoint_id=folder[0])
     later = dcp.async_save(saved, checkpoint_id=os.path.join(folder[0], "later"))
     later.result()
-    return {"a": whole(loaded["a"]), "n": loaded["n"], "same": torch.equal(whole(loaded["a"]), values)}
+    return {
+        "a": whole(loaded["a"]),
+        "n": loaded["n"],
+        "same": torch.equal(whole(loaded["a"]), values),
+    }
 
 
 @program
@@ -640,7 +656,9 @@ def modes(rank, world):
         results["grad"] = torch.is_grad_enabled()
     with torch.autocast("cpu", torch.bfloat16, enabled=rank == 0):
         dist.barrier()
-        results["autocast"] = str(torch.mm(torch.ones(2, 2).float(), torch.ones(2, 2).float()).dtype)
+        results["autocast"] = str(
+            torch.mm(torch.ones(2, 2).float(), torch.ones(2, 2).float()).dtype
+        )
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
         dist.barrier()

@@ -15,7 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simrank.engine import Engine, Handle, Task, TaskGroup, TimeLimitError, limits
-from simrank.engine.carrier import CARRIERS, check_carrier, raise_in
+from simrank.engine.carrier import CARRIERS, check_carrier
+from simrank.engine.lockstep import Turns, raise_in
 from simrank.engine.task import MAX_ABORTS
 from simrank.engine.watchdog import StoppedByWatchdog, Watchdog
 from simrank.errors import (
@@ -81,11 +82,12 @@ class Trace:
 class Player:
     """Runs programs of (verb, number) on one carrier, and keeps all that happens."""
 
-    def __init__(self, carrier, seed):
+    def __init__(self, carrier, seed, *, is_observed=True):
         self.carrier = carrier
         self.engine = Engine(seed=seed)
         self.trace = Trace()
-        self.engine.observers.append(self.trace)
+        if is_observed:
+            self.engine.observers.append(self.trace)
         self.handles = [Handle() for _ in range(4)]
 
     def play(self, program):
@@ -132,6 +134,11 @@ class Player:
         """Exit."""
         raise SystemExit(3)
 
+    def observe(self, _number):
+        """See the switches from now on, or no longer."""
+        observers = self.engine.observers
+        observers.remove(self.trace) if observers else observers.append(self.trace)
+
     def swallow(self, _number):
         """Wait, and do not end when told to."""
         try:
@@ -140,13 +147,14 @@ class Player:
             self.engine.sleep(5)
 
 
-VERBS = ("sleep", "charge", "wait", "limit", "finish", "poll", "nest", "fail", "leave", "swallow")
+VERBS = ("sleep", "charge", "wait", "limit", "finish", "poll", "nest", "fail", "leave", "swallow",
+         "observe")  # fmt: skip
 STEPS = st.tuples(st.sampled_from(VERBS), st.integers(0, 3))
 
 
-def everything(programs, seed, carrier):
+def everything(programs, seed, carrier, **options):
     """Run programs as ranks; return all that happened."""
-    player = Player(carrier, seed)
+    player = Player(carrier, seed, **options)
     bodies = [partial(player.play, program) for program in programs]
     group = start(player.engine, bodies, carrier)
     report = ""
@@ -164,6 +172,160 @@ def everything(programs, seed, carrier):
 def test_any_program_has_the_same_trace_on_both_carriers(programs, seed):
     """Order, times, charges, reports with their lines, errors and aborts."""
     assert everything(programs, seed, "thread") == everything(programs, seed, "greenlet")
+
+
+@settings(max_examples=25)
+@given(programs=st.lists(st.lists(STEPS, max_size=7), max_size=6), seed=st.integers(0, 1))
+def test_any_program_that_nobody_observes_does_the_same_on_both_carriers(programs, seed):
+    """There the threads pass the turn on by themselves, until one of them starts to observe."""
+    found = everything(programs, seed, "thread", is_observed=False)
+
+    assert found == everything(programs, seed, "greenlet", is_observed=False)
+
+
+# ---- the turn passed on ----
+
+
+def meet(engine, num_tasks, bodies, carrier="thread"):
+    """Let tasks wait for handles of which the last one to come completes each; then do bodies."""
+    handles = [Handle() for _ in range(100)]
+    arrived = [0] * len(handles)
+
+    def body(rank):
+        for index, handle in enumerate(handles):
+            arrived[index] += 1
+            if arrived[index] == num_tasks:
+                handle.finish(engine)
+            engine.wait(handle)
+        bodies.get(rank, lambda: None)()
+
+    return run(engine, *[partial(body, rank) for rank in range(num_tasks)], carrier=carrier)
+
+
+def count_gives(monkeypatch):
+    """Return a list that grows by one whenever the hub gives the turn to a thread."""
+    given, plain = [], Turns.give
+
+    def give(self, task, go):
+        given.append(task.rank)
+        plain(self, task, go)
+
+    monkeypatch.setattr(Turns, "give", give)
+    return given
+
+
+def test_tasks_that_one_completion_wakes_do_not_go_back_to_the_hub(engine, monkeypatch):
+    """A hundred meetings of eight: the hub enters one of them each time, and sees their ends."""
+    given = count_gives(monkeypatch)
+    meet(engine, 8, {})
+
+    assert len(given) <= 8 + 100 + 8
+
+
+def test_an_observer_sees_every_switch_of_tasks_that_one_completion_wakes(engine, monkeypatch):
+    """The hub enters each of them."""
+    given, trace = count_gives(monkeypatch), Trace()
+    engine.observers.append(trace)
+    meet(engine, 8, {})
+
+    switches = [line for line in trace.lines if "wait" not in line]
+    assert len(given) == len(switches) == 8 + 7 * 100
+
+
+def test_ctrl_c_reaches_the_thread_that_got_the_turn_from_another(engine):
+    """It is interrupted, the others in line still run at this time, and all end."""
+    main, log = threading.main_thread().ident, []
+
+    def computing():
+        log.append("1 computes")
+        try:
+            sum(range(10**5))  # The hub sleeps by now.
+            signal.pthread_kill(main, signal.SIGINT)
+            for _ in range(10**8):
+                pass
+        except KeyboardInterrupt:
+            log.append("1 is interrupted")
+            raise
+
+    def waiting():
+        log.append("another")
+        engine.wait(Handle())
+
+    group = meet(engine, 4, {0: waiting, 1: computing, 2: waiting, 3: waiting})
+
+    assert log == ["another", "another", "another", "1 computes", "1 is interrupted"] or log == [
+        "another", "1 computes", "1 is interrupted", "another", "another"
+    ]  # fmt: skip
+    assert [type(task.error) for task in group.failed] == [KeyboardInterrupt]
+
+
+def test_one_in_line_that_ends_or_fails_leaves_the_rest_in_order(engine):
+    """As on greenlets."""
+
+    def outcome(carrier):
+        log, mine = [], Engine()
+
+        def fail():
+            raise ValueError
+
+        bodies = {rank: partial(log.append, rank) for rank in range(8)} | {2: fail, 5: fail}
+        group = meet(mine, 8, bodies, carrier)
+        return log, [(task.rank, repr(task.error)) for task in group.tasks]
+
+    assert outcome("thread") == outcome("greenlet")
+
+
+class InjectedError(Exception):
+    """Raised from outside."""
+
+
+def inject(engine, stop):
+    """Raise an error again and again in the thread that runs."""
+    while not stop.wait(2e-4):
+        task = engine.running
+        identity = None if task is None else task.carrier.thread_id
+        if identity is not None:
+            raise_in(identity, InjectedError)
+
+
+@pytest.mark.slow
+def test_threads_that_are_interrupted_anywhere_never_run_together(engine):
+    """What somebody raises in whichever thread runs is raised there, or where that waits next."""
+    stop, inside, most, num_caught = threading.Event(), [], [], []
+    handles = [Handle() for _ in range(2000)]
+    for index, handle in enumerate(handles):
+        engine.call_at(index * 10, partial(handle.finish, engine))
+
+    def body():
+        for handle in handles:
+            try:
+                inside.append(1)
+                most.append(len(inside))
+                inside.clear()
+                engine.wait(handle)
+            except InjectedError:
+                num_caught.append(1)
+
+    def careful():
+        while True:
+            try:
+                return body()
+            except InjectedError:
+                num_caught.append(1)
+
+    thread = threading.Thread(target=inject, args=(engine, stop), daemon=True)
+    thread.start()
+    group = start(engine, [careful] * 4)
+    try:
+        engine.run(group)
+    finally:
+        stop.set()
+        thread.join()
+        group.abort()
+
+    assert set(most) <= {1, 2}  # Two where the first was interrupted in between.
+    assert len(num_caught) > 10
+    assert all(task.error is None or isinstance(task.error, InjectedError) for task in group.tasks)
 
 
 def report_of(carrier):
@@ -405,7 +567,7 @@ def test_a_thread_that_swallows_every_abort_is_parked_for_good():
 
     assert swallowed == [RankAborted] * MAX_ABORTS
     assert [task.rank for task in group.stubborn] == [0]
-    assert [thread.daemon for thread in threading.enumerate() if thread.name == "rank 0"] == [True]
+    assert "rank 0" in {thread.name for thread in threading.enumerate()}
 
 
 PARKED = """
@@ -555,7 +717,7 @@ def test_what_comes_before_a_thread_has_run_is_raised_at_its_first_wait(engine):
 
     task = Task(engine, "rank 0", 0)
     task.carry(body, "thread")
-    task.carrier._start()
+    task.carrier.start()
     raise_in(task.carrier.thread_id, type("Early", (ValueError,), {}))
     engine.enrol(task)
     engine.wake([task])

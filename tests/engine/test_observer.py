@@ -1,6 +1,7 @@
 """Observers: they cost nothing when there are none, and change nothing when there are."""
 
 from simrank import Context
+from simrank.engine.observer import SwitchObserver
 
 
 class Everything:
@@ -54,3 +55,17 @@ def test_two_observed_runs_show_the_same():
 
     assert first.seen == second.seen
     assert first.seen
+
+
+def test_an_observer_of_switches_alone_needs_no_more_than_that():
+    """The rest it sees is nothing to it."""
+    names = []
+
+    class Switches(SwitchObserver):
+        """Keeps who was resumed."""
+
+        def on_task_switch(self, task, time_ps):
+            names.append(task.name)
+
+    assert run(SwitchObserver()) == run(Switches())
+    assert {"rank 0", "rank 1"} <= set(names)

@@ -1,9 +1,11 @@
 """Ranks on threads: the texts, times and timelines of ranks on greenlets."""
 
 import asyncio
+import ctypes
 import io
 import json
 import pdb
+import signal
 import sys
 import threading
 import time
@@ -14,7 +16,7 @@ import pytest
 import simrank
 import simrank.distributed as dist
 from simrank.engine import Handle
-from simrank.errors import RankAborted
+from simrank.errors import RankAborted, SpawnException
 from simrank.trace import Timeline
 
 US = 1e-6
@@ -203,7 +205,7 @@ def ctx_on_threads():
 
 
 def test_ranks_on_threads_have_their_own_names(ctx_on_threads):
-    """In logs and debuggers."""
+    """In logs and debuggers; what they start is no daemon, as in a process."""
     names = []
 
     def program(_rank):
@@ -211,7 +213,7 @@ def test_ranks_on_threads_have_their_own_names(ctx_on_threads):
         names.append((threading.current_thread().name, threading.current_thread().daemon))
 
     ctx_on_threads.multiprocessing.spawn(program, nprocs=2)
-    assert names == [("rank 0", True), ("rank 1", True)]
+    assert names == [("rank 0", False), ("rank 1", False)]
 
 
 def test_tasks_of_a_rank_on_a_thread_are_greenlets(ctx_on_threads):
@@ -256,3 +258,94 @@ def test_a_context_with_an_unknown_carrier_is_refused():
     """With the choices."""
     with pytest.raises(ValueError, match="carrier='fiber'; choices: greenlet, thread"):
         simrank.Context("hgx_h100", carrier="fiber")
+
+
+# ---- the kill switch ----
+
+
+def spin(rank, log):
+    """Interrupt the run, and compute on; ends at once, and after seconds if that fails."""
+    sum(range(10**5))  # The hub sleeps by now.
+    signal.pthread_kill(MAIN, signal.SIGINT)
+    for _ in range(10**9):
+        pass
+    log.append(f"rank {rank} was not interrupted")
+
+
+def spin_at_once(rank, log):
+    """In the first turn."""
+    spin(rank, log)
+
+
+def spin_after_a_collective(rank, log):
+    """In a turn that came from another rank, not from the hub."""
+    dist.init_process_group("gloo")
+    dist.barrier()
+    if rank == 3:
+        spin(rank, log)
+    dist.barrier()
+
+
+def spin_in_a_callback(rank, log):
+    """Below a function of C."""
+    sorted([3, 1, 2], key=lambda _: spin(rank, log))
+
+
+def spin_in_a_thread(rank, log):
+    """In a thread that the rank has started."""
+    threading.Thread(target=spin, args=(rank, log)).start()
+    time.sleep(US)
+
+
+MAIN = threading.main_thread().ident
+
+
+@pytest.mark.parametrize(
+    "program", [spin_at_once, spin_after_a_collective, spin_in_a_callback, spin_in_a_thread]
+)
+def test_ctrl_c_ends_ranks_on_threads_that_never_wait(program):
+    """All eight, wherever they are."""
+    before, log = set(threading.enumerate()), []
+    with (
+        pytest.raises(KeyboardInterrupt) as caught,
+        simrank.Context("hgx_h100", carrier="thread") as ctx,
+    ):
+        ctx.multiprocessing.spawn(program, (log,), nprocs=8, share_args=True)
+    assert log == []
+    assert "simrank: interrupted at" in caught.value.__notes__[0]
+    assert set(threading.enumerate()) <= before
+
+
+@pytest.mark.parametrize("carrier", ["greenlet", "thread"])
+def test_ranks_that_wait_below_a_function_of_c_are_ended_there(carrier, monkeypatch):
+    """What C swallows is raised again at the next wait."""
+    ended, swallowed = [], []
+    monkeypatch.setattr(sys, "unraisablehook", lambda told: swallowed.append(told.exc_type))
+    compare_type = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
+
+    def program(rank, ctx):
+        def wait(*_):
+            ctx.wait(Handle())
+            return 0
+
+        time.sleep(US)
+        try:
+            if rank == 0:
+                sorted([2, 1], key=wait)
+            elif rank == 1 and carrier == "thread":  # A greenlet may not leave C's stack there.
+                numbers = (ctypes.c_int * 2)(2, 1)
+                ctypes.CDLL(None).qsort(numbers, 2, 4, compare_type(wait))
+                wait()
+            elif rank == 2:
+                time.sleep(US)
+                raise ValueError("of rank 2")
+        finally:
+            ended.append(rank)
+
+    with (
+        pytest.raises(SpawnException, match="of rank 2"),
+        simrank.Context("hgx_h100", carrier=carrier) as ctx,
+    ):
+        ctx.multiprocessing.spawn(program, (ctx,), nprocs=3)
+    assert sorted(ended) == [0, 1, 2]
+    assert swallowed == [RankAborted] * (carrier == "thread")

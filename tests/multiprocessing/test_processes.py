@@ -32,7 +32,7 @@ def test_processes_have_the_names_of_multiprocessing(ctx):
     assert names == ["SpawnProcess-1", "SpawnProcess-2", "SpawnProcess-3"]
     assert [process.pid for process in started.processes] == started.pids()
     assert exit_codes(started) == [None] * 3
-    assert repr(started.processes[0]) == "<RankProcess name='SpawnProcess-1' pid=1000 started>"
+    assert repr(started.processes[0]) == "<RankProcess name='SpawnProcess-1' pid=5000000 started>"
     started.processes[1].join()
     assert ctx.now_ps == 2 * S
     assert [process.is_alive() for process in started.processes] == [False, False, True]

@@ -104,3 +104,23 @@ def test_the_handler_of_a_timer_that_a_rank_sets_is_gone_after_the_run(run):
     before = signal.getsignal(signal.SIGALRM)
     run(lambda rank, ctx: signal.signal(signal.SIGALRM, lambda *_: None), 2)
     assert signal.getsignal(signal.SIGALRM) is before
+
+
+@pytest.mark.parametrize("carrier", ["greenlet", "thread"])
+def test_a_rank_sets_handlers_of_signals_as_a_process_does(run, carrier):
+    """Also those of timers, which only Python's main thread may set; Ctrl-C keeps its own."""
+    seen = []
+
+    def program(rank, ctx):
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGALRM):
+            before = signal.signal(number, lambda number, _: seen.append((rank, number)))
+            assert signal.signal(number, before) is not before
+        with pytest.raises(TypeError):
+            signal.signal(signal.SIGALRM, "no handler")
+        signal.signal(signal.SIGUSR1, lambda number, _: seen.append((rank, number)))
+        os.kill(os.getpid(), signal.SIGUSR1)
+
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGALRM)]
+    run(program, 2, carrier=carrier)
+    assert seen == [(0, signal.SIGUSR1), (1, signal.SIGUSR1)]
+    assert before == [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGALRM)]

@@ -1,0 +1,158 @@
+"""Threads that have the turn and sleep where the engine cannot see it: in a native lock.
+
+A rank on a thread that waits for a native lock, whose holder waits for its turn, would stop the
+process in silence. The hub, which sleeps meanwhile, wakes now and then and looks: if the thread
+sleeps in a lock, the whole process has used no processor for a while, and no debugger is there,
+the rank is given up and the run ends with a report. So does a run that was interrupted, or whose
+time limit has passed, while a rank sleeps in anything native.
+
+This is the wall clock, which simulated code never reads; what it ends could not go on.
+"""
+
+from __future__ import annotations
+
+import platform
+import sys
+from _thread import LockType, RLock
+from dataclasses import asdict, replace
+from pathlib import Path
+from time import process_time
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from simrank.engine.callsite import in_debugger
+from simrank.engine.report import states_at
+from simrank.errors import RankState, SimulationError, states_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from types import FrameType
+
+    from simrank.engine.loop import Engine
+    from simrank.engine.task import Task
+
+_PATIENCE = 20  # Assumed: so many looks, 0.1 s apart, show a process that does nothing at all.
+_PATIENCE_WHEN_ENDING = 5
+_BUSY_S = 0.01  # Assumed: what the looks themselves, and idle threads, use of a processor per look.
+_FUTEX = {"x86_64": "202", "aarch64": "98"}.get(platform.machine())  # Linux's system call of locks.
+_BARE = (LockType, type(RLock()))
+_MAX_FRAMES, _MAX_PARTS = 50, 16
+_TO_FIX = "make the lock while a Context is entered, or give it back before waiting for other ranks"
+
+
+class NativeWaitError(SimulationError):
+    """A rank sleeps in a lock that simrank does not see, and with it the whole simulation.
+
+    Attributes:
+        time_ps: Simulated time in picoseconds.
+        rank: Whose thread sleeps.
+        waits: Sets of ranks in the same state.
+        seed: The seed that replays it.
+    """
+
+    def __init__(
+        self, time_ps: int, rank: int | None, waits: Sequence[RankState], *, seed: int = 0
+    ) -> None:
+        self.time_ps = time_ps
+        self.rank = rank
+        self.waits = tuple(waits)
+        self.seed = seed
+        first = f"hang (suspected) at t={time_ps / 1e6:.3f} us: a rank sleeps in a native lock"
+        super().__init__("\n".join([first, *states_text(self.waits), f"  to fix: {_TO_FIX}"]))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return every fact as plain data."""
+        waits = [asdict(state) for state in self.waits]
+        return {**super().to_json(), "rank": self.rank, "seed": self.seed, "waits": waits}
+
+
+class Sleepers:
+    """Looks whether the thread that has the turn sleeps natively.
+
+    Attributes:
+        overdue: What ends the run if the thread sleeps in anything; None: only a lock ends it.
+    """
+
+    def __init__(self) -> None:
+        self.overdue: BaseException | None = None
+        self._seen: tuple[Task, object, int] | None = None
+        self._last_s = 0.0
+        self._num_looks = 0
+
+    def look(self, task: Task) -> bool:
+        """Look at the thread of a task; return whether it has slept for so long as to be given up.
+
+        Called again and again while it has the turn, at equal distances of wall-clock time.
+        """
+        thread_id = task.carrier.thread_id
+        frame = None if thread_id is None else sys._current_frames().get(thread_id)  # noqa: SLF001 - documented for debuggers
+        now_s, before_s = process_time(), self._last_s
+        self._last_s = now_s
+        seen = None if frame is None else (task, frame.f_code, frame.f_lasti)
+        if seen != self._seen or now_s - before_s > _BUSY_S:
+            self._seen, self._num_looks = seen, 0
+            return False
+        self._num_looks += 1
+        if self.overdue is not None:
+            return self._num_looks >= _PATIENCE_WHEN_ENDING
+        return self._num_looks >= _PATIENCE and _is_in_lock(task) and not in_debugger(frame)
+
+    def error(self, engine: Engine, task: Task) -> BaseException:
+        """Return what ends the run, whose holders of locks it looks for."""
+        if self.overdue is not None:
+            error, self.overdue = self.overdue, None
+            return error
+        frame = sys._current_frames().get(task.carrier.thread_id or 0)  # noqa: SLF001 - as above
+        text = f"sleeps in a native lock{_holder_text(engine, task, frame)}"
+        states = [
+            replace(state, state=text) if state.state.endswith("running") else state
+            for state in states_at(engine, frame)
+        ]
+        return NativeWaitError(engine.now_ps, task.rank, states, seed=engine.seed)
+
+
+def _is_in_lock(task: Task) -> bool:
+    """Whether a thread sleeps in the system call that locks are made of; Linux alone tells."""
+    carrier: Any = task.carrier
+    try:
+        call = Path(f"/proc/self/task/{carrier.thread.native_id}/syscall").read_text("ascii")
+    except (OSError, AttributeError):
+        return False
+    return call.partition(" ")[0] == _FUTEX
+
+
+def _holder_text(engine: Engine, task: Task, frame: FrameType | None) -> str:
+    """Return `, which rank 0 seems to hold`, or nothing: native locks do not know who has them."""
+    wanted = {id(lock) for lock in ([] if frame is None else _locks_near(frame))}
+    for other in engine.tasks:
+        held = other.carrier.frame
+        for _ in range(_MAX_FRAMES):
+            if other is task or held is None:
+                break
+            if not wanted.isdisjoint(id(lock) for lock in _locks_near(held)):
+                return f", which {other.name} seems to hold"
+            held = held.f_back
+    return ""
+
+
+def _locks_near(frame: FrameType) -> Iterator[object]:
+    """Yield the locks that a frame names, by itself or as parts of what it names."""
+    names = frame.f_globals
+    for value in [*frame.f_locals.values(), *(names.get(name) for name in frame.f_code.co_names)]:
+        yield from _locks_in(value, 2)
+
+
+def _locks_in(value: object, depth: int) -> Iterator[object]:
+    if isinstance(value, _BARE):
+        yield value
+    elif depth:
+        parts: list[object] = []
+        if isinstance(value, list | tuple):
+            parts = [*value[:_MAX_PARTS]]
+        elif isinstance(value, dict):
+            parts = [*value.values()][:_MAX_PARTS]
+        elif not isinstance(value, ModuleType):
+            parts = [*getattr(value, "__dict__", {}).values()]
+            parts += getattr(type(value), "__dict__", {}).values()
+        for part in parts:
+            yield from _locks_in(part, depth - 1)

@@ -1,0 +1,93 @@
+"""Locks that libraries made when they were imported, before any Context: waits of the engine too.
+
+A rank on a thread that is switched out while it holds a native lock (`logging._lock`, one of an
+installed package, one that is an attribute of a class) would block every other rank that wants it,
+and with them the whole process. While a Context whose ranks are threads is entered such locks are
+replaced by ones that are engine waits when somebody else has them, and nothing otherwise: taking a
+free one never yields, takes no time, and is seen by nobody.
+
+Found are names of modules, attributes of their classes, the locks of `cached_property` (until
+Python 3.11) and those of the handlers of `logging`. Others stay native; see `engine.sleepers`.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from simrank.ranks import locks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+# Their locks are held for moments, without a wait, by threads that belong to nobody too.
+_OWN_BUSINESS = ("_thread", "threading", "importlib", "_frozen_importlib", "simrank", "greenlet",
+                 "builtins", "sys")  # fmt: skip
+_put: list[tuple[Any, str, Any, Any]] = []  # Owner, name, the original and what stands for it.
+_seen: WeakKeyDictionary[ModuleType, tuple[int, list[tuple[Any, str]]]] = WeakKeyDictionary()
+
+
+def install() -> None:
+    """Replace the locks that are found, unless that has been done since the last `restore`."""
+    if _put:
+        return
+    stand_ins: dict[int, Any] = {}
+    for owner, name in _places():
+        original = _lock_at(owner, name)
+        if original is None:
+            continue
+        if id(original) not in stand_ins:
+            stand_ins[id(original)] = locks.of_library(original)
+        made = stand_ins[id(original)]
+        if made is not None:
+            try:
+                setattr(owner, name, made)
+            except (AttributeError, TypeError):
+                continue
+            _put.append((owner, name, original, made))
+
+
+def restore() -> None:
+    """Give back what is still there."""
+    while _put:
+        owner, name, original, made = _put.pop()
+        if getattr(owner, "__dict__", {}).get(name) is made:
+            setattr(owner, name, original)
+
+
+def _lock_at(owner: object, name: str) -> Any:  # noqa: ANN401 - a lock, or None
+    value = getattr(owner, "__dict__", {}).get(name)
+    return value if type(value) in locks.BARE else None
+
+
+def _places() -> Iterator[tuple[Any, str]]:
+    """Yield where locks are: owner and name."""
+    for name, module in list(sys.modules.items()):
+        if isinstance(module, ModuleType) and name.partition(".")[0] not in _OWN_BUSINESS:
+            names = vars(module)
+            size, places = _seen.get(module, (-1, []))
+            if size != len(names):
+                places = list(_places_in(module))
+                _seen[module] = len(names), places
+            yield from places
+    logging: Any = sys.modules.get("logging")
+    for reference in [] if logging is None else list(logging._handlerList):  # noqa: SLF001 - all that live
+        handler = reference()
+        if handler is not None:
+            yield handler, "lock"
+
+
+def _places_in(module: ModuleType) -> Iterator[tuple[Any, str]]:
+    is_lock: Callable[[object], bool] = locks.BARE.__contains__
+    for name, value in list(vars(module).items()):
+        if is_lock(type(value)):
+            yield module, name
+        elif issubclass(type(value), type) and value.__dict__.get("__module__") == module.__name__:
+            for attribute, held in list(vars(value).items()):
+                if is_lock(type(held)):
+                    yield value, attribute
+                elif type(held) is functools.cached_property and hasattr(held, "lock"):
+                    yield held, "lock"

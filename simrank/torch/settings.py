@@ -1,0 +1,165 @@
+"""What torch keeps for the whole process, and programs set: each rank has its own.
+
+Whatever a rank sets is put in place as its turn begins and taken back as it ends; as long as nobody
+has set anything, turns cost nothing.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from simrank.ranks.current import rank_program
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from simrank.ranks import Program
+
+    StandIns = list[tuple[Any, str, Any]]
+
+_KEY = "torch's settings"
+
+
+class Setting(NamedTuple):
+    """Something that is set for the process.
+
+    Attributes:
+        owner: Where the functions that programs call are.
+        names: What programs call to set it.
+        get: Returns it.
+        put: Sets it to what `get` returned.
+    """
+
+    owner: Any
+    names: tuple[str, ...]
+    get: Callable[[], Any]
+    put: Callable[[Any], None]
+
+
+def _print_options() -> dict[str, Any]:
+    return dict(vars(torch._tensor_str.PRINT_OPTS))
+
+
+def _put_print_options(options: dict[str, Any]) -> None:
+    vars(torch._tensor_str.PRINT_OPTS).update(options)
+
+
+def _deterministic() -> tuple[bool, bool]:
+    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
+    return torch.are_deterministic_algorithms_enabled(), warn_only
+
+
+def _put_deterministic(state: tuple[bool, bool]) -> None:
+    torch._C._set_deterministic_algorithms(state[0], warn_only=state[1])
+
+
+def settings() -> list[Setting]:
+    """Return all that are the rank's own; the functions are those of torch, not stand-ins."""
+    anomaly: Any = torch.autograd
+    return [
+        Setting(
+            torch, ("set_default_dtype", "set_default_tensor_type"),
+            torch.get_default_dtype, torch._C._set_default_dtype,
+        ),
+        Setting(
+            torch, ("use_deterministic_algorithms", "set_deterministic_debug_mode"),
+            _deterministic, _put_deterministic,
+        ),
+        Setting(
+            torch, ("set_float32_matmul_precision",),
+            torch.get_float32_matmul_precision, torch._C._set_float32_matmul_precision,
+        ),
+        Setting(
+            torch, ("set_warn_always",), torch.is_warn_always_enabled, torch._C._set_warnAlways
+        ),
+        Setting(torch, ("set_printoptions",), _print_options, _put_print_options),
+        Setting(
+            anomaly.anomaly_mode, ("set_detect_anomaly", "detect_anomaly"),
+            lambda: (torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()),
+            lambda state: torch._C._set_anomaly_enabled(*state),
+        ),
+        Setting(
+            torch.distributed, ("set_debug_level", "set_debug_level_from_env"),
+            torch.distributed.get_debug_level, torch.distributed.set_debug_level,
+        ),
+    ]  # fmt: skip
+
+
+class RankSettings:
+    """The settings that one rank has made, and what everybody else has in their place."""
+
+    def __init__(self) -> None:
+        self._own: dict[int, tuple[Setting, Any]] = {}
+        self._others: dict[int, Any] = {}
+
+    def touch(self, number: int, setting: Setting) -> None:
+        """Note that the rank is about to set something."""
+        if number not in self._own:
+            self._others[number] = setting.get()
+            self._own[number] = setting, None
+
+    def enter(self) -> None:
+        """Put the rank's own in place."""
+        for number, (setting, value) in self._own.items():
+            self._others[number] = setting.get()
+            setting.put(value)
+
+    def leave(self) -> None:
+        """Put back what others have."""
+        for number, (setting, _) in self._own.items():
+            self._own[number] = setting, setting.get()
+            setting.put(self._others[number])
+
+
+def settings_of(program: Program) -> RankSettings:
+    """Return the settings of a rank, made at first use."""
+    own: RankSettings | None = program.local.get(_KEY)
+    if own is None:
+        own = program.local[_KEY] = RankSettings()
+    return own
+
+
+def stand_ins() -> StandIns:
+    """Return what notes that a rank sets something, for the functions that set it."""
+    replaced: StandIns = []
+    for number, setting in enumerate(settings()):
+        for name in setting.names:
+            for owner in _owners(setting.owner, name):
+                original = getattr(owner, name)
+                replaced.append((owner, name, _noting(original, number, setting)))
+    return replaced
+
+
+def _owners(owner: Any, name: str) -> list[Any]:
+    """Return where a function is found: in its module, and under the names that re-export it."""
+    others = (torch, torch.autograd, torch.autograd.anomaly_mode, torch.distributed)
+    original = getattr(owner, name)
+    return [place for place in others if getattr(place, name, None) is original]
+
+
+def _noting(original: Any, number: int, setting: Setting) -> Any:
+    if isinstance(original, type):  # A context manager: its construction says so.
+
+        class Noting(original):
+            def __init__(self, *args: Any, **kwargs: Any) -> None:
+                _note(number, setting)
+                super().__init__(*args, **kwargs)
+
+        functools.update_wrapper(Noting, original, updated=())
+        return Noting
+
+    @functools.wraps(original)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        _note(number, setting)
+        return original(*args, **kwargs)
+
+    return call
+
+
+def _note(number: int, setting: Setting) -> None:
+    program = rank_program()
+    if program is not None:
+        settings_of(program).touch(number, setting)
