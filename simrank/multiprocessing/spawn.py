@@ -247,8 +247,7 @@ def _body(program: Program, call: Call, *, is_thread: bool) -> Callable[[], None
         try:
             fn, args = call()
             try:
-                with libraries.native_thread(program) if is_thread else nullcontext():
-                    _call(program, own_copy(fn), args)
+                _call(program, own_copy(fn), args, is_thread=is_thread)
             finally:
                 output.rank_ended(program)
         except SystemExit as error:
@@ -267,8 +266,14 @@ def _body(program: Program, call: Call, *, is_thread: bool) -> Callable[[], None
     return body
 
 
-def _call(program: Program, fn: Callable[..., Any], args: Sequence[Any]) -> None:
+def _call(
+    program: Program, fn: Callable[..., Any], args: Sequence[Any], *, is_thread: bool
+) -> None:
     """Run a rank's function, and then wait for the threads that it has started."""
+    if is_thread:
+        with libraries.native_thread(program):
+            _call(program, fn, args, is_thread=False)
+        return
     try:
         fn(program.rank, *args)
     except SystemExit as error:

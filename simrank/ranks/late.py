@@ -19,12 +19,16 @@ class LateModules(MetaPathFinder):
     Args:
         names: Which ones.
         install: Called with each, as soon as it is there, and with whether that was late.
+        check: Called with a name before anything of the module is executed; it may raise.
     """
 
     def __init__(
-        self, names: Mapping[str, object], install: Callable[[ModuleType, bool], None]
+        self,
+        names: Mapping[str, object],
+        install: Callable[[ModuleType, bool], None],
+        check: Callable[[str], None] | None = None,
     ) -> None:
-        self._names, self._install = names, install
+        self._names, self._install, self._check = names, install, check
         self._awaited: set[str] = set()
         self._is_asking = False
 
@@ -49,6 +53,8 @@ class LateModules(MetaPathFinder):
         del path, target
         if fullname not in self._awaited or self._is_asking:
             return None
+        if self._check is not None:
+            self._check(fullname)
         self._is_asking = True
         try:
             spec = find_spec(fullname)

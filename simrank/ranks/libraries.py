@@ -10,6 +10,9 @@ import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from simrank.errors import UnsupportedError
+from simrank.ranks.current import running_task
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from types import ModuleType
@@ -64,6 +67,21 @@ def names() -> list[str]:
 def stand_ins(module: ModuleType) -> list[tuple[Any, str, Any]]:
     """Return what to replace in a library that is imported."""
     return _libraries[module.__name__]().stand_ins(module)
+
+
+def check_import(name: str) -> None:
+    """Raise where a rank that is carried by a greenlet imports a library for the first time.
+
+    Raises:
+        UnsupportedError: It does.
+    """
+    task = running_task()
+    if name in _libraries and task is not None and task.carrier.thread_id is None:
+        raise UnsupportedError(
+            f"{task.name} imports {name}, and its carrier is a greenlet: {name} keeps state per "
+            f"native thread\n  to fix: import {name} before the ranks start, or let the ranks' "
+            'carrier be a thread: Context(carrier="thread"), `simrank run --carrier thread`'
+        )
 
 
 def in_use() -> list[Library]:

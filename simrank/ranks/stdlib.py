@@ -114,7 +114,7 @@ def _replace() -> None:
 
 def _put(stand_ins: list[tuple[Any, str, Any]]) -> None:
     for owner, name, stand_in in stand_ins:
-        is_own = not isinstance(owner, type) or name in vars(owner)
+        is_own = name in vars(owner) if isinstance(owner, type) else hasattr(owner, name)
         _replaced.append((owner, name, getattr(owner, name) if is_own else _INHERITED))
         setattr(owner, name, stand_in)
 
@@ -267,7 +267,7 @@ _LATE: dict[str, Callable[[ModuleType], list[tuple[Any, str, Any]]]] = {
     "timeit": _of_timeit,
     "unittest.mock": patches.of_mock,
 }
-_late = LateModules(_LATE, _put_late)
+_late = LateModules(_LATE, _put_late, libraries.check_import)
 
 
 def _poll_if(original: Callable[..., bool], answer: bool) -> Callable[..., bool]:

@@ -8,11 +8,11 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from simrank.distributed.backends import default_timeout
 from simrank.engine import callsite
-from simrank.errors import UnsupportedError
 from simrank.multiprocessing import spawn as simulated_spawn
 from simrank.multiprocessing import start_processes as simulated_start
-from simrank.ranks.current import rank_program, running_task
+from simrank.ranks.current import rank_program
 from simrank.ranks.libraries import Library
 
 if TYPE_CHECKING:
@@ -29,18 +29,7 @@ _BEFORE_RANKS = ("torch.distributed.nn.functional",)
 
 
 def stand_ins(_: ModuleType) -> StandIns:
-    """Return what to replace in torch: owner, name and stand-in.
-
-    Raises:
-        UnsupportedError: A rank that is carried by a greenlet imports torch.
-    """
-    task = running_task()
-    if task is not None and task.carrier.thread_id is None:
-        raise UnsupportedError(
-            f"{task.name} imports torch, and its carrier is a greenlet: torch keeps state per "
-            "native thread\n  to fix: import torch before the ranks start, or let the ranks' "
-            'carrier be a thread: Context(carrier="thread"), `simrank run --carrier thread`'
-        )
+    """Return what to replace in torch: owner, name and stand-in."""
     callsite.skip_package("torch")
     for name in _BEFORE_RANKS:
         import_module(name)
@@ -53,7 +42,7 @@ def stand_ins(_: ModuleType) -> StandIns:
 
 
 def _of_distributed() -> StandIns:
-    from simrank.torch import registry, stores  # noqa: PLC0415 - they import torch.distributed
+    from simrank.torch import nccl, registry, stores  # noqa: PLC0415 - they import torch.distributed
 
     c10d: Any = import_module("torch.distributed.distributed_c10d")
     dist: Any = import_module("torch.distributed")
@@ -69,6 +58,20 @@ def _of_distributed() -> StandIns:
     ]
     destroy = registry.make_destroy(c10d.destroy_process_group)
     replaced += [(owner, "destroy_process_group", destroy) for owner in (c10d, dist)]
+    for owner in (c10d, dist):
+        for name in ("nccl", "gloo"):
+            asked = f"is_{name}_available"
+            replaced.append((owner, asked, _true_in_ranks(getattr(owner, asked))))
+        if not hasattr(owner, "ProcessGroupNCCL"):  # torch was built without it.
+            replaced.append((owner, "ProcessGroupNCCL", nccl.ProcessGroupNCCL))
+    bindings: Any = import_module("torch._C")
+    if not hasattr(bindings, "_nccl_version"):
+        replaced.append((bindings, "_nccl_version", lambda: nccl.VERSION))
+        replaced.append((bindings, "_nccl_version_suffix", lambda: b""))
+    constants: Any = import_module("torch.distributed.constants")
+    for owner in (c10d, constants):
+        if owner.default_pg_nccl_timeout is None:
+            replaced.append((owner, "default_pg_nccl_timeout", default_timeout("nccl")))
     for name in ("TCPStore", "FileStore", "HashStore"):
         original = getattr(dist, name)
         stand_in = stores.dispatching(original, getattr(stores, name))
@@ -95,6 +98,16 @@ def _of_parallel() -> StandIns:
         return data
 
     return [(kind, "_get_ddp_logging_data", logged)]
+
+
+def _true_in_ranks(original: Callable[[], bool]) -> Callable[[], bool]:
+    """Let ranks have a backend whatever torch was built with."""
+
+    @functools.wraps(original)
+    def is_available() -> bool:
+        return original() if rank_program() is None else True
+
+    return is_available
 
 
 class _Isolation:

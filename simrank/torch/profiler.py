@@ -138,6 +138,7 @@ def _stop(self: Any, *error: object) -> bool:
             end_us=entry.end_ps / PS_PER_US,
             input_shapes=entry.shapes if self.record_shapes else [],
             is_async=entry.is_async,
+            stack=[],
         )
         for number, entry in enumerate(entries)
     ]

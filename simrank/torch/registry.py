@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 
 from simrank.distributed.backends import Backends, parse_backend
-from simrank.distributed.group import Maker, membership
+from simrank.distributed.group import Maker, World, membership
 from simrank.distributed.membership import destroy_process_group as destroy_simulated
 from simrank.distributed.membership import world_of
 from simrank.engine import user_site
@@ -162,13 +163,30 @@ def _make(
         shown = given or f"group_{name}"
         if program.rank not in ranks:
             return None
+        key = _clashing(world, key) or key
         shared = world.group(key, shown, tuple(ranks), backends, maker)
+        _names.setdefault(world, {}).setdefault(key[:2], {})[key] = None
         state.made.append(shared)
     own = shared.group_rank(program.rank)
     options = GroupOptions(backend, timeout, shared.ranks, name)
     group = SimulatedGroup(own, shared, options, _chosen_limit(timeout, backend))
     group._set_group_desc(description or "undefined")
     return group
+
+
+# By generation and torch's name: the groups that ranks have made under it.
+_names: WeakKeyDictionary[World, dict[tuple[Any, ...], dict[tuple[Any, ...], None]]] = (
+    WeakKeyDictionary()
+)
+
+
+def _clashing(world: World, key: tuple[int, str, tuple[int, ...]]) -> tuple[Any, ...] | None:
+    """Return a group of the same name that has members in common, but not all.
+
+    Disjoint ones may share a name: their members count groups for themselves.
+    """
+    known = _names.get(world, {}).get(key[:2], {})
+    return next((k for k in known if k != key and not set(k[2]).isdisjoint(key[2])), None)
 
 
 def _chosen_limit(timeout: timedelta, backend: str) -> timedelta | None:

@@ -79,7 +79,7 @@ def settings() -> list[Setting]:
         Setting(
             anomaly.anomaly_mode, ("set_detect_anomaly", "detect_anomaly"),
             lambda: (torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()),
-            lambda state: torch._C._set_anomaly_enabled(*state),
+            lambda state: torch.set_anomaly_enabled(*state),
         ),
         Setting(
             torch.distributed, ("set_debug_level", "set_debug_level_from_env"),

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as funcol
+import torch.distributed.nn.functional as dnn  # Its defaults are the WORLD at its import.
 import torch.nn.functional as F
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
@@ -294,8 +295,6 @@ def functional(rank, world):
 
 @program
 def differentiable(rank, world):
-    import torch.distributed.nn.functional as dnn
-
     results = {}
 
     def gradient(name, call):

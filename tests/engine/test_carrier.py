@@ -777,7 +777,7 @@ def test_a_thread_that_computes_past_the_time_limit_is_stopped_there(engine):
 
 def test_a_carrier_that_does_not_exist_is_refused_with_the_choices():
     """Where it is chosen, not where it is used."""
-    with pytest.raises(ValueError, match="carrier='process'; choices: greenlet, thread"):
+    with pytest.raises(ValueError, match="carrier='process'; choices: auto, greenlet, thread"):
         check_carrier("process")
 
 

@@ -256,7 +256,7 @@ def test_an_error_in_the_main_program_leaves_no_thread():
 
 def test_a_context_with_an_unknown_carrier_is_refused():
     """With the choices."""
-    with pytest.raises(ValueError, match="carrier='fiber'; choices: greenlet, thread"):
+    with pytest.raises(ValueError, match="carrier='fiber'; choices: auto, greenlet, thread"):
         simrank.Context("hgx_h100", carrier="fiber")
 
 

@@ -24,6 +24,7 @@ import simrank
 import simrank.distributed as dist
 from simrank.engine import Handle
 from simrank.errors import DeadlockError, RankAborted, SpawnException, UnsupportedError
+from simrank.ranks import libraries
 
 US = 1e-6
 

@@ -1,0 +1,39 @@
+"""What programs name of NCCL, where torch was built without it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+VERSION = 2 << 32 | 28 << 16 | 9  # 2.28.9, which CUDA builds of torch 2.13 come with (assumed).
+
+
+class NCCLConfig:
+    """The configuration of a communicator; nothing of it changes a simulated one."""
+
+    def __init__(self) -> None:
+        self.blocking = -1
+        self.cga_cluster_size = -1
+        self.min_ctas = -1
+        self.max_ctas = -1
+        self.net_name: str | None = None
+        self.split_share = -1
+
+
+class Options:
+    """Stands for `ProcessGroupNCCL.Options`; simulated groups take and ignore it."""
+
+    def __init__(self, is_high_priority_stream: bool = False) -> None:
+        self.is_high_priority_stream = is_high_priority_stream
+        self.config = NCCLConfig()
+        self.split_from: object = None
+        self.split_color = 0
+        self.global_ranks_in_group: list[int] = []
+        self.group_name = ""
+        self._timeout = timedelta(minutes=10)
+
+
+class ProcessGroupNCCL:
+    """Stands for the class: programs make its options, and ask what is an instance of it."""
+
+    Options = Options
+    NCCLConfig = NCCLConfig

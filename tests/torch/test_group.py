@@ -1,0 +1,141 @@
+"""Process groups of torch on simrank's calls: errors, times, names; numbers are in conformance."""
+
+from datetime import timedelta
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")  # New names of collectives.
+
+import torch.distributed as dist  # noqa: E402
+
+from simrank.errors import CollectiveMismatchError, DeadlockError, SpawnException  # noqa: E402
+
+
+def error_of(failure):
+    """Return what the lowest rank raised."""
+    return failure.value.errors[min(failure.value.errors)]
+
+
+def test_an_all_reduce_takes_the_time_of_simranks_own(spawn):
+    """The same cluster, algorithm and bytes: the same picoseconds."""
+    import simrank.distributed as own
+
+    def torchs(rank):
+        dist.init_process_group("gloo")
+        dist.all_reduce(torch.ones(1 << 16))
+
+    def simranks(rank, ctx_of):
+        own.init_process_group("gloo")
+        import simrank
+
+        own.all_reduce(simrank.ones(1 << 16, device="cpu"))
+
+    assert spawn(torchs, 4).now_ps == spawn(simranks, 4, None).now_ps > 0
+
+
+def test_calls_that_differ_are_shown_side_by_side(spawn):
+    """The differing column, each rank's line in the program."""
+
+    def program(rank):
+        dist.init_process_group("gloo")
+        dist.all_reduce(torch.ones(3 + rank))
+
+    with pytest.raises(SpawnException) as failure:
+        spawn(program)
+    error = error_of(failure)
+    assert isinstance(error, CollectiveMismatchError)
+    assert "count" in str(error)
+    assert "test_group.py" in str(error)
+
+
+def test_a_hang_names_the_users_lines_and_not_torchs(spawn):
+    """Skipped by one rank, and the report says which."""
+
+    def program(rank):
+        dist.init_process_group("gloo")
+        if rank != 2:
+            dist.all_reduce(torch.ones(3))
+
+    with pytest.raises(DeadlockError) as failure:
+        spawn(program, 4)
+    text = str(failure.value)
+    assert "deadlock (proved)" in text
+    assert "test_group.py" in text
+    assert "distributed_c10d" not in text
+    assert "rank 2" in text
+
+
+def test_a_time_limit_of_the_programs_own_fires_in_simulated_time(spawn):
+    """Torch's error, at the limit; the default limits never do."""
+
+    def program(rank):
+        dist.init_process_group("gloo", timeout=timedelta(seconds=2))
+        if rank == 0:
+            with pytest.raises(RuntimeError, match="Timed out waiting 2000ms"):
+                dist.all_reduce(torch.ones(3))
+
+    context = spawn(program)
+    assert context.now_ps >= 2 * 10**12
+
+
+def test_a_cpu_tensor_has_no_place_in_nccl(spawn):
+    """Torch's words."""
+
+    def program(rank):
+        dist.init_process_group("nccl")
+        dist.all_reduce(torch.ones(3))
+
+    with pytest.raises(SpawnException) as failure:
+        spawn(program)
+    assert "No backend type associated with device type cpu" in str(error_of(failure))
+
+
+def test_backends_that_are_not_simulated_are_refused_by_name(spawn):
+    """As they would be missing."""
+
+    def program(rank):
+        dist.init_process_group("mpi")
+
+    with pytest.raises(SpawnException, match="mpi"):
+        spawn(program)
+
+
+def test_gloo_wants_parts_of_the_inputs_shape(spawn):
+    """Nccl would take it; gloo says what it expected."""
+
+    def program(rank):
+        dist.init_process_group("gloo")
+        dist.all_gather_into_tensor(torch.empty(2, 3), torch.ones(3))
+
+    with pytest.raises(SpawnException) as failure:
+        spawn(program)
+    assert "invalid tensor size at index 0 (expected (3), got (1, 3))" in str(error_of(failure))
+
+
+def test_futures_are_done_and_chain(spawn):
+    """`then` sees the value; a second future is the same."""
+    seen = []
+
+    def program(rank):
+        dist.init_process_group("gloo")
+        work = dist.all_reduce(torch.ones(2), async_op=True)
+        future = work.get_future()
+        seen.append(future.then(lambda done: done.value()[0].tolist()).wait())
+        assert work.get_future() is future
+
+    spawn(program)
+    assert seen == [[2.0, 2.0]] * 2
+
+
+def test_autograd_sees_that_listed_outputs_changed(spawn):
+    """As gloo copies into them."""
+
+    def program(rank):
+        dist.init_process_group("gloo")
+        outputs = [torch.zeros(2) for _ in range(2)]
+        before = [tensor._version for tensor in outputs]
+        dist.all_gather(outputs, torch.ones(2))
+        assert [tensor._version > old for tensor, old in zip(outputs, before, strict=True)]
+
+    spawn(program)

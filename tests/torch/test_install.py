@@ -1,0 +1,79 @@
+"""torch is what it was before and after; nothing is missing in between."""
+
+import importlib
+import subprocess
+import sys
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")  # New names of collectives.
+
+import torch.distributed as dist  # noqa: E402
+import torch.multiprocessing as mp  # noqa: E402
+
+import simrank  # noqa: E402
+from simrank.torch import install  # noqa: E402
+
+
+def test_everything_that_is_replaced_is_given_back():
+    """By identity."""
+    replaced = [(owner, name) for owner, name, _ in install.stand_ins(torch)]
+    before = [getattr(owner, name, "missing") for owner, name in replaced]
+    with simrank.Context("hgx_h100"):
+        assert any(
+            getattr(owner, name, "missing") is not old
+            for (owner, name), old in zip(replaced, before, strict=True)
+        )
+    for (owner, name), old in zip(replaced, before, strict=True):
+        assert getattr(owner, name, "missing") is old, name
+
+
+def test_ranks_are_threads_once_torch_is_imported(spawn):
+    """Greenlets otherwise, and a rank of theirs that imports torch is told what to do."""
+    carriers = []
+
+    def program(rank):
+        import simrank.ranks.current as current
+
+        carriers.append(current.running_task().carrier.thread_id is not None)
+
+    spawn(program)
+    spawn(program, carrier="greenlet")
+    assert carriers == [True, True, False, False]
+    script = (
+        "import simrank\n"
+        "def rank_main(rank):\n    import torch\n"
+        "try:\n    simrank.multiprocessing.spawn(rank_main, nprocs=2)\n"
+        "except Exception as error: print(error)\n"
+    )
+    out = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert "its carrier is a greenlet" in out.stdout
+    assert "--carrier thread" in out.stdout
+
+
+def test_a_spawn_inside_a_program_makes_simulated_ranks(spawn):
+    """`torch.multiprocessing.spawn` in a rank: ranks of ranks."""
+    seen = []
+
+    def inner(rank):
+        seen.append(rank)
+
+    def program(rank):
+        if rank == 0:
+            mp.spawn(inner, nprocs=3)
+
+    spawn(program)
+    assert sorted(seen) == [0, 1, 2]
+
+
+def test_a_module_that_holds_the_world_at_its_import_is_there_before_ranks_are(spawn):
+    """Or it would hold one rank's."""
+
+    def program(rank):
+        dist.init_process_group("gloo")
+        module = importlib.import_module("torch.distributed.nn.functional")
+        tensor = module.all_reduce(torch.ones(1))
+        assert tensor.item() == 2
+
+    spawn(program)

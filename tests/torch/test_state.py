@@ -1,0 +1,88 @@
+"""Random numbers of a rank: its own, the same in every run, whoever draws in between."""
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+import torch.distributed as dist  # noqa: E402
+from torch import nn  # noqa: E402
+
+
+def draws(spawn, **settings):
+    """Return what each rank draws without a seed, waits in between."""
+    found = {}
+
+    def program(rank):
+        dist.init_process_group("gloo")
+        first = torch.rand(2)
+        dist.barrier()
+        found[rank] = [*first.tolist(), *nn.Dropout()(torch.ones(8)).tolist()]
+
+    spawn(program, 3, **settings)
+    return found
+
+
+def test_unseeded_numbers_differ_by_rank_and_repeat_by_run(spawn):
+    """Another seed of the run draws others; the process's own generator is left alone."""
+    torch.manual_seed(4)
+    expected = torch.rand(1)
+    torch.manual_seed(4)
+    first = draws(spawn)
+    assert len({str(values) for values in first.values()}) == 3
+    assert draws(spawn) == first
+    assert draws(spawn, seed=1) != first
+    assert torch.rand(1) == expected
+
+
+def test_a_seeded_rank_draws_as_a_process_does(spawn):
+    """Though others draw and seed between its calls."""
+    torch.manual_seed(11)
+    expected = torch.rand(6).tolist()
+    found = {}
+
+    def program(rank):
+        dist.init_process_group("gloo")
+        torch.manual_seed(11 if rank == 0 else 5)
+        found[rank] = []
+        for _ in range(6):
+            found[rank] += torch.rand(1).tolist()
+            dist.barrier()
+
+    spawn(program)
+    assert found[0] == expected != found[1]
+
+
+def test_backward_interleaves_exactly_with_modes_of_each_rank(spawn):
+    """Collectives in backward, on 16 ranks, one of them without grad."""
+    gradients = {}
+
+    class Sum(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            x = x.clone()
+            dist.all_reduce(x)
+            return x
+
+        @staticmethod
+        def backward(ctx, gradient):
+            gradient = gradient.clone()
+            dist.all_reduce(gradient)
+            return gradient
+
+    def program(rank, world):
+        dist.init_process_group("gloo")
+        x = torch.ones(1, dtype=torch.float64, requires_grad=True)
+        a = Sum.apply(x * 2)
+        b = Sum.apply(x * 3)
+        c = Sum.apply(a + b)
+        (c + a).sum().backward()
+        gradients[rank] = x.grad.item()
+        with torch.no_grad() if rank % 2 else torch.enable_grad():
+            dist.barrier()
+            assert torch.is_grad_enabled() != bool(rank % 2)
+
+    for world in (2, 4, 16, 64):
+        gradients.clear()
+        spawn(program, world, world)
+        # d(c)/dx: 5 * world^2 by c's and a's or b's sums; d(a)/dx: 2 * world.
+        assert gradients == dict.fromkeys(range(world), 5.0 * world**2 + 2.0 * world)
