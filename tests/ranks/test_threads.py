@@ -141,7 +141,7 @@ def test_each_native_thread_of_a_rank_is_set_up_and_tidied(spawn, monkeypatch):
             log.append(("begins", self.rank, threading.current_thread().name))
 
         def end(self):
-            log.append(("ends", self.rank, threading.current_thread().name))
+            log.append(("ends", self.rank, threading.current_thread().name.split("'")[-2:][0]))
 
     def program(rank):
         threading.Thread(target=lambda: 1 // 0, name="another").start()
