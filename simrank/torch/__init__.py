@@ -1,0 +1,1 @@
+"""Unchanged torch programs on simulated ranks."""
