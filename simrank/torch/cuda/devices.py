@@ -192,6 +192,8 @@ def _patch(properties: DeviceProperties) -> None:
     _patch_storages()
     _patches.set(torch.version, "cuda", bindings.CUDA_VERSION)
     _patches.set(torch.cuda.nvtx, "_nvtx", bindings.Nvtx)
+    # Otherwise it warns that torch was built without cuDNN, which is none of the program's fault.
+    _patches.set(torch.backends.cudnn, "is_acceptable", lambda _tensor: False)
     if torch.distributed.is_available():
         symmetric: Any = importlib.import_module("torch.distributed._symmetric_memory")
         _patches.set(symmetric, "_should_use_implicit_mempool", lambda: False)

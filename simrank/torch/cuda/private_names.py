@@ -25,6 +25,7 @@ REPLACED = (
     ("torch.cuda.graphs", "make_graphed_callables"),
     ("torch.cuda.nvtx", "_nvtx"),
     ("torch.version", "cuda"),
+    ("torch.backends.cudnn", "is_acceptable"),
     ("torch.distributed._symmetric_memory", "_should_use_implicit_mempool"),
 )
 # Called.
