@@ -9,7 +9,7 @@ import gc
 import importlib.util
 import sys
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -129,6 +129,10 @@ def enable(
         fill_fresh: Fill fresh memory with 0xFF, which is NaN in every floating-point dtype.
         replace_real_devices: Hide the GPUs that torch sees.
 
+    Returns:
+        Where the devices' memory lies: as asked, unless tensors of an earlier simulation are
+        still alive there; then behind them.
+
     Raises:
         UnsupportedError: torch sees real GPUs and `replace_real_devices` is not set; or the
             library cannot be had (see `library.load`).
@@ -143,10 +147,7 @@ def enable(
             "  to fix: enable(..., replace_real_devices=True), or CUDA_VISIBLE_DEVICES=''"
         )
     properties = properties or DeviceProperties()
-    layout = layout or Layout(num_devices, properties.total_memory)
-    layout.check()
-    if native().simrank_num_live_blocks():
-        gc.collect()
+    layout = _placed(layout or Layout(num_devices, properties.total_memory))
     words = (layout.num_devices, layout.base, layout.span, layout.memory_bytes)
     enable_devices(words, fill_fresh=fill_fresh)
     native().simrank_processors(
@@ -156,6 +157,17 @@ def enable(
     _enabled.append(layout)
     _patch(properties)
     return layout
+
+
+def _placed(layout: Layout) -> Layout:
+    """Return the layout, behind tensors of earlier simulations that are still alive."""
+    layout.check()
+    if native().simrank_num_live_blocks():
+        gc.collect()
+    size = layout.num_devices * layout.span
+    moved = replace(layout, base=native().simrank_free_base(layout.base, size), span_bytes=layout.span)
+    moved.check()
+    return moved
 
 
 def disable() -> None:

@@ -40,6 +40,7 @@ _SIGNATURES: dict[str, tuple[object, tuple[object, ...]]] = {
     "set_memory_limit": (None, (_INT, _UINT64)),
     "find_block": (_INT, (_UINT64, _ADDRESS, _ADDRESS)),
     "device_of": (_INT, (_UINT64,)),
+    "free_base": (_UINT64, (_UINT64, _UINT64)),
     "num_live_blocks": (_INT64, ()),
     "pending_add": (None, (_UINT64, _UINT64, _INT, _INT64)),
     "pending_remove": (None, (_INT64,)),

@@ -40,7 +40,7 @@ class Solo(dist.ProcessGroup):
         output.view(-1).copy_(tensor.reshape(-1))
         return _done(output)
 
-    _reduce_scatter_base = _allgather_base
+    _reduce_scatter_base = all_gather_single = reduce_scatter_single = _allgather_base
 
     def allgather_into_tensor_coalesced(self, outputs, inputs, _options=None):
         for output, tensor in zip(outputs, inputs, strict=True):

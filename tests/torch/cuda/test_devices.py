@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _thread
+import ctypes
 import threading
 
 import pytest
@@ -86,15 +87,18 @@ def test_a_layout_that_does_not_fit_is_refused():
     assert not simulated.is_enabled()
 
 
-def test_live_tensors_forbid_another_layout():
-    """Memory of an earlier simulation keeps its addresses while tensors hold it."""
+def test_live_tensors_keep_their_place():
+    """Memory of an earlier simulation is not touched while tensors hold it; then it is free."""
     with simulated.standalone(1):
         kept = torch.ones(3, device="cuda")
-    with pytest.raises(RuntimeError, match="still alive"):
-        simulated.enable(2)
-    del kept
-    simulated.enable(2)
-    simulated.disable()
+    address = kept.data_ptr()
+    with simulated.standalone(2):
+        other = torch.full((3,), 7.0, device="cuda")
+        assert other.data_ptr() > address
+    assert (ctypes.c_float * 3).from_address(address)[:] == [1, 1, 1]
+    del kept, other
+    with simulated.standalone(2):
+        assert torch.ones(3, device="cuda").data_ptr() == address
 
 
 def test_queries(cuda):

@@ -39,6 +39,7 @@ def test_a_replay_is_recorded_again(recorded):
     assert all(op.flags == 4 and op.stream == 0 for op in operations)
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning")
 def test_graphed_callables(cuda):
     """make_graphed_callables captures forward and backward."""
     model = nn.Linear(4, 4).cuda()

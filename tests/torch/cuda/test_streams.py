@@ -110,6 +110,8 @@ def test_the_simulator_hears_of_streams_and_answers_queries():
             ("EVENT_RECORD", 7, 1, 1),
             ("EVENT_RECORD", 7, 1, 1),
             ("STREAM_WAIT_EVENT", 7, 1, 1),
+            ("EVENT_QUERY", 7, 1, 1),  # elapsed_time asks first.
+            ("EVENT_QUERY", 7, 1, 1),
             ("STREAM_QUERY", 7, 1, 1),
             ("STREAM_SYNCHRONIZE", 7, 1, 1),
             ("DEVICE_SYNCHRONIZE", 7, 1, 0),

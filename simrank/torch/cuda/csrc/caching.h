@@ -52,7 +52,9 @@ class DeviceMemory {
   void record_use(void* address, int64_t stream);
   void release_cached();
   Block* find(uintptr_t address);  // The allocated block that holds the address, or null.
-  size_t num_live() const { return live_.size(); }
+  size_t num_live() const { return live_.size() + deferred_.size(); }
+  bool overlaps(uintptr_t start, uintptr_t end) const { return base_ < end && start < base_ + span_; }
+  uintptr_t end() const { return base_ + span_; }
   size_t reserved() const { return reserved_; }
   size_t limit() const { return limit_; }
   void set_limit(size_t limit) { limit_ = limit; }

@@ -7,6 +7,8 @@ namespace {
 
 struct EventState {
   int64_t id;
+  int device = 0;  // Where it was recorded last.
+  int64_t stream = 0;
   bool is_recorded = false;
 };
 
@@ -73,6 +75,8 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     if (!*event) *event = new EventState{++rank().num_streams};
     auto* state = static_cast<EventState*>(*event);
     state->is_recorded = true;
+    state->device = on.device_index();
+    state->stream = on.id();
     stream_call(EVENT_RECORD, on.device_index(), on.id(), state->id);
   }
   void block(void* event, const Stream& stream) const override {
@@ -81,17 +85,18 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   }
   bool queryEvent(void* event) const override {
     auto* state = recorded(event);
-    return !state || stream_call(EVENT_QUERY, rank().current, 0, state->id);
+    return !state || stream_call(EVENT_QUERY, state->device, state->stream, state->id);
   }
   void synchronizeEvent(void* event) const override {
     refuse_while_capturing();
-    if (auto* state = recorded(event)) stream_call(EVENT_SYNCHRONIZE, rank().current, 0, state->id);
+    if (auto* state = recorded(event))
+      stream_call(EVENT_SYNCHRONIZE, state->device, state->stream, state->id);
   }
   void destroyEvent(void* event, const DeviceIndex) const noexcept override {
     auto* state = static_cast<EventState*>(event);
     Rank* self = bound_rank();
     if (state && self && callbacks.on_stream_call)
-      callbacks.on_stream_call(EVENT_DESTROY, self->tag, 0, 0, state->id);
+      callbacks.on_stream_call(EVENT_DESTROY, self->tag, state->device, state->stream, state->id);
     delete state;
   }
   double elapsedTime(void* start, void* end, const DeviceIndex) const override {

@@ -10,11 +10,12 @@ namespace {
 struct Layout {
   int num_devices = 0;
   uint64_t base = 0, span = 1, device_bytes = 0;
-  bool operator==(const Layout&) const = default;
 };
 Layout layout;
 bool fills_fresh = false;
 std::vector<std::unique_ptr<DeviceMemory>> devices;
+// Devices of earlier simulations, of which tensors are still alive: they keep their addresses.
+std::vector<std::unique_ptr<DeviceMemory>> retired;
 c10::Allocator* host_allocator = nullptr;
 thread_local int computing_device = -1;
 thread_local int64_t computing_stream = 0;
@@ -29,12 +30,18 @@ Holding* holding_of(const c10::StorageImpl* storage) {
   return static_cast<Holding*>(storage->data_ptr().get_context());
 }
 
+DeviceMemory* owner_of(const void* address) {
+  const int device = global_device_of(address);
+  if (device >= 0) return devices[device].get();
+  const auto start = reinterpret_cast<uintptr_t>(address);
+  for (auto& memory : retired) if (memory->overlaps(start, start + 1)) return memory.get();
+  return nullptr;
+}
 void free_either(void* address) {
-  int device = global_device_of(address);
-  if (device >= 0) devices[device]->free(address);
+  if (auto* owner = owner_of(address)) owner->free(address);
   else host_allocator->raw_deleter()(address);
 }
-void free_device(void* address) { devices[global_device_of(address)]->free(address); }
+void free_device(void* address) { owner_of(address)->free(address); }
 
 // Stands before torch's CPU allocator: inside a kernel it gives the device's memory.
 struct HostOrDevice final : c10::Allocator {
@@ -134,18 +141,25 @@ DeviceMemory& memory_of(int device) {
   return *memory;
 }
 
-// Starts from fresh devices, at the same addresses, unless tensors of an earlier run still live.
+// Starts from fresh devices. The addresses must be free: see simrank_free_base.
 void configure_memory(int num_devices, uint64_t base, uint64_t span, uint64_t device_bytes,
                       bool fill_fresh) {
-  Layout wanted{num_devices, base, span, device_bytes};
-  size_t num_live = 0;
-  for (auto& memory : devices) if (memory) num_live += memory->num_live();
-  TORCH_CHECK(wanted == layout || !num_live, "simrank: ", num_live,
-              " tensors of an earlier simulation with other devices are still alive");
-  for (auto& memory : devices) if (memory && !memory->num_live()) memory.reset();
-  layout = wanted;
+  layout = {num_devices, base, span, device_bytes};
+  devices.clear();
   devices.resize(num_devices);
   fills_fresh = fill_fresh;
+}
+
+uint64_t free_base(uint64_t base, uint64_t size) {
+  for (auto& memory : devices) if (memory && memory->num_live()) retired.push_back(std::move(memory));
+  devices.clear();
+  std::erase_if(retired, [](auto& memory) { return memory->num_live() == 0; });
+  for (bool is_free = false; !is_free;) {
+    is_free = true;
+    for (auto& memory : retired)
+      if (memory->overlaps(base, base + size)) { base = memory->end(); is_free = false; }
+  }
+  return base;
 }
 
 ComputingFor::ComputingFor(int global_device, int64_t stream)
@@ -165,8 +179,7 @@ c10::intrusive_ptr<c10::StorageImpl> host_storage(size_t size) {
 
 c10::DataPtr hold(c10::intrusive_ptr<c10::StorageImpl> host, DeviceIndex device) {
   void* data = host->mutable_data();
-  int owner = global_device_of(data);
-  if (owner >= 0) devices[owner]->count(data);
+  if (auto* owner = owner_of(data)) owner->count(data);
   return {data, new Holding{std::move(host)}, &drop_holding, Device(c10::kCUDA, device)};
 }
 
@@ -208,8 +221,7 @@ void follow_host(const c10::Storage& storage) {
 }
 
 void record_use(const void* address, DeviceIndex device, int64_t stream) {
-  int owner = global_device_of(address);
-  if (owner >= 0) devices[owner]->record_use(const_cast<void*>(address), stream);
+  if (auto* owner = owner_of(address)) owner->record_use(const_cast<void*>(address), stream);
   stream_call(RECORD_STREAM, device, stream, static_cast<int64_t>(reinterpret_cast<intptr_t>(address)));
 }
 
@@ -280,7 +292,10 @@ int simrank_device_of(uint64_t address) {
 }
 int64_t simrank_num_live_blocks() {
   int64_t live = 0;
-  for (auto& memory : simrank::devices) if (memory) live += memory->num_live();
+  for (auto* all : {&simrank::devices, &simrank::retired})
+    for (auto& memory : *all) if (memory) live += memory->num_live();
   return live;
 }
+// Closes the devices, and returns where others may lie: tensors that still live keep their place.
+uint64_t simrank_free_base(uint64_t base, uint64_t size) { return simrank::free_base(base, size); }
 }
