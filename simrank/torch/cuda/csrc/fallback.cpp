@@ -66,7 +66,7 @@ class InFloat {
     }
   }
   void round_results(size_t num_returns) {
-    for (auto& [narrow, wide] : written_) narrow.copy_(wide);
+    for (auto& [narrow, wide] : written_) narrow.resize_(wide.sizes()).copy_(wide);
     const size_t base = stack_->size() - num_returns;
     for (size_t i = 0; i < num_returns; i++) {
       auto& value = (*stack_)[base + i];

@@ -301,6 +301,10 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> gru_cell_backward(const Tenso
           has_bias ? hid.sum(0).to(type) : Tensor()};
 }
 
+// ---- losses: there is no cuDNN here, and torch goes on with its own kernel
+bool no_cudnn_ctc(const Tensor&, const Tensor&, at::IntArrayRef, at::IntArrayRef, int64_t) { return false; }
+bool no_cudnn_ctc_tensor(const Tensor&, const Tensor&, const Tensor&, const Tensor&, int64_t) { return false; }
+
 // ---- matrix products into another dtype
 Tensor mm_into(const Tensor& a, const Tensor& b, at::ScalarType type) { return at::mm(a.to(type), b.to(type)); }
 Tensor& mm_into_out(const Tensor& a, const Tensor& b, at::ScalarType type, Tensor& out) { return out.copy_(mm_into(a, b, type)); }
@@ -352,6 +356,7 @@ std::vector<HostKernel> host_kernels() {
           KERNEL("_softmax_backward_data", softmax_backward), KERNEL("_log_softmax_backward_data", log_softmax_backward),
           KERNEL("_thnn_fused_lstm_cell", lstm_cell), KERNEL("_thnn_fused_lstm_cell_backward_impl", lstm_cell_backward),
           KERNEL("_thnn_fused_gru_cell", gru_cell), KERNEL("_thnn_fused_gru_cell_backward", gru_cell_backward),
+          KERNEL("_use_cudnn_ctc_loss", no_cudnn_ctc), KERNEL("_use_cudnn_ctc_loss.Tensor", no_cudnn_ctc_tensor),
           KERNEL("mm.dtype", mm_into), KERNEL("mm.dtype_out", mm_into_out), KERNEL("bmm.dtype", bmm_into),
           KERNEL("bmm.dtype_out", bmm_into_out), KERNEL("addmm.dtype", addmm_into), KERNEL("addmm.dtype_out", addmm_into_out),
           KERNEL("baddbmm.dtype", baddbmm_into), KERNEL("baddbmm.dtype_out", baddbmm_into_out)};
