@@ -120,11 +120,18 @@ def _raw_delete(pointer: int) -> None:
     del _raw[pointer]
 
 
-def _refused(what: str) -> Callable[..., Any]:
+def refused(what: str) -> Callable[..., Any]:
+    """Return a function that raises with a name."""
+
     def refuse(*_: object, **__: object) -> None:
         raise UnsupportedError(f"{what} on simulated CUDA devices")
 
     return refuse
+
+
+def _set_sync_debug_mode(mode: int) -> None:
+    if mode:
+        raise UnsupportedError("torch.cuda.set_sync_debug_mode on simulated CUDA devices")
 
 
 def _ignored(*_: object, **__: object) -> None:
@@ -193,12 +200,12 @@ def _device_functions() -> dict[str, object]:
         "_cuda_hasPrimaryContext": lambda _device: device_count() > 0,
         "_cuda_canDeviceAccessPeer": lambda _device, _peer: True,
         "_cuda_synchronize": _synchronize,
-        "_cuda_sleep": _ignored,  # It computes nothing; a simulator may give it time by name.
+        "_cuda_sleep": lambda cycles: _ops().sleep(int(cycles)),
         "_cuda_getArchFlags": lambda: "sm_80 sm_90 sm_100",
         "_cuda_getCompiledVersion": lambda: _CUDA_NUMBER,
         "_cuda_getDriverVersion": lambda: _CUDA_NUMBER,
         "_cuda_ipc_collect": _ignored,
-        "_cuda_set_sync_debug_mode": _ignored,
+        "_cuda_set_sync_debug_mode": _set_sync_debug_mode,
         "_cuda_get_sync_debug_mode": lambda: 0,
         "_cuda_getCurrentBlasHandle": lambda: _BLAS_HANDLE,
         "_cuda_getCurrentSolverHandle": lambda: _BLAS_HANDLE,
@@ -246,8 +253,7 @@ def _memory_functions() -> dict[str, object]:
         "_host_emptyCache": _ignored,
         "_cuda_lock_mutex": _ignored,
         "_cuda_unlock_mutex": _ignored,
-        "_MemPool": _refused("torch.cuda.MemPool"),
-        "_cuda_customAllocator": _refused("torch.cuda.memory.CUDAPluggableAllocator"),
+        "_cuda_customAllocator": refused("torch.cuda.memory.CUDAPluggableAllocator"),
     }
 
 

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 class StreamCall(IntEnum):
     """What a rank asked of streams and events; the numbers are those of `simulated.h`.
 
-    For STREAM_CREATE the event is the priority; for RECORD_STREAM it is the block's address.
+    Instead of an event, STREAM_CREATE has the priority, RECORD_STREAM the block's address, and
+    SLEEP (`torch.cuda._sleep`) the cycles.
     """
 
     STREAM_CREATE = 0
@@ -34,6 +35,7 @@ class StreamCall(IntEnum):
     EVENT_DESTROY = 8
     HOST_READ = 9
     RECORD_STREAM = 10
+    SLEEP = 11
 
 
 class Rendezvous(NamedTuple):

@@ -225,6 +225,8 @@ def _patch_cuda_module(properties: DeviceProperties) -> None:
     }
     for name, value in replacements.items():
         _patches.set(torch.cuda, name, value)
+    for module in (torch.cuda, torch.cuda.memory):
+        _patches.set(module, "MemPool", bindings.refused("torch.cuda.MemPool"))
 
 
 _CLASSES = {

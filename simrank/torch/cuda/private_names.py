@@ -15,6 +15,8 @@ REPLACED = (
     ("torch.cuda", "_CudaDeviceProperties"),
     ("torch.cuda", "default_generators"),
     ("torch.cuda", "device_count"),
+    ("torch.cuda", "MemPool"),
+    ("torch.cuda.memory", "MemPool"),
     ("torch.cuda.streams", "Stream"),
     ("torch.cuda.streams", "Event"),
     ("torch.cuda.streams", "ExternalStream"),

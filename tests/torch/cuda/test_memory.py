@@ -162,4 +162,4 @@ def test_raw_allocations_and_pools(cuda):
     torch.cuda.caching_allocator_delete(pointer)
     assert torch.cuda.memory_allocated() == 0
     with pytest.raises(UnsupportedError, match=r"torch\.cuda\.MemPool"):
-        torch._C._MemPool()
+        torch.cuda.MemPool()

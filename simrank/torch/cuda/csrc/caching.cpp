@@ -270,6 +270,7 @@ void DeviceMemory::out_of_memory(size_t requested) {
   const int index = self ? device - self->first_device : device;
   std::string text(4096, '\0');
   if (callbacks.on_out_of_memory) {
+    ComputingFor nobody;
     int length = callbacks.on_out_of_memory(self ? self->tag : -1, index, requested, text.data(),
                                             static_cast<int64_t>(text.size()));
     if (length < 0) raise_from_python(CALLBACK_RAISED);

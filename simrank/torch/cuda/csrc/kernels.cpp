@@ -357,6 +357,7 @@ std::vector<HostKernel> host_kernels() {
           KERNEL("_thnn_fused_lstm_cell", lstm_cell), KERNEL("_thnn_fused_lstm_cell_backward_impl", lstm_cell_backward),
           KERNEL("_thnn_fused_gru_cell", gru_cell), KERNEL("_thnn_fused_gru_cell_backward", gru_cell_backward),
           KERNEL("_use_cudnn_ctc_loss", no_cudnn_ctc), KERNEL("_use_cudnn_ctc_loss.Tensor", no_cudnn_ctc_tensor),
+          KERNEL("_use_miopen_ctc_loss", no_cudnn_ctc), KERNEL("_use_miopen_ctc_loss.Tensor", no_cudnn_ctc_tensor),
           KERNEL("mm.dtype", mm_into), KERNEL("mm.dtype_out", mm_into_out), KERNEL("bmm.dtype", bmm_into),
           KERNEL("bmm.dtype_out", bmm_into_out), KERNEL("addmm.dtype", addmm_into), KERNEL("addmm.dtype_out", addmm_into_out),
           KERNEL("baddbmm.dtype", baddbmm_into), KERNEL("baddbmm.dtype_out", baddbmm_into_out)};

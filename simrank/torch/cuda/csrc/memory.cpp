@@ -185,8 +185,11 @@ c10::DataPtr hold(c10::intrusive_ptr<c10::StorageImpl> host, DeviceIndex device)
 
 c10::DataPtr allocate_on(DeviceIndex device, size_t size) {
   Rank& self = rank();
-  ComputingFor here(self.first_device + device, self.streams[device]);
-  auto host = host_storage(size);
+  c10::intrusive_ptr<c10::StorageImpl> host;
+  {
+    ComputingFor here(self.first_device + device, self.streams[device]);
+    host = host_storage(size);
+  }
   if (C10_UNLIKELY(fills_fresh) && size) std::memset(host->mutable_data(), 0xFF, size);
   return hold(std::move(host), device);
 }

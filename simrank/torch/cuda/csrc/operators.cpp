@@ -16,6 +16,10 @@ void touch(const Tensor& tensor, bool is_write) { wait_for_pending(tensor, is_wr
 void synchronize(int64_t device) {
   c10::impl::getDeviceGuardImpl(c10::kCUDA)->synchronizeDevice(static_cast<DeviceIndex>(device));
 }
+void sleep(int64_t cycles) {
+  Rank& self = rank();
+  stream_call(SLEEP, self.current, self.streams[self.current], cycles);
+}
 void set_device(int64_t device) { rank().current = device_or_current(static_cast<DeviceIndex>(device)); }
 Tensor on_device(const Tensor& host, int64_t device) {
   auto* storage = host.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
@@ -33,6 +37,7 @@ TORCH_LIBRARY(simrank_cuda, m) {
   m.def("default_generator(int device) -> Generator?", &simrank::generator_of);
   m.def("replay(int graph) -> ()", &simrank::replay);
   m.def("synchronize(int device) -> ()", &simrank::synchronize);
+  m.def("sleep(int cycles) -> ()", &simrank::sleep);
   m.def("set_device(int device) -> ()", &simrank::set_device);
   m.def("resize_storage(Tensor(a!) self, int size) -> ()");
   m.def("touch(Tensor self, bool is_write) -> ()");

@@ -62,6 +62,7 @@ void raise_from_python(int64_t reason) {
 bool stream_call(StreamCall what, int device, int64_t stream, int64_t event) {
   if (!callbacks.on_stream_call) return true;
   Rank* self = bound_rank();
+  ComputingFor nobody;
   int answer = callbacks.on_stream_call(what, self ? self->tag : -1, device, stream, event);
   if (answer < 0) raise_from_python(CALLBACK_RAISED);
   return answer != 0;

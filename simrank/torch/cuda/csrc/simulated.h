@@ -47,7 +47,7 @@ enum RaiseReason : int64_t { NO_DEVICES = 0, CALLBACK_RAISED = 1 };
 // ---- the simulator above: all optional, null where nobody listens (mirrored in callbacks.py)
 enum StreamCall : int {
   STREAM_CREATE, EVENT_RECORD, STREAM_WAIT_EVENT, STREAM_SYNCHRONIZE, EVENT_SYNCHRONIZE,
-  DEVICE_SYNCHRONIZE, STREAM_QUERY, EVENT_QUERY, EVENT_DESTROY, HOST_READ, RECORD_STREAM
+  DEVICE_SYNCHRONIZE, STREAM_QUERY, EVENT_QUERY, EVENT_DESTROY, HOST_READ, RECORD_STREAM, SLEEP
 };
 struct Callbacks {
   void (*on_alloc)(int64_t rank, int device, uint64_t address, uint64_t size, int64_t stream);
@@ -67,15 +67,13 @@ extern Callbacks callbacks;
 bool stream_call(StreamCall what, int device, int64_t stream, int64_t event = 0);
 
 // ---- memory
-struct MemoryStats {
-  c10::CachingDeviceAllocator::DeviceStats stats;
-};
 void configure_memory(int num_devices, uint64_t base, uint64_t span, uint64_t device_bytes,
                       bool fill_fresh);
 int global_device_of(const void* address);  // -1: no device's memory.
 // While one of these is alive, what CPU torch allocates on this thread is the device's memory.
 struct ComputingFor {
   explicit ComputingFor(int global_device, int64_t stream);
+  ComputingFor() : ComputingFor(-1, 0) {}  // For nobody: while a listener runs.
   ~ComputingFor();
   int previous_device;
   int64_t previous_stream;
