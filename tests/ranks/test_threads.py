@@ -496,7 +496,8 @@ def test_on_greenlets_threads_are_refused_with_the_way_out():
         lambda: _thread.start_new_thread(print, ()),
         lambda: concurrent.futures.ThreadPoolExecutor().submit(print),
     ):
-        with pytest.raises(SpawnException) as caught, simrank.Context("hgx_h100") as ctx:
+        context = simrank.Context("hgx_h100", carrier="greenlet")
+        with pytest.raises(SpawnException) as caught, context as ctx:
             ctx.multiprocessing.spawn(lambda rank, call=call: call(), nprocs=1)
         error = caught.value.errors[0]
         assert isinstance(error, UnsupportedError)

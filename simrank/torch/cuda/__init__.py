@@ -1,0 +1,56 @@
+"""Working "cuda" devices in CPU memory, for a CPU build of torch; start in `devices.py`.
+
+Programs with `device="cuda"` run unchanged: torch's C++ believes in the devices, kernels are
+computed by CPU torch, random numbers are CUDA's. Nothing takes time here: the simulator above
+listens through `Callbacks` and gives operations, streams and events theirs.
+"""
+
+from simrank.torch.cuda.blocks import Block, device_of, find_block, signal_pad
+from simrank.torch.cuda.callbacks import Callbacks, Rendezvous, StreamCall
+from simrank.torch.cuda.devices import (
+    Layout,
+    RankState,
+    disable,
+    enable,
+    is_enabled,
+    standalone,
+    unbind,
+)
+from simrank.torch.cuda.operations import (
+    Operand,
+    Operation,
+    OperationFlag,
+    decode,
+    drain_words,
+    start_recording,
+    stop_recording,
+)
+from simrank.torch.cuda.pending import pending_add, pending_remove
+from simrank.torch.cuda.properties import DeviceProperties
+
+__all__ = [
+    "Block",
+    "Callbacks",
+    "DeviceProperties",
+    "Layout",
+    "Operand",
+    "Operation",
+    "OperationFlag",
+    "RankState",
+    "Rendezvous",
+    "StreamCall",
+    "decode",
+    "device_of",
+    "disable",
+    "drain_words",
+    "enable",
+    "find_block",
+    "is_enabled",
+    "pending_add",
+    "pending_remove",
+    "signal_pad",
+    "standalone",
+    "start_recording",
+    "stop_recording",
+    "unbind",
+]

@@ -1,0 +1,289 @@
+"""The functions that CUDA builds have in `torch._C` and CPU builds have not."""
+
+from __future__ import annotations
+
+import enum
+from types import ModuleType, SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from simrank.errors import UnsupportedError
+from simrank.torch.cuda import graphs, memory, streams
+from simrank.torch.cuda.native import NOT_COMPILED, native
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from simrank.torch.cuda.properties import DeviceProperties
+
+CUDA_VERSION = "12.8"  # Assumed: one that torch 2.13 was released for.
+_CUDA_NUMBER = 12080
+_NCCL_VERSION = (2, 27, 3)
+_BLAS_HANDLE = 1
+
+
+def _ops() -> Any:  # noqa: ANN401 - torch makes these attributes as they are asked for.
+    return torch.ops.simrank_cuda
+
+
+def init() -> None:
+    """Raise, as a CPU build does, where no device is visible to this thread."""
+    if not native().simrank_num_devices():
+        raise AssertionError(NOT_COMPILED)
+
+
+def device_count() -> int:
+    """Return how many devices this thread's rank sees."""
+    return int(native().simrank_num_devices())
+
+
+def current_device() -> int:
+    """Return the current device of this thread's rank."""
+    init()
+    return int(native().simrank_current_device())
+
+
+def set_device(device: int) -> None:
+    """Make a device current."""
+    init()
+    if device >= 0:
+        _ops().set_device(device)
+
+
+def exchange_device(device: int) -> int:
+    """Make a device current and return the one before; a negative one is none."""
+    if device < 0:
+        return -1
+    before = current_device()
+    if before != device:
+        _ops().set_device(device)
+    return before
+
+
+def _index(device: int) -> int:
+    return device if device >= 0 else current_device()
+
+
+def global_device(device: int) -> int:
+    """Return the number of a visible device among those of all nodes."""
+    return int(native().simrank_first_device()) + _index(device)
+
+
+def _current_stream(device: int) -> tuple[int, int, int]:
+    index = _index(device)
+    return native().simrank_current_stream(index), index, streams.CUDA_TYPE
+
+
+def _default_stream(device: int) -> tuple[int, int, int]:
+    return 0, _index(device), streams.CUDA_TYPE
+
+
+def _external_stream(pointer: int, device: int) -> tuple[int, int, int]:
+    return pointer, _index(device), streams.CUDA_TYPE
+
+
+def _set_stream(stream_id: int, device_index: int, device_type: int) -> None:  # noqa: ARG001 - torch's.
+    _ops().set_device(device_index)
+    native().simrank_set_stream(device_index, stream_id)
+
+
+def _synchronize() -> None:
+    _ops().synchronize(current_device())
+
+
+def _snapshot(*_: object) -> dict[str, Any]:
+    segments = []
+    for device in range(device_count()):
+        segments += memory.memory_segments(global_device(device), device)
+    settings = {"PYTORCH_CUDA_ALLOC_CONF": "", "max_split_size": -1, "expandable_segments": False}
+    traces: list[list[object]] = [[] for _ in range(device_count())]
+    return {"segments": segments, "device_traces": traces, "allocator_settings": settings}
+
+
+def _raw_alloc(size: int, stream: int) -> int:
+    device = current_device()
+    before = native().simrank_current_stream(device)
+    native().simrank_set_stream(device, stream)
+    try:
+        tensor = torch.empty(size, dtype=torch.uint8, device=torch.device("cuda", device))
+    finally:
+        native().simrank_set_stream(device, before)
+    _raw[tensor.data_ptr()] = tensor
+    return tensor.data_ptr()
+
+
+_raw: dict[int, torch.Tensor] = {}
+
+
+def _raw_delete(pointer: int) -> None:
+    del _raw[pointer]
+
+
+def refused(what: str) -> Callable[..., Any]:
+    """Return a function that raises with a name."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise UnsupportedError(f"{what} on simulated CUDA devices")
+
+    return refuse
+
+
+def _set_sync_debug_mode(mode: int) -> None:
+    if mode:
+        raise UnsupportedError("torch.cuda.set_sync_debug_mode on simulated CUDA devices")
+
+
+def _ignored(*_: object, **__: object) -> None:
+    """Do nothing, where there is nothing to do."""
+
+
+class Cudart(ModuleType):
+    """Stands for `torch._C._cudart`."""
+
+    class cudaError(enum.IntEnum):  # noqa: N801 - CUDA's name.
+        """The one result that calls here have."""
+
+        success = 0
+
+    @staticmethod
+    def cudaGetErrorString(error: int) -> str:  # noqa: N802 - CUDA's name.
+        """Return CUDA's text for a result."""
+        return "no error" if error == 0 else f"error {error}"
+
+    @staticmethod
+    def cudaMemGetInfo(device: int) -> tuple[int, int]:  # noqa: N802 - CUDA's name.
+        """Return free and total bytes."""
+        return memory.memory_info(global_device(device))
+
+    cudaProfilerStart = cudaProfilerStop = staticmethod(lambda: 0)  # noqa: N815 - CUDA's names.
+    cudaHostRegister = cudaHostUnregister = staticmethod(lambda *_: 0)  # noqa: N815
+
+
+class Nvtx:
+    """Stands for `torch._C._nvtx`: ranges nest, and nobody looks at them."""
+
+    _depth = 0
+    _ranges = 0
+
+    @classmethod
+    def rangePushA(cls, _message: str) -> int:  # noqa: N802 - NVTX's name.
+        """Return the depth at which the range starts."""
+        cls._depth += 1
+        return cls._depth - 1
+
+    @classmethod
+    def rangePop(cls) -> int:  # noqa: N802 - NVTX's name.
+        """Return the depth of the range that ends."""
+        cls._depth -= 1
+        return cls._depth
+
+    @classmethod
+    def rangeStartA(cls, _message: str) -> int:  # noqa: N802 - NVTX's name.
+        """Return the range's number."""
+        cls._ranges += 1
+        return cls._ranges
+
+    markA = rangeEnd = staticmethod(_ignored)  # noqa: N815 - NVTX's names.
+    deviceRangeStart = deviceRangeEnd = staticmethod(_ignored)  # noqa: N815
+
+
+def _device_functions() -> dict[str, object]:
+    return {
+        "_cuda_getDeviceCount": device_count,
+        "_cuda_init": init,
+        "_cuda_isInBadFork": lambda: False,
+        "_cuda_getDevice": current_device,
+        "_cuda_setDevice": set_device,
+        "_cuda_exchangeDevice": exchange_device,
+        "_cuda_maybeExchangeDevice": exchange_device,
+        "_cuda_hasPrimaryContext": lambda _device: device_count() > 0,
+        "_cuda_canDeviceAccessPeer": lambda _device, _peer: True,
+        "_cuda_synchronize": _synchronize,
+        "_cuda_sleep": lambda cycles: _ops().sleep(int(cycles)),
+        "_cuda_getArchFlags": lambda: "sm_80 sm_90 sm_100",
+        "_cuda_getCompiledVersion": lambda: _CUDA_NUMBER,
+        "_cuda_getDriverVersion": lambda: _CUDA_NUMBER,
+        "_cuda_ipc_collect": _ignored,
+        "_cuda_set_sync_debug_mode": _set_sync_debug_mode,
+        "_cuda_get_sync_debug_mode": lambda: 0,
+        "_cuda_getCurrentBlasHandle": lambda: _BLAS_HANDLE,
+        "_cuda_getCurrentSolverHandle": lambda: _BLAS_HANDLE,
+        "_cuda_clearCublasWorkspaces": _ignored,
+        "_nccl_version": lambda: _NCCL_VERSION,
+        "_nccl_version_suffix": lambda: b"",
+        "_has_cuda": True,
+    }
+
+
+def _stream_functions() -> dict[str, object]:
+    return {
+        "_cuda_getCurrentStream": _current_stream,
+        "_cuda_getDefaultStream": _default_stream,
+        "_cuda_getStreamFromExternal": _external_stream,
+        "_cuda_getCurrentRawStream": lambda device: _current_stream(device)[0],
+        "_cuda_setStream": _set_stream,
+        "_CudaStreamBase": streams.StreamBase,
+        "_CudaEventBase": streams.EventBase,
+        "_CUDAGraph": graphs.GraphBase,
+        "_graph_pool_handle": graphs.graph_pool_handle,
+        "_cuda_isCurrentStreamCapturing": graphs.is_capturing,
+    }
+
+
+def _memory_functions() -> dict[str, object]:
+    return {
+        "_cuda_emptyCache": lambda: torch._C._accelerator_emptyCache(),
+        "_cuda_memoryStats": lambda device: memory.memory_stats(global_device(device)),
+        "_cuda_memorySnapshot": _snapshot,
+        "_cuda_resetPeakMemoryStats": lambda d: torch._C._accelerator_resetPeakStats(_index(d)),
+        "_cuda_resetAccumulatedMemoryStats": lambda d: (
+            torch._C._accelerator_resetAccumulatedStats(_index(d))
+        ),
+        "_cuda_setMemoryFraction": _set_fraction,
+        "_cuda_getMemoryFraction": lambda device: _fractions.get(global_device(device), 1.0),
+        "_cuda_getAllocatorBackend": lambda: "native",
+        "_cuda_record_memory_history": _ignored,  # Snapshots have no stacks.
+        "_cuda_record_memory_history_legacy": _ignored,
+        "_cuda_cudaCachingAllocator_raw_alloc": _raw_alloc,
+        "_cuda_cudaCachingAllocator_raw_delete": _raw_delete,
+        "_cuda_cudaCachingAllocator_is_enabled": lambda: True,
+        "_cuda_cudaCachingAllocator_enable": _ignored,
+        "_cuda_cudaHostAllocator": lambda: 0,
+        "_host_emptyCache": _ignored,
+        "_cuda_lock_mutex": _ignored,
+        "_cuda_unlock_mutex": _ignored,
+        "_cuda_customAllocator": refused("torch.cuda.memory.CUDAPluggableAllocator"),
+    }
+
+
+_fractions: dict[int, float] = {}
+
+
+def forget_fractions() -> None:
+    """Forget the limits that programs set: devices are as new."""
+    _fractions.clear()
+
+
+def _set_fraction(fraction: float, device: int) -> None:
+    which = global_device(device)
+    total = torch.cuda.get_device_properties(_index(device)).total_memory
+    native().simrank_set_memory_limit(which, int(total * fraction))
+    _fractions[which] = fraction
+
+
+def private_functions() -> dict[str, object]:
+    """Return what `torch._C` gets, by name."""
+    return {
+        **_device_functions(),
+        **_stream_functions(),
+        **_memory_functions(),
+        "_cudart": Cudart("_cudart"),
+        "_nvtx": Nvtx,
+        "_CudaDeviceProperties": SimpleNamespace,
+    }
+
+
+def properties_getter(properties: DeviceProperties) -> Callable[[int], DeviceProperties]:
+    """Return `torch.cuda._get_device_properties` for devices that are all alike."""
+    return lambda _device: properties

@@ -1,0 +1,212 @@
+"""What the simulator above may listen to: every field is optional, and costs nothing when absent.
+
+A callback runs on the thread of the rank that caused it, and may block it: other ranks run
+meanwhile. What it raises leaves the torch call that caused it, with its type and traceback.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from simrank.torch.cuda.native import keep, native
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class StreamCall(IntEnum):
+    """What a rank asked of streams and events; the numbers are those of `simulated.h`.
+
+    Instead of an event, STREAM_CREATE has the priority, RECORD_STREAM the block's address, and
+    SLEEP (`torch.cuda._sleep`) the cycles.
+    """
+
+    STREAM_CREATE = 0
+    EVENT_RECORD = 1
+    STREAM_WAIT_EVENT = 2
+    STREAM_SYNCHRONIZE = 3
+    EVENT_SYNCHRONIZE = 4
+    DEVICE_SYNCHRONIZE = 5
+    STREAM_QUERY = 6
+    EVENT_QUERY = 7
+    EVENT_DESTROY = 8
+    HOST_READ = 9
+    RECORD_STREAM = 10
+    SLEEP = 11
+
+
+class Rendezvous(NamedTuple):
+    """Where the members of a group hold one symmetric allocation, in the order of their ranks."""
+
+    rank: int
+    buffers: list[int]
+    pads: list[int]
+    global_ranks: list[int]
+
+
+@dataclass(frozen=True)
+class Callbacks:
+    """Listeners; `rank` is the number given to `RankState`, devices are those of its node.
+
+    Attributes:
+        on_alloc: (rank, global device, address, size_bytes, stream): a tensor's block.
+        on_free: The same, when its last reference dies.
+        alloc_threshold_bytes: Smaller blocks are not told.
+        on_out_of_memory: (rank, device, requested_bytes): the text of the error.
+        on_pending: (address, size_bytes, is_write, id): an operation or a host read is about to
+            touch a range that `pending_add` marked, and goes on when this returns.
+        on_stream_call: (what, rank, device, stream, event): the answer counts for queries only.
+        elapsed_ms: (first event, second event): what `elapsed_time` returns.
+        on_op: (words): one operation, as `operations.decode` reads it.
+        on_rendezvous: (address, group name): who else has that symmetric allocation.
+        on_signal: (address, what, peer, channel, timeout_ms): 0 barrier, 1 put, 2 wait.
+    """
+
+    on_alloc: Callable[[int, int, int, int, int], None] | None = None
+    on_free: Callable[[int, int, int, int, int], None] | None = None
+    alloc_threshold_bytes: int = 0
+    on_out_of_memory: Callable[[int, int, int], str] | None = None
+    on_pending: Callable[[int, int, bool, int], None] | None = None
+    on_stream_call: Callable[[StreamCall, int, int, int, int], bool | None] | None = None
+    elapsed_ms: Callable[[int, int], float] | None = None
+    on_op: Callable[[list[int]], None] | None = None
+    on_rendezvous: Callable[[int, str], Rendezvous] | None = None
+    on_signal: Callable[[int, int, int, int, int], None] | None = None
+
+
+_INT, _INT64, _UINT64 = ctypes.c_int, ctypes.c_int64, ctypes.c_uint64
+_INTS, _UINT64S = ctypes.POINTER(ctypes.c_int), ctypes.POINTER(ctypes.c_uint64)
+_MEMORY = ctypes.CFUNCTYPE(None, _INT64, _INT, _UINT64, _UINT64, _INT64)
+_TYPES: dict[str, Any] = {
+    "on_alloc": _MEMORY,
+    "on_free": _MEMORY,
+    "alloc_threshold": _INT64,
+    "on_out_of_memory": ctypes.CFUNCTYPE(
+        _INT, _INT64, _INT, _UINT64, ctypes.POINTER(ctypes.c_char), _INT64
+    ),
+    "on_pending": ctypes.CFUNCTYPE(_INT, _UINT64, _UINT64, _INT, _INT64),
+    "on_stream_call": ctypes.CFUNCTYPE(_INT, _INT, _INT64, _INT, _INT64, _INT64),
+    "elapsed_ms": ctypes.CFUNCTYPE(_INT, _INT64, _INT64, ctypes.POINTER(ctypes.c_double)),
+    "on_op": ctypes.CFUNCTYPE(_INT, ctypes.POINTER(_INT64), _INT64),
+    "on_rendezvous": ctypes.CFUNCTYPE(
+        _INT, _UINT64, ctypes.c_char_p, _INTS, _INTS, _UINT64S, _UINT64S, _INTS, _INT
+    ),
+    "on_signal": ctypes.CFUNCTYPE(_INT, _UINT64, _INT, _INT, _INT, _INT64),
+}
+
+
+class _Table(ctypes.Structure):
+    """`struct Callbacks` of `simulated.h`."""
+
+    _fields_ = list(_TYPES.items())
+
+
+_installed: list[_Table] = []  # ctypes frees a function that nobody refers to.
+
+
+def install(callbacks: Callbacks) -> None:
+    """Let C++ call these from now on, and no others."""
+    table = _Table(alloc_threshold=callbacks.alloc_threshold_bytes)
+    for name, adapt in _ADAPTERS.items():
+        listener = getattr(callbacks, name)
+        if listener is not None:
+            adapted = adapt(listener)
+            # Nothing can be raised out of a free: what those two raise is for sys.unraisablehook.
+            may_raise = _TYPES[name] is not _MEMORY
+            setattr(table, name, _TYPES[name](_guarded(adapted) if may_raise else adapted))
+    native().simrank_callbacks(ctypes.byref(table))
+    _installed[:] = [table]
+
+
+def _guarded(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Keep what it raises, for C++ cannot be unwound through: it is raised behind the call."""
+
+    def call(*arguments: object) -> object:
+        try:
+            return function(*arguments)
+        except BaseException as error:  # noqa: BLE001 - it is raised again, unchanged.
+            return keep(error)
+
+    return call
+
+
+def _plain(listener: Callable[..., None]) -> Callable[..., int]:
+    def call(*arguments: object) -> int:
+        listener(*arguments)
+        return 0
+
+    return call
+
+
+def _pending(listener: Callable[[int, int, bool, int], None]) -> Callable[..., int]:
+    def call(address: int, size: int, is_write: int, pending_id: int) -> int:
+        listener(address, size, bool(is_write), pending_id)
+        return 0
+
+    return call
+
+
+def _stream_call(
+    listener: Callable[[StreamCall, int, int, int, int], bool | None],
+) -> Callable[..., int]:
+    calls = list(StreamCall)
+
+    def call(what: int, rank: int, device: int, stream: int, event: int) -> int:
+        return int(listener(calls[what], rank, device, stream, event) is not False)
+
+    return call
+
+
+def _out_of_memory(listener: Callable[[int, int, int], str]) -> Callable[..., int]:
+    def call(rank: int, device: int, requested: int, text: Any, room: int) -> int:  # noqa: ANN401 - ctypes'.
+        encoded = listener(rank, device, requested).encode()[:room]
+        ctypes.memmove(text, encoded, len(encoded))
+        return len(encoded)
+
+    return call
+
+
+def _elapsed(listener: Callable[[int, int], float]) -> Callable[..., int]:
+    def call(start: int, end: int, result: Any) -> int:  # noqa: ANN401 - ctypes'.
+        result[0] = listener(start, end)
+        return 0
+
+    return call
+
+
+def _op(listener: Callable[[list[int]], None]) -> Callable[..., int]:
+    def call(words: Any, num_words: int) -> int:  # noqa: ANN401 - ctypes'.
+        listener(words[:num_words])
+        return 0
+
+    return call
+
+
+def _rendezvous(listener: Callable[[int, str], Rendezvous]) -> Callable[..., int]:
+    def call(address: int, group: bytes, *results: Any) -> int:  # noqa: ANN401 - ctypes'.
+        rank, world_size, buffers, pads, global_ranks, room = results
+        met = listener(address, group.decode())
+        if len(met.buffers) > room:
+            raise ValueError(f"a symmetric allocation of {len(met.buffers)} ranks, at most {room}")
+        rank[0], world_size[0] = met.rank, len(met.buffers)
+        for index, entry in enumerate(zip(met.buffers, met.pads, met.global_ranks, strict=True)):
+            buffers[index], pads[index], global_ranks[index] = entry
+        return 0
+
+    return call
+
+
+_ADAPTERS: dict[str, Callable[[Any], Callable[..., Any]]] = {
+    "on_alloc": _plain,
+    "on_free": _plain,
+    "on_out_of_memory": _out_of_memory,
+    "on_pending": _pending,
+    "on_stream_call": _stream_call,
+    "elapsed_ms": _elapsed,
+    "on_op": _op,
+    "on_rendezvous": _rendezvous,
+    "on_signal": _plain,
+}

@@ -1,0 +1,153 @@
+// torch.distributed's C++ registers by device: DDP's timer and symmetric memory.
+#include "caching.h"
+#include "simulated.h"
+#include <cstring>
+#include <map>
+#include <torch/csrc/distributed/c10d/reducer_timer.hpp>
+#include <torch/csrc/distributed/c10d/symm_mem/SymmetricMemory.hpp>
+
+namespace simrank {
+namespace {
+namespace symmetric = c10d::symmetric_memory;
+enum Signal : int { BARRIER, PUT, WAIT };
+
+struct Timer final : c10d::Timer {
+  explicit Timer(c10::Device) {}
+  std::optional<int64_t> measureDifference(Event start, Event end) override {
+    auto from = getTimestamp(start), to = getTimestamp(end);
+    if (!from || !to || *to < *from) return std::nullopt;
+    return *to - *from;
+  }
+};
+
+void* allocate(int device, size_t size) {
+  Rank& self = rank();
+  return memory_of(self.first_device + device).allocate(size, self.streams[device], self.tag);
+}
+void free_memory(void* address) { memory_of(global_device_of(address)).free(address); }
+
+struct Rendezvous final : symmetric::SymmetricMemory {
+  std::vector<void*> buffers, pads;
+  std::vector<int> global_ranks;
+  int own_rank = 0, world_size = 1, device = 0;
+  size_t size = 0;
+  void** table = nullptr;  // Both lists of addresses, in the device's own memory.
+  ~Rendezvous() override { if (table) free_memory(table); }
+  void** tables() {
+    if (table) return table;
+    const size_t bytes = world_size * sizeof(void*);
+    table = static_cast<void**>(allocate(device, 2 * bytes));
+    std::memcpy(table, buffers.data(), bytes);
+    std::memcpy(table + world_size, pads.data(), bytes);
+    return table;
+  }
+  void signal(Signal what, int peer, int channel, size_t timeout_ms) {
+    auto address = reinterpret_cast<uint64_t>(buffers[own_rank]);
+    if (callbacks.on_signal &&
+        callbacks.on_signal(address, what, peer, channel, static_cast<int64_t>(timeout_ms)) < 0)
+      raise_from_python(CALLBACK_RAISED);
+  }
+  std::vector<void*> get_buffer_ptrs() override { return buffers; }
+  std::vector<void*> get_signal_pad_ptrs() override { return pads; }
+  void** get_buffer_ptrs_dev() override { return tables(); }
+  void** get_signal_pad_ptrs_dev() override { return tables() + world_size; }
+  size_t get_buffer_size() override { return size; }
+  size_t get_offset() override { return 0; }
+  bool has_multicast_support() override { return false; }
+  void* get_multicast_ptr() override { return nullptr; }
+  void barrier(int channel, size_t timeout_ms) override { signal(BARRIER, -1, channel, timeout_ms); }
+  void put_signal(int to, int channel, size_t timeout_ms) override { signal(PUT, to, channel, timeout_ms); }
+  void wait_signal(int from, int channel, size_t timeout_ms) override { signal(WAIT, from, channel, timeout_ms); }
+  int get_rank() override { return own_rank; }
+  int get_world_size() override { return world_size; }
+  c10::Device get_device() override { return {c10::kCUDA, static_cast<DeviceIndex>(device)}; }
+  const std::vector<int>& get_rank_to_global_rank() override { return global_ranks; }
+  int* get_rank_to_global_rank_dev() override { return global_ranks.data(); }
+  bool world_within_direct_access() override { return true; }
+};
+
+struct Allocator final : symmetric::SymmetricMemoryAllocator {
+  struct Allocation {
+    size_t size;
+    int device;
+    void* pad;
+    std::map<std::string, c10::intrusive_ptr<symmetric::SymmetricMemory>> met;  // By group.
+  };
+  std::map<void*, Allocation> live;
+  void* alloc(size_t size, int device, const std::optional<std::string>&) override {
+    device = device_or_current(static_cast<DeviceIndex>(device));
+    void* address = allocate(device, size);
+    memory_of(global_device_of(address)).count(address);
+    const size_t pad_size = symmetric::get_signal_pad_size();
+    void* pad = allocate(device, pad_size);
+    std::memset(pad, 0, pad_size);
+    live[address] = {size, device, pad, {}};
+    return address;
+  }
+  void free(void* address) override {
+    auto found = live.find(address);
+    if (found == live.end()) return;
+    found->second.met.clear();
+    free_memory(found->second.pad);
+    free_memory(address);
+    live.erase(found);
+  }
+  size_t get_alloc_size(void* address) override { return live.at(address).size; }
+  bool has_allocation(void* address) override { return live.count(address) > 0; }
+  c10::intrusive_ptr<symmetric::SymmetricMemory> rendezvous(
+      void* address, const std::optional<std::string>& group) override {
+    auto found = live.upper_bound(address);
+    if (found == live.begin()) return {};
+    auto& [start, allocation] = *std::prev(found);
+    if (static_cast<char*>(address) >= static_cast<char*>(start) + allocation.size) return {};
+    const std::string name = group.value_or("");
+    auto& met = allocation.met[name];
+    if (!met) met = meet(start, allocation, name);
+    return met;
+  }
+  static c10::intrusive_ptr<symmetric::SymmetricMemory> meet(void* start, const Allocation& allocation,
+                                                            const std::string& group) {
+    constexpr int kMostRanks = 4096;
+    auto made = c10::make_intrusive<Rendezvous>();
+    std::vector<uint64_t> buffers(kMostRanks), pads(kMostRanks);
+    std::vector<int> ranks(kMostRanks);
+    buffers[0] = reinterpret_cast<uint64_t>(start);
+    pads[0] = reinterpret_cast<uint64_t>(allocation.pad);
+    if (callbacks.on_rendezvous &&
+        callbacks.on_rendezvous(buffers[0], group.c_str(), &made->own_rank, &made->world_size,
+                                buffers.data(), pads.data(), ranks.data(), kMostRanks) < 0)
+      raise_from_python(CALLBACK_RAISED);
+    for (int i = 0; i < made->world_size; i++) {
+      made->buffers.push_back(reinterpret_cast<void*>(buffers[i]));
+      made->pads.push_back(reinterpret_cast<void*>(pads[i]));
+      made->global_ranks.push_back(ranks[i]);
+    }
+    made->device = allocation.device;
+    made->size = allocation.size;
+    return made;
+  }
+  bool has_multicast_support(int) override { return false; }
+  c10::DeviceType supported_device_type() override { return c10::kCUDA; }
+  std::string name() override { return "CUDA"; }
+};
+Allocator* allocator = nullptr;
+}  // namespace
+}  // namespace simrank
+
+extern "C" {
+void simrank_register_c10d() {
+  using namespace simrank;
+  c10d::TimerRegistry()->Register(
+      c10::kCUDA, [](c10::Device device) -> std::unique_ptr<c10d::Timer> { return std::make_unique<Timer>(device); },
+      c10::REGISTRY_PREFERRED);
+  auto made = c10::make_intrusive<Allocator>();
+  allocator = made.get();
+  symmetric::register_availability("CUDA", made);
+  symmetric::register_allocator(c10::kCUDA, made);
+}
+// The signal pad of a symmetric allocation, or 0.
+uint64_t simrank_signal_pad(uint64_t address) {
+  auto found = simrank::allocator->live.find(reinterpret_cast<void*>(address));
+  return found == simrank::allocator->live.end() ? 0 : reinterpret_cast<uint64_t>(found->second.pad);
+}
+}

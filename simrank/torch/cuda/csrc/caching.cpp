@@ -1,0 +1,303 @@
+#include "caching.h"
+#include "simulated.h"
+#include <cstring>
+#include <sys/mman.h>
+
+namespace simrank {
+
+namespace {
+constexpr size_t kPage = 4096;
+constexpr size_t kGiveBack = 1 << 20;  // Assumed: below it, page faults cost more than they save.
+
+size_t round_block(size_t size) {
+  return std::max(kMinBlock, (size + kMinBlock - 1) / kMinBlock * kMinBlock);
+}
+size_t segment_size(size_t size) {
+  if (size <= kSmallSize) return kSmallSegment;
+  if (size < kMinLargeAlloc) return kLargeSegment;
+  return (size + kRoundLarge - 1) / kRoundLarge * kRoundLarge;
+}
+// Pages go back to the host; rounded inwards, for the kernel rounds lengths up into neighbours.
+void give_pages_back(uintptr_t address, size_t size) {
+  uintptr_t low = (address + kPage - 1) & ~(kPage - 1), high = (address + size) & ~(kPage - 1);
+  if (low < high) madvise(reinterpret_cast<void*>(low), high - low, MADV_DONTNEED);
+}
+void tell(void (*listener)(int64_t, int, uint64_t, uint64_t, int64_t), int device,
+          const Block& block) {
+  if (C10_UNLIKELY(listener != nullptr) &&
+      static_cast<int64_t>(block.requested) >= callbacks.alloc_threshold)
+    listener(block.rank, device, block.address, block.requested, block.stream);
+}
+}  // namespace
+
+DeviceMemory::DeviceMemory(int device, uintptr_t base, size_t span, size_t limit)
+    : device(device), base_(base), span_(span), limit_(limit) {
+  void* got = mmap(reinterpret_cast<void*>(base), span, PROT_NONE,
+                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
+  TORCH_CHECK(got == reinterpret_cast<void*>(base), "simrank: the addresses of device ", device,
+              " (", span, " bytes at ", base, ") are taken: ", std::strerror(errno));
+  unmapped_[base] = span;
+}
+
+DeviceMemory::~DeviceMemory() {
+  release_cached();
+  munmap(reinterpret_cast<void*>(base_), span_);
+}
+
+void DeviceMemory::add(Stats& which, bool is_small, int64_t amount) {
+  using c10::CachingAllocator::StatType;
+  for (auto type : {StatType::AGGREGATE, is_small ? StatType::SMALL_POOL : StatType::LARGE_POOL}) {
+    auto& stat = which[static_cast<size_t>(type)];
+    if (amount >= 0) stat.increase(amount); else stat.decrease(-amount);
+  }
+}
+
+void* DeviceMemory::allocate(size_t requested, int64_t stream, int64_t rank) {
+  if (C10_UNLIKELY(!deferred_.empty())) finish_deferred();
+  const size_t size = round_block(requested);
+  Block* block = take_cached(size, stream);
+  if (!block) block = new_segment(size, stream);
+  if (!block) {
+    ++stats.num_alloc_retries;
+    release_cached();
+    block = new_segment(size, stream);
+  }
+  if (!block) out_of_memory(requested);
+  split(block, size);
+  block->requested = requested;
+  block->allocated = true;
+  block->rank = rank;
+  live_[block->address] = block;
+  return reinterpret_cast<void*>(block->address);
+}
+
+Block* DeviceMemory::take_cached(size_t size, int64_t stream) {
+  Pool& pool = size <= kSmallSize ? small_ : large_;
+  Block key{0, size, stream, false};
+  auto found = pool.lower_bound(&key);
+  if (found == pool.end() || (*found)->stream != stream) return nullptr;
+  Block* block = *found;
+  pool.erase(found);
+  return block;
+}
+
+Block* DeviceMemory::new_segment(size_t size, int64_t stream) {
+  const size_t total = segment_size(size);
+  if (!fits(total)) return nullptr;
+  auto place = unmapped_.begin();
+  while (place != unmapped_.end() && place->second < total) ++place;
+  if (place == unmapped_.end()) return nullptr;
+  auto [address, room] = *place;
+  unmapped_.erase(place);
+  if (room > total) unmapped_[address + total] = room - total;
+  TORCH_CHECK(mprotect(reinterpret_cast<void*>(address), total, PROT_READ | PROT_WRITE) == 0,
+              "simrank: no host memory for a device: ", std::strerror(errno));
+  auto* block = new Block{address, total, stream, size <= kSmallSize};
+  segments_[address] = block;
+  reserved_ += total;
+  add(stats.reserved_bytes, block->is_small, total);
+  add(stats.segment, block->is_small, 1);
+  ++stats.num_device_alloc;
+  return block;
+}
+
+void DeviceMemory::split(Block* block, size_t size) {
+  const bool was_split = block->is_split();
+  const size_t rest = block->size - size;
+  if (block->is_small ? rest < kMinBlock : rest <= kSmallSize) {
+    if (!was_split) return;
+    add(stats.inactive_split_bytes, block->is_small, -static_cast<int64_t>(block->size));
+    add(stats.inactive_split, block->is_small, -1);
+    return;
+  }
+  auto* remaining = new Block{block->address + size, rest, block->stream, block->is_small};
+  remaining->previous = block;
+  remaining->next = block->next;
+  if (remaining->next) remaining->next->previous = remaining;
+  block->next = remaining;
+  block->size = size;
+  pool_of(remaining).insert(remaining);
+  if (was_split) {
+    add(stats.inactive_split_bytes, block->is_small, -static_cast<int64_t>(size));
+  } else {
+    add(stats.inactive_split_bytes, block->is_small, static_cast<int64_t>(rest));
+    add(stats.inactive_split, block->is_small, 1);
+  }
+}
+
+void DeviceMemory::count(void* address) {
+  auto found = live_.find(reinterpret_cast<uintptr_t>(address));
+  if (found == live_.end() || found->second->counted) return;
+  Block& block = *found->second;
+  block.counted = true;
+  const int64_t size = block.size;
+  add(stats.allocation, block.is_small, 1);
+  add(stats.allocated_bytes, block.is_small, size);
+  add(stats.requested_bytes, block.is_small, block.requested);
+  add(stats.active, block.is_small, 1);
+  add(stats.active_bytes, block.is_small, size);
+  tell(callbacks.on_alloc, device, block);
+}
+
+void DeviceMemory::free(void* address) {
+  auto found = live_.find(reinterpret_cast<uintptr_t>(address));
+  TORCH_INTERNAL_ASSERT(found != live_.end(), "simrank: freed twice");
+  Block* block = found->second;
+  live_.erase(found);
+  block->allocated = false;
+  if (block->counted) {
+    add(stats.allocation, block->is_small, -1);
+    add(stats.allocated_bytes, block->is_small, -static_cast<int64_t>(block->size));
+    add(stats.requested_bytes, block->is_small, -static_cast<int64_t>(block->requested));
+    tell(callbacks.on_free, device, *block);
+  }
+  if (!block->other_streams.empty() && callbacks.on_stream_call && bound_rank()) {
+    Rank& self = rank();
+    for (int64_t stream : block->other_streams) {
+      const int64_t event = ++self.num_streams;  // Streams and events share one sequence.
+      // A deleter must not throw: what the listener answers is left for the next allocation.
+      callbacks.on_stream_call(EVENT_RECORD, self.tag, device - self.first_device, stream, event);
+      block->waits_for.push_back(event);
+    }
+    block->other_streams.clear();
+    deferred_.push_back(block);
+    return;
+  }
+  block->other_streams.clear();
+  give_back(block);
+}
+
+void DeviceMemory::finish_deferred() {
+  const int first = bound_rank() ? rank().first_device : 0;
+  std::vector<Block*> still;
+  for (Block* block : std::exchange(deferred_, {})) {
+    bool is_done = true;
+    for (int64_t event : block->waits_for)
+      is_done = is_done && stream_call(EVENT_QUERY, device - first, block->stream, event);
+    if (!is_done) { still.push_back(block); continue; }
+    for (int64_t event : block->waits_for)
+      stream_call(EVENT_DESTROY, device - first, block->stream, event);
+    block->waits_for.clear();
+    give_back(block);
+  }
+  deferred_.insert(deferred_.end(), still.begin(), still.end());
+}
+
+void DeviceMemory::give_back(Block* block) {
+  if (block->counted) {
+    add(stats.active, block->is_small, -1);
+    add(stats.active_bytes, block->is_small, -static_cast<int64_t>(block->size));
+  }
+  block->counted = false;
+  block->requested = 0;
+  if (block->size >= kGiveBack) give_pages_back(block->address, block->size);
+  int64_t blocks = 0, bytes = 0;
+  for (Block* neighbour : {block->previous, block->next})
+    if (size_t gained = merge(block, neighbour)) { blocks -= 1; bytes -= gained; }
+  pool_of(block).insert(block);
+  if (block->is_split()) { blocks += 1; bytes += block->size; }
+  if (blocks) add(stats.inactive_split, block->is_small, blocks);
+  if (bytes) add(stats.inactive_split_bytes, block->is_small, bytes);
+}
+
+size_t DeviceMemory::merge(Block* into, Block* neighbour) {
+  if (!neighbour || neighbour->allocated || !neighbour->waits_for.empty()) return 0;
+  const size_t gained = neighbour->size;
+  pool_of(neighbour).erase(neighbour);
+  if (neighbour == into->previous) {
+    into->previous = neighbour->previous;
+    if (into->previous) into->previous->next = into;
+    into->address = neighbour->address;
+    if (!into->previous) segments_[into->address] = into;
+  } else {
+    into->next = neighbour->next;
+    if (into->next) into->next->previous = into;
+  }
+  into->size += gained;
+  delete neighbour;
+  return gained;
+}
+
+void DeviceMemory::release_cached() {
+  if (!deferred_.empty()) finish_deferred();
+  for (Pool* pool : {&small_, &large_}) {
+    std::vector<Block*> whole;
+    for (Block* block : *pool) if (!block->is_split()) whole.push_back(block);
+    for (Block* block : whole) { pool->erase(block); drop_segment(block); }
+  }
+}
+
+void DeviceMemory::drop_segment(Block* block) {
+  uintptr_t address = block->address;
+  size_t size = block->size;
+  give_pages_back(address, size);
+  mprotect(reinterpret_cast<void*>(address), size, PROT_NONE);
+  segments_.erase(address);
+  reserved_ -= size;
+  add(stats.reserved_bytes, block->is_small, -static_cast<int64_t>(size));
+  add(stats.segment, block->is_small, -1);
+  ++stats.num_device_free;
+  delete block;
+  auto after = unmapped_.lower_bound(address);
+  if (after != unmapped_.end() && after->first == address + size) {
+    size += after->second;
+    after = unmapped_.erase(after);
+  }
+  if (after != unmapped_.begin()) {
+    auto before = std::prev(after);
+    if (before->first + before->second == address) { before->second += size; return; }
+  }
+  unmapped_[address] = size;
+}
+
+void DeviceMemory::record_use(void* address, int64_t stream) {
+  auto found = live_.find(reinterpret_cast<uintptr_t>(address));
+  if (found != live_.end() && found->second->stream != stream)
+    found->second->other_streams.insert(stream);
+}
+
+Block* DeviceMemory::find(uintptr_t address) {
+  auto after = segments_.upper_bound(address);
+  if (after == segments_.begin()) return nullptr;
+  for (Block* block = std::prev(after)->second; block; block = block->next)
+    if (address < block->address + block->size) return block->allocated ? block : nullptr;
+  return nullptr;
+}
+
+void DeviceMemory::out_of_memory(size_t requested) {
+  ++stats.num_ooms;
+  const Rank* self = bound_rank();
+  const int index = self ? device - self->first_device : device;
+  std::string text(4096, '\0');
+  if (callbacks.on_out_of_memory) {
+    ComputingFor nobody;
+    int length = callbacks.on_out_of_memory(self ? self->tag : -1, index, requested, text.data(),
+                                            static_cast<int64_t>(text.size()));
+    if (length < 0) raise_from_python(CALLBACK_RAISED);
+    text.resize(length);
+  } else {
+    text = c10::str("CUDA out of memory. Tried to allocate ", requested, " bytes. GPU ", index,
+                    " has a total capacity of ", limit_, " bytes of which ",
+                    limit_ - std::min(limit_, reserved_), " bytes are free.");
+  }
+  TORCH_CHECK_WITH(OutOfMemoryError, false, text);
+}
+
+// Per segment: address, size, stream, is_small, number of blocks; per block: address, size,
+// requested, state (0 inactive, 1 active and awaiting free, 2 allocated).
+std::vector<int64_t> DeviceMemory::snapshot() const {
+  std::vector<int64_t> words;
+  for (auto& [address, first] : segments_) {
+    int64_t size = 0, num_blocks = 0;
+    for (const Block* block = first; block; block = block->next) { size += block->size; ++num_blocks; }
+    words.insert(words.end(), {static_cast<int64_t>(address), size, first->stream,
+                               first->is_small, num_blocks});
+    for (const Block* block = first; block; block = block->next)
+      words.insert(words.end(), {static_cast<int64_t>(block->address),
+                                 static_cast<int64_t>(block->size),
+                                 static_cast<int64_t>(block->requested),
+                                 block->allocated ? 2 : block->waits_for.empty() ? 0 : 1});
+  }
+  return words;
+}
+}  // namespace simrank

@@ -1,0 +1,92 @@
+// One device's memory: torch's caching allocator (CUDACachingAllocator.cpp, 2.13, its native
+// backend with default settings) over a fixed span of addresses instead of cudaMalloc.
+// The same sizes, pools, splits and merges, so reserved bytes and fragmentation are CUDA's, and
+// addresses depend on nothing but the order of calls.
+#pragma once
+#include <c10/core/CachingDeviceAllocator.h>
+#include <map>
+#include <set>
+#include <unordered_map>
+#include <vector>
+
+namespace simrank {
+
+constexpr size_t kMinBlock = 512;
+constexpr size_t kSmallSize = 1 << 20;
+constexpr size_t kSmallSegment = 2 << 20;
+constexpr size_t kLargeSegment = 20 << 20;
+constexpr size_t kMinLargeAlloc = 10 << 20;
+constexpr size_t kRoundLarge = 2 << 20;
+
+struct Block {
+  uintptr_t address;
+  size_t size;
+  int64_t stream;
+  bool is_small;
+  size_t requested = 0;
+  bool allocated = false;
+  bool counted = false;      // Belongs to a tensor; a kernel's temporaries are not in statistics.
+  int64_t rank = -1;         // Who allocated it.
+  Block* previous = nullptr; // Neighbours in the same segment.
+  Block* next = nullptr;
+  std::set<int64_t> other_streams;  // record_stream
+  std::vector<int64_t> waits_for;   // Events of those streams since it was freed.
+  bool is_split() const { return previous || next; }
+};
+
+struct ByStreamAndSize {
+  bool operator()(const Block* a, const Block* b) const {
+    if (a->stream != b->stream) return a->stream < b->stream;
+    if (a->size != b->size) return a->size < b->size;
+    return a->address < b->address;
+  }
+};
+
+class DeviceMemory {
+ public:
+  DeviceMemory(int device, uintptr_t base, size_t span, size_t limit);
+  ~DeviceMemory();
+  void* allocate(size_t requested, int64_t stream, int64_t rank);
+  void count(void* address);  // A tensor owns it from now on.
+  void free(void* address);
+  void record_use(void* address, int64_t stream);
+  void release_cached();
+  Block* find(uintptr_t address);  // The allocated block that holds the address, or null.
+  size_t num_live() const { return live_.size() + deferred_.size(); }
+  bool overlaps(uintptr_t start, uintptr_t end) const { return base_ < end && start < base_ + span_; }
+  uintptr_t end() const { return base_ + span_; }
+  size_t reserved() const { return reserved_; }
+  size_t limit() const { return limit_; }
+  void set_limit(size_t limit) { limit_ = limit; }
+  bool fits(size_t size) const { return reserved_ + size <= limit_; }
+  std::vector<int64_t> snapshot() const;
+  c10::CachingDeviceAllocator::DeviceStats stats;
+  const int device;
+
+ private:
+  using Pool = std::set<Block*, ByStreamAndSize>;
+  using Stats = c10::CachingAllocator::StatArray;
+  Pool& pool_of(const Block* block) { return block->is_small ? small_ : large_; }
+  Block* take_cached(size_t size, int64_t stream);
+  Block* new_segment(size_t size, int64_t stream);
+  void split(Block* block, size_t size);
+  void give_back(Block* block);
+  size_t merge(Block* into, Block* neighbour);
+  void drop_segment(Block* block);
+  void finish_deferred();
+  void add(Stats& which, bool is_small, int64_t amount);
+  void out_of_memory(size_t requested);
+
+  const uintptr_t base_;
+  const size_t span_;
+  size_t limit_;
+  size_t reserved_ = 0;
+  Pool small_, large_;
+  std::unordered_map<uintptr_t, Block*> live_;
+  std::map<uintptr_t, Block*> segments_;        // By first address; the block there.
+  std::map<uintptr_t, size_t> unmapped_;        // Free addresses of the span.
+  std::vector<Block*> deferred_;                // Freed, but another stream still uses them.
+};
+
+DeviceMemory& memory_of(int global_device);
+}  // namespace simrank

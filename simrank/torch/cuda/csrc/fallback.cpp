@@ -1,0 +1,464 @@
+#include "fallback.h"
+#include "generator.h"
+#include <ATen/Context.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/op_registration/adaption.h>
+#include <ATen/ops/empty_like.h>
+#include <torch/library.h>
+#include <unordered_map>
+#include <unordered_set>
+
+namespace simrank {
+
+namespace {
+thread_local DeviceIndex computing = 0;
+
+c10::intrusive_ptr<c10::TensorImpl> same_view(c10::Storage storage, DispatchKey key,
+                                              const c10::TensorImpl& of) {
+  DispatchKeySet keys(key);
+  if (of._is_zerotensor()) keys = keys.add(DispatchKey::ZeroTensor);
+  auto made = c10::make_intrusive<c10::TensorImpl>(std::move(storage), keys, of.dtype());
+  made->set_sizes_and_strides(of.sizes(), of.strides(), of.storage_offset());
+  if (of.is_wrapped_number()) made->set_wrapped_number(true);
+  if (of.is_conj()) made->_set_conj(true);
+  if (of.is_neg()) made->_set_neg(true);
+  return made;
+}
+
+c10::Storage host_storage_of(const Tensor& tensor) {
+  auto* storage = tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
+  if (auto* host = host_of(storage))
+    return c10::Storage(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(host));
+  // Memory that came from elsewhere (from_blob, dlpack) is the host's all the same.
+  return c10::Storage(c10::make_intrusive<c10::StorageImpl>(
+      c10::StorageImpl::use_byte_size_t(), storage->nbytes(),
+      c10::DataPtr(const_cast<void*>(storage->data()), c10::kCPU), nullptr, false));
+}
+}  // namespace
+
+DeviceIndex computing_index() { return computing; }
+
+Tensor host_alias(const Tensor& tensor) {
+  if (tensor.layout() != at::kStrided || !tensor.has_storage())
+    TORCH_CHECK_NOT_IMPLEMENTED(false, "simrank: ", tensor.layout(),
+                                " tensors on simulated CUDA devices are not supported");
+  return Tensor(same_view(host_storage_of(tensor), DispatchKey::CPU, *tensor.unsafeGetTensorImpl()));
+}
+
+namespace {
+Tensor device_view(const c10::Storage& storage, const Tensor& host) {
+  return Tensor(same_view(storage, DispatchKey::CUDA, *host.unsafeGetTensorImpl()));
+}
+
+// Computes in fp32 and rounds once, where CPU torch's kernel of a half type does not.
+class InFloat {
+ public:
+  InFloat(const OpInfo& info, Stack* stack) : info_(info), stack_(stack) {
+    const size_t base = stack->size() - info.arguments.size();
+    for (size_t i = 0; i < info.arguments.size(); i++) {
+      auto& value = (*stack)[base + i];
+      if (value.isTensor()) value = up(value.toTensor(), info.writes[i]);
+      else if (value.isTensorList()) {
+        c10::List<Tensor> list;
+        for (const Tensor& t : value.toTensorList()) list.push_back(up(t, info.writes[i]));
+        value = std::move(list);
+      }
+    }
+  }
+  void round_results(size_t num_returns) {
+    for (auto& [narrow, wide] : written_) narrow.resize_(wide.sizes()).copy_(wide);
+    const size_t base = stack_->size() - num_returns;
+    for (size_t i = 0; i < num_returns; i++) {
+      auto& value = (*stack_)[base + i];
+      if (value.isTensor() && type_) value = down(value.toTensor(), i);
+    }
+  }
+
+ private:
+  Tensor up(const Tensor& tensor, bool is_written) {
+    if (!is_half(tensor)) return tensor;
+    type_ = tensor.scalar_type();
+    Tensor wide = tensor.to(at::kFloat);
+    if (is_written) written_.emplace_back(tensor, wide);
+    return wide;
+  }
+  Tensor down(const Tensor& tensor, size_t index) {
+    for (auto& [narrow, wide] : written_) if (wide.is_same(tensor)) return narrow;
+    bool stays = info_.float_returns >> index & 1;
+    if (stays || !tensor.defined() || tensor.scalar_type() != at::kFloat) return tensor;
+    return tensor.to(*type_);
+  }
+  const OpInfo& info_;
+  Stack* stack_;
+  std::optional<at::ScalarType> type_;
+  std::vector<std::pair<Tensor, Tensor>> written_;
+};
+
+bool has_half_argument(const OpInfo& info, const Stack& stack) {
+  const size_t base = stack.size() - info.arguments.size();
+  for (size_t i = 0; i < info.arguments.size(); i++) {
+    auto& value = stack[base + i];
+    if (value.isTensor() && is_half(value.toTensor())) return true;
+    if (value.isTensorList())
+      for (const Tensor& t : value.toTensorList()) if (is_half(t)) return true;
+  }
+  return false;
+}
+}  // namespace
+
+void compute(const OpInfo& info, const c10::OperatorHandle& op, Stack* stack) {
+  at::AutoDispatchBelowADInplaceOrView below_autograd;
+  c10::impl::ExcludeDispatchKeyGuard no_autocast(DispatchKeySet(DispatchKey::AutocastCPU));
+  std::optional<InFloat> in_float;
+  if (info.in_float && has_half_argument(info, *stack)) in_float.emplace(info, stack);
+  if (info.kernel) info.kernel->callBoxed(op, DispatchKeySet(DispatchKey::CPU), stack);
+  else op.redispatchBoxed(DispatchKeySet(DispatchKey::CPU), stack);
+  if (in_float) in_float->round_results(op.schema().returns().size());
+}
+
+namespace {
+struct Alias {
+  Tensor device;
+  Tensor host;
+  bool written;
+};
+
+class Call {
+ public:
+  Call(const OpInfo& info, const c10::OperatorHandle& op, Stack* stack)
+      : info_(info), op_(op), stack_(stack), rank_(rank()),
+        base_(stack->size() - info.arguments.size()) {}
+
+  void run() {
+    take_arguments();
+    if (info_.reads_host) read_by_host();
+    Stack arguments;
+    const bool is_captured = rank_.capturing && !rank_.is_computing;
+    if (C10_UNLIKELY(is_captured)) arguments = Stack(stack_->begin() + base_, stack_->end());
+    compute_here();
+    for (auto& alias : aliases_) if (alias.written) follow(alias);
+    give_results();
+    if (C10_UNLIKELY(is_recording) && !info_.is_view) record();
+    if (C10_UNLIKELY(is_captured)) capture(std::move(arguments));
+  }
+
+ private:
+  void take_arguments() {
+    for (size_t i = 0; i < info_.arguments.size(); i++) {
+      auto& value = (*stack_)[base_ + i];
+      switch (info_.arguments[i]) {
+        case Argument::TENSOR:
+          if (value.isTensor()) value = take(value.toTensor(), i);
+          break;
+        case Argument::TENSORS:
+          if (value.isTensorList()) take_list(value, i);
+          break;
+        case Argument::OPTIONAL_TENSORS:
+          if (value.isList()) take_indices(value, i);
+          break;
+        case Argument::DEVICE:
+          if (value.isDevice() && value.toDevice().is_cuda()) {
+            device_ = device_or_current(value.toDevice().index());
+            value = Device(c10::kCPU);
+          }
+          break;
+        case Argument::GENERATOR:
+          generator_at_ = static_cast<int>(i);
+          break;
+        case Argument::OTHER:
+          break;
+      }
+    }
+    if (device_ < 0) device_ = rank_.current;
+    if (generator_at_ >= 0) take_generator();
+  }
+
+  void take_list(c10::IValue& value, size_t i) {
+    c10::List<Tensor> taken;
+    for (const Tensor& tensor : value.toTensorList()) taken.push_back(take(tensor, i));
+    value = std::move(taken);
+  }
+
+  void take_indices(c10::IValue& value, size_t i) {
+    const bool self_on_host = aliases_.empty() && (*stack_)[base_].isTensor();
+    c10::List<std::optional<Tensor>> taken;
+    for (std::optional<Tensor> index : value.toOptionalTensorList()) {
+      const bool on_device = index && index->defined() && index->is_cuda();
+      TORCH_CHECK(!(on_device && self_on_host), "indices should be either on cpu or on the same "
+                  "device as the indexed tensor (cpu)");
+      taken.push_back(on_device ? std::optional<Tensor>(take(*index, i)) : index);
+    }
+    value = std::move(taken);
+  }
+
+  Tensor take(const Tensor& tensor, size_t i) {
+    if (!tensor.defined()) return tensor;
+    check_device(tensor, i);
+    if (!tensor.is_cuda()) return tensor;
+    const bool written = info_.writes[i];
+    wait_for_pending(tensor, written);
+    if (device_ < 0) device_ = tensor.device().index();
+    aliases_.push_back({tensor, host_alias(tensor), written});
+    return aliases_.back().host;
+  }
+
+  void check_device(const Tensor& tensor, size_t i) {
+    if (info_.check == DeviceCheck::NONE) return;
+    const bool is_host_scalar =
+        info_.check == DeviceCheck::ITERATOR && tensor.is_cpu() && tensor.dim() == 0;
+    if (is_host_scalar || !(tensor.is_cpu() || tensor.is_cuda())) return;
+    if (!common_) { common_ = tensor.device(); return; }
+    if (*common_ == tensor.device()) return;
+    if (info_.check == DeviceCheck::EXACT)
+      c10::impl::common_device_check_failure(*common_, tensor, info_.wrapper.c_str(),
+                                             op_.schema().arguments()[i].name().c_str());
+    TORCH_CHECK(false, "Expected all tensors to be on the same device, but found at least two "
+                "devices, ", *common_, " and ", tensor.device(), "!");
+  }
+
+  void take_generator() {
+    auto& value = (*stack_)[base_ + generator_at_];
+    std::optional<at::Generator> given;
+    if (value.isGenerator()) given = value.toGenerator();
+    auto& philox = philox_of(given, static_cast<DeviceIndex>(device_));
+    if (info_.kernel) return;
+    constexpr uint64_t kAssumedWords = 4;
+    value = philox.for_host(kAssumedWords);
+  }
+
+  void read_by_host() {
+    refuse_in_capture();
+    stream_call(HOST_READ, device_, rank_.streams[device_]);
+  }
+  void refuse_in_capture() {
+    if (!rank_.capturing) return;
+    constexpr int kCudaErrorStreamCaptureUnsupported = 900;
+    throw c10::AcceleratorError({__func__, __FILE__, static_cast<uint32_t>(__LINE__)},
+                                kCudaErrorStreamCaptureUnsupported,
+                                "CUDA error: operation not permitted when stream is capturing");
+  }
+
+  void compute_here() {
+    if (info_.is_copy) begin_copy();
+    ComputingFor here(rank_.first_device + device_, rank_.streams[device_]);
+    struct Nested {
+      Rank& rank;
+      bool before;
+      DeviceIndex device_before;
+      ~Nested() { rank.is_computing = before; computing = device_before; }
+    } nested{rank_, std::exchange(rank_.is_computing, true),
+             std::exchange(computing, static_cast<DeviceIndex>(device_))};
+    compute(info_, op_, stack_);
+  }
+
+  void begin_copy() {
+    const Tensor to = (*stack_)[base_].toTensor(), from = (*stack_)[base_ + 1].toTensor();
+    // Aliases look like host tensors by now: only one of a pair that crosses was taken.
+    if (aliases_.size() != 1) return;
+    const bool is_read = !aliases_[0].written;
+    flags_ = is_read ? DEVICE_TO_HOST : HOST_TO_DEVICE;
+    const bool is_blocking = !(*stack_)[base_ + 2].toBool();
+    if (is_blocking) flags_ |= BLOCKING;
+    if (is_read && is_blocking) read_by_host();
+  }
+
+  void follow(const Alias& alias) {
+    auto* device = alias.device.unsafeGetTensorImpl();
+    auto* host = alias.host.unsafeGetTensorImpl();
+    follow_host(device->unsafe_storage());
+    if (device->sizes() != host->sizes() || device->strides() != host->strides())
+      device->set_sizes_and_strides(host->sizes(), host->strides(), host->storage_offset());
+  }
+
+  void give_results() {
+    const size_t num_returns = op_.schema().returns().size(), base = stack_->size() - num_returns;
+    for (size_t i = 0; i < num_returns; i++) {
+      auto& value = (*stack_)[base + i];
+      if (value.isTensor()) value = give(value.toTensor(), i);
+      else if (value.isTensorList()) {
+        c10::List<Tensor> given;
+        for (const Tensor& tensor : value.toTensorList()) given.push_back(give(tensor, i));
+        value = std::move(given);
+      }
+    }
+  }
+
+  Tensor give(const Tensor& host, size_t index) {
+    if (!host.defined() || !host.is_cpu()) return host;
+    for (auto& alias : aliases_) if (alias.host.is_same(host)) return alias.device;
+    if (info_.is_copy) return host;  // Into a host tensor.
+    if (host.layout() != at::kStrided)
+      TORCH_CHECK_NOT_IMPLEMENTED(false, "simrank: ", info_.name, " makes a ", host.layout(),
+                                  " tensor, which simulated CUDA devices do not have");
+    if (!host.has_storage()) return host;
+    auto* storage = host.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
+    for (auto& alias : aliases_) {
+      if (alias.host.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl() != storage) continue;
+      return device_view(alias.device.unsafeGetTensorImpl()->unsafe_storage(), host);
+    }
+    if (C10_UNLIKELY(rank_.capturing != nullptr)) fresh_.emplace_back(static_cast<int>(index), host);
+    auto kept = c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(storage);
+    Tensor result = device_view(as_device_storage(std::move(kept), device_), host);
+    if (C10_UNLIKELY(is_recording)) outputs_.push_back(result);
+    return result;
+  }
+
+  void record() {
+    std::vector<Tensor> inputs;
+    c10::SmallVector<bool, 8> written;
+    for (auto& alias : aliases_) { inputs.push_back(alias.device); written.push_back(alias.written); }
+    record_operation(info_, device_, flags_, inputs, written, outputs_);
+  }
+
+  void capture(Stack arguments) {
+    Graph::Node node{&info_, op_, std::move(arguments), std::move(fresh_), {}, {}, {},
+                     static_cast<DeviceIndex>(device_)};
+    for (auto& alias : aliases_) {
+      node.inputs.push_back(alias.device);
+      node.written.push_back(alias.written);
+    }
+    node.outputs.assign(outputs_.begin(), outputs_.end());
+    rank_.capturing->nodes.push_back(std::move(node));
+  }
+
+  const OpInfo& info_;
+  const c10::OperatorHandle& op_;
+  Stack* stack_;
+  Rank& rank_;
+  const size_t base_;
+  int device_ = -1;
+  int generator_at_ = -1;
+  int64_t flags_ = 0;
+  std::optional<Device> common_;
+  c10::SmallVector<Alias, 8> aliases_;
+  c10::SmallVector<Tensor, 2> outputs_;
+  std::vector<std::pair<int, Tensor>> fresh_;
+};
+
+// ---- what is known of operators
+struct TableRow {
+  const char* name;
+  const char* wrapper;  // Empty: its kernel iterates, and reports devices as TensorIterator does.
+};
+constexpr TableRow kCudaOps[] = {
+#include "cuda_ops.inc"
+};
+const std::unordered_set<std::string> kReadByHost = {
+    "_local_scalar_dense", "nonzero", "nonzero.out", "equal", "_unique2", "unique_dim",
+    "unique_consecutive", "unique_dim_consecutive", "masked_select", "masked_select.out"};
+
+struct HalfRule {
+  const char* name;
+  uint32_t float_returns;
+};
+constexpr HalfRule kInFloat[] = {
+#include "half_ops.inc"
+};
+
+std::unordered_map<std::string, TableRow> rows;
+std::unordered_map<std::string, c10::KernelFunction> own_kernels;
+std::unordered_map<std::string, uint32_t> half_rules;
+std::unordered_map<const c10::FunctionSchema*, std::unique_ptr<OpInfo>> infos;
+std::vector<const OpInfo*> infos_by_id;
+std::vector<std::unique_ptr<torch::Library>> libraries;
+
+Argument kind_of(const c10::Argument& argument) {
+  auto type = argument.real_type();
+  if (auto optional = type->cast<c10::OptionalType>()) type = optional->getElementType();
+  const std::string text = type->str();
+  if (text == "Tensor") return Argument::TENSOR;
+  if (text == "Tensor[]") return Argument::TENSORS;
+  if (text == "Tensor?[]") return Argument::OPTIONAL_TENSORS;
+  if (text == "Device") return Argument::DEVICE;
+  if (text == "Generator") return Argument::GENERATOR;
+  return Argument::OTHER;
+}
+
+std::unique_ptr<OpInfo> describe(const c10::FunctionSchema& schema) {
+  auto info = std::make_unique<OpInfo>();
+  info->name = schema.name().rfind("aten::", 0) == 0 ? schema.name().substr(6) : schema.name();
+  if (!schema.overload_name().empty()) info->name += "." + schema.overload_name();
+  info->id = static_cast<int32_t>(infos_by_id.size());
+  for (auto& argument : schema.arguments()) {
+    info->arguments.push_back(kind_of(argument));
+    info->writes.push_back(argument.alias_info() && argument.alias_info()->isWrite());
+  }
+  for (auto& result : schema.returns())
+    info->is_view = info->is_view || (result.alias_info() && !result.alias_info()->isWrite());
+  info->is_copy = info->name == "copy_";
+  info->reads_host = kReadByHost.count(info->name) > 0;
+  if (auto row = rows.find(info->name); row != rows.end() && !info->is_copy) {
+    info->wrapper = row->second.wrapper;
+    info->check = info->wrapper.empty() ? DeviceCheck::ITERATOR : DeviceCheck::EXACT;
+  }
+  if (auto own = own_kernels.find(info->name); own != own_kernels.end()) info->kernel = own->second;
+  if (auto rule = half_rules.find(info->name); rule != half_rules.end()) {
+    info->in_float = true;
+    info->float_returns = rule->second;
+  }
+  return info;
+}
+
+const OpInfo& info_of(const c10::OperatorHandle& op) {
+  auto& info = infos[&op.schema()];
+  if (!info) {
+    info = describe(op.schema());
+    infos_by_id.push_back(info.get());
+  }
+  return *info;
+}
+
+void run(const OpInfo& info, const c10::OperatorHandle& op, Stack* stack) {
+  Call(info, op, stack).run();
+}
+void fallback(const c10::OperatorHandle& op, Stack* stack) {
+  const OpInfo& info = info_of(op);
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      info.kernel || op.hasComputedKernelForDispatchKey(DispatchKey::CPU), "simrank: '",
+      op.schema().name(), "' has no kernel for simulated CUDA devices, nor has CPU torch one");
+  run(info, op, stack);
+}
+
+struct Registered final : c10::OperatorKernel {
+  explicit Registered(const OpInfo& info) : info(info) {}
+  void operator()(const c10::OperatorHandle& op, DispatchKeySet, Stack* stack) { run(info, op, stack); }
+  const OpInfo& info;
+};
+}  // namespace
+
+const char* name_of_op(int32_t id) {
+  return id >= 0 && id < static_cast<int32_t>(infos_by_id.size()) ? infos_by_id[id]->name.c_str() : "";
+}
+
+void register_typed_kernels(torch::Library& library, std::unordered_set<std::string>& names);
+
+// A kernel of its own for each operator that has one in CUDA: with the fallback alone, composites
+// would run first, and the record would show N operations where CUDA launches one.
+void register_kernels() {
+  for (auto& row : kCudaOps) rows[row.name] = row;
+  for (auto& rule : kInFloat) half_rules[rule.name] = rule.float_returns;
+  for (auto& all : {host_kernels(), random_kernels()})
+    for (auto& own : all) own_kernels[own.name] = own.kernel;
+  auto cuda = std::make_unique<torch::Library>(torch::Library::IMPL, "aten",
+                                               std::make_optional(DispatchKey::CUDA), __FILE__, __LINE__);
+  std::unordered_set<std::string> typed;
+  register_typed_kernels(*cuda, typed);
+  for (auto& row : kCudaOps) {
+    const std::string name = row.name;
+    if (typed.count(name)) continue;
+    const auto dot = name.find('.');
+    auto op = c10::Dispatcher::singleton().findSchema(
+        {"aten::" + name.substr(0, dot), dot == std::string::npos ? "" : name.substr(dot + 1)});
+    if (!op) continue;  // Declared for one build of torch only.
+    const OpInfo& info = info_of(*op);
+    if (!info.kernel && !op->hasComputedKernelForDispatchKey(DispatchKey::CPU)) continue;
+    cuda->impl(row.name, torch::CppFunction::makeFromBoxedKernel(
+                             c10::BoxedKernel::makeFromFunctor(std::make_unique<Registered>(info))));
+  }
+  libraries.push_back(std::move(cuda));
+  auto others = std::make_unique<torch::Library>(torch::Library::IMPL, "_",
+                                                 std::make_optional(DispatchKey::CUDA), __FILE__, __LINE__);
+  others->fallback(torch::CppFunction::makeFromBoxedFunction<&fallback>());
+  libraries.push_back(std::move(others));
+}
+}  // namespace simrank

@@ -1,0 +1,65 @@
+// The boxed kernel that stands for every CUDA kernel: CPU torch computes it on aliases.
+#pragma once
+#include "simulated.h"
+#include <ATen/core/boxing/KernelFunction.h>
+#include <optional>
+#include <string>
+
+namespace simrank {
+
+enum class Argument : int8_t { OTHER, TENSOR, TENSORS, OPTIONAL_TENSORS, DEVICE, GENERATOR };
+// How CUDA's kernel checks that its arguments are on one device, which decides the error's text.
+enum class DeviceCheck : int8_t { NONE, EXACT, ITERATOR };
+
+// What is computed once per operator.
+struct OpInfo {
+  int32_t id = 0;
+  std::string name;          // Without `aten::`.
+  std::string wrapper;       // What CUDA's errors call its kernel.
+  std::vector<Argument> arguments;
+  std::vector<bool> writes;
+  DeviceCheck check = DeviceCheck::NONE;
+  bool reads_host = false;   // Its result's shape or value comes to the host.
+  bool is_copy = false;
+  bool is_view = false;      // Launches nothing.
+  bool in_float = false;     // CPU torch's half precision kernel rounds more than once.
+  uint32_t float_returns = 0;  // With in_float: bits of the results that stay in fp32.
+  std::optional<c10::KernelFunction> kernel;  // Ours, on host aliases, where CPU torch has none.
+};
+
+struct HostKernel {
+  const char* name;
+  c10::KernelFunction kernel;
+};
+std::vector<HostKernel> host_kernels();          // kernels.cpp
+std::vector<HostKernel> random_kernels();        // random.cpp
+
+inline bool is_half(const Tensor& t) {
+  return t.defined() && (t.scalar_type() == at::kHalf || t.scalar_type() == at::kBFloat16);
+}
+
+DeviceIndex computing_index();  // The device that the kernel of this thread computes for.
+void compute(const OpInfo& info, const c10::OperatorHandle& op, Stack* stack);
+
+extern bool is_recording;
+void record_operation(const OpInfo& info, DeviceIndex device, int64_t flags,
+                      c10::ArrayRef<Tensor> inputs, c10::ArrayRef<bool> written,
+                      c10::ArrayRef<Tensor> outputs);
+enum RecordFlags : int64_t { HOST_TO_DEVICE = 1, DEVICE_TO_HOST = 2, REPLAYED = 4, BLOCKING = 8 };
+const char* name_of_op(int32_t id);
+
+// ---- graphs: what was captured is computed again at every replay, on the same memory
+struct Graph {
+  struct Node {
+    const OpInfo* info;
+    c10::OperatorHandle op;
+    Stack arguments;                                // Host aliases.
+    std::vector<std::pair<int, Tensor>> fresh;      // Results (return, host alias) to fill anew.
+    std::vector<Tensor> inputs, outputs;            // For the record.
+    std::vector<bool> written;
+    DeviceIndex device;
+  };
+  std::vector<Node> nodes;
+  void replay();
+};
+}  // namespace simrank

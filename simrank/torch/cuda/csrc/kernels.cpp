@@ -1,0 +1,366 @@
+// Kernels of our own: those that only touch metadata, and those that only CUDA has.
+// The latter get host aliases (`fallback.cpp` made them) and are written with CPU torch's operators.
+#include "fallback.h"
+#include <ATen/ATen.h>
+#include <ATen/Context.h>
+#include <ATen/EmptyTensor.h>
+#include <ATen/NativeFunctions.h>
+#include <ATen/native/transformers/attention.h>
+#include <torch/library.h>
+#include <unordered_set>
+
+namespace simrank {
+
+namespace {
+using c10::SymInt;
+using c10::SymIntArrayRef;
+using MaybeTensor = std::optional<Tensor>;
+
+// ---- metadata
+Tensor made(DeviceIndex device, caffe2::TypeMeta dtype, size_t size) {
+  return Tensor(c10::make_intrusive<c10::TensorImpl>(
+      device_storage(device, size), DispatchKeySet(DispatchKey::CUDA), dtype));
+}
+DeviceIndex wanted_device(std::optional<Device> device) {
+  return device_or_current(device ? device->index() : DeviceIndex(-1));
+}
+caffe2::TypeMeta wanted_dtype(std::optional<at::ScalarType> dtype) {
+  return c10::scalarTypeToTypeMeta(dtype.value_or(c10::get_default_dtype_as_scalartype()));
+}
+void refuse_pinned(std::optional<bool> pinned) {
+  TORCH_CHECK(!pinned.value_or(false), "Only dense CPU tensors can be pinned");
+}
+Tensor empty(SymIntArrayRef size, std::optional<at::ScalarType> dtype, std::optional<at::Layout>,
+             std::optional<Device> device, std::optional<bool> pinned,
+             std::optional<at::MemoryFormat> format) {
+  refuse_pinned(pinned);
+  const auto sizes = C10_AS_INTARRAYREF_SLOW(size);
+  const auto type = wanted_dtype(dtype);
+  Tensor result = made(wanted_device(device), type,
+                       at::detail::computeStorageNbytesContiguous(sizes, type.itemsize()));
+  auto* impl = result.unsafeGetTensorImpl();
+  impl->set_sizes_contiguous(sizes);
+  if (format && *format != at::MemoryFormat::Contiguous && *format != at::MemoryFormat::Preserve)
+    impl->empty_tensor_restride(*format);
+  return result;
+}
+Tensor empty_strided(SymIntArrayRef size, SymIntArrayRef stride, std::optional<at::ScalarType> dtype,
+                     std::optional<at::Layout>, std::optional<Device> device,
+                     std::optional<bool> pinned) {
+  refuse_pinned(pinned);
+  const auto sizes = C10_AS_INTARRAYREF_SLOW(size), strides = C10_AS_INTARRAYREF_SLOW(stride);
+  const auto type = wanted_dtype(dtype);
+  Tensor result = made(wanted_device(device), type,
+                       at::detail::computeStorageNbytes(sizes, strides, type.itemsize()));
+  result.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides);
+  return result;
+}
+Tensor as_strided(const Tensor& self, SymIntArrayRef size, SymIntArrayRef stride, std::optional<SymInt> offset) {
+  return at::native::as_strided_tensorimpl(
+      self, C10_AS_INTARRAYREF_SLOW(size), C10_AS_INTARRAYREF_SLOW(stride),
+      offset ? std::optional<int64_t>(offset->guard_int(__FILE__, __LINE__)) : std::nullopt);
+}
+Tensor view(const Tensor& self, SymIntArrayRef size) { return at::native::view(self, C10_AS_INTARRAYREF_SLOW(size)); }
+Tensor reshape_alias(const Tensor& self, SymIntArrayRef size, SymIntArrayRef stride) {
+  return at::native::_reshape_alias(self, C10_AS_INTARRAYREF_SLOW(size), C10_AS_INTARRAYREF_SLOW(stride));
+}
+Tensor& set_view(Tensor& self, c10::Storage source, SymInt offset, SymIntArrayRef size, SymIntArrayRef stride) {
+  auto* impl = self.unsafeGetTensorImpl();
+  impl->set_storage_keep_dtype(std::move(source));
+  const auto sizes = C10_AS_INTARRAYREF_SLOW(size);
+  const int64_t start = offset.guard_int(__FILE__, __LINE__);
+  if (stride.data()) {
+    impl->set_sizes_and_strides(sizes, C10_AS_INTARRAYREF_SLOW(stride), start);
+  } else {
+    impl->set_sizes_contiguous(sizes);
+    impl->set_storage_offset(start);
+  }
+  return self;
+}
+Tensor& set_storage(Tensor& self, c10::Storage source) {
+  const int64_t numel = source.nbytes() / self.dtype().itemsize();
+  auto* impl = self.unsafeGetTensorImpl();
+  impl->set_storage_keep_dtype(std::move(source));
+  impl->set_storage_offset(0);
+  impl->set_sizes_contiguous({numel});
+  return self;
+}
+Tensor& set_tensor(Tensor& self, const Tensor& source) {
+  auto *impl = self.unsafeGetTensorImpl(), *from = source.unsafeGetTensorImpl();
+  if (impl == from) return self;
+  impl->set_storage_keep_dtype(from->storage());
+  impl->set_sizes_and_strides(from->sizes(), from->strides(), from->storage_offset());
+  return self;
+}
+Tensor& set_nothing(Tensor& self) { return set_storage(self, device_storage(self.device().index(), 0)); }
+void record_stream(Tensor& self, Stream stream) {
+  record_use(self.storage().data(), stream.device_index(), stream.id());
+}
+
+// ---- attention
+int64_t choose_attention(const Tensor& q, const Tensor& k, const Tensor& v, const MaybeTensor& mask,
+                         double dropout, bool, std::optional<double>, bool) {
+  // As CUDA chooses, except that what CPU torch's fused kernel cannot do is left to the math path.
+  constexpr int64_t kMath = 0, kFlash = 1, kEfficient = 2, kMostHeadSize = 256;
+  const auto& context = at::globalContext();
+  const bool is_plain = q.dim() == 4 && k.dim() == 4 && v.dim() == 4 && dropout == 0 &&
+                        q.size(1) == k.size(1) && k.size(1) == v.size(1) && q.size(0) == k.size(0) &&
+                        q.size(3) == k.size(3) && q.size(3) == v.size(3) && q.numel() && k.numel();
+  if (is_plain && context.userEnabledFlashSDP() && is_half(q) && !mask && q.size(3) <= kMostHeadSize) return kFlash;
+  const bool mask_is_fixed = !mask || !mask->requires_grad();
+  if (is_plain && context.userEnabledMemEfficientSDP() && mask_is_fixed && q.scalar_type() != at::kDouble) return kEfficient;
+  TORCH_CHECK(context.userEnabledMathSDP(), "No available kernel. Aborting execution.");
+  return kMath;
+}
+at::native::RegisterCUDADispatch<decltype(at::native::_fused_sdp_choice_stub)> register_choice(
+    at::native::_fused_sdp_choice_stub, &choose_attention);
+
+Tensor no_philox() { return at::zeros({}, at::TensorOptions(at::kLong)); }
+using Flash = std::tuple<Tensor, Tensor, Tensor, Tensor, SymInt, SymInt, Tensor, Tensor, Tensor>;
+Flash flash_attention(const Tensor& q, const Tensor& k, const Tensor& v, double dropout, bool causal, bool,
+                      std::optional<double> scale) {
+  TORCH_CHECK_NOT_IMPLEMENTED(dropout == 0, "simrank: flash attention with dropout on simulated CUDA devices");
+  auto [out, lse] = at::_scaled_dot_product_flash_attention_for_cpu(q, k, v, 0, causal, {}, scale);
+  const Tensor none = at::empty({0}, q.options());
+  return {out, lse, none, none, q.size(2), k.size(2), no_philox(), no_philox(), none};
+}
+std::tuple<Tensor, Tensor, Tensor> flash_attention_backward(
+    const Tensor& grad, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out, const Tensor& lse,
+    const Tensor&, const Tensor&, SymInt, SymInt, double, bool causal, const Tensor&, const Tensor&,
+    std::optional<double> scale) {
+  return at::_scaled_dot_product_flash_attention_for_cpu_backward(grad, q, k, v, out, lse, 0, causal, {}, scale);
+}
+std::tuple<Tensor, Tensor, Tensor, Tensor> efficient_attention(
+    const Tensor& q, const Tensor& k, const Tensor& v, const MaybeTensor& bias, bool, double dropout,
+    bool causal, std::optional<double> scale) {
+  TORCH_CHECK_NOT_IMPLEMENTED(dropout == 0, "simrank: efficient attention with dropout on simulated CUDA devices");
+  auto [out, lse] = at::_scaled_dot_product_flash_attention_for_cpu(q, k, v, 0, causal, bias, scale);
+  return {out, lse, no_philox(), no_philox()};
+}
+std::tuple<Tensor, Tensor, Tensor, Tensor> efficient_attention_backward(
+    const Tensor& grad, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& bias, const Tensor& out,
+    const Tensor& lse, const Tensor&, const Tensor&, double, std::array<bool, 4>, bool causal,
+    std::optional<double> scale) {
+  MaybeTensor mask;
+  if (bias.defined() && bias.numel()) mask = bias;
+  auto [gq, gk, gv] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
+      grad, q, k, v, out, lse, 0, causal, mask, scale);
+  return {gq, gk, gv, Tensor()};
+}
+
+// ---- normalisation
+Tensor wide(const Tensor& t) { return is_half(t) ? t.to(at::kFloat) : t; }
+bool is_given(const MaybeTensor& t) { return t && t->defined(); }
+std::vector<int64_t> last_dims(size_t count) {
+  std::vector<int64_t> dims;
+  for (size_t i = 0; i < count; i++) dims.push_back(-1 - static_cast<int64_t>(i));
+  return dims;
+}
+std::tuple<Tensor, Tensor> rms_norm(const Tensor& input, at::IntArrayRef shape, const MaybeTensor& weight,
+                                    std::optional<double> eps) {
+  const Tensor x = wide(input);
+  const double smallest = eps.value_or(x.scalar_type() == at::kDouble ? std::numeric_limits<double>::epsilon()
+                                                                      : std::numeric_limits<float>::epsilon());
+  const Tensor rstd = x.pow(2).mean(last_dims(shape.size()), true).add_(smallest).rsqrt_();
+  Tensor result = x * rstd;
+  if (is_given(weight)) result = result * wide(*weight);
+  return {result.to(input.scalar_type()), rstd};
+}
+std::tuple<Tensor, Tensor> rms_norm_backward(const Tensor& grad, const Tensor& input, at::IntArrayRef shape,
+                                             const Tensor& rstd, const MaybeTensor& weight,
+                                             std::array<bool, 2> wanted) {
+  const Tensor x = wide(input) * rstd, g = wide(grad);
+  const Tensor scaled = is_given(weight) ? g * wide(*weight) : g;
+  Tensor grad_input, grad_weight;
+  if (wanted[0])
+    grad_input = (rstd * (scaled - x * (scaled * x).mean(last_dims(shape.size()), true))).to(input.scalar_type());
+  if (wanted[1] && is_given(weight)) {
+    const int64_t leading = input.dim() - static_cast<int64_t>(shape.size());
+    Tensor product = (g * x).reshape({-1, c10::multiply_integers(shape)});
+    grad_weight = (leading ? product.sum(0) : product).reshape(shape).to(weight->scalar_type());
+  }
+  return {grad_input, grad_weight};
+}
+
+// ---- synchronized batch norm: the pieces between its collectives
+std::vector<int64_t> all_but_channels(const Tensor& t) {
+  std::vector<int64_t> dims;
+  for (int64_t d = 0; d < t.dim(); d++) if (d != 1) dims.push_back(d);
+  return dims;
+}
+Tensor per_channel(const Tensor& stat, const Tensor& like) {
+  std::vector<int64_t> shape(like.dim(), 1);
+  shape[1] = like.size(1);
+  return stat.reshape(shape);
+}
+std::tuple<Tensor, Tensor> norm_stats(const Tensor& input, double eps) {
+  const Tensor x = wide(input);
+  const auto dims = all_but_channels(x);
+  return {x.mean(dims), x.var(dims, false).add_(eps).rsqrt_()};
+}
+Tensor norm_elements(const Tensor& input, const MaybeTensor& weight, const MaybeTensor& bias, const Tensor& mean,
+                     const Tensor& invstd, double) {
+  Tensor result = (wide(input) - per_channel(mean, input)) * per_channel(invstd, input);
+  if (is_given(weight)) result = result * per_channel(wide(*weight), input);
+  if (is_given(bias)) result = result + per_channel(wide(*bias), input);
+  return result.to(input.scalar_type());
+}
+std::tuple<Tensor, Tensor> norm_gather(const Tensor&, const Tensor& mean, const Tensor& invstd,
+                                       const MaybeTensor& running_mean, const MaybeTensor& running_var,
+                                       double momentum, double eps, const Tensor& counts) {
+  const Tensor n = counts.to(mean.scalar_type()).reshape({-1, 1}), total = n.sum();
+  const Tensor all_mean = (mean * n).sum(0) / total;
+  const Tensor squares = ((invstd.pow(-2) - eps + (mean - all_mean).pow(2)) * n).sum(0);
+  if (is_given(running_mean)) running_mean->mul_(1 - momentum).add_(all_mean.to(running_mean->scalar_type()), momentum);
+  if (is_given(running_var))
+    running_var->mul_(1 - momentum).add_((squares / (total - 1)).to(running_var->scalar_type()), momentum);
+  return {all_mean, (squares / total + eps).rsqrt()};
+}
+std::tuple<Tensor, Tensor, Tensor, Tensor> norm_backward_reduce(
+    const Tensor& grad, const Tensor& input, const Tensor& mean, const Tensor& invstd, const MaybeTensor& weight,
+    bool wants_input, bool wants_weight, bool wants_bias) {
+  const Tensor g = wide(grad), centred = wide(input) - per_channel(mean, input);
+  const auto dims = all_but_channels(input);
+  const Tensor sum_dy = g.sum(dims), sum_dy_xmu = (g * centred).sum(dims);
+  const auto type = is_given(weight) ? weight->scalar_type() : sum_dy.scalar_type();
+  return {wants_input ? sum_dy : Tensor(), wants_input ? sum_dy_xmu : Tensor(),
+          wants_weight ? (sum_dy_xmu * invstd).to(type) : Tensor(), wants_bias ? sum_dy.to(type) : Tensor()};
+}
+Tensor norm_backward_elements(const Tensor& grad, const Tensor& input, const Tensor& mean, const Tensor& invstd,
+                              const MaybeTensor& weight, const Tensor& sum_dy, const Tensor& sum_dy_xmu,
+                              const Tensor& counts) {
+  const Tensor total = counts.sum().to(mean.scalar_type());
+  const Tensor centred = wide(input) - per_channel(mean, input);
+  Tensor result = wide(grad) - per_channel(sum_dy / total, input) -
+                  centred * per_channel(invstd.pow(2) * sum_dy_xmu / total, input);
+  result = result * per_channel(is_given(weight) ? invstd * wide(*weight) : invstd, input);
+  return result.to(input.scalar_type());
+}
+
+// ---- softmax of a half into a float, which only CUDA offers
+Tensor softmax(const Tensor& self, int64_t dim, bool half_to_float) {
+  const Tensor result = at::_softmax(wide(self), dim, false);
+  return half_to_float ? result : result.to(self.scalar_type());
+}
+Tensor log_softmax(const Tensor& self, int64_t dim, bool half_to_float) {
+  const Tensor result = at::_log_softmax(wide(self), dim, false);
+  return half_to_float ? result : result.to(self.scalar_type());
+}
+Tensor softmax_backward(const Tensor& grad, const Tensor& output, int64_t dim, at::ScalarType type) {
+  const Tensor o = wide(output);
+  return at::_softmax_backward_data(wide(grad).to(o.scalar_type()), o, dim, o.scalar_type()).to(type);
+}
+Tensor log_softmax_backward(const Tensor& grad, const Tensor& output, int64_t dim, at::ScalarType type) {
+  const Tensor o = wide(output);
+  return at::_log_softmax_backward_data(wide(grad).to(o.scalar_type()), o, dim, o.scalar_type()).to(type);
+}
+
+// ---- recurrent cells
+std::tuple<Tensor, Tensor, Tensor> lstm_cell(const Tensor& input, const Tensor& hidden, const Tensor& cx,
+                                             const MaybeTensor& input_bias, const MaybeTensor& hidden_bias) {
+  Tensor gates = wide(input) + wide(hidden);
+  if (is_given(input_bias)) gates = gates + wide(*input_bias) + wide(*hidden_bias);
+  auto parts = gates.chunk(4, 1);
+  const Tensor in = parts[0].sigmoid(), forget = parts[1].sigmoid(), cell = parts[2].tanh(), out = parts[3].sigmoid();
+  const Tensor cy = forget * wide(cx) + in * cell;
+  const auto type = input.scalar_type();
+  return {(out * cy.tanh()).to(type), cy.to(type), at::cat({in, forget, cell, out}, 1).to(type)};
+}
+std::tuple<Tensor, Tensor, Tensor> lstm_cell_backward(const MaybeTensor& grad_hy, const MaybeTensor& grad_cy,
+                                                      const Tensor& cx, const Tensor& cy, const Tensor& workspace,
+                                                      bool has_bias) {
+  const auto type = workspace.scalar_type();
+  auto parts = wide(workspace).chunk(4, 1);
+  const Tensor &in = parts[0], &forget = parts[1], &cell = parts[2], &out = parts[3];
+  const Tensor squashed = wide(cy).tanh();
+  const Tensor gh = is_given(grad_hy) ? wide(*grad_hy) : at::zeros_like(squashed);
+  const Tensor gc = (is_given(grad_cy) ? wide(*grad_cy) : at::zeros_like(squashed)) + gh * out * (1 - squashed * squashed);
+  const Tensor gates = at::cat({gc * cell * in * (1 - in), gc * wide(cx) * forget * (1 - forget),
+                                gc * in * (1 - cell * cell), gh * squashed * out * (1 - out)}, 1);
+  return {gates.to(type), (gc * forget).to(type), has_bias ? gates.sum(0).to(type) : Tensor()};
+}
+std::tuple<Tensor, Tensor> gru_cell(const Tensor& input, const Tensor& hidden, const Tensor& hx,
+                                    const MaybeTensor& input_bias, const MaybeTensor& hidden_bias) {
+  const bool biased = is_given(input_bias);
+  auto from_input = (biased ? wide(input) + wide(*input_bias) : wide(input)).chunk(3, 1);
+  auto from_hidden = (biased ? wide(hidden) + wide(*hidden_bias) : wide(hidden)).chunk(3, 1);
+  const Tensor reset = (from_input[0] + from_hidden[0]).sigmoid(), update = (from_input[1] + from_hidden[1]).sigmoid();
+  const Tensor fresh = (from_input[2] + reset * from_hidden[2]).tanh(), old = wide(hx);
+  const auto type = input.scalar_type();
+  return {(fresh + update * (old - fresh)).to(type), at::cat({reset, update, fresh, old, from_hidden[2]}, 1).to(type)};
+}
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> gru_cell_backward(const Tensor& grad, const Tensor& workspace,
+                                                                     bool has_bias) {
+  const auto type = workspace.scalar_type();
+  auto parts = wide(workspace).chunk(5, 1);
+  const Tensor &reset = parts[0], &update = parts[1], &fresh = parts[2], &old = parts[3], &hidden = parts[4];
+  const Tensor g = wide(grad), to_update = g * (old - fresh) * update * (1 - update);
+  const Tensor to_fresh = g * (1 - update) * (1 - fresh * fresh), to_reset = to_fresh * hidden * reset * (1 - reset);
+  const Tensor input = at::cat({to_reset, to_update, to_fresh}, 1), hid = at::cat({to_reset, to_update, to_fresh * reset}, 1);
+  return {input.to(type), hid.to(type), (g * update).to(type), has_bias ? input.sum(0).to(type) : Tensor(),
+          has_bias ? hid.sum(0).to(type) : Tensor()};
+}
+
+// ---- losses: there is no cuDNN here, and torch goes on with its own kernel
+bool no_cudnn_ctc(const Tensor&, const Tensor&, at::IntArrayRef, at::IntArrayRef, int64_t) { return false; }
+bool no_cudnn_ctc_tensor(const Tensor&, const Tensor&, const Tensor&, const Tensor&, int64_t) { return false; }
+
+// ---- matrix products into another dtype
+Tensor mm_into(const Tensor& a, const Tensor& b, at::ScalarType type) { return at::mm(a.to(type), b.to(type)); }
+Tensor& mm_into_out(const Tensor& a, const Tensor& b, at::ScalarType type, Tensor& out) { return out.copy_(mm_into(a, b, type)); }
+Tensor bmm_into(const Tensor& a, const Tensor& b, at::ScalarType type) { return at::bmm(a.to(type), b.to(type)); }
+Tensor& bmm_into_out(const Tensor& a, const Tensor& b, at::ScalarType type, Tensor& out) { return out.copy_(bmm_into(a, b, type)); }
+using at::Scalar;
+Tensor addmm_into(const Tensor& c, const Tensor& a, const Tensor& b, at::ScalarType type, const Scalar& beta, const Scalar& alpha) {
+  return at::addmm(c.to(type), a.to(type), b.to(type), beta, alpha);
+}
+Tensor& addmm_into_out(const Tensor& c, const Tensor& a, const Tensor& b, at::ScalarType type, const Scalar& beta, const Scalar& alpha, Tensor& out) {
+  return out.copy_(addmm_into(c, a, b, type, beta, alpha));
+}
+Tensor baddbmm_into(const Tensor& c, const Tensor& a, const Tensor& b, at::ScalarType type, const Scalar& beta, const Scalar& alpha) {
+  return at::baddbmm(c.to(type), a.to(type), b.to(type), beta, alpha);
+}
+Tensor& baddbmm_into_out(const Tensor& c, const Tensor& a, const Tensor& b, at::ScalarType type, const Scalar& beta, const Scalar& alpha, Tensor& out) {
+  return out.copy_(baddbmm_into(c, a, b, type, beta, alpha));
+}
+}  // namespace
+
+void register_typed_kernels(torch::Library& library, std::unordered_set<std::string>& names) {
+#define TYPED(name, function) library.impl(name, TORCH_FN(function)); names.insert(name)
+  TYPED("empty.memory_format", empty);
+  TYPED("empty_strided", empty_strided);
+  TYPED("as_strided", as_strided);
+  TYPED("view", view);
+  TYPED("_reshape_alias", reshape_alias);
+  TYPED("set_.source_Storage_storage_offset", set_view);
+  TYPED("set_.source_Storage", set_storage);
+  TYPED("set_.source_Tensor", set_tensor);
+  TYPED("set_", set_nothing);
+  TYPED("record_stream", record_stream);
+  TYPED("_fused_sdp_choice", choose_attention);
+#undef TYPED
+}
+
+#define KERNEL(name, function) {name, c10::KernelFunction::makeFromUnboxedFunction(TORCH_FN(function))}
+std::vector<HostKernel> host_kernels() {
+  return {KERNEL("_scaled_dot_product_flash_attention", flash_attention),
+          KERNEL("_scaled_dot_product_flash_attention_backward", flash_attention_backward),
+          KERNEL("_scaled_dot_product_efficient_attention", efficient_attention),
+          KERNEL("_scaled_dot_product_efficient_attention_backward", efficient_attention_backward),
+          KERNEL("_fused_rms_norm", rms_norm), KERNEL("_fused_rms_norm_backward", rms_norm_backward),
+          KERNEL("batch_norm_stats", norm_stats), KERNEL("batch_norm_elemt", norm_elements),
+          KERNEL("batch_norm_gather_stats_with_counts", norm_gather),
+          KERNEL("batch_norm_backward_reduce", norm_backward_reduce),
+          KERNEL("batch_norm_backward_elemt", norm_backward_elements),
+          KERNEL("_softmax", softmax), KERNEL("_log_softmax", log_softmax),
+          KERNEL("_softmax_backward_data", softmax_backward), KERNEL("_log_softmax_backward_data", log_softmax_backward),
+          KERNEL("_thnn_fused_lstm_cell", lstm_cell), KERNEL("_thnn_fused_lstm_cell_backward_impl", lstm_cell_backward),
+          KERNEL("_thnn_fused_gru_cell", gru_cell), KERNEL("_thnn_fused_gru_cell_backward", gru_cell_backward),
+          KERNEL("_use_cudnn_ctc_loss", no_cudnn_ctc), KERNEL("_use_cudnn_ctc_loss.Tensor", no_cudnn_ctc_tensor),
+          KERNEL("_use_miopen_ctc_loss", no_cudnn_ctc), KERNEL("_use_miopen_ctc_loss.Tensor", no_cudnn_ctc_tensor),
+          KERNEL("mm.dtype", mm_into), KERNEL("mm.dtype_out", mm_into_out), KERNEL("bmm.dtype", bmm_into),
+          KERNEL("bmm.dtype_out", bmm_into_out), KERNEL("addmm.dtype", addmm_into), KERNEL("addmm.dtype_out", addmm_into_out),
+          KERNEL("baddbmm.dtype", baddbmm_into), KERNEL("baddbmm.dtype_out", baddbmm_into_out)};
+}
+#undef KERNEL
+}  // namespace simrank

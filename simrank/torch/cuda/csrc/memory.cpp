@@ -1,0 +1,304 @@
+// Storages on simulated devices, and the switch that puts what kernels allocate on the device.
+#include "caching.h"
+#include "simulated.h"
+#include <c10/core/CPUAllocator.h>
+#include <cstring>
+
+namespace simrank {
+
+namespace {
+struct Layout {
+  int num_devices = 0;
+  uint64_t base = 0, span = 1, device_bytes = 0;
+};
+Layout layout;
+bool fills_fresh = false;
+std::vector<std::unique_ptr<DeviceMemory>> devices;
+// Devices of earlier simulations, of which tensors are still alive: they keep their addresses.
+std::vector<std::unique_ptr<DeviceMemory>> retired;
+c10::Allocator* host_allocator = nullptr;
+thread_local int computing_device = -1;
+thread_local int64_t computing_stream = 0;
+
+// What the DataPtr of a device's storage owns: the storage as CPU kernels see it.
+struct Holding {
+  c10::intrusive_ptr<c10::StorageImpl> host;
+};
+void drop_holding(void* holding) { delete static_cast<Holding*>(holding); }
+Holding* holding_of(const c10::StorageImpl* storage) {
+  if (storage->data_ptr().get_deleter() != &drop_holding) return nullptr;
+  return static_cast<Holding*>(storage->data_ptr().get_context());
+}
+
+DeviceMemory* owner_of(const void* address) {
+  const int device = global_device_of(address);
+  if (device >= 0) return devices[device].get();
+  const auto start = reinterpret_cast<uintptr_t>(address);
+  for (auto& memory : retired) if (memory->overlaps(start, start + 1)) return memory.get();
+  return nullptr;
+}
+void free_either(void* address) {
+  if (auto* owner = owner_of(address)) owner->free(address);
+  else host_allocator->raw_deleter()(address);
+}
+void free_device(void* address) { owner_of(address)->free(address); }
+
+// Stands before torch's CPU allocator: inside a kernel it gives the device's memory.
+struct HostOrDevice final : c10::Allocator {
+  c10::DataPtr allocate(size_t size) override {
+    if (C10_LIKELY(computing_device < 0)) return host_allocator->allocate(size);
+    if (!size) return {nullptr, c10::kCPU};
+    Rank* self = bound_rank();
+    void* address = memory_of(computing_device)
+                        .allocate(size, computing_stream, self ? self->tag : -1);
+    return {address, address, &free_device, c10::kCPU};
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return &free_either; }
+  void copy_data(void* to, const void* from, size_t size) const override {
+    std::memcpy(to, from, size);
+  }
+};
+HostOrDevice host_or_device;
+
+struct Pinned final : c10::Allocator {
+  std::map<uintptr_t, size_t> live;
+  c10::DataPtr allocate(size_t size) override;
+  c10::DeleterFnPtr raw_deleter() const override { return nullptr; }
+  void copy_data(void* to, const void* from, size_t size) const override {
+    std::memcpy(to, from, size);
+  }
+};
+Pinned pinned;
+void drop_pinned(void* owner) {
+  auto* memory = static_cast<c10::DataPtr*>(owner);
+  pinned.live.erase(reinterpret_cast<uintptr_t>(memory->get()));
+  delete memory;
+}
+c10::DataPtr Pinned::allocate(size_t size) {
+  auto* memory = new c10::DataPtr(c10::GetCPUAllocator()->allocate(std::max<size_t>(size, 1)));
+  live[reinterpret_cast<uintptr_t>(memory->get())] = std::max<size_t>(size, 1);
+  return {memory->get(), memory, &drop_pinned, c10::kCPU};
+}
+
+struct CudaAllocator final : c10::DeviceAllocator {
+  bool initialized() override { return true; }
+  void emptyCache(c10::MempoolId_t) override {
+    Rank& self = rank();
+    for (int i = 0; i < self.num_devices; i++) memory_of(self.first_device + i).release_cached();
+  }
+  void recordStream(const c10::DataPtr& data, Stream stream) override {
+    record_use(data.get(), stream.device_index(), stream.id());
+  }
+  DeviceMemory& memory(DeviceIndex device) {
+    return memory_of(rank().first_device + device_or_current(device));
+  }
+  c10::CachingDeviceAllocator::DeviceStats getDeviceStats(DeviceIndex device) override {
+    return memory(device).stats;
+  }
+  void resetAccumulatedStats(DeviceIndex device) override { reset(device, false); }
+  void resetPeakStats(DeviceIndex device) override { reset(device, true); }
+  std::pair<size_t, size_t> getMemoryInfo(DeviceIndex device) override {
+    auto& of = memory(device);
+    return {of.limit() - std::min(of.limit(), of.reserved()), of.limit()};
+  }
+  void reset(DeviceIndex device, bool peak) {
+    auto& stats = memory(device).stats;
+    for (auto* kind : {&stats.allocation, &stats.segment, &stats.active, &stats.inactive_split,
+                       &stats.allocated_bytes, &stats.reserved_bytes, &stats.active_bytes,
+                       &stats.inactive_split_bytes, &stats.requested_bytes})
+      for (auto& stat : *kind) { if (peak) stat.reset_peak(); else stat.reset_accumulated(); }
+    if (!peak) stats.num_alloc_retries = stats.num_ooms = 0;
+  }
+  c10::DataPtr allocate(size_t size) override { return allocate_on(rank().current, size); }
+  c10::DeleterFnPtr raw_deleter() const override { return nullptr; }
+  void copy_data(void* to, const void* from, size_t size) const override {
+    std::memcpy(to, from, size);
+  }
+};
+CudaAllocator cuda_allocator;
+}  // namespace
+
+c10::DeviceAllocator* device_allocator() { return &cuda_allocator; }
+c10::Allocator* pinned_allocator() { return &pinned; }
+bool is_pinned(const void* address) {
+  auto after = pinned.live.upper_bound(reinterpret_cast<uintptr_t>(address));
+  if (after == pinned.live.begin()) return false;
+  auto [start, size] = *std::prev(after);
+  return reinterpret_cast<uintptr_t>(address) < start + size;
+}
+
+int global_device_of(const void* address) {
+  const uint64_t index = (reinterpret_cast<uint64_t>(address) - layout.base) / layout.span;
+  return index < devices.size() && devices[index] ? static_cast<int>(index) : -1;
+}
+
+DeviceMemory& memory_of(int device) {
+  TORCH_CHECK(device >= 0 && device < layout.num_devices, "simrank: no device ", device);
+  auto& memory = devices[device];
+  if (!memory)
+    memory = std::make_unique<DeviceMemory>(device, layout.base + device * layout.span,
+                                            layout.span, layout.device_bytes);
+  return *memory;
+}
+
+// Starts from fresh devices. The addresses must be free: see simrank_free_base.
+void configure_memory(int num_devices, uint64_t base, uint64_t span, uint64_t device_bytes,
+                      bool fill_fresh) {
+  layout = {num_devices, base, span, device_bytes};
+  devices.clear();
+  devices.resize(num_devices);
+  fills_fresh = fill_fresh;
+}
+
+uint64_t free_base(uint64_t base, uint64_t size) {
+  for (auto& memory : devices) if (memory && memory->num_live()) retired.push_back(std::move(memory));
+  devices.clear();
+  std::erase_if(retired, [](auto& memory) { return memory->num_live() == 0; });
+  for (bool is_free = false; !is_free;) {
+    is_free = true;
+    for (auto& memory : retired)
+      if (memory->overlaps(base, base + size)) { base = memory->end(); is_free = false; }
+  }
+  return base;
+}
+
+ComputingFor::ComputingFor(int global_device, int64_t stream)
+    : previous_device(computing_device), previous_stream(computing_stream) {
+  computing_device = global_device;
+  computing_stream = stream;
+}
+ComputingFor::~ComputingFor() {
+  computing_device = previous_device;
+  computing_stream = previous_stream;
+}
+
+c10::intrusive_ptr<c10::StorageImpl> host_storage(size_t size) {
+  return c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), size,
+                                               host_or_device.allocate(size), &host_or_device, true);
+}
+
+c10::DataPtr hold(c10::intrusive_ptr<c10::StorageImpl> host, DeviceIndex device) {
+  void* data = host->mutable_data();
+  if (auto* owner = owner_of(data)) owner->count(data);
+  return {data, new Holding{std::move(host)}, &drop_holding, Device(c10::kCUDA, device)};
+}
+
+c10::DataPtr allocate_on(DeviceIndex device, size_t size) {
+  Rank& self = rank();
+  c10::intrusive_ptr<c10::StorageImpl> host;
+  {
+    ComputingFor here(self.first_device + device, self.streams[device]);
+    host = host_storage(size);
+  }
+  if (C10_UNLIKELY(fills_fresh) && size) std::memset(host->mutable_data(), 0xFF, size);
+  return hold(std::move(host), device);
+}
+
+namespace {
+c10::Storage storage_of(c10::DataPtr data, size_t size) {
+  return c10::Storage(c10::make_intrusive<c10::StorageImpl>(
+      c10::StorageImpl::use_byte_size_t(), size, std::move(data), &cuda_allocator, true));
+}
+}  // namespace
+c10::Storage device_storage(DeviceIndex device, size_t size) {
+  return storage_of(allocate_on(device, size), size);
+}
+c10::Storage as_device_storage(c10::intrusive_ptr<c10::StorageImpl> host, DeviceIndex device) {
+  const size_t size = host->nbytes();
+  return storage_of(hold(std::move(host), device), size);
+}
+
+c10::StorageImpl* host_of(const c10::StorageImpl* storage) {
+  Holding* holding = holding_of(storage);
+  return holding ? holding->host.get() : nullptr;
+}
+
+void follow_host(const c10::Storage& storage) {
+  auto* of_device = storage.unsafeGetStorageImpl();
+  auto* host = host_of(of_device);
+  if (!host || (of_device->data() == host->data() && of_device->nbytes() == host->nbytes())) return;
+  const Device device = of_device->device();
+  auto keeps_host = c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(host);
+  of_device->set_data_ptr_noswap(hold(std::move(keeps_host), device.index()));
+  of_device->set_nbytes(host->nbytes());
+}
+
+void record_use(const void* address, DeviceIndex device, int64_t stream) {
+  if (auto* owner = owner_of(address)) owner->record_use(const_cast<void*>(address), stream);
+  stream_call(RECORD_STREAM, device, stream, static_cast<int64_t>(reinterpret_cast<intptr_t>(address)));
+}
+
+void install_host_allocator() {
+  if (!host_allocator) host_allocator = c10::GetDefaultCPUAllocator();
+  c10::SetCPUAllocator(&host_or_device, 255);
+}
+void restore_host_allocator() { c10::SetCPUAllocator(host_allocator, 255); }
+
+// A new size for a device's storage, as UntypedStorage.resize_ does it.
+void resize_storage(Tensor tensor, int64_t size) {
+  const auto& storage = tensor.unsafeGetTensorImpl()->unsafe_storage();
+  auto* host = host_of(storage.unsafeGetStorageImpl());
+  TORCH_CHECK(host, "simrank: memory that no simulated device allocated cannot be resized");
+  Rank& self = rank();
+  const DeviceIndex device = storage.device().index();
+  ComputingFor here(self.first_device + device, self.streams[device]);
+  auto data = size ? host_or_device.allocate(size) : c10::DataPtr(nullptr, c10::kCPU);
+  if (fills_fresh && size) std::memset(data.get(), 0xFF, size);
+  const size_t kept = std::min<size_t>(size, host->nbytes());
+  if (kept) std::memcpy(data.get(), host->data(), kept);
+  host->set_data_ptr_noswap(std::move(data));
+  host->set_nbytes(size);
+  follow_host(storage);
+}
+}  // namespace simrank
+
+using simrank::memory_of;
+namespace {
+thread_local std::vector<int64_t> exported;
+void put(const c10::CachingAllocator::StatArray& of) {
+  for (auto& stat : of)
+    exported.insert(exported.end(), {stat.current, stat.peak, stat.allocated, stat.freed});
+}
+}  // namespace
+extern "C" {
+// The order is MEMORY_STATS of memory.py: nine arrays of three pools of four numbers, then six.
+const int64_t* simrank_memory_stats(int device) {
+  exported.clear();
+  auto& stats = memory_of(device).stats;
+  for (auto* kind : {&stats.allocation, &stats.segment, &stats.active, &stats.inactive_split,
+                     &stats.allocated_bytes, &stats.reserved_bytes, &stats.active_bytes,
+                     &stats.inactive_split_bytes, &stats.requested_bytes})
+    put(*kind);
+  exported.insert(exported.end(), {stats.num_alloc_retries, stats.num_ooms, stats.num_device_alloc,
+                                   stats.num_device_free,
+                                   static_cast<int64_t>(memory_of(device).reserved()),
+                                   static_cast<int64_t>(memory_of(device).limit())});
+  return exported.data();
+}
+const int64_t* simrank_memory_snapshot(int device, int64_t* num_words) {
+  exported = memory_of(device).snapshot();
+  *num_words = exported.size();
+  return exported.data();
+}
+void simrank_set_memory_limit(int device, uint64_t limit) { memory_of(device).set_limit(limit); }
+// Which allocated block an address lies in: 1 and its bounds, or 0.
+int simrank_find_block(uint64_t address, uint64_t* start, uint64_t* size) {
+  int device = simrank::global_device_of(reinterpret_cast<void*>(address));
+  auto* block = device < 0 ? nullptr : memory_of(device).find(address);
+  if (!block) return 0;
+  *start = block->address;
+  *size = block->requested;
+  return 1;
+}
+int simrank_device_of(uint64_t address) {
+  return simrank::global_device_of(reinterpret_cast<void*>(address));
+}
+int64_t simrank_num_live_blocks() {
+  int64_t live = 0;
+  for (auto* all : {&simrank::devices, &simrank::retired})
+    for (auto& memory : *all) if (memory) live += memory->num_live();
+  return live;
+}
+// Closes the devices, and returns where others may lie: tensors that still live keep their place.
+uint64_t simrank_free_base(uint64_t base, uint64_t size) { return simrank::free_base(base, size); }
+}

@@ -1,0 +1,87 @@
+// torch operators of our own: what Python calls and an exception or a tensor must pass through.
+#include "fallback.h"
+#include "generator.h"
+#include <torch/library.h>
+
+namespace simrank {
+void resize_storage(Tensor tensor, int64_t size);
+
+namespace {
+at::Generator generator_of(int64_t device) { return default_generator(static_cast<DeviceIndex>(device)); }
+void replay(int64_t graph) {
+  auto kept = *reinterpret_cast<std::shared_ptr<Graph>*>(graph);
+  kept->replay();
+}
+void touch(const Tensor& tensor, bool is_write) { wait_for_pending(tensor, is_write); }
+void synchronize(int64_t device) {
+  c10::impl::getDeviceGuardImpl(c10::kCUDA)->synchronizeDevice(static_cast<DeviceIndex>(device));
+}
+void sleep(int64_t cycles) {
+  Rank& self = rank();
+  stream_call(SLEEP, self.current, self.streams[self.current], cycles);
+}
+void set_device(int64_t device) { rank().current = device_or_current(static_cast<DeviceIndex>(device)); }
+Tensor on_device(const Tensor& host, int64_t device) {
+  auto* storage = host.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
+  auto shared = as_device_storage(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(storage),
+                                  device_or_current(static_cast<DeviceIndex>(device)));
+  auto made = c10::make_intrusive<c10::TensorImpl>(std::move(shared), DispatchKeySet(DispatchKey::CUDA), host.dtype());
+  made->set_sizes_and_strides(host.sizes(), host.strides(), host.storage_offset());
+  return Tensor(std::move(made));
+}
+}  // namespace
+}  // namespace simrank
+
+TORCH_LIBRARY(simrank_cuda, m) {
+  m.def("raise_kept(int reason) -> ()");  // Python's kernel: see library.py.
+  m.def("default_generator(int device) -> Generator?", &simrank::generator_of);
+  m.def("replay(int graph) -> ()", &simrank::replay);
+  m.def("synchronize(int device) -> ()", &simrank::synchronize);
+  m.def("sleep(int cycles) -> ()", &simrank::sleep);
+  m.def("set_device(int device) -> ()", &simrank::set_device);
+  m.def("resize_storage(Tensor(a!) self, int size) -> ()");
+  m.def("touch(Tensor self, bool is_write) -> ()");
+  m.def("host(Tensor self) -> Tensor");
+  m.def("on_device(Tensor self, int device) -> Tensor");
+}
+TORCH_LIBRARY_IMPL(simrank_cuda, CUDA, m) {
+  m.impl("resize_storage", &simrank::resize_storage);
+  m.impl("touch", &simrank::touch);
+  m.impl("host", &simrank::host_alias);
+}
+TORCH_LIBRARY_IMPL(simrank_cuda, CPU, m) { m.impl("on_device", &simrank::on_device); }
+
+extern "C" {
+const char* simrank_built_for() { return SIMRANK_TORCH_VERSION; }
+// Once per process; what it registers shows no device to threads that carry no rank.
+int simrank_register(char* error, int64_t room) {
+  try {
+    c10::SetAllocator(c10::kCUDA, simrank::device_allocator(), 255);
+    simrank::register_guard();
+    simrank::register_kernels();
+    return 0;
+  } catch (const std::exception& problem) {
+    snprintf(error, room, "%s", problem.what());
+    return -1;
+  }
+}
+int simrank_enable(int num_devices, uint64_t base, uint64_t span, uint64_t device_bytes, int fill_fresh,
+                   char* error, int64_t room) {
+  try {
+    simrank::configure_memory(num_devices, base, span, device_bytes, fill_fresh != 0);
+    simrank::install_host_allocator();
+    simrank::install_hooks();
+    return 0;
+  } catch (const std::exception& problem) {
+    snprintf(error, room, "%s", problem.what());
+    return -1;
+  }
+}
+void simrank_disable() {
+  simrank::restore_hooks();
+  simrank::restore_host_allocator();
+}
+void simrank_processors(int num_processors, int threads_per_processor) {
+  simrank::count_device_properties(num_processors, threads_per_processor);
+}
+}

@@ -1,0 +1,60 @@
+// Ranges of memory that operations in flight read or write.
+// While there are none, a kernel pays one load and one branch.
+#include "simulated.h"
+#include <map>
+
+namespace simrank {
+
+int64_t num_pending = 0;
+
+namespace {
+struct InFlight {
+  uint64_t end;
+  int64_t id;
+  bool writes;
+};
+std::multimap<uint64_t, InFlight> in_flight;  // By first address.
+uint64_t longest = 0;                         // No range is longer: where a search may begin.
+
+std::vector<int64_t> conflicts(uint64_t start, uint64_t end, bool is_write) {
+  std::vector<int64_t> ids;
+  auto it = in_flight.lower_bound(start > longest ? start - longest : 0);
+  for (; it != in_flight.end() && it->first < end; ++it)
+    if (it->second.end > start && (is_write || it->second.writes)) ids.push_back(it->second.id);
+  return ids;
+}
+bool is_in_flight(int64_t id, uint64_t start, uint64_t end, bool is_write) {
+  for (int64_t other : conflicts(start, end, is_write)) if (other == id) return true;
+  return false;
+}
+}  // namespace
+
+void wait_for_pending(const Tensor& tensor, bool is_write) {
+  if (C10_LIKELY(num_pending == 0)) return;
+  if (!callbacks.on_pending || !tensor.numel() || !tensor.has_storage()) return;
+  const auto start = reinterpret_cast<uint64_t>(tensor.const_data_ptr());
+  int64_t last = 0;
+  for (int64_t d = 0; d < tensor.dim(); d++) last += (tensor.size(d) - 1) * tensor.stride(d);
+  const uint64_t end = start + (last + 1) * tensor.element_size();
+  for (int64_t id : conflicts(start, end, is_write)) {
+    // An earlier wait may have ended this one too: other ranks ran meanwhile.
+    if (!is_in_flight(id, start, end, is_write)) continue;
+    if (callbacks.on_pending(start, end - start, is_write, id) < 0)
+      raise_from_python(CALLBACK_RAISED);
+  }
+}
+}  // namespace simrank
+
+extern "C" {
+void simrank_pending_add(uint64_t address, uint64_t size, int writes, int64_t id) {
+  simrank::in_flight.insert({address, {address + size, id, writes != 0}});
+  simrank::longest = std::max(simrank::longest, size);
+  ++simrank::num_pending;
+}
+void simrank_pending_remove(int64_t id) {
+  auto& all = simrank::in_flight;
+  for (auto it = all.begin(); it != all.end();) it = it->second.id == id ? all.erase(it) : std::next(it);
+  simrank::num_pending = all.size();
+  if (all.empty()) simrank::longest = 0;
+}
+}

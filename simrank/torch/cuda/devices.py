@@ -1,0 +1,276 @@
+"""Turns simulated CUDA devices on and off, and says which rank a thread carries.
+
+Start here: `enable`, one `RankState` per rank, `RankState.bind` on the rank's thread, `disable`.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib.util
+import sys
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from simrank.errors import UnsupportedError
+from simrank.torch.cuda import bindings, storages
+from simrank.torch.cuda.callbacks import Callbacks, install
+from simrank.torch.cuda.generators import DefaultGenerators
+from simrank.torch.cuda.native import enable_devices, native
+from simrank.torch.cuda.patches import Patches
+from simrank.torch.cuda.properties import GIB, DeviceProperties
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import ModuleType
+
+BASE_ADDRESS = 1 << 44  # Above what small programs map, below where Linux puts programs.
+_END_ADDRESS = 84 << 40  # Where Linux may put position-independent programs: 0x55....
+_MAX_VISIBLE = 127  # torch's DeviceIndex is an int8.
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the devices' memory lies: device g at `base + g * span_bytes`.
+
+    Attributes:
+        num_devices: Devices of all nodes.
+        memory_bytes: Memory of each.
+        base: First address.
+        span_bytes: Addresses per device; None for twice its memory, so that fragments hurt no
+            more than on hardware (which maps pages anywhere), or once where that is too much.
+    """
+
+    num_devices: int
+    memory_bytes: int
+    base: int = BASE_ADDRESS
+    span_bytes: int | None = None
+
+    @property
+    def span(self) -> int:
+        """Addresses per device."""
+        if self.span_bytes is not None:
+            return self.span_bytes
+        once = -(-self.memory_bytes // GIB) * GIB
+        twice = 2 * once
+        return twice if self.base + self.num_devices * twice <= _END_ADDRESS else once
+
+    def check(self) -> None:
+        """Raise ValueError where the devices cannot have these addresses."""
+        if self.span < self.memory_bytes or self.span % GIB or self.base % GIB:
+            raise ValueError(f"base and span must be whole GiB, and a span hold a device: {self}")
+        if self.base + self.num_devices * self.span > _END_ADDRESS:
+            raise ValueError(f"{self} does not fit below address {_END_ADDRESS:#x}")
+
+
+class RankState:
+    """What C++ knows of one rank: its devices, current device, streams and generators.
+
+    Attributes:
+        rank: The number that callbacks get.
+        num_devices: How many devices it sees, cuda:0 to cuda:(num_devices - 1).
+    """
+
+    def __init__(self, rank: int, *, first_device: int, num_devices: int) -> None:
+        if not 0 < num_devices <= _MAX_VISIBLE:
+            raise ValueError(f"a rank sees 1 to {_MAX_VISIBLE} devices, not {num_devices}")
+        self.rank = rank
+        self.num_devices = num_devices
+        self._handle: int | None = native().simrank_rank_new(rank, first_device, num_devices)
+
+    def bind(self) -> None:
+        """Let the calling thread carry the rank, and threads that torch makes for it."""
+        native().simrank_bind(self._handle)
+
+    def bind_other_threads(self) -> None:
+        """Let every thread that carries no rank stand for this one."""
+        native().simrank_bind_other_threads(self._handle)
+
+    def free(self) -> None:
+        """Forget the rank; no thread may carry it any more."""
+        handle, self._handle = self._handle, None
+        native().simrank_rank_free(handle)
+
+
+def unbind() -> None:
+    """Let the calling thread carry no rank: it sees no device, as in a CPU build of torch."""
+    native().simrank_bind(None)
+
+
+_patches = Patches()
+_enabled: list[Layout] = []
+
+
+def is_enabled() -> bool:
+    """Return whether simulated devices are on."""
+    return bool(_enabled)
+
+
+def enable(
+    num_devices: int,
+    properties: DeviceProperties | None = None,
+    *,
+    layout: Layout | None = None,
+    callbacks: Callbacks | None = None,
+    fill_fresh: bool = False,
+    replace_real_devices: bool = False,
+) -> Layout:
+    """Give torch simulated CUDA devices, in the whole process, until `disable`.
+
+    Threads see them once they carry a rank (`RankState.bind`).
+
+    Args:
+        num_devices: Devices of all nodes together.
+        properties: What every device says of itself; its `total_memory` is what it has.
+        layout: Addresses of the devices' memory; the default follows from the first two.
+        callbacks: Who listens.
+        fill_fresh: Fill fresh memory with 0xFF, which is NaN in every floating-point dtype.
+        replace_real_devices: Hide the GPUs that torch sees.
+
+    Returns:
+        Where the devices' memory lies: as asked, unless tensors of an earlier simulation are
+        still alive there; then behind them.
+
+    Raises:
+        UnsupportedError: torch sees real GPUs and `replace_real_devices` is not set; or the
+            library cannot be had (see `library.load`).
+        RuntimeError: Devices are enabled already, or the addresses are taken.
+        ValueError: The devices do not fit into the address space.
+    """
+    if _enabled:
+        raise RuntimeError("simulated CUDA devices are enabled already")
+    if torch.cuda.is_available() and not replace_real_devices:
+        raise UnsupportedError(
+            "this torch has real CUDA devices; simulated ones would hide them\n"
+            "  to fix: enable(..., replace_real_devices=True), or CUDA_VISIBLE_DEVICES=''"
+        )
+    properties = properties or DeviceProperties()
+    layout = _placed(layout or Layout(num_devices, properties.total_memory))
+    words = (layout.num_devices, layout.base, layout.span, layout.memory_bytes)
+    enable_devices(words, fill_fresh=fill_fresh)
+    native().simrank_processors(
+        properties.multi_processor_count, properties.max_threads_per_multi_processor
+    )
+    install(callbacks or Callbacks())
+    _enabled.append(layout)
+    _patch(properties)
+    return layout
+
+
+def _placed(layout: Layout) -> Layout:
+    """Return the layout, behind tensors of earlier simulations that are still alive."""
+    layout.check()
+    if native().simrank_num_live_blocks():
+        gc.collect()
+    size = layout.num_devices * layout.span
+    moved = replace(layout, base=native().simrank_free_base(layout.base, size), span_bytes=layout.span)
+    moved.check()
+    return moved
+
+
+def disable() -> None:
+    """Put torch back as it was. Tensors on devices stay alive, but cannot be computed with."""
+    if not _enabled:
+        return
+    _patches.restore()
+    install(Callbacks())
+    native().simrank_bind_other_threads(None)
+    native().simrank_disable()
+    _enabled.clear()
+
+
+@contextmanager
+def standalone(num_devices: int = 1, **options: Any) -> Iterator[RankState]:  # noqa: ANN401 - enable's.
+    """Enable devices that every thread of the process sees, as one rank, for a block."""
+    enable(num_devices, **options)
+    state = RankState(0, first_device=0, num_devices=num_devices)
+    try:
+        state.bind_other_threads()
+        yield state
+    finally:
+        disable()
+        state.free()
+
+
+def _patch(properties: DeviceProperties) -> None:
+    """Replace what Python code of torch asks, everywhere in the process."""
+    bindings.forget_fractions()
+    for name, value in bindings.private_functions().items():
+        _patches.set(torch._C, name, value)
+    _patch_cuda_module(properties)
+    _patch_classes()
+    _patch_storages()
+    _patches.set(torch.version, "cuda", bindings.CUDA_VERSION)
+    _patches.set(torch.cuda.nvtx, "_nvtx", bindings.Nvtx)
+    # Otherwise it warns that torch was built without cuDNN, which is none of the program's fault.
+    _patches.set(torch.backends.cudnn, "is_acceptable", lambda _tensor: False)
+    if torch.distributed.is_available():
+        symmetric: Any = importlib.import_module("torch.distributed._symmetric_memory")
+        _patches.set(symmetric, "_should_use_implicit_mempool", lambda: False)
+
+
+def _patch_cuda_module(properties: DeviceProperties) -> None:
+    replacements = {
+        "_lazy_init": bindings.init,
+        "_initialized": True,
+        "_cudart": bindings.Cudart("_cudart"),
+        "_exchange_device": bindings.exchange_device,
+        "_maybe_exchange_device": bindings.exchange_device,
+        "_CudaDeviceProperties": DeviceProperties,
+        "_get_device_properties": bindings.properties_getter(properties),
+        "device_count": bindings.device_count,
+        "default_generators": DefaultGenerators(),
+    }
+    for name, value in replacements.items():
+        _patches.set(torch.cuda, name, value)
+    for module in (torch.cuda, torch.cuda.memory):
+        _patches.set(module, "MemPool", bindings.refused("torch.cuda.MemPool"))
+
+
+_CLASSES = {
+    "torch.cuda.streams": ("Stream", "Event", "ExternalStream"),
+    "torch.cuda.graphs": (
+        "CUDAGraph",
+        "graph",
+        "graph_pool_handle",
+        "is_current_stream_capturing",
+        "make_graphed_callables",
+    ),
+}
+_copies: dict[str, ModuleType] = {}
+
+
+def _patch_classes() -> None:
+    """Put torch's own classes, over bases of ours, in the place of those over dummies.
+
+    They are made once: what a program keeps of one simulation has the classes of the next.
+    """
+    for module_name, names in _CLASSES.items():
+        if module_name not in _copies:
+            _copies[module_name] = _executed_again(module_name)
+        for name in names:
+            old = getattr(sys.modules[module_name], name)
+            _patches.replace_everywhere(old, getattr(_copies[module_name], name))
+
+
+def _executed_again(module_name: str) -> ModuleType:
+    """Execute a module's source once more: `torch._C` now has the bases that it asks for."""
+    original = sys.modules[module_name].__spec__
+    assert original is not None
+    assert original.origin is not None
+    spec = importlib.util.spec_from_file_location(module_name, original.origin)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _patch_storages() -> None:
+    untyped = torch.UntypedStorage
+    _patches.set(untyped, "resize_", storages.resizer(untyped.resize_))
+    _patches.set(untyped, "__new__", staticmethod(storages.maker(torch._C.StorageBase.__new__)))
+    for name in storages.LEGACY_TYPES:
+        _patches.set(torch.cuda, name, storages.legacy_type(name))

@@ -1,0 +1,104 @@
+"""The C functions of the library, with their types, and how errors leave C++ for Python."""
+
+from __future__ import annotations
+
+import ctypes
+from _thread import get_ident
+from functools import cache
+
+import torch
+
+from simrank.torch.cuda.library import load
+
+NOT_COMPILED = "Torch not compiled with CUDA enabled"  # What a CPU build of torch says.
+_ERROR_ROOM = 4096
+
+_INT, _INT64, _UINT64 = ctypes.c_int, ctypes.c_int64, ctypes.c_uint64
+_POINTER, _TEXT, _WORDS = ctypes.c_void_p, ctypes.c_char_p, ctypes.POINTER(ctypes.c_int64)
+_COUNT = ctypes.POINTER(ctypes.c_int64)
+_ADDRESS = ctypes.POINTER(ctypes.c_uint64)
+# name: (result, arguments)
+_SIGNATURES: dict[str, tuple[object, tuple[object, ...]]] = {
+    "register": (_INT, (_TEXT, _INT64)),
+    "register_c10d": (None, ()),
+    "enable": (_INT, (_INT, _UINT64, _UINT64, _UINT64, _INT, _TEXT, _INT64)),
+    "disable": (None, ()),
+    "processors": (None, (_INT, _INT)),
+    "callbacks": (None, (_POINTER,)),
+    "rank_new": (_POINTER, (_INT64, _INT, _INT)),
+    "rank_free": (None, (_POINTER,)),
+    "bind": (None, (_POINTER,)),
+    "bind_other_threads": (None, (_POINTER,)),
+    "num_devices": (_INT, ()),
+    "rank_tag": (_INT64, ()),
+    "first_device": (_INT, ()),
+    "current_device": (_INT, ()),
+    "current_stream": (_INT64, (_INT,)),
+    "set_stream": (None, (_INT, _INT64)),
+    "memory_stats": (_WORDS, (_INT,)),
+    "memory_snapshot": (_WORDS, (_INT, _COUNT)),
+    "set_memory_limit": (None, (_INT, _UINT64)),
+    "find_block": (_INT, (_UINT64, _ADDRESS, _ADDRESS)),
+    "device_of": (_INT, (_UINT64,)),
+    "free_base": (_UINT64, (_UINT64, _UINT64)),
+    "num_live_blocks": (_INT64, ()),
+    "pending_add": (None, (_UINT64, _UINT64, _INT, _INT64)),
+    "pending_remove": (None, (_INT64,)),
+    "record": (None, (_INT,)),
+    "recorded": (_WORDS, (_COUNT,)),
+    "forget_recorded": (None, ()),
+    "op_name": (_TEXT, (ctypes.c_int32,)),
+    "graph_new": (_POINTER, ()),
+    "graph_free": (None, (_POINTER,)),
+    "graph_begin": (_INT, (_POINTER,)),
+    "graph_end": (None, ()),
+    "graph_reset": (None, (_POINTER,)),
+    "graph_size": (_INT64, (_POINTER,)),
+    "is_capturing": (_INT, ()),
+    "signal_pad": (_UINT64, (_UINT64,)),
+}
+
+
+@cache
+def native() -> ctypes.PyDLL:
+    """Return the library, which is loaded and registered with torch at the first call."""
+    _start_autograd_without_devices()
+    library = load()
+    for name, (result, arguments) in _SIGNATURES.items():
+        function = getattr(library, f"simrank_{name}")
+        function.restype, function.argtypes = result, arguments
+    _KERNELS.impl("raise_kept", _raise_kept, "CPU")
+    error = ctypes.create_string_buffer(_ERROR_ROOM)
+    if library.simrank_register(error, _ERROR_ROOM):
+        raise RuntimeError(error.value.decode())
+    if torch.distributed.is_available():
+        library.simrank_register_c10d()
+    return library
+
+
+def enable_devices(layout: tuple[int, int, int, int], *, fill_fresh: bool) -> None:
+    """Open devices (number, first address, span and memory of each in bytes)."""
+    error = ctypes.create_string_buffer(_ERROR_ROOM)
+    if native().simrank_enable(*layout, int(fill_fresh), error, _ERROR_ROOM):
+        raise RuntimeError(error.value.decode().splitlines()[0])
+
+
+def _start_autograd_without_devices() -> None:
+    """Let autograd start: it makes threads for the devices it sees at its first backward."""
+    torch.ones((), requires_grad=True).mul(1).backward()
+
+
+_KERNELS = torch.library.Library("simrank_cuda", "FRAGMENT")
+_kept: dict[int, BaseException] = {}
+
+
+def keep(error: BaseException) -> int:
+    """Keep what a callback raised for this thread; the answer tells C++ to let it out."""
+    _kept[get_ident()] = error
+    return -1
+
+
+def _raise_kept(reason: int) -> None:
+    """Raise inside torch, where C++ asks for it: the exception passes through its frames."""
+    error = _kept.pop(get_ident(), None) if reason else None
+    raise error or AssertionError(NOT_COMPILED)

@@ -1,0 +1,135 @@
+"""The operations that devices were given: what was called, on which stream, on which tensors."""
+
+from __future__ import annotations
+
+import ctypes
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import IntFlag
+from typing import TYPE_CHECKING, NamedTuple
+
+from simrank.torch.cuda.native import native
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+_HEAD_WORDS = 8
+
+
+class OperationFlag(IntFlag):
+    """What an operation is beside a kernel; the numbers are those of `fallback.h`."""
+
+    HOST_TO_DEVICE = 1
+    DEVICE_TO_HOST = 2
+    REPLAYED = 4
+    BLOCKING = 8
+
+
+class Operand(NamedTuple):
+    """One tensor of an operation.
+
+    Attributes:
+        dtype: torch's number of it (`c10::ScalarType`).
+        strides: In elements.
+    """
+
+    address: int
+    dtype: int
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+    is_written: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One operation on a device.
+
+    Attributes:
+        name: The operator's, without `aten::`, for example `add.Tensor`.
+        rank: The number given to `RankState`.
+        device: The index among the devices that the rank sees.
+        outputs: Tensors that it made; those that it wrote in place are among the inputs.
+    """
+
+    name: str
+    rank: int
+    device: int
+    stream: int
+    flags: OperationFlag
+    inputs: tuple[Operand, ...]
+    outputs: tuple[Operand, ...]
+
+
+def start_recording() -> None:
+    """Keep every operation from now on, or hand it to `Callbacks.on_op` where that is set."""
+    native().simrank_record(1)
+
+
+def stop_recording() -> None:
+    """Keep none any more, and forget those that are kept."""
+    native().simrank_record(0)
+    native().simrank_forget_recorded()
+
+
+def drain_words() -> list[int]:
+    """Return what was kept since the last call, not decoded, and forget it."""
+    num_words = ctypes.c_int64()
+    pointer = native().simrank_recorded(ctypes.byref(num_words))
+    words: list[int] = pointer[: num_words.value] if num_words.value else []
+    native().simrank_forget_recorded()
+    return words
+
+
+@contextmanager
+def recording() -> Iterator[Callable[[], list[Operation]]]:
+    """Record within a block; the value returns the operations since it was last called."""
+    start_recording()
+    try:
+        yield lambda: list(decode(drain_words()))
+    finally:
+        stop_recording()
+
+
+def decode(words: list[int]) -> Iterator[Operation]:
+    """Yield the operations that words hold, in the order in which they were launched."""
+    position = 0
+    while position < len(words):
+        length, op, rank, device, stream, flags, num_inputs, num_outputs = words[
+            position : position + _HEAD_WORDS
+        ]
+        operands = _operands(words, position + _HEAD_WORDS, num_inputs + num_outputs)
+        inputs, outputs = tuple(operands[:num_inputs]), tuple(operands[num_inputs:])
+        yield Operation(
+            op_name(op), rank, device, stream, OperationFlag(flags), inputs, outputs
+        )
+        position += length
+
+
+_names: dict[int, str] = {}
+
+
+def op_name(op: int) -> str:
+    """Return the name of an operator by its number in records."""
+    if op not in _names:
+        _names[op] = native().simrank_op_name(op).decode()
+    return _names[op]
+
+
+def _operands(words: list[int], position: int, count: int) -> list[Operand]:
+    operands = []
+    for _ in range(count):
+        address, packed = words[position : position + 2]
+        num_dims = packed >> 8 & 0xFF
+        sizes = position + 2
+        strides = sizes + num_dims
+        position = strides + num_dims
+        operands.append(
+            Operand(
+                address,
+                packed & 0xFF,
+                tuple(words[sizes:strides]),
+                tuple(words[strides:position]),
+                bool(packed >> 16 & 1),
+            )
+        )
+    return operands

@@ -1,0 +1,121 @@
+"""`torch.cuda.Stream` and `Event`: torch's own classes over bases that CPU torch lacks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from simrank.errors import UnsupportedError
+from simrank.torch.cuda.native import native
+
+CUDA_TYPE = 1  # c10::DeviceType::CUDA
+
+
+def here() -> torch.device:
+    """Return the current device."""
+    return torch.device("cuda", native().simrank_current_device())
+
+
+class StreamBase(torch.Stream):
+    """Stands for `torch._C._CudaStreamBase`."""
+
+    def __new__(
+        cls,
+        priority: int = 0,
+        stream_id: int | None = None,
+        device_index: int | None = None,
+        device_type: int | None = None,
+        stream_ptr: int | None = None,
+    ) -> StreamBase:
+        """Make a new stream, or name one by its number or its pointer (which is its number)."""
+        torch.cuda.init()
+        if stream_ptr is not None:
+            stream_id, device_index, device_type = stream_ptr, here().index, CUDA_TYPE
+        if stream_id is None:
+            made = super().__new__(cls, device=here(), priority=priority)
+        else:
+            made = super().__new__(
+                cls, stream_id=stream_id, device_index=device_index, device_type=device_type
+            )
+        made._priority = priority
+        return made
+
+    _priority: int
+
+    @property
+    def cuda_stream(self) -> int:
+        """The stream's number, which stands for CUDA's pointer."""
+        return int(self.stream_id)
+
+    @property
+    def priority(self) -> int:
+        """What the stream was made with."""
+        return self._priority
+
+    @staticmethod
+    def priority_range() -> tuple[int, int]:
+        """Return the least and the greatest priority, as of CUDA devices of today."""
+        return (0, -5)
+
+
+class EventBase(torch.Event):
+    """Stands for `torch._C._CudaEventBase`.
+
+    It delegates to a plain `torch.Event`, for those refuse to be compared with subclasses.
+    """
+
+    def __new__(
+        cls,
+        enable_timing: bool = False,
+        blocking: bool = False,
+        interprocess: bool = False,
+        external: bool = False,
+    ) -> EventBase:
+        """Make an event on the current device."""
+        torch.cuda.init()
+        if interprocess and external:
+            raise UnsupportedError("CUDA events that are both interprocess and external")
+        made = super().__new__(cls, device=here(), enable_timing=enable_timing, blocking=blocking)
+        made._inner = torch.Event("cuda", enable_timing=True)
+        made._has_timing = enable_timing
+        return made
+
+    _inner: torch.Event
+    _has_timing: bool
+
+    def record(self, stream: torch.Stream | None = None) -> None:
+        """Record on a stream, by default the current one."""
+        self._inner.record(stream)
+
+    def wait(self, stream: torch.Stream | None = None) -> None:
+        """Let a stream wait for the event."""
+        self._inner.wait(stream)
+
+    def query(self) -> bool:
+        """Return whether what was recorded is complete."""
+        return self._inner.query()
+
+    def synchronize(self) -> None:
+        """Wait until what was recorded is complete."""
+        self._inner.synchronize()
+
+    def elapsed_time(self, end_event: EventBase) -> float:
+        """Return the milliseconds to another event."""
+        if not (self._has_timing and end_event._has_timing):
+            raise ValueError("Both events must be created with argument 'enable_timing=True'.")
+        return self._inner.elapsed_time(end_event._inner)
+
+    @property
+    def cuda_event(self) -> int:
+        """The event's number, which stands for CUDA's pointer."""
+        return int(self._inner.event_id)
+
+    def ipc_handle(self) -> Any:  # noqa: ANN401 - torch's signature.
+        """Refuse: simulated ranks share one process."""
+        raise UnsupportedError("IPC handles of CUDA events: simulated ranks are one process")
+
+    @staticmethod
+    def from_ipc_handle(*_: object) -> EventBase:
+        """Refuse: simulated ranks share one process."""
+        raise UnsupportedError("IPC handles of CUDA events: simulated ranks are one process")

@@ -1,0 +1,77 @@
+"""CUDA graphs: captured once, computed again on the same memory."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F  # noqa: N812 - torch's custom.
+
+from tests.torch.cuda.check import same
+
+
+def test_a_graph_is_replayed_on_new_numbers(cuda):
+    """What lies in the captured memory at the time of the replay is computed with."""
+    graph = torch.cuda.CUDAGraph()
+    x, w = torch.ones(4, device="cuda"), torch.full((4,), 2.0, device="cuda")
+    with torch.cuda.graph(graph):
+        y = (x * w + 1).relu()
+        assert torch.cuda.is_current_stream_capturing()
+    assert not torch.cuda.is_current_stream_capturing()
+    x.fill_(5)
+    graph.replay()
+    same(y, torch.full((4,), 11.0))
+    x.fill_(-5)
+    graph.replay()
+    same(y, torch.zeros(4))
+
+
+def test_a_replay_is_recorded_again(recorded):
+    """Each replay is its operations once more, on the current stream."""
+    graph = torch.cuda.CUDAGraph()
+    x = torch.ones(4, device="cuda")
+    with torch.cuda.graph(graph):
+        x * 2 + 1
+    recorded()
+    graph.replay()
+    operations = recorded()
+    assert [op.name for op in operations] == ["mul.Tensor", "add.Tensor"]
+    assert all(op.flags == 4 and op.stream == 0 for op in operations)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_graphed_callables(cuda):
+    """make_graphed_callables captures forward and backward."""
+    model = nn.Linear(4, 4).cuda()
+    graphed = torch.cuda.make_graphed_callables(model, (torch.ones(2, 4, device="cuda"),))
+    x = torch.randn(2, 4, device="cuda")
+    same(graphed(x), F.linear(x, model.weight, model.bias))
+    graphed(x).sum().backward()
+    same(model.bias.grad, torch.full((4,), 2.0))
+
+
+@pytest.mark.parametrize("read", [lambda x: x.sum().item(), lambda x: x.cpu(), lambda x: x.nonzero()])
+def test_a_host_read_inside_a_capture_is_refused(cuda, read):
+    """As CUDA refuses it."""
+    x = torch.ones(4, device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    with (
+        pytest.raises(RuntimeError, match="operation not permitted when stream is capturing"),
+        torch.cuda.graph(graph),
+    ):
+        read(x * 2)
+    assert not torch.cuda.is_current_stream_capturing()
+
+
+def test_replays_draw_anew(cuda):
+    """Random numbers inside a graph continue the generator's sequence."""
+    graph = torch.cuda.CUDAGraph()
+    x = torch.empty(4, device="cuda")
+    with torch.cuda.graph(graph):
+        x.uniform_()
+    torch.cuda.manual_seed(3)
+    expected = [torch.rand(4, device="cuda") for _ in range(2)]
+    torch.cuda.manual_seed(3)
+    for numbers in expected:
+        graph.replay()
+        assert torch.equal(x, numbers)

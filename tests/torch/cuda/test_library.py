@@ -1,0 +1,106 @@
+"""The library is found, built once, and refused by name where it does not fit."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+
+from simrank.errors import UnsupportedError
+from simrank.torch.cuda import library
+
+
+@pytest.fixture
+def fresh_cache(monkeypatch, tmp_path):
+    monkeypatch.setenv("SIMRANK_CACHE", str(tmp_path))
+    return tmp_path
+
+
+def test_without_a_compiler_the_error_says_what_to_install(fresh_cache, monkeypatch):
+    """One command."""
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(UnsupportedError, match=r"(?s)'no-such-compiler'.*apt-get install g\+\+"):
+        library.load()
+
+
+def test_a_failed_build_shows_the_compilers_errors(fresh_cache, monkeypatch, tmp_path):
+    """And leaves no library behind."""
+    compiler = tmp_path / "compiler"
+    compiler.write_text("#!/bin/sh\necho 'all.cpp:1: error: no' >&2; exit 1\n")
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CXX", str(compiler))
+    monkeypatch.setattr(library, "as_cpp_rows", lambda: "")
+    with pytest.raises(UnsupportedError, match=r"(?s)failed:\n  all\.cpp:1: error: no"):
+        library.load()
+    assert not list(fresh_cache.rglob("*.so"))
+
+
+def test_a_library_of_another_torch_is_refused(monkeypatch):
+    """It would load and corrupt memory."""
+    path = library._built_path(lambda _line: None)
+    monkeypatch.setattr(torch, "__version__", "2.13.1")
+    with pytest.raises(UnsupportedError, match=r"was built for torch 2\.13\.0.* but torch 2\.13\.1"):
+        library._open(path)
+
+
+def test_a_library_of_the_package_comes_first(monkeypatch, tmp_path, fresh_cache):
+    """In a folder of the exact version of torch; nothing is built."""
+    built = library._built_path
+    monkeypatch.delenv("SIMRANK_CACHE")
+    source = built(lambda _line: None)
+    monkeypatch.setattr(library, "_PREBUILT", tmp_path)
+    monkeypatch.setattr(library, "_built_path", None)
+    path = library.prebuilt_path()
+    path.parent.mkdir(parents=True)
+    path.write_bytes(source.read_bytes())
+    assert path.parent.name == torch.__version__
+    program = (
+        "import sys; from pathlib import Path; from simrank.torch.cuda import library;"
+        f"library._PREBUILT = Path({str(tmp_path)!r}); print(library.load()._name)"
+    )
+    output = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert Path(output.stdout.strip()) == path
+
+
+def test_an_untried_version_is_warned_of(monkeypatch):
+    """By name; the library may work all the same."""
+    monkeypatch.setattr(torch, "__version__", "2.99.0")
+    with pytest.warns(UserWarning, match=r"never tried with torch 2\.99\.0, only with 2\.13\.0"):
+        library._warn_if_untried()
+
+
+def test_it_is_built_once_by_whoever_comes_first(fresh_cache, monkeypatch):
+    """A second builder waits for the first, and finds its library; progress is told."""
+    builds, told = [], []
+
+    def build(path):
+        builds.append(path)
+        path.write_bytes(b"library")
+
+    monkeypatch.setattr(library, "_build", build)
+    threads = [threading.Thread(target=library._built_path, args=(told.append,)) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(builds) == 1
+    assert [line.split()[0] for line in told] == ["building", "built"]
+
+
+def test_sources_decide_where_it_is_cached(monkeypatch, tmp_path):
+    """Another source is another library."""
+    before = library._fingerprint()
+    copy = tmp_path / "csrc"
+    copy.mkdir()
+    for source in library._SOURCES.iterdir():
+        (copy / source.name).write_bytes(source.read_bytes())
+    monkeypatch.setattr(library, "_SOURCES", copy)
+    assert library._fingerprint() == before
+    (copy / "all.cpp").write_text("")
+    assert library._fingerprint() != before

@@ -1,0 +1,27 @@
+"""The library is one per process, and C++ raises Python's own exceptions."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from simrank.torch.cuda import native as module
+
+
+def test_it_is_loaded_once():
+    """And every function that Python calls is there."""
+    library = module.native()
+    assert library is module.native()
+    for name in module._SIGNATURES:
+        assert getattr(library, f"simrank_{name}")
+
+
+def test_kept_exceptions_are_raised_once():
+    """By the thread that kept them, as they are; then there is none."""
+    error = KeyError("kept")
+    assert module.keep(error) == -1
+    with pytest.raises(KeyError) as caught:
+        torch.ops.simrank_cuda.raise_kept(1)
+    assert caught.value is error
+    with pytest.raises(AssertionError, match="Torch not compiled with CUDA enabled"):
+        torch.ops.simrank_cuda.raise_kept(0)
