@@ -6,15 +6,21 @@ No torch operation runs here, so the modes of a rank (dispatch, device, autocast
 from __future__ import annotations
 
 from ctypes import c_uint8
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 import numpy as np
 import torch
 
+from simrank.device.current import devices_of
 from simrank.device.dtypes import DTYPES, DType
 from simrank.device.memory import Storage
 from simrank.device.tensors.tensor import Tensor
+from simrank.ranks import require_program
+from simrank.torch import devices
+
+if TYPE_CHECKING:
+    from simrank.device import Device
 
 _DTYPES: dict[torch.dtype, DType] = {
     getattr(torch, name): dtype for name, dtype in DTYPES.items() if hasattr(torch, name)
@@ -35,10 +41,10 @@ class TorchStorage(Storage):
 
     __slots__ = ("owner",)
 
-    def __init__(self, owner: torch.UntypedStorage) -> None:
-        self.device = None
+    def __init__(self, owner: torch.UntypedStorage, device: Device | None) -> None:
+        self.device = device
         self.size_bytes = owner.nbytes()
-        self.address = 0
+        self.address = 0 if device is None else owner.data_ptr()
         self.is_real = self.has_values = True
         self.owner = owner
         self._writes = None
@@ -50,6 +56,19 @@ class TorchStorage(Storage):
         if owner.nbytes() != self.size_bytes:
             return False
         return not self.size_bytes or self._bytes.ctypes.data == owner.data_ptr()
+
+    def __del__(self) -> None:
+        """Do nothing: torch frees the block."""
+
+    def site(self) -> None:
+        """Return None: where torch allocated it is not known here."""
+
+
+def _device_of(tensor: torch.Tensor) -> Device | None:
+    if not tensor.is_cuda:
+        return None
+    program, index = require_program("a tensor"), devices.global_index(tensor.data_ptr())
+    return None if index is None else devices_of(program)[index]
 
 
 def _bytes_at(address: int, size_bytes: int) -> np.ndarray[Any, Any]:
@@ -70,7 +89,7 @@ def storage_of(tensor: torch.Tensor) -> TorchStorage:
     key = owner._cdata  # noqa: SLF001 - the documented identity of a storage
     found = _known.get(key)
     if found is None or not found.is_current():
-        found = _known[key] = TorchStorage(owner)
+        found = _known[key] = TorchStorage(owner, _device_of(tensor))
     return found
 
 
@@ -80,6 +99,8 @@ def buffer_of(tensor: torch.Tensor) -> Tensor:
     Raises:
         RuntimeError: No collective carries the element type, in torch's words.
     """
+    if tensor.is_cuda:
+        devices.use_devices_of(tensor)
     if tensor.is_complex():
         tensor = torch.view_as_real(tensor)
     dtype = _DTYPES.get(tensor.dtype)

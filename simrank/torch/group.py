@@ -14,6 +14,7 @@ from simrank.distributed.issue import enter_call, issue
 from simrank.distributed.monitored import monitored_barrier
 from simrank.distributed.request import Request, Signature, staging
 from simrank.ranks import require_rank
+from simrank.torch import devices
 from simrank.torch.buffers import buffer_of, buffers_of
 from simrank.torch.profiler import is_recording, record_call
 from simrank.torch.reductions import reduction_of
@@ -203,11 +204,13 @@ class SimulatedGroup(dist.ProcessGroup):
         reduction = reduction_of(_reduction(opts, op))
         if tensor.is_sparse:
             return all_reduce_sparse(self.simulated, tensor, reduction)
+        is_async = self._is_async(opts, tensor)
         is_blocking = opts is not None and getattr(opts, "asyncOp", True) is False
         if is_blocking and self._limit is None and not is_recording(require_rank("all_reduce")):
-            api.all_reduce(buffer_of(tensor), reduction, self.simulated)
+            is_async = False
+        work = api.all_reduce(buffer_of(tensor), reduction, self.simulated, is_async)
+        if not is_async and not tensor.is_cuda:
             return DONE
-        work = api.all_reduce(buffer_of(tensor), reduction, self.simulated, True)
         return self._work("all_reduce", work, [tensor])
 
     def allreduce_coalesced(self, tensors: list[torch.Tensor], opts: Any = None) -> dist.Work:
@@ -229,7 +232,9 @@ class SimulatedGroup(dist.ProcessGroup):
         """Copy the root's tensor to all."""
         tensor = _one(tensors)
         source = _root(opts, root)
-        work = api.broadcast(buffer_of(tensor), None, self.simulated, True, group_src=source)
+        work = api.broadcast(
+            buffer_of(tensor), None, self.simulated, self._is_async(opts, tensor), group_src=source
+        )
         return self._work("broadcast", work, [tensor])
 
     def reduce(
@@ -245,14 +250,18 @@ class SimulatedGroup(dist.ProcessGroup):
         tensor = _one(tensors)
         reduction, target = reduction_of(_reduction(opts, op)), _root(opts, root)
         buffer = buffer_of(tensor)
-        work = api.reduce(buffer, None, reduction, self.simulated, True, group_dst=target)
+        work = api.reduce(
+            buffer, None, reduction, self.simulated, self._is_async(opts, tensor), group_dst=target
+        )
         return self._work("reduce", work, [tensor])
 
-    def allgather(self, outputs: Any, inputs: Any, opts: object = None) -> dist.Work:
+    def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> dist.Work:
         """Gather the members' tensors into a list."""
         if isinstance(inputs, list | tuple):
             outputs, inputs = outputs[0], inputs[0]
-        work = lists.all_gather(buffers_of(outputs), buffer_of(inputs), self.simulated, True)
+        work = lists.all_gather(
+            buffers_of(outputs), buffer_of(inputs), self.simulated, self._is_async(opts, inputs)
+        )
         return self._work("all_gather", work, outputs, is_copied=True, reads=[inputs])
 
     def allgather_coalesced(
@@ -273,7 +282,7 @@ class SimulatedGroup(dist.ProcessGroup):
         self,
         output: torch.Tensor,
         input: torch.Tensor,
-        opts: object = None,
+        opts: Any = None,
     ) -> dist.Work:
         """Gather the members' tensors into one."""
         source, target = buffer_of(input), buffer_of(output)
@@ -281,7 +290,7 @@ class SimulatedGroup(dist.ProcessGroup):
             check_gathered(output, input, self._size)
         return self._work(
             "_all_gather_base",
-            api.all_gather_into_tensor(target, source, self.simulated, True),
+            api.all_gather_into_tensor(target, source, self.simulated, self._is_async(opts, input)),
             [output],
             reads=[input],
         )
@@ -306,7 +315,9 @@ class SimulatedGroup(dist.ProcessGroup):
             outputs, inputs = outputs[0], inputs[0]
         reduction = reduction_of(_reduction(opts, op))
         target, sources = buffer_of(outputs), buffers_of(inputs)
-        work = lists.reduce_scatter(target, sources, reduction, self.simulated, True)
+        work = lists.reduce_scatter(
+            target, sources, reduction, self.simulated, self._is_async(opts, outputs)
+        )
         return self._work("reduce_scatter", work, [outputs])
 
     def reduce_scatter_single(
@@ -318,7 +329,9 @@ class SimulatedGroup(dist.ProcessGroup):
         """Reduce, and leave part k on member k."""
         reduction = reduction_of(_reduction(opts))
         target, source = buffer_of(output), buffer_of(input)
-        work = api.reduce_scatter_tensor(target, source, reduction, self.simulated, True)
+        work = api.reduce_scatter_tensor(
+            target, source, reduction, self.simulated, self._is_async(opts, input)
+        )
         return self._work("_reduce_scatter_base", work, [output], reads=[input])
 
     _reduce_scatter_base = reduce_scatter_single
@@ -340,22 +353,29 @@ class SimulatedGroup(dist.ProcessGroup):
         input: torch.Tensor,
         output_split_sizes: Sequence[int] = (),
         input_split_sizes: Sequence[int] = (),
-        opts: object = None,
+        opts: Any = None,
     ) -> dist.Work:
         """Send part k to member k."""
         target, source = buffer_of(output), buffer_of(input)
         work = api.all_to_all_single(
-            target, source, output_split_sizes, input_split_sizes, self.simulated, True
+            target,
+            source,
+            output_split_sizes,
+            input_split_sizes,
+            self.simulated,
+            self._is_async(opts, input),
         )
         return self._work("all_to_all", work, [output], reads=[input])
 
     alltoall_base = all_to_all_single
 
     def alltoall(
-        self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: object = None
+        self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None
     ) -> dist.Work:
         """Send entry k of a list to member k."""
-        work = lists.all_to_all(buffers_of(outputs), buffers_of(inputs), self.simulated, True)
+        work = lists.all_to_all(
+            buffers_of(outputs), buffers_of(inputs), self.simulated, self._is_async(opts, inputs[0])
+        )
         return self._work("all_to_all", work, outputs, reads=inputs)
 
     def gather(
@@ -366,7 +386,9 @@ class SimulatedGroup(dist.ProcessGroup):
             outputs = outputs[0]
         source, target = buffer_of(_one(inputs)), buffers_of(outputs) if outputs else None
         root = _root(opts, root)
-        work = lists.gather(source, target, None, self.simulated, True, group_dst=root)
+        work = lists.gather(
+            source, target, None, self.simulated, self._is_async(opts, _one(inputs)), group_dst=root
+        )
         return self._work("gather", work, outputs or [], is_copied=True, reads=[_one(inputs)])
 
     def scatter(
@@ -378,7 +400,9 @@ class SimulatedGroup(dist.ProcessGroup):
         tensor = _one(outputs)
         target, sources = buffer_of(tensor), buffers_of(inputs) if inputs else None
         root = _root(opts, root)
-        work = lists.scatter(target, sources, None, self.simulated, True, group_src=root)
+        work = lists.scatter(
+            target, sources, None, self.simulated, self._is_async(opts, tensor), group_src=root
+        )
         return self._work("scatter", work, [tensor])
 
     def barrier(self, opts: Any = None, timeout: object = None) -> dist.Work:
@@ -429,6 +453,16 @@ class SimulatedGroup(dist.ProcessGroup):
 
     # ---- what is returned ----
 
+    def _is_async(self, opts: Any, tensor: torch.Tensor) -> bool:
+        """Whether a call runs beside the current stream, and is waited for.
+
+        nccl's run on the current stream unless they are asked for as asynchronous; gloo's always
+        run beside the host, for which torch waits itself.
+        """
+        if not tensor.is_cuda or self.simulated.backends.get("cuda") == GLOO:
+            return True
+        return bool(getattr(opts, "asyncOp", True))
+
     def _work(
         self,
         name: str,
@@ -463,11 +497,24 @@ class SimulatedGroup(dist.ProcessGroup):
         if is_copied and outputs:
             torch.autograd.graph.increment_version(outputs)
         started = [work for work in works if work is not None]
+        self._note_in_flight(started)
         program = require_rank(name)
         if is_recording(program):
             shown = f"{self.options.backend}:{name}"
             record_call(program, shown, outputs if reads is None else reads, started)
         return SimulatedWork(started, outputs, self._limit)
+
+    def _note_in_flight(self, started: Sequence[Work]) -> None:
+        """Let torch's own operations wait for what was issued, where they touch its tensors."""
+        if not devices.is_enabled():
+            return
+        operations: list[Any] = [work._operation for work in started]  # nobody has waited for it
+        if not operations:
+            operations = [self.simulated.last_issued[self._rank]]
+        for operation in operations:
+            if operation is not None and operation.touched is not None:
+                touched = operation.touched
+                devices.note_in_flight(operation, touched.reads, touched.writes)
 
 
 def check_gathered(output: torch.Tensor, input: torch.Tensor, size: int) -> None:

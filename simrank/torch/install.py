@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from simrank.distributed.backends import default_timeout
 from simrank.engine import callsite
+from simrank.errors import UnsupportedError
 from simrank.multiprocessing import spawn as simulated_spawn
 from simrank.multiprocessing import start_processes as simulated_start
 from simrank.ranks.current import rank_program
@@ -33,11 +34,12 @@ def stand_ins(_: ModuleType) -> StandIns:
     callsite.skip_package("torch")
     for name in _BEFORE_RANKS:
         import_module(name)
-    from simrank.torch import profiler, settings  # noqa: PLC0415 - they import torch
+    global devices  # noqa: PLW0603 - imported with torch, once
+    from simrank.torch import devices, profiler, settings  # noqa: PLC0415 - they import torch
 
     return [
         *_of_distributed(), *_of_parallel(), *_of_multiprocessing(),
-        *profiler.stand_ins(), *settings.stand_ins(),
+        *profiler.stand_ins(), *settings.stand_ins(), *_of_cuda(),
     ]  # fmt: skip
 
 
@@ -108,6 +110,59 @@ def _true_in_ranks(original: Callable[[], bool]) -> Callable[[], bool]:
         return original() if rank_program() is None else True
 
     return is_available
+
+
+def _of_cuda() -> StandIns:
+    """Return what turns devices on when a rank first asks for them, and off at the end."""
+    module: Any = import_module("torch.cuda")
+    if module.is_available():  # A real GPU: nothing is faked unless asked for.
+        return []
+    names = ("is_available", "device_count", "_lazy_init")
+    accelerator: Any = import_module("torch.accelerator")
+    asked = ("is_available", "current_accelerator", "device_count")
+    return [
+        *((module, name, _asking_for_devices(getattr(module, name))) for name in names),
+        *((accelerator, name, _asking_for_devices(getattr(accelerator, name))) for name in asked),
+        (_Devices(), "are_on", True),
+    ]
+
+
+def _asking_for_devices(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Turn devices on as a rank first asks about them; then torch answers as CUDA builds do."""
+    name = original.__name__
+
+    @functools.wraps(original)
+    def ask(*args: Any, **kwargs: Any) -> Any:
+        program = rank_program()
+        if program is None or devices.is_enabled():
+            return original(*args, **kwargs)
+        try:
+            devices.enable_for(program)
+        except UnsupportedError:
+            if name == "_lazy_init":
+                raise
+            return original(*args, **kwargs)
+        owner: Any = sys.modules[original.__module__]
+        return getattr(owner, name)(*args, **kwargs)
+
+    return ask
+
+
+class _Devices:
+    """Whether there may be simulated devices; setting it back turns those off that there are."""
+
+    _are_on = False
+
+    @property
+    def are_on(self) -> bool:
+        """Whether there may be."""
+        return self._are_on
+
+    @are_on.setter
+    def are_on(self, are_on: bool) -> None:
+        if not are_on:
+            devices.disable()
+        self._are_on = are_on
 
 
 class _Isolation:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._C import _distributed_c10d as c10d_bindings
 
+from simrank.torch import devices
 from simrank.torch.settings import settings_of
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ class TorchState:
 
     def __init__(self, program: Program) -> None:
         self._seed = _FIRST_SEED + (program.rank or 0) + (program.engine.seed << 20)
+        self._program = program
         self._settings = settings_of(program)
         self._own: torch.Tensor | None = None
         self._others: torch.Tensor | None = None
@@ -42,6 +44,7 @@ class TorchState:
         """Forget the groups that C++ knows under the thread's id, which will be used again."""
         bindings: Any = c10d_bindings
         bindings._unregister_all_process_groups()  # noqa: SLF001 - torch's name
+        devices.end_of_rank(self._program)
 
     def enter(self) -> None:
         """Put the rank's random numbers and settings in place."""
@@ -51,9 +54,12 @@ class TorchState:
         else:
             _generator.set_state(self._own)
         self._settings.enter()
+        if devices.is_enabled():
+            devices.enable_for(self._program)
 
     def leave(self) -> None:
         """Give the others theirs back."""
+        devices.flush()
         self._settings.leave()
         self._own = _generator.get_state()
         assert self._others is not None, "entered"

@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch.futures import Future
 
 from simrank.errors import WaitTimeoutError
+from simrank.torch import devices
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -50,6 +51,10 @@ class SimulatedWork(dist.Work):
             RuntimeError: The time limit passed; gloo's words.
         """
         limit = timeout if timeout > _NO_LIMIT else self._limit
+        own = devices.devices_in_use()
+        if own is not None and self._works:
+            own.flush()
+            own.make_current()
         for work in self._works:
             if limit is None:
                 work.wait()

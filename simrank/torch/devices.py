@@ -1,0 +1,440 @@
+"""Simulated CUDA devices under simulated ranks: torch's streams, events and memory are simrank's.
+
+torch computes at once; what it did is recorded and given to simrank's streams with its cost before
+anybody else runs. Nothing of this is there until a rank first asks for a device.
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from threading import get_ident  # noqa: TID251 - which thread a rank's state is bound to
+from typing import TYPE_CHECKING, Any
+
+from simrank.device.current import devices_of, streams_of, synchronize
+from simrank.device.operation import KernelOperation
+from simrank.device.stream import Event, Stream
+from simrank.engine import user_site
+from simrank.errors import SimrankError, UnsupportedError
+from simrank.ranks import require_rank
+from simrank.ranks.current import rank_program
+from simrank.torch import cuda
+from simrank.torch.costs import Cost, cost_of
+from simrank.torch.cuda import (
+    Callbacks,
+    DeviceProperties,
+    Operation,
+    RankState,
+    StreamCall,
+)
+from simrank.torch.cuda.native import native
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import torch
+
+    from simrank.device import Buffer, Device
+    from simrank.device import Operation as DeviceOperation
+    from simrank.engine import CallSite, Handle
+    from simrank.ranks import Program
+
+_log = logging.getLogger("simrank")
+_KEY = "torch's devices"
+_SHOWN_BYTES = 1 << 20  # Blocks from this size are named where memory runs out.
+_NUM_SHOWN = 5
+_SLEEP_HZ = 1_755_000_000  # Assumed: cycles of `torch.cuda._sleep`; an H100's base clock.
+
+
+class RankDevices:
+    """What one rank has of its node's devices.
+
+    Attributes:
+        state: What C++ knows of it.
+        first: The index, in the cluster, of its cuda:0.
+    """
+
+    def __init__(self, program: Program, number: int) -> None:
+        per_node = program.context.cluster.devices_per_node
+        rank = program.rank or 0
+        self.first = rank - rank % per_node
+        num_devices = min(per_node, program.context.cluster.num_devices - self.first)
+        self.state = RankState(number, first_device=self.first, num_devices=num_devices)
+        self._program = program
+        self._streams: dict[tuple[int, int], Stream] = {}
+        self._bound: set[int] = set()
+        self._events: dict[int, Event] = {}
+
+    def bind(self) -> None:
+        """Let the running thread be the rank's, for C++."""
+        thread = get_ident()
+        if thread not in self._bound:
+            self._bound.add(thread)
+            self.state.bind()
+
+    def unbind(self) -> None:
+        """Let the running thread be nobody's: it ends."""
+        if get_ident() in self._bound:
+            self._bound.discard(get_ident())
+            cuda.unbind()
+
+    def device(self, index: int) -> Device:
+        """Return the simulated device that the rank sees as cuda:index."""
+        return devices_of(self._program)[self.first + index]
+
+    def stream(self, index: int, number: int) -> Stream:
+        """Return the simulated stream of a device and torch's number; 0 is the default one."""
+        found = self._streams.get((index, number))
+        if found is None:
+            streams = streams_of(self.device(index), self._program)
+            found = streams.new(f"stream {number}") if number else streams.default
+            self._streams[index, number] = found
+        return found
+
+    def make_current(self, index: int | None = None) -> None:
+        """Let simrank's current device and stream be torch's on a device (None: the current)."""
+        library = native()
+        if index is None:
+            index = int(library.simrank_current_device())
+        program = self._program
+        program.local["current_stream"] = self.stream(index, library.simrank_current_stream(index))
+        program.device_index = self.first + index
+
+    # ---- what was computed ----
+
+    def flush(self) -> None:
+        """Give what torch computed since the last flush to the streams, with its cost."""
+        words = cuda.drain_words()
+        if not words:
+            return
+        if _compute_time(self._program) == "none":
+            return
+        pending: list[tuple[Operation, Cost]] = []
+        for operation in cuda.decode(words):
+            cost = cost_of(self.device(operation.device).spec, operation)
+            same = pending and pending[-1][0].stream == operation.stream
+            if pending and not (same and pending[-1][0].device == operation.device):
+                self._submit(pending)
+                pending = []
+            pending.append((operation, cost))
+        self._submit(pending)
+
+    def _submit(self, operations: Sequence[tuple[Operation, Cost]]) -> None:
+        """Issue operations of one stream: one by one if somebody looks, else as one."""
+        first = operations[0][0]
+        stream = self.stream(first.device, first.stream)
+        device = stream.device
+        if device.engine.observers or device.races is not None:
+            for operation, cost in operations:
+                _issue(stream, operation.name, cost.duration_ps, cost, operation)
+            return
+        launch_ps = device.launch_overhead_ps
+        issued_ps = end_ps = launch_ps  # From now on: when each is issued, when each ends.
+        for number, (_, cost) in enumerate(operations):
+            issued_ps = launch_ps * (number + 1)
+            end_ps = max(end_ps, issued_ps) + cost.duration_ps
+        total = Cost(
+            end_ps - launch_ps,
+            sum(cost.bytes_moved for _, cost in operations),
+            max(cost.num_elements for _, cost in operations),
+        )
+        name = first.name if len(operations) == 1 else f"{len(operations)} operations of torch"
+        _issue(stream, name, total.duration_ps, total)
+        device.engine.charge(issued_ps - launch_ps, name)
+
+    # ---- streams and events ----
+
+    def stream_call(self, what: StreamCall, index: int, number: int, event: int) -> bool:
+        """Do on simulated streams what torch asked of its own; the answer is that of a query."""
+        self.flush()
+        if what in _IGNORED:
+            return True
+        answer = _STREAM_CALLS[what](self, self.stream(index, number), event)
+        return answer is not False
+
+    def record(self, stream: Stream, number: int) -> None:
+        """Record an event."""
+        event = self._events[number] = Event(enable_timing=True)
+        event.record(stream)
+
+    def event(self, number: int) -> Event:
+        """Return an event by torch's number; one that was never recorded has happened."""
+        return self._events.get(number) or Event()
+
+    def forget(self, number: int) -> None:
+        """Forget an event that torch has destroyed."""
+        self._events.pop(number, None)
+
+    def elapsed_ms(self, first: int, last: int) -> float:
+        """Return the simulated time between two events."""
+        return self.event(first).elapsed_time(self.event(last))
+
+
+class TorchOperation(KernelOperation):
+    """What torch has computed already. It is issued as the turn ends, where nothing may wait."""
+
+    __slots__ = ()
+    is_launch = False
+
+
+def _issue(
+    stream: Stream, name: str, duration_ps: int, cost: Cost, operation: Operation | None = None
+) -> None:
+    device = stream.device
+    num_sms = min(max(-(-cost.num_elements // _ELEMENTS_PER_SM), 1), device.spec.num_sms)
+    rate = min(cost.bytes_moved / max(duration_ps, 1), device.hbm.capacity)
+    demands = ((device.sms, float(num_sms)), (device.hbm, rate))
+    issued = TorchOperation(stream, name, duration_ps=max(duration_ps, 1), demands=demands)
+    if operation is not None:
+        issued.details = {"shapes": [list(t.sizes) for t in operation.inputs]}
+    stream.submit(issued)
+
+
+_ELEMENTS_PER_SM = 8 * 1024  # As of simrank's own kernels (assumed there).
+
+
+def _sleep(_: RankDevices, stream: Stream, cycles: int) -> None:
+    cost = Cost(round(cycles * 1e12 / _SLEEP_HZ), 0, 1)
+    _issue(stream, "spin", cost.duration_ps, cost)
+
+
+_IGNORED = (StreamCall.STREAM_CREATE, StreamCall.RECORD_STREAM)
+_STREAM_CALLS: dict[StreamCall, Callable[[RankDevices, Stream, int], bool | None]] = {
+    StreamCall.EVENT_RECORD: RankDevices.record,
+    StreamCall.STREAM_WAIT_EVENT: lambda own, stream, n: stream.wait_event(own.event(n)),
+    StreamCall.STREAM_SYNCHRONIZE: lambda _, stream, __: stream.synchronize(),
+    StreamCall.EVENT_SYNCHRONIZE: lambda own, _, n: own.event(n).synchronize(),
+    StreamCall.DEVICE_SYNCHRONIZE: lambda _, stream, __: synchronize(stream.device),
+    StreamCall.STREAM_QUERY: lambda _, stream, __: stream.query(),
+    StreamCall.EVENT_QUERY: lambda own, _, n: own.event(n).query(),
+    StreamCall.EVENT_DESTROY: lambda own, _, n: own.forget(n),
+    StreamCall.HOST_READ: lambda _, stream, __: stream.synchronize(),
+    StreamCall.SLEEP: _sleep,
+}
+
+
+# ---- the process ----
+
+
+class _Enabled:
+    """The simulated devices of the process, while they are on.
+
+    Attributes:
+        context: Whose cluster they are of.
+        by_number: The ranks that have a state, by the number that C++ gives back.
+        in_flight: What still reads or writes memory, by number.
+        blocks: Large blocks by address: device, size and line.
+    """
+
+    def __init__(self, context: Any) -> None:
+        self.context = context
+        self.by_number: dict[int, RankDevices] = {}
+        self.in_flight: dict[int, Handle] = {}
+        self.blocks: dict[int, tuple[int, int, CallSite | None]] = {}
+        self.num_pending = 0
+
+
+_enabled: list[_Enabled] = []
+_refused: list[UnsupportedError] = []  # Why there are no devices in this process.
+
+
+_is_enabling = False
+
+
+def is_enabled() -> bool:
+    """Whether devices are on, or are being turned on."""
+    return bool(_enabled) or _is_enabling
+
+
+def enable_for(program: Program) -> RankDevices:
+    """Turn devices on if they are not, and return what a rank has of them, bound to its thread.
+
+    Raises:
+        UnsupportedError: They cannot be had; the text says what to do.
+        SimrankError: They are those of another Context.
+    """
+    if _refused:
+        raise _refused[0]
+    if not _enabled:
+        _enable(program.context)
+    enabled = _enabled[0]
+    if enabled.context is not program.context:
+        raise SimrankError("CUDA devices of torch belong to one Context at a time")
+    own: RankDevices | None = program.local.get(_KEY)
+    if own is None:
+        number = len(enabled.by_number)
+        own = program.local[_KEY] = enabled.by_number[number] = RankDevices(program, number)
+    own.bind()
+    return own
+
+
+def _enable(context: Any) -> None:
+    spec, cluster = context.cluster.device, context.cluster
+    properties = DeviceProperties(
+        name=spec.name,
+        total_memory=spec.memory_bytes,
+        multi_processor_count=spec.num_sms,
+    )
+    listeners = Callbacks(
+        on_alloc=_allocated,
+        on_free=_freed,
+        alloc_threshold_bytes=_SHOWN_BYTES,
+        on_out_of_memory=_out_of_memory,
+        on_pending=_wait_for_pending,
+        on_stream_call=_stream_call,
+        elapsed_ms=_elapsed_ms,
+    )
+    global _is_enabling  # noqa: PLW0603 - what is asked meanwhile is torch's own affair
+    _is_enabling = True
+    try:
+        cuda.enable(cluster.num_devices, properties, callbacks=listeners)
+    except UnsupportedError as error:
+        _refused.append(error)
+        warnings.warn(f"no simulated CUDA devices: {error}", stacklevel=2)
+        raise
+    finally:
+        _is_enabling = False
+    cuda.start_recording()
+    _enabled.append(_Enabled(context))
+
+
+def disable() -> None:
+    """Turn devices off; their memory's peaks are kept by simrank's."""
+    _refused.clear()
+    if not _enabled:
+        return
+    enabled = _enabled.pop()
+    cuda.stop_recording()
+    cuda.disable()
+    for own in enabled.by_number.values():
+        own.state.free()
+
+
+def end_of_rank(program: Program) -> None:
+    """Issue what the rank computed last, and let its thread go."""
+    own: RankDevices | None = program.local.get(_KEY)
+    if own is not None and _enabled:
+        own.flush()
+        _keep_peaks(own)
+        own.unbind()
+
+
+def _keep_peaks(own: RankDevices) -> None:
+    from simrank.torch.cuda.memory import memory_stats  # noqa: PLC0415 - only here
+
+    for index in range(own.state.num_devices):
+        memory = own.device(index).memory
+        peak = memory_stats(own.first + index)["allocated_bytes"]["all"]["peak"]
+        memory.peak_bytes = max(memory.peak_bytes, peak)
+
+
+def devices_in_use() -> RankDevices | None:
+    """Return the running rank's devices, if it has asked for them."""
+    if not _enabled:
+        return None
+    program = rank_program()
+    own: RankDevices | None = None if program is None else program.local.get(_KEY)
+    return own
+
+
+def global_index(address: int) -> int | None:
+    """Return the device of the cluster in whose memory an address lies, or None."""
+    return cuda.device_of(address) if _enabled else None
+
+
+def use_devices_of(tensor: torch.Tensor) -> None:
+    """Issue what was computed so far, and make the tensor's device and its stream simrank's own."""
+    own = devices_in_use()
+    assert own is not None, "the tensor lies on a device"
+    own.flush()
+    own.make_current(tensor.device.index)
+
+
+def flush() -> None:
+    """Issue what the running rank has computed so far."""
+    own = devices_in_use()
+    if own is not None:
+        own.flush()
+
+
+def note_in_flight(
+    operation: DeviceOperation, reads: Sequence[Buffer], writes: Sequence[Buffer]
+) -> None:
+    """Let torch's operations wait for one that still reads or writes tensors (rule T6)."""
+    if operation.complete or not _enabled:
+        return
+    enabled = _enabled[0]
+    enabled.num_pending += 1
+    number = enabled.num_pending
+    enabled.in_flight[number] = operation
+    for buffers, is_write in ((reads, False), (writes, True)):
+        for buffer in buffers:
+            start, end = buffer.storage.bounds(buffer.array)
+            address = buffer.storage.address + start
+            cuda.pending_add(address, end - start, writes=is_write, pending_id=number)
+
+    def forget() -> None:
+        enabled.in_flight.pop(number, None)
+        cuda.pending_remove(number)
+
+    operation.on_complete(forget)
+
+
+def _compute_time(program: Program) -> str:
+    return str(getattr(program.context, "compute_time", "roofline"))
+
+
+# ---- what C++ calls ----
+
+
+def _own(number: int) -> RankDevices:
+    return _enabled[0].by_number[number]
+
+
+def _stream_call(what: StreamCall, rank: int, device: int, stream: int, event: int) -> bool | None:
+    if rank < 0:
+        return True
+    return _own(rank).stream_call(what, device, stream, event)
+
+
+def _elapsed_ms(first: int, last: int) -> float:
+    own = require_rank("elapsed_time").local[_KEY]
+    return float(own.elapsed_ms(first, last))
+
+
+def _wait_for_pending(address: int, size_bytes: int, is_write: bool, number: int) -> None:
+    del address, size_bytes, is_write
+    program = require_rank("an operation of torch")
+    flush()
+    handle = _enabled[0].in_flight.get(number)
+    if handle is not None:
+        program.engine.wait(handle)
+
+
+def _allocated(rank: int, device: int, address: int, size_bytes: int, stream: int) -> None:
+    del rank, stream
+    _enabled[0].blocks[address] = device, size_bytes, user_site()
+
+
+def _freed(rank: int, device: int, address: int, size_bytes: int, stream: int) -> None:
+    del rank, device, size_bytes, stream
+    if _enabled:
+        _enabled[0].blocks.pop(address, None)
+
+
+def _out_of_memory(rank: int, device: int, requested_bytes: int) -> str:
+    own = _own(rank)
+    total = own.device(device).spec.memory_bytes
+    held = [
+        (size, site) for d, size, site in _enabled[0].blocks.values() if d == own.first + device
+    ]
+    largest = sorted(held, key=lambda block: -block[0])[:_NUM_SHOWN]
+    lines = [
+        f"CUDA out of memory. Tried to allocate {requested_bytes / 2**20:.2f} MiB. "
+        f"GPU {device} has a total capacity of {total / 2**30:.2f} GiB."
+    ]
+    lines += [
+        f"  {size / 2**20:.2f} MiB allocated at {'?' if site is None else site.line()}"
+        for size, site in largest
+    ]
+    return "\n".join(lines)
