@@ -111,7 +111,8 @@ class Context(TorchNames):
             and `spawn` raises at the end, with all root causes.
         carrier: What holds the stack of each rank that is spawned. "greenlet" is cheap. "thread" is
             an OS thread, driven in lockstep: results, times and reports are the same, a switch
-            costs about ten times as much. It is for libraries with state per native thread.
+            costs about five times as much. It is for libraries with state per native thread, and
+            for programs that start threads.
 
     Attributes:
         cluster: The hardware.

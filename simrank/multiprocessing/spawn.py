@@ -216,11 +216,11 @@ def _body(program: Program, call: Call) -> Callable[[], None]:
         set_program(program)
         if is_thread:
             module_locks.install()
+        undo = threads.set_up(program) if is_thread else []
         try:
             fn, args = call()
             try:
-                with threads.native_thread(program) if is_thread else nullcontext():
-                    _call(program, fn, args)
+                _call(program, fn, args)
             finally:
                 output.rank_ended(program)
         except SystemExit as error:
@@ -231,6 +231,9 @@ def _body(program: Program, call: Call) -> Callable[[], None]:
                 error.code &= 0xFF
             if error.code is not None and error.code != 0:
                 raise
+        finally:
+            for end in undo:
+                end()
         end_daemons(program)
         default = membership(program).default
         if default is not None:

@@ -18,7 +18,6 @@ import functools
 import math
 import sys
 import threading  # noqa: TID251 - replaced here
-from contextlib import contextmanager
 from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
@@ -30,8 +29,7 @@ from simrank.ranks.current import current_program, for_real, running_task, set_p
 from simrank.units import PS_PER_S
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from types import ModuleType
+    from collections.abc import Callable
 
     from simrank.engine import Engine
     from simrank.engine.lockstep import ThreadCarrier
@@ -63,16 +61,10 @@ def register_setup(setup: Callable[[Program], Callable[[], None] | None]) -> Non
     _setups.append(setup)
 
 
-@contextmanager
-def native_thread(program: Program) -> Iterator[None]:
-    """Have made what the running thread of a rank needs, within the block."""
+def set_up(program: Program) -> list[Callable[[], None]]:
+    """Make what the running thread of a rank needs; return what is to be called at its end."""
     undo = [setup(program) for setup in _setups]
-    try:
-        yield
-    finally:
-        for end in reversed(undo):
-            if end is not None:
-                end()
+    return [end for end in reversed(undo) if end is not None]
 
 
 class ThreadEnd(Handle):
@@ -157,13 +149,16 @@ def start(
 
 
 def _live(task: ThreadTask, body: Callable[[], Any]) -> None:
+    undo: list[Callable[[], None]] = []
     try:
-        with native_thread(task.program):
-            body()
+        undo += set_up(task.program)
+        body()
     except RankAborted:
         if not task.is_ending:
             raise
     finally:
+        for end in undo:
+            end()
         _forget(task)
 
 
@@ -441,70 +436,3 @@ def stand_ins() -> StandIns:
     ]
     names = [name for name in ("start_new_thread", "start_new") if hasattr(_thread, name)]
     return found + [(_thread, name, _start_new(getattr(_thread, name))) for name in names]
-
-
-def of_pool(module: ModuleType) -> StandIns:
-    """Return what gives a `ThreadPool` of a rank queues of its threads, not of processes."""
-    original = module.__dict__["get_context"]
-
-    @functools.wraps(original)
-    def get_context(method: str | None = None) -> Any:  # noqa: ANN401 - a context
-        context = original(method)
-        task = running_task()
-        on_thread = task is not None and task.carrier.thread_id is not None
-        return _ContextOfThreads(context) if on_thread else context
-
-    return [(module, "get_context", get_context), (module, "wait", _wait(module.__dict__["wait"]))]
-
-
-def _wait(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Let a pool wait for a change of its threads as it does for one of its processes."""
-
-    @functools.wraps(original)
-    def wait(objects: list[Any], timeout: float | None = None) -> list[Any]:
-        notifiers = [each for each in objects if isinstance(each, _Notifier)]
-        if not notifiers:
-            return cast("list[Any]", original(objects, timeout))
-        return notifiers if notifiers[0].wait(timeout) else []
-
-    return wait
-
-
-class _Notifier:
-    """A queue of multiprocessing between threads; it stands for its own reading end."""
-
-    def __init__(self) -> None:
-        import queue  # noqa: PLC0415 - whatever stands in for it now
-
-        made: Any = queue.SimpleQueue()
-        self._queue, self._reader = made, self
-        self.put, self.get, self.empty = made.put, made.get, made.empty
-
-    def wait(self, timeout: float | None) -> bool:
-        """Return whether there is something to get, within the time."""
-        import queue  # noqa: PLC0415 - as above
-
-        try:
-            self.put(self._queue.get(timeout=timeout))
-        except queue.Empty:
-            return False
-        return True
-
-
-class _ContextOfThreads:
-    """A context of multiprocessing whose queues are between threads.
-
-    Args:
-        context: What has the rest.
-    """
-
-    def __init__(self, context: object) -> None:
-        self._context = context
-
-    def SimpleQueue(self) -> _Notifier:  # noqa: N802 - as there
-        """Return a queue."""
-        return _Notifier()
-
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever is there
-        """Return what the context has."""
-        return getattr(self._context, name)

@@ -230,12 +230,13 @@ def pipeline(rank, log):
     log.append((rank, "end", time.monotonic()))
 
 
-def test_programs_of_many_threads_give_the_same_in_every_run(spawn):
+@pytest.mark.parametrize("seed", [0, 1])
+def test_programs_of_many_threads_give_the_same_in_every_run(spawn, seed):
     """Values, order and times."""
     runs = []
     for _ in range(3):
         log = []
-        ctx = spawn(pipeline, 3, log)
+        ctx = spawn(pipeline, 3, log, seed=seed)
         runs.append((log, ctx.now_ps))
     assert runs[0] == runs[1] == runs[2]
     assert [values for _, values, _ in runs[0][0][:3]] == [[0, 1, 4, 9, 16]] * 3
