@@ -1,4 +1,8 @@
-"""`multiprocessing.pool.ThreadPool` in ranks: its queues are between threads."""
+"""Pools of threads in ranks: what they share with processes, and what differs from run to run.
+
+`multiprocessing.pool.ThreadPool` gets queues between threads. `ThreadPoolExecutor` has a number
+that each rank counts by itself, and joins its threads in the order in which they were made.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import functools
 from typing import TYPE_CHECKING, Any, cast
 
 from simrank.ranks.current import running_task
+from simrank.ranks.threads import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -77,3 +82,24 @@ class _ContextOfThreads:
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever is there
         """Return what the context has."""
         return getattr(self._context, name)
+
+
+def of_executor(module: ModuleType) -> list[tuple[Any, str, Any]]:
+    """Return what makes an executor's names and order those of its rank alone."""
+    kind: Any = module.__dict__["ThreadPoolExecutor"]
+    original = kind.__init__
+
+    @functools.wraps(original)
+    def make(self: Any, *args: object, **kwargs: object) -> None:  # noqa: ANN401 - an executor
+        original(self, *args, **kwargs)
+        if running_task() is not None:
+            self._threads = _Ordered()
+
+    counter = counted(kind._counter, "executors made", 0)  # noqa: SLF001 - its only name
+    return [(kind, "__init__", make), (kind, "_counter", counter)]
+
+
+class _Ordered(dict[Any, None]):
+    """A set of threads in the order in which they came: a plain one goes by their addresses."""
+
+    add = dict.setdefault

@@ -253,6 +253,7 @@ def _of_timeit(module: ModuleType) -> list[tuple[Any, str, Any]]:
 
 _LATE: dict[str, Callable[[ModuleType], list[tuple[Any, str, Any]]]] = {
     "asyncio": _of_asyncio,
+    "concurrent.futures.thread": pools.of_executor,
     "hypothesis.core": thread_state.of_core,
     "hypothesis.utils.dynamicvariables": thread_state.of_variables,
     "hypothesis.utils.threading": thread_state.of_thread_locals,

@@ -421,6 +421,28 @@ def _shut_executors(threads: list[ThreadTask]) -> None:
 # ---- what is replaced ----
 
 
+class counted:  # noqa: N801 - it stands for a function, also as an attribute of a class
+    """Count for each rank by itself, so that names of threads are a process's, and repeat.
+
+    Args:
+        original: What counts for the process.
+        key: Names the count in a rank's state.
+        first: What a process counts first.
+    """
+
+    def __init__(self, original: Callable[[], int], key: str, first: int = 1) -> None:
+        self._original, self._key, self._first = original, key, first
+
+    def __call__(self) -> int:
+        """Return the next number."""
+        program = current_program()
+        if program is None or program.rank is None:
+            return self._original()
+        number: int = program.local.get(self._key, self._first)
+        program.local[self._key] = number + 1
+        return number
+
+
 def stand_ins() -> StandIns:
     """Return what to replace while a Context is entered: owner, name and stand-in."""
     import _thread  # noqa: PLC0415 - replaced, used nowhere
@@ -434,5 +456,7 @@ def stand_ins() -> StandIns:
         (threading, "enumerate", enumerate_threads),
         (threading, "active_count", _active_count),
     ]
+    if hasattr(threading, "_counter"):
+        found.append((threading, "_counter", counted(threading._counter, "threads made")))  # noqa: SLF001
     names = [name for name in ("start_new_thread", "start_new") if hasattr(_thread, name)]
     return found + [(_thread, name, _start_new(getattr(_thread, name))) for name in names]

@@ -126,6 +126,24 @@ def test_what_is_local_to_a_thread_is_its_own(spawn):
     assert sorted(map(str, seen)) == ["0", "1", "False", "False"]
 
 
+def test_names_of_threads_are_counted_by_each_rank(spawn):
+    """As by each process; an executor joins its threads in their order, not that of addresses."""
+    names = []
+
+    def program(rank):
+        names.append(threading.Thread(target=print).name)
+        for _ in range(2):
+            with ThreadPoolExecutor(2) as executor:
+                executor.submit(time.sleep, US)
+                executor.submit(time.sleep, US)
+                names.extend(thread.name for thread in executor._threads)
+
+    spawn(program)
+    executors = [f"ThreadPoolExecutor-{first}_{number}" for first in (0, 1) for number in (0, 1)]
+    assert names[0] == "Thread-1 (print)"
+    assert sorted(names) == sorted(["Thread-1 (print)", *executors] * 2)
+
+
 def test_each_native_thread_of_a_rank_is_set_up_and_tidied(spawn, monkeypatch):
     """The first one too, whatever its program does; on greenlets none is."""
     log = []
