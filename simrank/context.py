@@ -30,6 +30,7 @@ from simrank.kernels.races.operations import accesses_of
 from simrank.multiprocessing.spawn import check_method, end_daemons, spawn_in, warn_of_method
 from simrank.ranks import Program, current_program, set_program, stdlib
 from simrank.ranks.module_globals import ModuleGlobals
+from simrank.ranks.threads import threads_left
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -360,7 +361,7 @@ class Context(TorchNames):
             f"  recv from any source at {line}: another seed may give other numbers"
             for line in leaks.message_races()
         ]
-        lines += [f"  {hint}" for hint in self._space.hints]
+        lines += [f"  {hint}" for hint in [*self._space.hints, *threads_left(self.engine)]]
         if self.faults is not None:
             lines += [f"  {fault}" for fault in self.faults.unseen()]
         return lines

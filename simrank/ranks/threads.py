@@ -21,6 +21,7 @@ import threading  # noqa: TID251 - replaced here
 from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
+from weakref import WeakKeyDictionary
 
 from simrank.engine import Handle, Task, limits
 from simrank.errors import RankAborted
@@ -383,7 +384,17 @@ def end_threads(program: Program) -> None:
         task.is_ending = True
         if task.group is not None:
             task.group.end_guest(task)
+        if task.parked:
+            _refused.setdefault(task.engine, []).append(task.name)
         _forget(task)
+
+
+_refused: WeakKeyDictionary[Engine, list[str]] = WeakKeyDictionary()
+
+
+def threads_left(engine: Engine) -> list[str]:
+    """Return what to say of threads that swallowed every end; they sleep until the process ends."""
+    return [f"{name} refused to end: it catches RankAborted" for name in _refused.get(engine, ())]
 
 
 def forget_threads(program: Program) -> None:

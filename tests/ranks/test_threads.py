@@ -431,6 +431,8 @@ def test_a_thread_that_swallows_every_abort_is_parked():
         ctx.multiprocessing.spawn(program, (never,), nprocs=1, share_args=True)
     left = set(threading.enumerate()) - before
     assert {thread.name for thread in left} == {"stubborn"}
+    refused = "  thread 'stubborn' of rank 0 refused to end: it catches RankAborted"
+    assert refused in ctx.findings
 
 
 def test_os_exit_in_a_thread_ends_its_rank():
