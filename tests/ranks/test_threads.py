@@ -7,6 +7,7 @@ import asyncio
 import concurrent.futures
 import contextvars
 import io
+import json
 import os
 import queue
 import random
@@ -24,6 +25,7 @@ import simrank.distributed as dist
 from simrank.engine import Handle
 from simrank.errors import DeadlockError, RankAborted, SpawnException, UnsupportedError
 from simrank.ranks import threads
+from simrank.trace import Timeline
 
 US = 1e-6
 
@@ -259,6 +261,20 @@ def test_programs_of_many_threads_give_the_same_in_every_run(spawn, seed):
     assert runs[0] == runs[1] == runs[2]
     assert [values for _, values, _ in runs[0][0][:3]] == [[0, 1, 4, 9, 16]] * 3
     assert {str(values) for _, values, _ in runs[0][0][3:6]} == {"[0, 1, 4, 9]"}
+
+
+def test_threads_do_the_same_when_somebody_observes(spawn):
+    """With the hub between any two of them, and to the byte in what is seen."""
+    runs = []
+    for is_observed in (True, False, True):
+        log, timeline = [], Timeline()
+        with simrank.Context("hgx_h100", carrier="thread") as ctx:
+            if is_observed:
+                ctx.observe(timeline)
+            ctx.multiprocessing.spawn(pipeline, (log,), nprocs=4, share_args=True)
+        runs.append((log, ctx.now_ps, json.dumps(timeline.events())))
+    assert runs[0][:2] == runs[1][:2]
+    assert runs[0] == runs[2]
 
 
 def test_collectives_in_a_thread_overlap_with_its_rank(spawn):
