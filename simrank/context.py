@@ -31,6 +31,7 @@ from simrank.kernels.races.operations import accesses_of
 from simrank.multiprocessing.spawn import check_method, end_daemons, spawn_in, warn_of_method
 from simrank.ranks import Program, current_program, set_program, stdlib
 from simrank.ranks.module_globals import ModuleGlobals
+from simrank.ranks.threads import threads_left
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -112,8 +113,9 @@ class Context(TorchNames):
             and `spawn` raises at the end, with all root causes.
         carrier: What holds the stack of each rank that is spawned. "greenlet" is cheap. "thread" is
             an OS thread, driven in lockstep: results, times and reports are the same, a switch
-            costs about ten times as much. It is for libraries with state per native thread. "auto"
-            takes threads where the program has imported such a library (torch), else greenlets.
+            costs about five times as much. It is for libraries with state per native thread, and
+            for programs that start threads. "auto" takes threads where the program has imported
+            such a library (torch), else greenlets.
         private: Packages and modules, by their first names, that each rank on a thread executes for
             itself, so that their globals are its own. None: `private` of `[tool.simrank]` in the
             project's `pyproject.toml`.
@@ -367,7 +369,7 @@ class Context(TorchNames):
             f"  recv from any source at {line}: another seed may give other numbers"
             for line in leaks.message_races()
         ]
-        lines += [f"  {hint}" for hint in self._space.hints]
+        lines += [f"  {hint}" for hint in [*self._space.hints, *threads_left(self.engine)]]
         if self.faults is not None:
             lines += [f"  {fault}" for fault in self.faults.unseen()]
         return lines

@@ -45,6 +45,7 @@ TESTED_ELSEWHERE = {
     "kernels/shmem/table.py": "kernels/shmem/test_functions.py",
     "multiprocessing/script.py": "cli/test_run.py",
     "ranks/late.py": "ranks/test_real.py",
+    "ranks/pools.py": "ranks/test_threads.py",
     "trace/kernel_report.py": "cli/test_kernels.py",
 }
 TOUR = (

@@ -36,6 +36,7 @@ _PATIENCE_WHEN_ENDING = 5
 _BUSY_S = 0.01  # Assumed: what the looks themselves, and idle threads, use of a processor per look.
 _FUTEX = {"x86_64": "202", "aarch64": "98"}.get(platform.machine())  # Linux's system call of locks.
 _BARE = (LockType, type(RLock()))
+_LOCKSTEP = "simrank.engine.lockstep"
 _MAX_FRAMES, _MAX_PARTS = 50, 16
 _TO_FIX = "make the lock while a Context is entered, or give it back before waiting for other ranks"
 
@@ -88,8 +89,10 @@ class Sleepers:
         frame = None if thread_id is None else sys._current_frames().get(thread_id)  # noqa: SLF001 - documented for debuggers
         now_s, before_s = process_time(), self._last_s
         self._last_s = now_s
+        if frame is not None and frame.f_globals.get("__name__") == _LOCKSTEP:
+            frame = None  # It is the hub of a Context of its own, and looks itself.
         seen = None if frame is None else (task, frame.f_code, frame.f_lasti)
-        if seen != self._seen or now_s - before_s > _BUSY_S:
+        if seen is None or seen != self._seen or now_s - before_s > _BUSY_S:
             self._seen, self._num_looks = seen, 0
             return False
         self._num_looks += 1

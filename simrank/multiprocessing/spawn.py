@@ -244,10 +244,11 @@ def _body(program: Program, call: Call, *, is_thread: bool) -> Callable[[], None
         set_program(program)
         if is_thread:
             module_locks.install()
+        undo = libraries.begin_thread(program) if is_thread else []
         try:
             fn, args = call()
             try:
-                _call(program, own_copy(fn), args, is_thread=is_thread)
+                _call(program, own_copy(fn), args)
             finally:
                 output.rank_ended(program)
         except SystemExit as error:
@@ -258,6 +259,9 @@ def _body(program: Program, call: Call, *, is_thread: bool) -> Callable[[], None
                 error.code &= 0xFF
             if error.code is not None and error.code != 0:
                 raise
+        finally:
+            for end in undo:
+                end()
         end_daemons(program)
         default = membership(program).default
         if default is not None:
@@ -266,14 +270,8 @@ def _body(program: Program, call: Call, *, is_thread: bool) -> Callable[[], None
     return body
 
 
-def _call(
-    program: Program, fn: Callable[..., Any], args: Sequence[Any], *, is_thread: bool
-) -> None:
+def _call(program: Program, fn: Callable[..., Any], args: Sequence[Any]) -> None:
     """Run a rank's function, and then wait for the threads that it has started."""
-    if is_thread:
-        with libraries.native_thread(program):
-            _call(program, fn, args, is_thread=False)
-        return
     try:
         fn(program.rank, *args)
     except SystemExit as error:

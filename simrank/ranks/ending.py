@@ -9,8 +9,10 @@ import signal
 import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
+from weakref import WeakKeyDictionary
 
 from simrank.engine import Handle, interrupts
+from simrank.errors import UnsupportedError
 from simrank.ranks import identity, threads
 from simrank.ranks.current import current_program, running_task
 
@@ -112,9 +114,18 @@ def _send(target: Task, number: int) -> None:
 
     Raises:
         ProcessLookupError: The rank has ended.
+        UnsupportedError: It handles the signal: it could not do that before its next turn.
     """
     if target.finished:
         raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH))
+    own = _handlers.get(target, {}).get(number, signal.SIG_DFL)
+    if own is signal.SIG_IGN:
+        return
+    if own is not signal.SIG_DFL:
+        raise UnsupportedError(
+            f"signal {number} for {target.name}, which handles it, from another rank\n"
+            "  to fix: tell it by a message, or by an Event of simrank.multiprocessing"
+        )
     if number and number not in _harmless():
         end_at_once(target, -number)
 
@@ -131,17 +142,18 @@ def _raise_signal(original: Callable[[int], None]) -> Callable[[int], None]:
 
 # ---- handlers: each rank has its own, as each process would ----
 
+_handlers: WeakKeyDictionary[Task, dict[int, Any]] = WeakKeyDictionary()
+
 
 def _own_handlers(number: int) -> dict[int, Any] | None:
     """Return the running rank's handlers; None if the process's are meant.
 
     Those of timers are the process's, whoever sets them: it has but one of each timer.
     """
-    program = current_program()
-    if program is None or running_task() is None or number in _TIMERS:
+    program, task = current_program(), running_task()
+    if program is None or task is None or number in _TIMERS:
         return None
-    own: dict[int, Any] = program.local.setdefault("signal handlers", {})
-    return own
+    return _handlers.setdefault(program.task or task, {})
 
 
 def _set_handler(number: int, handler: Any) -> Any:  # noqa: ANN401 - as signal.signal

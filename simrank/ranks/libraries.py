@@ -7,14 +7,13 @@ the program has imported the library itself.
 from __future__ import annotations
 
 import sys
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from simrank.errors import UnsupportedError
 from simrank.ranks.current import running_task
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
     from types import ModuleType
 
     from simrank.engine.task import Turn
@@ -92,17 +91,12 @@ def in_use() -> list[Library]:
 _STATES = "states of libraries"  # In `Program.local`.
 
 
-@contextmanager
-def native_thread(program: Program) -> Iterator[None]:
-    """Have made what the running thread of a rank needs, within the block."""
+def begin_thread(program: Program) -> list[Callable[[], None]]:
+    """Make what the running thread of a rank needs; return what is to be called at its end."""
     states: Sequence[RankState] = program.local.get(_STATES, ())
     for state in states:
         state.begin()
-    try:
-        yield
-    finally:
-        for state in reversed(states):
-            state.end()
+    return [state.end for state in reversed(states)]
 
 
 class Turns:

@@ -30,7 +30,7 @@ _real_sleep = time.sleep  # noqa: TID251 - for a child process that has not ende
 
 # What every wait of the standard library does in a rank: it passes simulated time, or waits for
 # real (sockets and selectors for a minute, the rest until its own time limit or the Context's), or
-# is refused.
+# is refused. Threads are refused on greenlets alone; see `threads`.
 SIMULATED, REAL, REFUSED = "simulated", "real", "refused"
 WAITS = {
     SIMULATED: (

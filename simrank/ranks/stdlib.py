@@ -35,6 +35,7 @@ from simrank.ranks import (
     module_locks,
     output,
     patches,
+    pools,
     private,
     real,
     thread_state,
@@ -254,10 +255,11 @@ def _of_timeit(module: ModuleType) -> list[tuple[Any, str, Any]]:
 
 _LATE: dict[str, Callable[[ModuleType], list[tuple[Any, str, Any]]]] = {
     "asyncio": _of_asyncio,
+    "concurrent.futures.thread": pools.of_executor,
     "hypothesis.core": thread_state.of_core,
     "hypothesis.utils.dynamicvariables": thread_state.of_variables,
     "hypothesis.utils.threading": thread_state.of_thread_locals,
-    "multiprocessing.pool": threads.of_pool,
+    "multiprocessing.pool": pools.of_pool,
     "multiprocessing.process": _of_process,
     "multiprocessing.synchronize": _of_synchronize,
     "sched": _of_sched,

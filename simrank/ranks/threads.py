@@ -21,6 +21,7 @@ import threading  # noqa: TID251 - replaced here
 from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
+from weakref import WeakKeyDictionary
 
 from simrank.engine import Handle, Task, limits
 from simrank.errors import RankAborted
@@ -30,7 +31,6 @@ from simrank.units import PS_PER_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import ModuleType
 
     from simrank.engine import Engine
     from simrank.engine.lockstep import ThreadCarrier
@@ -131,13 +131,16 @@ def start(
 
 
 def _live(task: ThreadTask, body: Callable[[], Any]) -> None:
+    undo: list[Callable[[], None]] = []
     try:
-        with libraries.native_thread(task.program):
-            body()
+        undo += libraries.begin_thread(task.program)
+        body()
     except RankAborted:
         if not task.is_ending:
             raise
     finally:
+        for end in undo:
+            end()
         _forget(task)
 
 
@@ -362,7 +365,17 @@ def end_threads(program: Program) -> None:
         task.is_ending = True
         if task.group is not None:
             task.group.end_guest(task)
+        if task.parked:
+            _refused.setdefault(task.engine, []).append(task.name)
         _forget(task)
+
+
+_refused: WeakKeyDictionary[Engine, list[str]] = WeakKeyDictionary()
+
+
+def threads_left(engine: Engine) -> list[str]:
+    """Return what to say of threads that swallowed every end; they sleep until the process ends."""
+    return [f"{name} refused to end: it catches RankAborted" for name in _refused.get(engine, ())]
 
 
 def forget_threads(program: Program) -> None:
@@ -400,6 +413,28 @@ def _shut_executors(threads: list[ThreadTask]) -> None:
 # ---- what is replaced ----
 
 
+class counted:  # noqa: N801 - it stands for a function, also as an attribute of a class
+    """Count for each rank by itself, so that names of threads are a process's, and repeat.
+
+    Args:
+        original: What counts for the process.
+        key: Names the count in a rank's state.
+        first: What a process counts first.
+    """
+
+    def __init__(self, original: Callable[[], int], key: str, first: int = 1) -> None:
+        self._original, self._key, self._first = original, key, first
+
+    def __call__(self) -> int:
+        """Return the next number."""
+        program = current_program()
+        if program is None or program.rank is None:
+            return self._original()
+        number: int = program.local.get(self._key, self._first)
+        program.local[self._key] = number + 1
+        return number
+
+
 def stand_ins() -> StandIns:
     """Return what to replace while a Context is entered: owner, name and stand-in."""
     import _thread  # noqa: PLC0415 - replaced, used nowhere
@@ -413,72 +448,7 @@ def stand_ins() -> StandIns:
         (threading, "enumerate", enumerate_threads),
         (threading, "active_count", _active_count),
     ]
+    if hasattr(threading, "_counter"):
+        found.append((threading, "_counter", counted(threading._counter, "threads made")))  # noqa: SLF001
     names = [name for name in ("start_new_thread", "start_new") if hasattr(_thread, name)]
     return found + [(_thread, name, _start_new(getattr(_thread, name))) for name in names]
-
-
-def of_pool(module: ModuleType) -> StandIns:
-    """Return what gives a `ThreadPool` of a rank queues of its threads, not of processes."""
-    original = module.__dict__["get_context"]
-
-    @functools.wraps(original)
-    def get_context(method: str | None = None) -> Any:  # noqa: ANN401 - a context
-        context = original(method)
-        task = running_task()
-        on_thread = task is not None and task.carrier.thread_id is not None
-        return _ContextOfThreads(context) if on_thread else context
-
-    return [(module, "get_context", get_context), (module, "wait", _wait(module.__dict__["wait"]))]
-
-
-def _wait(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Let a pool wait for a change of its threads as it does for one of its processes."""
-
-    @functools.wraps(original)
-    def wait(objects: list[Any], timeout: float | None = None) -> list[Any]:
-        notifiers = [each for each in objects if isinstance(each, _Notifier)]
-        if not notifiers:
-            return cast("list[Any]", original(objects, timeout))
-        return notifiers if notifiers[0].wait(timeout) else []
-
-    return wait
-
-
-class _Notifier:
-    """A queue of multiprocessing between threads; it stands for its own reading end."""
-
-    def __init__(self) -> None:
-        import queue  # noqa: PLC0415 - whatever stands in for it now
-
-        made: Any = queue.SimpleQueue()
-        self._queue, self._reader = made, self
-        self.put, self.get, self.empty = made.put, made.get, made.empty
-
-    def wait(self, timeout: float | None) -> bool:
-        """Return whether there is something to get, within the time."""
-        import queue  # noqa: PLC0415 - as above
-
-        try:
-            self.put(self._queue.get(timeout=timeout))
-        except queue.Empty:
-            return False
-        return True
-
-
-class _ContextOfThreads:
-    """A context of multiprocessing whose queues are between threads.
-
-    Args:
-        context: What has the rest.
-    """
-
-    def __init__(self, context: object) -> None:
-        self._context = context
-
-    def SimpleQueue(self) -> _Notifier:  # noqa: N802 - as there
-        """Return a queue."""
-        return _Notifier()
-
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever is there
-        """Return what the context has."""
-        return getattr(self._context, name)

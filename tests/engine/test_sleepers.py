@@ -112,6 +112,30 @@ def test_a_thread_that_computes_or_reads_is_not_taken_for_a_sleeper(monkeypatch)
     assert looks == [False] * 40
 
 
+def test_a_rank_that_drives_a_context_of_its_own_is_no_sleeper(monkeypatch):
+    """Its thread sleeps while its own ranks run; their hub looks at them."""
+    engine, inner = Engine(), []
+    monkeypatch.setattr(sleepers, "_BUSY_S", 10.0)
+    outer = Task(engine, "rank 0", 0)
+
+    def nested():
+        own = Engine()
+        task = Task(own, "rank 0", 0)
+        task.carry(lambda: inner.extend(looker.look(outer) for _ in range(50)), "thread")
+        own.enrol(task)
+        own.wake([task])
+        own.run()
+
+    looker = Sleepers()
+    looker.overdue = KeyboardInterrupt()
+    outer.carry(nested, "thread")
+    engine.enrol(outer)
+    engine.wake([outer])
+    engine.run()
+
+    assert inner == [False] * 50
+
+
 def test_who_is_to_be_ended_is_given_up_whatever_it_sleeps_in(monkeypatch):
     """After fewer looks, which the error tells."""
     engine, looker = Engine(), Sleepers()
@@ -121,6 +145,7 @@ def test_who_is_to_be_ended_is_given_up_whatever_it_sleeps_in(monkeypatch):
     engine.enrol(task)
     engine.wake([task])
     engine.step()
+    monkeypatch.setattr(sleepers, "_LOCKSTEP", "another")  # Where its thread sleeps now.
     looker.overdue = KeyboardInterrupt()
     found = [looker.look(task) for _ in range(8)]
     error = looker.error(engine, task)

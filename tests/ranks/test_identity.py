@@ -9,7 +9,7 @@ import sys
 import pytest
 
 import simrank
-from simrank.errors import ProcessExitedException
+from simrank.errors import ProcessExitedException, UnsupportedError
 
 CARRIERS = ["greenlet", "thread"]
 
@@ -68,6 +68,23 @@ def test_a_signal_for_another_rank_ends_that_one(carrier):
         ctx.multiprocessing.spawn(program, (ctx,), nprocs=2)
     assert (caught.value.error_index, caught.value.exit_code) == (1, -signal.SIGKILL)
     assert asked == [0]
+
+
+def test_a_signal_for_another_rank_that_handles_it_is_refused(run):
+    """It would have to run the handler at once; one that ignores it ignores it."""
+
+    def program(rank, ctx):
+        if rank == 1:
+            signal.signal(signal.SIGTERM, print)
+            signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+        ctx.engine.sleep(10)
+        if rank == 0:
+            os.kill(os.getpid() + 1, signal.SIGUSR1)
+            with pytest.raises(UnsupportedError, match="which handles it, from another rank"):
+                os.kill(os.getpid() + 1, signal.SIGTERM)
+        ctx.engine.sleep(10)
+
+    run(program, 2)
 
 
 def test_what_is_no_rank_s_number_is_the_system_s(run):

@@ -7,6 +7,7 @@ import asyncio
 import concurrent.futures
 import contextvars
 import io
+import json
 import os
 import queue
 import random
@@ -25,6 +26,7 @@ import simrank.distributed as dist
 from simrank.engine import Handle
 from simrank.errors import DeadlockError, RankAborted, SpawnException, UnsupportedError
 from simrank.ranks import libraries
+from simrank.trace import Timeline
 
 US = 1e-6
 
@@ -125,6 +127,24 @@ def test_what_is_local_to_a_thread_is_its_own(spawn):
 
     spawn(program)
     assert sorted(map(str, seen)) == ["0", "1", "False", "False"]
+
+
+def test_names_of_threads_are_counted_by_each_rank(spawn):
+    """As by each process; an executor joins its threads in their order, not that of addresses."""
+    names = []
+
+    def program(rank):
+        names.append(threading.Thread(target=print).name)
+        for _ in range(2):
+            with ThreadPoolExecutor(2) as executor:
+                executor.submit(time.sleep, US)
+                executor.submit(time.sleep, US)
+                names.extend(thread.name for thread in executor._threads)
+
+    spawn(program)
+    executors = [f"ThreadPoolExecutor-{first}_{number}" for first in (0, 1) for number in (0, 1)]
+    assert names[0] == "Thread-1 (print)"
+    assert sorted(names) == sorted(["Thread-1 (print)", *executors] * 2)
 
 
 def test_each_native_thread_of_a_rank_is_set_up_and_tidied(spawn, monkeypatch):
@@ -237,16 +257,31 @@ def pipeline(rank, log):
     log.append((rank, "end", time.monotonic()))
 
 
-def test_programs_of_many_threads_give_the_same_in_every_run(spawn):
+@pytest.mark.parametrize("seed", [0, 1])
+def test_programs_of_many_threads_give_the_same_in_every_run(spawn, seed):
     """Values, order and times."""
     runs = []
     for _ in range(3):
         log = []
-        ctx = spawn(pipeline, 3, log)
+        ctx = spawn(pipeline, 3, log, seed=seed)
         runs.append((log, ctx.now_ps))
     assert runs[0] == runs[1] == runs[2]
     assert [values for _, values, _ in runs[0][0][:3]] == [[0, 1, 4, 9, 16]] * 3
     assert {str(values) for _, values, _ in runs[0][0][3:6]} == {"[0, 1, 4, 9]"}
+
+
+def test_threads_do_the_same_when_somebody_observes(spawn):
+    """With the hub between any two of them, and to the byte in what is seen."""
+    runs = []
+    for is_observed in (True, False, True):
+        log, timeline = [], Timeline()
+        with simrank.Context("hgx_h100", carrier="thread") as ctx:
+            if is_observed:
+                ctx.observe(timeline)
+            ctx.multiprocessing.spawn(pipeline, (log,), nprocs=4, share_args=True)
+        runs.append((log, ctx.now_ps, json.dumps(timeline.events())))
+    assert runs[0][:2] == runs[1][:2]
+    assert runs[0] == runs[2]
 
 
 def test_collectives_in_a_thread_overlap_with_its_rank(spawn):
@@ -419,6 +454,8 @@ def test_a_thread_that_swallows_every_abort_is_parked():
         ctx.multiprocessing.spawn(program, (never,), nprocs=1, share_args=True)
     left = set(threading.enumerate()) - before
     assert {thread.name for thread in left} == {"stubborn"}
+    refused = "  thread 'stubborn' of rank 0 refused to end: it catches RankAborted"
+    assert refused in ctx.findings
 
 
 def test_os_exit_in_a_thread_ends_its_rank():

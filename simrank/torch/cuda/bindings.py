@@ -23,7 +23,7 @@ _NCCL_VERSION = (2, 27, 3)
 _BLAS_HANDLE = 1
 
 
-def _ops() -> Any:  # noqa: ANN401 - torch makes these attributes as they are asked for.
+def _ops() -> Any:
     return torch.ops.simrank_cuda
 
 

@@ -10,7 +10,7 @@ from torch.nn import functional as F  # noqa: N812 - torch's custom.
 from torch.utils import _pytree as tree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tests.torch.cuda.sweep import RANDOM, SAMPLES, moved, name_of, op_db
+from tests.torch.cuda.sweep import RANDOM, SAMPLES, moved, op_db
 
 HALF = (torch.bfloat16, torch.float16)
 
@@ -43,7 +43,7 @@ class Audit(TorchDispatchMode):
             if finite.any():
                 difference = (a - b).abs()[finite].max().item()
                 error = difference / (b[finite].abs().max().item() + 1e-6)
-                error = float("inf") if error != error else error  # noqa: PLR0124 - NaN.
+                error = float("inf") if error != error else error
                 self.worst[name] = max(self.worst.get(name, 0.0), error)
 
 
