@@ -220,7 +220,6 @@ def _patch_cuda_module(properties: DeviceProperties) -> None:
         "_maybe_exchange_device": bindings.exchange_device,
         "_CudaDeviceProperties": DeviceProperties,
         "_get_device_properties": bindings.properties_getter(properties),
-        "device_count": bindings.device_count,
         "default_generators": DefaultGenerators(),
     }
     for name, value in replacements.items():
@@ -247,12 +246,13 @@ def _patch_classes() -> None:
 
     They are made once: what a program keeps of one simulation has the classes of the next.
     """
+    pairs: list[tuple[object, object]] = [(torch.cuda.device_count, bindings.device_count)]
     for module_name, names in _CLASSES.items():
         if module_name not in _copies:
             _copies[module_name] = _executed_again(module_name)
-        for name in names:
-            old = getattr(sys.modules[module_name], name)
-            _patches.replace_everywhere(old, getattr(_copies[module_name], name))
+        old, new = sys.modules[module_name], _copies[module_name]
+        pairs += [(getattr(old, name), getattr(new, name)) for name in names]
+    _patches.replace_everywhere(pairs)
 
 
 def _executed_again(module_name: str) -> ModuleType:

@@ -338,7 +338,7 @@ class Call {
 // ---- what is known of operators
 struct TableRow {
   const char* name;
-  const char* wrapper;  // Empty: its kernel iterates, and reports devices as TensorIterator does.
+  const char* wrapper;  // Empty: devices may mix. `*`: TensorIterator checks them.
 };
 constexpr TableRow kCudaOps[] = {
 #include "cuda_ops.inc"
@@ -386,10 +386,12 @@ std::unique_ptr<OpInfo> describe(const c10::FunctionSchema& schema) {
   for (auto& result : schema.returns())
     info->is_view = info->is_view || (result.alias_info() && !result.alias_info()->isWrite());
   info->is_copy = info->name == "copy_";
+  info->is_foreach = info->name.rfind("_foreach_", 0) == 0;
   info->reads_host = kReadByHost.count(info->name) > 0;
-  if (auto row = rows.find(info->name); row != rows.end() && !info->is_copy) {
+  if (auto row = rows.find(info->name); row != rows.end()) {
     info->wrapper = row->second.wrapper;
-    info->check = info->wrapper.empty() ? DeviceCheck::ITERATOR : DeviceCheck::EXACT;
+    info->check = info->wrapper.empty() ? DeviceCheck::NONE
+                  : info->wrapper == "*" ? DeviceCheck::ITERATOR : DeviceCheck::EXACT;
   }
   if (auto own = own_kernels.find(info->name); own != own_kernels.end()) info->kernel = own->second;
   if (auto rule = half_rules.find(info->name); rule != half_rules.end()) {
@@ -408,8 +410,24 @@ const OpInfo& info_of(const c10::OperatorHandle& op) {
   return *info;
 }
 
+bool is_on_one_device(const OpInfo& info, const Stack& stack) {
+  const size_t base = stack.size() - info.arguments.size();
+  std::optional<Device> device;
+  for (size_t i = 0; i < info.arguments.size(); i++) {
+    if (info.arguments[i] != Argument::TENSORS || !stack[base + i].isTensorList()) continue;
+    for (const Tensor& tensor : stack[base + i].toTensorList()) {
+      if (device && *device != tensor.device()) return false;
+      device = tensor.device();
+    }
+  }
+  return true;
+}
 void run(const OpInfo& info, const c10::OperatorHandle& op, Stack* stack) {
-  Call(info, op, stack).run();
+  // As in CUDA, lists across devices take the slow path, which is an operation for each tensor.
+  if (info.is_foreach && !is_on_one_device(info, *stack))
+    op.redispatchBoxed(DispatchKeySet(DispatchKey::CPU), stack);
+  else
+    Call(info, op, stack).run();
 }
 void fallback(const c10::OperatorHandle& op, Stack* stack) {
   const OpInfo& info = info_of(op);
