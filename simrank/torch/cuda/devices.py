@@ -18,7 +18,7 @@ from simrank.errors import UnsupportedError
 from simrank.torch.cuda import bindings, storages
 from simrank.torch.cuda.callbacks import Callbacks, install
 from simrank.torch.cuda.generators import DefaultGenerators
-from simrank.torch.cuda.native import enable_devices, native
+from simrank.torch.cuda.native import enable_devices, native, require_device
 from simrank.torch.cuda.patches import Patches
 from simrank.torch.cuda.properties import GIB, DeviceProperties
 
@@ -165,7 +165,9 @@ def _placed(layout: Layout) -> Layout:
     if native().simrank_num_live_blocks():
         gc.collect()
     size = layout.num_devices * layout.span
-    moved = replace(layout, base=native().simrank_free_base(layout.base, size), span_bytes=layout.span)
+    moved = replace(
+        layout, base=native().simrank_free_base(layout.base, size), span_bytes=layout.span
+    )
     moved.check()
     return moved
 
@@ -213,7 +215,7 @@ def _patch(properties: DeviceProperties) -> None:
 
 def _patch_cuda_module(properties: DeviceProperties) -> None:
     replacements = {
-        "_lazy_init": bindings.init,
+        "_lazy_init": require_device,
         "_initialized": True,
         "_cudart": bindings.Cudart("_cudart"),
         "_exchange_device": bindings.exchange_device,

@@ -9,9 +9,13 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import torchgen
-from torchgen.gen import parse_native_yaml
-from torchgen.model import DeviceCheckType, DispatchKey, NativeFunction
+import torchgen  # type: ignore[import-untyped]
+from torchgen.gen import parse_native_yaml  # type: ignore[import-untyped]
+from torchgen.model import (  # type: ignore[import-untyped]
+    DeviceCheckType,
+    DispatchKey,
+    NativeFunction,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -30,9 +29,8 @@ class Patches:
         """
         new = {id(old): replacement for old, replacement in pairs}
         for module in list(sys.modules.values()):
-            if not isinstance(module, ModuleType):
-                continue
-            for name, value in list(vars(module).items()):
+            names = getattr(module, "__dict__", {})  # Programs put anything into sys.modules.
+            for name, value in list(names.items()):
                 if id(value) in new:
                     self.set(module, name, new[id(value)])
 

@@ -10,7 +10,7 @@ from torch.nn import functional as F  # noqa: N812 - torch's custom.
 from torch.utils import _pytree as tree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tests.torch.cuda.sweep import RANDOM, SAMPLES, moved, name_of, op_db
+from tests.torch.cuda.sweep import RANDOM, SAMPLES, moved, op_db
 
 HALF = (torch.bfloat16, torch.float16)
 
@@ -23,7 +23,7 @@ class Audit(TorchDispatchMode):
         self.worst = {}
         self.count = 0
 
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # noqa: D105 - torch's.
         kwargs = kwargs or {}
         wide = tree.tree_map(_widened, (args, kwargs))
         is_half = any(_is_half(leaf) for leaf in tree.tree_leaves((args, kwargs)))
@@ -43,7 +43,7 @@ class Audit(TorchDispatchMode):
             if finite.any():
                 difference = (a - b).abs()[finite].max().item()
                 error = difference / (b[finite].abs().max().item() + 1e-6)
-                error = float("inf") if error != error else error  # noqa: PLR0124 - NaN.
+                error = float("inf") if error != error else error
                 self.worst[name] = max(self.worst.get(name, 0.0), error)
 
 
@@ -184,7 +184,9 @@ def large(dtype):
             b,
         ),
         "attention": (
-            lambda x, y: F.scaled_dot_product_attention(x.view(heads), y.view(heads), y.view(heads)),
+            lambda x, y: F.scaled_dot_product_attention(
+                x.view(heads), y.view(heads), y.view(heads)
+            ),
             x,
             y,
         ),
