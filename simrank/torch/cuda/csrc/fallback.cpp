@@ -4,6 +4,7 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/op_registration/adaption.h>
 #include <ATen/ops/empty_like.h>
+#include <mutex>
 #include <torch/library.h>
 #include <unordered_map>
 #include <unordered_set>
@@ -194,7 +195,10 @@ class Call {
   Tensor take(const Tensor& tensor, size_t i) {
     if (!tensor.defined()) return tensor;
     check_device(tensor, i);
-    if (!tensor.is_cuda()) return tensor;
+    if (!tensor.is_cuda()) {
+      hosts_.push_back(tensor.unsafeGetTensorImpl());
+      return tensor;
+    }
     const bool written = info_.writes[i];
     wait_for_pending(tensor, written);
     if (device_ < 0) device_ = tensor.device().index();
@@ -286,7 +290,7 @@ class Call {
   Tensor give(const Tensor& host, size_t index) {
     if (!host.defined() || !host.is_cpu()) return host;
     for (auto& alias : aliases_) if (alias.host.is_same(host)) return alias.device;
-    if (info_.is_copy) return host;  // Into a host tensor.
+    for (auto* given : hosts_) if (given == host.unsafeGetTensorImpl()) return host;
     if (host.layout() != at::kStrided)
       TORCH_CHECK_NOT_IMPLEMENTED(false, "simrank: ", info_.name, " makes a ", host.layout(),
                                   " tensor, which simulated CUDA devices do not have");
@@ -299,7 +303,7 @@ class Call {
     if (C10_UNLIKELY(rank_.capturing != nullptr)) fresh_.emplace_back(static_cast<int>(index), host);
     auto kept = c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(storage);
     Tensor result = device_view(as_device_storage(std::move(kept), device_), host);
-    if (C10_UNLIKELY(is_recording)) outputs_.push_back(result);
+    if (C10_UNLIKELY(is_recording || rank_.capturing)) outputs_.push_back(result);
     return result;
   }
 
@@ -330,6 +334,7 @@ class Call {
   int generator_at_ = -1;
   int64_t flags_ = 0;
   std::optional<Device> common_;
+  c10::SmallVector<const c10::TensorImpl*, 2> hosts_;  // Arguments that are the host's.
   c10::SmallVector<Alias, 8> aliases_;
   c10::SmallVector<Tensor, 2> outputs_;
   std::vector<std::pair<int, Tensor>> fresh_;
@@ -402,6 +407,8 @@ std::unique_ptr<OpInfo> describe(const c10::FunctionSchema& schema) {
 }
 
 const OpInfo& info_of(const c10::OperatorHandle& op) {
+  static std::mutex mutex;  // A program's own threads do not take turns.
+  std::lock_guard<std::mutex> lock(mutex);
   auto& info = infos[&op.schema()];
   if (!info) {
     info = describe(op.schema());
