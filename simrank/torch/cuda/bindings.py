@@ -10,7 +10,7 @@ import torch
 
 from simrank.errors import UnsupportedError
 from simrank.torch.cuda import graphs, memory, streams
-from simrank.torch.cuda.native import NOT_COMPILED, native
+from simrank.torch.cuda.native import native, require_device
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,14 +23,8 @@ _NCCL_VERSION = (2, 27, 3)
 _BLAS_HANDLE = 1
 
 
-def _ops() -> Any:
+def _ops() -> Any:  # noqa: ANN401 - torch makes these attributes as they are asked for.
     return torch.ops.simrank_cuda
-
-
-def init() -> None:
-    """Raise, as a CPU build does, where no device is visible to this thread."""
-    if not native().simrank_num_devices():
-        raise AssertionError(NOT_COMPILED)
 
 
 def device_count() -> int:
@@ -40,13 +34,13 @@ def device_count() -> int:
 
 def current_device() -> int:
     """Return the current device of this thread's rank."""
-    init()
+    require_device()
     return int(native().simrank_current_device())
 
 
 def set_device(device: int) -> None:
     """Make a device current."""
-    init()
+    require_device()
     if device >= 0:
         _ops().set_device(device)
 
@@ -191,7 +185,7 @@ class Nvtx:
 def _device_functions() -> dict[str, object]:
     return {
         "_cuda_getDeviceCount": device_count,
-        "_cuda_init": init,
+        "_cuda_init": require_device,
         "_cuda_isInBadFork": lambda: False,
         "_cuda_getDevice": current_device,
         "_cuda_setDevice": set_device,
@@ -233,12 +227,12 @@ def _stream_functions() -> dict[str, object]:
 
 def _memory_functions() -> dict[str, object]:
     return {
-        "_cuda_emptyCache": lambda: torch._C._accelerator_emptyCache(),
+        "_cuda_emptyCache": torch._C._accelerator_emptyCache,
         "_cuda_memoryStats": lambda device: memory.memory_stats(global_device(device)),
         "_cuda_memorySnapshot": _snapshot,
         "_cuda_resetPeakMemoryStats": lambda d: torch._C._accelerator_resetPeakStats(_index(d)),
-        "_cuda_resetAccumulatedMemoryStats": lambda d: (
-            torch._C._accelerator_resetAccumulatedStats(_index(d))
+        "_cuda_resetAccumulatedMemoryStats": lambda d: torch._C._accelerator_resetAccumulatedStats(
+            _index(d)
         ),
         "_cuda_setMemoryFraction": _set_fraction,
         "_cuda_getMemoryFraction": lambda device: _fractions.get(global_device(device), 1.0),

@@ -18,7 +18,7 @@ from simrank.errors import UnsupportedError
 from simrank.torch.cuda import bindings, storages
 from simrank.torch.cuda.callbacks import Callbacks, install
 from simrank.torch.cuda.generators import DefaultGenerators
-from simrank.torch.cuda.native import enable_devices, native
+from simrank.torch.cuda.native import enable_devices, native, require_device
 from simrank.torch.cuda.patches import Patches
 from simrank.torch.cuda.properties import GIB, DeviceProperties
 
@@ -165,7 +165,9 @@ def _placed(layout: Layout) -> Layout:
     if native().simrank_num_live_blocks():
         gc.collect()
     size = layout.num_devices * layout.span
-    moved = replace(layout, base=native().simrank_free_base(layout.base, size), span_bytes=layout.span)
+    moved = replace(
+        layout, base=native().simrank_free_base(layout.base, size), span_bytes=layout.span
+    )
     moved.check()
     return moved
 
@@ -182,7 +184,7 @@ def disable() -> None:
 
 
 @contextmanager
-def standalone(num_devices: int = 1, **options: Any) -> Iterator[RankState]:
+def standalone(num_devices: int = 1, **options: Any) -> Iterator[RankState]:  # noqa: ANN401 - enable's.
     """Enable devices that every thread of the process sees, as one rank, for a block."""
     enable(num_devices, **options)
     state = RankState(0, first_device=0, num_devices=num_devices)
@@ -213,14 +215,13 @@ def _patch(properties: DeviceProperties) -> None:
 
 def _patch_cuda_module(properties: DeviceProperties) -> None:
     replacements = {
-        "_lazy_init": bindings.init,
+        "_lazy_init": require_device,
         "_initialized": True,
         "_cudart": bindings.Cudart("_cudart"),
         "_exchange_device": bindings.exchange_device,
         "_maybe_exchange_device": bindings.exchange_device,
         "_CudaDeviceProperties": DeviceProperties,
         "_get_device_properties": bindings.properties_getter(properties),
-        "device_count": bindings.device_count,
         "default_generators": DefaultGenerators(),
     }
     for name, value in replacements.items():
@@ -247,12 +248,13 @@ def _patch_classes() -> None:
 
     They are made once: what a program keeps of one simulation has the classes of the next.
     """
+    pairs: list[tuple[object, object]] = [(torch.cuda.device_count, bindings.device_count)]
     for module_name, names in _CLASSES.items():
         if module_name not in _copies:
             _copies[module_name] = _executed_again(module_name)
-        for name in names:
-            old = getattr(sys.modules[module_name], name)
-            _patches.replace_everywhere(old, getattr(_copies[module_name], name))
+        old, new = sys.modules[module_name], _copies[module_name]
+        pairs += [(getattr(old, name), getattr(new, name)) for name in names]
+    _patches.replace_everywhere(pairs)
 
 
 def _executed_again(module_name: str) -> ModuleType:

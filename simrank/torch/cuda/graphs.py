@@ -78,7 +78,9 @@ class GraphBase:
     def debug_dump(self, debug_path: str) -> None:
         """Write how many operations the graph has."""
         with open(debug_path, "w") as file:
-            file.write(f"digraph {{ // {native().simrank_graph_size(self._handle)} operations\n}}\n")
+            file.write(
+                f"digraph {{ // {native().simrank_graph_size(self._handle)} operations\n}}\n"
+            )
 
 
 def is_capturing() -> bool:

@@ -152,11 +152,13 @@ def _build(path: Path) -> None:
             )
             for unit, target in zip(_UNITS, objects, strict=True)
         ]
-        for process in compiling:
-            _check(process)
+        outputs = [process.communicate()[1] for process in compiling]
+        for process, text in zip(compiling, outputs, strict=True):
+            _check(process.returncode, text)
         linking = [compiler, "-shared", *map(str, objects), "-o", str(work / _NAME)]
         linker = [*linking, f"-L{_torch_folder() / 'lib'}", "-ltorch_cpu", "-lc10"]
-        _check(subprocess.Popen(linker, stderr=subprocess.PIPE, text=True))
+        linked = subprocess.run(linker, stderr=subprocess.PIPE, text=True, check=False)
+        _check(linked.returncode, linked.stderr)
         (work / _NAME).replace(path)
 
 
@@ -180,9 +182,8 @@ def _torch_folder() -> Path:
     return Path(torch.__file__).parent
 
 
-def _check(process: subprocess.Popen[str]) -> None:
-    _, text = process.communicate()
-    if process.returncode:
+def _check(status: int, text: str) -> None:
+    if status:
         errors = [line for line in text.splitlines() if "error" in line] or text.splitlines()
         raise UnsupportedError(
             f"building simulated CUDA devices for torch {torch.__version__} failed:\n  "

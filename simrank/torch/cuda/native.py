@@ -17,7 +17,7 @@ _INT, _INT64, _UINT64 = ctypes.c_int, ctypes.c_int64, ctypes.c_uint64
 _POINTER, _TEXT, _WORDS = ctypes.c_void_p, ctypes.c_char_p, ctypes.POINTER(ctypes.c_int64)
 _COUNT = ctypes.POINTER(ctypes.c_int64)
 _ADDRESS = ctypes.POINTER(ctypes.c_uint64)
-# name: (result, arguments)
+# By name without its prefix: the result, and the arguments.
 _SIGNATURES: dict[str, tuple[object, tuple[object, ...]]] = {
     "register": (_INT, (_TEXT, _INT64)),
     "register_c10d": (None, ()),
@@ -67,13 +67,19 @@ def native() -> ctypes.PyDLL:
     for name, (result, arguments) in _SIGNATURES.items():
         function = getattr(library, f"simrank_{name}")
         function.restype, function.argtypes = result, arguments
-    _KERNELS.impl("raise_kept", _raise_kept, "CPU")
+    _KERNELS.impl("raise_kept", _raise_kept, "CPU")  # type: ignore[no-untyped-call]
     error = ctypes.create_string_buffer(_ERROR_ROOM)
     if library.simrank_register(error, _ERROR_ROOM):
         raise RuntimeError(error.value.decode())
     if torch.distributed.is_available():
         library.simrank_register_c10d()
     return library
+
+
+def require_device() -> None:
+    """Raise, as a CPU build of torch does, where no device is visible to this thread."""
+    if not native().simrank_num_devices():
+        raise AssertionError(NOT_COMPILED)
 
 
 def enable_devices(layout: tuple[int, int, int, int], *, fill_fresh: bool) -> None:
@@ -85,10 +91,10 @@ def enable_devices(layout: tuple[int, int, int, int], *, fill_fresh: bool) -> No
 
 def _start_autograd_without_devices() -> None:
     """Let autograd start: it makes threads for the devices it sees at its first backward."""
-    torch.ones((), requires_grad=True).mul(1).backward()
+    torch.ones((), requires_grad=True).mul(1).backward()  # type: ignore[no-untyped-call]
 
 
-_KERNELS = torch.library.Library("simrank_cuda", "FRAGMENT")
+_KERNELS = torch.library.Library("simrank_cuda", "FRAGMENT")  # type: ignore[no-untyped-call]
 _kept: dict[int, BaseException] = {}
 
 

@@ -5,12 +5,17 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import torchgen
-from torchgen.gen import parse_native_yaml
-from torchgen.model import DeviceCheckType, DispatchKey, NativeFunction
+import torchgen  # type: ignore[import-untyped]
+from torchgen.gen import parse_native_yaml  # type: ignore[import-untyped]
+from torchgen.model import (  # type: ignore[import-untyped]
+    DeviceCheckType,
+    DispatchKey,
+    NativeFunction,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,31 +23,48 @@ if TYPE_CHECKING:
 # CUDA runs these composites' kernels under its own key too: `copy_` and a convolution are one
 # operation each, not the many that CPU torch would make of them.
 _COMPOSITES = ("copy_", "convolution")
+ITERATES = "*"  # TensorIterator checks devices, and words its error differently.
+_UNCHECKED = ""
 
 
 def cuda_ops() -> Iterator[tuple[str, str]]:
-    """Yield each operator with a CUDA kernel, and what errors about devices call that kernel.
+    """Yield each operator with a CUDA kernel, and how that checks its arguments' devices.
 
-    The second is empty where the kernel iterates: TensorIterator words its error differently.
+    The second is what errors call the kernel, `ITERATES`, or empty where devices may mix.
     """
     native = Path(torchgen.__file__).parent / "packaged" / "ATen" / "native"
-    parsed = parse_native_yaml(str(native / "native_functions.yaml"), str(native / "tags.yaml"))
+    functions = native / "native_functions.yaml"
+    parsed = parse_native_yaml(str(functions), str(native / "tags.yaml"))
+    iterates = _iterating(functions.read_text())
     cuda = parsed.backend_indices[DispatchKey.CUDA]
     by_name = {function.func.name: function for function in parsed.native_functions}
     for function in parsed.native_functions:
         delegate = function.structured_delegate
-        structured = function.structured or delegate is not None
         kernel_owner = by_name[delegate] if delegate is not None else function
         if cuda.has_kernel(function) or cuda.has_kernel(kernel_owner):
-            yield str(function.func.name), _wrapper_name(function, structured=structured)
+            name = str(function.func.name)
+            if function.device_check is DeviceCheckType.ExactSame:
+                is_structured = function.structured or delegate is not None
+                yield name, _wrapper_name(function, structured=is_structured)
+            else:
+                yield name, ITERATES if name in iterates else _UNCHECKED
     for name in _COMPOSITES:
-        yield name, ""
+        yield name, _UNCHECKED
+
+
+def _iterating(text: str) -> set[str]:
+    """Return the operators whose own check is left to TensorIterator: only a comment says so."""
+    found = set()
+    for block in text.split("\n- func: ")[1:]:
+        name = block.partition("(")[0]
+        unchecked = re.search(r"device_check: NoCheck(.*)", block)
+        if unchecked and ("TensorIterator" in unchecked[1] or name.startswith("special_")):
+            found.add(name)
+    return found
 
 
 def _wrapper_name(function: NativeFunction, *, structured: bool) -> str:
     """Return the name that torch's code generator gives the kernel's wrapper."""
-    if function.device_check is not DeviceCheckType.ExactSame:
-        return ""
     name, overload = str(function.func.name.name), function.func.name.overload_name
     out = "_out" if function.func.is_out_fn() else ""
     if structured:

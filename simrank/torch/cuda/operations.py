@@ -99,9 +99,7 @@ def decode(words: list[int]) -> Iterator[Operation]:
         ]
         operands = _operands(words, position + _HEAD_WORDS, num_inputs + num_outputs)
         inputs, outputs = tuple(operands[:num_inputs]), tuple(operands[num_inputs:])
-        yield Operation(
-            op_name(op), rank, device, stream, OperationFlag(flags), inputs, outputs
-        )
+        yield Operation(op_name(op), rank, device, stream, OperationFlag(flags), inputs, outputs)
         position += length
 
 

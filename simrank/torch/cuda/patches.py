@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import sys
-from types import ModuleType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _ABSENT = object()
 
@@ -19,17 +22,17 @@ class Patches:
         self._before.append((owner, name, vars(owner).get(name, _ABSENT)))
         setattr(owner, name, value)
 
-    def replace_everywhere(self, old: object, new: object) -> None:
-        """Replace an object under every name that a module has for it.
+    def replace_everywhere(self, pairs: Sequence[tuple[object, object]]) -> None:
+        """Replace objects (old, new) under every name that a module has for them.
 
         A program may have said `from torch.cuda import Stream` before.
         """
+        new = {id(old): replacement for old, replacement in pairs}
         for module in list(sys.modules.values()):
-            if not isinstance(module, ModuleType):
-                continue
-            for name, value in list(vars(module).items()):
-                if value is old:
-                    self.set(module, name, new)
+            names = getattr(module, "__dict__", {})  # Programs put anything into sys.modules.
+            for name, value in list(names.items()):
+                if id(value) in new:
+                    self.set(module, name, new[id(value)])
 
     def restore(self) -> None:
         """Put everything back."""

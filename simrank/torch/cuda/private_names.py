@@ -38,6 +38,6 @@ CALLED = (
     ("torch._C", "StorageBase"),
     ("torch._C", "_has_cuda"),
 )
-# C++: at::detail::getCUDAHooks() returns an object without data; c10::impl::registerDeviceGuard,
-# c10::SetAllocator, c10::SetCPUAllocator, c10::ThreadLocalDebugInfo, at::native::_fused_sdp_choice_stub,
-# c10d::TimerRegistry, c10d::symmetric_memory::register_allocator, at::native::templates.
+# In C++: at::detail::getCUDAHooks (an object without data), c10::impl::registerDeviceGuard,
+# c10::SetAllocator, c10::SetCPUAllocator, c10::ThreadLocalDebugInfo, c10d::TimerRegistry,
+# at::native::_fused_sdp_choice_stub, at::native::templates, c10d::symmetric_memory.

@@ -1,4 +1,4 @@
-"""What `torch.UntypedStorage` and the legacy tensor types refuse for devices that are not built in."""
+"""Storages and legacy tensor types, which torch makes only for devices that were built in."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def resizer(before: Callable[..., Any]) -> Callable[..., Any]:
         if self.device.type != "cuda":
             before(self, size)
         else:
-            whole = torch.empty(0, dtype=torch.uint8, device=self.device).set_(self)  # type: ignore[call-overload]
+            whole = torch.empty(0, dtype=torch.uint8, device=self.device).set_(self)
             torch.ops.simrank_cuda.resize_storage(whole, int(size))
         return self
 
@@ -40,7 +40,7 @@ def resizer(before: Callable[..., Any]) -> Callable[..., Any]:
 def maker(before: Callable[..., Any]) -> Callable[..., Any]:
     """Return `UntypedStorage.__new__`, which also makes storages on simulated devices."""
 
-    def new(cls: type, *args: Any, device: Any = None, **kwargs: Any) -> Any:
+    def new(cls: type, *args: Any, device: Any = None, **kwargs: Any) -> Any:  # noqa: ANN401
         if device is None:
             return before(cls, *args, **kwargs)
         if torch.device(device).type != "cuda":
@@ -59,7 +59,9 @@ class _LegacyMeta(type):
     dtype: torch.dtype
 
     def __instancecheck__(cls, instance: object) -> bool:
-        return isinstance(instance, torch.Tensor) and instance.is_cuda and instance.dtype == cls.dtype
+        return (
+            isinstance(instance, torch.Tensor) and instance.is_cuda and instance.dtype == cls.dtype
+        )
 
     def __repr__(cls) -> str:
         return f"<class 'torch.cuda.{cls.__name__}'>"
@@ -69,7 +71,7 @@ def legacy_type(name: str) -> type:
     """Return what stands for `torch.cuda.FloatTensor` and its like."""
     dtype = LEGACY_TYPES[name]
 
-    def new(_cls: type, *args: Any, device: Any = "cuda") -> torch.Tensor:
+    def new(_cls: type, *args: Any, device: Any = "cuda") -> torch.Tensor:  # noqa: ANN401
         if args and not isinstance(args[0], int):
             return torch.tensor(args[0], dtype=dtype, device=device)
         return torch.empty(args, dtype=dtype, device=device)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from simrank.errors import UnsupportedError
-from simrank.torch.cuda.native import native
+from simrank.torch.cuda.native import native, require_device
 
 CUDA_TYPE = 1  # c10::DeviceType::CUDA
 
@@ -29,14 +29,16 @@ class StreamBase(torch.Stream):
         stream_ptr: int | None = None,
     ) -> StreamBase:
         """Make a new stream, or name one by its number or its pointer (which is its number)."""
-        torch.cuda.init()
-        if stream_ptr is not None:
-            stream_id, device_index, device_type = stream_ptr, here().index, CUDA_TYPE
-        if stream_id is None:
+        require_device()
+        number = stream_ptr if stream_ptr is not None else stream_id
+        if number is None:
             made = super().__new__(cls, device=here(), priority=priority)
         else:
             made = super().__new__(
-                cls, stream_id=stream_id, device_index=device_index, device_type=device_type
+                cls,
+                stream_id=number,
+                device_index=here().index if device_index is None else device_index,
+                device_type=CUDA_TYPE if device_type is None else device_type,
             )
         made._priority = priority
         return made
@@ -73,7 +75,7 @@ class EventBase(torch.Event):
         external: bool = False,
     ) -> EventBase:
         """Make an event on the current device."""
-        torch.cuda.init()
+        require_device()
         if interprocess and external:
             raise UnsupportedError("CUDA events that are both interprocess and external")
         made = super().__new__(cls, device=here(), enable_timing=enable_timing, blocking=blocking)
@@ -100,18 +102,20 @@ class EventBase(torch.Event):
         """Wait until what was recorded is complete."""
         self._inner.synchronize()
 
-    def elapsed_time(self, end_event: EventBase) -> float:
+    def elapsed_time(self, other: torch.Event) -> float:
         """Return the milliseconds to another event."""
-        if not (self._has_timing and end_event._has_timing):
+        if not isinstance(other, EventBase):
+            raise TypeError(f"expected a torch.cuda.Event, got {type(other).__name__}")
+        if not (self._has_timing and other._has_timing):
             raise ValueError("Both events must be created with argument 'enable_timing=True'.")
-        return self._inner.elapsed_time(end_event._inner)
+        return self._inner.elapsed_time(other._inner)
 
     @property
     def cuda_event(self) -> int:
         """The event's number, which stands for CUDA's pointer."""
         return int(self._inner.event_id)
 
-    def ipc_handle(self) -> Any:
+    def ipc_handle(self) -> Any:  # noqa: ANN401 - torch's signature.
         """Refuse: simulated ranks share one process."""
         raise UnsupportedError("IPC handles of CUDA events: simulated ranks are one process")
 

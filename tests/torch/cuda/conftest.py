@@ -18,7 +18,6 @@ def cuda():
     with simulated.standalone(4) as state:
         torch.manual_seed(0)
         yield state
-    gc.collect()
 
 
 @pytest.fixture

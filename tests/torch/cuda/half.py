@@ -23,7 +23,7 @@ class Audit(TorchDispatchMode):
         self.worst = {}
         self.count = 0
 
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # noqa: D105 - torch's.
         kwargs = kwargs or {}
         wide = tree.tree_map(_widened, (args, kwargs))
         is_half = any(_is_half(leaf) for leaf in tree.tree_leaves((args, kwargs)))
@@ -184,7 +184,9 @@ def large(dtype):
             b,
         ),
         "attention": (
-            lambda x, y: F.scaled_dot_product_attention(x.view(heads), y.view(heads), y.view(heads)),
+            lambda x, y: F.scaled_dot_product_attention(
+                x.view(heads), y.view(heads), y.view(heads)
+            ),
             x,
             y,
         ),

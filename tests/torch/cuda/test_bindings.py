@@ -56,7 +56,7 @@ def test_sleep_is_told():
 
 
 @pytest.mark.parametrize(
-    "call", [lambda: torch.cuda.set_sync_debug_mode("error"), lambda: torch.cuda.MemPool()]
+    "call", [lambda: torch.cuda.set_sync_debug_mode("error"), lambda: torch.cuda.MemPool(None)]
 )
 def test_what_is_not_supported_is_refused_by_name(cuda, call):
     """Rather than accepted and not done."""

@@ -186,7 +186,7 @@ def _in_lockstep(count, program, devices_of=lambda _rank: (0, 4)):
         try:
             state.bind()
             results[rank] = program(rank, lambda: baton.pass_on(rank))
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - it is shown at the end.
             errors.append(error)
         finally:
             simulated.unbind()

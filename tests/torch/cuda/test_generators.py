@@ -140,7 +140,7 @@ def test_distributions_have_their_moments(cuda, name, dtype):
 
 
 def test_permutations_and_samples(cuda):
-    """Randperm permutes, multinomial without replacement takes nothing twice."""
+    """`randperm` permutes, multinomial without replacement takes nothing twice."""
     for count in (1, 2, 100, 5000):
         drawn = torch.randperm(count, device="cuda")
         assert torch.equal(drawn.sort().values.cpu(), torch.arange(count))

@@ -50,7 +50,9 @@ def test_graphed_callables(cuda):
     same(model.bias.grad, torch.full((4,), 2.0))
 
 
-@pytest.mark.parametrize("read", [lambda x: x.sum().item(), lambda x: x.cpu(), lambda x: x.nonzero()])
+@pytest.mark.parametrize(
+    "read", [lambda x: x.sum().item(), lambda x: x.cpu(), lambda x: x.nonzero()]
+)
 def test_a_host_read_inside_a_capture_is_refused(cuda, read):
     """As CUDA refuses it."""
     x = torch.ones(4, device="cuda")

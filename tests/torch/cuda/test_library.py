@@ -43,7 +43,9 @@ def test_a_library_of_another_torch_is_refused(monkeypatch):
     """It would load and corrupt memory."""
     path = library._built_path(lambda _line: None)
     monkeypatch.setattr(torch, "__version__", "2.13.1")
-    with pytest.raises(UnsupportedError, match=r"was built for torch 2\.13\.0.* but torch 2\.13\.1"):
+    with pytest.raises(
+        UnsupportedError, match=r"was built for torch 2\.13\.0.* but torch 2\.13\.1"
+    ):
         library._open(path)
 
 

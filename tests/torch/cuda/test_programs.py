@@ -121,7 +121,7 @@ def test_dispatch_modes_see_device_tensors(cuda):
 
 
 def test_function_transforms(cuda):
-    """Vmap of grad, jvp and functional_call."""
+    """Also vmap of grad, jvp and functional_call."""
 
     def function(w, x):
         return (x @ w).sin().sum()

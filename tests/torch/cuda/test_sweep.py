@@ -26,7 +26,7 @@ def test_operators_equal_the_host(capsys):
         right, wrong, compared = sweep.sweep()
     total = right + len(wrong)
     with capsys.disabled():
-        print(f"\n{right} of {total} operators equal the host in {compared} comparisons")
+        print(f"\n{right} of {total} operators equal the host in {compared} comparisons")  # noqa: T201 - the figure.
     assert compared > 4000
     assert right >= 0.99 * total
     expected = REFUSED | sweep.NOT_COMPARED
@@ -46,6 +46,6 @@ def test_half_precision_is_rounded_once(dtype, capsys):
     unit = torch.finfo(dtype).eps
     wrong = {name: error / unit for name, error in audit.worst.items() if error > 2.5 * unit}
     with capsys.disabled():
-        print(f"\n{audit.count} results of {len(audit.worst)} operators in {dtype}")
+        print(f"\n{audit.count} results of {len(audit.worst)} operators in {dtype}")  # noqa: T201 - the figure.
     assert audit.count > 10_000
     assert wrong == {}

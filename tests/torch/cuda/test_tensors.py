@@ -287,3 +287,13 @@ def test_operators_of_many_kinds_equal_the_host(cuda):
     )
     for function in functions:
         same(function(x.cuda()), function(x), 1e-2)
+
+
+def test_foreach_across_devices_takes_the_slow_path(cuda):
+    """Lists of tensors of several devices, and copies from the host, as CUDA does them."""
+    tensors = [torch.ones(2, device="cuda:0"), torch.ones(2, device="cuda:1"), torch.ones(2)]
+    results = torch._foreach_add(tensors, 1)
+    assert [result.device for result in results] == [tensor.device for tensor in tensors]
+    assert all(result.tolist() == [2, 2] for result in results)
+    torch._foreach_copy_(tensors[:2], [torch.zeros(2), torch.full((2,), 5.0)])
+    assert [tensor.tolist() for tensor in tensors[:2]] == [[0, 0], [5, 5]]

@@ -55,20 +55,27 @@ void DeviceMemory::add(Stats& which, bool is_small, int64_t amount) {
 void* DeviceMemory::allocate(size_t requested, int64_t stream, int64_t rank) {
   if (C10_UNLIKELY(!deferred_.empty())) finish_deferred();
   const size_t size = round_block(requested);
-  Block* block = take_cached(size, stream);
-  if (!block) block = new_segment(size, stream);
-  if (!block) {
-    ++stats.num_alloc_retries;
-    release_cached();
-    block = new_segment(size, stream);
+  {
+    Lock lock(mutex_);
+    if (Block* block = take(size, stream)) {
+      split(block, size);
+      block->requested = requested;
+      block->allocated = true;
+      block->rank = rank;
+      live_[block->address] = block;
+      return reinterpret_cast<void*>(block->address);
+    }
   }
-  if (!block) out_of_memory(requested);
-  split(block, size);
-  block->requested = requested;
-  block->allocated = true;
-  block->rank = rank;
-  live_[block->address] = block;
-  return reinterpret_cast<void*>(block->address);
+  out_of_memory(requested);
+  return nullptr;  // Never: it raises.
+}
+
+Block* DeviceMemory::take(size_t size, int64_t stream) {
+  if (Block* block = take_cached(size, stream)) return block;
+  if (Block* block = new_segment(size, stream)) return block;
+  ++stats.num_alloc_retries;
+  release_whole_segments();
+  return new_segment(size, stream);
 }
 
 Block* DeviceMemory::take_cached(size_t size, int64_t stream) {
@@ -126,6 +133,7 @@ void DeviceMemory::split(Block* block, size_t size) {
 }
 
 void DeviceMemory::count(void* address) {
+  std::unique_lock<std::mutex> lock(mutex_);
   auto found = live_.find(reinterpret_cast<uintptr_t>(address));
   if (found == live_.end() || found->second->counted) return;
   Block& block = *found->second;
@@ -136,10 +144,12 @@ void DeviceMemory::count(void* address) {
   add(stats.requested_bytes, block.is_small, block.requested);
   add(stats.active, block.is_small, 1);
   add(stats.active_bytes, block.is_small, size);
-  tell(callbacks.on_alloc, device, block);
+  lock.unlock();
+  if (callbacks.on_alloc) tell(callbacks.on_alloc, device, block);
 }
 
 void DeviceMemory::free(void* address) {
+  std::unique_lock<std::mutex> lock(mutex_);
   auto found = live_.find(reinterpret_cast<uintptr_t>(address));
   TORCH_INTERNAL_ASSERT(found != live_.end(), "simrank: freed twice");
   Block* block = found->second;
@@ -149,13 +159,18 @@ void DeviceMemory::free(void* address) {
     add(stats.allocation, block->is_small, -1);
     add(stats.allocated_bytes, block->is_small, -static_cast<int64_t>(block->size));
     add(stats.requested_bytes, block->is_small, -static_cast<int64_t>(block->requested));
-    tell(callbacks.on_free, device, *block);
+    if (callbacks.on_free) {
+      lock.unlock();
+      tell(callbacks.on_free, device, *block);
+      lock.lock();
+    }
   }
   if (!block->other_streams.empty() && callbacks.on_stream_call && bound_rank()) {
+    lock.unlock();
     Rank& self = rank();
     for (int64_t stream : block->other_streams) {
       const int64_t event = ++self.num_streams;  // Streams and events share one sequence.
-      // A deleter must not throw: what the listener answers is left for the next allocation.
+      // A deleter cannot raise: what the listener answers is left for the next allocation.
       callbacks.on_stream_call(EVENT_RECORD, self.tag, device - self.first_device, stream, event);
       block->waits_for.push_back(event);
     }
@@ -178,6 +193,7 @@ void DeviceMemory::finish_deferred() {
     for (int64_t event : block->waits_for)
       stream_call(EVENT_DESTROY, device - first, block->stream, event);
     block->waits_for.clear();
+    Lock lock(mutex_);
     give_back(block);
   }
   deferred_.insert(deferred_.end(), still.begin(), still.end());
@@ -220,6 +236,11 @@ size_t DeviceMemory::merge(Block* into, Block* neighbour) {
 
 void DeviceMemory::release_cached() {
   if (!deferred_.empty()) finish_deferred();
+  Lock lock(mutex_);
+  release_whole_segments();
+}
+
+void DeviceMemory::release_whole_segments() {
   for (Pool* pool : {&small_, &large_}) {
     std::vector<Block*> whole;
     for (Block* block : *pool) if (!block->is_split()) whole.push_back(block);
@@ -251,17 +272,22 @@ void DeviceMemory::drop_segment(Block* block) {
 }
 
 void DeviceMemory::record_use(void* address, int64_t stream) {
+  Lock lock(mutex_);
   auto found = live_.find(reinterpret_cast<uintptr_t>(address));
   if (found != live_.end() && found->second->stream != stream)
     found->second->other_streams.insert(stream);
 }
 
-Block* DeviceMemory::find(uintptr_t address) {
+bool DeviceMemory::find(uintptr_t address, uint64_t* start, uint64_t* size) {
+  Lock lock(mutex_);
   auto after = segments_.upper_bound(address);
-  if (after == segments_.begin()) return nullptr;
-  for (Block* block = std::prev(after)->second; block; block = block->next)
-    if (address < block->address + block->size) return block->allocated ? block : nullptr;
-  return nullptr;
+  if (after == segments_.begin()) return false;
+  const Block* block = std::prev(after)->second;
+  while (block && address >= block->address + block->size) block = block->next;
+  if (!block || !block->allocated) return false;
+  *start = block->address;
+  *size = block->requested;
+  return true;
 }
 
 void DeviceMemory::out_of_memory(size_t requested) {
@@ -285,7 +311,8 @@ void DeviceMemory::out_of_memory(size_t requested) {
 
 // Per segment: address, size, stream, is_small, number of blocks; per block: address, size,
 // requested, state (0 inactive, 1 active and awaiting free, 2 allocated).
-std::vector<int64_t> DeviceMemory::snapshot() const {
+std::vector<int64_t> DeviceMemory::snapshot() {
+  Lock lock(mutex_);
   std::vector<int64_t> words;
   for (auto& [address, first] : segments_) {
     int64_t size = 0, num_blocks = 0;

@@ -5,6 +5,7 @@
 #pragma once
 #include <c10/core/CachingDeviceAllocator.h>
 #include <map>
+#include <mutex>
 #include <set>
 #include <unordered_map>
 #include <vector>
@@ -51,7 +52,8 @@ class DeviceMemory {
   void free(void* address);
   void record_use(void* address, int64_t stream);
   void release_cached();
-  Block* find(uintptr_t address);  // The allocated block that holds the address, or null.
+  // Bounds of the allocated block that holds the address; false if none does.
+  bool find(uintptr_t address, uint64_t* start, uint64_t* size);
   size_t num_live() const { return live_.size() + deferred_.size(); }
   bool overlaps(uintptr_t start, uintptr_t end) const { return base_ < end && start < base_ + span_; }
   uintptr_t end() const { return base_ + span_; }
@@ -59,7 +61,7 @@ class DeviceMemory {
   size_t limit() const { return limit_; }
   void set_limit(size_t limit) { limit_ = limit; }
   bool fits(size_t size) const { return reserved_ + size <= limit_; }
-  std::vector<int64_t> snapshot() const;
+  std::vector<int64_t> snapshot();
   c10::CachingDeviceAllocator::DeviceStats stats;
   const int device;
 
@@ -74,9 +76,15 @@ class DeviceMemory {
   size_t merge(Block* into, Block* neighbour);
   void drop_segment(Block* block);
   void finish_deferred();
+  void release_whole_segments();
+  Block* take(size_t size, int64_t stream);
   void add(Stats& which, bool is_small, int64_t amount);
   void out_of_memory(size_t requested);
 
+  // Ranks take turns, but a program's own threads (a data loader's, say) do not. Listeners are
+  // called without it: they may hand the turn to another rank.
+  std::mutex mutex_;
+  using Lock = std::lock_guard<std::mutex>;
   const uintptr_t base_;
   const size_t span_;
   size_t limit_;

@@ -4,6 +4,7 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/op_registration/adaption.h>
 #include <ATen/ops/empty_like.h>
+#include <mutex>
 #include <torch/library.h>
 #include <unordered_map>
 #include <unordered_set>
@@ -194,7 +195,10 @@ class Call {
   Tensor take(const Tensor& tensor, size_t i) {
     if (!tensor.defined()) return tensor;
     check_device(tensor, i);
-    if (!tensor.is_cuda()) return tensor;
+    if (!tensor.is_cuda()) {
+      hosts_.push_back(tensor.unsafeGetTensorImpl());
+      return tensor;
+    }
     const bool written = info_.writes[i];
     wait_for_pending(tensor, written);
     if (device_ < 0) device_ = tensor.device().index();
@@ -286,7 +290,7 @@ class Call {
   Tensor give(const Tensor& host, size_t index) {
     if (!host.defined() || !host.is_cpu()) return host;
     for (auto& alias : aliases_) if (alias.host.is_same(host)) return alias.device;
-    if (info_.is_copy) return host;  // Into a host tensor.
+    for (auto* given : hosts_) if (given == host.unsafeGetTensorImpl()) return host;
     if (host.layout() != at::kStrided)
       TORCH_CHECK_NOT_IMPLEMENTED(false, "simrank: ", info_.name, " makes a ", host.layout(),
                                   " tensor, which simulated CUDA devices do not have");
@@ -299,7 +303,7 @@ class Call {
     if (C10_UNLIKELY(rank_.capturing != nullptr)) fresh_.emplace_back(static_cast<int>(index), host);
     auto kept = c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(storage);
     Tensor result = device_view(as_device_storage(std::move(kept), device_), host);
-    if (C10_UNLIKELY(is_recording)) outputs_.push_back(result);
+    if (C10_UNLIKELY(is_recording || rank_.capturing)) outputs_.push_back(result);
     return result;
   }
 
@@ -330,6 +334,7 @@ class Call {
   int generator_at_ = -1;
   int64_t flags_ = 0;
   std::optional<Device> common_;
+  c10::SmallVector<const c10::TensorImpl*, 2> hosts_;  // Arguments that are the host's.
   c10::SmallVector<Alias, 8> aliases_;
   c10::SmallVector<Tensor, 2> outputs_;
   std::vector<std::pair<int, Tensor>> fresh_;
@@ -338,7 +343,7 @@ class Call {
 // ---- what is known of operators
 struct TableRow {
   const char* name;
-  const char* wrapper;  // Empty: its kernel iterates, and reports devices as TensorIterator does.
+  const char* wrapper;  // Empty: devices may mix. `*`: TensorIterator checks them.
 };
 constexpr TableRow kCudaOps[] = {
 #include "cuda_ops.inc"
@@ -386,10 +391,12 @@ std::unique_ptr<OpInfo> describe(const c10::FunctionSchema& schema) {
   for (auto& result : schema.returns())
     info->is_view = info->is_view || (result.alias_info() && !result.alias_info()->isWrite());
   info->is_copy = info->name == "copy_";
+  info->is_foreach = info->name.rfind("_foreach_", 0) == 0;
   info->reads_host = kReadByHost.count(info->name) > 0;
-  if (auto row = rows.find(info->name); row != rows.end() && !info->is_copy) {
+  if (auto row = rows.find(info->name); row != rows.end()) {
     info->wrapper = row->second.wrapper;
-    info->check = info->wrapper.empty() ? DeviceCheck::ITERATOR : DeviceCheck::EXACT;
+    info->check = info->wrapper.empty() ? DeviceCheck::NONE
+                  : info->wrapper == "*" ? DeviceCheck::ITERATOR : DeviceCheck::EXACT;
   }
   if (auto own = own_kernels.find(info->name); own != own_kernels.end()) info->kernel = own->second;
   if (auto rule = half_rules.find(info->name); rule != half_rules.end()) {
@@ -400,6 +407,8 @@ std::unique_ptr<OpInfo> describe(const c10::FunctionSchema& schema) {
 }
 
 const OpInfo& info_of(const c10::OperatorHandle& op) {
+  static std::mutex mutex;  // A program's own threads do not take turns.
+  std::lock_guard<std::mutex> lock(mutex);
   auto& info = infos[&op.schema()];
   if (!info) {
     info = describe(op.schema());
@@ -408,8 +417,24 @@ const OpInfo& info_of(const c10::OperatorHandle& op) {
   return *info;
 }
 
+bool is_on_one_device(const OpInfo& info, const Stack& stack) {
+  const size_t base = stack.size() - info.arguments.size();
+  std::optional<Device> device;
+  for (size_t i = 0; i < info.arguments.size(); i++) {
+    if (info.arguments[i] != Argument::TENSORS || !stack[base + i].isTensorList()) continue;
+    for (const Tensor& tensor : stack[base + i].toTensorList()) {
+      if (device && *device != tensor.device()) return false;
+      device = tensor.device();
+    }
+  }
+  return true;
+}
 void run(const OpInfo& info, const c10::OperatorHandle& op, Stack* stack) {
-  Call(info, op, stack).run();
+  // As in CUDA, lists across devices take the slow path, which is an operation for each tensor.
+  if (info.is_foreach && !is_on_one_device(info, *stack))
+    op.redispatchBoxed(DispatchKeySet(DispatchKey::CPU), stack);
+  else
+    Call(info, op, stack).run();
 }
 void fallback(const c10::OperatorHandle& op, Stack* stack) {
   const OpInfo& info = info_of(op);

@@ -21,6 +21,7 @@ struct OpInfo {
   DeviceCheck check = DeviceCheck::NONE;
   bool reads_host = false;   // Its result's shape or value comes to the host.
   bool is_copy = false;
+  bool is_foreach = false;
   bool is_view = false;      // Launches nothing.
   bool in_float = false;     // CPU torch's half precision kernel rounds more than once.
   uint32_t float_returns = 0;  // With in_float: bits of the results that stay in fp32.

@@ -61,6 +61,7 @@ struct HostOrDevice final : c10::Allocator {
 HostOrDevice host_or_device;
 
 struct Pinned final : c10::Allocator {
+  std::mutex mutex;  // A data loader pins on a thread of its own.
   std::map<uintptr_t, size_t> live;
   c10::DataPtr allocate(size_t size) override;
   c10::DeleterFnPtr raw_deleter() const override { return nullptr; }
@@ -71,11 +72,15 @@ struct Pinned final : c10::Allocator {
 Pinned pinned;
 void drop_pinned(void* owner) {
   auto* memory = static_cast<c10::DataPtr*>(owner);
-  pinned.live.erase(reinterpret_cast<uintptr_t>(memory->get()));
+  {
+    std::lock_guard<std::mutex> lock(pinned.mutex);
+    pinned.live.erase(reinterpret_cast<uintptr_t>(memory->get()));
+  }
   delete memory;
 }
 c10::DataPtr Pinned::allocate(size_t size) {
   auto* memory = new c10::DataPtr(c10::GetCPUAllocator()->allocate(std::max<size_t>(size, 1)));
+  std::lock_guard<std::mutex> lock(mutex);
   live[reinterpret_cast<uintptr_t>(memory->get())] = std::max<size_t>(size, 1);
   return {memory->get(), memory, &drop_pinned, c10::kCPU};
 }
@@ -121,6 +126,7 @@ CudaAllocator cuda_allocator;
 c10::DeviceAllocator* device_allocator() { return &cuda_allocator; }
 c10::Allocator* pinned_allocator() { return &pinned; }
 bool is_pinned(const void* address) {
+  std::lock_guard<std::mutex> lock(pinned.mutex);
   auto after = pinned.live.upper_bound(reinterpret_cast<uintptr_t>(address));
   if (after == pinned.live.begin()) return false;
   auto [start, size] = *std::prev(after);
@@ -205,6 +211,12 @@ c10::Storage device_storage(DeviceIndex device, size_t size) {
 }
 c10::Storage as_device_storage(c10::intrusive_ptr<c10::StorageImpl> host, DeviceIndex device) {
   const size_t size = host->nbytes();
+  // A kernel that has an allocator of its own, or lends memory: the device gets a copy.
+  if (host->data() && !owner_of(host->data())) {  // A tensor of zeros may have no data.
+    auto copy = allocate_on(device, size);
+    std::memcpy(copy.mutable_get(), host->data(), size);
+    return storage_of(std::move(copy), size);
+  }
   return storage_of(hold(std::move(host), device), size);
 }
 
@@ -284,11 +296,7 @@ void simrank_set_memory_limit(int device, uint64_t limit) { memory_of(device).se
 // Which allocated block an address lies in: 1 and its bounds, or 0.
 int simrank_find_block(uint64_t address, uint64_t* start, uint64_t* size) {
   int device = simrank::global_device_of(reinterpret_cast<void*>(address));
-  auto* block = device < 0 ? nullptr : memory_of(device).find(address);
-  if (!block) return 0;
-  *start = block->address;
-  *size = block->requested;
-  return 1;
+  return device >= 0 && memory_of(device).find(address, start, size);
 }
 int simrank_device_of(uint64_t address) {
   return simrank::global_device_of(reinterpret_cast<void*>(address));

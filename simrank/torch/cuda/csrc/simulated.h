@@ -2,7 +2,8 @@
 //
 // A tensor is CUDA to all of torch's C++ (device, dispatch key, guard, generator), while its bytes
 // lie in the host's memory. A kernel is computed by CPU torch on aliases of its arguments.
-// One thread runs at a time (the ranks are carried in lockstep), so shared tables take no locks.
+// The threads that carry ranks take turns; only what a program's own threads (a data loader's) may
+// touch meanwhile takes locks.
 #pragma once
 #include <ATen/core/Generator.h>
 #include <ATen/core/Tensor.h>
