@@ -232,9 +232,8 @@ class SimulatedGroup(dist.ProcessGroup):
         """Copy the root's tensor to all."""
         tensor = _one(tensors)
         source = _root(opts, root)
-        work = api.broadcast(
-            buffer_of(tensor), None, self.simulated, self._is_async(opts, tensor), group_src=source
-        )
+        is_async = self._is_async(opts, tensor)
+        work = api.broadcast(buffer_of(tensor), None, self.simulated, is_async, group_src=source)
         return self._work("broadcast", work, [tensor])
 
     def reduce(
@@ -250,18 +249,16 @@ class SimulatedGroup(dist.ProcessGroup):
         tensor = _one(tensors)
         reduction, target = reduction_of(_reduction(opts, op)), _root(opts, root)
         buffer = buffer_of(tensor)
-        work = api.reduce(
-            buffer, None, reduction, self.simulated, self._is_async(opts, tensor), group_dst=target
-        )
+        is_async = self._is_async(opts, tensor)
+        work = api.reduce(buffer, None, reduction, self.simulated, is_async, group_dst=target)
         return self._work("reduce", work, [tensor])
 
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> dist.Work:
         """Gather the members' tensors into a list."""
         if isinstance(inputs, list | tuple):
             outputs, inputs = outputs[0], inputs[0]
-        work = lists.all_gather(
-            buffers_of(outputs), buffer_of(inputs), self.simulated, self._is_async(opts, inputs)
-        )
+        is_async = self._is_async(opts, inputs)
+        work = lists.all_gather(buffers_of(outputs), buffer_of(inputs), self.simulated, is_async)
         return self._work("all_gather", work, outputs, is_copied=True, reads=[inputs])
 
     def allgather_coalesced(
@@ -288,9 +285,10 @@ class SimulatedGroup(dist.ProcessGroup):
         source, target = buffer_of(input), buffer_of(output)
         if self.simulated.backend_for(source) == GLOO:
             check_gathered(output, input, self._size)
+        is_async = self._is_async(opts, input)
         return self._work(
             "_all_gather_base",
-            api.all_gather_into_tensor(target, source, self.simulated, self._is_async(opts, input)),
+            api.all_gather_into_tensor(target, source, self.simulated, is_async),
             [output],
             reads=[input],
         )
@@ -315,9 +313,8 @@ class SimulatedGroup(dist.ProcessGroup):
             outputs, inputs = outputs[0], inputs[0]
         reduction = reduction_of(_reduction(opts, op))
         target, sources = buffer_of(outputs), buffers_of(inputs)
-        work = lists.reduce_scatter(
-            target, sources, reduction, self.simulated, self._is_async(opts, outputs)
-        )
+        is_async = self._is_async(opts, outputs)
+        work = lists.reduce_scatter(target, sources, reduction, self.simulated, is_async)
         return self._work("reduce_scatter", work, [outputs])
 
     def reduce_scatter_single(
@@ -329,9 +326,8 @@ class SimulatedGroup(dist.ProcessGroup):
         """Reduce, and leave part k on member k."""
         reduction = reduction_of(_reduction(opts))
         target, source = buffer_of(output), buffer_of(input)
-        work = api.reduce_scatter_tensor(
-            target, source, reduction, self.simulated, self._is_async(opts, input)
-        )
+        is_async = self._is_async(opts, input)
+        work = api.reduce_scatter_tensor(target, source, reduction, self.simulated, is_async)
         return self._work("_reduce_scatter_base", work, [output], reads=[input])
 
     _reduce_scatter_base = reduce_scatter_single
@@ -357,13 +353,14 @@ class SimulatedGroup(dist.ProcessGroup):
     ) -> dist.Work:
         """Send part k to member k."""
         target, source = buffer_of(output), buffer_of(input)
+        is_async = self._is_async(opts, input)
         work = api.all_to_all_single(
             target,
             source,
             output_split_sizes,
             input_split_sizes,
             self.simulated,
-            self._is_async(opts, input),
+            is_async,
         )
         return self._work("all_to_all", work, [output], reads=[input])
 
@@ -373,9 +370,8 @@ class SimulatedGroup(dist.ProcessGroup):
         self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None
     ) -> dist.Work:
         """Send entry k of a list to member k."""
-        work = lists.all_to_all(
-            buffers_of(outputs), buffers_of(inputs), self.simulated, self._is_async(opts, inputs[0])
-        )
+        is_async = self._is_async(opts, inputs[0])
+        work = lists.all_to_all(buffers_of(outputs), buffers_of(inputs), self.simulated, is_async)
         return self._work("all_to_all", work, outputs, reads=inputs)
 
     def gather(
@@ -386,9 +382,8 @@ class SimulatedGroup(dist.ProcessGroup):
             outputs = outputs[0]
         source, target = buffer_of(_one(inputs)), buffers_of(outputs) if outputs else None
         root = _root(opts, root)
-        work = lists.gather(
-            source, target, None, self.simulated, self._is_async(opts, _one(inputs)), group_dst=root
-        )
+        is_async = self._is_async(opts, _one(inputs))
+        work = lists.gather(source, target, None, self.simulated, is_async, group_dst=root)
         return self._work("gather", work, outputs or [], is_copied=True, reads=[_one(inputs)])
 
     def scatter(
@@ -400,9 +395,8 @@ class SimulatedGroup(dist.ProcessGroup):
         tensor = _one(outputs)
         target, sources = buffer_of(tensor), buffers_of(inputs) if inputs else None
         root = _root(opts, root)
-        work = lists.scatter(
-            target, sources, None, self.simulated, self._is_async(opts, tensor), group_src=root
-        )
+        is_async = self._is_async(opts, tensor)
+        work = lists.scatter(target, sources, None, self.simulated, is_async, group_src=root)
         return self._work("scatter", work, [tensor])
 
     def barrier(self, opts: Any = None, timeout: object = None) -> dist.Work:

@@ -34,8 +34,7 @@ def stand_ins(_: ModuleType) -> StandIns:
     callsite.skip_package("torch")
     for name in _BEFORE_RANKS:
         import_module(name)
-    global devices  # noqa: PLW0603 - imported with torch, once
-    from simrank.torch import devices, profiler, settings  # noqa: PLC0415 - they import torch
+    from simrank.torch import profiler, settings  # noqa: PLC0415 - they import torch
 
     return [
         *_of_distributed(), *_of_parallel(), *_of_multiprocessing(),
@@ -114,6 +113,8 @@ def _true_in_ranks(original: Callable[[], bool]) -> Callable[[], bool]:
 
 def _of_cuda() -> StandIns:
     """Return what turns devices on when a rank first asks for them, and off at the end."""
+    from simrank.torch import devices  # noqa: PLC0415 - it imports torch
+
     module: Any = import_module("torch.cuda")
     if module.is_available():  # A real GPU: nothing is faked unless asked for.
         return []
@@ -121,13 +122,13 @@ def _of_cuda() -> StandIns:
     accelerator: Any = import_module("torch.accelerator")
     asked = ("is_available", "current_accelerator", "device_count")
     return [
-        *((module, name, _asking_for_devices(getattr(module, name))) for name in names),
-        *((accelerator, name, _asking_for_devices(getattr(accelerator, name))) for name in asked),
-        (_Devices(), "are_on", True),
+        *((module, name, _asking(devices, getattr(module, name))) for name in names),
+        *((accelerator, name, _asking(devices, getattr(accelerator, name))) for name in asked),
+        (_Devices(devices.disable), "are_on", True),
     ]
 
 
-def _asking_for_devices(original: Callable[..., Any]) -> Callable[..., Any]:
+def _asking(devices: Any, original: Callable[..., Any]) -> Callable[..., Any]:
     """Turn devices on as a rank first asks about them; then torch answers as CUDA builds do."""
     name = original.__name__
 
@@ -153,6 +154,9 @@ class _Devices:
 
     _are_on = False
 
+    def __init__(self, turn_off: Callable[[], None]) -> None:
+        self._turn_off = turn_off
+
     @property
     def are_on(self) -> bool:
         """Whether there may be."""
@@ -161,7 +165,7 @@ class _Devices:
     @are_on.setter
     def are_on(self, are_on: bool) -> None:
         if not are_on:
-            devices.disable()
+            self._turn_off()
         self._are_on = are_on
 
 

@@ -11,6 +11,7 @@ import torch
 from simrank.errors import UnsupportedError
 from simrank.torch.cuda import graphs, memory, streams
 from simrank.torch.cuda.native import native, require_device
+from simrank.torch.nccl import VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,11 +20,10 @@ if TYPE_CHECKING:
 
 CUDA_VERSION = "12.8"  # Assumed: one that torch 2.13 was released for.
 _CUDA_NUMBER = 12080
-_NCCL_VERSION = (2, 27, 3)
 _BLAS_HANDLE = 1
 
 
-def _ops() -> Any:  # noqa: ANN401 - torch makes these attributes as they are asked for.
+def _ops() -> Any:
     return torch.ops.simrank_cuda
 
 
@@ -53,6 +53,11 @@ def exchange_device(device: int) -> int:
     if before != device:
         _ops().set_device(device)
     return before
+
+
+def maybe_exchange_device(device: int) -> int:
+    """Do what `exchange_device` does: there is no context to create. Dynamo tells the two apart."""
+    return exchange_device(device)
 
 
 def _index(device: int) -> int:
@@ -204,7 +209,7 @@ def _device_functions() -> dict[str, object]:
         "_cuda_getCurrentBlasHandle": lambda: _BLAS_HANDLE,
         "_cuda_getCurrentSolverHandle": lambda: _BLAS_HANDLE,
         "_cuda_clearCublasWorkspaces": _ignored,
-        "_nccl_version": lambda: _NCCL_VERSION,
+        "_nccl_version": lambda: VERSION,
         "_nccl_version_suffix": lambda: b"",
         "_has_cuda": True,
     }
