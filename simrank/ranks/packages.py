@@ -38,6 +38,9 @@ _readers: dict[type, Callable[[Any, str, str], CodeType]] = {
 }
 
 
+_verdicts: dict[frozenset[str], dict[str, bool]] = {}
+
+
 def _take(names: Iterable[str]) -> dict[str, ModuleType]:
     """Remove modules, and return those that were there."""
     modules = sys.modules
@@ -56,6 +59,8 @@ class PrivateModules:
     def __init__(self, program: Program, names: Sequence[str], *, is_own_private: bool) -> None:
         self.names = frozenset(names)
         self.is_own_private = is_own_private
+        # All of `sys.modules` is asked about, of every rank.
+        self._verdicts = _verdicts.setdefault(self.names, {})
         self._own: dict[str, ModuleType] = {}
         self._others: dict[str, ModuleType] = {}
         self._outside: dict[str, None] = {}  # Names of private modules that others have.
@@ -105,11 +110,12 @@ class PrivateModules:
 
     def is_private(self, name: str) -> bool:
         """Whether a module of this name is to be executed for the rank alone."""
-        while name not in self.names:
-            name, _, last = name.rpartition(".")
-            if not last:
-                return False
-        return True
+        found = self._verdicts.get(name)
+        if found is None:
+            parts = name.split(".")
+            prefixes = (".".join(parts[:number]) for number in range(1, len(parts) + 1))
+            found = self._verdicts[name] = any(prefix in self.names for prefix in prefixes)
+        return found
 
     def import_module(self, name: str) -> ModuleType:
         """Return the rank's own copy of a private module, executed now if there is none."""

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch.futures import Future
 
-from simrank.errors import WaitTimeoutError
+from simrank.errors import PeerDiedError, WaitTimeoutError
 from simrank.torch import devices
 
 if TYPE_CHECKING:
@@ -115,13 +115,35 @@ class SimulatedWork(dist.Work):
 def _wait_within(work: Work, limit: timedelta) -> None:
     try:
         work.wait(limit)
-    except WaitTimeoutError as error:
-        milliseconds = round(limit.total_seconds() * 1000)
-        name = work._operation.name  # noqa: SLF001 - for the message
-        text = f"[simrank] Timed out waiting {milliseconds}ms for {name} operation to complete"
-        raised = RuntimeError(text)
+    except (WaitTimeoutError, PeerDiedError) as error:
+        if isinstance(error, PeerDiedError) and not _is_of_watchdog(work, error):
+            raise
+        raised = RuntimeError(_limit_text(work._operation, limit))  # noqa: SLF001 - for the message
         raised.add_note(str(error))
         raise raised from error
+
+
+def _is_of_watchdog(work: Work, error: PeerDiedError) -> bool:
+    """Whether nccl's watchdog ends a call too because another member's limit has passed: each does.
+
+    Of gloo's members the others see that the connection was closed.
+    """
+    is_nccl = bool(getattr(work._operation, "num_sms", 0))  # noqa: SLF001 - what it is
+    return is_nccl and isinstance(error.peer_error, WaitTimeoutError)
+
+
+def _limit_text(operation: Any, limit: timedelta) -> str:
+    """Return what gloo says, or the watchdog of nccl, of a call whose time limit passed."""
+    milliseconds = round(limit.total_seconds() * 1000)
+    request = getattr(operation, "request", None)
+    if request is None or not operation.num_sms:
+        return f"[simrank] Timed out waiting {milliseconds}ms for {operation.name} to complete"
+    return (
+        f"[Rank {operation.group_rank}] Watchdog caught collective operation timeout: WorkNCCL("
+        f"SeqNum={operation.call.seq}, OpType={request.signature.op.replace('_', '').upper()}, "
+        f"NumelIn={request.source.numel()}, NumelOut={request.target.numel()}, "
+        f"Timeout(ms)={milliseconds}) ran for {milliseconds} milliseconds before timing out."
+    )
 
 
 DONE = SimulatedWork((), [])
