@@ -52,6 +52,8 @@ if TYPE_CHECKING:
     from simrank.engine import Engine, Task
 
 _replaced: list[tuple[Any, str, Any]] = []
+# Another name of these is no name of what was replaced: every False is the same one.
+_HAS_NO_IDENTITY = (ModuleType, bool, int, float, str, bytes, tuple, type(None))
 _INHERITED = object()  # In place of an original: there was none of its own.
 
 
@@ -108,8 +110,8 @@ def _replace() -> None:
     sys.meta_path.insert(0, FINDER)
     own = _own_modules()
     # A module in another's names (hypothesis asks `threading` who runs) is that one's affair.
-    functions = [entry for entry in _replaced if not isinstance(entry[2], ModuleType)]
-    _rebind(own, {id(old): getattr(owner, name) for owner, name, old in functions})
+    named = [entry for entry in _replaced if not isinstance(entry[2], _HAS_NO_IDENTITY)]
+    _rebind(own, {id(old): getattr(owner, name) for owner, name, old in named})
     _replace_locks(own)
 
 
@@ -154,7 +156,9 @@ def _restore() -> None:
     """Undo what has been replaced, all of it or the first part."""
     try:
         stood_for = {
-            id(getattr(owner, name)): old for owner, name, old in _replaced if old is not _INHERITED
+            id(getattr(owner, name)): old
+            for owner, name, old in _replaced
+            if old is not _INHERITED and not isinstance(old, _HAS_NO_IDENTITY)
         }
         _rebind(_own_modules(), stood_for)
         while _replaced:

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from simrank.ranks import Program
 
 _log = logging.getLogger("simrank")
-_KEY = "torch's devices"
+_KEY, _LATER = "torch's devices", "calls for torch's devices"
 _SHOWN_BYTES = 1 << 20  # Blocks from this size are named where memory runs out.
 _NUM_SHOWN = 5
 _SLEEP_HZ = 1_755_000_000  # Assumed: cycles of `torch.cuda._sleep`; an H100's base clock.
@@ -265,7 +265,14 @@ def enable_for(program: Program) -> RankDevices:
         number = len(enabled.by_number)
         own = program.local[_KEY] = enabled.by_number[number] = RankDevices(program, number)
     own.bind()
+    for call in program.local.pop(_LATER, ()):
+        call()
     return own
+
+
+def call_later(program: Program, call: Callable[[], None]) -> None:
+    """Call something on the rank's thread as soon as it has devices."""
+    program.local.setdefault(_LATER, []).append(call)
 
 
 def _enable(context: Any) -> None:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from simrank.ranks.libraries import RankState
 
 StandIns = list[tuple[Any, str, Any]]
+_SET_DEVICE = "_cuda_setDevice"
+_EXCHANGES = ("_exchange_device", "_maybe_exchange_device")
 _LOGGED_VARIABLES = ("MASTER_PORT", "MASTER_ADDR", "GLOO_SOCKET_IFNAME", "GLOO_DEVICE_TRANSPORT")
 # Imported before ranks start: it takes the running rank's WORLD as a default argument.
 _BEFORE_RANKS = ("torch.distributed.nn.functional",)
@@ -115,38 +117,75 @@ def _of_cuda() -> StandIns:
     """Return what turns devices on when a rank first asks for them, and off at the end."""
     from simrank.torch import devices  # noqa: PLC0415 - it imports torch
 
-    module: Any = import_module("torch.cuda")
-    if module.is_available():  # A real GPU: nothing is faked unless asked for.
+    cuda: Any = import_module("torch.cuda")
+    if cuda.is_available():  # A real GPU: nothing is faked unless asked for.
         return []
-    names = ("is_available", "device_count", "_lazy_init")
     accelerator: Any = import_module("torch.accelerator")
-    asked = ("is_available", "current_accelerator", "device_count")
-    return [
-        *((module, name, _asking(devices, getattr(module, name))) for name in names),
-        *((accelerator, name, _asking(devices, getattr(accelerator, name))) for name in asked),
-        (_Devices(devices.disable), "are_on", True),
-    ]
+    found: StandIns = []
+    for owner, names in (
+        (cuda, ("is_available", "device_count", "_lazy_init", *_EXCHANGES)),
+        (accelerator, ("is_available", "current_accelerator", "device_count")),
+    ):
+        found += [(owner, name, _asking(devices, owner, name)) for name in names]
+    compiled: Any = import_module("torch._C")
+    if not hasattr(compiled, _SET_DEVICE):
+        found.append((compiled, _SET_DEVICE, _asking(devices, compiled, _SET_DEVICE)))
+    found.append((cuda, "_lazy_call", _calling(devices, cuda._lazy_call)))  # noqa: SLF001 - torch's name
+    for kind in (cuda.Stream, cuda.Event):
+        found.append((kind, "__new__", _making(devices, cuda, kind)))
+    return [*found, (_Devices(devices.disable), "are_on", True)]
 
 
-def _asking(devices: Any, original: Callable[..., Any]) -> Callable[..., Any]:
-    """Turn devices on as a rank first asks about them; then torch answers as CUDA builds do."""
-    name = original.__name__
+def _asking(devices: Any, owner: Any, name: str) -> Callable[..., Any]:
+    """Turn devices on as a rank first asks about them; then torch answers as CUDA builds do.
 
-    @functools.wraps(original)
+    Where they cannot be had, questions are answered as a build without CUDA does.
+    """
+    original = getattr(owner, name, None)
+
     def ask(*args: Any, **kwargs: Any) -> Any:
         program = rank_program()
-        if program is None or devices.is_enabled():
-            return original(*args, **kwargs)
-        try:
-            devices.enable_for(program)
-        except UnsupportedError:
-            if name == "_lazy_init":
-                raise
-            return original(*args, **kwargs)
-        owner: Any = sys.modules[original.__module__]
-        return getattr(owner, name)(*args, **kwargs)
+        if program is not None and not devices.is_enabled():
+            try:
+                devices.enable_for(program)
+            except UnsupportedError:
+                if original is None or name == "_lazy_init":
+                    raise
+                return original(*args, **kwargs)
+            return getattr(owner, name)(*args, **kwargs)
+        if original is None:
+            raise AttributeError(f"module '{owner.__name__}' has no attribute '{name}'")
+        return original(*args, **kwargs)
 
-    return ask
+    return ask if original is None else functools.wraps(original)(ask)
+
+
+def _calling(devices: Any, original: Callable[..., Any]) -> Callable[..., Any]:
+    """Keep what a rank wants done once it has devices: a seed, above all."""
+
+    @functools.wraps(original)
+    def call(callable_: Callable[[], None], **kwargs: Any) -> None:
+        program = rank_program()
+        if program is None or devices.is_enabled():
+            original(callable_, **kwargs)
+        else:
+            devices.call_later(program, callable_)
+
+    return call
+
+
+def _making(devices: Any, cuda: Any, kind: type) -> Callable[..., Any]:
+    """Turn devices on as a rank first makes a stream or an event of a build without CUDA."""
+    original, name = kind.__new__, kind.__name__
+
+    def make(cls: type, *args: Any, **kwargs: Any) -> Any:
+        program = rank_program()
+        if program is None or devices.is_enabled():
+            return original(cls, *args, **kwargs)
+        devices.enable_for(program)
+        return getattr(cuda, name)(*args, **kwargs)
+
+    return make
 
 
 class _Devices:

@@ -135,3 +135,20 @@ def test_a_rank_that_is_killed_within_a_context_of_its_own_leaves_nothing_replac
         with pytest.raises(ProcessExitedException):
             started.join()
     assert (time.sleep, threading.Lock) == before
+
+
+def test_names_of_the_program_that_hold_what_all_hold_are_left_alone(monkeypatch):
+    """A stand-in for something that was False, None or a number stands for nobody else's."""
+
+    class Owner:
+        flag, nothing, number, text = False, None, 7, "word"
+
+    module = make_module("with_constants", flag=False, nothing=None, number=7, text="word")
+    replaced = [(Owner, name, object()) for name in ("flag", "nothing", "number", "text")]
+    monkeypatch.setattr(stdlib, "_stand_ins", lambda: replaced)
+    monkeypatch.setitem(sys.modules, "with_constants", module)
+    with Context("hgx_h100"):
+        assert Owner.flag is replaced[0][2]
+        assert (module.flag, module.nothing, module.number, module.text) == (False, None, 7, "word")
+    assert (module.flag, module.nothing, module.number, module.text) == (False, None, 7, "word")
+    assert Owner.flag is False
