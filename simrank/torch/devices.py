@@ -26,6 +26,7 @@ from simrank.torch.cuda import (
     Operation,
     RankState,
     StreamCall,
+    library,
 )
 from simrank.torch.cuda.native import native
 
@@ -58,7 +59,7 @@ class RankDevices:
         per_node = program.context.cluster.devices_per_node
         rank = program.rank or 0
         self.first = rank - rank % per_node
-        num_devices = min(per_node, program.context.cluster.num_devices - self.first)
+        num_devices = num_visible(program)
         self.state = RankState(number, first_device=self.first, num_devices=num_devices)
         self._program = program
         self._streams: dict[tuple[int, int], Stream] = {}
@@ -246,6 +247,28 @@ def is_enabled() -> bool:
     return bool(_enabled) or _is_enabling
 
 
+def may_be_had() -> bool:
+    """Whether devices can be turned on in this process; what is in the way is said once."""
+    if not _refused:
+        try:
+            library.check_available()
+        except UnsupportedError as error:
+            _refuse(error)
+    return not _refused
+
+
+def _refuse(error: UnsupportedError) -> None:
+    _refused.append(error)
+    warnings.warn(f"no simulated CUDA devices: {error}", stacklevel=2)
+
+
+def num_visible(program: Program) -> int:
+    """Return how many devices a rank sees: those of its node."""
+    cluster, rank = program.context.cluster, program.rank or 0
+    first = rank - rank % cluster.devices_per_node
+    return int(min(cluster.devices_per_node, cluster.num_devices - first))
+
+
 def enable_for(program: Program) -> RankDevices:
     """Turn devices on if they are not, and return what a rank has of them, bound to its thread.
 
@@ -296,8 +319,7 @@ def _enable(context: Any) -> None:
     try:
         cuda.enable(cluster.num_devices, properties, callbacks=listeners)
     except UnsupportedError as error:
-        _refused.append(error)
-        warnings.warn(f"no simulated CUDA devices: {error}", stacklevel=2)
+        _refuse(error)
         raise
     finally:
         _is_enabling = False

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from simrank.distributed.backends import default_timeout
 from simrank.engine import callsite
-from simrank.errors import UnsupportedError
 from simrank.multiprocessing import spawn as simulated_spawn
 from simrank.multiprocessing import start_processes as simulated_start
 from simrank.ranks.current import rank_program
@@ -122,11 +121,16 @@ def _of_cuda() -> StandIns:
         return []
     accelerator: Any = import_module("torch.accelerator")
     found: StandIns = []
-    for owner, names in (
-        (cuda, ("is_available", "device_count", "_lazy_init", *_EXCHANGES)),
-        (accelerator, ("is_available", "current_accelerator", "device_count")),
+    found += [(cuda, name, _asking(devices, cuda, name)) for name in ("_lazy_init", *_EXCHANGES)]
+    torch: Any = import_module("torch")
+    for owner, name, answer in (
+        (cuda, "is_available", lambda _: True),
+        (cuda, "device_count", devices.num_visible),
+        (accelerator, "is_available", lambda _: True),
+        (accelerator, "device_count", devices.num_visible),
+        (accelerator, "current_accelerator", lambda _: torch.device("cuda")),
     ):
-        found += [(owner, name, _asking(devices, owner, name)) for name in names]
+        found.append((owner, name, _answering(devices, owner, name, answer)))
     compiled: Any = import_module("torch._C")
     if not hasattr(compiled, _SET_DEVICE):
         found.append((compiled, _SET_DEVICE, _asking(devices, compiled, _SET_DEVICE)))
@@ -136,22 +140,37 @@ def _of_cuda() -> StandIns:
     return [*found, (_Devices(devices.disable), "are_on", True)]
 
 
-def _asking(devices: Any, owner: Any, name: str) -> Callable[..., Any]:
-    """Turn devices on as a rank first asks about them; then torch answers as CUDA builds do.
+def _answering(
+    devices: Any, owner: Any, name: str, answer: Callable[[Program], Any]
+) -> Callable[..., Any]:
+    """Answer a rank that asks what there is: that takes no devices yet.
 
-    Where they cannot be had, questions are answered as a build without CUDA does.
+    Where they cannot be had, it is answered as a build without CUDA does.
+    """
+    original = getattr(owner, name)
+
+    @functools.wraps(original)
+    def ask(*args: Any, **kwargs: Any) -> Any:
+        program = rank_program()
+        if program is None or devices.is_enabled() or not devices.may_be_had():
+            return original(*args, **kwargs)
+        return answer(program)
+
+    return ask
+
+
+def _asking(devices: Any, owner: Any, name: str) -> Callable[..., Any]:
+    """Turn devices on as a rank first uses them; then torch does what CUDA builds do.
+
+    Raises:
+        UnsupportedError: They cannot be had.
     """
     original = getattr(owner, name, None)
 
     def ask(*args: Any, **kwargs: Any) -> Any:
         program = rank_program()
         if program is not None and not devices.is_enabled():
-            try:
-                devices.enable_for(program)
-            except UnsupportedError:
-                if original is None or name == "_lazy_init":
-                    raise
-                return original(*args, **kwargs)
+            devices.enable_for(program)
             return getattr(owner, name)(*args, **kwargs)
         if original is None:
             raise AttributeError(f"module '{owner.__name__}' has no attribute '{name}'")

@@ -161,7 +161,7 @@ def _stream_call(
 
 
 def _out_of_memory(listener: Callable[[int, int, int], str]) -> Callable[..., int]:
-    def call(rank: int, device: int, requested: int, text: Any, room: int) -> int:  # noqa: ANN401 - ctypes'.
+    def call(rank: int, device: int, requested: int, text: Any, room: int) -> int:
         encoded = listener(rank, device, requested).encode()[:room]
         ctypes.memmove(text, encoded, len(encoded))
         return len(encoded)
@@ -170,7 +170,7 @@ def _out_of_memory(listener: Callable[[int, int, int], str]) -> Callable[..., in
 
 
 def _elapsed(listener: Callable[[int, int], float]) -> Callable[..., int]:
-    def call(start: int, end: int, result: Any) -> int:  # noqa: ANN401 - ctypes'.
+    def call(start: int, end: int, result: Any) -> int:
         result[0] = listener(start, end)
         return 0
 
@@ -178,7 +178,7 @@ def _elapsed(listener: Callable[[int, int], float]) -> Callable[..., int]:
 
 
 def _op(listener: Callable[[list[int]], None]) -> Callable[..., int]:
-    def call(words: Any, num_words: int) -> int:  # noqa: ANN401 - ctypes'.
+    def call(words: Any, num_words: int) -> int:
         listener(words[:num_words])
         return 0
 
@@ -186,7 +186,7 @@ def _op(listener: Callable[[list[int]], None]) -> Callable[..., int]:
 
 
 def _rendezvous(listener: Callable[[int, str], Rendezvous]) -> Callable[..., int]:
-    def call(address: int, group: bytes, *results: Any) -> int:  # noqa: ANN401 - ctypes'.
+    def call(address: int, group: bytes, *results: Any) -> int:
         rank, world_size, buffers, pads, global_ranks, room = results
         met = listener(address, group.decode())
         if len(met.buffers) > room:

@@ -184,7 +184,7 @@ def disable() -> None:
 
 
 @contextmanager
-def standalone(num_devices: int = 1, **options: Any) -> Iterator[RankState]:  # noqa: ANN401 - enable's.
+def standalone(num_devices: int = 1, **options: Any) -> Iterator[RankState]:
     """Enable devices that every thread of the process sees, as one rank, for a block."""
     enable(num_devices, **options)
     state = RankState(0, first_device=0, num_devices=num_devices)

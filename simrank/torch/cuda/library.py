@@ -17,6 +17,7 @@ import sysconfig
 import tempfile
 import warnings
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -51,6 +52,21 @@ def load(progress: Callable[[str], None] = _log.info) -> ctypes.PyDLL:
     if not path.is_file():
         path = _built_path(progress)
     return _open(path)
+
+
+def check_available() -> None:
+    """Raise unless there is a library, or a compiler to build one.
+
+    Raises:
+        UnsupportedError: There is neither.
+    """
+    if not prebuilt_path().is_file() and not _cached_path().is_file():
+        _compiler()
+
+
+def _cached_path() -> Path:
+    """Return where the library for the installed torch is once it has been built."""
+    return cache_folder() / f"cuda-{torch.__version__}-{_fingerprint()}" / _NAME
 
 
 def prebuilt_path() -> Path:
@@ -91,10 +107,10 @@ def _open(path: Path) -> ctypes.PyDLL:
 
 def _built_path(progress: Callable[[str], None]) -> Path:
     """Return the cached library, which is built where there is none."""
-    folder = cache_folder() / f"cuda-{torch.__version__}-{_fingerprint()}"
-    path = folder / _NAME
+    path = _cached_path()
     if path.is_file():
         return path
+    folder = path.parent
     folder.mkdir(parents=True, exist_ok=True)
     with _locked(folder / "lock"):
         if not path.is_file():  # Another process may have built it meanwhile.
@@ -104,6 +120,7 @@ def _built_path(progress: Callable[[str], None]) -> Path:
     return path
 
 
+@cache
 def _fingerprint() -> str:
     """Return a hash of all that the library is made of."""
     digest = hashlib.sha256()

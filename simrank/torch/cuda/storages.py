@@ -40,7 +40,7 @@ def resizer(before: Callable[..., Any]) -> Callable[..., Any]:
 def maker(before: Callable[..., Any]) -> Callable[..., Any]:
     """Return `UntypedStorage.__new__`, which also makes storages on simulated devices."""
 
-    def new(cls: type, *args: Any, device: Any = None, **kwargs: Any) -> Any:  # noqa: ANN401
+    def new(cls: type, *args: Any, device: Any = None, **kwargs: Any) -> Any:
         if device is None:
             return before(cls, *args, **kwargs)
         if torch.device(device).type != "cuda":
@@ -71,7 +71,7 @@ def legacy_type(name: str) -> type:
     """Return what stands for `torch.cuda.FloatTensor` and its like."""
     dtype = LEGACY_TYPES[name]
 
-    def new(_cls: type, *args: Any, device: Any = "cuda") -> torch.Tensor:  # noqa: ANN401
+    def new(_cls: type, *args: Any, device: Any = "cuda") -> torch.Tensor:
         if args and not isinstance(args[0], int):
             return torch.tensor(args[0], dtype=dtype, device=device)
         return torch.empty(args, dtype=dtype, device=device)

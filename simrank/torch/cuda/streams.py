@@ -115,7 +115,7 @@ class EventBase(torch.Event):
         """The event's number, which stands for CUDA's pointer."""
         return int(self._inner.event_id)
 
-    def ipc_handle(self) -> Any:  # noqa: ANN401 - torch's signature.
+    def ipc_handle(self) -> Any:
         """Refuse: simulated ranks share one process."""
         raise UnsupportedError("IPC handles of CUDA events: simulated ranks are one process")
 
