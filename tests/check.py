@@ -1,7 +1,7 @@
 """Run the checks of the project, in the order in which a mistake is cheapest to find.
 
 `python tests/check.py` runs all of them, as the README and CI do, and `python tests/check.py lint
-types` only these two. `--slow` adds the slow tests.
+types` only these two. `--slow` adds the slow tests; `torch` is for an environment with torch.
 """
 
 from __future__ import annotations
@@ -21,17 +21,25 @@ CHECKS = {
     "imports": ["lint-imports", "--no-cache"],
     "tests": ["pytest", "-q"],
 }
+# With torch: not among all checks, which need none.
+TORCH = {
+    "torch": [
+        "pytest", "-q", "tests/torch", "tests/conformance", "tests/test_guides.py", "-k",
+        "torch or conformance",
+    ],
+}  # fmt: skip
 SLOW = {"slow tests": ["pytest", "-q", "-m", "slow"]}
 
 
 def main(arguments: list[str]) -> int:
     """Run the checks that are named, or all of them; return 1 if one failed, 2 for a wrong name."""
     names = [argument for argument in arguments if argument != "--slow"]
-    unknown = [name for name in names if name not in CHECKS]
+    known = CHECKS | TORCH
+    unknown = [name for name in names if name not in known]
     if unknown:
-        print(f"no check is called {unknown[0]!r}; choices: {', '.join(CHECKS)}, --slow")
+        print(f"no check is called {unknown[0]!r}; choices: {', '.join(known)}, --slow")
         return 2
-    chosen = {name: CHECKS[name] for name in names or CHECKS}
+    chosen = {name: known[name] for name in names or CHECKS}
     failed = []
     for name, command in (chosen | SLOW if "--slow" in arguments else chosen).items():
         print(f"== {name}", flush=True)

@@ -28,7 +28,7 @@ from simrank.torch.cuda import (
     StreamCall,
     library,
 )
-from simrank.torch.cuda.native import native
+from simrank.torch.cuda.native import native, when_missing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -324,7 +324,17 @@ def _enable(context: Any) -> None:
     finally:
         _is_enabling = False
     cuda.start_recording()
+    when_missing(_provide)
     _enabled.append(_Enabled(context))
+
+
+def _provide() -> bool:
+    """Turn devices on for a rank that uses one, in a process that has had some before."""
+    program = rank_program()
+    if program is None or _is_enabling or _refused:
+        return False
+    enable_for(program)
+    return True
 
 
 def disable() -> None:

@@ -132,9 +132,18 @@ def _of_cuda() -> StandIns:
     ):
         found.append((owner, name, _answering(devices, owner, name, answer)))
     compiled: Any = import_module("torch._C")
+    for name in dir(compiled):
+        if name.startswith("_accelerator_") and name != "_accelerator_getAccelerator":
+            found.append((compiled, name, _asking(devices, compiled, name)))
+    optimizer: Any = import_module("torch.optim").Optimizer
+    check = optimizer._accelerator_graph_capture_health_check  # noqa: SLF001 - torch's name
+    found.append((optimizer, check.__name__, _unless_off(devices, check)))
     if not hasattr(compiled, _SET_DEVICE):
         found.append((compiled, _SET_DEVICE, _asking(devices, compiled, _SET_DEVICE)))
-    found.append((cuda, "_lazy_call", _calling(devices, cuda._lazy_call)))  # noqa: SLF001 - torch's name
+    lazily: Any = cuda._lazy_call  # noqa: SLF001 - torch's name
+    for module in (cuda, import_module("torch.cuda.random")):
+        if getattr(module, "_lazy_call", None) is lazily:
+            found.append((module, "_lazy_call", _calling(devices, lazily)))
     for kind in (cuda.Stream, cuda.Event):
         found.append((kind, "__new__", _making(devices, cuda, kind)))
     return [*found, (_Devices(devices.disable), "are_on", True)]
@@ -179,7 +188,18 @@ def _asking(devices: Any, owner: Any, name: str) -> Callable[..., Any]:
     return ask if original is None else functools.wraps(original)(ask)
 
 
-def _calling(devices: Any, original: Callable[..., Any]) -> Callable[..., Any]:
+def _unless_off(devices: Any, original: Callable[..., Any]) -> Callable[..., Any]:
+    """Leave out in ranks what is about devices that nobody has used yet."""
+
+    @functools.wraps(original)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        is_real = rank_program() is None or devices.is_enabled()
+        return original(*args, **kwargs) if is_real else None
+
+    return call
+
+
+def _calling(devices: Any, original: Any) -> Callable[..., Any]:
     """Keep what a rank wants done once it has devices: a seed, above all."""
 
     @functools.wraps(original)

@@ -5,10 +5,14 @@ from __future__ import annotations
 import ctypes
 from _thread import get_ident
 from functools import cache
+from typing import TYPE_CHECKING
 
 import torch
 
 from simrank.torch.cuda.library import load
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 NOT_COMPILED = "Torch not compiled with CUDA enabled"  # What a CPU build of torch says.
 _ERROR_ROOM = 4096
@@ -104,7 +108,20 @@ def keep(error: BaseException) -> int:
     return -1
 
 
+_when_missing: list[Callable[[], bool]] = []
+
+
+def when_missing(provide: Callable[[], bool]) -> None:
+    """Say who may give a thread a rank that uses a device and has none; it returns whether it did.
+
+    torch itself asks for devices once in a process, at their first use.
+    """
+    _when_missing[:] = [provide]
+
+
 def _raise_kept(reason: int) -> None:
     """Raise inside torch, where C++ asks for it: the exception passes through its frames."""
+    if not reason and any(provide() for provide in _when_missing):
+        return
     error = _kept.pop(get_ident(), None) if reason else None
     raise error or AssertionError(NOT_COMPILED)

@@ -32,6 +32,8 @@ Rank* bound_rank() noexcept { return carried ? carried : inherited(); }
 
 Rank& rank() {
   if (Rank* found = bound_rank()) return *found;
+  call_python(NO_DEVICES);  // It may give this thread a rank: torch asks for devices once only.
+  if (Rank* found = bound_rank()) return *found;
   raise_from_python(NO_DEVICES);
 }
 
@@ -52,10 +54,14 @@ void raise_invalid_ordinal() {
 
 // An operator with a kernel in Python is the one door through which Python's own exception
 // objects, with type and traceback, pass torch's C++ (which converts every other one).
-void raise_from_python(int64_t reason) {
+void call_python(int64_t reason) {
   static auto op = c10::Dispatcher::singleton().findSchemaOrThrow("simrank_cuda::raise_kept", "");
   Stack stack{reason};
   op.redispatchBoxed(DispatchKeySet(DispatchKey::CPU), &stack);
+}
+
+void raise_from_python(int64_t reason) {
+  call_python(reason);
   TORCH_INTERNAL_ASSERT(false, "simrank_cuda::raise_kept returned");
 }
 

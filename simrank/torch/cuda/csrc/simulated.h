@@ -41,6 +41,7 @@ struct Rank {
 Rank* bound_rank() noexcept;   // The rank of this thread, or null where no device is visible.
 Rank& rank();                  // The same; raises as a CPU build of torch does where there is none.
 DeviceIndex device_or_current(DeviceIndex index);  // Checked against the rank's devices.
+void call_python(int64_t reason);              // Raises, or gives this thread a rank.
 [[noreturn]] void raise_from_python(int64_t reason);  // Raises what Python keeps for this thread.
 [[noreturn]] void raise_invalid_ordinal();
 enum RaiseReason : int64_t { NO_DEVICES = 0, CALLBACK_RAISED = 1 };

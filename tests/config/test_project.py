@@ -1,0 +1,50 @@
+"""The section of a project's pyproject.toml."""
+
+import pytest
+
+import simrank
+from simrank.config.project import project_settings
+from simrank.errors import ConfigError
+
+
+def test_private_packages_are_read_from_the_nearest_project(tmp_path, monkeypatch):
+    """From a folder below it, and a Context takes them unless it is told others."""
+    (tmp_path / "pyproject.toml").write_text('[tool.simrank]\nprivate = ["megatron", "mine"]\n')
+    (tmp_path / "below").mkdir()
+    monkeypatch.chdir(tmp_path / "below")
+    assert project_settings().private == ("megatron", "mine")
+    assert simrank.Context("hgx_h100").private == ("megatron", "mine")
+    assert simrank.Context("hgx_h100", private=[]).private == ()
+
+
+def test_a_changed_file_is_read_anew(tmp_path, monkeypatch):
+    """And a project without the section has none."""
+    import os
+
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "pyproject.toml"
+    file.write_text("[project]\nname = 'x'\n")
+    assert project_settings().private == ()
+    file.write_text('[tool.simrank]\nprivate = ["a"]\n')
+    os.utime(file, ns=(1, 1))
+    assert project_settings().private == ("a",)
+
+
+@pytest.mark.parametrize(
+    ("section", "words"),
+    [("privat = ['a']", "got privat"), ("private = 'a'", "a list of names of packages")],
+)
+def test_what_nobody_knows_is_refused(section, words, tmp_path, monkeypatch):
+    """With the file, and what was expected."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pyproject.toml").write_text(f"[tool.simrank]\n{section}\n")
+    with pytest.raises(ConfigError, match="pyproject.toml") as caught:
+        project_settings()
+    assert words in str(caught.value)
+
+
+def test_a_file_that_is_no_toml_is_somebody_elses_affair(tmp_path, monkeypatch):
+    """Other tools say so."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pyproject.toml").write_text("[tool")
+    assert project_settings().private == ()

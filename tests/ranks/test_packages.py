@@ -1,0 +1,127 @@
+"""Modules that each rank executes for itself."""
+
+import importlib
+import pickle
+import sys
+import textwrap
+import time
+
+import pytest
+
+import simrank
+from simrank.ranks.packages import FINDER, own_copy
+
+SOURCE = """
+    import os
+    executed_by = os.environ.get("RANK")
+    counter = 0
+    seen = []
+
+    class Thing:
+        shared = 0
+
+    def count():
+        global counter
+        counter += 1
+        seen.append(counter)
+        Thing.shared += 1
+        return counter, seen, Thing.shared
+"""
+
+
+@pytest.fixture(name="package")
+def fixture_package(tmp_path, monkeypatch):
+    """Write a package with two modules, and forget it afterwards."""
+    folder = tmp_path / "stateful"
+    folder.mkdir()
+    (folder / "__init__.py").write_text("from stateful.state import count\n")
+    (folder / "state.py").write_text(textwrap.dedent(SOURCE))
+    monkeypatch.syspath_prepend(tmp_path)
+    yield "stateful"
+    for name in [name for name in sys.modules if name.partition(".")[0] == "stateful"]:
+        del sys.modules[name]
+
+
+def run(program, nprocs=3, *args, **settings):
+    """Run a program on threads."""
+    with simrank.Context("hgx_h100", carrier="thread", **settings) as ctx:
+        ctx.multiprocessing.spawn(program, args, nprocs, share_args=True)
+
+
+def test_each_rank_has_globals_containers_and_class_attributes_of_its_own(package):
+    """Through waits; and it was executed with the rank's environment."""
+    results = {}
+
+    def program(rank):
+        module = importlib.import_module(f"{package}.state")
+        for _ in range(rank + 1):
+            time.sleep(1e-6)
+            importlib.import_module(package).count()
+        results[rank] = (module.counter, len(module.seen), module.Thing.shared, module.executed_by)
+        assert sys.modules[f"{package}.state"] is module
+
+    run(program, private=[package])
+    assert results == {rank: (rank + 1, rank + 1, rank + 1, str(rank)) for rank in range(3)}
+    assert package not in sys.modules
+    assert FINDER not in sys.meta_path
+
+
+def test_what_the_main_program_has_imported_stays_its_own(package):
+    """Ranks see theirs under the same name, the main program its own again."""
+    outside = importlib.import_module(f"{package}.state")
+    outside.count()
+
+    def program(rank):
+        module = importlib.import_module(f"{package}.state")
+        assert module is not outside
+        assert module.counter == 0
+        time.sleep(1e-6)
+        assert importlib.import_module(f"{package}.state") is module
+
+    run(program, private=[package])
+    assert sys.modules[f"{package}.state"] is outside
+    assert outside.counter == 1
+
+
+def test_classes_of_a_private_module_pickle_by_name(package):
+    """In the rank that has them."""
+
+    def program(rank):
+        module = importlib.import_module(f"{package}.state")
+        time.sleep(1e-6)
+        thing = module.Thing()
+        assert type(pickle.loads(pickle.dumps(thing))) is module.Thing
+
+    run(program, private=[package])
+
+
+def test_a_function_of_a_private_module_is_run_as_the_ranks_own(package):
+    """Spawned by the main program, which has another copy."""
+    outside = importlib.import_module(f"{package}.state")
+    run(lambda rank: own_copy(outside.count)(), private=[package])
+    assert outside.counter == 0
+
+
+def test_other_modules_are_shared(package):
+    """As without the setting."""
+    found = []
+
+    def program(rank):
+        found.append(importlib.import_module(f"{package}.state"))
+
+    run(program, private=["somebody_else"])
+    assert found[0] is found[1] is found[2]
+
+
+def test_a_module_that_fails_leaves_nothing(package, tmp_path):
+    """Neither in the rank nor behind it."""
+    (tmp_path / "stateful" / "broken.py").write_text("raise ValueError('no')\n")
+
+    def program(rank):
+        for _ in range(2):
+            with pytest.raises(ValueError, match="no"):
+                importlib.import_module(f"{package}.broken")
+            time.sleep(1e-6)
+
+    run(program, private=[package])
+    assert f"{package}.broken" not in sys.modules

@@ -1,0 +1,82 @@
+"""What an operation of torch costs on a device."""
+
+import pytest
+
+pytest.importorskip("torch", reason="torch is not installed")
+
+from simrank.hardware.load import load_cluster  # noqa: E402
+from simrank.torch.costs import cost_of  # noqa: E402
+from simrank.torch.cuda.operations import Operand, Operation, OperationFlag  # noqa: E402
+
+SPEC = load_cluster("hgx_h100").device
+FLOAT32, BFLOAT16 = 6, 15
+
+
+def tensor(*sizes, dtype=FLOAT32, strides=None, is_written=False):
+    """Return an operand, contiguous unless it has strides."""
+    if strides is None:
+        strides, step = [], 1
+        for size in reversed(sizes):
+            strides.insert(0, step)
+            step *= size
+    return Operand(0, dtype, sizes, tuple(strides), is_written)
+
+
+def operation(name, inputs, outputs, flags=0):
+    """Return an operation."""
+    return Operation(name, 0, 0, 0, OperationFlag(flags), tuple(inputs), tuple(outputs))
+
+
+def test_an_elementwise_operation_takes_its_bytes():
+    """Two read, one written, at the memory's rate; a small one the floor."""
+    n = 1 << 26
+    large = operation("add.Tensor", [tensor(n), tensor(n)], [tensor(n, is_written=True)])
+    cost = cost_of(SPEC, large)
+    assert cost.bytes_moved == 3 * 4 * n
+    expected = 3 * 4 * n / SPEC.memory_bandwidth_bytes_per_s * 1e12
+    assert cost.duration_ps == pytest.approx(expected, rel=1e-6)
+    small = operation("add.Tensor", [tensor(8), tensor(8)], [tensor(8, is_written=True)])
+    assert cost_of(SPEC, small).duration_ps == SPEC.kernel_floor_ps
+
+
+def test_an_expanded_operand_is_read_once():
+    """A bias on many rows."""
+    rows, columns = 4096, 1024
+    bias = tensor(rows, columns, strides=(0, 1))
+    out = tensor(rows, columns, is_written=True)
+    assert cost_of(SPEC, operation("copy_", [out, bias], [])).bytes_moved == 4 * columns * (rows + 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "inputs"),
+    [
+        ("mm", [tensor(512, 1024, dtype=BFLOAT16), tensor(1024, 256, dtype=BFLOAT16)]),
+        ("addmm", [tensor(256, dtype=BFLOAT16), tensor(512, 1024, dtype=BFLOAT16),
+                   tensor(1024, 256, dtype=BFLOAT16)]),
+        ("bmm", [tensor(1, 512, 1024, dtype=BFLOAT16), tensor(1, 1024, 256, dtype=BFLOAT16)]),
+    ],
+)  # fmt: skip
+def test_products_take_what_was_measured_for_their_shape(name, inputs):
+    """Whichever operator they are."""
+    from simrank.hardware.gemm import gemm_ps
+
+    out = tensor(512, 256, dtype=BFLOAT16, is_written=True)
+    measured = gemm_ps(SPEC.gemm_table, "bfloat16", 1, 512, 256, 1024)
+    assert cost_of(SPEC, operation(name, inputs, [out])).duration_ps == measured
+
+
+def test_a_copy_from_the_host_takes_the_link():
+    """Not the device's memory."""
+    n = 1 << 28
+    copy = operation("copy_", [tensor(n, is_written=True)], [], flags=1)
+    expected = 4 * n / SPEC.host_link_bandwidth_bytes_per_s * 1e12
+    assert cost_of(SPEC, copy).duration_ps == pytest.approx(expected, rel=1e-6)
+
+
+def test_a_convolution_takes_its_arithmetic():
+    """Channels and window per output."""
+    x, w = tensor(8, 64, 56, 56), tensor(256, 64, 3, 3)
+    out = tensor(8, 256, 56, 56, is_written=True)
+    cost = cost_of(SPEC, operation("convolution", [x, w], [out]))
+    flops = 2 * 8 * 256 * 56 * 56 * 64 * 9
+    assert cost.duration_ps >= flops / SPEC.peak_flops["float32"] * 1e12 * 0.999

@@ -1,0 +1,199 @@
+"""CUDA devices of torch under simulated ranks: streams, events, collectives and memory."""
+
+import shutil
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+if shutil.which("g++") is None:
+    pytest.skip("no compiler for simulated devices", allow_module_level=True)
+
+import torch.distributed as dist  # noqa: E402
+from torch import nn  # noqa: E402
+
+import simrank  # noqa: E402
+from simrank.errors import SpawnException  # noqa: E402
+from simrank.torch import devices  # noqa: E402
+from simrank.trace import Timeline  # noqa: E402
+
+
+def test_a_rank_sees_the_devices_of_its_node_and_nobody_else_does(spawn):
+    """By their own numbers; outside of ranks there are none, before and after."""
+    seen = {}
+
+    def program(rank):
+        assert torch.cuda.is_available()
+        assert torch.accelerator.current_accelerator() == torch.device("cuda")
+        seen[rank] = torch.cuda.device_count()
+        torch.cuda.set_device(rank % 8)
+        assert torch.ones(1, device="cuda").device == torch.device("cuda", rank % 8)
+
+    spawn(program, 10)
+    assert seen == dict.fromkeys(range(10), 8)
+    assert not torch.cuda.is_available()
+    assert not devices.is_enabled()
+
+
+def test_asking_takes_no_devices(spawn):
+    """Only using them does."""
+
+    def program(rank):
+        assert torch.cuda.is_available()
+        assert torch.cuda.device_count() == 8
+        assert not devices.is_enabled()
+        torch.cuda.manual_seed(3)
+        assert not devices.is_enabled()
+        torch.cuda.synchronize()
+        assert devices.is_enabled()
+        assert torch.cuda.initial_seed() == 3
+
+    spawn(program, 1)
+
+
+def test_nccl_reduces_on_devices_and_work_wait_orders_the_stream(spawn):
+    """Numbers are right whatever is waited for; the host goes on."""
+    results = {}
+
+    def program(rank):
+        dist.init_process_group("nccl")
+        torch.cuda.set_device(rank)
+        blocking = torch.full((4,), float(rank), device="cuda")
+        dist.all_reduce(blocking)
+        asynchronous = torch.full((4,), float(rank), device="cuda")
+        work = dist.all_reduce(asynchronous, async_op=True)
+        work.wait()
+        results[rank] = [*(blocking * 2).tolist(), *asynchronous.tolist()]
+
+    spawn(program, 4)
+    assert results == dict.fromkeys(range(4), [12.0] * 4 + [6.0] * 4)
+
+
+def test_events_measure_simulated_time(spawn):
+    """A product of known cost, alone on its device."""
+    from simrank.hardware.gemm import gemm_ps
+    from simrank.hardware.load import load_cluster
+
+    found = []
+
+    def program(rank):
+        x = torch.ones(2048, 2048, device="cuda", dtype=torch.bfloat16)
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        torch.cuda.synchronize()
+        start.record()
+        x @ x
+        end.record()
+        torch.cuda.synchronize()
+        found.append(start.elapsed_time(end))
+
+    spawn(program, 1)
+    spec = load_cluster("hgx_h100").device
+    expected = gemm_ps(spec.gemm_table, "bfloat16", 1, 2048, 2048, 2048)
+    assert found[0] * 1e9 == pytest.approx(expected, rel=0.1)
+
+
+def test_streams_overlap_and_wait_for_each_other(spawn):
+    """Two sleeps beside each other take one; behind each other two."""
+    times = {}
+
+    def program(rank):
+        cycles = 100_000_000
+        other = torch.cuda.Stream()
+        for name, is_ordered in (("beside", False), ("behind", True)):
+            torch.cuda.synchronize()
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            start.record()
+            torch.cuda._sleep(cycles)
+            if is_ordered:
+                other.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(other):
+                torch.cuda._sleep(cycles)
+            torch.cuda.current_stream().wait_stream(other)
+            end.record()
+            end.synchronize()
+            times[name] = start.elapsed_time(end)
+
+    spawn(program, 1)
+    assert times["behind"] == pytest.approx(2 * times["beside"], rel=0.01)
+
+
+def test_a_forgotten_set_device_is_nccls_error(spawn):
+    """All ranks on the first device of the node."""
+
+    def program(rank):
+        dist.init_process_group("nccl")
+        dist.all_reduce(torch.ones(1, device="cuda"))
+
+    with pytest.raises(SpawnException, match="Duplicate GPU"):
+        spawn(program)
+
+
+def test_memory_runs_out_with_the_lines_that_hold_it(spawn):
+    """torch's own exception."""
+    texts = []
+
+    def program(rank):
+        held = [torch.empty(30 << 30, dtype=torch.uint8, device="cuda") for _ in range(2)]
+        with pytest.raises(torch.OutOfMemoryError) as caught:
+            torch.empty(30 << 30, dtype=torch.uint8, device="cuda")
+        texts.append(str(caught.value))
+        del held
+
+    context = spawn(program, 1)
+    assert "30720.00 MiB allocated at test_devices.py" in texts[0]
+    assert context.devices[0].memory.peak_bytes >= 60 << 30
+
+
+def test_training_on_devices_equals_training_on_the_host(spawn):
+    """DDP, Adam, nccl on devices beside gloo on the host; to rounding."""
+    weights = {}
+
+    def program(rank, backend, device):
+        dist.init_process_group(backend)
+        if device == "cuda":
+            torch.cuda.set_device(rank)
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.LayerNorm(16), nn.Linear(16, 4))
+        model = nn.parallel.DistributedDataParallel(model.double().to(device))
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+        generator = torch.Generator().manual_seed(rank)
+        for _ in range(3):
+            optimizer.zero_grad()
+            x = torch.randn(4, 8, generator=generator, dtype=torch.float64).to(device)
+            model(x).square().mean().backward()
+            optimizer.step()
+        weights[device, rank] = torch.cat([p.detach().cpu().flatten() for p in model.parameters()])
+
+    spawn(program, 4, "gloo", "cpu")
+    spawn(program, 4, "nccl", "cuda")
+    for rank in range(4):
+        assert torch.allclose(weights["cpu", rank], weights["cuda", rank], rtol=1e-12, atol=1e-14)
+
+
+def test_runs_repeat_to_the_byte(tmp_path):
+    """Timeline, addresses, random numbers."""
+
+    def program(rank):
+        dist.init_process_group("nccl")
+        torch.cuda.set_device(rank)
+        x = torch.randn(64, 64, device="cuda")
+        y = (x @ x).relu()
+        dist.all_reduce(y)
+        addresses.append((rank, x.data_ptr(), float(y.sum())))
+
+    found = []
+    for number in range(2):
+        addresses, timeline = [], Timeline()
+        with simrank.Context("hgx_h100") as ctx:
+            ctx.observe(timeline)
+            ctx.multiprocessing.spawn(program, (), 4, share_args=True)
+        timeline.write(tmp_path / f"{number}")
+        found.append((sorted(addresses), (tmp_path / f"{number}").read_bytes()))
+    assert found[0] == found[1]
+    assert b"mm" in found[0][1]
+
+
+def test_devices_belong_to_one_context_at_a_time():
+    """And come back with the next one."""
+    for _ in range(2):
+        with simrank.Context("hgx_h100") as ctx:
+            ctx.multiprocessing.spawn(lambda rank: torch.ones(1).cuda(), nprocs=1)
