@@ -91,8 +91,12 @@ def _snapshot(*_: object) -> dict[str, Any]:
     for device in range(device_count()):
         segments += memory.memory_segments(global_device(device), device)
     settings = {"PYTORCH_CUDA_ALLOC_CONF": "", "max_split_size": -1, "expandable_segments": False}
-    traces: list[list[object]] = [[] for _ in range(device_count())]
+    traces = [memory.memory_trace(global_device(device)) for device in range(device_count())]
     return {"segments": segments, "device_traces": traces, "allocator_settings": settings}
+
+
+def _record_memory_history(enabled: str | None, *_: object, **__: object) -> None:
+    native().simrank_trace_memory(int(enabled is not None))
 
 
 def _raw_alloc(size: int, stream: int) -> int:
@@ -237,8 +241,8 @@ def _memory_functions() -> dict[str, object]:
         "_cuda_setMemoryFraction": _set_fraction,
         "_cuda_getMemoryFraction": lambda device: _fractions.get(global_device(device), 1.0),
         "_cuda_getAllocatorBackend": lambda: "native",
-        "_cuda_record_memory_history": _ignored,  # Snapshots have no stacks.
-        "_cuda_record_memory_history_legacy": _ignored,
+        "_cuda_record_memory_history": _record_memory_history,
+        "_cuda_record_memory_history_legacy": refused("legacy memory histories"),
         "_cuda_cudaCachingAllocator_raw_alloc": _raw_alloc,
         "_cuda_cudaCachingAllocator_raw_delete": _raw_delete,
         "_cuda_cudaCachingAllocator_is_enabled": lambda: True,

@@ -177,6 +177,7 @@ def disable() -> None:
     if not _enabled:
         return
     _patches.restore()
+    native().simrank_trace_memory(0)
     install(Callbacks())
     native().simrank_bind_other_threads(None)
     native().simrank_disable()
@@ -187,13 +188,13 @@ def disable() -> None:
 def standalone(num_devices: int = 1, **options: Any) -> Iterator[RankState]:  # noqa: ANN401 - enable's.
     """Enable devices that every thread of the process sees, as one rank, for a block."""
     enable(num_devices, **options)
-    state = RankState(0, first_device=0, num_devices=num_devices)
     try:
+        state = RankState(0, first_device=0, num_devices=num_devices)
         state.bind_other_threads()
         yield state
+        state.free()
     finally:
         disable()
-        state.free()
 
 
 def _patch(properties: DeviceProperties) -> None:

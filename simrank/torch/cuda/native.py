@@ -37,6 +37,8 @@ _SIGNATURES: dict[str, tuple[object, tuple[object, ...]]] = {
     "set_stream": (None, (_INT, _INT64)),
     "memory_stats": (_WORDS, (_INT,)),
     "memory_snapshot": (_WORDS, (_INT, _COUNT)),
+    "memory_trace": (_WORDS, (_INT, _COUNT)),
+    "trace_memory": (None, (_INT,)),
     "set_memory_limit": (None, (_INT, _UINT64)),
     "find_block": (_INT, (_UINT64, _ADDRESS, _ADDRESS)),
     "device_of": (_INT, (_UINT64,)),

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+from simrank.errors import UnsupportedError
 from simrank.torch import cuda as simulated
 from simrank.torch.cuda.devices import Layout
 
@@ -42,6 +43,30 @@ def test_without_a_rank_no_device_is_visible():
         simulated.disable()
     with pytest.raises(AssertionError, match="Torch not compiled with CUDA enabled"):
         torch.ones(3, device="cuda")
+
+
+def test_real_devices_are_not_hidden_unless_asked(monkeypatch):
+    """Where torch sees GPUs, simulated ones are refused."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    with pytest.raises(UnsupportedError, match="real CUDA devices"):
+        simulated.enable(1)
+    simulated.enable(1, replace_real_devices=True)
+    simulated.disable()
+
+
+def test_a_rank_that_is_still_carried_sees_nothing_after_the_end():
+    """Its tensors live on, but cannot be computed with."""
+    simulated.enable(1)
+    state = simulated.RankState(0, first_device=0, num_devices=1)
+    state.bind()
+    x = torch.ones(3, device="cuda")
+    simulated.disable()
+    try:
+        with pytest.raises(AssertionError, match="Torch not compiled with CUDA enabled"):
+            x + 1
+    finally:
+        simulated.unbind()
+        state.free()
 
 
 def test_enabling_twice_is_refused(cuda):

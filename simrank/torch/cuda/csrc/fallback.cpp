@@ -132,7 +132,7 @@ class Call {
 
   void run() {
     take_arguments();
-    if (info_.reads_host) read_by_host();
+    if (info_.reads_host || reads_host_) read_by_host();
     Stack arguments;
     const bool is_captured = rank_.capturing && !rank_.is_computing;
     if (C10_UNLIKELY(is_captured)) arguments = Stack(stack_->begin() + base_, stack_->end());
@@ -187,9 +187,19 @@ class Call {
       const bool on_device = index && index->defined() && index->is_cuda();
       TORCH_CHECK(!(on_device && self_on_host), "indices should be either on cpu or on the same "
                   "device as the indexed tensor (cpu)");
+      // CUDA counts a mask's ones on the host, unless one value goes wherever the mask is set.
+      const bool is_mask = on_device && (index->scalar_type() == at::kBool || index->scalar_type() == at::kByte);
+      reads_host_ = reads_host_ || (is_mask && !writes_one_value());
       taken.push_back(on_device ? std::optional<Tensor>(take(*index, i)) : index);
     }
     value = std::move(taken);
+  }
+
+  bool writes_one_value() const {
+    constexpr size_t kValues = 2;  // _index_put_impl_(self, indices, values, ...)
+    if (!info_.writes[0] || info_.arguments.size() <= kValues) return false;
+    const auto& values = (*stack_)[base_ + kValues];
+    return values.isTensor() && values.toTensor().numel() == 1;
   }
 
   Tensor take(const Tensor& tensor, size_t i) {
@@ -332,6 +342,7 @@ class Call {
   const size_t base_;
   int device_ = -1;
   int generator_at_ = -1;
+  bool reads_host_ = false;
   int64_t flags_ = 0;
   std::optional<Device> common_;
   c10::SmallVector<const c10::TensorImpl*, 2> hosts_;  // Arguments that are the host's.
@@ -350,7 +361,8 @@ constexpr TableRow kCudaOps[] = {
 };
 const std::unordered_set<std::string> kReadByHost = {
     "_local_scalar_dense", "nonzero", "nonzero.out", "equal", "_unique2", "unique_dim",
-    "unique_consecutive", "unique_dim_consecutive", "masked_select", "masked_select.out"};
+    "unique_consecutive", "unique_dim_consecutive", "masked_select", "masked_select.out", "bincount",
+    "repeat_interleave.Tensor"};
 
 struct HalfRule {
   const char* name;
