@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 BASE_ADDRESS = 1 << 44  # Above what small programs map, below where Linux puts programs.
+_LOW_ADDRESS = 1 << 40  # For clusters that fit in no other way.
 _END_ADDRESS = 84 << 40  # Where Linux may put position-independent programs: 0x55....
 _MAX_VISIBLE = 127  # torch's DeviceIndex is an int8.
 
@@ -56,6 +57,13 @@ class Layout:
         once = -(-self.memory_bytes // GIB) * GIB
         twice = 2 * once
         return twice if self.base + self.num_devices * twice <= _END_ADDRESS else once
+
+    @classmethod
+    def of(cls, num_devices: int, memory_bytes: int) -> Layout:
+        """Return where so many devices lie unless a caller says otherwise."""
+        usual = cls(num_devices, memory_bytes)
+        fits = usual.base + num_devices * usual.span <= _END_ADDRESS
+        return usual if fits else replace(usual, base=_LOW_ADDRESS)
 
     def check(self) -> None:
         """Raise ValueError where the devices cannot have these addresses."""
@@ -147,7 +155,7 @@ def enable(
             "  to fix: enable(..., replace_real_devices=True), or CUDA_VISIBLE_DEVICES=''"
         )
     properties = properties or DeviceProperties()
-    layout = _placed(layout or Layout(num_devices, properties.total_memory))
+    layout = _placed(layout or Layout.of(num_devices, properties.total_memory))
     words = (layout.num_devices, layout.base, layout.span, layout.memory_bytes)
     enable_devices(words, fill_fresh=fill_fresh)
     native().simrank_processors(

@@ -67,7 +67,7 @@ def memory_segments(global_device: int, device: int) -> list[dict[str, Any]]:
 
 
 def memory_trace(global_device: int) -> list[dict[str, Any]]:
-    """Return the events of one device since its memory is traced, in their order, without stacks."""
+    """Return the events of one device since tracing began, in their order, without stacks."""
     num_words = ctypes.c_int64()
     pointer = native().simrank_memory_trace(global_device, ctypes.byref(num_words))
     words = iter(pointer[: num_words.value] if num_words.value else [])

@@ -85,10 +85,10 @@ def test_addresses_tell_the_device_and_do_not_depend_on_the_run():
     assert runs[0] == runs[1] == [(1 << 44) + index * span for index in range(3)]
 
 
-@pytest.mark.parametrize(("num_devices", "memory_gib"), [(256, 80), (1000, 64)])
+@pytest.mark.parametrize(("num_devices", "memory_gib"), [(256, 80), (1000, 64), (1000, 80)])
 def test_many_devices_fit_into_47_bits(num_devices, memory_gib):
     """256 devices of 80 GiB and 1,000 of 64 GiB have addresses."""
-    layout = Layout(num_devices, memory_gib * GIB)
+    layout = Layout.of(num_devices, memory_gib * GIB)
     layout.check()
     assert layout.base + num_devices * layout.span < 1 << 47
     properties = simulated.DeviceProperties(total_memory=memory_gib * GIB)
