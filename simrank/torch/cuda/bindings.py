@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from simrank.errors import UnsupportedError
-from simrank.torch.cuda import graphs, memory, streams
+from simrank.torch.cuda import comm, graphs, memory, streams
 from simrank.torch.cuda.native import native, require_device
 
 if TYPE_CHECKING:
@@ -276,6 +276,10 @@ def private_functions() -> dict[str, object]:
         **_device_functions(),
         **_stream_functions(),
         **_memory_functions(),
+        **comm.FUNCTIONS,
+        # torch.compile imports these, and uses them for CUDA graphs only.
+        "_cuda_CUDAAllocator_AllocatorState": refused("inductor's CUDA graph trees"),
+        "_set_cached_tensors_enabled": refused("inductor's CUDA graph trees"),
         "_cudart": Cudart("_cudart"),
         "_nvtx": Nvtx,
         "_CudaDeviceProperties": SimpleNamespace,
