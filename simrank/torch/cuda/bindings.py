@@ -55,6 +55,11 @@ def exchange_device(device: int) -> int:
     return before
 
 
+def maybe_exchange_device(device: int) -> int:
+    """Do the same; torch.compile tells the two apart by identity."""
+    return exchange_device(device)
+
+
 def _index(device: int) -> int:
     return device if device >= 0 else current_device()
 
@@ -194,7 +199,7 @@ def _device_functions() -> dict[str, object]:
         "_cuda_getDevice": current_device,
         "_cuda_setDevice": set_device,
         "_cuda_exchangeDevice": exchange_device,
-        "_cuda_maybeExchangeDevice": exchange_device,
+        "_cuda_maybeExchangeDevice": maybe_exchange_device,
         "_cuda_hasPrimaryContext": lambda _device: device_count() > 0,
         "_cuda_canDeviceAccessPeer": lambda _device, _peer: True,
         "_cuda_synchronize": _synchronize,
@@ -279,7 +284,7 @@ def private_functions() -> dict[str, object]:
         **comm.FUNCTIONS,
         # torch.compile imports these, and uses them for CUDA graphs only.
         "_cuda_CUDAAllocator_AllocatorState": refused("inductor's CUDA graph trees"),
-        "_set_cached_tensors_enabled": refused("inductor's CUDA graph trees"),
+        "_set_cached_tensors_enabled": _ignored,  # Of those trees, of which there are none.
         "_cudart": Cudart("_cudart"),
         "_nvtx": Nvtx,
         "_CudaDeviceProperties": SimpleNamespace,

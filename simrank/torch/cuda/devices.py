@@ -228,7 +228,7 @@ def _patch_cuda_module(properties: DeviceProperties) -> None:
         "_initialized": True,
         "_cudart": bindings.Cudart("_cudart"),
         "_exchange_device": bindings.exchange_device,
-        "_maybe_exchange_device": bindings.exchange_device,
+        "_maybe_exchange_device": bindings.maybe_exchange_device,
         "_CudaDeviceProperties": DeviceProperties,
         "_get_device_properties": bindings.properties_getter(properties),
         "default_generators": DefaultGenerators(),
