@@ -11,7 +11,9 @@ std::vector<int64_t> words;
 
 // Per tensor: address; dtype | dimensions << 8 | written << 16; sizes; strides.
 void put(const Tensor& tensor, bool is_written) {
-  const auto sizes = tensor.sizes(), strides = tensor.strides();
+  const auto sizes = tensor.sizes();
+  const bool is_dense = tensor.layout() == at::kStrided;
+  const auto strides = is_dense ? tensor.strides() : sizes;  // A sparse tensor has none.
   const bool has_data = tensor.has_storage() && !tensor._is_zerotensor();
   words.push_back(has_data ? reinterpret_cast<int64_t>(tensor.const_data_ptr()) : 0);
   words.push_back(static_cast<int64_t>(tensor.scalar_type()) |
