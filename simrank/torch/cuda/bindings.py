@@ -263,9 +263,10 @@ def _memory_functions() -> dict[str, object]:
 _fractions: dict[int, float] = {}
 
 
-def forget_fractions() -> None:
-    """Forget the limits that programs set: devices are as new."""
+def forget() -> None:
+    """Forget limits and raw allocations of programs: devices are as new."""
     _fractions.clear()
+    _raw.clear()
 
 
 def _set_fraction(fraction: float, device: int) -> None:

@@ -163,7 +163,11 @@ def enable(
     )
     install(callbacks or Callbacks())
     _enabled.append(layout)
-    _patch(properties)
+    try:
+        _patch(properties)
+    except BaseException:
+        disable()
+        raise
     return layout
 
 
@@ -185,7 +189,7 @@ def disable() -> None:
     if not _enabled:
         return
     _patches.restore()
-    native().simrank_trace_memory(0)
+    _forget_what_is_left()
     install(Callbacks())
     native().simrank_bind_other_threads(None)
     native().simrank_disable()
@@ -205,9 +209,17 @@ def standalone(num_devices: int = 1, **options: Any) -> Iterator[RankState]:  # 
         disable()
 
 
+def _forget_what_is_left() -> None:
+    """Let nothing of a simulation, however it ended, reach the next one."""
+    bindings.forget()
+    native().simrank_trace_memory(0)
+    native().simrank_record(0)
+    native().simrank_forget_recorded()
+    native().simrank_pending_clear()
+
+
 def _patch(properties: DeviceProperties) -> None:
     """Replace what Python code of torch asks, everywhere in the process."""
-    bindings.forget_fractions()
     for name, value in bindings.private_functions().items():
         _patches.set(torch._C, name, value)
     _patch_cuda_module(properties)

@@ -46,6 +46,7 @@ _SIGNATURES: dict[str, tuple[object, tuple[object, ...]]] = {
     "num_live_blocks": (_INT64, ()),
     "pending_add": (None, (_UINT64, _UINT64, _INT, _INT64)),
     "pending_remove": (None, (_INT64,)),
+    "pending_clear": (None, ()),
     "record": (None, (_INT,)),
     "recorded": (_WORDS, (_COUNT,)),
     "forget_recorded": (None, ()),

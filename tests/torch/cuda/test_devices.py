@@ -45,6 +45,27 @@ def test_without_a_rank_no_device_is_visible():
         torch.ones(3, device="cuda")
 
 
+def test_nothing_of_a_simulation_reaches_the_next():
+    """Ranges in flight, records, limits and raw allocations end with it."""
+    waits = []
+    callbacks = simulated.Callbacks(on_pending=lambda *wait: waits.append(wait))
+    with simulated.standalone(1, callbacks=callbacks):
+        x = torch.ones(4, device="cuda")
+        simulated.pending_add(x.data_ptr(), 16, writes=True, pending_id=1)
+        simulated.start_recording()
+        x + 1
+        torch.cuda.caching_allocator_alloc(100)
+        torch.cuda.set_per_process_memory_fraction(0.5)
+        del x
+    assert len(waits) == 1
+    with simulated.standalone(1, callbacks=callbacks):
+        torch.ones(4, device="cuda") + 1
+        assert simulated.drain_words() == []
+        assert torch.cuda.memory_reserved() == 2 << 20
+        assert torch.cuda.get_per_process_memory_fraction() == 1.0
+    assert len(waits) == 1
+
+
 def test_real_devices_are_not_hidden_unless_asked(monkeypatch):
     """Where torch sees GPUs, simulated ones are refused."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
