@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import warnings
 from threading import get_ident  # noqa: TID251 - which thread a rank's state is bound to
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from simrank.device.current import devices_of, streams_of, synchronize
 from simrank.device.operation import KernelOperation
@@ -23,12 +23,13 @@ from simrank.torch.costs import Cost, cost_of
 from simrank.torch.cuda import (
     Callbacks,
     DeviceProperties,
-    Operation,
     RankState,
     StreamCall,
     library,
 )
 from simrank.torch.cuda.native import native, when_missing
+from simrank.torch.cuda.operations import Launch, drain_launches, start_recording_forms
+from simrank.torch.cuda.operations import form as describe_form
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from simrank.device import Buffer, Device
     from simrank.device import Operation as DeviceOperation
     from simrank.engine import CallSite, Handle
+    from simrank.hardware.spec import DeviceSpec
     from simrank.ranks import Program
 
 _log = logging.getLogger("simrank")
@@ -105,43 +107,39 @@ class RankDevices:
 
     def flush(self) -> None:
         """Give what torch computed since the last flush to the streams, with its cost."""
-        words = cuda.drain_words()
-        if not words:
+        launches = drain_launches()
+        if not launches or _compute_time(self._program) == "none":
             return
-        if _compute_time(self._program) == "none":
-            return
-        pending: list[tuple[Operation, Cost]] = []
-        for operation in cuda.decode(words):
-            cost = cost_of(self.device(operation.device).spec, operation)
-            same = pending and pending[-1][0].stream == operation.stream
-            if pending and not (same and pending[-1][0].device == operation.device):
-                self._submit(pending)
-                pending = []
-            pending.append((operation, cost))
-        self._submit(pending)
+        first = 0
+        for index, launch in enumerate(launches):
+            before = launches[first]
+            if launch.stream != before.stream or launch.device != before.device:
+                self._submit(launches[first:index])
+                first = index
+        self._submit(launches[first:])
 
-    def _submit(self, operations: Sequence[tuple[Operation, Cost]]) -> None:
+    def _submit(self, launches: Sequence[Launch]) -> None:
         """Issue operations of one stream: one by one if somebody looks, else as one."""
-        first = operations[0][0]
-        stream = self.stream(first.device, first.stream)
+        stream = self.stream(launches[0].device, launches[0].stream)
         device = stream.device
-        if device.engine.observers or device.races is not None:
-            for operation, cost in operations:
-                _issue(stream, operation.name, cost.duration_ps, cost, operation)
+        forms = [_form(device, launch.form) for launch in launches]
+        if device.engine.observers:
+            for form in forms:
+                _issue(stream, form.name, form.cost, form.shapes)
             return
         launch_ps = device.launch_overhead_ps
-        issued_ps = end_ps = launch_ps  # From now on: when each is issued, when each ends.
-        for number, (_, cost) in enumerate(operations):
-            issued_ps = launch_ps * (number + 1)
+        issued_ps = end_ps = 0  # From the first one's issue on: when each is issued, when it ends.
+        num_bytes = num_elements = 0
+        for form in forms:
+            cost = form.cost
             end_ps = max(end_ps, issued_ps) + cost.duration_ps
-        total = Cost(
-            end_ps - launch_ps,
-            sum(cost.bytes_moved for _, cost in operations),
-            max(cost.num_elements for _, cost in operations),
-        )
-        name = first.name if len(operations) == 1 else f"{len(operations)} operations of torch"
-        _issue(stream, name, total.duration_ps, total)
-        device.engine.charge(issued_ps - launch_ps, name)
+            issued_ps += launch_ps
+            num_bytes += cost.bytes_moved
+            num_elements = max(num_elements, cost.num_elements)
+        name = forms[0].name if len(forms) == 1 else f"{len(forms)} operations of torch"
+        _issue(stream, name, Cost(end_ps, num_bytes, num_elements))
+        if len(forms) > 1:
+            device.engine.charge(issued_ps - launch_ps, name)
 
     # ---- streams and events ----
 
@@ -178,16 +176,41 @@ class TorchOperation(KernelOperation):
     is_launch = False
 
 
-def _issue(
-    stream: Stream, name: str, duration_ps: int, cost: Cost, operation: Operation | None = None
-) -> None:
-    device = stream.device
+class Form(NamedTuple):
+    """An operation as it is known before it runs: with shapes, without addresses.
+
+    Attributes:
+        name: The operator's.
+        cost: On this kind of device.
+        shapes: Of its inputs.
+    """
+
+    name: str
+    cost: Cost
+    shapes: list[list[int]]
+
+
+_forms: dict[tuple[DeviceSpec, int], Form] = {}
+
+
+def _form(device: Device, number: int) -> Form:
+    key = (device.spec, number)
+    found = _forms.get(key)
+    if found is None:
+        operation = describe_form(number)
+        shapes = [list(operand.sizes) for operand in operation.inputs]
+        found = _forms[key] = Form(operation.name, cost_of(device.spec, operation), shapes)
+    return found
+
+
+def _issue(stream: Stream, name: str, cost: Cost, shapes: list[list[int]] | None = None) -> None:
+    device, duration_ps = stream.device, max(cost.duration_ps, 1)
     num_sms = min(max(-(-cost.num_elements // _ELEMENTS_PER_SM), 1), device.spec.num_sms)
-    rate = min(cost.bytes_moved / max(duration_ps, 1), device.hbm.capacity)
+    rate = min(cost.bytes_moved / duration_ps, device.hbm.capacity)
     demands = ((device.sms, float(num_sms)), (device.hbm, rate))
-    issued = TorchOperation(stream, name, duration_ps=max(duration_ps, 1), demands=demands)
-    if operation is not None:
-        issued.details = {"shapes": [list(t.sizes) for t in operation.inputs]}
+    issued = TorchOperation(stream, name, duration_ps=duration_ps, demands=demands)
+    if shapes is not None:
+        issued.details = {"shapes": shapes}
     stream.submit(issued)
 
 
@@ -195,8 +218,7 @@ _ELEMENTS_PER_SM = 8 * 1024  # As of simrank's own kernels (assumed there).
 
 
 def _sleep(_: RankDevices, stream: Stream, cycles: int) -> None:
-    cost = Cost(round(cycles * 1e12 / _SLEEP_HZ), 0, 1)
-    _issue(stream, "spin", cost.duration_ps, cost)
+    _issue(stream, "spin", Cost(round(cycles * 1e12 / _SLEEP_HZ), 0, 1))
 
 
 _IGNORED = (StreamCall.STREAM_CREATE, StreamCall.RECORD_STREAM)
@@ -323,7 +345,7 @@ def _enable(context: Any) -> None:
         raise
     finally:
         _is_enabling = False
-    cuda.start_recording()
+    start_recording_forms()
     when_missing(_provide)
     _enabled.append(_Enabled(context))
 

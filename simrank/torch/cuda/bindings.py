@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from simrank.errors import UnsupportedError
-from simrank.torch.cuda import graphs, memory, streams
+from simrank.torch.cuda import comm, graphs, memory, streams
 from simrank.torch.cuda.native import native, require_device
 from simrank.torch.nccl import VERSION
 
@@ -56,7 +56,7 @@ def exchange_device(device: int) -> int:
 
 
 def maybe_exchange_device(device: int) -> int:
-    """Do what `exchange_device` does: there is no context to create. Dynamo tells the two apart."""
+    """Do the same; torch.compile tells the two apart by identity."""
     return exchange_device(device)
 
 
@@ -96,8 +96,12 @@ def _snapshot(*_: object) -> dict[str, Any]:
     for device in range(device_count()):
         segments += memory.memory_segments(global_device(device), device)
     settings = {"PYTORCH_CUDA_ALLOC_CONF": "", "max_split_size": -1, "expandable_segments": False}
-    traces: list[list[object]] = [[] for _ in range(device_count())]
+    traces = [memory.memory_trace(global_device(device)) for device in range(device_count())]
     return {"segments": segments, "device_traces": traces, "allocator_settings": settings}
+
+
+def _record_memory_history(enabled: str | None, *_: object, **__: object) -> None:
+    native().simrank_trace_memory(int(enabled is not None))
 
 
 def _raw_alloc(size: int, stream: int) -> int:
@@ -195,7 +199,7 @@ def _device_functions() -> dict[str, object]:
         "_cuda_getDevice": current_device,
         "_cuda_setDevice": set_device,
         "_cuda_exchangeDevice": exchange_device,
-        "_cuda_maybeExchangeDevice": exchange_device,
+        "_cuda_maybeExchangeDevice": maybe_exchange_device,
         "_cuda_hasPrimaryContext": lambda _device: device_count() > 0,
         "_cuda_canDeviceAccessPeer": lambda _device, _peer: True,
         "_cuda_synchronize": _synchronize,
@@ -242,8 +246,8 @@ def _memory_functions() -> dict[str, object]:
         "_cuda_setMemoryFraction": _set_fraction,
         "_cuda_getMemoryFraction": lambda device: _fractions.get(global_device(device), 1.0),
         "_cuda_getAllocatorBackend": lambda: "native",
-        "_cuda_record_memory_history": _ignored,  # Snapshots have no stacks.
-        "_cuda_record_memory_history_legacy": _ignored,
+        "_cuda_record_memory_history": _record_memory_history,
+        "_cuda_record_memory_history_legacy": refused("legacy memory histories"),
         "_cuda_cudaCachingAllocator_raw_alloc": _raw_alloc,
         "_cuda_cudaCachingAllocator_raw_delete": _raw_delete,
         "_cuda_cudaCachingAllocator_is_enabled": lambda: True,
@@ -259,9 +263,10 @@ def _memory_functions() -> dict[str, object]:
 _fractions: dict[int, float] = {}
 
 
-def forget_fractions() -> None:
-    """Forget the limits that programs set: devices are as new."""
+def forget() -> None:
+    """Forget limits and raw allocations of programs: devices are as new."""
     _fractions.clear()
+    _raw.clear()
 
 
 def _set_fraction(fraction: float, device: int) -> None:
@@ -277,6 +282,10 @@ def private_functions() -> dict[str, object]:
         **_device_functions(),
         **_stream_functions(),
         **_memory_functions(),
+        **comm.FUNCTIONS,
+        # torch.compile imports these, and uses them for CUDA graphs only.
+        "_cuda_CUDAAllocator_AllocatorState": refused("inductor's CUDA graph trees"),
+        "_set_cached_tensors_enabled": _ignored,  # Of those trees, of which there are none.
         "_cudart": Cudart("_cudart"),
         "_nvtx": Nvtx,
         "_CudaDeviceProperties": SimpleNamespace,

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 BASE_ADDRESS = 1 << 44  # Above what small programs map, below where Linux puts programs.
+_LOW_ADDRESS = 1 << 40  # For clusters that fit in no other way.
 _END_ADDRESS = 84 << 40  # Where Linux may put position-independent programs: 0x55....
 _MAX_VISIBLE = 127  # torch's DeviceIndex is an int8.
 
@@ -56,6 +57,13 @@ class Layout:
         once = -(-self.memory_bytes // GIB) * GIB
         twice = 2 * once
         return twice if self.base + self.num_devices * twice <= _END_ADDRESS else once
+
+    @classmethod
+    def of(cls, num_devices: int, memory_bytes: int) -> Layout:
+        """Return where so many devices lie unless a caller says otherwise."""
+        usual = cls(num_devices, memory_bytes)
+        fits = usual.base + num_devices * usual.span <= _END_ADDRESS
+        return usual if fits else replace(usual, base=_LOW_ADDRESS)
 
     def check(self) -> None:
         """Raise ValueError where the devices cannot have these addresses."""
@@ -147,7 +155,7 @@ def enable(
             "  to fix: enable(..., replace_real_devices=True), or CUDA_VISIBLE_DEVICES=''"
         )
     properties = properties or DeviceProperties()
-    layout = _placed(layout or Layout(num_devices, properties.total_memory))
+    layout = _placed(layout or Layout.of(num_devices, properties.total_memory))
     words = (layout.num_devices, layout.base, layout.span, layout.memory_bytes)
     enable_devices(words, fill_fresh=fill_fresh)
     native().simrank_processors(
@@ -155,7 +163,11 @@ def enable(
     )
     install(callbacks or Callbacks())
     _enabled.append(layout)
-    _patch(properties)
+    try:
+        _patch(properties)
+    except BaseException:
+        disable()
+        raise
     return layout
 
 
@@ -177,6 +189,7 @@ def disable() -> None:
     if not _enabled:
         return
     _patches.restore()
+    _forget_what_is_left()
     install(Callbacks())
     native().simrank_bind_other_threads(None)
     native().simrank_disable()
@@ -187,18 +200,26 @@ def disable() -> None:
 def standalone(num_devices: int = 1, **options: Any) -> Iterator[RankState]:
     """Enable devices that every thread of the process sees, as one rank, for a block."""
     enable(num_devices, **options)
-    state = RankState(0, first_device=0, num_devices=num_devices)
     try:
+        state = RankState(0, first_device=0, num_devices=num_devices)
         state.bind_other_threads()
         yield state
+        state.free()
     finally:
         disable()
-        state.free()
+
+
+def _forget_what_is_left() -> None:
+    """Let nothing of a simulation, however it ended, reach the next one."""
+    bindings.forget()
+    native().simrank_trace_memory(0)
+    native().simrank_record(0)
+    native().simrank_forget_recorded()
+    native().simrank_pending_clear()
 
 
 def _patch(properties: DeviceProperties) -> None:
     """Replace what Python code of torch asks, everywhere in the process."""
-    bindings.forget_fractions()
     for name, value in bindings.private_functions().items():
         _patches.set(torch._C, name, value)
     _patch_cuda_module(properties)

@@ -5,6 +5,7 @@ A capture computes its operations as it goes, and a replay computes them again o
 
 from __future__ import annotations
 
+import weakref
 from itertools import count
 
 import torch
@@ -26,6 +27,8 @@ class GraphBase:
         """Make an empty graph."""
         made = super().__new__(cls)
         made._handle = native().simrank_graph_new()
+        # Drops what was captured, with its memory; torch's class has a __del__ that calls no other.
+        weakref.finalize(made, native().simrank_graph_free, made._handle).atexit = False
         made._pool = graph_pool_handle()
         made._keeps = keep_graph
         return made
@@ -33,10 +36,6 @@ class GraphBase:
     _handle: int
     _pool: tuple[int, int]
     _keeps: bool
-
-    def __del__(self) -> None:
-        """Drop what was captured, with the memory that it keeps."""
-        native().simrank_graph_free(self._handle)
 
     def capture_begin(
         self,

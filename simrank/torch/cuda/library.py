@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from simrank.errors import UnsupportedError
-from simrank.torch.cuda.op_table import as_cpp_rows
+from simrank.torch.cuda.op_table import write_tables
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -159,7 +159,7 @@ def _build(path: Path) -> None:
     compiler = _compiler()
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         work = Path(folder)
-        (work / "cuda_ops.inc").write_text(as_cpp_rows())
+        write_tables(work)
         objects = [work / f"{unit}.o" for unit in _UNITS]
         compiling = [
             subprocess.Popen(

@@ -24,6 +24,7 @@ MEMORY_STATS = (
 _COUNTS = ("num_alloc_retries", "num_ooms", "num_device_alloc", "num_device_free")
 _STATES = ("inactive", "active_awaiting_free", "active_allocated")
 _BLOCK_WORDS = 4
+_ACTIONS = ("alloc", "free_requested", "free_completed")
 
 
 def memory_stats(global_device: int) -> dict[str, Any]:
@@ -63,6 +64,26 @@ def memory_segments(global_device: int, device: int) -> list[dict[str, Any]]:
         position += _BLOCK_WORDS * num_blocks
         segments.append(_segment(device, (address, size, stream), blocks, is_small=bool(is_small)))
     return segments
+
+
+def memory_trace(global_device: int) -> list[dict[str, Any]]:
+    """Return the events of one device since tracing began, in their order, without stacks."""
+    num_words = ctypes.c_int64()
+    pointer = native().simrank_memory_trace(global_device, ctypes.byref(num_words))
+    words = iter(pointer[: num_words.value] if num_words.value else [])
+    return [
+        {
+            "action": _ACTIONS[action],
+            "addr": address,
+            "size": size,
+            "stream": stream,
+            "time_us": order,  # Time passes in the simulator above only.
+            "frames": [],
+        }
+        for order, (action, address, size, stream) in enumerate(
+            zip(words, words, words, words, strict=True)
+        )
+    ]
 
 
 def _starts(position: int, num_blocks: int) -> range:

@@ -6,8 +6,9 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torchgen  # type: ignore[import-untyped]
 from torchgen.gen import parse_native_yaml  # type: ignore[import-untyped]
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 # CUDA runs these composites' kernels under its own key too: `copy_` and a convolution are one
 # operation each, not the many that CPU torch would make of them.
+_FUNCTIONS = Path(torchgen.__file__).parent / "packaged/ATen/native/native_functions.yaml"
 _COMPOSITES = ("copy_", "convolution")
 ITERATES = "*"  # TensorIterator checks devices, and words its error differently.
 _UNCHECKED = ""
@@ -32,10 +34,8 @@ def cuda_ops() -> Iterator[tuple[str, str]]:
 
     The second is what errors call the kernel, `ITERATES`, or empty where devices may mix.
     """
-    native = Path(torchgen.__file__).parent / "packaged" / "ATen" / "native"
-    functions = native / "native_functions.yaml"
-    parsed = parse_native_yaml(str(functions), str(native / "tags.yaml"))
-    iterates = _iterating(functions.read_text())
+    parsed = _parsed()
+    iterates = _iterating(_FUNCTIONS.read_text())
     cuda = parsed.backend_indices[DispatchKey.CUDA]
     by_name = {function.func.name: function for function in parsed.native_functions}
     for function in parsed.native_functions:
@@ -50,6 +50,20 @@ def cuda_ops() -> Iterator[tuple[str, str]]:
                 yield name, ITERATES if name in iterates else _UNCHECKED
     for name in _COMPOSITES:
         yield name, _UNCHECKED
+
+
+def sparse_cuda_ops() -> Iterator[str]:
+    """Yield each operator with a kernel for sparse CUDA tensors in coordinate layout."""
+    parsed = _parsed()
+    sparse = parsed.backend_indices[DispatchKey.SparseCUDA]
+    for function in parsed.native_functions:
+        if sparse.has_kernel(function):
+            yield str(function.func.name)
+
+
+@cache
+def _parsed() -> Any:
+    return parse_native_yaml(str(_FUNCTIONS), str(_FUNCTIONS.with_name("tags.yaml")))
 
 
 def _iterating(text: str) -> set[str]:
@@ -72,7 +86,8 @@ def _wrapper_name(function: NativeFunction, *, structured: bool) -> str:
     return f"wrapper_CUDA_{overload}_{name}{out}"
 
 
-def as_cpp_rows() -> str:
-    """Return the table as the rows that `fallback.cpp` includes."""
-    rows = dict(cuda_ops())
-    return "".join(f'{{"{name}", "{wrapper}"}},\n' for name, wrapper in rows.items())
+def write_tables(folder: Path) -> None:
+    """Write the tables as the rows that `fallback.cpp` includes."""
+    rows = [f'{{"{name}", "{wrapper}"}},\n' for name, wrapper in dict(cuda_ops()).items()]
+    (folder / "cuda_ops.inc").write_text("".join(rows))
+    (folder / "sparse_ops.inc").write_text("".join(f'"{name}",\n' for name in sparse_cuda_ops()))

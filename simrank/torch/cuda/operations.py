@@ -65,10 +65,48 @@ def start_recording() -> None:
     native().simrank_record(1)
 
 
+def start_recording_forms() -> None:
+    """Keep of every operation from now on the number of its form: all but addresses."""
+    native().simrank_record(2)
+
+
+class Launch(NamedTuple):
+    """One operation of which the form is kept.
+
+    Attributes:
+        form: Its number, for `form`.
+        device: The index among the devices that the rank sees.
+    """
+
+    form: int
+    device: int
+    stream: int
+
+
+def drain_launches() -> list[Launch]:
+    """Return what was launched since the last call, and forget it."""
+    count = ctypes.c_int64()
+    pointer = native().simrank_launched(ctypes.byref(count))
+    if not count.value:
+        return []
+    packed = pointer[: count.value]
+    native().simrank_forget_launched()
+    return [Launch(word & 0xFFFFFFFF, word >> 32 & 0xFF, word >> 40) for word in packed]
+
+
+def form(number: int) -> Operation:
+    """Return an operation of a form; rank, device, stream and addresses are 0."""
+    count = ctypes.c_int64()
+    pointer = native().simrank_form(number, ctypes.byref(count))
+    (operation,) = decode(pointer[: count.value])
+    return operation
+
+
 def stop_recording() -> None:
     """Keep none any more, and forget those that are kept."""
     native().simrank_record(0)
     native().simrank_forget_recorded()
+    native().simrank_forget_launched()
 
 
 def drain_words() -> list[int]:

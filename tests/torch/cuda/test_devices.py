@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+from simrank.errors import UnsupportedError
 from simrank.torch import cuda as simulated
 from simrank.torch.cuda.devices import Layout
 
@@ -44,6 +45,51 @@ def test_without_a_rank_no_device_is_visible():
         torch.ones(3, device="cuda")
 
 
+def test_nothing_of_a_simulation_reaches_the_next():
+    """Ranges in flight, records, limits and raw allocations end with it."""
+    waits = []
+    callbacks = simulated.Callbacks(on_pending=lambda *wait: waits.append(wait))
+    with simulated.standalone(1, callbacks=callbacks):
+        x = torch.ones(4, device="cuda")
+        simulated.pending_add(x.data_ptr(), 16, writes=True, pending_id=1)
+        simulated.start_recording()
+        x + 1
+        torch.cuda.caching_allocator_alloc(100)
+        torch.cuda.set_per_process_memory_fraction(0.5)
+        del x
+    assert len(waits) == 1
+    with simulated.standalone(1, callbacks=callbacks):
+        torch.ones(4, device="cuda") + 1
+        assert simulated.drain_words() == []
+        assert torch.cuda.memory_reserved() == 2 << 20
+        assert torch.cuda.get_per_process_memory_fraction() == 1.0
+    assert len(waits) == 1
+
+
+def test_real_devices_are_not_hidden_unless_asked(monkeypatch):
+    """Where torch sees GPUs, simulated ones are refused."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    with pytest.raises(UnsupportedError, match="real CUDA devices"):
+        simulated.enable(1)
+    simulated.enable(1, replace_real_devices=True)
+    simulated.disable()
+
+
+def test_a_rank_that_is_still_carried_sees_nothing_after_the_end():
+    """Its tensors live on, but cannot be computed with."""
+    simulated.enable(1)
+    state = simulated.RankState(0, first_device=0, num_devices=1)
+    state.bind()
+    x = torch.ones(3, device="cuda")
+    simulated.disable()
+    try:
+        with pytest.raises(AssertionError, match="Torch not compiled with CUDA enabled"):
+            x + 1
+    finally:
+        simulated.unbind()
+        state.free()
+
+
 def test_enabling_twice_is_refused(cuda):
     """There is one set of devices at a time."""
     with pytest.raises(RuntimeError, match="enabled already"):
@@ -60,10 +106,10 @@ def test_addresses_tell_the_device_and_do_not_depend_on_the_run():
     assert runs[0] == runs[1] == [(1 << 44) + index * span for index in range(3)]
 
 
-@pytest.mark.parametrize(("num_devices", "memory_gib"), [(256, 80), (1000, 64)])
+@pytest.mark.parametrize(("num_devices", "memory_gib"), [(256, 80), (1000, 64), (1000, 80)])
 def test_many_devices_fit_into_47_bits(num_devices, memory_gib):
     """256 devices of 80 GiB and 1,000 of 64 GiB have addresses."""
-    layout = Layout(num_devices, memory_gib * GIB)
+    layout = Layout.of(num_devices, memory_gib * GIB)
     layout.check()
     assert layout.base + num_devices * layout.span < 1 << 47
     properties = simulated.DeviceProperties(total_memory=memory_gib * GIB)

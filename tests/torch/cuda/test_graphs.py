@@ -77,3 +77,14 @@ def test_replays_draw_anew(cuda):
     for numbers in expected:
         graph.replay()
         assert torch.equal(x, numbers)
+
+
+def test_a_graph_that_nobody_has_gives_its_memory_back(cuda):
+    """What was captured keeps memory as long as the graph lives."""
+    x = torch.ones(4, device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        x * 2
+    assert torch.cuda.memory_allocated() == 1024
+    del graph
+    assert torch.cuda.memory_allocated() == 512

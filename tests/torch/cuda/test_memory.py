@@ -61,6 +61,19 @@ def test_statistics_and_snapshots_have_torchs_shape(cuda):
     assert [block["state"] for block in segment["blocks"]] == ["active_allocated", "inactive"]
 
 
+def test_histories(cuda):
+    """What happened to memory since `_record_memory_history`, in order."""
+    x = torch.empty(100, device="cuda:1")
+    address = x.data_ptr()
+    del x
+    torch.cuda.memory._record_memory_history()
+    x = torch.empty(100, device="cuda:1")
+    del x
+    events = torch.cuda.memory._snapshot()["device_traces"][1]
+    assert [event["action"] for event in events] == ["alloc", "free_requested", "free_completed"]
+    assert {(event["addr"], event["size"]) for event in events} == {(address, 512)}
+
+
 def test_freed_memory_is_reused_by_its_stream_only(cuda):
     """The same size gets the same address on the same stream, and another on another stream."""
     x = torch.empty(MIB, device="cuda")

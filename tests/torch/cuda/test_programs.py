@@ -391,6 +391,20 @@ def test_eager_stance_of_compile(cuda):
     assert torch.compiler.disable(lambda x: x + 1)(torch.ones(2, device="cuda")).is_cuda
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
+def test_compiled_modules(cuda, backend):
+    """Traced by dynamo and AOTAutograd with device tensors, computed by the devices' kernels."""
+    model = nn.Linear(4, 4).cuda()
+    compiled = torch.compile(model, backend=backend)
+    x = torch.randn(2, 4, device="cuda")
+    same(compiled(x), model(x))
+    compiled(x).sum().backward()
+    same(model.bias.grad, torch.full((4,), 2.0))
+    torch.compiler.reset()
+
+
 def test_profiler(cuda):
     """A profile of both activities has the host's events."""
     from torch.profiler import ProfilerActivity, profile

@@ -80,6 +80,32 @@ def test_backward_runs_on_the_streams_of_forward(recorded):
     assert {op.name: op.stream for op in recorded()}["cos"] == s.stream_id
 
 
+@pytest.mark.parametrize(
+    ("call", "reads"),
+    [
+        (lambda x: x.item(), True),
+        (lambda x: x.view(1).nonzero(), True),
+        (lambda x: x.view(1)[x.view(1) > 0], True),
+        (lambda x: x.view(1).unique(), True),
+        (lambda x: x.equal(x), True),
+        (lambda x: x.cpu(), True),
+        (lambda x: x.to("cpu", non_blocking=True), False),
+        (lambda x: x.view(1).masked_fill_(x.view(1) > 0, 2), False),
+        (lambda x: x.view(1).__setitem__(x.view(1) > 0, 2), False),
+        (lambda x: x.add(1).sum(), False),
+    ],
+)
+def test_host_reads_are_told(call, reads):
+    """Exactly where CUDA's kernels wait for a value or a shape."""
+    heard = []
+    callbacks = simulated.Callbacks(on_stream_call=lambda what, *_: heard.append(what))
+    with simulated.standalone(1, callbacks=callbacks):
+        x = torch.ones((), device="cuda")
+        heard.clear()
+        call(x)
+    assert heard == [StreamCall.HOST_READ] * reads
+
+
 def test_the_simulator_hears_of_streams_and_answers_queries():
     """Every call arrives with rank, device, stream and event; queries and times are its own."""
     heard = []

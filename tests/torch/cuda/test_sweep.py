@@ -13,7 +13,6 @@ pytestmark = pytest.mark.slow
 REFUSED = {
     "sparse.sampled_addmm": "SparseCsrCUDA",
     "sparse.mm.reduce": "SparseCsrCUDA",
-    "to_sparse": "_to_sparse makes a Sparse tensor",
 }
 
 

@@ -253,10 +253,34 @@ def test_pinned_memory(cuda):
     same(z, x)
 
 
-def test_sparse_tensors_are_refused_by_name(cuda):
-    """There are no sparse tensors on simulated devices, and the error says so."""
-    with pytest.raises(NotImplementedError, match="Sparse"):
-        torch.eye(3, device="cuda").to_sparse()
+@pytest.mark.filterwarnings("ignore:Sparse:UserWarning")
+def test_sparse_tensors_in_coordinate_layout(cuda):
+    """Made, moved, added, multiplied, and gradients of embeddings with their optimizer."""
+    x = torch.eye(3, device="cuda:1") * 2
+    s = x.to_sparse()
+    assert s.device == torch.device("cuda:1")
+    same(s.to_dense(), x)
+    same((s + s).coalesce().values(), torch.full((3,), 4.0))
+    same(s @ x, x.cpu() @ x.cpu())
+    moved = torch.eye(3).to_sparse().cuda(2)
+    assert moved.values().device.index == moved.device.index == 2
+    same(moved.cpu().to_dense(), torch.eye(3))
+    made = torch.sparse_coo_tensor([[0, 1], [1, 0]], [1.0, 2.0], (2, 2), device="cuda")
+    same(made.t().to_dense(), torch.tensor([[0.0, 2.0], [1.0, 0.0]]))
+    table = nn.Embedding(10, 4, sparse=True).cuda()
+    before = table.weight.detach().clone()
+    optimizer = torch.optim.SparseAdam(list(table.parameters()))
+    table(torch.tensor([1, 2, 2], device="cuda")).sum().backward()
+    assert table.weight.grad.is_sparse
+    same(table.weight.grad.coalesce().values(), torch.tensor([[1.0] * 4, [2.0] * 4]))
+    optimizer.step()
+    assert (table.weight != before).any(1).nonzero().flatten().tolist() == [1, 2]
+
+
+def test_other_sparse_layouts_are_refused_by_name(cuda):
+    """Compressed rows have no place on simulated devices, and the error says so."""
+    with pytest.raises(NotImplementedError, match="SparseCsr"):
+        torch.eye(3, device="cuda").to_sparse_csr()
 
 
 def test_operators_of_many_kinds_equal_the_host(cuda):

@@ -52,6 +52,14 @@ void DeviceMemory::add(Stats& which, bool is_small, int64_t amount) {
   }
 }
 
+bool is_tracing_memory = false;
+
+void DeviceMemory::note(TraceAction action, const Block& block) {
+  if (C10_UNLIKELY(is_tracing_memory))
+    trace.insert(trace.end(), {action, static_cast<int64_t>(block.address),
+                               static_cast<int64_t>(block.size), block.stream});
+}
+
 void* DeviceMemory::allocate(size_t requested, int64_t stream, int64_t rank) {
   if (C10_UNLIKELY(!deferred_.empty())) finish_deferred();
   const size_t size = round_block(requested);
@@ -144,6 +152,7 @@ void DeviceMemory::count(void* address) {
   add(stats.requested_bytes, block.is_small, block.requested);
   add(stats.active, block.is_small, 1);
   add(stats.active_bytes, block.is_small, size);
+  note(ALLOC, block);
   lock.unlock();
   if (callbacks.on_alloc) tell(callbacks.on_alloc, device, block);
 }
@@ -159,6 +168,7 @@ void DeviceMemory::free(void* address) {
     add(stats.allocation, block->is_small, -1);
     add(stats.allocated_bytes, block->is_small, -static_cast<int64_t>(block->size));
     add(stats.requested_bytes, block->is_small, -static_cast<int64_t>(block->requested));
+    note(FREE_REQUESTED, *block);
     if (callbacks.on_free) {
       lock.unlock();
       tell(callbacks.on_free, device, *block);
@@ -203,6 +213,7 @@ void DeviceMemory::give_back(Block* block) {
   if (block->counted) {
     add(stats.active, block->is_small, -1);
     add(stats.active_bytes, block->is_small, -static_cast<int64_t>(block->size));
+    note(FREE_COMPLETED, *block);
   }
   block->counted = false;
   block->requested = 0;

@@ -43,6 +43,9 @@ struct ByStreamAndSize {
   }
 };
 
+enum TraceAction : int64_t { ALLOC, FREE_REQUESTED, FREE_COMPLETED };
+extern bool is_tracing_memory;
+
 class DeviceMemory {
  public:
   DeviceMemory(int device, uintptr_t base, size_t span, size_t limit);
@@ -62,6 +65,7 @@ class DeviceMemory {
   void set_limit(size_t limit) { limit_ = limit; }
   bool fits(size_t size) const { return reserved_ + size <= limit_; }
   std::vector<int64_t> snapshot();
+  std::vector<int64_t> trace;  // While memory is traced: action, address, size, stream of each event.
   c10::CachingDeviceAllocator::DeviceStats stats;
   const int device;
 
@@ -78,6 +82,7 @@ class DeviceMemory {
   void finish_deferred();
   void release_whole_segments();
   Block* take(size_t size, int64_t stream);
+  void note(TraceAction action, const Block& block);
   void add(Stats& which, bool is_small, int64_t amount);
   void out_of_memory(size_t requested);
 

@@ -1,10 +1,12 @@
 #include "fallback.h"
 #include "generator.h"
 #include <ATen/Context.h>
+#include <ATen/SparseTensorImpl.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/op_registration/adaption.h>
 #include <ATen/ops/empty_like.h>
 #include <mutex>
+#include <c10/core/DeviceGuard.h>
 #include <torch/library.h>
 #include <unordered_map>
 #include <unordered_set>
@@ -38,6 +40,18 @@ c10::Storage host_storage_of(const Tensor& tensor) {
 }  // namespace
 
 DeviceIndex computing_index() { return computing; }
+
+at::SparseTensorImpl* sparse_impl(const Tensor& tensor) {
+  return static_cast<at::SparseTensorImpl*>(tensor.unsafeGetTensorImpl());
+}
+Tensor sparse_of(DispatchKey key, const Tensor& like, const Tensor& indices, const Tensor& values) {
+  const c10::OptionalDeviceGuard there(values.device());  // The constructor takes the current device.
+  auto made = c10::make_intrusive<at::SparseTensorImpl>(DispatchKeySet(key), like.dtype());
+  made->raw_resize_(sparse_impl(like)->sparse_dim(), sparse_impl(like)->dense_dim(), like.sizes());
+  made->set_indices_and_values_unsafe(indices, values);
+  made->set_coalesced(sparse_impl(like)->coalesced());
+  return Tensor(std::move(made));
+}
 
 Tensor host_alias(const Tensor& tensor) {
   if (tensor.layout() != at::kStrided || !tensor.has_storage())
@@ -107,13 +121,13 @@ bool has_half_argument(const OpInfo& info, const Stack& stack) {
 }
 }  // namespace
 
-void compute(const OpInfo& info, const c10::OperatorHandle& op, Stack* stack) {
+void compute(const OpInfo& info, const c10::OperatorHandle& op, Stack* stack, DispatchKeySet keys) {
   at::AutoDispatchBelowADInplaceOrView below_autograd;
   c10::impl::ExcludeDispatchKeyGuard no_autocast(DispatchKeySet(DispatchKey::AutocastCPU));
   std::optional<InFloat> in_float;
   if (info.in_float && has_half_argument(info, *stack)) in_float.emplace(info, stack);
-  if (info.kernel) info.kernel->callBoxed(op, DispatchKeySet(DispatchKey::CPU), stack);
-  else op.redispatchBoxed(DispatchKeySet(DispatchKey::CPU), stack);
+  if (info.kernel) info.kernel->callBoxed(op, keys, stack);
+  else op.redispatchBoxed(keys, stack);
   if (in_float) in_float->round_results(op.schema().returns().size());
 }
 
@@ -126,13 +140,13 @@ struct Alias {
 
 class Call {
  public:
-  Call(const OpInfo& info, const c10::OperatorHandle& op, Stack* stack)
-      : info_(info), op_(op), stack_(stack), rank_(rank()),
+  Call(const OpInfo& info, const c10::OperatorHandle& op, Stack* stack, DispatchKeySet keys)
+      : info_(info), op_(op), stack_(stack), keys_(keys), rank_(rank()),
         base_(stack->size() - info.arguments.size()) {}
 
   void run() {
     take_arguments();
-    if (info_.reads_host) read_by_host();
+    if (info_.reads_host || reads_host_) read_by_host();
     Stack arguments;
     const bool is_captured = rank_.capturing && !rank_.is_computing;
     if (C10_UNLIKELY(is_captured)) arguments = Stack(stack_->begin() + base_, stack_->end());
@@ -187,9 +201,19 @@ class Call {
       const bool on_device = index && index->defined() && index->is_cuda();
       TORCH_CHECK(!(on_device && self_on_host), "indices should be either on cpu or on the same "
                   "device as the indexed tensor (cpu)");
+      // CUDA counts a mask's ones on the host, unless one value goes wherever the mask is set.
+      const bool is_mask = on_device && (index->scalar_type() == at::kBool || index->scalar_type() == at::kByte);
+      reads_host_ = reads_host_ || (is_mask && !writes_one_value());
       taken.push_back(on_device ? std::optional<Tensor>(take(*index, i)) : index);
     }
     value = std::move(taken);
+  }
+
+  bool writes_one_value() const {
+    constexpr size_t kValues = 2;  // _index_put_impl_(self, indices, values, ...)
+    if (!info_.writes[0] || info_.arguments.size() <= kValues) return false;
+    const auto& values = (*stack_)[base_ + kValues];
+    return values.isTensor() && values.toTensor().numel() == 1;
   }
 
   Tensor take(const Tensor& tensor, size_t i) {
@@ -199,10 +223,19 @@ class Call {
       hosts_.push_back(tensor.unsafeGetTensorImpl());
       return tensor;
     }
-    const bool written = info_.writes[i];
-    wait_for_pending(tensor, written);
     if (device_ < 0) device_ = tensor.device().index();
-    aliases_.push_back({tensor, host_alias(tensor), written});
+    return alias(tensor, info_.writes[i]);
+  }
+
+  Tensor alias(const Tensor& tensor, bool written) {
+    if (tensor.layout() == at::kSparse) {
+      auto* impl = sparse_impl(tensor);
+      const Tensor indices = alias(impl->indices(), false), values = alias(impl->values(), written);
+      aliases_.push_back({tensor, sparse_of(DispatchKey::SparseCPU, tensor, indices, values), written});
+    } else {
+      wait_for_pending(tensor, written);
+      aliases_.push_back({tensor, host_alias(tensor), written});
+    }
     return aliases_.back().host;
   }
 
@@ -252,7 +285,7 @@ class Call {
       ~Nested() { rank.is_computing = before; computing = device_before; }
     } nested{rank_, std::exchange(rank_.is_computing, true),
              std::exchange(computing, static_cast<DeviceIndex>(device_))};
-    compute(info_, op_, stack_);
+    compute(info_, op_, stack_, keys_);
   }
 
   void begin_copy() {
@@ -267,11 +300,20 @@ class Call {
   }
 
   void follow(const Alias& alias) {
+    if (alias.device.layout() == at::kSparse) return follow_sparse(alias);
     auto* device = alias.device.unsafeGetTensorImpl();
     auto* host = alias.host.unsafeGetTensorImpl();
     follow_host(device->unsafe_storage());
     if (device->sizes() != host->sizes() || device->strides() != host->strides())
       device->set_sizes_and_strides(host->sizes(), host->strides(), host->storage_offset());
+  }
+
+  void follow_sparse(const Alias& alias) {
+    auto *device = sparse_impl(alias.device), *host = sparse_impl(alias.host);
+    const Tensor indices = give(host->indices(), 0), values = give(host->values(), 0);
+    device->raw_resize_(host->sparse_dim(), host->dense_dim(), host->sizes());
+    device->set_indices_and_values_unsafe(indices, values);
+    device->set_coalesced(host->coalesced());
   }
 
   void give_results() {
@@ -291,12 +333,17 @@ class Call {
     if (!host.defined() || !host.is_cpu()) return host;
     for (auto& alias : aliases_) if (alias.host.is_same(host)) return alias.device;
     for (auto* given : hosts_) if (given == host.unsafeGetTensorImpl()) return host;
+    if (host.layout() == at::kSparse) {
+      auto* impl = sparse_impl(host);
+      return sparse_of(DispatchKey::SparseCUDA, host, give(impl->indices(), index), give(impl->values(), index));
+    }
     if (host.layout() != at::kStrided)
       TORCH_CHECK_NOT_IMPLEMENTED(false, "simrank: ", info_.name, " makes a ", host.layout(),
                                   " tensor, which simulated CUDA devices do not have");
     if (!host.has_storage()) return host;
     auto* storage = host.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
     for (auto& alias : aliases_) {
+      if (alias.host.layout() != at::kStrided) continue;
       if (alias.host.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl() != storage) continue;
       return device_view(alias.device.unsafeGetTensorImpl()->unsafe_storage(), host);
     }
@@ -316,7 +363,7 @@ class Call {
 
   void capture(Stack arguments) {
     Graph::Node node{&info_, op_, std::move(arguments), std::move(fresh_), {}, {}, {},
-                     static_cast<DeviceIndex>(device_)};
+                     static_cast<DeviceIndex>(device_), keys_};
     for (auto& alias : aliases_) {
       node.inputs.push_back(alias.device);
       node.written.push_back(alias.written);
@@ -328,10 +375,12 @@ class Call {
   const OpInfo& info_;
   const c10::OperatorHandle& op_;
   Stack* stack_;
+  const DispatchKeySet keys_;
   Rank& rank_;
   const size_t base_;
   int device_ = -1;
   int generator_at_ = -1;
+  bool reads_host_ = false;
   int64_t flags_ = 0;
   std::optional<Device> common_;
   c10::SmallVector<const c10::TensorImpl*, 2> hosts_;  // Arguments that are the host's.
@@ -348,9 +397,13 @@ struct TableRow {
 constexpr TableRow kCudaOps[] = {
 #include "cuda_ops.inc"
 };
+constexpr const char* kSparseOps[] = {
+#include "sparse_ops.inc"
+};
 const std::unordered_set<std::string> kReadByHost = {
     "_local_scalar_dense", "nonzero", "nonzero.out", "equal", "_unique2", "unique_dim",
-    "unique_consecutive", "unique_dim_consecutive", "masked_select", "masked_select.out"};
+    "unique_consecutive", "unique_dim_consecutive", "masked_select", "masked_select.out", "bincount",
+    "repeat_interleave.Tensor"};
 
 struct HalfRule {
   const char* name;
@@ -432,16 +485,23 @@ bool is_on_one_device(const OpInfo& info, const Stack& stack) {
 void run(const OpInfo& info, const c10::OperatorHandle& op, Stack* stack) {
   // As in CUDA, lists across devices take the slow path, which is an operation for each tensor.
   if (info.is_foreach && !is_on_one_device(info, *stack))
-    op.redispatchBoxed(DispatchKeySet(DispatchKey::CPU), stack);
+    op.redispatchBoxed(kDense, stack);
   else
-    Call(info, op, stack).run();
+    Call(info, op, stack, kDense).run();
+}
+void refuse_without_kernel(const OpInfo& info, const c10::OperatorHandle& op, DispatchKey key) {
+  TORCH_CHECK_NOT_IMPLEMENTED(info.kernel || op.hasComputedKernelForDispatchKey(key), "simrank: '",
+                              op.schema().name(), "' has no kernel for simulated CUDA devices, nor has CPU torch one");
 }
 void fallback(const c10::OperatorHandle& op, Stack* stack) {
   const OpInfo& info = info_of(op);
-  TORCH_CHECK_NOT_IMPLEMENTED(
-      info.kernel || op.hasComputedKernelForDispatchKey(DispatchKey::CPU), "simrank: '",
-      op.schema().name(), "' has no kernel for simulated CUDA devices, nor has CPU torch one");
+  refuse_without_kernel(info, op, DispatchKey::CPU);
   run(info, op, stack);
+}
+void sparse_fallback(const c10::OperatorHandle& op, Stack* stack) {
+  const OpInfo& info = info_of(op);
+  refuse_without_kernel(info, op, DispatchKey::SparseCPU);
+  Call(info, op, stack, kSparse).run();
 }
 
 struct Registered final : c10::OperatorKernel {
@@ -449,6 +509,28 @@ struct Registered final : c10::OperatorKernel {
   void operator()(const c10::OperatorHandle& op, DispatchKeySet, Stack* stack) { run(info, op, stack); }
   const OpInfo& info;
 };
+
+std::optional<c10::OperatorHandle> operator_of(const std::string& name) {
+  const auto dot = name.find('.');
+  return c10::Dispatcher::singleton().findSchema(
+      {"aten::" + name.substr(0, dot), dot == std::string::npos ? "" : name.substr(dot + 1)});
+}
+
+// Tensors in coordinate layout: a defaults' kernel would come before the fallback.
+void register_sparse_kernels() {
+  auto aten = std::make_unique<torch::Library>(torch::Library::IMPL, "aten",
+                                               std::make_optional(DispatchKey::SparseCUDA), __FILE__, __LINE__);
+  for (const char* name : kSparseOps) {
+    auto op = operator_of(name);
+    if (op && op->hasComputedKernelForDispatchKey(DispatchKey::SparseCPU))
+      aten->impl(name, torch::CppFunction::makeFromBoxedFunction<&sparse_fallback>());
+  }
+  libraries.push_back(std::move(aten));
+  auto others = std::make_unique<torch::Library>(torch::Library::IMPL, "_",
+                                                 std::make_optional(DispatchKey::SparseCUDA), __FILE__, __LINE__);
+  others->fallback(torch::CppFunction::makeFromBoxedFunction<&sparse_fallback>());
+  libraries.push_back(std::move(others));
+}
 }  // namespace
 
 const char* name_of_op(int32_t id) {
@@ -471,9 +553,7 @@ void register_kernels() {
   for (auto& row : kCudaOps) {
     const std::string name = row.name;
     if (typed.count(name)) continue;
-    const auto dot = name.find('.');
-    auto op = c10::Dispatcher::singleton().findSchema(
-        {"aten::" + name.substr(0, dot), dot == std::string::npos ? "" : name.substr(dot + 1)});
+    auto op = operator_of(name);
     if (!op) continue;  // Declared for one build of torch only.
     const OpInfo& info = info_of(*op);
     if (!info.kernel && !op->hasComputedKernelForDispatchKey(DispatchKey::CPU)) continue;
@@ -485,5 +565,6 @@ void register_kernels() {
                                                  std::make_optional(DispatchKey::CUDA), __FILE__, __LINE__);
   others->fallback(torch::CppFunction::makeFromBoxedFunction<&fallback>());
   libraries.push_back(std::move(others));
+  register_sparse_kernels();
 }
 }  // namespace simrank

@@ -40,7 +40,9 @@ inline bool is_half(const Tensor& t) {
 }
 
 DeviceIndex computing_index();  // The device that the kernel of this thread computes for.
-void compute(const OpInfo& info, const c10::OperatorHandle& op, Stack* stack);
+constexpr DispatchKeySet kDense(DispatchKey::CPU);
+constexpr DispatchKeySet kSparse = DispatchKeySet(DispatchKey::CPU).add(DispatchKey::SparseCPU);
+void compute(const OpInfo& info, const c10::OperatorHandle& op, Stack* stack, DispatchKeySet keys);
 
 extern bool is_recording;
 void record_operation(const OpInfo& info, DeviceIndex device, int64_t flags,
@@ -59,6 +61,7 @@ struct Graph {
     std::vector<Tensor> inputs, outputs;            // For the record.
     std::vector<bool> written;
     DeviceIndex device;
+    DispatchKeySet keys;
   };
   std::vector<Node> nodes;
   void replay();

@@ -17,7 +17,7 @@ void Graph::replay() {
     for (size_t i = 0; i < node.inputs.size(); i++) wait_for_pending(node.inputs[i], node.written[i]);
     ComputingFor here(self.first_device + node.device, self.streams[node.device]);
     Stack stack = node.arguments;
-    compute(*node.info, node.op, &stack);
+    compute(*node.info, node.op, &stack, node.keys);
     at::AutoDispatchBelowADInplaceOrView below_autograd;
     const size_t base = stack.size() - node.op.schema().returns().size();
     std::vector<size_t> taken(stack.size(), 0);

@@ -292,6 +292,14 @@ const int64_t* simrank_memory_snapshot(int device, int64_t* num_words) {
   *num_words = exported.size();
   return exported.data();
 }
+void simrank_trace_memory(int on) {
+  simrank::is_tracing_memory = on != 0;
+  for (auto& memory : simrank::devices) if (memory && on) memory->trace.clear();
+}
+const int64_t* simrank_memory_trace(int device, int64_t* num_words) {
+  *num_words = memory_of(device).trace.size();
+  return memory_of(device).trace.data();
+}
 void simrank_set_memory_limit(int device, uint64_t limit) { memory_of(device).set_limit(limit); }
 // Which allocated block an address lies in: 1 and its bounds, or 0.
 int simrank_find_block(uint64_t address, uint64_t* start, uint64_t* size) {

@@ -71,6 +71,7 @@ int simrank_enable(int num_devices, uint64_t base, uint64_t span, uint64_t devic
     simrank::configure_memory(num_devices, base, span, device_bytes, fill_fresh != 0);
     simrank::install_host_allocator();
     simrank::install_hooks();
+    simrank::is_enabled = true;
     return 0;
   } catch (const std::exception& problem) {
     snprintf(error, room, "%s", problem.what());
@@ -78,6 +79,7 @@ int simrank_enable(int num_devices, uint64_t base, uint64_t span, uint64_t devic
   }
 }
 void simrank_disable() {
+  simrank::is_enabled = false;
   simrank::restore_hooks();
   simrank::restore_host_allocator();
 }

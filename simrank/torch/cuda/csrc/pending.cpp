@@ -51,6 +51,11 @@ void simrank_pending_add(uint64_t address, uint64_t size, int writes, int64_t id
   simrank::longest = std::max(simrank::longest, size);
   ++simrank::num_pending;
 }
+void simrank_pending_clear() {
+  simrank::in_flight.clear();
+  simrank::num_pending = 0;
+  simrank::longest = 0;
+}
 void simrank_pending_remove(int64_t id) {
   auto& all = simrank::in_flight;
   for (auto it = all.begin(); it != all.end();) it = it->second.id == id ? all.erase(it) : std::next(it);

@@ -28,7 +28,12 @@ Rank* inherited() noexcept {
 }
 }  // namespace
 
-Rank* bound_rank() noexcept { return carried ? carried : inherited(); }
+bool is_enabled = false;
+
+Rank* bound_rank() noexcept {
+  if (C10_UNLIKELY(!is_enabled)) return nullptr;
+  return carried ? carried : inherited();
+}
 
 Rank& rank() {
   if (Rank* found = bound_rank()) return *found;

@@ -38,6 +38,7 @@ struct Rank {
   bool is_computing = false;     // Inside a kernel: what it calls is not captured again.
 };
 
+extern bool is_enabled;
 Rank* bound_rank() noexcept;   // The rank of this thread, or null where no device is visible.
 Rank& rank();                  // The same; raises as a CPU build of torch does where there is none.
 DeviceIndex device_or_current(DeviceIndex index);  // Checked against the rank's devices.
