@@ -45,6 +45,13 @@ TESTED_ELSEWHERE = {
     "kernels/shmem/table.py": "kernels/shmem/test_functions.py",
     "multiprocessing/script.py": "cli/test_run.py",
     "ranks/late.py": "ranks/test_real.py",
+    "ranks/libraries.py": "ranks/test_threads.py",
+    "ranks/own.py": "multiprocessing/test_imports.py",
+    "torch/compiling.py": "torch/test_install.py",
+    "torch/nccl.py": "torch/test_group.py",
+    "torch/reductions.py": "conformance/test_torch_programs.py",
+    "torch/sparse.py": "conformance/test_torch_programs.py",
+    "torch/work.py": "torch/test_group.py",
     "ranks/pools.py": "ranks/test_threads.py",
     "trace/kernel_report.py": "cli/test_kernels.py",
 }
