@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING
 import torch
 
 from simrank.errors import UnsupportedError
-from simrank.torch.cuda.op_table import write_tables
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -156,6 +155,8 @@ def _compiler() -> str:
 
 def _build(path: Path) -> None:
     """Compile all units side by side and put the library in place at once."""
+    from simrank.torch.cuda.op_table import write_tables  # noqa: PLC0415 - a second to import.
+
     compiler = _compiler()
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         work = Path(folder)

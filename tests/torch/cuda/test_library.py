@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from simrank.errors import UnsupportedError
-from simrank.torch.cuda import library
+from simrank.torch.cuda import library, op_table
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def test_a_failed_build_shows_the_compilers_errors(fresh_cache, monkeypatch, tmp
     compiler.write_text("#!/bin/sh\necho 'all.cpp:1: error: no' >&2; exit 1\n")
     compiler.chmod(0o755)
     monkeypatch.setenv("CXX", str(compiler))
-    monkeypatch.setattr(library, "write_tables", lambda _folder: None)
+    monkeypatch.setattr(op_table, "write_tables", lambda _folder: None)
     with pytest.raises(UnsupportedError, match=r"(?s)failed:\n  all\.cpp:1: error: no"):
         library.load()
     assert not list(fresh_cache.rglob("*.so"))
