@@ -38,7 +38,7 @@ def test_what_nobody_knows_is_refused(section, words, tmp_path, monkeypatch):
     """With the file, and what was expected."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "pyproject.toml").write_text(f"[tool.simrank]\n{section}\n")
-    with pytest.raises(ConfigError, match="pyproject.toml") as caught:
+    with pytest.raises(ConfigError, match=r"pyproject\.toml") as caught:
         project_settings()
     assert words in str(caught.value)
 

@@ -4,9 +4,9 @@ import pytest
 
 pytest.importorskip("torch", reason="torch is not installed")
 
-from simrank.hardware.load import load_cluster  # noqa: E402
-from simrank.torch.costs import cost_of  # noqa: E402
-from simrank.torch.cuda.operations import Operand, Operation, OperationFlag  # noqa: E402
+from simrank.hardware.load import load_cluster
+from simrank.torch.costs import cost_of
+from simrank.torch.cuda.operations import Operand, Operation, OperationFlag
 
 SPEC = load_cluster("hgx_h100").device
 FLOAT32, BFLOAT16 = 6, 15
@@ -44,7 +44,9 @@ def test_an_expanded_operand_is_read_once():
     rows, columns = 4096, 1024
     bias = tensor(rows, columns, strides=(0, 1))
     out = tensor(rows, columns, is_written=True)
-    assert cost_of(SPEC, operation("copy_", [out, bias], [])).bytes_moved == 4 * columns * (rows + 1)
+    assert cost_of(SPEC, operation("copy_", [out, bias], [])).bytes_moved == 4 * columns * (
+        rows + 1
+    )
 
 
 @pytest.mark.parametrize(

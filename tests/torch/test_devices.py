@@ -128,7 +128,7 @@ def test_a_forgotten_set_device_is_nccls_error(spawn):
 
 
 def test_memory_runs_out_with_the_lines_that_hold_it(spawn):
-    """torch's own exception."""
+    """Torch's own exception."""
     texts = []
 
     def program(rank):
