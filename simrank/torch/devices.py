@@ -9,17 +9,16 @@ from __future__ import annotations
 import logging
 import warnings
 from threading import get_ident  # noqa: TID251 - which thread a rank's state is bound to
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from simrank.device.current import devices_of, streams_of, synchronize
-from simrank.device.operation import KernelOperation
 from simrank.device.stream import Event, Stream
 from simrank.engine import user_site
 from simrank.errors import SimrankError, UnsupportedError
 from simrank.ranks import require_rank
 from simrank.ranks.current import rank_program
 from simrank.torch import cuda
-from simrank.torch.costs import Cost, cost_of
+from simrank.torch.costs import Cost
 from simrank.torch.cuda import (
     Callbacks,
     DeviceProperties,
@@ -29,7 +28,7 @@ from simrank.torch.cuda import (
 )
 from simrank.torch.cuda.native import native, when_missing
 from simrank.torch.cuda.operations import Launch, drain_launches, start_recording_forms
-from simrank.torch.cuda.operations import form as describe_form
+from simrank.torch.launches import form_of, issue
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -39,7 +38,6 @@ if TYPE_CHECKING:
     from simrank.device import Buffer, Device
     from simrank.device import Operation as DeviceOperation
     from simrank.engine import CallSite, Handle
-    from simrank.hardware.spec import DeviceSpec
     from simrank.ranks import Program
 
 _log = logging.getLogger("simrank")
@@ -122,10 +120,10 @@ class RankDevices:
         """Issue operations of one stream: one by one if somebody looks, else as one."""
         stream = self.stream(launches[0].device, launches[0].stream)
         device = stream.device
-        forms = [_form(device, launch.form) for launch in launches]
+        forms = [form_of(device, launch.form) for launch in launches]
         if device.engine.observers:
             for form in forms:
-                _issue(stream, form.name, form.cost, form.shapes)
+                issue(stream, form.name, form.cost, form.shapes)
             return
         launch_ps = device.launch_overhead_ps
         issued_ps = end_ps = 0  # From the first one's issue on: when each is issued, when it ends.
@@ -137,7 +135,7 @@ class RankDevices:
             num_bytes += cost.bytes_moved
             num_elements = max(num_elements, cost.num_elements)
         name = forms[0].name if len(forms) == 1 else f"{len(forms)} operations of torch"
-        _issue(stream, name, Cost(end_ps, num_bytes, num_elements))
+        issue(stream, name, Cost(end_ps, num_bytes, num_elements))
         if len(forms) > 1:
             device.engine.charge(issued_ps - launch_ps, name)
 
@@ -169,56 +167,8 @@ class RankDevices:
         return self.event(first).elapsed_time(self.event(last))
 
 
-class TorchOperation(KernelOperation):
-    """What torch has computed already. It is issued as the turn ends, where nothing may wait."""
-
-    __slots__ = ()
-    is_launch = False
-
-
-class Form(NamedTuple):
-    """An operation as it is known before it runs: with shapes, without addresses.
-
-    Attributes:
-        name: The operator's.
-        cost: On this kind of device.
-        shapes: Of its inputs.
-    """
-
-    name: str
-    cost: Cost
-    shapes: list[list[int]]
-
-
-_forms: dict[tuple[DeviceSpec, int], Form] = {}
-
-
-def _form(device: Device, number: int) -> Form:
-    key = (device.spec, number)
-    found = _forms.get(key)
-    if found is None:
-        operation = describe_form(number)
-        shapes = [list(operand.sizes) for operand in operation.inputs]
-        found = _forms[key] = Form(operation.name, cost_of(device.spec, operation), shapes)
-    return found
-
-
-def _issue(stream: Stream, name: str, cost: Cost, shapes: list[list[int]] | None = None) -> None:
-    device, duration_ps = stream.device, max(cost.duration_ps, 1)
-    num_sms = min(max(-(-cost.num_elements // _ELEMENTS_PER_SM), 1), device.spec.num_sms)
-    rate = min(cost.bytes_moved / duration_ps, device.hbm.capacity)
-    demands = ((device.sms, float(num_sms)), (device.hbm, rate))
-    issued = TorchOperation(stream, name, duration_ps=duration_ps, demands=demands)
-    if shapes is not None:
-        issued.details = {"shapes": shapes}
-    stream.submit(issued)
-
-
-_ELEMENTS_PER_SM = 8 * 1024  # As of simrank's own kernels (assumed there).
-
-
 def _sleep(_: RankDevices, stream: Stream, cycles: int) -> None:
-    _issue(stream, "spin", Cost(round(cycles * 1e12 / _SLEEP_HZ), 0, 1))
+    issue(stream, "spin", Cost(round(cycles * 1e12 / _SLEEP_HZ), 0, 1))
 
 
 _IGNORED = (StreamCall.STREAM_CREATE, StreamCall.RECORD_STREAM)

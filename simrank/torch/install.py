@@ -35,11 +35,12 @@ def stand_ins(_: ModuleType) -> StandIns:
     callsite.skip_package("torch")
     for name in _BEFORE_RANKS:
         import_module(name)
-    from simrank.torch import compiling, profiler, settings  # noqa: PLC0415 - they import torch
+    from simrank.torch import compiling, data, profiler, settings  # noqa: PLC0415 - they import torch
 
     return [
         *_of_distributed(), *_of_parallel(), *_of_multiprocessing(),
-        *profiler.stand_ins(), *settings.stand_ins(), *compiling.stand_ins(), *_of_cuda(),
+        *profiler.stand_ins(), *settings.stand_ins(), *compiling.stand_ins(), *data.stand_ins(),
+        *_of_cuda(),
     ]  # fmt: skip
 
 
@@ -114,7 +115,7 @@ def _true_in_ranks(original: Callable[[], bool]) -> Callable[[], bool]:
 
 def _of_cuda() -> StandIns:
     """Return what turns devices on when a rank first asks for them, and off at the end."""
-    from simrank.torch import devices  # noqa: PLC0415 - it imports torch
+    from simrank.torch import data, devices  # noqa: PLC0415 - they import torch
 
     cuda: Any = import_module("torch.cuda")
     if cuda.is_available():  # A real GPU: nothing is faked unless asked for.
@@ -146,6 +147,7 @@ def _of_cuda() -> StandIns:
             found.append((module, "_lazy_call", _calling(devices, lazily)))
     for kind in (cuda.Stream, cuda.Event):
         found.append((kind, "__new__", _making(devices, cuda, kind)))
+    found += data.pinning(devices.enable_for)
     return [*found, (_Devices(devices.disable), "are_on", True)]
 
 

@@ -15,7 +15,8 @@ from simrank.distributed.membership import world_of
 from simrank.engine import user_site
 from simrank.ranks import require_rank
 from simrank.ranks.current import rank_program
-from simrank.torch.group import GroupOptions, SimulatedGroup
+from simrank.torch.group import SimulatedGroup
+from simrank.torch.identity import GroupOptions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

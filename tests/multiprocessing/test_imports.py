@@ -16,7 +16,7 @@ def found(source, libraries=("torch",)):
         "import torch",
         "import torch.distributed as dist",
         "from torch.nn import Linear",
-        "def main():\n    if False:\n        import torch",
+        "def main(wanted):\n    if wanted:\n        import torch",
         "class A:\n    def f(self):\n        return exec\n    import torch",
     ],
 )

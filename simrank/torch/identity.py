@@ -1,0 +1,176 @@
+"""What torch asks of a process group besides calls: who it is, and what its backend can do."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed as dist
+
+from simrank.distributed.backends import NCCL
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import timedelta
+
+    from simrank.distributed.group import ProcessGroup
+
+
+class GroupOptions:
+    """What `options` of a backend holds.
+
+    Attributes:
+        global_ranks_in_group: As torch fills it.
+        group_name: The group's name.
+    """
+
+    def __init__(self, backend: str, timeout: timedelta, ranks: Sequence[int], name: str) -> None:
+        self.backend = backend
+        self._timeout = timeout
+        self.global_ranks_in_group = list(ranks)
+        self.group_name = name
+        self.is_high_priority_stream = False
+        self.split_from: object = None
+        self.split_color = 0
+
+
+class IdentifiedGroup(dist.ProcessGroup):
+    """One rank's side of a group, which is its own backend.
+
+    Args:
+        rank: Its group rank.
+        group: What all members share.
+        options: Backend, name, time limit.
+        limit: The time limit that the program has chosen; it fires. None: torch's default, which
+            does not, as a simulation knows at once that nothing will come.
+    """
+
+    def __init__(
+        self, rank: int, group: ProcessGroup, options: GroupOptions, limit: timedelta | None
+    ) -> None:
+        super().__init__(rank, group.size())
+        self.simulated = group
+        self.options = options
+        self.store: dist.Store | None = None
+        self._rank, self._size, self._limit = rank, group.size(), limit
+        self._description = "undefined"
+
+    # ---- who ----
+
+    def rank(self) -> int:
+        """Return the group rank."""
+        return self._rank
+
+    def size(self) -> int:
+        """Return the number of members."""
+        return self._size
+
+    getRank = rank
+    getSize = size
+
+    def getBackendName(self) -> str:
+        """Return a name that C++ does not know: it would cast a "gloo" to its own class."""
+        return "simrank"
+
+    def name(self) -> str:
+        """Return the backend's name."""
+        return self.options.backend
+
+    def _get_backend_name(self) -> str:
+        return self.options.backend
+
+    @property
+    def group_name(self) -> str:
+        """Return torch's name of the group."""
+        return self.options.group_name
+
+    @property
+    def group_desc(self) -> str:
+        """Return the description that was given."""
+        return self._description
+
+    def getGroupName(self) -> str:
+        """Return torch's name of the group."""
+        return self.options.group_name
+
+    def getGroupDesc(self) -> str:
+        """Return the description that was given."""
+        return self._description
+
+    def _set_group_name(self, name: str) -> None:
+        self.options.group_name = name
+
+    setGroupName = _set_group_name
+
+    def _set_group_desc(self, description: str) -> None:
+        self._description = description
+
+    setGroupDesc = _set_group_desc
+
+    def get_group_store(self) -> dist.Store:
+        """Return the group's store."""
+        assert self.store is not None, "given as the group is made"
+        return self.store
+
+    def __repr__(self) -> str:
+        """Say which rank of which group this is."""
+        return f"<{self.options.backend} group '{self.group_name}', rank {self._rank}/{self._size}>"
+
+    # ---- as its own backend ----
+
+    @property
+    def _device_types(self) -> list[torch.device]:
+        return [torch.device(kind) for kind in self.simulated.backends]
+
+    def _get_backend(self, device: torch.device) -> IdentifiedGroup:
+        if torch.device(device).type not in self.simulated.backends:
+            raise RuntimeError(f"No backend type associated with device type {device.type}")
+        return self
+
+    def _is_nccl(self) -> bool:
+        return NCCL in self.simulated.backends.values()
+
+    @property
+    def supports_splitting(self) -> bool:
+        """Whether `split_group` works: with nccl."""
+        return self._is_nccl()
+
+    @property
+    def supports_coalescing(self) -> bool:
+        """Whether calls are issued as one in a coalescing manager with a device: with nccl."""
+        return self._is_nccl()
+
+    @property
+    def supports_time_estimate(self) -> bool:
+        """Return False: the time of a call is what the simulation says."""
+        return False
+
+    def _set_sequence_number_for_group(self) -> None:
+        """Do nothing: members' calls are counted from the start."""
+
+    def _get_sequence_number_for_group(self) -> int:
+        return self.simulated.num_calls(self._rank)
+
+    def _has_hooks(self) -> bool:
+        return False
+
+    def _wait_for_pending_works(self) -> None:
+        """Do nothing: no thread of the group outlives a call."""
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """Change the time limit of later calls."""
+        self.options._timeout = self._limit = timeout
+
+    _set_default_timeout = set_timeout
+
+    def shutdown(self) -> None:
+        """Do nothing: what is in flight ends by itself."""
+
+    def abort(self) -> None:
+        """Do nothing, as `shutdown`."""
+
+    def eager_connect_single_device(self, device: torch.device | None = None) -> None:
+        """Do nothing: members need no connection."""
+
+    def perform_nocolor_split(self, device: torch.device) -> None:
+        """Do nothing: who is not in a split has no part in it."""
