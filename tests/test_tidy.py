@@ -48,6 +48,8 @@ TESTED_ELSEWHERE = {
     "ranks/libraries.py": "ranks/test_threads.py",
     "ranks/own.py": "multiprocessing/test_imports.py",
     "torch/compiling.py": "torch/test_install.py",
+    "torch/identity.py": "torch/test_group.py",
+    "torch/launches.py": "torch/test_devices.py",
     "torch/nccl.py": "torch/test_group.py",
     "torch/reductions.py": "conformance/test_torch_programs.py",
     "torch/sparse.py": "conformance/test_torch_programs.py",

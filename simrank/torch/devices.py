@@ -209,6 +209,7 @@ class _Enabled:
 
 _enabled: list[_Enabled] = []
 _refused: list[UnsupportedError] = []  # Why there are no devices in this process.
+_checked: list[bool] = []  # Whether there may be: asked once.
 
 
 _is_enabling = False
@@ -221,9 +222,10 @@ def is_enabled() -> bool:
 
 def may_be_had() -> bool:
     """Whether devices can be turned on in this process; what is in the way is said once."""
-    if not _refused:
+    if not _refused and not _checked:
         try:
             library.check_available()
+            _checked.append(True)
         except UnsupportedError as error:
             _refuse(error)
     return not _refused

@@ -1,7 +1,7 @@
 """megatron-core, as it is installed, on simulated GPUs: every layout equals the model on one rank.
 
-Weights are drawn whole, by name, and each rank keeps its part; so losses, gradients and weights after
-two steps of Adam can be compared between layouts.
+Weights are drawn whole, by name, and each rank keeps its part; so losses, gradients and weights
+after two steps of Adam can be compared between layouts.
 """
 
 import importlib.util
@@ -147,9 +147,8 @@ def train(rank, layout, results):
             micro_batch_size=len(own) // num_micro, forward_only=False,
         )  # fmt: skip
         _, norm, _ = optimizer.step()
-        losses.append(
-            (sum(d["loss"].item() for d in done) / num_micro, float(norm)) if done else norm
-        )
+        mean = sum(d["loss"].item() for d in done) / num_micro
+        losses.append((mean, float(norm)) if done else norm)
     local_layers = config.num_layers // layout["pp"]
     for name, parameter in whole_names(inner, local_layers):
         results.setdefault(name, {})[ps.get_tensor_model_parallel_rank()] = (

@@ -17,7 +17,6 @@ import sysconfig
 import tempfile
 import warnings
 from contextlib import contextmanager
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -119,7 +118,6 @@ def _built_path(progress: Callable[[str], None]) -> Path:
     return path
 
 
-@cache
 def _fingerprint() -> str:
     """Return a hash of all that the library is made of."""
     digest = hashlib.sha256()
