@@ -24,13 +24,15 @@ COMMANDS = {
     "check": {"file", "--help"},
     "clusters": {"--help"},
     "kernels": {"--help"},  # A group: coverage and report.
+    "torch": {"--help"},  # A group: build.
     "schema": {"kind", "--to", "--help"},
     "run": {
         "program", "args", "-m", "--module", "--cluster", "--nproc-per-node", "--nproc_per_node",
         "--nnodes", "--standalone", "--seed", "--trace", "--trace-ranks", "--summary",
         "--prefix", "-t", "--tee", "-r", "--redirects", "--log-dir", "--log_dir",
         "--local-ranks-filter", "--local_ranks_filter", "--shape-only", "--races", "--strict",
-        "--default-device", "--on-failure", "--carrier", "--private", "--faults", "--seeds", "--delays",
+        "--default-device", "--on-failure", "--carrier", "--private", "--faults", "--seeds",
+        "--delays",
         "--max-delay", "--watchdog", "--time-limit", "--help",
         # torchrun's, of which `simrank run` says that it ignores or refuses them.
         "--rdzv-backend", "--rdzv_backend", "--rdzv-endpoint", "--rdzv_endpoint", "--rdzv-id",

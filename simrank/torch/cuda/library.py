@@ -67,6 +67,11 @@ def _cached_path() -> Path:
     return cache_folder() / f"cuda-{torch.__version__}-{_fingerprint()}" / _NAME
 
 
+def installed_path() -> Path:
+    """Return where the library for the installed torch is."""
+    return prebuilt_path() if prebuilt_path().is_file() else _cached_path()
+
+
 def prebuilt_path() -> Path:
     """Return where the package's own library for the installed torch would lie."""
     return _PREBUILT / torch.__version__ / _NAME
