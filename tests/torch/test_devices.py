@@ -1,6 +1,8 @@
 """CUDA devices of torch under simulated ranks: streams, events, collectives and memory."""
 
 import shutil
+import subprocess
+import sys
 
 import pytest
 
@@ -190,6 +192,26 @@ def test_runs_repeat_to_the_byte(tmp_path):
         found.append((sorted(addresses), (tmp_path / f"{number}").read_bytes()))
     assert found[0] == found[1]
     assert b"mm" in found[0][1]
+
+
+def test_devices_may_be_asked_for_in_the_midst_of_a_backward(spawn):
+    """Of which the process has had none before: by a hook, without grad."""
+    script = """
+import torch, simrank
+def program(rank):
+    x = torch.ones(2, requires_grad=True)
+    def hook(gradient):
+        torch.cuda.synchronize()
+        return gradient * torch.ones(2, device="cuda").sum().item()
+    y = x * 2
+    y.register_hook(hook)
+    y.sum().backward()
+    print(x.grad.tolist())
+simrank.multiprocessing.spawn(program, nprocs=2)
+"""
+    command = [sys.executable, "-c", script]
+    out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert out == "[4.0, 4.0]\n" * 2
 
 
 def test_devices_belong_to_one_context_at_a_time():

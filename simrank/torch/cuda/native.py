@@ -101,7 +101,8 @@ def enable_devices(layout: tuple[int, int, int, int], *, fill_fresh: bool) -> No
 
 def _start_autograd_without_devices() -> None:
     """Let autograd start: it makes threads for the devices it sees at its first backward."""
-    torch.ones((), requires_grad=True).mul(1).backward()  # type: ignore[no-untyped-call]
+    with torch.enable_grad():  # A rank may be in the midst of a backward of its own.
+        torch.ones((), requires_grad=True).mul(1).backward()  # type: ignore[no-untyped-call]
 
 
 _KERNELS = torch.library.Library("simrank_cuda", "FRAGMENT")  # type: ignore[no-untyped-call]
