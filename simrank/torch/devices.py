@@ -7,6 +7,7 @@ anybody else runs. Nothing of this is there until a rank first asks for a device
 from __future__ import annotations
 
 import logging
+import os
 import warnings
 from threading import get_ident  # noqa: TID251 - which thread a rank's state is bound to
 from typing import TYPE_CHECKING, Any
@@ -26,7 +27,7 @@ from simrank.torch.cuda import (
     StreamCall,
     library,
 )
-from simrank.torch.cuda.native import native, when_missing
+from simrank.torch.cuda.native import NOT_COMPILED, native, when_missing
 from simrank.torch.cuda.operations import Launch, drain_launches, start_recording_forms
 from simrank.torch.launches import form_of, issue
 
@@ -56,10 +57,8 @@ class RankDevices:
     """
 
     def __init__(self, program: Program, number: int) -> None:
-        per_node = program.context.cluster.devices_per_node
-        rank = program.rank or 0
-        self.first = rank - rank % per_node
-        num_devices = num_visible(program)
+        seen = visible(program)
+        self.first, num_devices = seen.start, len(seen)
         self.state = RankState(number, first_device=self.first, num_devices=num_devices)
         self._program = program
         self._streams: dict[tuple[int, int], Stream] = {}
@@ -236,11 +235,34 @@ def _refuse(error: UnsupportedError) -> None:
     warnings.warn(f"no simulated CUDA devices: {error}", stacklevel=2)
 
 
-def num_visible(program: Program) -> int:
-    """Return how many devices a rank sees: those of its node."""
+def visible(program: Program) -> range:
+    """Return the devices of the cluster that a rank sees: its node's, or those of them it asks for.
+
+    Raises:
+        UnsupportedError: `CUDA_VISIBLE_DEVICES` leaves some out in between, or permutes them.
+    """
     cluster, rank = program.context.cluster, program.rank or 0
     first = rank - rank % cluster.devices_per_node
-    return int(min(cluster.devices_per_node, cluster.num_devices - first))
+    node = range(first, min(first + cluster.devices_per_node, cluster.num_devices))
+    asked = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if asked is None:
+        return node
+    numbers = []
+    for text in asked.split(","):  # As CUDA reads it: up to the first that does not exist.
+        if not text.strip().isdigit() or int(text) >= len(node):
+            break
+        numbers.append(int(text))
+    start = numbers[0] if numbers else 0
+    if numbers != list(range(start, start + len(numbers))):
+        raise UnsupportedError(
+            f"CUDA_VISIBLE_DEVICES={asked}: simulated ranks see neighbouring devices, in order"
+        )
+    return range(first + start, first + start + len(numbers))
+
+
+def num_visible(program: Program) -> int:
+    """Return how many devices a rank sees."""
+    return len(visible(program))
 
 
 def enable_for(program: Program) -> RankDevices:
@@ -248,10 +270,13 @@ def enable_for(program: Program) -> RankDevices:
 
     Raises:
         UnsupportedError: They cannot be had; the text says what to do.
+        AssertionError: The rank has hidden them from itself; torch's words.
         SimrankError: They are those of another Context.
     """
     if _refused:
         raise _refused[0]
+    if not visible(program):
+        raise AssertionError(NOT_COMPILED)
     if not _enabled:
         _enable(program.context)
     enabled = _enabled[0]

@@ -125,11 +125,15 @@ def _of_cuda() -> StandIns:
     found += [(cuda, name, _asking(devices, cuda, name)) for name in ("_lazy_init", *_EXCHANGES)]
     torch: Any = import_module("torch")
     for owner, name, answer in (
-        (cuda, "is_available", lambda _: True),
+        (cuda, "is_available", lambda program: devices.num_visible(program) > 0),
         (cuda, "device_count", devices.num_visible),
-        (accelerator, "is_available", lambda _: True),
+        (accelerator, "is_available", lambda program: devices.num_visible(program) > 0),
         (accelerator, "device_count", devices.num_visible),
-        (accelerator, "current_accelerator", lambda _: torch.device("cuda")),
+        (
+            accelerator,
+            "current_accelerator",
+            lambda program: torch.device("cuda") if devices.num_visible(program) else None,
+        ),
     ):
         found.append((owner, name, _answering(devices, owner, name, answer)))
     compiled: Any = import_module("torch._C")

@@ -54,7 +54,7 @@ class TorchState:
         else:
             _generator.set_state(self._own)
         self._settings.enter()
-        if devices.is_enabled():
+        if devices.is_enabled() and devices.num_visible(self._program):
             devices.enable_for(self._program)
 
     def leave(self) -> None:

@@ -1,5 +1,6 @@
 """CUDA devices of torch under simulated ranks: streams, events, collectives and memory."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import torch.distributed as dist  # noqa: E402
 from torch import nn  # noqa: E402
 
 import simrank  # noqa: E402
-from simrank.errors import SpawnException  # noqa: E402
+from simrank.errors import SpawnException, UnsupportedError  # noqa: E402
 from simrank.torch import devices  # noqa: E402
 from simrank.trace import Timeline  # noqa: E402
 
@@ -34,6 +35,28 @@ def test_a_rank_sees_the_devices_of_its_node_and_nobody_else_does(spawn):
     assert seen == dict.fromkeys(range(10), 8)
     assert not torch.cuda.is_available()
     assert not devices.is_enabled()
+
+
+def test_a_rank_may_hide_devices_from_itself(spawn):
+    """None of them, or all but some neighbours; others are refused by name."""
+
+    def program(rank):
+        os.environ["CUDA_VISIBLE_DEVICES"] = ("", "2,3", "3,1")[rank]
+        if rank == 0:
+            assert not torch.cuda.is_available()
+            assert torch.accelerator.current_accelerator() is None
+            with pytest.raises(AssertionError, match="Torch not compiled with CUDA"):
+                torch.ones(1, device="cuda")
+        elif rank == 1:
+            assert torch.cuda.device_count() == 2
+            x = torch.ones(1, device="cuda:1")
+            assert (x.data_ptr() - torch.ones(1, device="cuda:0").data_ptr()) >> 37 == 1
+        else:
+            with pytest.raises(UnsupportedError, match="CUDA_VISIBLE_DEVICES=3,1"):
+                torch.cuda.device_count()
+            os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
+    spawn(program, 3)
 
 
 def test_asking_takes_no_devices(spawn):
