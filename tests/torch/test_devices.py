@@ -41,13 +41,13 @@ def test_a_rank_may_hide_devices_from_itself(spawn):
     """None of them, or all but some neighbours; others are refused by name."""
 
     def program(rank):
-        os.environ["CUDA_VISIBLE_DEVICES"] = ("", "2,3", "3,1")[rank]
+        os.environ["CUDA_VISIBLE_DEVICES"] = ("", "3,1", "2,3")[rank]
         if rank == 0:
             assert not torch.cuda.is_available()
             assert torch.accelerator.current_accelerator() is None
             with pytest.raises(AssertionError, match="Torch not compiled with CUDA"):
                 torch.ones(1, device="cuda")
-        elif rank == 1:
+        elif rank == 2:
             assert torch.cuda.device_count() == 2
             x = torch.ones(1, device="cuda:1")
             assert (x.data_ptr() - torch.ones(1, device="cuda:0").data_ptr()) >> 37 == 1
