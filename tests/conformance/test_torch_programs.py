@@ -3,7 +3,6 @@
 import importlib.util
 import logging
 import os
-import socket
 import subprocess
 import sys
 import warnings
@@ -31,7 +30,7 @@ def load():
 NAMES = list(load().PROGRAMS)
 
 
-def run_one(name, rank, world):
+def run_one(name, rank, world, file=None):
     """Run a program on one rank, simulated or real, with a group of its own."""
     import torch.distributed as dist
 
@@ -39,24 +38,28 @@ def run_one(name, rank, world):
     os.environ["CUDA_VISIBLE_DEVICES"] = ""  # Nobody has a GPU, here or there.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        dist.init_process_group("gloo")
+        if file is None:
+            dist.init_process_group("gloo")
+        else:
+            store = dist.FileStore(str(file), world)
+            dist.init_process_group("gloo", store=store, rank=rank, world_size=world)
         result = load().PROGRAMS[name](rank, world)
         dist.barrier()
         dist.destroy_process_group()
     return result
 
 
-def run_really(rank, world, port, folder):
+def run_really(rank, world, folder):
     """Run all programs on one real process; called in it."""
     torch.set_num_threads(1)
-    os.environ.update(MASTER_ADDR="127.0.0.1", RANK=str(rank), WORLD_SIZE=str(world))
+    os.environ.update(RANK=str(rank), WORLD_SIZE=str(world))
     for number, name in enumerate(NAMES):
-        os.environ["MASTER_PORT"] = str(port + number)
         try:
-            result = run_one(name, rank, world)
+            result = run_one(name, rank, world, folder / f"store {number}")
         except Exception as error:  # The other programs shall run; the test says so.
             result = f"raised {error!r}"
-            torch.distributed.destroy_process_group()
+            if torch.distributed.is_initialized():
+                torch.distributed.destroy_process_group()
         torch.save(result, folder / f"{rank} {number}")
 
 
@@ -67,7 +70,7 @@ sys.path.insert(0, {folder!r})
 import torch.multiprocessing
 import test_torch_programs as tests
 if __name__ == "__main__":
-    torch.multiprocessing.spawn(tests.run_really, ({world}, {port}, Path({out!r})), {world})
+    torch.multiprocessing.spawn(tests.run_really, ({world}, Path({out!r})), {world})
 """
 
 
@@ -81,7 +84,7 @@ def real(tmp_path_factory):
             out = tmp_path_factory.mktemp(f"real{world}")
             script = out / "start.py"
             folder = str(Path(__file__).parent)
-            text = _START.format(folder=folder, world=world, port=free_port(), out=str(out))
+            text = _START.format(folder=folder, world=world, out=str(out))
             script.write_text(text)
             subprocess.run([sys.executable, script], check=True, timeout=1500)
             known[world] = [
@@ -91,12 +94,6 @@ def real(tmp_path_factory):
         return known[world]
 
     return results
-
-
-def free_port():
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return min(sock.getsockname()[1], 60000)
 
 
 def simulated(name, world, **settings):
