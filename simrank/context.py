@@ -119,6 +119,9 @@ class Context(TorchNames):
         private: Packages and modules, by their first names, that each rank on a thread executes for
             itself, so that their globals are its own. None: `private` of `[tool.simrank]` in the
             project's `pyproject.toml`.
+        compute_time: What operations of torch cost. "roofline": the longest of their arithmetic,
+            their bytes and the device's floor, matrix products as measured. "none": nothing, so
+            that communication is left.
 
     Attributes:
         cluster: The hardware.
@@ -134,6 +137,7 @@ class Context(TorchNames):
         on_failure: As given.
         carrier: As given.
         private: Packages that each rank executes for itself.
+        compute_time: As given.
         unjoined: Spawns with join=False whose end nobody has seen yet.
 
     Raises:
@@ -158,6 +162,7 @@ class Context(TorchNames):
         on_failure: str = "abort",
         carrier: str = "auto",
         private: Sequence[str] | None = None,
+        compute_time: str = "roofline",
     ) -> None:
         self.cluster = _load(cluster)
         if isinstance(delays, int | str):
@@ -182,6 +187,9 @@ class Context(TorchNames):
             raise ValueError(f"on_failure={on_failure!r}; choices: abort, continue")
         check_carrier(carrier)
         self.carrier = carrier
+        self.compute_time = compute_time
+        if compute_time not in ("roofline", "none"):
+            raise ValueError(f"compute_time={compute_time!r}; choices: roofline, none")
         self.private = project_settings().private if private is None else tuple(private)
         self.devices = Devices(self._make_device, self.cluster.num_devices)
         self.program = Program(self, self.engine)

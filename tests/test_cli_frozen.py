@@ -31,7 +31,8 @@ COMMANDS = {
         "--nnodes", "--standalone", "--seed", "--trace", "--trace-ranks", "--summary",
         "--prefix", "-t", "--tee", "-r", "--redirects", "--log-dir", "--log_dir",
         "--local-ranks-filter", "--local_ranks_filter", "--shape-only", "--races", "--strict",
-        "--default-device", "--on-failure", "--carrier", "--private", "--faults", "--seeds",
+        "--default-device", "--on-failure", "--carrier", "--private", "--compute-time",
+        "--faults", "--seeds",
         "--delays",
         "--max-delay", "--watchdog", "--time-limit", "--help",
         # torchrun's, of which `simrank run` says that it ignores or refuses them.

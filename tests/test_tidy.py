@@ -51,6 +51,7 @@ TESTED_ELSEWHERE = {
     "torch/identity.py": "torch/test_group.py",
     "torch/launches.py": "torch/test_devices.py",
     "torch/nccl.py": "torch/test_group.py",
+    "torch/refused.py": "torch/test_install.py",
     "torch/reductions.py": "conformance/test_torch_programs.py",
     "torch/sparse.py": "conformance/test_torch_programs.py",
     "torch/work.py": "torch/test_group.py",

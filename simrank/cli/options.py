@@ -45,6 +45,9 @@ DefaultDevice = Annotated[
 OnFailure = Annotated[
     str, typer.Option("--on-failure", help="abort, or continue: healthy ranks run on.")
 ]
+ComputeTime = Annotated[
+    str, typer.Option("--compute-time", help="Cost of torch's operations: roofline or none.")
+]
 Private = Annotated[
     list[str] | None,
     typer.Option("--private", help="A package that each rank executes for itself; repeatable."),

@@ -101,6 +101,7 @@ def run_command(
     on_failure: options.OnFailure = "abort",
     carrier: options.Carrier = "auto",
     private: options.Private = None,
+    compute_time: options.ComputeTime = "roofline",
     faults: Annotated[str | None, typer.Option(help="YAML of faults to inject.")] = None,
     seeds: options.Seeds = None,
     delays: options.DelaysText = None,
@@ -110,14 +111,15 @@ def run_command(
 ) -> None:
     """Run PROGRAM once per simulated rank, all in this process, where torchrun would."""
     _check_choices(
-        races=races, on_failure=on_failure, carrier=carrier, summary=summary, prefix=prefix
-    )
+        races=races, on_failure=on_failure, carrier=carrier, summary=summary, prefix=prefix,
+        compute_time=compute_time,
+    )  # fmt: skip
     check_writable(trace)
     built = load_cluster(cluster, torchrun.num_nodes(nnodes))
     settings: dict[str, Any] = {"cluster": built, "seed": seed, "data": not shape_only}
     settings |= {"races": races, "strict": strict, "faults": faults or (), "on_failure": on_failure}
     settings |= {"watchdog_s": watchdog, "time_limit_s": time_limit, "carrier": carrier}
-    settings |= {"private": private or None}
+    settings |= {"private": private or None, "compute_time": compute_time}
     settings |= {"default_device": _device(built, default_device)}
     num_ranks = torchrun.num_ranks(built, nproc_per_node)
     job = _Job(program, args or [], num_ranks, settings, as_module=as_module)
@@ -241,6 +243,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "races": ("off", "report", "error"),
     "on_failure": ("abort", "continue"),
     "carrier": CARRIER_CHOICES,
+    "compute_time": ("roofline", "none"),
     "summary": tuple(_SUMMARIES),
     "prefix": ("rank", "none"),
 }

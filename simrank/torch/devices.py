@@ -61,6 +61,8 @@ class RankDevices:
         self.first, num_devices = seen.start, len(seen)
         self.state = RankState(number, first_device=self.first, num_devices=num_devices)
         self._program = program
+        context: Any = program.context
+        self._charges = context.compute_time != "none"
         self._streams: dict[tuple[int, int], Stream] = {}
         self._bound: set[int] = set()
         self._events: dict[int, Event] = {}
@@ -105,7 +107,7 @@ class RankDevices:
     def flush(self) -> None:
         """Give what torch computed since the last flush to the streams, with its cost."""
         launches = drain_launches()
-        if not launches or _compute_time(self._program) == "none":
+        if not launches or not self._charges:
             return
         first = 0
         for index, launch in enumerate(launches):
@@ -416,10 +418,6 @@ def note_in_flight(
         cuda.pending_remove(number)
 
     operation.on_complete(forget)
-
-
-def _compute_time(program: Program) -> str:
-    return str(getattr(program.context, "compute_time", "roofline"))
 
 
 # ---- what C++ calls ----

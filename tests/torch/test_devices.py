@@ -242,3 +242,25 @@ def test_devices_belong_to_one_context_at_a_time():
     for _ in range(2):
         with simrank.Context("hgx_h100") as ctx:
             ctx.multiprocessing.spawn(lambda rank: torch.ones(1).cuda(), nprocs=1)
+
+
+def test_operations_of_torch_may_cost_nothing():
+    """Then communication is left."""
+    times = {}
+
+    def program(rank):
+        dist.init_process_group("nccl")
+        torch.cuda.set_device(rank)
+        x = torch.ones(1024, 1024, device="cuda")
+        for _ in range(3):
+            x = x @ x
+        dist.all_reduce(x)
+        torch.cuda.synchronize()
+
+    for compute_time in ("roofline", "none"):
+        with simrank.Context("hgx_h100", compute_time=compute_time) as context:
+            context.multiprocessing.spawn(program, nprocs=2)
+        times[compute_time] = context.now_ps
+    assert 0 < times["none"] < times["roofline"]
+    with pytest.raises(ValueError, match="choices: roofline, none"):
+        simrank.Context("hgx_h100", compute_time="some")

@@ -13,6 +13,7 @@ import torch.distributed as dist  # noqa: E402
 import torch.multiprocessing as mp  # noqa: E402
 
 import simrank  # noqa: E402
+from simrank.errors import UnsupportedError  # noqa: E402
 from simrank.torch import install  # noqa: E402
 
 
@@ -99,3 +100,14 @@ def test_compiled_functions_and_modules_run_as_they_are_written(spawn, caplog):
     assert sorted(calls) == [0, 0, 1, 1]
     told = [r for r in caplog.records if "torch.compile" in r.message]
     assert len(told) <= 1
+
+
+def test_what_is_not_simulated_is_refused_by_name(spawn):
+    """RPC talks to real processes."""
+    import torch.distributed.rpc as rpc
+
+    def program(rank):
+        with pytest.raises(UnsupportedError, match=r"torch\.distributed\.rpc\.init_rpc"):
+            rpc.init_rpc("worker", rank=rank, world_size=2)
+
+    spawn(program)
