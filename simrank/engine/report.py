@@ -67,7 +67,15 @@ def deadlock_error(engine: Engine, hub_waits_for: str | None) -> DeadlockError:
         hub_waits_for=hub_waits_for,
         to_fix=_hint(engine),
         seed=engine.seed,
+        proved=_is_proved(engine),
     )
+
+
+def _is_proved(engine: Engine) -> bool:
+    """Return whether a hang rests on no functional wait: hosts that go on may make other calls."""
+    waiting = [task for task in engine.tasks if task.waiting is not None]
+    functional = [task for task in waiting if task.is_functional]
+    return not functional or len(functional) == len(waiting)
 
 
 def run_out(engine: Engine) -> None:

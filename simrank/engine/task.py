@@ -53,11 +53,14 @@ class Task:
         carrier: What holds its stack.
         greenlet: What `getcurrent()` is on that stack; None on a thread that does not live.
         turn: What follows its turns, or None.
+        is_functional: Whether it waits only here, because what it reads is not computed yet: its
+            host would have gone on (rule T6).
     """
 
     __slots__ = (
         "__weakref__", "_body", "carrier", "children", "engine", "error", "finished", "greenlet",
-        "group", "host_ps", "leave", "name", "num_polls", "parked", "rank", "started", "switch",
+        "group", "host_ps", "is_functional", "leave", "name", "num_polls", "parked", "rank",
+        "started", "switch",
         "thrown", "turn", "waiting",
     )  # fmt: skip
 
@@ -76,6 +79,7 @@ class Task:
         self.children: list[TaskGroup] | None = None
         self.num_polls = 0
         self.turn: Turn | None = None
+        self.is_functional = False
 
     def carry(self, body: Callable[[], Any], carrier: str = "greenlet") -> None:
         """Give this task a stack that runs `body`, entered from the hub whoever asks.

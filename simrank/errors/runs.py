@@ -27,10 +27,10 @@ class DeadlockError(SimulationError):
         hub_waits_for: What the main greenlet waits for, or None.
         to_fix: A sentence, only where it is certain.
         seed: The seed that replays it.
-        proved: True: nothing at all is left that could happen.
+        proved: Whether nothing at all is left that could happen. Not so where a rank waits only
+            because simulated torch has computed already what hardware would compute later, while
+            others wait for calls that its host might have made.
     """
-
-    proved = True
 
     def __init__(
         self,
@@ -40,7 +40,9 @@ class DeadlockError(SimulationError):
         hub_waits_for: str | None = None,
         to_fix: str | None = None,
         seed: int = 0,
+        proved: bool = True,
     ) -> None:
+        self.proved = proved
         self.time_ps = time_ps
         self.waits = tuple(waits)
         self.hub_waits_for = hub_waits_for
@@ -50,7 +52,8 @@ class DeadlockError(SimulationError):
         what = f"{num_waiting} rank(s) wait forever"
         if not num_waiting:
             what = f"nothing can complete {hub_waits_for or 'what is in flight'}"
-        lines = [f"deadlock (proved) at t={us_text(time_ps)}: {what}", *states_text(self.waits)]
+        kind = "proved" if proved else "suspected"
+        lines = [f"deadlock ({kind}) at t={us_text(time_ps)}: {what}", *states_text(self.waits)]
         if to_fix is not None:
             lines.append(f"  to fix: {to_fix}")
         super().__init__("\n".join(lines))

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from simrank.device import Buffer, Device
     from simrank.device import Operation as DeviceOperation
-    from simrank.engine import CallSite, Handle
+    from simrank.engine import CallSite, Engine, Handle
     from simrank.ranks import Program
 
 _log = logging.getLogger("simrank")
@@ -444,7 +444,20 @@ def _wait_for_pending(address: int, size_bytes: int, is_write: bool, number: int
     flush()
     handle = _enabled[0].in_flight.get(number)
     if handle is not None:
-        program.engine.wait(handle)
+        _wait_functionally(program.engine, handle)
+
+
+def _wait_functionally(engine: Engine, handle: Handle) -> None:
+    """Wait for what an operation reads, although its host would go on (rule T6)."""
+    task = engine.current_task()
+    if task is None:
+        engine.wait(handle)
+        return
+    task.is_functional = True
+    try:
+        engine.wait(handle)
+    finally:
+        task.is_functional = False
 
 
 def _allocated(rank: int, device: int, address: int, size_bytes: int, stream: int) -> None:

@@ -15,7 +15,7 @@ import torch.distributed as dist  # noqa: E402
 from torch import nn  # noqa: E402
 
 import simrank  # noqa: E402
-from simrank.errors import SpawnException, UnsupportedError  # noqa: E402
+from simrank.errors import DeadlockError, SpawnException, UnsupportedError  # noqa: E402
 from simrank.torch import devices  # noqa: E402
 from simrank.trace import Timeline  # noqa: E402
 
@@ -264,3 +264,34 @@ def test_operations_of_torch_may_cost_nothing():
     assert 0 < times["none"] < times["roofline"]
     with pytest.raises(ValueError, match="choices: roofline, none"):
         simrank.Context("hgx_h100", compute_time="some")
+
+
+def test_a_hang_is_suspected_only_if_a_host_that_would_go_on_could_end_it():
+    """Rank 0 reads a sum early; on hardware its host would go on to the call that rank 1 awaits."""
+
+    def crossed(rank):
+        torch.cuda.set_device(rank)
+        dist.init_process_group("nccl")
+        first, second = dist.new_group([0, 1]), dist.new_group([0, 1], backend="gloo")
+        x = torch.ones(2, device="cuda")
+        if rank == 0:
+            dist.all_reduce(x, group=first)
+            x.add(1)
+            dist.barrier(second)
+        else:
+            dist.barrier(second)
+            dist.all_reduce(x, group=first)
+
+    def lost(rank):
+        torch.cuda.set_device(rank)
+        dist.init_process_group("nccl")
+        if rank == 0:
+            x = torch.ones(2, device="cuda")
+            dist.all_reduce(x)
+            x.add(1)
+
+    for program, kind in ((crossed, "suspected"), (lost, "proved")):
+        with pytest.raises(DeadlockError) as caught, simrank.Context("hgx_h100") as context:
+            context.multiprocessing.spawn(program, nprocs=2)
+        assert str(caught.value).startswith(f"deadlock ({kind})")
+        assert caught.value.proved == (kind == "proved")
