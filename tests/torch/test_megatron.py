@@ -24,7 +24,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore"),
     pytest.mark.timeout(300),
 ]
-HIDDEN, HEADS, VOCABULARY, LENGTH, BATCH = 32, 8, 64, 16, 8
+HIDDEN, HEADS, VOCABULARY, LENGTH, BATCH = 32, 8, 64, 16, 16
 
 
 class Norm(torch.nn.Module):
@@ -60,8 +60,15 @@ def model_of(layout):
         params_dtype=torch.float32, pipeline_dtype=torch.float32, bias_dropout_fusion=False,
         gradient_accumulation_fusion=False, tensor_model_parallel_size=layout["tp"],
         pipeline_model_parallel_size=layout["pp"], sequence_parallel=layout["sp"],
+        num_moe_experts=layout["experts"], expert_model_parallel_size=layout["ep"],
+        moe_router_topk=2, moe_router_load_balancing_type="none", add_bias_linear=layout["experts"] is None,
+        moe_token_dispatcher_type="alltoall",
     )  # fmt: skip
-    spec = get_gpt_layer_local_spec()
+    if layout["experts"] is not None:  # Megatron reads this name, which Transformer Engine gives.
+        from megatron.core.transformer.moe import moe_utils
+
+        moe_utils.te_general_gemm = getattr(moe_utils, "te_general_gemm", None)
+    spec = get_gpt_layer_local_spec(num_experts=layout["experts"])
     for name in ("input_layernorm", "pre_mlp_layernorm"):
         setattr(spec.submodules, name, Norm)
     local_layers = config.num_layers // layout["pp"]
@@ -89,11 +96,16 @@ def whole_names(model, local_layers):
     from megatron.core import parallel_state as ps
 
     first = local_layers * ps.get_pipeline_model_parallel_rank()
+    first_expert = 4 // ps.get_expert_model_parallel_world_size()
+    first_expert *= ps.get_expert_model_parallel_rank()
     for name, parameter in model.named_parameters():
         parts = name.split(".")
         if "layers" in parts:
             at = parts.index("layers") + 1
             parts[at] = str(int(parts[at]) + first)
+        if "local_experts" in parts:
+            at = parts.index("local_experts") + 1
+            parts[at] = str(int(parts[at]) + first_expert)
         yield ".".join(parts), parameter
 
 
@@ -111,7 +123,9 @@ def train(rank, layout, results):
 
     torch.cuda.set_device(rank)
     dist.init_process_group("nccl")
-    ps.initialize_model_parallel(layout["tp"], layout["pp"])
+    ps.initialize_model_parallel(
+        layout["tp"], layout["pp"], expert_model_parallel_size=layout["ep"]
+    )
     model_parallel_cuda_manual_seed(7)
     inner, config = model_of(layout)
     ddp = DistributedDataParallelConfig(
@@ -163,7 +177,9 @@ def train(rank, layout, results):
 def trained(num_ranks, **layout):
     """Return the losses and the whole weights of a layout."""
     results = {}
-    layout = {"tp": 1, "pp": 1, "sp": False, "zero": False, "overlap": False} | layout
+    layout = {
+        "tp": 1, "pp": 1, "sp": False, "zero": False, "overlap": False, "experts": None, "ep": 1,
+    } | layout  # fmt: skip
     with warnings.catch_warnings(), simrank.Context.for_ranks(num_ranks, private=["megatron"]) as c:
         warnings.simplefilter("ignore")
         c.multiprocessing.spawn(train, (layout, results), num_ranks, share_args=True)
@@ -200,7 +216,23 @@ LAYOUTS = {
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_a_layout_equals_one_rank(name, one):
     """Losses, the norm of the gradients, and all weights after two steps."""
-    num_ranks, layout = LAYOUTS[name]
+    compare(*LAYOUTS[name], one)
+
+
+@pytest.mark.parametrize(("num_ranks", "ep"), [(2, 2), (4, 4), (8, 4)])
+def test_experts_on_several_ranks_equal_experts_on_one(num_ranks, ep, experts):
+    """Tokens travel to them and back."""
+    compare(num_ranks, {"experts": 4, "ep": ep}, experts)
+
+
+@pytest.fixture(scope="module", name="experts")
+def fixture_experts():
+    """What one rank computes with four experts."""
+    return trained(1, experts=4)
+
+
+def compare(num_ranks, layout, one):
+    """Train a layout, and hold it against one rank."""
     losses, weights = trained(num_ranks, **layout)
     own_losses, own_weights = one
     last = [entry for entry in losses.values() if isinstance(entry[0], tuple)]
