@@ -61,7 +61,8 @@ def model_of(layout):
         gradient_accumulation_fusion=False, tensor_model_parallel_size=layout["tp"],
         pipeline_model_parallel_size=layout["pp"], sequence_parallel=layout["sp"],
         num_moe_experts=layout["experts"], expert_model_parallel_size=layout["ep"],
-        moe_router_topk=2, moe_router_load_balancing_type="none", add_bias_linear=layout["experts"] is None,
+        moe_router_topk=2, moe_router_load_balancing_type="none",
+        add_bias_linear=layout["experts"] is None,
         moe_token_dispatcher_type="alltoall",
     )  # fmt: skip
     if layout["experts"] is not None:  # Megatron reads this name, which Transformer Engine gives.
