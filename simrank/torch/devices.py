@@ -294,6 +294,12 @@ def enable_for(program: Program) -> RankDevices:
     return own
 
 
+def enable_where_possible(program: Program) -> None:
+    """Turn devices on if the rank sees some and they can be had: nothing was asked of one yet."""
+    if may_be_had() and num_visible(program):
+        enable_for(program)
+
+
 def call_later(program: Program, call: Callable[[], None]) -> None:
     """Call something on the rank's thread as soon as it has devices."""
     program.local.setdefault(_LATER, []).append(call)

@@ -17,7 +17,7 @@ from simrank.ranks.libraries import Library
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import ModuleType
+    from types import FrameType, ModuleType
 
     from simrank.ranks import Program
     from simrank.ranks.libraries import RankState
@@ -158,9 +158,10 @@ def _of_cuda() -> StandIns:
 def _answering(
     devices: Any, owner: Any, name: str, answer: Callable[[Program], Any]
 ) -> Callable[..., Any]:
-    """Answer a rank that asks what there is: that takes no devices yet.
+    """Turn devices on as a program asks what there is: it may say `tensor.to(0)` next.
 
-    Where they cannot be had, it is answered as a build without CUDA does.
+    torch's own questions take none: an optimizer asks, and a program for gloo needs no compiler.
+    Where devices cannot be had, the answer is that of a build without CUDA.
     """
     original = getattr(owner, name)
 
@@ -169,9 +170,18 @@ def _answering(
         program = rank_program()
         if program is None or devices.is_enabled() or not devices.may_be_had():
             return original(*args, **kwargs)
+        if devices.num_visible(program) and not _is_torchs_own(sys._getframe(1)):  # noqa: SLF001
+            devices.enable_for(program)
+            return getattr(owner, name)(*args, **kwargs)
         return answer(program)
 
     return ask
+
+
+def _is_torchs_own(frame: FrameType) -> bool:
+    """Whether torch itself runs there; its tests are programs."""
+    name = str(frame.f_globals.get("__name__"))
+    return name.startswith("torch.") and not name.startswith("torch.testing.")
 
 
 def _asking(devices: Any, owner: Any, name: str) -> Callable[..., Any]:

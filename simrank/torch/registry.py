@@ -8,13 +8,14 @@ from weakref import WeakKeyDictionary
 import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 
-from simrank.distributed.backends import Backends, parse_backend
+from simrank.distributed.backends import NCCL, Backends, parse_backend
 from simrank.distributed.group import Maker, World, membership
 from simrank.distributed.membership import destroy_process_group as destroy_simulated
 from simrank.distributed.membership import world_of
 from simrank.engine import user_site
 from simrank.ranks import require_rank
 from simrank.ranks.current import rank_program
+from simrank.torch import devices
 from simrank.torch.group import SimulatedGroup
 from simrank.torch.identity import GroupOptions
 
@@ -152,6 +153,8 @@ def _make(
     program = require_rank("new_group")
     state, world = membership(program), world_of(program)
     backends = parsed(backend)
+    if NCCL in backend.lower():  # Such a program may say `tensor.to(0)` next.
+        devices.enable_where_possible(program)
     if not ranks:
         state.generation += 1
         shared = world.group((state.generation, name), "default_pg", range(world.size), backends)

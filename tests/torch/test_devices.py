@@ -59,13 +59,14 @@ def test_a_rank_may_hide_devices_from_itself(spawn):
     spawn(program, 3)
 
 
-def test_asking_takes_no_devices(spawn):
-    """Only using them does."""
+def test_torchs_own_questions_take_no_devices(spawn):
+    """An optimizer asks; a program that trains on the CPU needs no compiler for that."""
 
     def program(rank):
-        assert torch.cuda.is_available()
-        assert torch.cuda.device_count() == 8
-        assert not devices.is_enabled()
+        layer = torch.nn.Linear(2, 2)
+        optimizer = torch.optim.Adam(layer.parameters())
+        layer(torch.ones(2)).sum().backward()
+        optimizer.step()
         torch.cuda.manual_seed(3)
         assert not devices.is_enabled()
         torch.cuda.synchronize()
@@ -73,6 +74,31 @@ def test_asking_takes_no_devices(spawn):
         assert torch.cuda.initial_seed() == 3
 
     spawn(program, 1)
+
+
+def ask_for_cuda(rank):
+    assert torch.cuda.is_available()
+
+
+def ask_for_an_accelerator(rank):
+    assert torch.accelerator.current_accelerator().type == "cuda"
+
+
+def make_a_group(rank):
+    dist.init_process_group("nccl")
+
+
+@pytest.mark.parametrize("first", [ask_for_cuda, ask_for_an_accelerator, make_a_group])
+def test_an_integer_is_a_device_after_the_first_sign_of_cuda(spawn, first):
+    """Torch's C++ looks for an accelerator before any Python sees the integer."""
+
+    def program(rank):
+        first(rank)
+        tensor = torch.ones(2).to(rank)
+        assert tensor.device == torch.device("cuda", rank)
+        assert torch.nn.Linear(2, 2).to(rank).weight.device == torch.device(rank)
+
+    spawn(program, 2)
 
 
 def test_nccl_reduces_on_devices_and_work_wait_orders_the_stream(spawn):

@@ -30,6 +30,8 @@ class Patches:
         new = {id(old): replacement for old, replacement in pairs}
         for module in list(sys.modules.values()):
             names = getattr(module, "__dict__", {})  # Programs put anything into sys.modules.
+            if new.keys().isdisjoint(map(id, names.values())):
+                continue
             for name, value in list(names.items()):
                 if id(value) in new:
                     self.set(module, name, new[id(value)])
