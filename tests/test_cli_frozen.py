@@ -30,7 +30,7 @@ COMMANDS = {
         "--nnodes", "--standalone", "--seed", "--trace", "--trace-ranks", "--summary",
         "--prefix", "-t", "--tee", "-r", "--redirects", "--log-dir", "--log_dir",
         "--local-ranks-filter", "--local_ranks_filter", "--shape-only", "--races", "--strict",
-        "--default-device", "--on-failure", "--carrier", "--faults", "--seeds", "--delays",
+        "--default-device", "--on-failure", "--carrier", "--private", "--faults", "--seeds", "--delays",
         "--max-delay", "--watchdog", "--time-limit", "--help",
         # torchrun's, of which `simrank run` says that it ignores or refuses them.
         "--rdzv-backend", "--rdzv_backend", "--rdzv-endpoint", "--rdzv_endpoint", "--rdzv-id",

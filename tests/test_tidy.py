@@ -46,6 +46,10 @@ TESTED_ELSEWHERE = {
     "multiprocessing/script.py": "cli/test_run.py",
     "ranks/late.py": "ranks/test_real.py",
     "ranks/pools.py": "ranks/test_threads.py",
+    "suites/nodes.py": "suites/test_driver.py",
+    "suites/options.py": "suites/test_driver.py",
+    "suites/session.py": "suites/test_driver.py",
+    "suites/world.py": "suites/test_driver.py",
     "trace/kernel_report.py": "cli/test_kernels.py",
 }
 TOUR = (
