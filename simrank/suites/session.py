@@ -11,7 +11,6 @@ from _pytest.config import _prepareconfig
 from _pytest.main import Session
 from _pytest.skipping import xfailed_key
 
-from simrank.errors import RankAborted
 from simrank.multiprocessing.script import program_imports
 from simrank.ranks.current import rank_program
 
@@ -78,7 +77,7 @@ class RankSession:
         for name in _ONCE:
             plugins.unregister(name=name)
         plugins.register(self._recorder, "simrank reports")
-        plugins.register(_Endings(), "simrank endings")
+        plugins.register(_Endings(self._recorder), "simrank endings")
         shown, sys.stdout = sys.stdout, io.StringIO()  # Where the rank's terminal reporter writes.
         try:
             self.config._do_configure()
@@ -119,6 +118,10 @@ class RankSession:
         following = None if next_nodeid is None else self.items.get(next_nodeid)
         item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
 
+    def note_end(self) -> None:
+        """Note that the rank is ended: what it reports from now on is of no account."""
+        self._recorder.is_over = True
+
     def is_expected(self, error: BaseException) -> bool:
         """Whether the test that runs is marked to fail, in this way."""
         mark = None if self.item is None else self.item.stash.get(xfailed_key, None)
@@ -154,13 +157,14 @@ class _Recorder:
 
     def __init__(self, phase_over: Callable[[bool], None]) -> None:
         self._phase_over = phase_over
+        self.is_over = False
         self.reports: list[pytest.TestReport] = []
         self.collected: list[pytest.CollectReport] = []
         self.warnings: list[dict[str, Any]] = []
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Keep it, unless the rank was ended."""
-        if report not in self.reports and report.longrepr != ENDED:
+        if report not in self.reports and not self.is_over:
             self.reports.append(report)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
@@ -186,8 +190,7 @@ class _Recorder:
         """
         report = yield
         is_body = call.when == "call" or (call.when == "setup" and not report.passed)
-        is_ended = call.excinfo is not None and isinstance(call.excinfo.value, RankAborted)
-        if is_body and not is_ended:
+        if is_body and not self.is_over:
             if report.failed:  # The rank may be ended while it waits.
                 self.reports.append(report)
             self._phase_over(report.failed)
@@ -195,14 +198,21 @@ class _Recorder:
 
 
 class _Endings:
-    """A plugin of a rank's session that says little of ranks that are ended: nobody reads it."""
+    """A plugin of a rank's session that says little of ranks that are ended: nobody reads it.
+
+    Args:
+        recorder: That of the session.
+    """
+
+    def __init__(self, recorder: _Recorder) -> None:
+        self._recorder = recorder
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_makereport(
         self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> pytest.TestReport | None:
         """Make a short report."""
-        if call.excinfo is None or not isinstance(call.excinfo.value, RankAborted):
+        if not self._recorder.is_over:
             return None
         when: Any = call.when
         return pytest.TestReport(item.nodeid, item.location, {}, "failed", ENDED, when)

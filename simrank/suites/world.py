@@ -137,6 +137,8 @@ class World:
             return
         self.is_over = True
         self._between.close()
+        for session in self.sessions:
+            session.note_end()
         try:
             self._processes.group.abort()
             if self._processes in self._context.unjoined:
