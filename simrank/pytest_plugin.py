@@ -26,11 +26,13 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 import pytest
 
+from simrank.suites.options import add_options, driver_for
+
 # Everything else of simrank is imported when the first marked test needs it: pytest loads this
 # file in every run, marked tests or not.
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Generator, Mapping
 
     from simrank.context import Context
     from simrank.engine.delays import Delays
@@ -67,14 +69,24 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the option that writes timelines."""
+    """Add the options: suites on simulated ranks, and timelines."""
     group = parser.getgroup("simrank")
+    add_options(group)
     group.addoption(
         "--simrank-trace",
         metavar="DIR",
         default=None,
         help="write the timeline of every test marked with ranks to this folder",
     )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_load_initial_conftests(early_config: pytest.Config) -> Generator[None]:
+    """With `--simrank`, let ranks load conftests and tests in place of this session."""
+    driver = driver_for(early_config)
+    yield
+    if driver is not None:
+        driver.start()
 
 
 def _asked(node: pytest.Item) -> tuple[int, dict[str, Any]]:

@@ -56,6 +56,10 @@ TESTED_ELSEWHERE = {
     "torch/sparse.py": "conformance/test_torch_programs.py",
     "torch/work.py": "torch/test_group.py",
     "ranks/pools.py": "ranks/test_threads.py",
+    "suites/nodes.py": "suites/test_driver.py",
+    "suites/options.py": "suites/test_driver.py",
+    "suites/session.py": "suites/test_driver.py",
+    "suites/world.py": "suites/test_driver.py",
     "trace/kernel_report.py": "cli/test_kernels.py",
 }
 TOUR = (

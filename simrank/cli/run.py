@@ -33,6 +33,7 @@ from simrank.errors import ConfigError, ConfigProblem, SimrankError, SpawnExcept
 from simrank.hardware.load import load_cluster
 from simrank.multiprocessing.script import run_module, run_script
 from simrank.ranks.output import is_unread, set_output
+from simrank.ranks.private import ERROR_FILES
 from simrank.trace import Summary, Timeline, summary_json, summary_text
 
 if TYPE_CHECKING:
@@ -115,6 +116,7 @@ def run_command(
         compute_time=compute_time,
     )  # fmt: skip
     check_writable(trace)
+    torchrun.check_program(program, as_module=as_module)
     built = load_cluster(cluster, torchrun.num_nodes(nnodes))
     settings: dict[str, Any] = {"cluster": built, "seed": seed, "data": not shape_only}
     settings |= {"races": races, "strict": strict, "faults": faults or (), "on_failure": on_failure}
@@ -131,6 +133,8 @@ def run_command(
     outputs = Outputs(prefix, tee, redirects, log_dir, local_ranks_filter)
     with outputs.open(num_ranks, built.devices_per_node) as output:
         set_output(context.program, output)
+        if log_dir is not None:
+            context.program.local[ERROR_FILES] = log_dir
         _run_shown(job, context, trace, parse_ranks(trace_ranks), summary)
     sys.stdout.flush()  # Here, where it ends quietly if nobody reads it any more.
 

@@ -12,7 +12,7 @@ from simrank.errors import ConfigError, ConfigProblem, UnsupportedError
 if TYPE_CHECKING:
     from simrank.hardware.cluster import Cluster
 
-# Of torch 2.12's torch/distributed/run.py. Rendezvous, restarts and real processes: a launch line
+# Of torch 2.13's torch/distributed/run.py. Rendezvous, restarts and real processes: a launch line
 # may keep them.
 _IGNORED_WITH_VALUE = (
     "rdzv-backend", "rdzv-endpoint", "rdzv-id", "rdzv-conf", "master-addr", "master-port",
@@ -48,7 +48,12 @@ class LaunchCommand(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401 - typer's own
         """Parse as typer does, and look at what stands before the program."""
         given = list(args)
-        rest = super().parse_args(ctx, args)
+        try:
+            rest = super().parse_args(ctx, args)
+        except Exception as error:
+            if getattr(error, "option_name", None) == "-n":  # mpirun's, and what one tries first.
+                ctx.fail("No such option: -n. Number of ranks: --nproc-per-node N")
+            raise
         num_after = 1 + len(ctx.params.get("args") or ())
         options = [word.partition("=")[0] for word in given[: len(given) - num_after]]
         for option in options:
@@ -61,6 +66,22 @@ class LaunchCommand(TyperCommand):
             listed = ", ".join(ignored)
             typer.echo(f"simrank: ignored, as ranks share a process: {listed}", err=True)
         return rest
+
+
+_LAUNCHERS = ("torch.distributed.run", "torch.distributed.launch", "torch.distributed.launcher")
+
+
+def check_program(program: str, *, as_module: bool) -> None:
+    """Refuse to run a launcher on ranks: it would start processes from each of them.
+
+    Raises:
+        UnsupportedError: The program is one.
+    """
+    if as_module and program in _LAUNCHERS:
+        raise UnsupportedError(
+            f"`simrank run -m {program}`: it starts processes, and would do so on every rank\n"
+            "  to fix: leave it out: simrank run takes its options, and the program after them"
+        )
 
 
 def num_nodes(text: str | None) -> int | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from importlib.abc import MetaPathFinder
+from importlib.abc import Loader, MetaPathFinder
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -62,13 +62,32 @@ class LateModules(MetaPathFinder):
             self._is_asking = False
         if spec is None or spec.loader is None:
             return spec
-        loader: Any = spec.loader
-        execute = loader.exec_module
-
-        def exec_module(module: ModuleType) -> None:
-            execute(module)
-            if self in sys.meta_path:
-                self._install(module, True)
-
-        loader.exec_module = exec_module
+        spec.loader = _Then(spec.loader, self._installed)
         return spec
+
+    def _installed(self, module: ModuleType) -> None:
+        if self in sys.meta_path:
+            self._install(module, True)
+
+
+class _Then(Loader):
+    """Loads a module as its own loader does, which others may share, and then calls `then`."""
+
+    def __init__(self, loader: Any, then: Callable[[ModuleType], None]) -> None:  # noqa: ANN401 - a loader
+        self._loader, self._then = loader, then
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        """Make the module as its own loader does."""
+        made: ModuleType | None = self._loader.create_module(spec)
+        return made
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Execute it, and leave its own loader in its place."""
+        assert module.__spec__ is not None, "it has been found"
+        module.__spec__.loader = module.__loader__ = self._loader
+        self._loader.exec_module(module)
+        self._then(module)
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever its own loader offers
+        """Return what its own loader has."""
+        return getattr(self._loader, name)

@@ -199,7 +199,8 @@ class Lock:
         if is_ranks and engine is not None and engine.is_driving and engine.is_hub():
             raise deadlock_error(engine, self.describe())  # No rank runs while it waits.
         is_hubs = isinstance(self._holder, int) and self._holder != _thread.get_ident()
-        if engine is None or is_hubs or engine.is_driving or not engine.is_hub():
+        is_real = engine is None or is_hubs or is_for_real()
+        if is_real or engine is None or engine.is_driving or not engine.is_hub():
             taken = self._real.acquire(True, timeout)
             if taken:
                 self._holder = _thread.get_ident()

@@ -161,31 +161,38 @@ class PrivateFinder(MetaPathFinder):
 
 
 class _OncePerRank(Loader):
-    """Loads a private module as its own loader does, from code that is read once."""
+    """Loads a private module as its own loader does, from code that is read once.
+
+    Attributes:
+        inner: Its own loader.
+    """
 
     def __init__(self, own: PrivateModules, spec: ModuleSpec) -> None:
         assert spec.loader is not None, "there is something to execute"
         self._own = own
-        self._loader = spec.loader
+        # A rank around this one may have the module for itself, too.
+        inner = spec.loader.inner if isinstance(spec.loader, _OncePerRank) else spec.loader
+        self.inner: Any = inner
         self._key = (spec.name, spec.origin or "")
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever its own loader offers
         """Return what its own loader has."""
-        return getattr(self._loader, name)
+        return getattr(self.inner, name)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         """Make the module as its own loader does."""
-        return self._loader.create_module(spec)
+        made: ModuleType | None = self.inner.create_module(spec)
+        return made
 
     def exec_module(self, module: ModuleType) -> None:
         """Execute it for the running rank."""
         self._own.add(self._key[0], module)
-        read = _readers.get(type(self._loader))
+        read = _readers.get(type(self.inner))
         if read is None:
-            self._loader.exec_module(module)
+            self.inner.exec_module(module)
             return
         if self._key not in _codes:
-            _codes[self._key] = read(self._loader, *self._key)
+            _codes[self._key] = read(self.inner, *self._key)
         exec(_codes[self._key], module.__dict__)  # noqa: S102 - that is what an import does
 
 

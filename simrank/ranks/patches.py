@@ -1,15 +1,18 @@
-"""`unittest.mock.patch` in ranks: what one rank has patched, no other finds patched.
+"""`mock.patch` and pytest's `monkeypatch` in ranks: what one has patched, no other finds patched.
 
 A patch replaces an attribute of something all ranks share. One that a rank holds while it waits is
 taken back when another rank gets its turn, and put in place again when its own comes: processes
 have modules of their own. That is an observer of switches, there while a rank holds a patch.
 
-It does not cover `patch.dict`, nor attributes that a program sets by itself.
+It does not cover `mock.patch.dict`, nor attributes that a program sets by itself.
 """
 
 from __future__ import annotations
 
 import functools
+import os
+import sys
+import warnings
 from typing import TYPE_CHECKING, Any
 
 from simrank.engine.observer import SwitchObserver
@@ -35,35 +38,62 @@ class _Held:
 
     Args:
         owner: What the program made.
-        patcher: Its copy for this one block, which has been entered.
+        target: Where it is: an object, or a dict.
+        name: Of the attribute, or the key.
+        original: What was there itself; nothing, where it was inherited.
+        is_item: Whether the target is a dict.
 
     Attributes:
         owner: As given.
-        patcher: As given.
+        patcher: What undoes a patch of mock's: a copy of the owner for this one block.
         active: Those that `patch.stopall` would stop.
     """
 
-    __slots__ = ("_attribute", "_original", "_target", "_value", "active", "owner", "patcher")
+    __slots__ = ("_name", "_original", "_target", "_value", "active", "is_item", "owner", "patcher")
 
-    def __init__(self, owner: Any, patcher: Any) -> None:  # noqa: ANN401 - a _patch
-        self.owner, self.patcher = owner, patcher
-        self.active: list[Any] = owner._active_patches  # noqa: SLF001 - `start` puts it there
-        self._target, self._attribute = patcher.target, patcher.attribute
-        self._original = patcher.temp_original if patcher.is_local else _NONE
-        self._value = getattr(self._target, self._attribute)
-        _patched.add((getattr(self._target, "__name__", ""), self._attribute))
+    def __init__(
+        self,
+        owner: object,
+        target: Any,  # noqa: ANN401 - anything
+        name: Any,  # noqa: ANN401 - anything
+        original: object,
+        *,
+        is_item: bool = False,
+    ) -> None:
+        self.owner = owner
+        self.patcher: Any = None
+        self.active: list[Any] = []
+        self.is_item = is_item
+        self._target, self._name, self._original = target, name, original
+        self._value = self._look()
+        if not is_item:
+            _patched.add((getattr(target, "__name__", ""), name))
+
+    def _look(self) -> object:
+        if self.is_item:
+            return self._target.get(self._name, _NONE)
+        if isinstance(self._target, type):  # As it lies there: a staticmethod stays one.
+            return vars(self._target).get(self._name, _NONE)
+        return getattr(self._target, self._name, _NONE)
+
+    def _set(self, value: object) -> None:
+        if self.is_item and value is _NONE:
+            self._target.pop(self._name, None)
+        elif self.is_item:
+            self._target[self._name] = value
+        elif value is not _NONE:
+            setattr(self._target, self._name, value)
+        elif hasattr(self._target, self._name):
+            delattr(self._target, self._name)
 
     def take_back(self) -> None:
         """Put what was there before in its place."""
-        self._value = getattr(self._target, self._attribute)
-        if self._original is _NONE:
-            delattr(self._target, self._attribute)
-        else:
-            setattr(self._target, self._attribute, self._original)
+        self._value = self._look()
+        self._set(self._original)
 
     def put(self) -> None:
         """Put it in place again."""
-        setattr(self._target, self._attribute, self._value)
+        self._set(self._value)
 
 
 class _Patches(SwitchObserver):
@@ -89,6 +119,12 @@ class _Patches(SwitchObserver):
                 self._tidy(task)
                 return held.patcher
         return None
+
+    def undone(self, task: Task, owner: object) -> None:
+        """Forget all patches of a task that one owner has undone."""
+        if task in self._held:
+            self._held[task] = [held for held in self._held[task] if held.owner is not owner]
+            self._tidy(task)
 
     def hide(self) -> None:
         """Take back the patches that are in place: it is the turn of somebody else."""
@@ -151,8 +187,10 @@ def _enter(original: Callable[..., Any]) -> Callable[..., Any]:
             return original(self)
         patcher = self.copy()  # A decorated function has one patcher for all ranks.
         result = original(patcher)
-        patches = _by_engine.setdefault(task.engine, _Patches())
-        patches.enter(task, _Held(self, patcher))
+        original_value = patcher.temp_original if patcher.is_local else _NONE
+        held = _Held(self, patcher.target, patcher.attribute, original_value)
+        held.patcher, held.active = patcher, self._active_patches  # `start` puts it there.
+        _by_engine.setdefault(task.engine, _Patches()).enter(task, held)
         return result
 
     return enter
@@ -167,3 +205,62 @@ def _exit(original: Callable[..., Any]) -> Callable[..., Any]:
         return original(self if patcher is None else patcher, *error)
 
     return exit_
+
+
+# ---- pytest's ----
+
+# Each rank has these for itself already.
+_STREAMS = ("stdin", "stdout", "stderr", "excepthook", "argv")
+
+
+def of_monkeypatch(module: ModuleType) -> list[tuple[Any, str, Any]]:
+    """Return stand-ins for what changes attributes and dicts, and for what undoes it."""
+    kind = module.__dict__["MonkeyPatch"]
+    changes = ("setattr", "delattr", "setitem", "delitem")
+    replaced: list[tuple[Any, str, Any]] = [
+        (
+            kind,
+            name,
+            _change(
+                vars(kind)[name],
+                module.__dict__["notset" if "notset" in module.__dict__ else "NOTSET"],
+            ),
+        )
+        for name in changes
+    ]
+    return [*replaced, (kind, "undo", _undo(kind.undo))]
+
+
+def _change(original: Callable[..., Any], nothing: object) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def change(self: Any, *args: object, **kwargs: object) -> None:  # noqa: ANN401 - a MonkeyPatch
+        __tracebackhide__ = True
+        task = running_task()
+        num_before = len(self._setattr), len(self._setitem)
+        original(self, *args, **kwargs)
+        if task is None:
+            return
+        for is_item, entries in enumerate((self._setattr, self._setitem)):
+            for target, name, value in entries[num_before[is_item] :]:
+                if not _is_each_ranks_own(target, name):
+                    before = _NONE if value is nothing else value
+                    held = _Held(self, target, name, before, is_item=bool(is_item))
+                    _by_engine.setdefault(task.engine, _Patches()).enter(task, held)
+
+    return change
+
+
+def _is_each_ranks_own(target: object, name: object) -> bool:
+    return (target is sys and name in _STREAMS) or target is os.environ or target is warnings
+
+
+def _undo(original: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(original)
+    def undo(self: Any) -> None:  # noqa: ANN401 - a MonkeyPatch
+        original(self)
+        task = running_task()
+        patches = None if task is None else _by_engine.get(task.engine)
+        if task is not None and patches is not None:
+            patches.undone(task, self)
+
+    return undo

@@ -11,6 +11,7 @@ import os
 import random  # noqa: TID251 - dispatched here, drawn from nowhere
 import sys
 from collections.abc import Callable, Iterator, MutableMapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simrank.ranks.current import current_program, rank_program
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from simrank.ranks.current import Program
 
 _MASTER_PORT = "29500"  # torchrun's default
+ERROR_FILES = (
+    "folder of error files"  # In `Program.local`: where ranks that it starts leave theirs.
+)
 _NUMPY_KEY = "generator of numpy.random"
 # Functions of numpy.random that draw from its shared generator without being its methods.
 _NUMPY_WRAPPERS = {"seed": "seed", "sample": "random_sample", "ranf": "random_sample"}
@@ -128,7 +132,13 @@ def _torchrun_variables(program: Program) -> dict[str, str]:
     assert program.rank is not None, "only ranks have them"
     per_node = program.context.cluster.devices_per_node
     first_of_node = program.rank - program.rank % per_node
-    return {
+    folder = None if program.parent is None else program.parent.local.get(ERROR_FILES)
+    files = {}
+    if folder is not None:
+        own = Path(folder) / str(program.rank)
+        own.mkdir(parents=True, exist_ok=True)
+        files["TORCHELASTIC_ERROR_FILE"] = str(own.absolute() / "error.json")
+    return files | {
         "RANK": str(program.rank),
         "LOCAL_RANK": str(program.rank % per_node),
         "WORLD_SIZE": str(program.world_size),

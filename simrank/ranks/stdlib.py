@@ -258,6 +258,7 @@ def _of_timeit(module: ModuleType) -> list[tuple[Any, str, Any]]:
 
 
 _LATE: dict[str, Callable[[ModuleType], list[tuple[Any, str, Any]]]] = {
+    "_pytest.monkeypatch": patches.of_monkeypatch,
     "asyncio": _of_asyncio,
     "concurrent.futures.thread": pools.of_executor,
     "hypothesis.core": thread_state.of_core,

@@ -86,3 +86,32 @@ def test_no_such_number_of_nodes_is_bad_usage(cli, program, nodes):
     status, _, err = cli("run", "--nnodes", nodes, program)
     assert status == 2
     assert "--nnodes: expected a number of nodes from 1, or a range such as 1:4" in err
+
+
+def test_who_writes_n_is_told_the_option(cli, program):
+    """As mpirun has it."""
+    status, _, err = cli("run", "-n", 4, program)
+    assert status == 2
+    assert "--nproc-per-node N" in err
+
+
+@pytest.mark.parametrize("name", ["torch.distributed.run", "torch.distributed.launch"])
+def test_a_launcher_as_the_program_is_refused_by_name(cli, program, name):
+    """It would start processes on every rank."""
+    status, out, err = cli("run", "--nproc-per-node", 2, "-m", name, program)
+    assert (status, out) == (1, "")
+    assert f"simrank run -m {name}" in err
+
+
+def test_with_a_log_dir_each_rank_has_an_error_file_of_its_own(cli, tmp_path):
+    """Where torch's `@record` writes; the folder is there."""
+    path = tmp_path / "names.py"
+    path.write_text(
+        "import os\n"
+        "with open(os.environ['TORCHELASTIC_ERROR_FILE'], 'w') as file:\n"
+        "    file.write(os.environ['RANK'])\n"
+    )
+    status, _, _ = cli("run", "--nproc-per-node", 2, "--log-dir", tmp_path / "logs", path)
+    assert status == 0
+    files = [tmp_path / "logs" / str(rank) / "error.json" for rank in range(2)]
+    assert [file.read_text() for file in files] == ["0", "1"]

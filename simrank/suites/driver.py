@@ -1,0 +1,387 @@
+"""The plugin of the session that drives the ranks: it has the terminal, selects and reports."""
+
+from __future__ import annotations
+
+import sys
+import time
+from contextlib import contextmanager
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from simrank.errors import DeadlockError, LivelockError, ranks_text
+from simrank.suites.nodes import RanksItem, Stand
+from simrank.suites.reports import PHASES, Failure, RanksRepr, failures_of, merged, skip_text
+from simrank.suites.session import LoneSession, RankSession, current_session
+from simrank.suites.world import World
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+_ALONE = ("MultiProcessTestCase", "MultiThreadedTestCase", "MultiProcContinuousTest")
+_HARNESS = "torch.testing._internal.common_distributed"
+_AT_REST = ("has ended the test", "has failed")
+Hang = DeadlockError | LivelockError
+
+
+class Driver:
+    """Runs a suite on simulated ranks, each with a session of pytest.
+
+    Args:
+        config: Of the session that drives.
+        num_ranks: How many.
+        settings: Of the Context.
+    """
+
+    def __init__(self, config: pytest.Config, num_ranks: int, settings: Mapping[str, Any]) -> None:
+        self._config = config
+        self._num_ranks = num_ranks
+        self._settings = settings
+        self._world: World | None = None
+        self._num_worlds = 0
+        self._is_collected = False
+        self._lone: LoneSession | None = None
+
+    # ---- starting and ending ----
+
+    def start(self) -> None:
+        """Start the ranks; options that their conftests add are this session's, too."""
+        self._start()
+        assert self._world is not None, "started"
+        theirs = self._world.sessions[0].config.pluginmanager
+        ours = self._config.pluginmanager
+        known = {id(plugin) for plugin in ours.get_plugins()}
+        for plugin in theirs.get_plugins():
+            add = getattr(plugin, "pytest_addoption", None)
+            if add is not None and id(plugin) not in known:  # Registering calls it.
+                ours.register(SimpleNamespace(pytest_addoption=add))
+
+    def close(self) -> None:
+        """End the ranks and their sessions."""
+        lone, self._lone = self._lone, None
+        if lone is not None:
+            with self._captured():
+                lone.finish()
+        world, self._world = self._world, None
+        if world is None or world.is_over:
+            return
+        try:
+            if self._is_collected:
+                with self._captured():
+                    world.tell(RankSession.finish)
+        finally:
+            world.end()
+
+    def _start(self) -> None:
+        """Start ranks, up to their conftests."""
+        self._num_worlds += 1
+        self._is_collected = False
+        self._world = World(self._num_ranks, self._args(), self._folder(), self._settings)
+        with self._captured():
+            self._world.tell(RankSession.parse)
+
+    def _folder(self) -> str | None:
+        """Return where ranks make temporary files."""
+        factory = getattr(self._config, "_tmp_path_factory", None)
+        return None if factory is None else f"{factory.getbasetemp()}/ranks{self._num_worlds}-"
+
+    def _args(self) -> list[str]:
+        """Return the command line of the ranks' sessions."""
+        args = [str(arg) for arg in self._config.invocation_params.args]
+        if self._config.known_args_namespace.capture == "fd":
+            args.append("--capture=sys")  # Ranks share file descriptors.
+        return args
+
+    def _collected(self) -> World:
+        """Return the ranks, which have collected their tests."""
+        if self._world is None or self._world.is_over:
+            self._start()
+        world = self._world
+        assert world is not None, "started"
+        if not self._is_collected:
+            with self._captured():
+                world.tell(RankSession.collect)
+            self._is_collected = True
+            self._replay_warnings(world.sessions)
+        return world
+
+    def _lone_session(self) -> LoneSession:
+        """Return the session of the main program, which has collected the tests."""
+        if self._lone is None:
+            self.close()
+            self._num_worlds += 1
+            folder = self._folder()
+            of_folder = [] if folder is None else [f"--basetemp={folder}main"]
+            self._lone = lone = LoneSession([*self._args(), *of_folder])
+            if _HARNESS in sys.modules:  # Now: tests ask their classes as they are collected.
+                from simrank.torch import testing  # noqa: PLC0415 - it needs torch
+
+                testing.simulate(**self._settings)
+            with self._captured():
+                lone.parse()
+                lone.collect()
+        return self._lone
+
+    @contextmanager
+    def _captured(self) -> Iterator[None]:
+        """Keep what ranks print outside of tests."""
+        capture: Any = self._config.pluginmanager.get_plugin("capturemanager")
+        if getattr(capture, "_global_capturing", None) is None:  # Off, or over.
+            yield
+            return
+        capture.resume_global_capture()
+        try:
+            yield
+        finally:
+            capture.suspend_global_capture(in_=True)
+            capture.read_global_capture()
+
+    def _replay_warnings(self, sessions: Sequence[RankSession]) -> None:
+        """Tell the driving session of the ranks' warnings, equal ones once."""
+        seen = set()
+        for session in sessions:
+            for warning in session.take_warnings():
+                message = warning["warning_message"]
+                key = (str(message.message), message.filename, message.lineno, warning["nodeid"])
+                if key not in seen:
+                    seen.add(key)
+                    self._config.hook.pytest_warning_recorded.call_historic(kwargs=warning)
+
+    # ---- hooks ----
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionstart(self, session: pytest.Session) -> None:
+        """Let the ranks collect in place of this session, unless it has workers for that."""
+        if not self._config.pluginmanager.hasplugin("dsession"):
+            ours: Any = session
+            ours.perform_collect = lambda *_args, **_kwargs: self._collect(session)
+        else:
+            self.close()
+
+    def _collect(self, session: pytest.Session) -> list[pytest.Item]:
+        ours: Any = session
+        ours._notfound, ours._initial_parts, ours._collection_cache = [], [], {}
+        hook = self._config.hook
+        world = self._collected()
+        ours._initialpaths = world.sessions[0].initial_paths
+        stand = Stand(session)
+        session.items = [stand.item(item) for item in world.sessions[0].items.values()]
+        for report in _collect_reports(world.sessions):
+            report.result[:] = [
+                item for item in session.items
+                if item.parent is not None and item.parent.nodeid == report.nodeid
+            ]  # fmt: skip
+            hook.pytest_collectreport(report=report)
+        for item in session.items:
+            assert isinstance(item, RanksItem), "just made"
+            item.is_alone = _runs_alone(item.of_rank)
+        hook.pytest_collection_modifyitems(
+            session=session, config=self._config, items=session.items
+        )
+        hook.pytest_collection_finish(session=session)
+        session.testscollected = len(session.items)
+        return session.items
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_protocol(
+        self, item: pytest.Item, nextitem: pytest.Item | None
+    ) -> bool | None:
+        """Run a test on the ranks, and report for all of them."""
+        if not isinstance(item, RanksItem):
+            return None
+        item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+        run = self._run_alone if item.is_alone else self._run
+        for report in run(item, None if nextitem is None else nextitem.nodeid):
+            item.ihook.pytest_runtest_logreport(report=report)
+        item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+        return True
+
+    def _run_alone(self, item: RanksItem, following: str | None) -> list[pytest.TestReport]:
+        """Run a test that starts ranks itself."""
+        session = self._lone_session()
+        with self._captured():
+            session.run(item.nodeid, following)
+        self._replay_warnings([session])
+        return session.take_reports()
+
+    def _run(self, item: RanksItem, following: str | None) -> list[pytest.TestReport]:
+        if self._lone is not None:
+            self.close()
+        world = self._collected()
+        if item.nodeid not in world.sessions[0].items:
+            raise pytest.UsageError(f"{item.nodeid} was there, and is not collected any more")
+        before_s = time.perf_counter()
+        others: Sequence[str] = ()
+        hang: Hang | None = None
+        try:
+            with self._captured():
+                world.tell(lambda session: session.run(item.nodeid, following))
+        except (DeadlockError, LivelockError) as error:
+            hang = _without_those_at_rest(error)
+        self._replay_warnings(world.sessions)
+        by_rank = {rank: session.take_reports() for rank, session in enumerate(world.sessions)}
+        if hang is not None:
+            others = _what_others_did(hang)
+        reports = _merged_phases(by_rank, others)
+        if hang is not None and not world.failed and not _has_xfailed(by_rank):
+            reports = [*_before_body(reports), _report_of_hang(item, world, hang)]
+        duration_s = time.perf_counter() - before_s
+        for report in reports:
+            report.duration = duration_s if report.when == "call" else 0.0
+        if hang is not None:
+            reports = [r for r in reports if r.when != "teardown"] + [_teardown(item)]
+        elif any(report.failed for report in reports):
+            self.close()  # The next test starts clean.
+        return reports
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_assertrepr_compare(self, op: str, left: object, right: object) -> list[str] | None:
+        """Explain a comparison that failed on a rank as its own conftests do."""
+        session = current_session()
+        item = None if session is None else session.item
+        if item is None:
+            return None
+        explanations = item.ihook.pytest_assertrepr_compare(
+            config=item.config, op=op, left=left, right=right
+        )
+        return next((lines for lines in explanations if lines), None)
+
+    def pytest_unconfigure(self) -> None:
+        """End the ranks."""
+        self.close()
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_sessionfinish(self) -> Any:
+        """End the ranks' sessions before this one."""
+        try:
+            self.close()
+        finally:
+            result = yield
+        return result
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_report_teststatus(self, report: Any, config: pytest.Config) -> Any:
+        """Show on which ranks a test that has passed was skipped."""
+        text = getattr(report, "skipped_on", None)
+        if text is None or not report.passed:
+            return None
+        return "passed", ".", f"PASSED ({text})"
+
+    def pytest_report_header(self) -> str:
+        """Say that ranks are simulated."""
+        return f"simrank: every test runs on {self._num_ranks} simulated rank(s)"
+
+
+def _runs_alone(item: pytest.Item) -> bool:
+    """Whether a test makes ranks of its own: marked so, or one of PyTorch's classes."""
+    kind: Any = getattr(item, "cls", None)
+    names = (
+        ()
+        if kind is None
+        else [base.__name__ for base in kind.__mro__ if base.__module__ == _HARNESS]
+    )
+    return item.get_closest_marker("ranks") is not None or not set(_ALONE).isdisjoint(names)
+
+
+def _collect_reports(sessions: Sequence[RankSession]) -> list[pytest.CollectReport]:
+    """Return the reports of collecting: failures of ranks together, and what differs."""
+    by_node: dict[str, dict[int, pytest.CollectReport]] = {}
+    for rank, session in enumerate(sessions):
+        for report in session.collect_reports:
+            by_node.setdefault(report.nodeid, {})[rank] = report
+    merged_reports = []
+    for nodeid, reports in by_node.items():
+        failures = failures_of(reports)
+        first = next(iter(reports.values()))
+        outcome: Any = "failed" if failures else first.outcome
+        longrepr: Any = RanksRepr(failures, len(sessions)) if failures else first.longrepr
+        merged_reports.append(pytest.CollectReport(nodeid, outcome, longrepr, [], first.sections))
+    groups: dict[tuple[str, ...], list[int]] = {}
+    for rank, session in enumerate(sessions):
+        groups.setdefault(tuple(session.items), []).append(rank)
+    if len(groups) > 1:
+        merged_reports.append(_different_tests(groups))
+    return merged_reports
+
+
+def _different_tests(groups: Mapping[tuple[str, ...], Sequence[int]]) -> pytest.CollectReport:
+    """Return what says that ranks have collected different tests."""
+    everywhere = set.intersection(*map(set, groups))
+    lines = ["ranks have collected different tests; they must agree, in order:"]
+    for names, ranks in groups.items():
+        own = [name for name in names if name not in everywhere]
+        what = f"also {', '.join(own[:4])}{', ...' * (len(own) > 4)}" if own else "what all have"
+        word = "rank" if len(ranks) == 1 else "ranks"
+        lines.append(f"  {word} {ranks_text(ranks)}: {what}")
+    return pytest.CollectReport("", "failed", "\n".join(lines), [])
+
+
+def _merged_phases(
+    by_rank: Mapping[int, Sequence[pytest.TestReport]], others: Sequence[str]
+) -> list[pytest.TestReport]:
+    """Return a report for each phase, of the ranks that came to its end."""
+    reports = []
+    for when in PHASES:
+        of_phase = {
+            rank: last
+            for rank, all_of in by_rank.items()
+            if (last := next((r for r in reversed(all_of) if r.when == when), None)) is not None
+        }
+        if of_phase:
+            report = merged(when, of_phase, len(by_rank), others if when != "teardown" else ())
+            if when == "call":
+                vars(report)["skipped_on"] = skip_text(by_rank)
+            reports.append(report)
+    return reports
+
+
+def _has_xfailed(by_rank: Mapping[int, Sequence[pytest.TestReport]]) -> bool:
+    """Whether a rank has failed as the test is marked to."""
+    reports = [report for all_of in by_rank.values() for report in all_of]
+    return any(report.skipped and hasattr(report, "wasxfail") for report in reports)
+
+
+def _before_body(reports: Sequence[pytest.TestReport]) -> list[pytest.TestReport]:
+    return [report for report in reports if report.when == "setup" and not report.failed]
+
+
+def _report_of_hang(item: RanksItem, world: World, error: Hang) -> pytest.TestReport:
+    """Return the report of a body that hangs: a failure, unless the test is marked to."""
+    if any(session.is_expected(error) for session in world.sessions):
+        report = pytest.TestReport(
+            item.nodeid, item.location, dict(item.keywords), "skipped", str(error), "call"
+        )
+        report.wasxfail = str(error).partition("\n")[0]
+        return report
+    path, line, _ = item.location
+    text = f"{type(error).__name__}: {error}"
+    shown = RanksRepr([Failure([], path, (line or 0) + 1, text, text)], 0)
+    return pytest.TestReport(
+        item.nodeid, item.location, dict(item.keywords), "failed", shown, "call"
+    )
+
+
+def _teardown(item: RanksItem) -> pytest.TestReport:
+    """Return the report of a teardown that nobody came to."""
+    return pytest.TestReport(
+        item.nodeid, item.location, dict(item.keywords), "passed", None, "teardown"
+    )
+
+
+def _without_those_at_rest(error: Hang) -> Hang:
+    """Return a hang in which ranks that have ended the test do not count as waiting."""
+    states = [
+        replace(state, waits=False) if state.state in _AT_REST else state for state in error.waits
+    ]
+    states.sort(key=lambda state: not state.waits)
+    if isinstance(error, LivelockError):
+        return LivelockError(error.time_ps, states, seed=error.seed)
+    return DeadlockError(error.time_ps, states, to_fix=error.to_fix, seed=error.seed)
+
+
+def _what_others_did(error: Hang) -> list[str]:
+    """Return where the ranks were that a failure has ended."""
+    waiting = [state for state in error.waits if state.state not in _AT_REST and state.waits]
+    return ["", "ended there:", *(f"  {state}" for state in waiting)] if waiting else []

@@ -1,0 +1,69 @@
+"""The options of `pytest --simrank`, and whether a session of pytest is to drive ranks.
+
+pytest loads this in every run: everything else is imported when it is asked for.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from simrank.suites.driver import Driver
+
+_SHOWS = ("help", "version", "showfixtures", "show_fixtures_per_test", "markers")
+
+
+def add_options(group: Any) -> None:
+    """Add them to a group of pytest's parser."""
+    group.addoption(
+        "--simrank",
+        metavar="N",
+        type=int,
+        default=None,
+        help="run every test on N simulated ranks, as `torchrun --nproc-per-node N -m pytest` does",
+    )
+    group.addoption(
+        "--simrank-cluster",
+        metavar="NAME|FILE",
+        default=None,
+        help="with --simrank: the simulated machine [HGX H100 nodes]",
+    )
+    group.addoption(
+        "--simrank-private",
+        metavar="PACKAGE",
+        action="append",
+        default=None,
+        help="with --simrank: a package that each rank executes for itself; repeatable",
+    )
+
+
+def driver_for(config: pytest.Config) -> Driver | None:
+    """Return what drives the ranks if `--simrank` is given, and let it load conftests.
+
+    Raises:
+        UsageError: The number of ranks is below one.
+    """
+    asked = config.known_args_namespace
+    num_ranks = getattr(asked, "simrank", None)
+    if num_ranks is None or _is_part() or any(getattr(asked, name, False) for name in _SHOWS):
+        return None
+    if num_ranks < 1:
+        raise pytest.UsageError(f"--simrank={num_ranks}: expected 1 or more ranks")
+    from simrank.suites.driver import Driver  # noqa: PLC0415 - see above
+
+    settings = {"cluster": asked.simrank_cluster, "private": asked.simrank_private}
+    driver = Driver(config, num_ranks, {k: v for k, v in settings.items() if v is not None})
+    config.pluginmanager.register(driver, "simrank suites")
+    asked.noconftest = True
+    return driver
+
+
+def _is_part() -> bool:
+    """Whether the session of pytest that starts is one of those that `--simrank` has made."""
+    session = sys.modules.get("simrank.suites.session")
+    current = sys.modules.get("simrank.ranks.current")
+    is_rank = current is not None and current.rank_program() is not None
+    return is_rank or (session is not None and bool(session.parsing))

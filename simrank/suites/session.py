@@ -1,0 +1,257 @@
+"""The pytest session of one rank: parsed, configured, collected and run on that rank's thread."""
+
+from __future__ import annotations
+
+import io
+import sys
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+from _pytest.config import _prepareconfig
+from _pytest.main import Session
+from _pytest.skipping import xfailed_key
+
+from simrank.multiprocessing.script import program_imports
+from simrank.ranks.current import rank_program
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Sequence
+
+# What pytest does once per process: the session that drives the ranks does it for them.
+_ONCE = (
+    "assertion",
+    "debugging",
+    "faulthandler",
+    "threadexception",
+    "unraisableexception",
+    "terminalprogress",
+)
+_NEVER = ("lfplugin", "nfplugin", "stepwiseplugin", "_cov", "timeout", "junitxml")
+# What selects tests, stops a run or reports it is for the session that drives the ranks, too.
+_NEUTRAL: dict[str, Any] = {
+    "keyword": "", "markexpr": "", "lf": False, "failedfirst": False, "newfirst": False,
+    "deselect": None, "maxfail": 0, "usepdb": False, "trace": False, "collectonly": False,
+    "stepwise": False, "cacheclear": False, "durations": None, "xmlpath": None, "pastebin": None,
+    "dist": "no", "tx": [], "numprocesses": None, "simrank": None,
+}  # fmt: skip
+_SESSION = "pytest session"  # In `Program.local`.
+ENDED = "simrank has ended the rank"  # What stands for the failure of such a rank.
+parsing: list[LoneSession] = []  # Who reads the command line now: ranks are not to be made again.
+
+
+class RankSession:
+    """pytest on one rank.
+
+    Args:
+        args: The command line.
+        phase_over: Called when a test's body has ended, with whether it failed; may wait.
+
+    Attributes:
+        config: Made by `parse`.
+        items: The tests by node id, made by `collect`.
+        item: The test that runs.
+    """
+
+    def __init__(self, args: Sequence[str], phase_over: Callable[[bool], None]) -> None:
+        self._args = args
+        self._phase_over = phase_over
+        self.config: Any = None
+        self.items: dict[str, pytest.Item] = {}
+        self.item: pytest.Item | None = None
+        self._session: Any = None
+        self._recorder = _Recorder(phase_over)
+
+    def parse(self) -> None:
+        """Read the command line and the initial conftests."""
+        program = rank_program()
+        if program is not None:
+            program.local[_SESSION] = self
+        self.config = _prepareconfig([*self._args, "--assert=plain"])  # Rewritten code is shared.
+        for name, value in _NEUTRAL.items():
+            if hasattr(self.config.option, name):
+                setattr(self.config.option, name, value)
+
+    def collect(self) -> None:
+        """Configure plugins, start the session and collect its tests."""
+        plugins = self.config.pluginmanager
+        for name in _ONCE:
+            plugins.unregister(name=name)
+        plugins.register(self._recorder, "simrank reports")
+        plugins.register(_Endings(self._recorder), "simrank endings")
+        shown, sys.stdout = sys.stdout, io.StringIO()  # Where the rank's terminal reporter writes.
+        try:
+            self.config._do_configure()
+        finally:
+            sys.stdout = shown
+        for name in _NEVER:
+            plugins.unregister(name=name)
+        _keep_logs_apart(plugins.get_plugin("logging-plugin"), self)
+        self._session = session = Session.from_config(self.config)
+        session.exitstatus = pytest.ExitCode.OK
+        self.config.hook.pytest_sessionstart(session=session)
+        self.config.hook.pytest_collection(session=session)
+        self.items = {item.nodeid: item for item in session.items}
+
+    @property
+    def initial_paths(self) -> frozenset[Any]:
+        """The paths on the command line."""
+        return frozenset(self._session._initialpaths)
+
+    @property
+    def collect_reports(self) -> list[pytest.CollectReport]:
+        """What collecting has reported."""
+        return self._recorder.collected
+
+    def take_reports(self) -> list[pytest.TestReport]:
+        """Return the reports since this was last asked."""
+        taken, self._recorder.reports = self._recorder.reports, []
+        return taken
+
+    def take_warnings(self) -> list[dict[str, Any]]:
+        """Return the warnings since this was last asked, as keywords of the hook."""
+        taken, self._recorder.warnings = self._recorder.warnings, []
+        return taken
+
+    def run(self, nodeid: str, next_nodeid: str | None) -> None:
+        """Run a test; fixtures that the next one needs stay."""
+        self.item = item = self.items[nodeid]
+        following = None if next_nodeid is None else self.items.get(next_nodeid)
+        item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+
+    def note_end(self) -> None:
+        """Note that the rank is ended: what it reports from now on is of no account."""
+        self._recorder.is_over = True
+
+    def is_expected(self, error: BaseException) -> bool:
+        """Whether the test that runs is marked to fail, in this way."""
+        mark = None if self.item is None else self.item.stash.get(xfailed_key, None)
+        return mark is not None and (
+            mark.raises is None or isinstance(error, cast("Any", mark.raises))
+        )
+
+    def finish(self) -> None:
+        """End the session: fixtures of its scope, then the plugins."""
+        self.config.hook.pytest_sessionfinish(session=self._session, exitstatus=0)
+        self.config._ensure_unconfigure()
+
+
+def abandon(session: RankSession) -> None:
+    """Close what a session has open whose rank has ended in the midst of it."""
+    plugin = (
+        None
+        if session.config is None
+        else session.config.pluginmanager.get_plugin("logging-plugin")
+    )
+    if plugin is not None:
+        plugin.pytest_unconfigure()
+
+
+def current_session() -> RankSession | None:
+    """Return the session of the running rank, if it has one."""
+    program = rank_program()
+    return None if program is None else program.local.get(_SESSION)
+
+
+class _Recorder:
+    """A plugin of a rank's session that keeps what it reports."""
+
+    def __init__(self, phase_over: Callable[[bool], None]) -> None:
+        self._phase_over = phase_over
+        self.is_over = False
+        self.reports: list[pytest.TestReport] = []
+        self.collected: list[pytest.CollectReport] = []
+        self.warnings: list[dict[str, Any]] = []
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Keep it, unless the rank was ended."""
+        if report not in self.reports and not self.is_over:
+            self.reports.append(report)
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        """Keep it."""
+        self.collected.append(report)
+
+    def pytest_warning_recorded(
+        self, warning_message: object, when: str, nodeid: str, location: object
+    ) -> None:
+        """Keep it."""
+        self.warnings.append(
+            {"warning_message": warning_message, "when": when, "nodeid": nodeid,
+             "location": location}
+        )  # fmt: skip
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Say that the body is over; who has failed waits until all others are through theirs.
+
+        Its teardown must not answer calls that the others make in their bodies.
+        """
+        report = yield
+        is_body = call.when == "call" or (call.when == "setup" and not report.passed)
+        if is_body and not self.is_over:
+            if report.failed:  # The rank may be ended while it waits.
+                self.reports.append(report)
+            self._phase_over(report.failed)
+        return report
+
+
+class _Endings:
+    """A plugin of a rank's session that says little of ranks that are ended: nobody reads it.
+
+    Args:
+        recorder: That of the session.
+    """
+
+    def __init__(self, recorder: _Recorder) -> None:
+        self._recorder = recorder
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> pytest.TestReport | None:
+        """Make a short report."""
+        if not self._recorder.is_over:
+            return None
+        when: Any = call.when
+        return pytest.TestReport(item.nodeid, item.location, {}, "failed", ENDED, when)
+
+
+def _go_on(failed: bool) -> None:
+    """Wait for nobody."""
+
+
+class LoneSession(RankSession):
+    """The session of tests that start ranks themselves: in the main program, outside of ranks.
+
+    Args:
+        args: The command line.
+    """
+
+    def __init__(self, args: Sequence[str]) -> None:
+        super().__init__(args, _go_on)
+        self._imports = program_imports()
+        self._imports.__enter__()
+
+    def parse(self) -> None:
+        """Read the command line and the initial conftests."""
+        parsing.append(self)
+        try:
+            super().parse()
+        finally:
+            parsing.pop()
+
+    def finish(self) -> None:
+        """End the session, and forget the suite's modules."""
+        try:
+            super().finish()
+        finally:
+            self._imports.__exit__(None, None, None)
+
+
+def _keep_logs_apart(plugin: Any, session: RankSession) -> None:
+    """Let the handlers of a rank's `caplog` leave out what other ranks log."""
+    if plugin is not None:
+        for name in ("caplog_handler", "report_handler", "log_file_handler", "log_cli_handler"):
+            getattr(plugin, name).addFilter(lambda _: current_session() in (session, None))

@@ -1,0 +1,182 @@
+"""The simulation that the ranks' sessions live in; the hub tells all ranks what to do next."""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import ExitStack
+from functools import partial
+from importlib import import_module
+from importlib.util import find_spec
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+from simrank.context import Context
+from simrank.engine import Handle
+from simrank.errors import SimrankError
+from simrank.multiprocessing.script import program_imports
+from simrank.multiprocessing.spawn import OWN_MODULES, spawn_in
+from simrank.ranks.current import for_real
+from simrank.suites.session import RankSession, abandon
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    Order = Callable[[RankSession], None]
+
+_AT_REST = "has ended the test"
+
+
+class _Next(Handle):
+    """What a rank waits for that has done what it was told."""
+
+    def describe(self) -> str:
+        """Return what a report says of such a rank."""
+        return _AT_REST
+
+
+class _Settled(Handle):
+    """What a rank waits for whose test has failed: that the others are through theirs."""
+
+    def describe(self) -> str:
+        """Return what a report says of such a rank."""
+        return "has failed"
+
+
+class World:
+    """The ranks of a suite, each with a session.
+
+    Args:
+        num_ranks: How many.
+        args: pytest's command line.
+        folder: Where tests make temporary files, a folder per rank; None: pytest's own.
+        settings: Of the Context.
+
+    Attributes:
+        num_ranks: As given.
+        sessions: The ranks' sessions, in rank order.
+        failed: Ranks whose test has failed.
+        is_over: Whether ranks have ended; another world is needed.
+    """
+
+    def __init__(
+        self, num_ranks: int, args: Sequence[str], folder: str | None, settings: Mapping[str, Any]
+    ) -> None:
+        if find_spec("torch") is not None:  # Now: ranks are told of it as they start.
+            import_module("torch")
+        self.num_ranks = num_ranks
+        self.failed: set[int] = set()
+        self.is_over = False
+        self._through = 0
+        self._settled = Handle()
+        self._done = Handle()
+        self._gates = [_Next()]  # One for each order; the last is closed.
+        self._order: Order | None = None
+        self._left: set[int] = set()
+        self.sessions = [
+            RankSession(
+                [*args, *([f"--basetemp={folder}{rank}"] if folder is not None else ())],
+                partial(self._phase_over, rank),
+            )
+            for rank in range(num_ranks)
+        ]
+        self._stdin = sys.stdin
+        self._context = Context.for_ranks(num_ranks, **{"carrier": "thread", **settings})
+        self._context.program.local[OWN_MODULES] = True
+        self._imports = program_imports()
+        self._imports.__enter__()
+        self._context.__enter__()
+        processes = spawn_in(
+            self._context.program, self._live, (), num_ranks, join=False, is_users=False
+        )
+        assert processes is not None, "not joined"
+        self._processes = processes
+        self._between = ExitStack()  # While the driving session goes on, nothing is simulated.
+        self._between.enter_context(for_real())
+
+    @property
+    def now_ps(self) -> int:
+        """Simulated time in picoseconds."""
+        return self._context.now_ps
+
+    def tell(self, order: Order) -> None:
+        """Let the ranks carry out an order, and return when all have.
+
+        Args:
+            order: Called with the session of each.
+
+        Raises:
+            DeadlockError, LivelockError: They wait for ever; the world is over.
+            BaseException: What a rank raised that pytest does not report.
+        """
+        engine, group = self._context.engine, self._processes.group
+        self._left, self.failed, self._through = set(range(self.num_ranks)), set(), 0
+        self._settled, self._done, self._order = _Settled(), Handle(), order
+        if len(self._gates) == 1:
+            group.on_complete(self._all_gone)
+        self._gates.append(_Next())
+        self._gates[-2].finish(engine)
+        self._between.close()
+        try:
+            engine.run(until=self._done)
+        except BaseException as error:
+            self.end(error)
+            raise
+        finally:
+            if not self.is_over:
+                self._between.enter_context(for_real())
+        if group.failed:
+            failure = group.failed[0].error
+            self.end(failure)
+            assert failure is not None, "it has failed"
+            raise failure
+
+    def end(self, error: BaseException | None = None) -> None:
+        """End the ranks where they are, and leave the simulation."""
+        if self.is_over:
+            return
+        self.is_over = True
+        self._between.close()
+        for session in self.sessions:
+            session.note_end()
+        try:
+            self._processes.group.abort()
+            if self._processes in self._context.unjoined:
+                self._context.unjoined.remove(self._processes)
+        finally:
+            try:
+                cause = SimrankError("the world is over") if error is None else error
+                self._context.__exit__(type(cause), cause, cause.__traceback__)
+            finally:
+                self._imports.__exit__(None, None, None)
+                sys.stdin = self._stdin
+                for session in self.sessions:
+                    abandon(session)
+
+    def _all_gone(self) -> None:
+        if not self._done.complete:
+            self._done.finish(self._context.engine)
+
+    # ---- on a rank ----
+
+    def _live(self, rank: int) -> None:
+        """Carry out orders until the world ends."""
+        engine = self._context.engine
+        os.environ.pop("PYTEST_CURRENT_TEST", None)  # Of the session that drives this.
+        for number in count():
+            engine.wait(self._gates[number])
+            assert self._order is not None, "the gate is open"
+            self._order(self.sessions[rank])
+            self._left.discard(rank)
+            if not self._left:
+                self._done.finish(engine)
+
+    def _phase_over(self, rank: int, failed: bool) -> None:
+        """Note that a rank's body has ended; wait for the others if it has failed."""
+        self._through += 1
+        if failed:
+            self.failed.add(rank)
+        if self._through == self.num_ranks and not self._settled.complete:
+            self._settled.finish(self._context.engine)
+        if failed:
+            self._context.engine.wait(self._settled)

@@ -1,0 +1,292 @@
+"""`pytest --simrank=N`: suites written for torchrun, on ranks with sessions of their own."""
+
+import re
+import textwrap
+
+import pytest
+
+import simrank.suites.driver
+import simrank.suites.world
+
+assert simrank.suites.driver  # Here: pytester forgets what its runs import.
+
+pytest_plugins = ["pytester"]
+
+HEAD = """
+import os
+import unittest
+
+import pytest
+
+import simrank
+import simrank.distributed as dist
+
+RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+"""
+
+
+def without_torch(monkeypatch):
+    """Let ranks not import torch before they start: other tests are about greenlets."""
+    monkeypatch.setattr(simrank.suites.world, "find_spec", lambda _: None)
+
+
+@pytest.fixture
+def suite(pytester, monkeypatch):
+    """Run a test file on ranks in a pytest of its own; return what it shows and its outcomes."""
+    monkeypatch.setenv("COLUMNS", "200")
+    without_torch(monkeypatch)
+
+    def run(body, *options, num_ranks=3, **files):
+        for name, text in files.items():
+            (pytester.path / f"{name}.py").write_text(HEAD + textwrap.dedent(text))
+        (pytester.path / "test_it.py").write_text(HEAD + textwrap.dedent(body))
+        return pytester.runpytest_inprocess(f"--simrank={num_ranks}", *options)
+
+    return run
+
+
+FIXTURES = """
+@pytest.fixture(scope="session", autouse=True)
+def group():
+    dist.init_process_group("gloo")
+    yield
+    dist.destroy_process_group()
+"""
+
+
+def test_tests_run_on_all_ranks_with_torchrun_s_environment(suite):
+    """At import, in fixtures and in bodies; module globals are each rank's own."""
+    result = suite(
+        """
+        seen = []
+
+        @pytest.fixture
+        def mine():
+            return simrank.full((2,), float(RANK))
+
+        def test_sum(mine):
+            seen.append(RANK)
+            dist.all_reduce(mine)
+            assert mine.tolist() == [3.0, 3.0]
+
+        @pytest.mark.parametrize("n", [1, 2])
+        class TestInAClass:
+            @classmethod
+            def setup_class(cls):
+                cls.rank = RANK
+
+            def setup_method(self):
+                self.doubled = 2 * self.rank
+
+            def test_method(self, n):
+                assert (self.doubled, dist.get_rank()) == (2 * RANK, RANK)
+                assert seen == [RANK]
+
+        class TestCase(unittest.TestCase):
+            def setUp(self):
+                self.x = simrank.ones(1)
+
+            def test_method(self):
+                dist.all_reduce(self.x)
+                self.assertEqual(self.x.item(), WORLD)
+
+        def test_environment(request):
+            names = ("LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+            assert all(name in os.environ for name in names)
+            assert os.environ["PYTEST_CURRENT_TEST"].endswith("test_environment (call)")
+        """,
+        conftest=FIXTURES,
+    )
+    result.assert_outcomes(passed=5)
+    assert result.ret == 0
+    result.stdout.fnmatch_lines(["*simrank: every test runs on 3 simulated rank(s)*"])
+
+
+def test_a_rank_that_fails_ends_the_others_and_the_next_test_starts_clean(suite):
+    """With its own assertion explained, and where the others were."""
+    result = suite(
+        """
+        def test_one_fails():
+            assert [RANK, 0] != [2, 0]
+            dist.barrier()
+
+        def test_next():
+            dist.barrier()
+        """,
+        "-rA",
+        conftest=FIXTURES,
+    )
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(
+        ["on rank 2:", "*assert [[]2, 0[]] != [[]2, 0[]]", "ended there:",
+         "  ranks 0-1: barrier #? on group 'default_pg' at *test_it.py:*"]
+    )  # fmt: skip
+    result.stdout.fnmatch_lines(["FAILED test_it.py::test_one_fails - rank 2: *assert*"])
+
+
+def test_equal_failures_are_told_once_and_others_by_their_message(suite):
+    """The first at a line in full."""
+    result = suite(
+        """
+        def test_it():
+            half = RANK // 2
+            assert half == 5
+        """
+    )
+    text = result.stdout.str()
+    assert "on ranks 0-1:" in text
+    assert "on rank 2, at the same line as on ranks 0-1:\nE   assert 1 == 5" in text
+    assert text.count("half = RANK") == 1
+
+
+def test_a_hang_is_the_tests_failure_with_its_report(suite):
+    """Ranks that have ended the test do not count as waiting; the next test runs."""
+    result = suite(
+        """
+        def test_hang():
+            if RANK:
+                dist.barrier()
+
+        def test_next():
+            dist.barrier()
+        """,
+        conftest=FIXTURES,
+    )
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(
+        ["DeadlockError: deadlock (proved) at t=*: 2 rank(s) wait forever",
+         "  ranks 1-2: barrier #? on group 'default_pg' at *test_it.py:*",
+         "  rank 0: has ended the test"]
+    )  # fmt: skip
+
+
+def test_skips_and_expected_failures_are_judged_over_all_ranks(suite):
+    """A test skipped on some ranks has passed, and says so; strict marks hold for all together."""
+    result = suite(
+        """
+        @pytest.mark.skip(reason="why not")
+        def test_skip():
+            raise AssertionError
+
+        @pytest.mark.skipif(RANK > 0, reason="first only")
+        def test_skip_on_some():
+            pass
+
+        @pytest.mark.xfail(strict=True)
+        def test_fails_on_one():
+            assert RANK == 0
+
+        @pytest.mark.xfail(strict=True)
+        def test_unexpected():
+            pass
+
+        @pytest.mark.xfail
+        def test_expected_hang():
+            if RANK:
+                dist.barrier()
+
+        def test_raises():
+            with pytest.raises(ValueError, match="of rank"):
+                raise ValueError(f"of rank {RANK}")
+        """,
+        "-v",
+        conftest=FIXTURES,
+    )
+    result.assert_outcomes(passed=2, skipped=1, xfailed=2, failed=1)
+    result.stdout.fnmatch_lines(
+        ["*test_skip_on_some PASSED (skipped on ranks 1-2: first only)*",
+         "FAILED test_it.py::test_unexpected*"]
+    )  # fmt: skip
+
+
+def test_what_a_rank_patches_prints_and_writes_is_its_own(suite):
+    """monkeypatch, capsys, caplog, tmp_path and warnings, while ranks take turns."""
+    result = suite(
+        """
+        import logging, random, warnings
+
+        def test_it(monkeypatch, capsys, caplog, tmp_path):
+            monkeypatch.setattr(random, "mark", RANK, raising=False)
+            monkeypatch.setitem(os.__dict__, "other_mark", RANK)
+            print("hello", RANK)
+            logging.getLogger("x").warning("from %d", RANK)
+            (tmp_path / "file").write_text(str(RANK))
+            with pytest.warns(UserWarning, match=f"from {RANK}"):
+                dist.barrier()
+                warnings.warn(f"from {RANK}")
+            assert (random.mark, os.other_mark) == (RANK, RANK)
+            assert capsys.readouterr().out == f"hello {RANK}\\n"
+            assert [record.getMessage() for record in caplog.records] == [f"from {RANK}"]
+            assert (tmp_path / "file").read_text() == str(RANK)
+
+        def test_nothing_is_left():
+            assert not hasattr(random, "mark")
+            assert not hasattr(os, "other_mark")
+        """,
+        conftest=FIXTURES,
+    )
+    result.assert_outcomes(passed=2)
+
+
+def test_pytest_s_own_options_select_and_stop(suite):
+    """`-k`, node ids, `-x`, `--lf`, `--collect-only`, and options of the suite's conftest."""
+    body = """
+        def test_a():
+            assert RANK != 1
+
+        def test_b(request):
+            assert request.config.getoption("--flavour") == "sweet"
+        """
+    options = "def pytest_addoption(parser):\n    parser.addoption('--flavour')\n"
+    given = ("--flavour", "sweet")
+    suite(body, *given, conftest=options).assert_outcomes(passed=1, failed=1)
+    result = suite(body, *given, "-k", "test_b")
+    result.assert_outcomes(passed=1, deselected=1)
+    suite(body, *given, "-x").assert_outcomes(failed=1)
+    suite(body, *given, "test_it.py::test_b").assert_outcomes(passed=1)
+    suite(body, *given, "-p", "cacheprovider", "--lf").assert_outcomes(failed=1, deselected=1)
+    result = suite(body, *given, "--collect-only", "-q")
+    result.stdout.fnmatch_lines(["test_it.py::test_a", "test_it.py::test_b"])
+    assert suite(body, *given, "nothere.py").ret == 4
+
+
+def test_what_cannot_be_collected_on_a_rank_is_an_error_of_that_rank(suite):
+    """And so are tests that some ranks have and others do not."""
+    result = suite("if RANK == 1: raise ValueError('at import')\ndef test_a(): pass")
+    assert result.ret == 2
+    result.stdout.fnmatch_lines(["on rank 1:", "E   ValueError: at import"])
+    result = suite("if RANK == 1:\n    def test_b(): pass\ndef test_a(): pass")
+    assert result.ret == 2
+    text = re.sub(r"\s+", " ", result.stdout.str())
+    assert "ranks have collected different tests" in text
+    assert "rank 1: also test_it.py::test_b" in text
+
+
+def test_tests_that_start_ranks_themselves_run_in_the_main_program(pytester, monkeypatch):
+    """Between others that do not; plain pytest has no ranks in its environment."""
+    without_torch(monkeypatch)
+    pytester.makepyfile("""
+import os, pytest
+import simrank.distributed as dist
+
+WORLD = int(os.environ.get("WORLD_SIZE", 0))
+
+def test_before():
+    assert WORLD == 3
+
+@pytest.mark.ranks(2)
+def test_marked(rank, world_size):
+    dist.init_process_group("gloo")
+    assert (dist.get_rank(), dist.get_world_size(), WORLD) == (rank, 2, 0)
+
+def test_after():
+    assert WORLD == 3
+""")
+    pytester.runpytest_inprocess("--simrank=3").assert_outcomes(passed=3)
+
+
+def test_a_number_of_ranks_below_one_is_refused(suite):
+    """As bad usage."""
+    result = suite("def test_a(): pass", num_ranks=0)
+    assert result.ret == 4
+    result.stderr.fnmatch_lines(["*--simrank=0: expected 1 or more ranks*"])

@@ -1,0 +1,94 @@
+"""Hangs and mismatches of torch programs: reported with the program's own lines, not torch's."""
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+import torch.distributed as dist  # noqa: E402 - only where torch is installed
+
+import simrank  # noqa: E402
+from simrank.errors import (  # noqa: E402
+    CollectiveMismatchError,
+    DeadlockError,
+    SpawnException,
+)
+
+
+def skipped_collective(rank):
+    dist.init_process_group("gloo")
+    if rank != 2:
+        dist.all_reduce(torch.ones(2))  # here
+
+
+def half_made_group(rank):
+    dist.init_process_group("gloo")
+    if rank != 2:
+        group = dist.new_group([0, 1, 2])
+        dist.barrier(group)  # here
+
+
+def cycle(rank):
+    dist.init_process_group("gloo")
+    dist.recv(torch.ones(2), (rank + 1) % 3)  # here
+
+
+def backward_skipped(rank):
+    dist.init_process_group("gloo")
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))
+    loss = model(torch.ones(1, 2)).sum()
+    if rank != 2:
+        loss.backward()  # here
+
+
+def shapes_differ(rank):
+    dist.init_process_group("gloo")
+    dist.all_reduce(torch.ones(2 + rank // 2))  # here
+
+
+def one_raises(rank):
+    dist.init_process_group("gloo")
+    if rank == 2:
+        raise ValueError("planted")
+    dist.barrier()
+
+
+def fails(program):
+    """Run a program on three ranks; return its failure."""
+    with pytest.raises(Exception) as caught, simrank.Context.for_ranks(3) as ctx:  # noqa: PT011
+        ctx.multiprocessing.spawn(program, nprocs=3)
+    return caught.value
+
+
+def marked(program):
+    """Return the number of the program's line that is marked."""
+    code, first = program.__code__, program.__code__.co_firstlineno
+    with open(code.co_filename) as file:
+        lines = file.read().splitlines()
+    return next(n for n in range(first, len(lines)) if lines[n - 1].endswith("# here"))
+
+
+@pytest.mark.parametrize("program", [skipped_collective, half_made_group, cycle, backward_skipped])
+def test_a_hang_names_the_program_s_own_line(program):
+    """Of who waits; whoever is absent is told too."""
+    error = fails(program)
+    assert isinstance(error, DeadlockError)
+    waiting = [state for state in error.waits if state.waits]
+    assert {state.file.rpartition("/")[2] for state in waiting} == {"test_reports.py"}
+    assert marked(program) in {state.line for state in waiting}
+    assert program is cycle or any(2 in state.ranks for state in error.waits)
+
+
+def test_shapes_that_differ_are_a_mismatch_with_the_program_s_line():
+    """And the numbers of elements."""
+    error = fails(shapes_differ)
+    assert isinstance(error, SpawnException)
+    (mismatch, *_) = error.errors.values()
+    assert isinstance(mismatch, CollectiveMismatchError)
+    assert {v.line for v in mismatch.variants} == {marked(shapes_differ)}
+
+
+def test_a_rank_that_raises_ends_the_others_and_is_the_only_cause():
+    """With its own type."""
+    error = fails(one_raises)
+    assert isinstance(error, SpawnException)
+    assert [(rank, type(e)) for rank, e in error.errors.items()] == [(2, ValueError)]
