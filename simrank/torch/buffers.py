@@ -67,7 +67,11 @@ class TorchStorage(Storage):
 def _device_of(tensor: torch.Tensor) -> Device | None:
     if not tensor.is_cuda:
         return None
-    program, index = require_program("a tensor"), devices.global_index(tensor.data_ptr())
+    address = tensor.data_ptr()
+    own = devices.devices_in_use() if address == 0 else None  # Nothing lies nowhere.
+    if own is not None:
+        return own.device(tensor.device.index)
+    program, index = require_program("a tensor"), devices.global_index(address)
     return None if index is None else devices_of(program)[index]
 
 

@@ -321,3 +321,17 @@ def test_a_hang_is_suspected_only_if_a_host_that_would_go_on_could_end_it():
             context.multiprocessing.spawn(program, nprocs=2)
         assert str(caught.value).startswith(f"deadlock ({kind})")
         assert caught.value.proved == (kind == "proved")
+
+
+def test_a_tensor_without_elements_lies_on_its_device(spawn):
+    """Its address is null; nccl takes it all the same."""
+
+    def program(rank):
+        dist.init_process_group("nccl")
+        torch.cuda.set_device(rank)
+        tensor = torch.empty(0, device="cuda")
+        dist.all_reduce(tensor)
+        assert tensor.device == torch.device("cuda", rank)
+        dist.broadcast(tensor, 0)
+
+    spawn(program, 2)
