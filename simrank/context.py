@@ -23,7 +23,8 @@ from simrank.engine.carrier import check_carrier
 from simrank.engine.delays import Delays
 from simrank.engine.report import run_out
 from simrank.engine.watchdog import Watchdog
-from simrank.errors import SimrankError
+from simrank.errors import SimrankError, SpawnException
+from simrank.errors.travel import add_note
 from simrank.hardware.cluster import Cluster
 from simrank.hardware.load import load_cluster
 from simrank.kernels import hook
@@ -71,6 +72,9 @@ class Devices:
     def __iter__(self) -> Iterator[Device]:
         """Yield the devices that have been used, by index."""
         return (self._made[index] for index in sorted(self._made))
+
+
+_SHARED = "module globals that several ranks set (proved):"
 
 
 class Context(TorchNames):
@@ -175,9 +179,9 @@ class Context(TorchNames):
         self._checker = self.comm_library.races = _race_checker(self.engine, races)
         self.strict = strict
         self.comm_library.buffers_sends = not strict
-        self._globals = ModuleGlobals() if strict else None
-        if self._globals is not None:
-            self.engine.observers.append(self._globals)
+        self.module_globals = ModuleGlobals(is_strict=strict)
+        if strict:
+            self.engine.observers.append(self.module_globals)
         self.default_device = 0 if strict and default_device is None else default_device
         self.precision = precision
         if precision not in ("ieee", "hardware"):
@@ -253,6 +257,12 @@ class Context(TorchNames):
                         processes.join()  # A failure that nobody joined is not lost.
                 if self.strict and self._untidy():
                     raise SimrankError("\n".join(["leaks (proved):", *self.findings]))
+                if self.shared_globals:
+                    raise SimrankError("\n".join([_SHARED, *self.shared_globals]))
+            elif isinstance(error, SpawnException):
+                hints = [f"  {state}" for state in self.module_globals.behind(error.errors)]
+                if hints:
+                    add_note(error, "\n".join(["simrank: before that", *hints]))
         finally:
             try:
                 for processes in list(self.unjoined):  # So that their `finally` blocks run, now.
@@ -382,10 +392,14 @@ class Context(TorchNames):
             lines += [f"  {fault}" for fault in self.faults.unseen()]
         return lines
 
+    @property
+    def shared_globals(self) -> list[str]:
+        """Names of modules that several ranks have set, although processes have their own."""
+        return [f"  {state}" for state in self.module_globals.report()]
+
     def _untidy(self) -> list[RankState]:
         """Return what `strict` ends with: leaks, and names of modules that ranks have set."""
-        shared = [] if self._globals is None else self._globals.report()
-        return [*self.comm_library.leaks.report(), *shared]
+        return [*self.comm_library.leaks.report(), *self.module_globals.report()]
 
     def _running_ranks(self) -> set[int | None]:
         return {task.rank for task in self.engine.tasks}
