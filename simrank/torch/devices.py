@@ -18,7 +18,7 @@ from simrank.engine import user_site
 from simrank.errors import SimrankError, UnsupportedError
 from simrank.ranks import require_rank
 from simrank.ranks.current import rank_program
-from simrank.torch import cuda
+from simrank.torch import cuda, in_flight
 from simrank.torch.costs import Cost, cost_of
 from simrank.torch.cuda import (
     Callbacks,
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 
     import torch
 
-    from simrank.device import Buffer, Device
-    from simrank.device import Operation as DeviceOperation
-    from simrank.engine import CallSite, Handle
+    from simrank.device import Device
+    from simrank.device.memory import Storage
+    from simrank.engine import CallSite
     from simrank.hardware.spec import DeviceSpec
     from simrank.ranks import Program
 
@@ -96,12 +96,18 @@ class RankDevices:
 
     def make_current(self, index: int | None = None) -> None:
         """Let simrank's current device and stream be torch's on a device (None: the current)."""
+        if index is None:
+            index = int(native().simrank_current_device())
+        program = self._program
+        program.local["current_stream"] = self.current_stream(index)
+        program.device_index = self.first + index
+
+    def current_stream(self, index: int | None = None) -> Stream:
+        """Return the stream that is torch's current one on a device (None: the current)."""
         library = native()
         if index is None:
             index = int(library.simrank_current_device())
-        program = self._program
-        program.local["current_stream"] = self.stream(index, library.simrank_current_stream(index))
-        program.device_index = self.first + index
+        return self.stream(index, library.simrank_current_stream(index))
 
     # ---- what was computed ----
 
@@ -245,16 +251,13 @@ class _Enabled:
     Attributes:
         context: Whose cluster they are of.
         by_number: The ranks that have a state, by the number that C++ gives back.
-        in_flight: What still reads or writes memory, by number.
         blocks: Large blocks by address: device, size and line.
     """
 
     def __init__(self, context: Any) -> None:
         self.context = context
         self.by_number: dict[int, RankDevices] = {}
-        self.in_flight: dict[int, Handle] = {}
         self.blocks: dict[int, tuple[int, int, CallSite | None]] = {}
-        self.num_pending = 0
 
 
 _enabled: list[_Enabled] = []
@@ -262,6 +265,12 @@ _refused: list[UnsupportedError] = []  # Why there are no devices in this proces
 
 
 _is_enabling = False
+_find_storage: list[Callable[[int], Storage | None]] = []
+
+
+def find_storages(find: Callable[[int], Storage | None]) -> None:
+    """Say who knows the storage at an address of torch's memory."""
+    _find_storage[:] = [find]
 
 
 def is_enabled() -> bool:
@@ -348,6 +357,7 @@ def _enable(context: Any) -> None:
     start_recording_forms()
     when_missing(_provide)
     _enabled.append(_Enabled(context))
+    context.devices[0].memory.space.elsewhere = _find_storage[0] if _find_storage else None
 
 
 def _provide() -> bool:
@@ -365,6 +375,8 @@ def disable() -> None:
     if not _enabled:
         return
     enabled = _enabled.pop()
+    enabled.context.devices[0].memory.space.elsewhere = None
+    in_flight.forget_all()
     cuda.stop_recording()
     cuda.disable()
     for own in enabled.by_number.values():
@@ -418,29 +430,6 @@ def flush() -> None:
         own.flush()
 
 
-def note_in_flight(
-    operation: DeviceOperation, reads: Sequence[Buffer], writes: Sequence[Buffer]
-) -> None:
-    """Let torch's operations wait for one that still reads or writes tensors (rule T6)."""
-    if operation.complete or not _enabled:
-        return
-    enabled = _enabled[0]
-    enabled.num_pending += 1
-    number = enabled.num_pending
-    enabled.in_flight[number] = operation
-    for buffers, is_write in ((reads, False), (writes, True)):
-        for buffer in buffers:
-            start, end = buffer.storage.bounds(buffer.array)
-            address = buffer.storage.address + start
-            cuda.pending_add(address, end - start, writes=is_write, pending_id=number)
-
-    def forget() -> None:
-        enabled.in_flight.pop(number, None)
-        cuda.pending_remove(number)
-
-    operation.on_complete(forget)
-
-
 def _compute_time(program: Program) -> str:
     return str(getattr(program.context, "compute_time", "roofline"))
 
@@ -467,9 +456,8 @@ def _wait_for_pending(address: int, size_bytes: int, is_write: bool, number: int
     del address, size_bytes, is_write
     program = require_rank("an operation of torch")
     flush()
-    handle = _enabled[0].in_flight.get(number)
-    if handle is not None:
-        program.engine.wait(handle)
+    own: RankDevices = program.local[_KEY]
+    in_flight.wait(program, number, own.current_stream())
 
 
 def _allocated(rank: int, device: int, address: int, size_bytes: int, stream: int) -> None:

@@ -119,6 +119,9 @@ def _of_cuda() -> StandIns:
     cuda: Any = import_module("torch.cuda")
     if cuda.is_available():  # A real GPU: nothing is faked unless asked for.
         return []
+    from simrank.torch import launches  # noqa: PLC0415 - it imports torch
+
+    launches.install()
     accelerator: Any = import_module("torch.accelerator")
     found: StandIns = []
     found += [(cuda, name, _asking(devices, cuda, name)) for name in ("_lazy_init", *_EXCHANGES)]

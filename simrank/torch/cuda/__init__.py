@@ -25,7 +25,7 @@ from simrank.torch.cuda.operations import (
     start_recording,
     stop_recording,
 )
-from simrank.torch.cuda.pending import pending_add, pending_remove
+from simrank.torch.cuda.pending import pending_add, pending_remove, touch
 from simrank.torch.cuda.properties import DeviceProperties
 
 __all__ = [
@@ -52,5 +52,6 @@ __all__ = [
     "standalone",
     "start_recording",
     "stop_recording",
+    "touch",
     "unbind",
 ]
