@@ -433,8 +433,8 @@ def launch(
     stream.submit(operation)
     if library is not None:
         used = dict.fromkeys([*(tensor.storage for tensor in reads), *operation.reaches])
-        written = dict.fromkeys([*(tensor.storage for tensor in writes), *operation.reaches])
-        library.in_flight(operation, list(used), list(written))
+        filled = dict.fromkeys([*(tensor.storage for tensor in writes), *operation.reaches])
+        library.in_flight(operation, list(used), list(filled))
     return operation
 
 

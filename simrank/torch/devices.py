@@ -30,6 +30,7 @@ from simrank.torch.cuda import (
 from simrank.torch.cuda.native import native, when_missing
 from simrank.torch.cuda.operations import Launch, drain_launches, start_recording_forms
 from simrank.torch.cuda.operations import form as describe_form
+from simrank.torch.shared import SharedAccess, arranger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -37,15 +38,13 @@ if TYPE_CHECKING:
     import torch
 
     from simrank.device import Device
-    from simrank.device.memory import Storage
     from simrank.engine import CallSite
     from simrank.hardware.spec import DeviceSpec
     from simrank.ranks import Program
 
 _log = logging.getLogger("simrank")
 _KEY, _LATER = "torch's devices", "calls for torch's devices"
-_SHOWN_BYTES = 1 << 20  # Blocks from this size are named where memory runs out.
-_NUM_SHOWN = 5
+_SHOWN_BYTES, _NUM_SHOWN = 1 << 20, 5  # Which blocks are named where memory runs out.
 _SLEEP_HZ = 1_755_000_000  # Assumed: cycles of `torch.cuda._sleep`; an H100's base clock.
 
 
@@ -55,6 +54,8 @@ class RankDevices:
     Attributes:
         state: What C++ knows of it.
         first: The index, in the cluster, of its cuda:0.
+        shared: Accesses to memory that other ranks reach, of which nobody knows yet.
+        num_waits: How many operations of torch wait right now to touch memory.
     """
 
     def __init__(self, program: Program, number: int) -> None:
@@ -67,6 +68,8 @@ class RankDevices:
         self._streams: dict[tuple[int, int], Stream] = {}
         self._bound: set[int] = set()
         self._events: dict[int, Event] = {}
+        self.shared: list[SharedAccess] = []
+        self.num_waits = 0
 
     def bind(self) -> None:
         """Let the running thread be the rank's, for C++."""
@@ -114,8 +117,14 @@ class RankDevices:
     def flush(self) -> None:
         """Give what torch computed since the last flush to the streams, with its cost."""
         launches = drain_launches()
-        if not launches or _compute_time(self._program) == "none":
-            return
+        if launches and _compute_time(self._program) != "none":
+            self._submit_all(launches)
+        if self.shared and not self.num_waits:
+            accesses, self.shared = self.shared, []
+            arranger().touched(self.current_stream(), accesses)
+
+    def _submit_all(self, launches: Sequence[Launch]) -> None:
+        """Issue operations in order, those of one stream together."""
         first = 0
         for index, launch in enumerate(launches):
             before = launches[first]
@@ -262,15 +271,7 @@ class _Enabled:
 
 _enabled: list[_Enabled] = []
 _refused: list[UnsupportedError] = []  # Why there are no devices in this process.
-
-
 _is_enabling = False
-_find_storage: list[Callable[[int], Storage | None]] = []
-
-
-def find_storages(find: Callable[[int], Storage | None]) -> None:
-    """Say who knows the storage at an address of torch's memory."""
-    _find_storage[:] = [find]
 
 
 def is_enabled() -> bool:
@@ -344,6 +345,8 @@ def _enable(context: Any) -> None:
         on_pending=_wait_for_pending,
         on_stream_call=_stream_call,
         elapsed_ms=_elapsed_ms,
+        on_rendezvous=arranger().rendezvous,
+        on_signal=arranger().signal,
     )
     global _is_enabling  # noqa: PLW0603 - what is asked meanwhile is torch's own affair
     _is_enabling = True
@@ -357,7 +360,8 @@ def _enable(context: Any) -> None:
     start_recording_forms()
     when_missing(_provide)
     _enabled.append(_Enabled(context))
-    context.devices[0].memory.space.elsewhere = _find_storage[0] if _find_storage else None
+    context.devices[0].memory.space.elsewhere = arranger().find
+    arranger().enabled(context)
 
 
 def _provide() -> bool:
@@ -377,6 +381,7 @@ def disable() -> None:
     enabled = _enabled.pop()
     enabled.context.devices[0].memory.space.elsewhere = None
     in_flight.forget_all()
+    arranger().disabled()
     cuda.stop_recording()
     cuda.disable()
     for own in enabled.by_number.values():
@@ -453,11 +458,16 @@ def _elapsed_ms(first: int, last: int) -> float:
 
 
 def _wait_for_pending(address: int, size_bytes: int, is_write: bool, number: int) -> None:
-    del address, size_bytes, is_write
     program = require_rank("an operation of torch")
-    flush()
     own: RankDevices = program.local[_KEY]
-    in_flight.wait(program, number, own.current_stream())
+    own.flush()
+    if in_flight.is_shared(number):
+        own.shared.append(SharedAccess(address, size_bytes, is_write))
+    own.num_waits += 1
+    try:
+        in_flight.wait(program, number, own.current_stream())
+    finally:
+        own.num_waits -= 1
 
 
 def _allocated(rank: int, device: int, address: int, size_bytes: int, stream: int) -> None:

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from simrank.device.memory import Storage
     from simrank.ranks import Program
 
-_SHARED = 0  # The number of memory that several ranks reach.
-
 
 class _Entry(NamedTuple):
     """An operation in flight; `program` is the rank that waits for it, None for all."""
@@ -88,12 +86,18 @@ def share(address: int, size_bytes: int) -> None:
     What other ranks do to it before and after is ordered by what this rank's stream waits for:
     signals, collectives, kernels. So a torch operation waits there until its turn would come.
     """
-    cuda.pending_add(address, size_bytes, writes=True, pending_id=_SHARED)
+    cuda.pending_remove(-address)
+    cuda.pending_add(address, size_bytes, writes=True, pending_id=-address)
+
+
+def is_shared(number: int) -> bool:
+    """Whether a number stands for memory that other ranks reach too, and not for an operation."""
+    return number < 0
 
 
 def wait(program: Program, number: int, stream: Stream) -> None:
     """Wait for what is in flight, by number; `stream` is the rank's current one."""
-    if number == _SHARED:
+    if is_shared(number):
         tail = stream.tail
         if tail is not None and any(
             entry.operation.rank == program.rank for entry in _now.entries.values()

@@ -125,4 +125,3 @@ _finder = _Finder()
 def install() -> None:
     """Let launches ask for torch's tensors from now on."""
     foreign.register(_finder)
-    devices.find_storages(buffers.storage_at)

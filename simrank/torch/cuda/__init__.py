@@ -5,7 +5,7 @@ computed by CPU torch, random numbers are CUDA's. Nothing takes time here: the s
 listens through `Callbacks` and gives operations, streams and events theirs.
 """
 
-from simrank.torch.cuda.blocks import Block, device_of, find_block, signal_pad
+from simrank.torch.cuda.blocks import Block, device_of, find_block, hold, signal_pad
 from simrank.torch.cuda.callbacks import Callbacks, Rendezvous, StreamCall
 from simrank.torch.cuda.devices import (
     Layout,
@@ -45,6 +45,7 @@ __all__ = [
     "drain_words",
     "enable",
     "find_block",
+    "hold",
     "is_enabled",
     "pending_add",
     "pending_remove",

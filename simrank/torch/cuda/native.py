@@ -67,6 +67,9 @@ _SIGNATURES: dict[str, tuple[object, tuple[object, ...]]] = {
     "graph_size": (_INT64, (_POINTER,)),
     "is_capturing": (_INT, ()),
     "signal_pad": (_UINT64, (_UINT64,)),
+    "multicast": (None, (_INT,)),
+    "hold": (None, (_ADDRESS, _INT)),
+    "forget_held": (None, ()),
 }
 
 
