@@ -12,7 +12,7 @@ if shutil.which("g++") is None:
 import torch.distributed as dist  # noqa: E402
 import triton.language as tl  # noqa: E402
 
-from simrank.errors import SpawnException, UnsupportedError  # noqa: E402
+from simrank.errors import RaceError, SpawnException, UnsupportedError  # noqa: E402
 from simrank.kernels.memory.illegal import IllegalAccessError  # noqa: E402
 
 
@@ -252,3 +252,23 @@ def test_a_kernel_in_a_captured_graph_is_refused(spawn):
             added(x, x)
 
     spawn(program, 1)
+
+
+def test_kernels_of_two_streams_race_unless_one_waits(spawn):
+    """Both sites are named; with a wait nothing is said."""
+
+    def program(rank, is_ordered):
+        x = torch.ones(1 << 12, device="cuda")
+        out, side = torch.empty_like(x), torch.cuda.Stream()
+        add[(4,)](x, x, out, x.numel(), BLOCK=1024)
+        if is_ordered:
+            side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            assert float(added(out, out)[5]) == 4
+
+    spawn(program, 1, True, races="error")
+    with pytest.raises(SpawnException) as caught:
+        spawn(program, 1, False, races="error")
+    assert isinstance(caught.value.errors[0], RaceError)
+    assert "add writes, on stream 'default'" in str(caught.value)
+    assert "add reads, on stream 'stream 1'" in str(caught.value)

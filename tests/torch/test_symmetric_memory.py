@@ -14,6 +14,7 @@ import torch.distributed._symmetric_memory as symm  # noqa: E402
 import triton.language as tl  # noqa: E402
 
 from simrank.errors import DeadlockError, SpawnException, WaitTimeoutError  # noqa: E402
+from simrank.torch import devices  # noqa: E402
 
 
 def start(rank):
@@ -44,6 +45,30 @@ def test_peers_read_each_other_behind_a_barrier(spawn):
 
     spawn(program, 3)
     assert results == {r: [10.0 * t + (r + 1) % 3 for t in range(3)] for r in range(3)}
+
+
+def test_memory_is_shared_until_the_last_member_frees_it(spawn):
+    """Then its addresses are used again, by tensors of one rank alone."""
+    seen = {}
+
+    def program(rank):
+        group, own = start(rank), devices.devices_in_use()
+        buffer = symm.empty(1 << 18, device="cuda")
+        address = buffer.data_ptr()
+        handle = symm.rendezvous(buffer, group)
+        buffer.fill_(1)
+        was_shared = bool(own.shared)
+        handle.barrier()
+        torch.cuda.synchronize()
+        del handle, buffer
+        dist.all_reduce(torch.ones(1, device="cuda"))
+        torch.cuda.synchronize()
+        again = torch.empty(1 << 18, device="cuda")
+        again.fill_(1)
+        seen[rank] = (was_shared, again.data_ptr() == address, bool(own.shared))
+
+    spawn(program, 2)
+    assert seen == dict.fromkeys(range(2), (True, True, False))
 
 
 def test_signals_order_streams(spawn):

@@ -130,6 +130,7 @@ def test_fused_products_equal_plain_ones(spawn, world_size):
             dist.reduce_scatter_single(plain, a @ bs[0])
             errors.append(float((out - plain).abs().max()))
             low = torch.ops.symm_mem._low_contention_all_gather(a, group)
+            low = torch.ops._c10d_functional.wait_tensor(low)
             errors.append(float((low - whole).abs().max()))
 
     spawn(program, world_size)

@@ -6,6 +6,8 @@
 #include <torch/csrc/distributed/c10d/reducer_timer.hpp>
 #include <torch/csrc/distributed/c10d/symm_mem/SymmetricMemory.hpp>
 
+extern "C" void simrank_pending_remove(int64_t id);
+
 namespace simrank {
 namespace {
 namespace symmetric = c10d::symmetric_memory;
@@ -32,8 +34,10 @@ struct Memory {
   Memory(void* buffer, void* pad) : buffer(buffer), pad(pad) {}
   Memory(const Memory&) = delete;
   ~Memory() {
-    free_memory(pad);
-    free_memory(buffer);
+    for (void* address : {pad, buffer}) {
+      simrank_pending_remove(-reinterpret_cast<int64_t>(address));  // As the simulator marks shared memory.
+      free_memory(address);
+    }
   }
 };
 
