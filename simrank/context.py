@@ -23,8 +23,7 @@ from simrank.engine.carrier import check_carrier
 from simrank.engine.delays import Delays
 from simrank.engine.report import run_out
 from simrank.engine.watchdog import Watchdog
-from simrank.errors import SimrankError, SpawnException
-from simrank.errors.travel import add_note
+from simrank.errors import SimrankError
 from simrank.hardware.cluster import Cluster
 from simrank.hardware.load import load_cluster
 from simrank.kernels import hook
@@ -72,9 +71,6 @@ class Devices:
     def __iter__(self) -> Iterator[Device]:
         """Yield the devices that have been used, by index."""
         return (self._made[index] for index in sorted(self._made))
-
-
-_SHARED = "module globals that several ranks set (proved):"
 
 
 class Context(TorchNames):
@@ -257,12 +253,7 @@ class Context(TorchNames):
                         processes.join()  # A failure that nobody joined is not lost.
                 if self.strict and self._untidy():
                     raise SimrankError("\n".join(["leaks (proved):", *self.findings]))
-                if self.shared_globals:
-                    raise SimrankError("\n".join([_SHARED, *self.shared_globals]))
-            elif isinstance(error, SpawnException):
-                hints = [f"  {state}" for state in self.module_globals.behind(error.errors)]
-                if hints:
-                    add_note(error, "\n".join(["simrank: before that", *hints]))
+            self.module_globals.check(error)
         finally:
             try:
                 for processes in list(self.unjoined):  # So that their `finally` blocks run, now.
@@ -391,11 +382,6 @@ class Context(TorchNames):
         if self.faults is not None:
             lines += [f"  {fault}" for fault in self.faults.unseen()]
         return lines
-
-    @property
-    def shared_globals(self) -> list[str]:
-        """Names of modules that several ranks have set, although processes have their own."""
-        return [f"  {state}" for state in self.module_globals.report()]
 
     def _untidy(self) -> list[RankState]:
         """Return what `strict` ends with: leaks, and names of modules that ranks have set."""

@@ -21,7 +21,9 @@ from weakref import WeakKeyDictionary
 
 from simrank.engine import user_site
 from simrank.engine.observer import SwitchObserver
-from simrank.errors.base import RankState, at_text
+from simrank.errors import RankState, SimrankError, SpawnException
+from simrank.errors.base import at_text
+from simrank.errors.travel import add_note
 from simrank.ranks import patches
 from simrank.ranks.own import is_programs_own
 from simrank.ranks.packages import is_of_one_rank, modules_stamp
@@ -135,7 +137,22 @@ class ModuleGlobals(SwitchObserver):
                 found.append(_state(key, by_rank, other.site or first.site))
         return found
 
-    def behind(self, errors: Mapping[int, BaseException]) -> list[RankState]:
+    def check(self, error: BaseException | None) -> None:
+        """Look at the end of a run, which failed with an error or did not.
+
+        Raises:
+            SimrankError: Ranks have set what they share to different values.
+        """
+        if error is None:
+            found = self.report()
+            if found and not self._is_strict:  # It tells of them with all else that it has found.
+                raise SimrankError(_text("module globals that several ranks set (proved):", found))
+        elif isinstance(error, SpawnException):
+            found = self._behind(error.errors)
+            if found:
+                add_note(error, _text("simrank: before that", found))
+
+    def _behind(self, errors: Mapping[int, BaseException]) -> list[RankState]:
         """Return what may be why ranks failed: what others set in modules where they raised."""
         found = {str(state): state for state in self.report()}
         modules = {name for error in errors.values() for name in _modules_of(error)}
@@ -190,6 +207,10 @@ def _state(key: tuple[str, str], by_rank: dict[int, _Setting], site: CallSite | 
     at = at_text(*((None, None) if site is None else site.line()))
     text = f"set {module}.{name}, which they share: processes have their own; set before{at}"
     return RankState(tuple(sorted(by_rank)), f"{text}\n    to fix: {cure}", waits=False)
+
+
+def _text(title: str, states: list[RankState]) -> str:
+    return "\n".join([title, *(f"  {state}" for state in states)])
 
 
 def _modules_of(error: BaseException) -> Iterator[str]:
