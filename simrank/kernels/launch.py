@@ -92,15 +92,17 @@ class TritonOperation(Operation):
         name: str = self.launch.name
         return name
 
+    @property
+    def has_its_turn(self) -> bool:
+        """Whether programs must run at their turn: they wait or publish, or race checks look."""
+        return self.mode == "tasks" or self.stream.device.races is not None
+
     def compute_now(self) -> bool:
         """Run the programs before the operation is issued; return False if its turn must come.
 
         For tensors of a library that computes at once: nothing that they depend on is in flight.
-        Programs that wait or publish run at their turn; so does what is left of a launch when one
-        of its programs turns out to publish. Where races are looked for all do.
+        What is left of a launch when one of its programs turns out to publish runs at its turn.
         """
-        if self.mode == "tasks" or self.stream.device.races is not None:
-            return False
         grid = self._new_grid()
         try:
             self._compute(grid)
@@ -448,7 +450,7 @@ def _computed(
 
     What it names by address only may be written too.
     """
-    if operation.mode == "tasks":
+    if operation.has_its_turn:
         return False
     reads, writes = ([tensor.storage for tensor in tensors] for tensors in touched)
     reached = arguments.reached(bound.values(), None, operation.stream.device.memory.space)
