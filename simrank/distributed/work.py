@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from datetime import timedelta
 
-    from simrank.device import Buffer, Operation
+    from simrank.device import Buffer, Operation, Stream
     from simrank.distributed.future import Future
     from simrank.engine import Handle
 
@@ -56,6 +56,12 @@ class Work:
         """Return its completion, for `ctx.wait`."""
         self._note_wait()
         return self._operation
+
+    @property
+    def stream(self) -> Stream | None:
+        """Return the stream behind which others wait for it; None: who waits blocks the host."""
+        self._note_wait()
+        return None if self._blocks_host else self._operation.stream
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Block its device's *current stream* until it is complete; the host goes on, as with NCCL.

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+from contextlib import contextmanager
 from threading import get_ident  # noqa: TID251 - which thread a rank's state is bound to
 from typing import TYPE_CHECKING, Any
+
+import torch
 
 from simrank.device.current import devices_of, streams_of, synchronize
 from simrank.device.stream import Event, Stream
@@ -18,7 +21,7 @@ from simrank.torch.operations import form_of, issue
 from simrank.torch.shared import SharedAccess, arranger
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from simrank.device import Device
     from simrank.ranks import Program
@@ -26,6 +29,8 @@ if TYPE_CHECKING:
     from simrank.torch.cuda.operations import Operation
 
 _SLEEP_HZ = 1_755_000_000  # Assumed: cycles of `torch.cuda._sleep`; an H100's base clock.
+
+_NOT_TORCHS = 1 << 32  # Numbers of streams that torch has not made begin here.
 
 
 def visible(program: Program) -> range:
@@ -76,6 +81,7 @@ class RankDevices:
         context: Any = program.context
         self._charges = context.compute_time != "none"
         self._streams: dict[tuple[int, int], Stream] = {}
+        self._numbers: dict[Stream, int] = {}  # Of streams that torch has not made.
         self._bound: set[int] = set()
         self._events: dict[int, Event] = {}
         self.allocations = allocations
@@ -127,6 +133,20 @@ class RankDevices:
     def stream_of(self, device: int, number: int) -> Stream:
         """Return the stream of a device of the cluster and torch's number."""
         return self.stream(device - self.first, number)
+
+    @contextmanager
+    def on_stream(self, stream: Stream) -> Iterator[torch.device]:
+        """Let a stream that torch has not made, a group's, be torch's current one on its device."""
+        index = stream.device.index - self.first
+        number = self._numbers.setdefault(stream, _NOT_TORCHS + len(self._numbers))
+        self._streams[index, number] = stream
+        library = native()
+        before = library.simrank_current_stream(index)
+        library.simrank_set_stream(index, number)
+        try:
+            yield torch.device("cuda", index)
+        finally:
+            library.simrank_set_stream(index, before)
 
     # ---- what was computed ----
 

@@ -99,12 +99,28 @@ class SimulatedWork(dist.Work):
     _source_rank = source_rank
 
     def get_future(self) -> Future[Any]:
-        """Return a future that is done: whoever waits for it natively could let nobody else run."""
+        """Return a future that is done: whoever waits for it natively could let nobody else run.
+
+        As nccl's, it lets the stream of whoever waits for it wait; gloo's has been waited for.
+        """
+        if self._future is None:
+            self._future = self._future_of_stream()
         if self._future is None:
             self.wait()
             self._future = Future()
             self._future.set_result(self.result())
         return self._future
+
+    def _future_of_stream(self) -> Future[Any] | None:
+        """Return a future of what runs on a stream beside the host; None where the host waits."""
+        own, streams = devices.devices_in_use(), {work.stream for work in self._works}
+        stream = streams.pop() if len(streams) == 1 else None
+        if own is None or stream is None or self._limit is not None or self._after is not None:
+            return None
+        with own.on_stream(stream) as device:
+            future: Future[Any] = Future(devices=[device])
+            future.set_result(self.result())
+        return future
 
     def _finish(self) -> None:
         after, self._after = self._after, None

@@ -13,6 +13,7 @@ if shutil.which("g++") is None:
 
 import torch.distributed as dist  # noqa: E402
 from torch import nn  # noqa: E402
+from torch.nn.parallel import DistributedDataParallel  # noqa: E402
 
 import simrank  # noqa: E402
 from simrank.errors import DeadlockError, SpawnException, UnsupportedError  # noqa: E402
@@ -276,6 +277,46 @@ def test_devices_come_where_something_else_had_some_of_its_own():
         torch.ones(1).cuda()
     with simrank.Context("hgx_h100") as ctx:
         ctx.multiprocessing.spawn(lambda rank: torch.ones(1).cuda(), nprocs=1)
+
+
+def test_ddp_reduces_gradients_beside_backward(spawn):
+    """The future of an nccl call is done at once; streams wait for it, as on CUDA."""
+    seen = {}
+
+    def backward_us(model, x):
+        model(x).sum().backward()  # The first one tells DDP the order.
+        loss = model(x).sum()
+        first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        first.record()
+        loss.backward()
+        last.record()
+        last.synchronize()
+        return first.elapsed_time(last) * 1e3
+
+    def program(rank):
+        torch.cuda.set_device(rank)
+        dist.init_process_group("nccl")
+        layers = [nn.Linear(1024, 1024, bias=False, device="cuda") for _ in range(6)]
+        x = torch.ones(512, 1024, device="cuda")
+        alone = backward_us(nn.Sequential(*layers), x)
+        together = backward_us(DistributedDataParallel(nn.Sequential(*layers), bucket_cap_mb=4), x)
+        gradient = layers[0].weight.grad
+        torch.cuda.synchronize()
+        first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        first.record()
+        work = dist.all_reduce(gradient, async_op=True)
+        assert work.get_future().done()
+        assert not first.query() or not work.is_completed()
+        work.get_future().wait()
+        last.record()
+        last.synchronize()
+        seen[rank] = alone, together, first.elapsed_time(last) * 1e3
+
+    context = spawn(program, 4, races="report")
+    assert context.races == []
+    alone, together, one = seen[0]
+    assert one > 15  # 4 MiB, by nccl's formula for four ranks on NVLink.
+    assert together < alone + 3 * one  # Of six.
 
 
 def test_operations_of_torch_may_cost_nothing():
