@@ -48,6 +48,12 @@ OnFailure = Annotated[
 ComputeTime = Annotated[
     str, typer.Option("--compute-time", help="Cost of torch's operations: roofline or none.")
 ]
+FlightRecorderFolder = Annotated[
+    str | None,
+    typer.Option(
+        "--flight-recorder", help="Folder of each rank's last calls, as torch's recorder writes."
+    ),
+]
 Private = Annotated[
     list[str] | None,
     typer.Option("--private", help="A package that each rank executes for itself; repeatable."),

@@ -314,7 +314,11 @@ def _submit(caller: Caller, ends: Sequence[End]) -> PeerOperation:
         after(stream, current)
         stream.make_room()
     boxes = boxes_of(group, backend)
+    recorder = group.world.comm_library.recorder
+    entries = [] if recorder is None else recorder.messages(group, program.rank, backend, ends)
     operation = PeerOperation(stream, boxes, ends, program.rank)
+    for entry in entries:
+        entry.issued(operation)
     boxes.issue(operation)
     if ends[0].route.src is None:
         group.world.comm_library.leaks.any_source[operation.issued_at] = None

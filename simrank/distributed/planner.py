@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from simrank.collectives.schedule import IntArray, Schedule
     from simrank.device.races import RaceChecker
     from simrank.distributed.call import Call
+    from simrank.distributed.flight_recorder import FlightRecorder
 
 Array = np.ndarray[Any, Any]
 _MAX_FLIGHTS = 64  # Assumed: differences of arrivals that come again, of equal calls.
@@ -32,7 +33,7 @@ _MAX_PLANS = 64  # Assumed: distinct calls of one group.
 _MAX_PLAYERS = 256  # Assumed: distinct calls of all groups of a program.
 
 # Calls of other names and the collectives that they are made of.
-_MADE_OF = {
+MADE_OF = {
     "barrier": "all_reduce",
     "all_gather_object": "all_gather",
     "broadcast_object_list": "broadcast",
@@ -45,7 +46,7 @@ _MADE_OF = {
 
 def _collective_of(call: Call) -> str:
     op = call.signature.op
-    return _MADE_OF.get(op, op)
+    return MADE_OF.get(op, op)
 
 
 class CollectiveLibrary:
@@ -59,6 +60,7 @@ class CollectiveLibrary:
         leaks: Work that nobody has waited for.
         buffers_sends: Whether an nccl send up to the protocol's buffer ends without its receiver.
         races: Who looks for races; None where that is off.
+        recorder: Who keeps the last calls of each rank; None where nobody asked.
         on_call: Called by each rank that calls a collective, before it is matched; or None.
     """
 
@@ -76,6 +78,7 @@ class CollectiveLibrary:
         self.leaks = Leaks()
         self.buffers_sends = True
         self.races: RaceChecker | None = None
+        self.recorder: FlightRecorder | None = None
         self._players: OrderedDict[Schedule, DataPlayer] = OrderedDict()
         self.on_call: Callable[[], None] | None = None
 

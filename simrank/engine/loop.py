@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from greenlet import greenlet
 
     from simrank.engine.delays import Delays
-    from simrank.engine.observer import Observer
+    from simrank.engine.observer import FailureHook, Observer
     from simrank.engine.queue import Firing
     from simrank.engine.report import PendingOperation
 
@@ -60,6 +60,7 @@ class Engine:
         notes: What reports of a deadlock also say, in order.
         told: What the last report of a deadlock was about.
         turns: Who of the tasks on threads has the turn.
+        on_failure: Told of every hang and of every task that raises; see `tell_of_failure`.
     """
 
     def __init__(self, *, seed: int = 0, delays: Delays | None = None) -> None:
@@ -84,6 +85,7 @@ class Engine:
         self._held_wakes: list[Task] | None = None
         self._adoption = Adoption(self)
         self.turns = Turns(self)
+        self.on_failure: list[FailureHook] = []
 
     # ---- the loop ----
 
@@ -311,7 +313,6 @@ class Engine:
         return handle
 
     # ---- charging ----
-
     def charge(self, cost_ps: int, name: str) -> int:
         """Add `cost_ps` to the current task's host clock, without a switch.
 
@@ -332,7 +333,6 @@ class Engine:
         return task.host_ps
 
     # ---- queueing ----
-
     def call_at(
         self, time_ps: int, fire: Callable[[], None], *, weak: bool = False, lapses: bool = False
     ) -> Wakeup:
@@ -441,7 +441,6 @@ class Engine:
         self._current = None
 
     # ---- tasks ----
-
     def start_task(self, body: Callable[[], Any], name: str, rank: int | None = None) -> Task:
         """Start a task at this time; its parent is the hub, whichever task asks for it."""
         task = Task(self, name, rank)

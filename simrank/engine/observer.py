@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from simrank.engine.loop import Engine
     from simrank.engine.task import Task
+
+
+# Given the task that raised, or None for a hang; returns lines that the report shows.
+FailureHook: TypeAlias = "Callable[[Task | None], Sequence[str]]"
+
+
+def tell_of_failure(engine: Engine, task: Task | None) -> list[str]:
+    """Tell who asked that a task has raised, or that none can go on, before anything is undone.
+
+    Returns:
+        What the report is to say besides.
+    """
+    return [line for hook in engine.on_failure for line in hook(task)]
 
 
 class Observer(Protocol):

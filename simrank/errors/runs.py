@@ -30,9 +30,10 @@ class DeadlockError(SimulationError):
         proved: Whether nothing at all is left that could happen. Not so where a rank waits only
             because simulated torch has computed already what hardware would compute later, while
             others wait for calls that its host might have made.
+        parted: Where the ranks parted, if that was asked for; see `simrank.trace.divergence`.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each a keyword of its own
         self,
         time_ps: int,
         waits: Sequence[RankState],
@@ -41,8 +42,10 @@ class DeadlockError(SimulationError):
         to_fix: str | None = None,
         seed: int = 0,
         proved: bool = True,
+        parted: Sequence[str] = (),
     ) -> None:
         self.proved = proved
+        self.parted = tuple(parted)
         self.time_ps = time_ps
         self.waits = tuple(waits)
         self.hub_waits_for = hub_waits_for
@@ -54,6 +57,7 @@ class DeadlockError(SimulationError):
             what = f"nothing can complete {hub_waits_for or 'what is in flight'}"
         kind = "proved" if proved else "suspected"
         lines = [f"deadlock ({kind}) at t={us_text(time_ps)}: {what}", *states_text(self.waits)]
+        lines += [f"  {line}" for line in parted]
         if to_fix is not None:
             lines.append(f"  to fix: {to_fix}")
         super().__init__("\n".join(lines))
@@ -65,6 +69,7 @@ class DeadlockError(SimulationError):
             "proved": self.proved,
             "seed": self.seed,
             "waits": [asdict(state) for state in self.waits],
+            "parted": list(self.parted),
             "to_fix": self.to_fix,
         }
 
@@ -77,16 +82,26 @@ class LivelockError(SimulationError):
         waits: Sets of ranks in the same state.
         seed: The seed that replays it.
         proved: False: a program may count its own polls and stop later.
+        parted: Where the ranks parted, if that was asked for.
     """
 
     proved = False
 
-    def __init__(self, time_ps: int, waits: Sequence[RankState], *, seed: int = 0) -> None:
+    def __init__(
+        self,
+        time_ps: int,
+        waits: Sequence[RankState],
+        *,
+        seed: int = 0,
+        parted: Sequence[str] = (),
+    ) -> None:
+        self.parted = tuple(parted)
         self.time_ps = time_ps
         self.waits = tuple(waits)
         self.seed = seed
         lines = [f"livelock (suspected) at t={us_text(time_ps)}: ranks poll, nothing changes"]
-        super().__init__("\n".join(lines + states_text(self.waits)))
+        lines += [*states_text(self.waits), *(f"  {line}" for line in parted)]
+        super().__init__("\n".join(lines))
 
     def to_json(self) -> dict[str, Any]:
         """Return every fact as plain data."""

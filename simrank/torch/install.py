@@ -35,12 +35,12 @@ def stand_ins(_: ModuleType) -> StandIns:
     callsite.skip_package("torch")
     for name in _BEFORE_RANKS:
         import_module(name)
-    from simrank.torch import compiling, data, profiler, refused, settings  # noqa: PLC0415 - they import torch
+    from simrank.torch import compiling, data, profiler, records, refused, settings  # noqa: PLC0415 - they import torch
 
     return [
         *_of_distributed(), *_of_parallel(), *_of_multiprocessing(),
         *profiler.stand_ins(), *settings.stand_ins(), *compiling.stand_ins(), *data.stand_ins(),
-        *refused.stand_ins(), *_of_cuda(),
+        *records.stand_ins(), *refused.stand_ins(), *_of_cuda(),
     ]  # fmt: skip
 
 
