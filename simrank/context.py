@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from simrank.faults import Faults
     from simrank.kernels.launch import TritonOperation
     from simrank.multiprocessing import ProcessContext
+    from simrank.trace.divergence import Divergence
 
 _DEVICES_PER_NODE = 8
 
@@ -101,6 +102,8 @@ class Context(TorchNames):
             that communication is left.
         flight_recorder: A folder where each rank's last calls are written, as torch's flight
             recorder does, once the run fails, or at the end; or a `FlightRecorder`.
+        divergence: Whether the lines of every rank are followed, so that a report says at which
+            one the ranks parted, and what its condition saw; see `simrank.trace`.
 
     Attributes:
         cluster: The hardware.
@@ -117,6 +120,7 @@ class Context(TorchNames):
         carrier: As given.
         private: Packages that each rank executes for itself.
         compute_time: As given.
+        divergence: Who follows the lines of ranks, or None.
         recorder: Who keeps the last calls of each rank, or None.
         unjoined: Spawns with join=False whose end nobody has seen yet.
 
@@ -144,6 +148,7 @@ class Context(TorchNames):
         private: Sequence[str] | None = None,
         compute_time: str = "roofline",
         flight_recorder: str | PathLike[str] | FlightRecorder | None = None,
+        divergence: bool = False,
     ) -> None:
         self.cluster = _load(cluster)
         if isinstance(delays, int | str):
@@ -181,9 +186,19 @@ class Context(TorchNames):
         self.faults = _faults(self, faults) if faults else None
         is_watched = watchdog_s is not None or time_limit_s is not None
         self._watchdog = Watchdog(self.engine, watchdog_s, time_limit_s) if is_watched else None
-        self.recorder = self.comm_library.recorder = _recorder(flight_recorder)
+        self._record(flight_recorder, divergence=divergence)
+
+    def _record(
+        self, flight_recorder: str | PathLike[str] | FlightRecorder | None, *, divergence: bool
+    ) -> None:
+        """Let those look on that were asked for, and be told of failures."""
+        library, on_failure = self.comm_library, self.engine.on_failure
+        self.recorder = library.recorder = _recorder(flight_recorder)
         if self.recorder is not None:
-            self.engine.on_failure.append(self.recorder.failed)
+            on_failure.append(self.recorder.failed)
+        self.divergence = library.follower = _follower(self.engine) if divergence else None
+        if self.divergence is not None:
+            on_failure.append(self.divergence.failed)
 
     def _make_device(self, index: int) -> Device:
         return Device(
@@ -449,6 +464,12 @@ class _Multiprocessing:
 
 def _load(cluster: str | Mapping[str, Any] | Cluster) -> Cluster:
     return cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
+
+
+def _follower(engine: Engine) -> Divergence:
+    from simrank.trace.divergence import Divergence  # noqa: PLC0415 - few runs need it
+
+    return Divergence(engine)
 
 
 def _recorder(given: str | PathLike[str] | FlightRecorder | None) -> FlightRecorder | None:

@@ -104,6 +104,7 @@ def run_command(
     carrier: options.Carrier = "auto",
     private: options.Private = None,
     flight_recorder_folder: options.FlightRecorderFolder = None,
+    divergence: options.FollowsDivergence = False,
     compute_time: options.ComputeTime = "roofline",
     faults: Annotated[str | None, typer.Option(help="YAML of faults to inject.")] = None,
     seeds: options.Seeds = None,
@@ -132,6 +133,7 @@ def run_command(
         _explore(command, job, seeds, max_ps)
         return
     settings |= {"flight_recorder": flight_recorder(flight_recorder_folder)}
+    settings |= {"divergence": divergence}
     context = Context(**settings, delays=_delays(delays, max_ps))
     outputs = Outputs(prefix, tee, redirects, log_dir, local_ranks_filter)
     with outputs.open(num_ranks, built.devices_per_node) as output:

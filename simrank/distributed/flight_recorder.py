@@ -263,10 +263,9 @@ class FlightRecorder:
             "entries": [e for e in told if not (only_active and e["state"] == "completed")],
         }
 
-    def failed(self, _: Task | None) -> list[str]:
+    def failed(self, _: Task | None) -> None:
         """Write the dumps: the run has just failed. Reports say nothing of it."""
         self.write()
-        return []
 
     def finish(self) -> None:
         """Write the dumps at the end of a run, unless it has failed before."""

@@ -318,10 +318,12 @@ def _submit(caller: Caller, request: Request, *, async_op: bool) -> CollectiveOp
 
 
 def _enter(caller: Caller, group_rank: int, request: Request) -> tuple[Call, Entry | None]:
-    """Match a call; a flight recorder notes it before, as one that differs raises there."""
+    """Match a call; who looks on is told before, as one that differs raises there."""
     program, group, backend = caller
-    recorder = group.world.comm_library.recorder
-    entry = None
+    library = group.world.comm_library
+    recorder, follower, entry = library.recorder, library.follower, None
+    if follower is not None:
+        follower.collective(group, program.rank or 0, request.signature)
     if recorder is not None:
         entry = recorder.collective(group, program.rank or 0, backend, request)
     call = enter(group, group_rank, request.signature)

@@ -9,19 +9,21 @@ if TYPE_CHECKING:
 
     from simrank.engine.loop import Engine
     from simrank.engine.task import Task
+    from simrank.errors import Parting
 
 
-# Given the task that raised, or None for a hang; returns lines that the report shows.
-FailureHook: TypeAlias = "Callable[[Task | None], Sequence[str]]"
+# Given the task that raised, or None for a hang; returns where the ranks parted, if it knows.
+FailureHook: TypeAlias = "Callable[[Task | None], Parting | None]"
 
 
-def tell_of_failure(engine: Engine, task: Task | None) -> list[str]:
+def tell_of_failure(engine: Engine, task: Task | None) -> Parting | None:
     """Tell who asked that a task has raised, or that none can go on, before anything is undone.
 
     Returns:
-        What the report is to say besides.
+        Where the ranks parted, if somebody has followed them.
     """
-    return [line for hook in engine.on_failure for line in hook(task)]
+    told = [hook(task) for hook in engine.on_failure]
+    return next((parting for parting in told if parting is not None), None)
 
 
 class Observer(Protocol):

@@ -261,8 +261,9 @@ class TaskGroup(Handle):
             # Ranks due at this same time still run: several root causes are all reported.
             elif self._abortion is None:
                 self._abortion = engine.call_at(engine.now_ps + self.grace_ps, self.abort)
-            for line in tell_of_failure(engine, task):
-                add_note(task.error, f"simrank: {line}")
+            parting = tell_of_failure(engine, task)
+            if parting is not None:
+                add_note(task.error, f"simrank: {parting}")
             self.failed.append(task)
             self.failed_ps[task] = task.clock_ps
         is_over = self._num_live == 0 and not self._guests

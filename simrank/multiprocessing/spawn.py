@@ -38,6 +38,13 @@ if TYPE_CHECKING:
     from simrank.ranks.libraries import RankState
 
 
+class FollowsRanks(Protocol):
+    """Who follows the lines of ranks."""
+
+    def followed(self, task: Task, world: World, body: Callable[[], None]) -> Callable[[], None]:
+        """Return the program of a rank, followed."""
+
+
 class ContextOfSpawns(ContextOfProgram, KeepsUnjoined, Protocol):
     """What this layer needs of a Context.
 
@@ -49,6 +56,7 @@ class ContextOfSpawns(ContextOfProgram, KeepsUnjoined, Protocol):
         on_failure: "abort" or "continue".
         carrier: What holds the stack of a rank: "greenlet", "thread" or "auto".
         private: Packages whose modules each rank executes for itself.
+        divergence: Who follows the lines of ranks, or None.
     """
 
     network: Network
@@ -58,6 +66,7 @@ class ContextOfSpawns(ContextOfProgram, KeepsUnjoined, Protocol):
     on_failure: str
     carrier: str
     private: Sequence[str]
+    divergence: FollowsRanks | None
 
 
 def _context_of(program: Program) -> ContextOfSpawns:
@@ -208,7 +217,10 @@ def _start(parent: Program, name: str, call: Call, nprocs: int, *, daemon: bool)
         program.local["daemon"] = daemon
         if carrier == "thread":
             task.turn = libraries.keep_states(program, _states(program, used))
-        task.carry(_body(program, call, is_thread=carrier == "thread"), carrier)
+        body = _body(program, call, is_thread=carrier == "thread")
+        if context.divergence is not None:
+            body = context.divergence.followed(task, world, body)
+        task.carry(body, carrier)
         tasks.append(task)
         programs.append(program)
     group = TaskGroup(engine, f"spawn of {name}", tasks)

@@ -18,6 +18,7 @@ from simrank.device.memory import Storage
 from simrank.device.tensors.tensor import Tensor
 from simrank.ranks import require_program
 from simrank.torch import devices
+from simrank.trace.divergence.values import tensor_text
 
 if TYPE_CHECKING:
     from simrank.device import Device
@@ -119,6 +120,22 @@ def buffer_of(tensor: torch.Tensor) -> Tensor:
     strides = [stride * size for stride in tensor.stride()]
     view = np.ndarray(shape, dtype.numpy, storage._bytes, offset, strides)  # noqa: SLF001 - our own class
     return Tensor(storage, dtype, view)
+
+
+def text_of(value: object) -> str | None:
+    """Return how a report shows a tensor: its value, if it is one number that is there, or shape.
+
+    None where it is no tensor of torch's own class: others would run code of theirs.
+    """
+    if type(value) not in (torch.Tensor, torch.nn.Parameter):
+        return None
+    tensor: Any = value
+    try:
+        if tensor.numel() == 1 and not tensor.is_complex():
+            return tensor_text(buffer_of(tensor))
+    except (NotImplementedError, RuntimeError):  # It has no storage: it is sparse, or fake.
+        pass
+    return f"tensor of shape {tuple(tensor.shape)}"
 
 
 def buffers_of(tensors: list[torch.Tensor]) -> list[Tensor]:

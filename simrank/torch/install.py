@@ -14,6 +14,7 @@ from simrank.multiprocessing import spawn as simulated_spawn
 from simrank.multiprocessing import start_processes as simulated_start
 from simrank.ranks.current import rank_program
 from simrank.ranks.libraries import Library
+from simrank.trace.divergence.values import READERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,6 +34,8 @@ _BEFORE_RANKS = ("torch.distributed.nn.functional",)
 def stand_ins(_: ModuleType) -> StandIns:
     """Return what to replace in torch: owner, name and stand-in."""
     callsite.skip_package("torch")
+    if _text_of not in READERS:
+        READERS.append(_text_of)
     for name in _BEFORE_RANKS:
         import_module(name)
     from simrank.torch import compiling, data, profiler, records, refused, settings  # noqa: PLC0415 - they import torch
@@ -42,6 +45,12 @@ def stand_ins(_: ModuleType) -> StandIns:
         *profiler.stand_ins(), *settings.stand_ins(), *compiling.stand_ins(), *data.stand_ins(),
         *records.stand_ins(), *refused.stand_ins(), *_of_cuda(),
     ]  # fmt: skip
+
+
+def _text_of(value: object) -> str | None:
+    from simrank.torch import buffers  # noqa: PLC0415 - it imports torch
+
+    return buffers.text_of(value)
 
 
 def _of_distributed() -> StandIns:

@@ -1,0 +1,10 @@
+"""Where ranks parted on their way to a failure; see the README of `trace`.
+
+`statements` reads sources, `track` records the lines of one rank, `parting` compares two of them,
+`follow` does so for a run.
+"""
+
+from simrank.trace.divergence.follow import Divergence
+from simrank.trace.divergence.values import READERS
+
+__all__ = ["READERS", "Divergence"]
