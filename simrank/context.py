@@ -161,9 +161,9 @@ class Context(TorchNames):
         self._checker = self.comm_library.races = _race_checker(self.engine, races)
         self.strict = strict
         self.comm_library.buffers_sends = not strict
-        self._globals = ModuleGlobals() if strict else None
-        if self._globals is not None:
-            self.engine.observers.append(self._globals)
+        self.module_globals = ModuleGlobals(is_strict=strict)
+        if strict:
+            self.engine.observers.append(self.module_globals)
         self.default_device = 0 if strict and default_device is None else default_device
         self.precision = precision
         if precision not in ("ieee", "hardware"):
@@ -252,6 +252,7 @@ class Context(TorchNames):
                         processes.join()  # A failure that nobody joined is not lost.
                 if self.strict and self._untidy():
                     raise SimrankError("\n".join(["leaks (proved):", *self.findings]))
+            self.module_globals.check(error)
         finally:
             try:
                 if self.recorder is not None:
@@ -385,8 +386,7 @@ class Context(TorchNames):
 
     def _untidy(self) -> list[RankState]:
         """Return what `strict` ends with: leaks, and names of modules that ranks have set."""
-        shared = [] if self._globals is None else self._globals.report()
-        return [*self.comm_library.leaks.report(), *shared]
+        return [*self.comm_library.leaks.report(), *self.module_globals.report()]
 
     def _running_ranks(self) -> set[int | None]:
         return {task.rank for task in self.engine.tasks}

@@ -49,7 +49,7 @@ TESTED_ELSEWHERE = {
     "ranks/own.py": "multiprocessing/test_imports.py",
     "torch/compiling.py": "torch/test_install.py",
     "torch/identity.py": "torch/test_group.py",
-    "torch/launches.py": "torch/test_devices.py",
+    "torch/operations.py": "torch/test_devices.py",
     "torch/nccl.py": "torch/test_group.py",
     "torch/refused.py": "torch/test_install.py",
     "torch/reductions.py": "conformance/test_torch_programs.py",

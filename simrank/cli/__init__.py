@@ -39,7 +39,7 @@ def _guarded(command: Callable[[], Any]) -> int:
         typer.echo(str(error), err=True)
         return BAD_CONFIG
     except SimrankError as error:
-        typer.echo(str(error), err=True)
+        typer.echo("\n".join([str(error), *getattr(error, "__notes__", ())]), err=True)
         return FAILED
     except SystemExit as error:
         _say_where_it_was(error)

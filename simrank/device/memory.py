@@ -26,7 +26,10 @@ if TYPE_CHECKING:
     from simrank.engine import CallSite
 
 GRANULE_BYTES = 512  # As CUDA's caching allocator rounds (PyTorch c10/cuda, kMinBlockSize).
-DEVICE_SPAN_BYTES = 1 << 40  # Addresses of device d start at (d + 1) * DEVICE_SPAN_BYTES.
+DEVICE_SPAN_BYTES = 1 << 40
+# Addresses of device d start at _FIRST + d * DEVICE_SPAN_BYTES: above all that a process can map,
+# so that another library's memory is found at the addresses that it really has.
+_FIRST = 1 << 47
 VALUES_UP_TO_BYTES = 64 * 1024  # Shape-only device tensors above this size have no values.
 _PATTERN = 0xFF  # A NaN in every floating type, -1 in signed integers: garbage that shows.
 _NUM_LARGEST = 5
@@ -93,6 +96,7 @@ class AddressSpace:
         hints: What may be wrong with accesses to it, seen in passing, in order.
         sampled: By a kernel's id: the kernel, and how many of its launches were looked at.
         on_memory: Called with a device, the bytes that it has in use now, and their change.
+        elsewhere: Finds the storage at an address below simrank's own, or None: another library's.
     """
 
     def __init__(self) -> None:
@@ -100,6 +104,7 @@ class AddressSpace:
         self.sampled: dict[int, tuple[object, int]] = {}
         self._multicasts: list[list[ReferenceType[Storage]]] = []
         self.on_memory: list[Callable[[int, int, int], None]] = []
+        self.elsewhere: Callable[[int], Storage | None] | None = None
         self.watchers: Watchers | None = None
         self._starts: list[int] = []
         self._segments: WeakValueDictionary[int, Storage] = WeakValueDictionary()
@@ -122,7 +127,7 @@ class AddressSpace:
         """Return the storage that contains `address`, or None: no such segment exists."""
         index = bisect_right(self._starts, address) - 1
         if index < 0:
-            return None
+            return None if self.elsewhere is None else self.elsewhere(address)
         storage = self._segments.get(self._starts[index])
         if storage is None or address >= storage.address + max(storage.size_bytes, 1):
             return None
@@ -166,7 +171,7 @@ class DeviceMemory:
         self.used_bytes = 0
         self.peak_bytes = 0
         self.space = space
-        start = (device_index + 1) * DEVICE_SPAN_BYTES
+        start = _FIRST + device_index * DEVICE_SPAN_BYTES
         self._gaps = [_Gap(start, start + DEVICE_SPAN_BYTES)]  # By address.
         self._live: dict[int, _Block] = {}
 

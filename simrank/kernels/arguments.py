@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from simrank.device.device import Device
-    from simrank.device.memory import Storage
+    from simrank.device.memory import AddressSpace, Storage
     from simrank.kernels.machine.jit import Jit
 
 _TensorWrapper: Any = jit.TensorWrapper  # What `triton.reinterpret` returns.
@@ -77,42 +77,65 @@ def tensors_by_address(bound: Mapping[str, Any]) -> dict[int, Argument]:
     return by_address
 
 
-def reached(values: Iterable[Any], device: Device) -> list[Storage]:
-    """Return the memory of a device that arguments name by address only.
+def on_device(values: Iterable[object]) -> list[Tensor]:
+    """Return the tensors among arguments that lie on devices."""
+    return [tensor for tensor in _tensors(values) if tensor.storage.device is not None]
+
+
+def _tensors(values: Iterable[object]) -> list[Tensor]:
+    result = []
+    for value in values:
+        if isinstance(value, Tensor):
+            result.append(value)
+        elif isinstance(value, tuple | list):
+            result += _tensors(value)
+        else:
+            base = getattr(value, "base", None)  # Of descriptors, and of reinterpreted ones.
+            if isinstance(base, Tensor):
+                result.append(base)
+    return result
+
+
+def reached(
+    values: Iterable[Any], device: Device | None, space: AddressSpace | None = None
+) -> list[Storage]:
+    """Return the memory of a device (None: of any in `space`) that arguments name by address only.
 
     Addresses come as integers, or in tensors of them as grouped kernels take; larger ones than
     `_MOST_POINTERS` are data. An integer may be the address of a table of addresses, as symmetric
     memory has them. Tensors passed as such are not among them.
     """
+    if space is None:
+        assert device is not None, "one of the two is given"
+        space = device.memory.space
     result: dict[int, Storage] = {}
     for value in values:
         numbers: Any = ()
         if isinstance(value, tuple | list):
-            result |= {storage.address: storage for storage in reached(value, device)}
+            result |= {storage.address: storage for storage in reached(value, device, space)}
         elif isinstance(value, int):
-            numbers = (value, *_table_at(value, device))
+            numbers = (value, *_table_at(value, space))
         elif isinstance(value, Tensor) and _may_hold_pointers(value):
             numbers = _words(value.storage)
         for number in numbers:
-            for storage in _storages_at(number, device):
-                result[storage.address] = storage
+            for storage in _storages_at(number, space):
+                if device is None or storage.device is device:
+                    result[storage.address] = storage
     return list(result.values())
 
 
-def _storages_at(address: int, device: Device) -> list[Storage]:
-    """Return the memory of a device that an address, or one of multicast, leads to."""
-    of_group = device.memory.space.multicast(address)
-    if of_group is None:
-        storage = device.memory.space.find(address)
-        members = [] if storage is None else [storage]
-    else:
-        members = of_group.storages
-    return [storage for storage in members if storage.device is device]
+def _storages_at(address: int, space: AddressSpace) -> list[Storage]:
+    """Return the memory that an address, or one of multicast, leads to."""
+    of_group = space.multicast(address)
+    if of_group is not None:
+        return of_group.storages
+    storage = space.find(address)
+    return [] if storage is None else [storage]
 
 
-def _table_at(address: int, device: Device) -> list[int]:
+def _table_at(address: int, space: AddressSpace) -> list[int]:
     """Return the numbers that stand where an address points to, if they may be addresses."""
-    storage = device.memory.space.find(address)
+    storage = space.find(address)
     if storage is None or storage.size_bytes > 8 * _MOST_POINTERS or not storage.has_values:
         return []
     return _words(storage)

@@ -12,7 +12,7 @@ import numpy as np
 from simrank.device import Operation, Tensor, current_stream
 from simrank.device.races import Accesses
 from simrank.engine import Activity
-from simrank.kernels import arguments
+from simrank.kernels import arguments, foreign
 from simrank.kernels.compiler.metadata import COMPILER_OPTIONS, resources, warm_kernel
 from simrank.kernels.cost.launches import (
     DEFAULT_CTAS_PER_SM,
@@ -33,8 +33,6 @@ from simrank.ranks import current_program, require_program
 from simrank.units import PS_PER_S
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from simrank.device import Stream
     from simrank.device.memory import Storage
     from simrank.hardware.spec import DeviceSpec
@@ -66,8 +64,8 @@ class TritonOperation(Operation):
     """
 
     __slots__ = (
-        "_activity", "_log", "_program", "_run", "cost", "grid", "launch", "mode", "num_splits",
-        "reaches", "statistics",
+        "_activity", "_left", "_log", "_program", "_run", "cost", "grid", "launch", "mode",
+        "num_splits", "reaches", "statistics",
     )  # fmt: skip
     kind = "kernel"
     tells_accesses = True
@@ -85,6 +83,7 @@ class TritonOperation(Operation):
         self._log: LaunchAccesses | None = None
         self._activity: Activity | None = None
         self._run: ProgramRun | None = None
+        self._left: Grid | None = None
         self._program: Program | None = current_program()
 
     @property
@@ -93,29 +92,43 @@ class TritonOperation(Operation):
         name: str = self.launch.name
         return name
 
-    def begin(self) -> None:
-        """Run the programs, and take the time that they cost."""
-        launch, device = self.launch, self.stream.device
-        rank = None if self._program is None else self._program.rank
-        self._log = None
-        if device.races is not None or self._is_sampled():
-            written = () if self.touched is None else (b.storage for b in self.touched.writes)
-            shared = () if device.races is None else device.races.order.shared
-            self._log = LaunchAccesses(launch.name, rank, written, shared)
-        grid = Grid(self._setting(), self._log, is_sample=device.races is None)
-        if self.mode == "tasks":
-            self._start_tasks(grid)
-            return
+    def compute_now(self) -> bool:
+        """Run the programs before the operation is issued; return False if its turn must come.
+
+        For tensors of a library that computes at once: nothing that they depend on is in flight.
+        Programs that wait or publish run at their turn; so does what is left of a launch when one
+        of its programs turns out to publish. Where races are looked for all do.
+        """
+        if self.mode == "tasks" or self.stream.device.races is not None:
+            return False
+        grid = self._new_grid()
         try:
             self._compute(grid)
         except PublishedError:
-            self.mode = "tasks"
-            self._start_tasks(grid)
-            return
-        except Exception as error:  # noqa: BLE001 - raised in the rank that issued it
-            self.raise_in_rank(error, first=self.end)
-            return
-        assert self.cost is not None, "computed just now"
+            self.mode, self._left = "tasks", grid
+            return False
+        self._forget()  # Nobody looks at arguments any more: memory does not stay for them.
+        self.touched = None
+        return True
+
+    def begin(self) -> None:
+        """Run the programs unless they have run, and take the time that they cost."""
+        device = self.stream.device
+        if self.cost is None:
+            grid = self._left or self._new_grid()
+            if self.mode == "tasks":
+                self._start_tasks(grid)
+                return
+            try:
+                self._compute(grid)
+            except PublishedError:
+                self.mode = "tasks"
+                self._start_tasks(grid)
+                return
+            except Exception as error:  # noqa: BLE001 - raised in the rank that issued it
+                self.raise_in_rank(error, first=self.end)
+                return
+        assert self.cost is not None, "it has run"
         demands = [(device.sms, float(self.cost.num_sms))]
         if self.cost.hbm_bytes:
             share = self.cost.hbm_bytes / self.cost.duration_ps
@@ -124,6 +137,16 @@ class TritonOperation(Operation):
         work_ps = self.cost.duration_ps * device.slowdown
         self._activity = Activity(work_ps, demands, self.end, max_rate=1.0)
         device.pool.start(self._activity)
+
+    def _new_grid(self) -> Grid:
+        device = self.stream.device
+        rank = None if self._program is None else self._program.rank
+        self._log = None
+        if device.races is not None or self._is_sampled():
+            written = () if self.touched is None else (b.storage for b in self.touched.writes)
+            shared = () if device.races is None else device.races.order.shared
+            self._log = LaunchAccesses(self.launch.name, rank, written, shared)
+        return Grid(self._setting(), self._log, is_sample=device.races is None)
 
     def _setting(self) -> Setting:
         launch, device = self.launch, self.stream.device
@@ -237,11 +260,15 @@ class TritonOperation(Operation):
 
     def end(self) -> None:
         """Let go of memory, and of the activity, which refers back, and complete."""
-        self._activity = self._log = None
+        self._activity = None
+        self._forget()
+        super().end()
+
+    def _forget(self) -> None:
+        self._log = self._left = None
         self.reaches = []
         self.statistics.views.clear()
         self.launch.forget_arguments()
-        super().end()
 
     def drop(self) -> None:
         """Stop using the device: the rank was aborted."""
@@ -377,6 +404,10 @@ def launch(
         TypeError, ValueError: An argument is not what the kernel takes.
         UnsupportedError: The kernel uses what is not emulated.
     """
+    library = foreign.running()
+    if library is not None:
+        library.prepare()
+        args, kwargs = foreign.converted(library, args, kwargs)
     names = ("debug", "num_ctas_per_sm", "launch_cooperative_grid", *COMPILER_OPTIONS)
     options: dict[str, Any] = {name: kwargs[name] for name in names if name in kwargs}
     options |= {name: kwargs.pop(name) for name in ("mode", "precision") if name in kwargs}
@@ -385,37 +416,44 @@ def launch(
     launched = Launch(bind(jit), size, bound, options)
     stream = current_stream()
     written = written_by_jit(jit)
-    reads = _on_device(bound.values())
-    writes = _on_device(value for name, value in bound.items() if name in written)
+    reads = arguments.on_device(bound.values())
+    writes = arguments.on_device(value for name, value in bound.items() if name in written)
     waits = launched.chosen_mode == "tasks" and bind(jit).effects.waits
     operation = TritonOperation(stream, launched, Accesses(reads, writes, waits))
     if launched.chosen_mode == "tasks":  # Peers may write here what its programs only read.
         writes = [*writes, *(t for t in reads if t.storage.device is stream.device)]
+    if library is not None and _computed(library, operation, bound, (reads, writes)):
+        stream.submit(operation)
+        return operation
     for tensor in writes:
         tensor.storage.note_write(operation, tensor.storage.array(np.dtype(np.uint8)))
     operation.reaches = arguments.reached(bound.values(), stream.device)
     for storage in operation.reaches:
         storage.note_write(operation, storage.array(np.dtype(np.uint8)))
     stream.submit(operation)
+    if library is not None:
+        used = dict.fromkeys([*(tensor.storage for tensor in reads), *operation.reaches])
+        filled = dict.fromkeys([*(tensor.storage for tensor in writes), *operation.reaches])
+        library.in_flight(operation, list(used), list(filled))
     return operation
 
 
-def _on_device(values: Iterable[object]) -> list[Tensor]:
-    return [tensor for tensor in _tensors(values) if tensor.storage.device is not None]
+def _computed(
+    library: foreign.Library,
+    operation: TritonOperation,
+    bound: dict[str, Any],
+    touched: tuple[list[Tensor], list[Tensor]],
+) -> bool:
+    """Run a kernel at its launch, as a library that computes at once does; return whether it ran.
 
-
-def _tensors(values: Iterable[object]) -> list[Tensor]:
-    result = []
-    for value in values:
-        if isinstance(value, Tensor):
-            result.append(value)
-        elif isinstance(value, tuple | list):
-            result += _tensors(value)
-        else:
-            base = getattr(value, "base", None)  # Of descriptors, and of reinterpreted ones.
-            if isinstance(base, Tensor):
-                result.append(base)
-    return result
+    What it names by address only may be written too.
+    """
+    if operation.mode == "tasks":
+        return False
+    reads, writes = ([tensor.storage for tensor in tensors] for tensors in touched)
+    reached = arguments.reached(bound.values(), None, operation.stream.device.memory.space)
+    library.settle([*reads, *reached], [*writes, *reached])
+    return operation.compute_now()
 
 
 def _grid(grid: GridSize, meta: dict[str, Any]) -> tuple[int, int, int]:
@@ -451,6 +489,10 @@ def run_jit(jit: Jit, original: Callable[..., Any], *args: Any, **kwargs: Any) -
         return original(jit, *args, **kwargs)
     grid = kwargs.pop("grid")
     if kwargs.pop("warmup", False):
+        library = foreign.running()
+        if library is not None:
+            library.prepare()
+            args, kwargs = foreign.converted(library, args, kwargs)
         bound = arguments.by_name(jit, args, kwargs)
         return warm_kernel(jit, bound, kwargs, current_stream().device.spec)
     for hook in jit.pre_run_hooks:

@@ -27,6 +27,7 @@ from simrank.ranks import (
 )
 from simrank.ranks.current import ContextOfProgram
 from simrank.ranks.identity import first_pid
+from simrank.ranks.module_globals import GlobalsOfRank, ModuleGlobals
 from simrank.ranks.packages import PrivateModules, own_copy
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ class ContextOfSpawns(ContextOfProgram, KeepsUnjoined, Protocol):
         carrier: What holds the stack of a rank: "greenlet", "thread" or "auto".
         private: Packages whose modules each rank executes for itself.
         divergence: Who follows the lines of ranks, or None.
+        module_globals: Sees what ranks set in modules that they share.
     """
 
     network: Network
@@ -67,6 +69,7 @@ class ContextOfSpawns(ContextOfProgram, KeepsUnjoined, Protocol):
     carrier: str
     private: Sequence[str]
     divergence: FollowsRanks | None
+    module_globals: ModuleGlobals
 
 
 def _context_of(program: Program) -> ContextOfSpawns:
@@ -216,7 +219,7 @@ def _start(parent: Program, name: str, call: Call, nprocs: int, *, daemon: bool)
         program.local["world"] = world
         program.local["daemon"] = daemon
         if carrier == "thread":
-            task.turn = libraries.keep_states(program, _states(program, used))
+            task.turn = libraries.keep_states(program, _states(program, task, used))
         body = _body(program, call, is_thread=carrier == "thread")
         if context.divergence is not None:
             body = context.divergence.followed(task, world, body)
@@ -233,10 +236,13 @@ def _start(parent: Program, name: str, call: Call, nprocs: int, *, daemon: bool)
     return group
 
 
-def _states(program: Program, used: Sequence[libraries.Library]) -> list[RankState]:
+def _states(program: Program, task: Task, used: Sequence[libraries.Library]) -> list[RankState]:
     """Return what a rank on a thread has for itself."""
+    context = _context_of(program)
     states: list[RankState] = [library.state_of(program) for library in used]
-    names, is_own_private = _context_of(program).private, _is_of_script(program)
+    if not context.strict:  # It sees every switch.
+        states.append(GlobalsOfRank(context.module_globals, task))
+    names, is_own_private = context.private, _is_of_script(program)
     if names or is_own_private:
         states.append(PrivateModules(program, names, is_own_private=is_own_private))
     return states

@@ -1,11 +1,14 @@
 """Names of modules that several ranks set: processes would each have their own.
 
-Ranks share their program's modules. One that sets `counter` of a module (by `global`, or as an
-attribute of it) sets it for all of them: numbers that are right here, or wrong, by luck. Looked at
-whenever another rank gets its turn, and only at names that some function of the program sets.
+Ranks share the modules that are not private. One that sets `counter` of a module (by `global`, or
+as an attribute of it) sets it for all of them: numbers that are right here, or wrong, by luck.
+Looked at whenever a rank's turn ends, and only at names that some function sets.
 
-It does not cover what is changed inside of a value (a list that grows), nor modules that are not
-the program's own.
+Looked at are the program's modules, and installed packages that use torch: what they set to objects
+(process groups, buffers, engines) belongs to a process. `strict` looks at attributes, too, and at
+numbers and texts of packages.
+
+It does not cover what is changed inside of a value: a list that grows.
 """
 
 from __future__ import annotations
@@ -13,21 +16,28 @@ from __future__ import annotations
 import dis
 import sys
 from types import CodeType, FunctionType, ModuleType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary
 
+from simrank.engine import user_site
 from simrank.engine.observer import SwitchObserver
-from simrank.errors import RankState
+from simrank.errors import RankState, SimrankError, SpawnException
+from simrank.errors.base import at_text
+from simrank.errors.travel import add_note
 from simrank.ranks import patches
 from simrank.ranks.own import is_programs_own
+from simrank.ranks.packages import is_of_one_rank, modules_stamp
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from simrank.engine import CallSite, Task
 
 _GLOBAL, _ATTRIBUTE = dis.opmap["STORE_GLOBAL"], dis.opmap["STORE_ATTR"]
 _ABSENT = object()
+_PLAIN = (int, float, str, bytes, bool, complex, tuple, frozenset, type(None))
+# They know of ranks, or of none.
+_NOT_LOOKED_AT = frozenset({"torch", "simrank", "triton", "pytest", "_pytest", "hypothesis"})
 _stores: WeakKeyDictionary[ModuleType, frozenset[tuple[bool, str]]] = WeakKeyDictionary()
 
 
@@ -40,86 +50,199 @@ class _Setting(NamedTuple):
 
 
 class ModuleGlobals(SwitchObserver):
-    """Sees which ranks set which names of the program's modules; an observer of switches."""
+    """Sees which ranks set which names of modules: an observer of switches, or told of turns.
 
-    def __init__(self) -> None:
-        self._watched: dict[tuple[str, str], object] = {}  # Module and name -> the value now.
+    Args:
+        is_strict: Whether to look at attributes and at plain values of packages, too.
+    """
+
+    def __init__(self, *, is_strict: bool) -> None:
+        self._is_strict = is_strict
+        self._watched: dict[tuple[str, str], dict[str, Any]] = {}  # Module and name -> its names.
+        self._values: dict[tuple[str, str], object] = {}
         self._settings: dict[tuple[str, str], dict[int, _Setting]] = {}
-        self._num_modules = 0
+        self._is_own: dict[str, bool] = {}  # By module: the program's, or a package's.
+        self._seen: set[str] = set()
+        self._stamp: object = None
+        self._own: list[ModuleType] = []  # The program's; `strict` alone needs them.
+        self._attributes: set[str] = set()  # That some function of these sets.
         self._last: Task | None = None
 
     def on_task_switch(self, task: Task, time_ps: int) -> None:
         """Compare what the task before has left with what it found."""
         del time_ps
-        if len(sys.modules) != self._num_modules:
-            self._num_modules = len(sys.modules)
-            for key in _settable_names():
-                self._watched.setdefault(key, _value(key))
+        self.find()
         if task is not self._last:
-            self.look()
+            self.look(self._last)
         self._last = task
 
-    def look(self) -> None:
-        """Note what the task that ran last has set."""
-        last = self._last
-        for key, before in self._watched.items():
-            value = _value(key)
-            if value is not before:
-                self._watched[key] = value
-                if last is not None and last.rank is not None and not patches.is_patched(*key):
-                    site = None if last.finished else last.site()
+    def find(self, task: Task | None = None) -> None:
+        """Look for modules that are new; a task has imported them, and may have set names since."""
+        stamp = modules_stamp()
+        if stamp == self._stamp:  # Looking at every name takes 0.1 ms.
+            return
+        self._stamp = stamp
+        for name in sys.modules.keys() - self._seen:
+            module = sys.modules[name]
+            if getattr(getattr(module, "__spec__", None), "_initializing", False):
+                continue
+            self._seen.add(name)
+            if _is_shared(module):
+                self._is_own[name] = is_programs_own(module)
+                self._watch(name, module, task)
+
+    def _watch(self, name: str, module: ModuleType, task: Task | None) -> None:
+        if module not in _stores:
+            _stores[module] = frozenset(s for code in _codes(module) for s in _stored(code))
+        names = [target for is_global, target in _stores[module] if is_global]
+        if self._is_strict and self._is_own[name]:
+            self._own.append(module)
+            self._attributes.update(t for is_global, t in _stores[module] if not is_global)
+            for own in self._own:
+                self._watch_names(own.__name__, own, self._attributes & set(vars(own)), task)
+        self._watch_names(name, module, names, task)
+
+    def _watch_names(
+        self, module_name: str, module: ModuleType, names: Iterable[str], task: Task | None
+    ) -> None:
+        for name in names:
+            key = module_name, name
+            if key not in self._watched:
+                self._watched[key] = vars(module)
+                value = vars(module).get(name, _ABSENT)
+                # What a module begins with is rarely more than a number or an empty list.
+                is_set = task is not None and value and not isinstance(value, _PLAIN)
+                self._values[key] = _ABSENT if is_set else value
+
+    def look(self, task: Task | None) -> None:
+        """Note what a task, whose turn ends, has set."""
+        values = self._values
+        for key, names in self._watched.items():
+            value = names.get(key[1], _ABSENT)
+            if value is not values[key]:
+                values[key] = value
+                if task is not None and task.rank is not None and not patches.is_patched(*key):
+                    site = None if task.finished else task.site() or user_site()
                     by_rank = self._settings.setdefault(key, {})
-                    by_rank[last.rank] = _Setting(last.rank, value, site)
+                    by_rank[task.rank] = _Setting(task.rank, value, site)
 
     def report(self) -> list[RankState]:
         """Return the names that ranks have set to different values."""
-        self.look()
-        states = []
-        for (module, name), by_rank in self._settings.items():
-            settings = list(by_rank.values())
-            other = next((s for s in settings[1:] if not _same(s.value, settings[0].value)), None)
-            if other is not None:
-                where = other.site or settings[0].site
-                file, line = (None, None) if where is None else where.line()
-                text = (
-                    f"set {module}.{name}, which they share: processes have their own; set before"
-                )
-                states.append(RankState(tuple(sorted(by_rank)), text, file, line, waits=False))
-        return states
+        self.look(self._last)
+        found = []
+        for key, by_rank in self._settings.items():
+            first, *others = by_rank.values()
+            other = next((s for s in others if not _same(s.value, first.value)), None)
+            if other is not None and self._matters(key[0], by_rank):
+                found.append(_state(key, by_rank, other.site or first.site))
+        return found
+
+    def check(self, error: BaseException | None) -> None:
+        """Look at the end of a run, which failed with an error or did not.
+
+        Raises:
+            SimrankError: Ranks have set what they share to different values.
+        """
+        if error is None:
+            found = self.report()
+            if found and not self._is_strict:  # It tells of them with all else that it has found.
+                raise SimrankError(_text("module globals that several ranks set (proved):", found))
+        elif isinstance(error, SpawnException):
+            found = self._behind(error.errors)
+            if found:
+                add_note(error, _text("simrank: before that", found))
+
+    def _behind(self, errors: Mapping[int, BaseException]) -> list[RankState]:
+        """Return what may be why ranks failed: what others set in modules where they raised."""
+        found = {str(state): state for state in self.report()}
+        modules = {name for error in errors.values() for name in _modules_of(error)}
+        for key, by_rank in self._settings.items():
+            if key[0] in modules and self._matters(key[0], by_rank):
+                state = _state(key, by_rank, next(iter(by_rank.values())).site)
+                found.setdefault(str(state), state)
+        return list(found.values())
+
+    def _matters(self, module: str, by_rank: dict[int, _Setting]) -> bool:
+        """Whether it is an error: packages count calls and note times, which does no harm."""
+        if self._is_strict or self._is_own[module]:
+            return True
+        return not all(isinstance(setting.value, _PLAIN) for setting in by_rank.values())
 
 
-def _value(key: tuple[str, str]) -> object:
-    module = sys.modules.get(key[0])
-    return _ABSENT if module is None else vars(module).get(key[1], _ABSENT)
+class GlobalsOfRank:
+    """Looks at what a rank has set as its turn ends; a state of the rank, see `libraries`."""
+
+    def __init__(self, globals_: ModuleGlobals, task: Task) -> None:
+        self._globals = globals_
+        self._task = task
+
+    @property
+    def turn(self) -> GlobalsOfRank:
+        """Return itself: it follows the turns."""
+        return self
+
+    def begin(self) -> None:
+        """Do nothing: the turn has begun."""
+
+    def end(self) -> None:
+        """Do nothing: the turn ends."""
+
+    def enter(self) -> None:
+        """Note what is there."""
+        self._globals.find()
+
+    def leave(self) -> None:
+        """See what the rank has imported and set."""
+        self._globals.find(self._task)
+        self._globals.look(self._task)
+
+
+def _state(key: tuple[str, str], by_rank: dict[int, _Setting], site: CallSite | None) -> RankState:
+    """Return what is said of a name; the cure stands last, on a line of its own."""
+    module, name = key
+    package = module.partition(".")[0]
+    cure = f'[tool.simrank] private = ["{package}"] in pyproject.toml, or --private {package}'
+    if module == "__main__":
+        cure = "start it with `simrank run`, or hand it to the ranks as an argument"
+    at = at_text(*((None, None) if site is None else site.line()))
+    text = f"set {module}.{name}, which they share: processes have their own; set before{at}"
+    return RankState(tuple(sorted(by_rank)), f"{text}\n    to fix: {cure}", waits=False)
+
+
+def _text(title: str, states: list[RankState]) -> str:
+    return "\n".join([title, *(f"  {state}" for state in states)])
+
+
+def _modules_of(error: BaseException) -> Iterator[str]:
+    """Yield the modules whose functions an error went through."""
+    trace = error.__traceback__
+    while trace is not None:
+        yield str(trace.tb_frame.f_globals.get("__name__"))
+        trace = trace.tb_next
 
 
 def _same(value: object, other: object) -> bool:
     """Return whether two values are one, or equal ones that nobody can change."""
     if value is other:
         return True
-    plain = (int, float, str, bytes, bool, complex, tuple, frozenset, type(None))
-    return isinstance(value, plain) and isinstance(other, plain) and value == other
+    return isinstance(value, _PLAIN) and isinstance(other, _PLAIN) and value == other
 
 
-def _settable_names() -> Iterator[tuple[str, str]]:
-    """Yield modules and names that functions of the program set."""
-    own = {
-        name: module
-        for name, module in list(sys.modules.items())
-        if isinstance(module, ModuleType) and is_programs_own(module)
-    }
-    attributes: set[str] = set()
-    for name, module in own.items():
-        if module not in _stores:
-            _stores[module] = frozenset(s for code in _codes(module) for s in _stored(code))
-        for is_global, target in _stores[module]:
-            if is_global:
-                yield name, target
-            else:
-                attributes.add(target)
-    for name, module in own.items():
-        for attribute in attributes & set(vars(module)):
-            yield name, attribute
+def _is_shared(module: object) -> bool:
+    """Whether ranks share a module that may hold what belongs to a process."""
+    if not isinstance(module, ModuleType) or is_of_one_rank(module):
+        return False
+    if is_programs_own(module):
+        return True
+    name = module.__name__
+    return name.partition(".")[0] not in _NOT_LOOKED_AT and _uses_torch(module)
+
+
+def _uses_torch(module: ModuleType) -> bool:
+    return any(
+        isinstance(value, ModuleType) and value.__name__.partition(".")[0] == "torch"
+        for value in list(vars(module).values())
+    )
 
 
 def _codes(module: ModuleType) -> Iterator[CodeType]:

@@ -12,6 +12,7 @@ from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import SourceFileLoader
 from importlib.util import find_spec, module_from_spec
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 from simrank.ranks.current import rank_program
 from simrank.ranks.own import is_programs_own_file
@@ -38,6 +39,7 @@ _readers: dict[type, Callable[[Any, str, str], CodeType]] = {
 }
 
 
+_of_one_rank: WeakSet[ModuleType] = WeakSet()
 _verdicts: dict[frozenset[str], dict[str, bool]] = {}
 
 
@@ -64,7 +66,8 @@ class PrivateModules:
         self._own: dict[str, ModuleType] = {}
         self._others: dict[str, ModuleType] = {}
         self._outside: dict[str, None] = {}  # Names of private modules that others have.
-        self._num_inside = self._num_outside = -1
+        self._inside: object = None  # What `modules_stamp` was when they were looked at.
+        self._outside_stamp: object = None
         self._locks: dict[str, object] = {}
         program.local[_KEY] = self
 
@@ -82,23 +85,23 @@ class PrivateModules:
     def enter(self) -> None:
         """Put the rank's modules in place of everybody else's."""
         modules = sys.modules
-        if len(modules) != self._num_outside:  # Looking at every name takes 0.1 ms.
+        if modules_stamp() != self._outside_stamp:  # Looking at every name takes 0.1 ms.
             names = [name for name in modules if self.is_private(name)]
             self._outside = dict.fromkeys({*names, *self._outside})
         self._others = _take(self._outside)
         modules.update(self._own)
         if self._locks:
             _locks.update(self._locks)
-        self._num_inside = len(modules)
+        self._inside = modules_stamp()
 
     def leave(self) -> None:
         """Take the rank's modules out again, and what it is in the midst of importing."""
         modules = sys.modules
-        if len(modules) != self._num_inside:
+        if modules_stamp() != self._inside:
             self._own |= {n: m for n, m in modules.items() if self.is_private(n)}
         self._own = _take(self._own)
         modules.update(self._others)
-        self._num_outside = len(modules)
+        self._outside_stamp = modules_stamp()
         self._locks = {}
         if _locks:
             mine = [name for name in _locks if self.is_private(name) or name in self._own]
@@ -107,6 +110,7 @@ class PrivateModules:
     def add(self, name: str, module: ModuleType) -> None:
         """Note a module as the rank's own: it is in `sys.modules` already."""
         self._own[name] = module
+        _of_one_rank.add(module)
 
     def is_private(self, name: str) -> bool:
         """Whether a module of this name is to be executed for the rank alone."""
@@ -200,6 +204,16 @@ def private_modules(program: Program) -> PrivateModules | None:
     """Return the modules that a rank has for itself; None if it shares all."""
     own: PrivateModules | None = program.local.get(_KEY)
     return own
+
+
+def modules_stamp() -> object:
+    """Return what changes whenever `sys.modules` gets a new name, in no time."""
+    return len(sys.modules), next(reversed(sys.modules))
+
+
+def is_of_one_rank(module: ModuleType) -> bool:
+    """Whether a module was executed for one rank alone."""
+    return module in _of_one_rank
 
 
 def own_copy(value: Any) -> Any:  # noqa: ANN401 - a function or class

@@ -17,11 +17,12 @@ from simrank.device.dtypes import DTYPES, DType
 from simrank.device.memory import Storage
 from simrank.device.tensors.tensor import Tensor
 from simrank.ranks import require_program
-from simrank.torch import devices
+from simrank.torch import cuda, devices
 from simrank.trace.divergence.values import tensor_text
 
 if TYPE_CHECKING:
     from simrank.device import Device
+    from simrank.torch.cuda import Block
 
 _DTYPES: dict[torch.dtype, DType] = {
     getattr(torch, name): dtype for name, dtype in DTYPES.items() if hasattr(torch, name)
@@ -68,12 +69,11 @@ class TorchStorage(Storage):
 def _device_of(tensor: torch.Tensor) -> Device | None:
     if not tensor.is_cuda:
         return None
-    address = tensor.data_ptr()
-    own = devices.devices_in_use() if address == 0 else None  # Nothing lies nowhere.
-    if own is not None:
-        return own.device(tensor.device.index)
-    program, index = require_program("a tensor"), devices.global_index(address)
-    return None if index is None else devices_of(program)[index]
+    program, index = require_program("a tensor"), devices.global_index(tensor.data_ptr())
+    if index is not None:
+        return devices_of(program)[index]
+    own = devices.devices_in_use()  # It has no bytes, and no address.
+    return None if own is None else own.device(tensor.device.index)
 
 
 def _bytes_at(address: int, size_bytes: int) -> np.ndarray[Any, Any]:
@@ -84,17 +84,67 @@ def _bytes_at(address: int, size_bytes: int) -> np.ndarray[Any, Any]:
     return found
 
 
-# Of storages with an operation in flight; the key is the identity of the C++ object.
+class BlockStorage(TorchStorage):
+    """A block of torch's allocator that was reached by an address, not by a tensor."""
+
+    __slots__ = ("_block",)
+
+    def __init__(self, block: Block, device: Device) -> None:
+        self.device = device
+        self.size_bytes = block.size_bytes
+        self.address = block.address
+        self.is_real = self.has_values = True
+        self._writes = None
+        self._block = block
+        self._bytes = _bytes_at(block.address, block.size_bytes)
+
+    def is_current(self) -> bool:
+        """Whether the block has not been freed since."""
+        return cuda.find_block(self.address) == self._block
+
+
+# Of storages that an operation in flight or a wait uses; the key is the identity of the C++ object.
 _known: WeakValueDictionary[int, TorchStorage] = WeakValueDictionary()
+# The same by address: memory that is reached in several ways is one storage, whose changes show.
+_by_address: WeakValueDictionary[int, TorchStorage] = WeakValueDictionary()
 
 
 def storage_of(tensor: torch.Tensor) -> TorchStorage:
-    """Return the storage of a tensor; the same one while an operation in flight uses it."""
+    """Return the storage of a tensor; the same one while an operation in flight uses it.
+
+    A tensor that views another one's block, as a peer's symmetric memory, has that block's.
+    """
     owner = tensor.untyped_storage()
     key = owner._cdata  # noqa: SLF001 - the documented identity of a storage
     found = _known.get(key)
-    if found is None or not found.is_current():
-        found = _known[key] = TorchStorage(owner, _device_of(tensor))
+    if found is not None and found.is_current():
+        return found
+    address = owner.data_ptr() if tensor.is_cuda else 0
+    if address:
+        block = cuda.find_block(address)
+        if block is not None and (block.address in _by_address or block.address != address):
+            return _storage_in(block)
+    found = _known[key] = TorchStorage(owner, _device_of(tensor))
+    if address:
+        _by_address[address] = found
+    return found
+
+
+def storage_at(address: int) -> TorchStorage | None:
+    """Return the storage that an address of torch's devices lies in; None: nothing is there."""
+    if devices.global_index(address) is None:
+        return None
+    block = cuda.find_block(address)
+    if block is None or address >= block.address + max(block.size_bytes, 1):
+        return None
+    return _storage_in(block)
+
+
+def _storage_in(block: Block) -> TorchStorage:
+    found = _by_address.get(block.address)
+    if found is None or found.size_bytes != block.size_bytes:
+        device = devices_of(require_program("an address"))[block.device]
+        found = _by_address[block.address] = BlockStorage(block, device)
     return found
 
 
@@ -112,11 +162,37 @@ def buffer_of(tensor: torch.Tensor) -> Tensor:
     if dtype is None:
         name = _SCALAR_NAMES.get(tensor.dtype, str(tensor.dtype))
         raise RuntimeError(f"Invalid scalar type: {name}")
+    return _view(tensor, dtype)
+
+
+# Element types that kernels take and collectives do not.
+_OF_KERNELS: dict[torch.dtype, DType] = {
+    getattr(torch, name): DType(name, getattr(np, name), "int")
+    for name in ("uint16", "uint32", "uint64")
+}
+
+
+def argument_of(tensor: torch.Tensor) -> Tensor:
+    """Return the same elements as kernels get them.
+
+    Raises:
+        TypeError: Kernels take no pointers to such elements.
+    """
+    dtype = _DTYPES.get(tensor.dtype) or _OF_KERNELS.get(tensor.dtype)
+    if dtype is None:
+        raise TypeError(f"kernels take no pointer to {tensor.dtype}")
+    return _view(tensor, dtype)
+
+
+def _view(tensor: torch.Tensor, dtype: DType) -> Tensor:
     storage, size = storage_of(tensor), dtype.itemsize
     shape = tensor.shape
     if not storage.size_bytes:
         return Tensor(storage, dtype, np.empty(shape, dtype.numpy))
-    offset = tensor.storage_offset() * size
+    if tensor.is_cuda and tensor.numel():
+        offset = tensor.data_ptr() - storage.address
+    else:
+        offset = tensor.storage_offset() * size
     strides = [stride * size for stride in tensor.stride()]
     view = np.ndarray(shape, dtype.numpy, storage._bytes, offset, strides)  # noqa: SLF001 - our own class
     return Tensor(storage, dtype, view)

@@ -18,7 +18,7 @@ from simrank.engine import user_site
 from simrank.errors import SimrankError, UnsupportedError
 from simrank.ranks import require_rank
 from simrank.ranks.current import rank_program
-from simrank.torch import cuda
+from simrank.torch import cuda, in_flight
 from simrank.torch.costs import Cost
 from simrank.torch.cuda import (
     Callbacks,
@@ -29,22 +29,21 @@ from simrank.torch.cuda import (
 )
 from simrank.torch.cuda.native import NOT_COMPILED, native, when_missing
 from simrank.torch.cuda.operations import Launch, drain_launches, start_recording_forms
-from simrank.torch.launches import form_of, issue
+from simrank.torch.operations import form_of, issue
+from simrank.torch.shared import SharedAccess, arranger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     import torch
 
-    from simrank.device import Buffer, Device
-    from simrank.device import Operation as DeviceOperation
-    from simrank.engine import CallSite, Engine, Handle
+    from simrank.device import Device
+    from simrank.engine import CallSite
     from simrank.ranks import Program
 
 _log = logging.getLogger("simrank")
 _KEY, _LATER = "torch's devices", "calls for torch's devices"
-_SHOWN_BYTES = 1 << 20  # Blocks from this size are named where memory runs out.
-_NUM_SHOWN = 5
+_SHOWN_BYTES, _NUM_SHOWN = 1 << 20, 5  # Which blocks are named where memory runs out.
 _SLEEP_HZ = 1_755_000_000  # Assumed: cycles of `torch.cuda._sleep`; an H100's base clock.
 
 
@@ -54,6 +53,8 @@ class RankDevices:
     Attributes:
         state: What C++ knows of it.
         first: The index, in the cluster, of its cuda:0.
+        shared: Accesses to memory that other ranks reach, of which nobody knows yet.
+        num_waits: How many operations of torch wait right now to touch memory.
     """
 
     def __init__(self, program: Program, number: int) -> None:
@@ -66,6 +67,8 @@ class RankDevices:
         self._streams: dict[tuple[int, int], Stream] = {}
         self._bound: set[int] = set()
         self._events: dict[int, Event] = {}
+        self.shared: list[SharedAccess] = []
+        self.num_waits = 0
 
     def bind(self) -> None:
         """Let the running thread be the rank's, for C++."""
@@ -95,20 +98,32 @@ class RankDevices:
 
     def make_current(self, index: int | None = None) -> None:
         """Let simrank's current device and stream be torch's on a device (None: the current)."""
+        if index is None:
+            index = int(native().simrank_current_device())
+        program = self._program
+        program.local["current_stream"] = self.current_stream(index)
+        program.device_index = self.first + index
+
+    def current_stream(self, index: int | None = None) -> Stream:
+        """Return the stream that is torch's current one on a device (None: the current)."""
         library = native()
         if index is None:
             index = int(library.simrank_current_device())
-        program = self._program
-        program.local["current_stream"] = self.stream(index, library.simrank_current_stream(index))
-        program.device_index = self.first + index
+        return self.stream(index, library.simrank_current_stream(index))
 
     # ---- what was computed ----
 
     def flush(self) -> None:
         """Give what torch computed since the last flush to the streams, with its cost."""
         launches = drain_launches()
-        if not launches or not self._charges:
-            return
+        if launches and self._charges:
+            self._submit_all(launches)
+        if self.shared and not self.num_waits:
+            accesses, self.shared = self.shared, []
+            arranger().touched(self.current_stream(), accesses)
+
+    def _submit_all(self, launches: Sequence[Launch]) -> None:
+        """Issue operations in order, those of one stream together."""
         first = 0
         for index, launch in enumerate(launches):
             before = launches[first]
@@ -196,16 +211,13 @@ class _Enabled:
     Attributes:
         context: Whose cluster they are of.
         by_number: The ranks that have a state, by the number that C++ gives back.
-        in_flight: What still reads or writes memory, by number.
         blocks: Large blocks by address: device, size and line.
     """
 
     def __init__(self, context: Any) -> None:
         self.context = context
         self.by_number: dict[int, RankDevices] = {}
-        self.in_flight: dict[int, Handle] = {}
         self.blocks: dict[int, tuple[int, int, CallSite | None]] = {}
-        self.num_pending = 0
 
 
 _enabled: list[_Enabled] = []
@@ -320,6 +332,8 @@ def _enable(context: Any) -> None:
         on_pending=_wait_for_pending,
         on_stream_call=_stream_call,
         elapsed_ms=_elapsed_ms,
+        on_rendezvous=arranger().rendezvous,
+        on_signal=arranger().signal,
     )
     global _is_enabling  # noqa: PLW0603 - what is asked meanwhile is torch's own affair
     _is_enabling = True
@@ -333,6 +347,8 @@ def _enable(context: Any) -> None:
     start_recording_forms()
     when_missing(_provide)
     _enabled.append(_Enabled(context))
+    context.devices[0].memory.space.elsewhere = arranger().find
+    arranger().enabled(context)
 
 
 def _provide() -> bool:
@@ -350,6 +366,9 @@ def disable() -> None:
     if not _enabled:
         return
     enabled = _enabled.pop()
+    enabled.context.devices[0].memory.space.elsewhere = None
+    in_flight.forget_all()
+    arranger().disabled()
     cuda.stop_recording()
     cuda.disable()
     for own in enabled.by_number.values():
@@ -403,29 +422,6 @@ def flush() -> None:
         own.flush()
 
 
-def note_in_flight(
-    operation: DeviceOperation, reads: Sequence[Buffer], writes: Sequence[Buffer]
-) -> None:
-    """Let torch's operations wait for one that still reads or writes tensors (rule T6)."""
-    if operation.complete or not _enabled:
-        return
-    enabled = _enabled[0]
-    enabled.num_pending += 1
-    number = enabled.num_pending
-    enabled.in_flight[number] = operation
-    for buffers, is_write in ((reads, False), (writes, True)):
-        for buffer in buffers:
-            start, end = buffer.storage.bounds(buffer.array)
-            address = buffer.storage.address + start
-            cuda.pending_add(address, end - start, writes=is_write, pending_id=number)
-
-    def forget() -> None:
-        enabled.in_flight.pop(number, None)
-        cuda.pending_remove(number)
-
-    operation.on_complete(forget)
-
-
 # ---- what C++ calls ----
 
 
@@ -445,25 +441,16 @@ def _elapsed_ms(first: int, last: int) -> float:
 
 
 def _wait_for_pending(address: int, size_bytes: int, is_write: bool, number: int) -> None:
-    del address, size_bytes, is_write
     program = require_rank("an operation of torch")
-    flush()
-    handle = _enabled[0].in_flight.get(number)
-    if handle is not None:
-        _wait_functionally(program.engine, handle)
-
-
-def _wait_functionally(engine: Engine, handle: Handle) -> None:
-    """Wait for what an operation reads, although its host would go on (rule T6)."""
-    task = engine.current_task()
-    if task is None:
-        engine.wait(handle)
-        return
-    task.is_functional = True
+    own: RankDevices = program.local[_KEY]
+    own.flush()
+    if in_flight.is_shared(number):
+        own.shared.append(SharedAccess(address, size_bytes, is_write))
+    own.num_waits += 1
     try:
-        engine.wait(handle)
+        in_flight.wait(program, number, own.current_stream())
     finally:
-        task.is_functional = False
+        own.num_waits -= 1
 
 
 def _allocated(rank: int, device: int, address: int, size_bytes: int, stream: int) -> None:

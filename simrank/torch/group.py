@@ -14,7 +14,7 @@ from simrank.distributed.issue import enter_call, issue
 from simrank.distributed.monitored import monitored_barrier
 from simrank.distributed.request import Request, Signature, staging
 from simrank.ranks import require_rank
-from simrank.torch import devices
+from simrank.torch import devices, in_flight
 from simrank.torch.buffers import buffer_of, buffers_of
 from simrank.torch.identity import GroupOptions, IdentifiedGroup
 from simrank.torch.profiler import is_recording, record_call
@@ -358,7 +358,7 @@ class SimulatedGroup(IdentifiedGroup):
         for operation in operations:
             if operation is not None and operation.touched is not None:
                 touched = operation.touched
-                devices.note_in_flight(operation, touched.reads, touched.writes)
+                in_flight.note(operation, touched.reads, touched.writes)
 
 
 def check_gathered(output: torch.Tensor, input: torch.Tensor, size: int) -> None:

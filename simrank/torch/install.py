@@ -129,8 +129,12 @@ def _of_cuda() -> StandIns:
     cuda: Any = import_module("torch.cuda")
     if cuda.is_available():  # A real GPU: nothing is faked unless asked for.
         return []
+    from simrank.torch import launches, symmetric_memory  # noqa: PLC0415 - they import torch
+
+    launches.install()
+    symmetric_memory.install()
     accelerator: Any = import_module("torch.accelerator")
-    found: StandIns = []
+    found: StandIns = symmetric_memory.stand_ins()
     found += [(cuda, name, _asking(devices, cuda, name)) for name in ("_lazy_init", *_EXCHANGES)]
     torch: Any = import_module("torch")
     for owner, name, answer in (

@@ -1,64 +1,127 @@
-"""What torch has computed, as operations on simrank's streams: they have a cost, and no effect."""
+"""Triton kernels on torch's tensors: arguments, the order among torch's operations, what is asked.
+
+torch computes at once, and so do kernels that neither wait nor publish; they take their time on
+torch's current stream. Those that wait for other ranks run at their turn there, and torch's
+operations that touch their memory wait.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
-from simrank.device.operation import KernelOperation
-from simrank.torch.costs import Cost, cost_of
-from simrank.torch.cuda.operations import form
+import torch
+
+from simrank.engine.callsite import is_library
+from simrank.errors import UnsupportedError
+from simrank.kernels import foreign
+from simrank.ranks.current import rank_program
+from simrank.torch import buffers, devices, in_flight
+from simrank.torch.cuda.native import native
 
 if TYPE_CHECKING:
-    from simrank.device import Device
-    from simrank.device.stream import Stream
-    from simrank.hardware.spec import DeviceSpec
+    from collections.abc import Sequence
+    from types import FrameType
+
+    from simrank.device import Operation
+    from simrank.device.memory import Storage
+    from simrank.device.tensors.tensor import Tensor
+    from simrank.ranks import Program
+    from simrank.torch.devices import RankDevices
 
 
-class TorchOperation(KernelOperation):
-    """What torch has computed already. It is issued as the turn ends, where nothing may wait."""
+class TorchLaunches:
+    """What torch does for launches of one rank; the methods are those of `foreign.Library`."""
 
-    __slots__ = ()
-    is_launch = False
+    namespace: Any = torch.cuda
+
+    def __init__(self, program: Program, own: RankDevices) -> None:
+        self._program = program
+        self._own = own
+
+    def prepare(self) -> None:
+        """Issue what was computed before, and make torch's device and stream current.
+
+        Raises:
+            UnsupportedError: A graph is being captured: kernels are not part of graphs here.
+        """
+        if native().simrank_is_capturing():
+            raise UnsupportedError(
+                "a Triton kernel in a captured graph on simulated CUDA devices\n"
+                "  to fix: launch it outside of torch.cuda.graph"
+            )
+        self._own.flush()
+        self._own.make_current()
+
+    def tensor(self, value: object) -> Tensor | None:
+        """Return a tensor of torch with the same bytes; None for other things."""
+        return buffers.argument_of(value) if isinstance(value, torch.Tensor) else None
+
+    def settle(self, reads: Sequence[Storage], writes: Sequence[Storage]) -> None:
+        """Wait for what is in flight there."""
+        in_flight.settle(reads, writes)
+
+    def in_flight(
+        self, operation: Operation, reads: Sequence[Storage], writes: Sequence[Storage]
+    ) -> None:
+        """Let the rank's own operations of torch wait for a kernel."""
+        in_flight.note_storages(operation, reads, writes, self._program)
+
+    def current_device(self) -> int:
+        """Return the current device's number in its node."""
+        return int(native().simrank_current_device())
+
+    def current_stream(self, device: int) -> int:
+        """Return the handle of a device's current stream."""
+        return int(native().simrank_current_stream(device))
+
+    def device(self) -> torch.device:
+        """Return the current device."""
+        return torch.device("cuda", self.current_device())
 
 
-class Form(NamedTuple):
-    """An operation as it is known before it runs: with shapes, without addresses.
+class _Finder:
+    """Finds what the running rank has of torch."""
 
-    Attributes:
-        name: The operator's.
-        cost: On this kind of device.
-        shapes: Of its inputs.
-    """
+    def __init__(self) -> None:
+        self._known: WeakKeyDictionary[RankDevices, TorchLaunches] = WeakKeyDictionary()
 
-    name: str
-    cost: Cost
-    shapes: list[list[int]]
+    def running(self) -> TorchLaunches | None:
+        """Return what the running rank has, once it has used a device."""
+        own = devices.devices_in_use()
+        if own is None:
+            return None
+        found = self._known.get(own)
+        if found is None:
+            program = rank_program()
+            assert program is not None, "it has devices"
+            found = self._known[own] = TorchLaunches(program, own)
+        return found
 
-
-_forms: dict[tuple[DeviceSpec, int], Form] = {}
-
-
-def form_of(device: Device, number: int) -> Form:
-    """Return an operation by the number of its form; looked at once per kind of device."""
-    key = (device.spec, number)
-    found = _forms.get(key)
-    if found is None:
-        operation = form(number)
-        shapes = [list(operand.sizes) for operand in operation.inputs]
-        found = _forms[key] = Form(operation.name, cost_of(device.spec, operation), shapes)
-    return found
+    def asked_by_user(self) -> TorchLaunches | None:
+        """Return the same for a module that has torch, which gets devices if it has none."""
+        program = rank_program()
+        if program is None or not _has_torch() or not devices.may_be_had():
+            return None
+        return TorchLaunches(program, devices.enable_for(program))
 
 
-def issue(stream: Stream, name: str, cost: Cost, shapes: list[list[int]] | None = None) -> None:
-    """Give an operation to a stream; it shares the device with whatever else runs there."""
-    device, duration_ps = stream.device, max(cost.duration_ps, 1)
-    num_sms = min(max(-(-cost.num_elements // _ELEMENTS_PER_SM), 1), device.spec.num_sms)
-    rate = min(cost.bytes_moved / duration_ps, device.hbm.capacity)
-    demands = ((device.sms, float(num_sms)), (device.hbm, rate))
-    issued = TorchOperation(stream, name, duration_ps=duration_ps, demands=demands)
-    if shapes is not None:
-        issued.details = {"shapes": shapes}
-    stream.submit(issued)
+def _has_torch() -> bool:
+    """Whether the user's module that asks has imported torch."""
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - the documented way to one's caller
+    while frame is not None and is_library(frame.f_code.co_filename):
+        frame = frame.f_back
+    if frame is None:
+        return False
+    modules = (value for value in frame.f_globals.values() if isinstance(value, ModuleType))
+    return any(value is torch for value in modules)
 
 
-_ELEMENTS_PER_SM = 8 * 1024  # As of simrank's own kernels (assumed there).
+_finder = _Finder()
+
+
+def install() -> None:
+    """Let launches ask for torch's tensors from now on."""
+    foreign.register(_finder)

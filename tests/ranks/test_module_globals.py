@@ -108,9 +108,9 @@ def test_what_does_no_harm_is_not(program):
     assert findings(program) == []
 
 
-def test_without_strict_nobody_looks():
+def test_without_strict_nobody_looks_at_greenlets():
     """Switches are not slowed down."""
-    with simrank.Context() as ctx:
+    with simrank.Context(carrier="greenlet") as ctx:
         ctx.multiprocessing.spawn(counts, nprocs=3)
     assert ctx.engine.observers == []
     assert ctx.findings == []

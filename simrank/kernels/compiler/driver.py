@@ -13,6 +13,7 @@ from triton.backends.driver import DriverBase
 from simrank.device import current_device, current_stream
 from simrank.device.current import devices_of
 from simrank.errors import UnsupportedError
+from simrank.kernels import foreign
 from simrank.kernels.compiler.targets import target_of
 from simrank.ranks import require_program
 
@@ -36,10 +37,17 @@ class ContextOfDriver(Protocol):
 
 
 def _cuda_of(call: str) -> CudaNames:
+    library = foreign.running()
+    if library is not None:
+        names: CudaNames = library.namespace
+        return names
     return cast("ContextOfDriver", require_program(call).context).cuda
 
 
 def _device() -> Device:
+    library = foreign.running()
+    if library is not None:
+        library.prepare()
     return current_device(require_program("triton.runtime.driver"))
 
 
@@ -48,6 +56,9 @@ def clear_l2() -> None:
 
     What is launched behind it is there when it ends: the host's part does not count.
     """
+    library = foreign.running()
+    if library is not None:
+        library.prepare()
     stream = current_stream()
     num_bytes = 256 * 1000 * 1000
     stream.device.launch(
@@ -73,20 +84,22 @@ class SimulatedDriver(DriverBase):  # type: ignore[misc]
 
     def get_current_device(self) -> int:
         """Return the index of the current device."""
-        return _device().index
+        library = foreign.running()
+        return _device().index if library is None else library.current_device()
 
     def set_current_device(self, device: int) -> None:
         """Make a device the current one."""
         _cuda_of("set_current_device").set_device(device)
 
     def get_current_stream(self, device: int) -> int:
-        """Return 0: streams are objects here, not handles."""
-        del device
-        return 0
+        """Return torch's handle; 0 for simrank's own streams, which are objects."""
+        library = foreign.running()
+        return 0 if library is None else library.current_stream(device)
 
-    def get_active_torch_device(self) -> Device:
-        """Return the current device."""
-        return _device()
+    def get_active_torch_device(self) -> Any:
+        """Return the current device; torch's to a program that has torch."""
+        library = foreign.running() or foreign.asked_by_user()
+        return _device() if library is None else library.device()
 
     def get_device_interface(self) -> Any:
         """Return what has `Event`, `synchronize` and `current_device`, as torch.cuda."""

@@ -5,7 +5,7 @@ computed by CPU torch, random numbers are CUDA's. Nothing takes time here: the s
 listens through `Callbacks` and gives operations, streams and events theirs.
 """
 
-from simrank.torch.cuda.blocks import Block, device_of, find_block, signal_pad
+from simrank.torch.cuda.blocks import Block, device_of, find_block, hold, signal_pad
 from simrank.torch.cuda.callbacks import Callbacks, Rendezvous, StreamCall
 from simrank.torch.cuda.devices import (
     Layout,
@@ -25,7 +25,7 @@ from simrank.torch.cuda.operations import (
     start_recording,
     stop_recording,
 )
-from simrank.torch.cuda.pending import pending_add, pending_remove
+from simrank.torch.cuda.pending import pending_add, pending_remove, touch
 from simrank.torch.cuda.properties import DeviceProperties
 
 __all__ = [
@@ -45,6 +45,7 @@ __all__ = [
     "drain_words",
     "enable",
     "find_block",
+    "hold",
     "is_enabled",
     "pending_add",
     "pending_remove",
@@ -52,5 +53,6 @@ __all__ = [
     "standalone",
     "start_recording",
     "stop_recording",
+    "touch",
     "unbind",
 ]

@@ -30,6 +30,11 @@ def device_of(address: int) -> int | None:
     return None if device < 0 else device
 
 
+def hold(addresses: list[int]) -> None:
+    """Keep symmetric allocations that meet until each member has its handle, which keeps them."""
+    native().simrank_hold((ctypes.c_uint64 * len(addresses))(*addresses), len(addresses))
+
+
 def signal_pad(address: int) -> int:
     """Return the signal pad's address of a symmetric allocation, or 0 if it is none."""
     return int(native().simrank_signal_pad(address))

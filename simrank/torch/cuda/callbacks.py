@@ -39,12 +39,21 @@ class StreamCall(IntEnum):
 
 
 class Rendezvous(NamedTuple):
-    """Where the members of a group hold one symmetric allocation, in the order of their ranks."""
+    """Where the members of a group hold one symmetric allocation, in the order of their ranks.
+
+    Attributes:
+        rank: The group rank of who asks.
+        buffers: The members' buffers.
+        pads: Their signal pads.
+        global_ranks: Their ranks in the world.
+        multicast: The address that stands for all buffers; 0: there is none.
+    """
 
     rank: int
     buffers: list[int]
     pads: list[int]
     global_ranks: list[int]
+    multicast: int = 0
 
 
 @dataclass(frozen=True)
@@ -62,7 +71,7 @@ class Callbacks:
         elapsed_ms: (first event, second event): what `elapsed_time` returns.
         on_op: (words): one operation, as `operations.decode` reads it.
         on_rendezvous: (address, group name): who else has that symmetric allocation.
-        on_signal: (address, what, peer, channel, timeout_ms): 0 barrier, 1 put, 2 wait.
+        on_signal: (address, group name, what, peer, channel, timeout_ms): 0 barrier, 1 put, 2 wait.
     """
 
     on_alloc: Callable[[int, int, int, int, int], None] | None = None
@@ -74,7 +83,7 @@ class Callbacks:
     elapsed_ms: Callable[[int, int], float] | None = None
     on_op: Callable[[list[int]], None] | None = None
     on_rendezvous: Callable[[int, str], Rendezvous] | None = None
-    on_signal: Callable[[int, int, int, int, int], None] | None = None
+    on_signal: Callable[[int, str, int, int, int, int], None] | None = None
 
 
 _INT, _INT64, _UINT64 = ctypes.c_int, ctypes.c_int64, ctypes.c_uint64
@@ -92,9 +101,18 @@ _TYPES: dict[str, Any] = {
     "elapsed_ms": ctypes.CFUNCTYPE(_INT, _INT64, _INT64, ctypes.POINTER(ctypes.c_double)),
     "on_op": ctypes.CFUNCTYPE(_INT, ctypes.POINTER(_INT64), _INT64),
     "on_rendezvous": ctypes.CFUNCTYPE(
-        _INT, _UINT64, ctypes.c_char_p, _INTS, _INTS, _UINT64S, _UINT64S, _INTS, _INT
+        _INT,
+        _UINT64,
+        ctypes.c_char_p,
+        _INTS,
+        _INTS,
+        _UINT64S,
+        _UINT64S,
+        _INTS,
+        _INT,
+        _UINT64S,
     ),
-    "on_signal": ctypes.CFUNCTYPE(_INT, _UINT64, _INT, _INT, _INT, _INT64),
+    "on_signal": ctypes.CFUNCTYPE(_INT, _UINT64, ctypes.c_char_p, _INT, _INT, _INT, _INT64),
 }
 
 
@@ -187,13 +205,21 @@ def _op(listener: Callable[[list[int]], None]) -> Callable[..., int]:
 
 def _rendezvous(listener: Callable[[int, str], Rendezvous]) -> Callable[..., int]:
     def call(address: int, group: bytes, *results: Any) -> int:
-        rank, world_size, buffers, pads, global_ranks, room = results
+        rank, world_size, buffers, pads, global_ranks, room, multicast = results
         met = listener(address, group.decode())
         if len(met.buffers) > room:
             raise ValueError(f"a symmetric allocation of {len(met.buffers)} ranks, at most {room}")
-        rank[0], world_size[0] = met.rank, len(met.buffers)
+        rank[0], world_size[0], multicast[0] = met.rank, len(met.buffers), met.multicast
         for index, entry in enumerate(zip(met.buffers, met.pads, met.global_ranks, strict=True)):
             buffers[index], pads[index], global_ranks[index] = entry
+        return 0
+
+    return call
+
+
+def _signal(listener: Callable[[int, str, int, int, int, int], None]) -> Callable[..., int]:
+    def call(address: int, group: bytes, *rest: int) -> int:
+        listener(address, group.decode(), *rest)
         return 0
 
     return call
@@ -208,5 +234,5 @@ _ADAPTERS: dict[str, Callable[[Any], Callable[..., Any]]] = {
     "elapsed_ms": _elapsed,
     "on_op": _op,
     "on_rendezvous": _rendezvous,
-    "on_signal": _plain,
+    "on_signal": _signal,
 }

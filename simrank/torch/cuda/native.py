@@ -51,6 +51,7 @@ _SIGNATURES: dict[str, tuple[object, tuple[object, ...]]] = {
     "pending_add": (None, (_UINT64, _UINT64, _INT, _INT64)),
     "pending_remove": (None, (_INT64,)),
     "pending_clear": (None, ()),
+    "touch": (_INT, (_UINT64, _UINT64, _INT)),
     "record": (None, (_INT,)),
     "recorded": (_WORDS, (_COUNT,)),
     "forget_recorded": (None, ()),
@@ -66,6 +67,9 @@ _SIGNATURES: dict[str, tuple[object, tuple[object, ...]]] = {
     "graph_size": (_INT64, (_POINTER,)),
     "is_capturing": (_INT, ()),
     "signal_pad": (_UINT64, (_UINT64,)),
+    "multicast": (None, (_INT,)),
+    "hold": (None, (_ADDRESS, _INT)),
+    "forget_held": (None, ()),
 }
 
 
@@ -113,6 +117,11 @@ def keep(error: BaseException) -> int:
     """Keep what a callback raised for this thread; the answer tells C++ to let it out."""
     _kept[get_ident()] = error
     return -1
+
+
+def raise_kept() -> None:
+    """Raise what a callback has raised for this thread within a call from Python."""
+    raise _kept.pop(get_ident())
 
 
 _when_missing: list[Callable[[], bool]] = []

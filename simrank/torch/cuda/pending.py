@@ -6,7 +6,7 @@ both only read. While no range is in flight that costs one load and one branch.
 
 from __future__ import annotations
 
-from simrank.torch.cuda.native import native
+from simrank.torch.cuda.native import native, raise_kept
 
 
 def pending_add(address: int, size_bytes: int, *, writes: bool, pending_id: int) -> None:
@@ -17,3 +17,9 @@ def pending_add(address: int, size_bytes: int, *, writes: bool, pending_id: int)
 def pending_remove(pending_id: int) -> None:
     """Unmark all ranges of an id."""
     native().simrank_pending_remove(pending_id)
+
+
+def touch(address: int, size_bytes: int, *, writes: bool) -> None:
+    """Do what an operation of torch does before it touches a range: call `on_pending` if needed."""
+    if native().simrank_touch(address, size_bytes, int(writes)):
+        raise_kept()

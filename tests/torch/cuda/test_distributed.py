@@ -170,7 +170,7 @@ def test_the_simulator_arranges_symmetric_memory():
         assert tensors[0].tolist() == [2, 2, 2, 2]
         handle.put_signal(0, channel=3)
         handle.barrier(channel=1)
-        assert heard == [(allocations[1], 1, 0, 3, 0), (allocations[1], 0, -1, 1, 0)]
+        assert heard == [(allocations[1], "tp", 1, 0, 3, 0), (allocations[1], "tp", 0, -1, 1, 0)]
 
 
 def test_synchronized_batch_norm_equals_the_plain_one(group):

@@ -6,6 +6,8 @@
 #include <torch/csrc/distributed/c10d/reducer_timer.hpp>
 #include <torch/csrc/distributed/c10d/symm_mem/SymmetricMemory.hpp>
 
+extern "C" void simrank_pending_remove(int64_t id);
+
 namespace simrank {
 namespace {
 namespace symmetric = c10d::symmetric_memory;
@@ -26,9 +28,25 @@ void* allocate(int device, size_t size) {
 }
 void free_memory(void* address) { memory_of(global_device_of(address)).free(address); }
 
+// A buffer and its signal pad, which live as long as anybody's handle: peers may use them longer.
+struct Memory {
+  void *buffer, *pad;
+  Memory(void* buffer, void* pad) : buffer(buffer), pad(pad) {}
+  Memory(const Memory&) = delete;
+  ~Memory() {
+    for (void* address : {pad, buffer}) {
+      simrank_pending_remove(-reinterpret_cast<int64_t>(address));  // As the simulator marks shared memory.
+      free_memory(address);
+    }
+  }
+};
+
 struct Rendezvous final : symmetric::SymmetricMemory {
   std::vector<void*> buffers, pads;
+  std::vector<std::shared_ptr<Memory>> memory;
   std::vector<int> global_ranks;
+  std::string group;
+  uint64_t multicast = 0;
   int own_rank = 0, world_size = 1, device = 0;
   size_t size = 0;
   void** table = nullptr;  // Both lists of addresses, in the device's own memory.
@@ -44,7 +62,7 @@ struct Rendezvous final : symmetric::SymmetricMemory {
   void signal(Signal what, int peer, int channel, size_t timeout_ms) {
     auto address = reinterpret_cast<uint64_t>(buffers[own_rank]);
     if (callbacks.on_signal &&
-        callbacks.on_signal(address, what, peer, channel, static_cast<int64_t>(timeout_ms)) < 0)
+        callbacks.on_signal(address, group.c_str(), what, peer, channel, static_cast<int64_t>(timeout_ms)) < 0)
       raise_from_python(CALLBACK_RAISED);
   }
   std::vector<void*> get_buffer_ptrs() override { return buffers; }
@@ -53,8 +71,8 @@ struct Rendezvous final : symmetric::SymmetricMemory {
   void** get_signal_pad_ptrs_dev() override { return tables() + world_size; }
   size_t get_buffer_size() override { return size; }
   size_t get_offset() override { return 0; }
-  bool has_multicast_support() override { return false; }
-  void* get_multicast_ptr() override { return nullptr; }
+  bool has_multicast_support() override { return multicast != 0; }
+  void* get_multicast_ptr() override { return reinterpret_cast<void*>(multicast); }
   void barrier(int channel, size_t timeout_ms) override { signal(BARRIER, -1, channel, timeout_ms); }
   void put_signal(int to, int channel, size_t timeout_ms) override { signal(PUT, to, channel, timeout_ms); }
   void wait_signal(int from, int channel, size_t timeout_ms) override { signal(WAIT, from, channel, timeout_ms); }
@@ -70,26 +88,26 @@ struct Allocator final : symmetric::SymmetricMemoryAllocator {
   struct Allocation {
     size_t size;
     int device;
-    void* pad;
+    std::shared_ptr<Memory> memory;
+    std::string group;  // As it was allocated for one, or empty.
     std::map<std::string, c10::intrusive_ptr<symmetric::SymmetricMemory>> met;  // By group.
   };
   std::map<void*, Allocation> live;
-  void* alloc(size_t size, int device, const std::optional<std::string>&) override {
+  std::map<void*, std::vector<std::shared_ptr<Memory>>> held;  // By a member's buffer, until it has its handle.
+  void* alloc(size_t size, int device, const std::optional<std::string>& group) override {
     device = device_or_current(static_cast<DeviceIndex>(device));
     void* address = allocate(device, size);
     memory_of(global_device_of(address)).count(address);
     const size_t pad_size = symmetric::get_signal_pad_size();
     void* pad = allocate(device, pad_size);
     std::memset(pad, 0, pad_size);
-    live[address] = {size, device, pad, {}};
+    live[address] = {size, device, std::make_shared<Memory>(address, pad), group.value_or(""), {}};
     return address;
   }
   void free(void* address) override {
     auto found = live.find(address);
     if (found == live.end()) return;
-    found->second.met.clear();
-    free_memory(found->second.pad);
-    free_memory(address);
+    Allocation last = std::move(found->second);
     live.erase(found);
   }
   size_t get_alloc_size(void* address) override { return live.at(address).size; }
@@ -100,23 +118,26 @@ struct Allocator final : symmetric::SymmetricMemoryAllocator {
     if (found == live.begin()) return {};
     auto& [start, allocation] = *std::prev(found);
     if (static_cast<char*>(address) >= static_cast<char*>(start) + allocation.size) return {};
-    const std::string name = group.value_or("");
+    const std::string name = group.value_or(allocation.group);
     auto& met = allocation.met[name];
     if (!met) met = meet(start, allocation, name);
     return met;
   }
-  static c10::intrusive_ptr<symmetric::SymmetricMemory> meet(void* start, const Allocation& allocation,
-                                                            const std::string& group) {
+  c10::intrusive_ptr<symmetric::SymmetricMemory> meet(void* start, const Allocation& allocation,
+                                                      const std::string& group) {
     constexpr int kMostRanks = 4096;
     auto made = c10::make_intrusive<Rendezvous>();
     std::vector<uint64_t> buffers(kMostRanks), pads(kMostRanks);
     std::vector<int> ranks(kMostRanks);
     buffers[0] = reinterpret_cast<uint64_t>(start);
-    pads[0] = reinterpret_cast<uint64_t>(allocation.pad);
+    pads[0] = reinterpret_cast<uint64_t>(allocation.memory->pad);
     if (callbacks.on_rendezvous &&
         callbacks.on_rendezvous(buffers[0], group.c_str(), &made->own_rank, &made->world_size,
-                                buffers.data(), pads.data(), ranks.data(), kMostRanks) < 0)
+                                buffers.data(), pads.data(), ranks.data(), kMostRanks, &made->multicast) < 0)
       raise_from_python(CALLBACK_RAISED);
+    made->group = group;
+    made->memory = std::move(held[start]);
+    held.erase(start);
     for (int i = 0; i < made->world_size; i++) {
       made->buffers.push_back(reinterpret_cast<void*>(buffers[i]));
       made->pads.push_back(reinterpret_cast<void*>(pads[i]));
@@ -126,7 +147,8 @@ struct Allocator final : symmetric::SymmetricMemoryAllocator {
     made->size = allocation.size;
     return made;
   }
-  bool has_multicast_support(int) override { return false; }
+  bool has_multicast = false;
+  bool has_multicast_support(int) override { return has_multicast; }
   c10::DeviceType supported_device_type() override { return c10::kCUDA; }
   std::string name() override { return "CUDA"; }
 };
@@ -145,9 +167,20 @@ void simrank_register_c10d() {
   symmetric::register_availability("CUDA", made);
   symmetric::register_allocator(c10::kCUDA, made);
 }
+// Whether the devices have addresses that stand for all of a group's buffers.
+void simrank_multicast(int has_multicast) { simrank::allocator->has_multicast = has_multicast != 0; }
+// Keeps the buffers of all members for each of them: some may end before others have their handles.
+void simrank_hold(const uint64_t* addresses, int num_addresses) {
+  using namespace simrank;
+  std::vector<std::shared_ptr<Memory>> all;
+  for (int i = 0; i < num_addresses; i++)
+    all.push_back(allocator->live.at(reinterpret_cast<void*>(addresses[i])).memory);
+  for (auto& memory : all) allocator->held[memory->buffer] = all;
+}
+void simrank_forget_held() { simrank::allocator->held.clear(); }
 // The signal pad of a symmetric allocation, or 0.
 uint64_t simrank_signal_pad(uint64_t address) {
   auto found = simrank::allocator->live.find(reinterpret_cast<void*>(address));
-  return found == simrank::allocator->live.end() ? 0 : reinterpret_cast<uint64_t>(found->second.pad);
+  return found == simrank::allocator->live.end() ? 0 : reinterpret_cast<uint64_t>(found->second.memory->pad);
 }
 }

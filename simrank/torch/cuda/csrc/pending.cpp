@@ -27,6 +27,15 @@ bool is_in_flight(int64_t id, uint64_t start, uint64_t end, bool is_write) {
   for (int64_t other : conflicts(start, end, is_write)) if (other == id) return true;
   return false;
 }
+// False: the listener has raised.
+bool wait_for_range(uint64_t start, uint64_t end, bool is_write) {
+  for (int64_t id : conflicts(start, end, is_write)) {
+    // An earlier wait may have ended this one too: other ranks ran meanwhile.
+    if (!is_in_flight(id, start, end, is_write)) continue;
+    if (callbacks.on_pending(start, end - start, is_write, id) < 0) return false;
+  }
+  return true;
+}
 }  // namespace
 
 void wait_for_pending(const Tensor& tensor, bool is_write) {
@@ -35,13 +44,8 @@ void wait_for_pending(const Tensor& tensor, bool is_write) {
   const auto start = reinterpret_cast<uint64_t>(tensor.const_data_ptr());
   int64_t last = 0;
   for (int64_t d = 0; d < tensor.dim(); d++) last += (tensor.size(d) - 1) * tensor.stride(d);
-  const uint64_t end = start + (last + 1) * tensor.element_size();
-  for (int64_t id : conflicts(start, end, is_write)) {
-    // An earlier wait may have ended this one too: other ranks ran meanwhile.
-    if (!is_in_flight(id, start, end, is_write)) continue;
-    if (callbacks.on_pending(start, end - start, is_write, id) < 0)
-      raise_from_python(CALLBACK_RAISED);
-  }
+  if (!wait_for_range(start, start + (last + 1) * tensor.element_size(), is_write))
+    raise_from_python(CALLBACK_RAISED);
 }
 }  // namespace simrank
 
@@ -50,6 +54,11 @@ void simrank_pending_add(uint64_t address, uint64_t size, int writes, int64_t id
   simrank::in_flight.insert({address, {address + size, id, writes != 0}});
   simrank::longest = std::max(simrank::longest, size);
   ++simrank::num_pending;
+}
+// What an operation of torch does before it touches a range; -1: the listener has raised.
+int simrank_touch(uint64_t address, uint64_t size, int is_write) {
+  if (simrank::num_pending == 0 || !simrank::callbacks.on_pending || !size) return 0;
+  return simrank::wait_for_range(address, address + size, is_write != 0) ? 0 : -1;
 }
 void simrank_pending_clear() {
   simrank::in_flight.clear();

@@ -62,8 +62,8 @@ struct Callbacks {
   int (*elapsed_ms)(int64_t start, int64_t end, double* result);
   int (*on_op)(const int64_t* words, int64_t num_words);
   int (*on_rendezvous)(uint64_t address, const char* group, int* rank, int* world_size,
-                       uint64_t* buffers, uint64_t* pads, int* global_ranks, int room);
-  int (*on_signal)(uint64_t address, int what, int peer, int channel, int64_t timeout_ms);
+                       uint64_t* buffers, uint64_t* pads, int* global_ranks, int room, uint64_t* multicast);
+  int (*on_signal)(uint64_t address, const char* group, int what, int peer, int channel, int64_t timeout_ms);
 };
 extern Callbacks callbacks;
 // Calls on_stream_call; true is also what a device without a simulator answers to a query.

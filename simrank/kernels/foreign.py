@@ -1,0 +1,114 @@
+"""Another library's tensors as arguments of kernels: a layer above says here what they are.
+
+A library that computes at once, as torch does eagerly, is given kernels in the same way: numbers
+are there as the launch returns, and the stream gets what they cost.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from simrank.device import Operation, Tensor
+    from simrank.device.memory import Storage
+
+
+class Library(Protocol):
+    """What another library does for launches of the running program."""
+
+    @property
+    def namespace(self) -> Any:  # noqa: ANN401 - a module
+        """Return what has `Event`, `synchronize` and `current_device`, as torch.cuda."""
+
+    def prepare(self) -> None:
+        """Issue what was computed before, and make the library's device and stream current."""
+
+    def tensor(self, value: object) -> Tensor | None:
+        """Return a tensor of the library as simrank's, with the same bytes; None for others."""
+
+    def settle(self, reads: Sequence[Storage], writes: Sequence[Storage]) -> None:
+        """Wait for what is in flight and reads or writes memory that a kernel uses now."""
+
+    def in_flight(
+        self, operation: Operation, reads: Sequence[Storage], writes: Sequence[Storage]
+    ) -> None:
+        """Let the library's own operations wait for a kernel that did not run at its launch."""
+
+    def current_device(self) -> int:
+        """Return the library's number of the current device."""
+
+    def current_stream(self, device: int) -> int:
+        """Return the library's number of a device's current stream."""
+
+    def device(self) -> Any:  # noqa: ANN401 - the library's own type
+        """Return the current device as the library has it."""
+
+
+class Finder(Protocol):
+    """Says whether the running program's devices are another library's."""
+
+    def running(self) -> Library | None:
+        """Return what the running program has of the library; None: nothing."""
+
+    def asked_by_user(self) -> Library | None:
+        """Return the same for a question that comes before any tensor: who asks, has it."""
+
+
+class Given(NamedTuple):
+    """The arguments of a launch, the library's tensors among them as simrank's."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+
+_finders: list[Finder] = []
+
+
+def register(finder: Finder) -> None:
+    """Ask somebody, from now on, whose tensors kernels get."""
+    if finder not in _finders:
+        _finders.append(finder)
+
+
+def running() -> Library | None:
+    """Return the library whose devices the running program uses; None: simrank's own."""
+    for finder in _finders:
+        library = finder.running()
+        if library is not None:
+            return library
+    return None
+
+
+def asked_by_user() -> Library | None:
+    """Return the library that the program is about to use, or None."""
+    for finder in _finders:
+        library = finder.asked_by_user()
+        if library is not None:
+            return library
+    return None
+
+
+def converted(library: Library, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Given:
+    """Return arguments with the library's tensors as simrank's, also inside of what holds them."""
+    return Given(
+        tuple(_converted(library, value) for value in args),
+        {name: _converted(library, value) for name, value in kwargs.items()},
+    )
+
+
+def _converted(library: Library, value: Any) -> Any:  # noqa: ANN401 - anything
+    found = library.tensor(value)
+    if found is not None:
+        return found
+    if isinstance(value, tuple | list):
+        parts = [_converted(library, part) for part in value]
+        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
+    base = library.tensor(getattr(value, "base", None))  # Of descriptors, and `triton.reinterpret`.
+    if base is None:
+        return value
+    result = copy.copy(value)
+    result.base = base
+    return result

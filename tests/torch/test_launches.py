@@ -1,0 +1,274 @@
+"""Triton kernels on torch's simulated devices."""
+
+import shutil
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+triton = pytest.importorskip("triton", reason="triton is not installed")
+if shutil.which("g++") is None:
+    pytest.skip("no compiler for simulated devices", allow_module_level=True)
+
+import torch.distributed as dist  # noqa: E402
+import triton.language as tl  # noqa: E402
+
+from simrank.errors import RaceError, SpawnException, UnsupportedError  # noqa: E402
+from simrank.kernels.memory.illegal import IllegalAccessError  # noqa: E402
+
+
+@triton.jit
+def add(x, y, out, n, BLOCK: tl.constexpr):
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask = offsets < n
+    a = tl.load(x + offsets, mask=mask).to(tl.float32)
+    b = tl.load(y + offsets, mask=mask).to(tl.float32)
+    tl.store(out + offsets, a + b, mask=mask)
+
+
+@triton.jit
+def add_without_mask(x, out, BLOCK: tl.constexpr):
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + offsets, tl.load(x + offsets) + 1)
+
+
+@triton.jit
+def sum_of_tables(pointers, out, n, BLOCK: tl.constexpr):
+    offsets = tl.arange(0, BLOCK)
+    total = tl.zeros([BLOCK], tl.float32)
+    for i in range(n):
+        address = tl.load(pointers + i)
+        total += tl.load(address.to(tl.pointer_type(tl.float32)) + offsets)
+    tl.store(out + offsets, total)
+
+
+def added(x, y):
+    out = torch.empty_like(x)
+    n = x.numel()
+    add[(triton.cdiv(n, 64),)](x, y, out, n, BLOCK=64)
+    return out
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float8_e4m3fn, torch.int32]
+)
+def test_a_kernel_takes_torchs_tensors_among_torchs_operations(spawn, dtype):
+    """What torch computed before is there, what it computes behind sees the results."""
+    results = []
+
+    def program(rank):
+        x = torch.arange(200, device="cuda").remainder(7).to(dtype)
+        y = torch.full_like(x, 2)
+        out = added(x, y)
+        x.zero_()
+        results.append((out.float() * 2).tolist())
+
+    spawn(program, 1)
+    assert results == [[(i % 7 + 2) * 2 for i in range(200)]]
+
+
+def test_views_with_offsets_and_addresses_in_tables_find_their_memory(spawn):
+    """Slices, transposed ones, and `data_ptr()` as an integer in memory."""
+    results = []
+
+    def program(rank):
+        base = torch.arange(256.0, device="cuda")
+        out = torch.zeros(256, device="cuda")
+        add[(1,)](base[16:], base[32:], out[5:], 10, BLOCK=16)
+        results.append(out[4:16].tolist())
+        pointers = torch.tensor([base.data_ptr() + 4 * i for i in range(3)], device="cuda")
+        sum_of_tables[(1,)](pointers, out, 3, BLOCK=8)
+        results.append(out[:8].tolist())
+
+    spawn(program, 1)
+    assert results[0] == [0.0, *(float(2 * i + 48) for i in range(10)), 0.0]
+    assert results[1] == [float(3 * i + 3) for i in range(8)]
+
+
+def test_a_kernel_waits_for_collectives_and_takes_its_time_on_the_current_stream(spawn):
+    """A side stream's kernel ends behind the collective that it waits for."""
+    results = {}
+
+    def program(rank):
+        dist.init_process_group("nccl")
+        torch.cuda.set_device(rank)
+        x = torch.full((1 << 16,), float(rank + 1), device="cuda")
+        start, reduced, done = (torch.cuda.Event(enable_timing=True) for _ in range(3))
+        side = torch.cuda.Stream()
+        start.record()
+        dist.all_reduce(x)
+        reduced.record()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            out = added(x, x)
+            done.record()
+        torch.cuda.synchronize()
+        results[rank] = (float(out[-1]), start.elapsed_time(reduced) < start.elapsed_time(done))
+
+    spawn(program, 3)
+    assert results == dict.fromkeys(range(3), (12.0, True))
+
+
+def test_a_launch_costs_simulated_time_and_does_not_hold_the_host(spawn):
+    """The host goes on; the time between events is the kernel's."""
+    times = []
+
+    def program(rank):
+        x = torch.ones(1 << 20, device="cuda")
+        first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        out = torch.empty_like(x)
+        torch.cuda.synchronize()
+        first.record()
+        for _ in range(20):
+            add[(1024,)](x, x, out, x.numel(), BLOCK=1024)
+        last.record()
+        assert not last.query()
+        torch.cuda.synchronize()
+        times.append(first.elapsed_time(last))
+
+    spawn(program, 1)
+    # 12 MB each at 3.35 TB/s at most, 2.4 TB/s at least (assumed shares of the bandwidth).
+    assert 20 * 12.6e6 / 3.35e12 * 1e3 <= times[0] <= 20 * 12.6e6 / 2.0e12 * 1e3
+
+
+def test_gradients_pass_through_a_function_of_kernels(spawn):
+    """Forward and backward launch; both ranks are inside backward at the same time."""
+    results = {}
+
+    class Add(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, y):
+            return added(x, y)
+
+        @staticmethod
+        def backward(ctx, grad):
+            dist.all_reduce(grad)
+            return added(grad, grad), grad
+
+    def program(rank):
+        dist.init_process_group("nccl")
+        torch.cuda.set_device(rank)
+        x = torch.full((8,), float(rank), device="cuda", requires_grad=True)
+        y = torch.ones(8, device="cuda", requires_grad=True)
+        (Add.apply(x * 3, y) * (rank + 1)).sum().backward()
+        results[rank] = (x.grad.tolist(), y.grad.tolist())
+
+    spawn(program, 2)
+    assert results == dict.fromkeys(range(2), ([18.0] * 8, [3.0] * 8))
+
+
+def test_an_access_out_of_bounds_names_the_kernels_line_and_the_tensor(spawn):
+    """Of a tensor of torch, at its launch."""
+
+    def program(rank):
+        x = torch.zeros(100, device="cuda")
+        add_without_mask[(2,)](x, torch.empty_like(x), BLOCK=64)
+
+    with pytest.raises(SpawnException) as caught:
+        spawn(program, 1)
+    error = caught.value.errors[0]
+    assert isinstance(error, IllegalAccessError)
+    assert "test_launches.py:" in str(error)
+    assert "'x', fp32[100]," in str(error)
+
+
+def test_a_tensor_of_the_host_is_refused_in_tritons_words(spawn):
+    """As on hardware."""
+
+    def program(rank):
+        x = torch.zeros(64, device="cuda")
+        with pytest.raises(ValueError, match=r"cannot be accessed from Triton \(cpu tensor\?\)"):
+            add[(1,)](x, torch.zeros(64), x, 64, BLOCK=64)
+
+    spawn(program, 1)
+
+
+def test_devices_of_the_current_device_are_launched_on(spawn):
+    """`torch.cuda.device` chooses; so do what the driver says and device properties."""
+    results = []
+
+    def program(rank):
+        driver = triton.runtime.driver.active
+        assert driver.get_active_torch_device() == torch.device("cuda", 0)
+        with torch.cuda.device(1):
+            x = torch.ones(64, device="cuda")
+            results.append((added(x, x).device.index, driver.get_current_device()))
+            stream = torch.cuda.Stream()
+            with torch.cuda.stream(stream):
+                assert driver.get_current_stream(1) == stream.cuda_stream
+            num_sms = torch.cuda.get_device_properties(1).multi_processor_count
+            assert driver.utils.get_device_properties(1)["multiprocessor_count"] == num_sms
+
+    spawn(program, 1)
+    assert results == [(1, 1)]
+
+
+def test_autotune_heuristics_and_benchmarks_measure_simulated_time(spawn):
+    """One round is faster than many; what was overwritten is restored."""
+    results = []
+
+    @triton.autotune(
+        [triton.Config({"TIMES": 64}), triton.Config({"TIMES": 1})],
+        key=["n"],
+        restore_value=["out"],
+    )
+    @triton.jit
+    def accumulate(x, out, n, BLOCK: tl.constexpr, TIMES: tl.constexpr):
+        offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+        for _ in range(TIMES):
+            tl.store(out + offsets, tl.load(out + offsets) + tl.load(x + offsets) / TIMES)
+
+    def program(rank):
+        n = 1 << 17
+        x, out = torch.ones(n, device="cuda"), torch.ones(n, device="cuda")
+        accumulate[lambda meta: (triton.cdiv(n, meta["BLOCK"]),)](x, out, n, BLOCK=256)
+        results.append((accumulate.best_config.kwargs["TIMES"], float(out.sum()) / n))
+        results.append(triton.testing.do_bench(lambda: added(x, out)))
+
+    spawn(program, 1)
+    assert results[0] == (1, 2.0)
+    assert 1e-3 < results[1] < 1e-1
+
+
+def test_memory_does_not_stay_for_a_launch(spawn):
+    """As on hardware: the allocator takes a block back when its tensor dies."""
+
+    def program(rank):
+        x = torch.ones(1 << 20, device="cuda")
+        addresses = {added(x, x).data_ptr() for _ in range(5)}
+        assert len(addresses) == 1
+
+    spawn(program, 1)
+
+
+def test_a_kernel_in_a_captured_graph_is_refused(spawn):
+    """By name: replays would not run it."""
+
+    def program(rank):
+        x = torch.ones(64, device="cuda")
+        with (
+            pytest.raises(UnsupportedError, match="captured graph"),
+            torch.cuda.graph(torch.cuda.CUDAGraph()),
+        ):
+            added(x, x)
+
+    spawn(program, 1)
+
+
+def test_kernels_of_two_streams_race_unless_one_waits(spawn):
+    """Both sites are named; with a wait nothing is said."""
+
+    def program(rank, is_ordered):
+        x = torch.ones(1 << 12, device="cuda")
+        out, side = torch.empty_like(x), torch.cuda.Stream()
+        add[(4,)](x, x, out, x.numel(), BLOCK=1024)
+        if is_ordered:
+            side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            assert float(added(out, out)[5]) == 4
+
+    spawn(program, 1, True, races="error")
+    with pytest.raises(SpawnException) as caught:
+        spawn(program, 1, False, races="error")
+    assert isinstance(caught.value.errors[0], RaceError)
+    assert "add writes, on stream 'default'" in str(caught.value)
+    assert "add reads, on stream 'stream 1'" in str(caught.value)

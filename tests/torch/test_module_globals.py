@@ -1,0 +1,124 @@
+"""Torch ranks that share a module are told so where it matters: processes have their own."""
+
+# ruff: noqa: PLW0603 - global statements are what this is about
+import sys
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+import torch.distributed as dist  # noqa: E402
+
+import simrank  # noqa: E402
+from simrank.errors import SimrankError, SpawnException  # noqa: E402
+
+LIBRARY = """
+import torch
+
+group = None
+calls = 0
+cache = None
+registered = None
+
+
+def set_group(rank):
+    global group
+    group = [rank]
+
+
+def initialize(rank):
+    global group
+    assert group is None, "initialized before"
+    group = [rank]
+
+
+def count(rank):
+    global calls
+    calls += 1
+
+
+def fill(rank):
+    global cache
+    if cache is None:
+        cache = {"of": rank}
+
+
+def register(rank):
+    global registered
+    registered = torch.float32
+"""
+
+state = None
+
+
+@pytest.fixture
+def library(tmp_path, monkeypatch):
+    """An installed package that uses torch."""
+    folder = tmp_path / "site-packages" / "sharedlib"
+    folder.mkdir(parents=True)
+    (folder / "__init__.py").write_text(LIBRARY)
+    monkeypatch.syspath_prepend(str(folder.parent))
+    yield
+    sys.modules.pop("sharedlib", None)
+
+
+def call(rank, name):
+    """Call a function of the package on every rank."""
+    dist.init_process_group("gloo")
+    import sharedlib
+
+    getattr(sharedlib, name)(rank)
+    dist.barrier()
+
+
+def run(name, **settings):
+    """Run three ranks that call a function of the package."""
+    with simrank.Context(**settings) as ctx:
+        ctx.multiprocessing.spawn(call, (name,), nprocs=3)
+
+
+def test_objects_that_ranks_set_in_a_package_are_an_error(library):
+    """It names the ranks, the line and the setting that gives each rank its own."""
+    with pytest.raises(SimrankError, match="module globals that several ranks set") as raised:
+        run("set_group")
+    assert "ranks 0-2: set sharedlib.group" in str(raised.value)
+    assert "at test_module_globals.py:" in str(raised.value)
+    assert '[tool.simrank] private = ["sharedlib"]' in str(raised.value)
+
+
+@pytest.mark.parametrize("name", ["set_group", "initialize"])
+def test_ranks_of_a_private_package_have_their_own(library, name):
+    """That is the cure."""
+    run(name, private=["sharedlib"])
+
+
+@pytest.mark.parametrize("name", ["count", "fill", "register"])
+def test_what_processes_would_do_alike_is_none(library, name):
+    """A counter, a cache that is filled once, the same object."""
+    run(name)
+
+
+def test_a_failure_tells_what_another_rank_had_set_where_it_raised(library):
+    """A package that wants to be initialized once."""
+    with pytest.raises(SpawnException, match="initialized before") as raised:
+        run("initialize")
+    (note,) = raised.value.__notes__
+    assert "rank 0: set sharedlib.group" in note
+    assert "--private sharedlib" in note
+
+
+def set_own(rank):
+    """Set a global of the program's own module."""
+    global state
+    dist.init_process_group("gloo")
+    state = rank
+    dist.barrier()
+
+
+def test_numbers_count_in_modules_of_the_program():
+    """Each rank would read its own."""
+    with (
+        pytest.raises(SimrankError, match=r"set .*test_module_globals\.state"),
+        simrank.Context() as c,
+    ):
+        c.multiprocessing.spawn(set_own, nprocs=2)
