@@ -186,6 +186,8 @@ class Context(TorchNames):
         self.faults = _faults(self, faults) if faults else None
         is_watched = watchdog_s is not None or time_limit_s is not None
         self._watchdog = Watchdog(self.engine, watchdog_s, time_limit_s) if is_watched else None
+        self.recorder: FlightRecorder | None = None
+        self.divergence: Divergence | None = None
         self._record(flight_recorder, divergence=divergence)
 
     def _record(
@@ -193,11 +195,13 @@ class Context(TorchNames):
     ) -> None:
         """Let those look on that were asked for, and be told of failures."""
         library, on_failure = self.comm_library, self.engine.on_failure
-        self.recorder = library.recorder = _recorder(flight_recorder)
-        if self.recorder is not None:
+        if flight_recorder is not None:
+            self.recorder = library.recorder = FlightRecorder.of(flight_recorder)
             on_failure.append(self.recorder.failed)
-        self.divergence = library.follower = _follower(self.engine) if divergence else None
-        if self.divergence is not None:
+        if divergence:
+            from simrank.trace.divergence import Divergence  # noqa: PLC0415 - few runs need it
+
+            self.divergence = library.follower = Divergence(self.engine)
             on_failure.append(self.divergence.failed)
 
     def _make_device(self, index: int) -> Device:
@@ -373,7 +377,8 @@ class Context(TorchNames):
         """What a user should know at the end of a run: leaks, races, and what depends on order."""
         leaks = self.comm_library.leaks
         lines = [f"  {state}" for state in self._untidy()]
-        lines += [f"  {state}" for state in held_memory(self.devices, self._running_ranks())]
+        running = {task.rank for task in self.engine.tasks}
+        lines += [f"  {state}" for state in held_memory(self.devices, running)]
         lines += ["  " + str(race).replace("\n", "\n  ") for race in self.races]
         lines += [
             f"  recv from any source at {line}: another seed may give other numbers"
@@ -387,9 +392,6 @@ class Context(TorchNames):
     def _untidy(self) -> list[RankState]:
         """Return what `strict` ends with: leaks, and names of modules that ranks have set."""
         return [*self.comm_library.leaks.report(), *self.module_globals.report()]
-
-    def _running_ranks(self) -> set[int | None]:
-        return {task.rank for task in self.engine.tasks}
 
     @property
     def notes(self) -> list[str]:
@@ -464,18 +466,6 @@ class _Multiprocessing:
 
 def _load(cluster: str | Mapping[str, Any] | Cluster) -> Cluster:
     return cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
-
-
-def _follower(engine: Engine) -> Divergence:
-    from simrank.trace.divergence import Divergence  # noqa: PLC0415 - few runs need it
-
-    return Divergence(engine)
-
-
-def _recorder(given: str | PathLike[str] | FlightRecorder | None) -> FlightRecorder | None:
-    if given is None or isinstance(given, FlightRecorder):
-        return given
-    return FlightRecorder.in_folder(given)
 
 
 def _faults(context: Context, faults: FaultsRef) -> Faults:

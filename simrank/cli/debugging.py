@@ -26,7 +26,7 @@ def flight_recorder(folder: str | None) -> FlightRecorder | None:
     if folder is None:
         return _of_environment()
     try:
-        recorder = FlightRecorder.in_folder(folder)
+        recorder = FlightRecorder.of(folder)
     except OSError as error:
         expected, got = "a folder that can be made", f"{folder} ({error.strerror})"
         problem = ConfigProblem("command line", None, "--flight-recorder", expected, got)

@@ -147,14 +147,16 @@ class FlightRecorder:
         self._numbers: dict[ProcessGroup, int] = {}
 
     @classmethod
-    def in_folder(cls, folder: str | os.PathLike[str]) -> FlightRecorder:
-        """Return one that writes `nccl_trace_rank_0` and so on in a folder, which is made.
+    def of(cls, given: str | os.PathLike[str] | FlightRecorder) -> FlightRecorder:
+        """Return the recorder that was given, or one that writes to a folder, which is made.
 
         Raises:
             OSError: The folder cannot be made.
         """
-        Path(folder).mkdir(parents=True, exist_ok=True)
-        return cls(str(Path(folder) / PREFIX))
+        if isinstance(given, FlightRecorder):
+            return given
+        Path(given).mkdir(parents=True, exist_ok=True)
+        return cls(str(Path(given) / PREFIX))
 
     def begin(self, world: World) -> None:
         """Start anew: ranks are about to be spawned."""

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from simrank.engine.report import PendingOperation
 
 _NEVER = Handle()
+_REFUSED_TO_END: list[Task] = []
 _MAX_CANCELLED = 256  # assumed: below it void entries cost less than removing them
 
 
@@ -313,6 +314,7 @@ class Engine:
         return handle
 
     # ---- charging ----
+
     def charge(self, cost_ps: int, name: str) -> int:
         """Add `cost_ps` to the current task's host clock, without a switch.
 
@@ -333,6 +335,7 @@ class Engine:
         return task.host_ps
 
     # ---- queueing ----
+
     def call_at(
         self, time_ps: int, fire: Callable[[], None], *, weak: bool = False, lapses: bool = False
     ) -> Wakeup:
@@ -441,6 +444,7 @@ class Engine:
         self._current = None
 
     # ---- tasks ----
+
     def start_task(self, body: Callable[[], Any], name: str, rank: int | None = None) -> Task:
         """Start a task at this time; its parent is the hub, whichever task asks for it."""
         task = Task(self, name, rank)
@@ -494,6 +498,3 @@ class Engine:
         if len(kept) < len(self._queue):
             self._queue[:] = kept  # In place: the loop holds a reference.
             heapify(self._queue)
-
-
-_REFUSED_TO_END: list[Task] = []

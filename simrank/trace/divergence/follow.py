@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from simrank.engine.report import PendingMessage
 from simrank.errors import CollectiveMismatchError, Parting, Side
+from simrank.trace.divergence import monitoring
+from simrank.trace.divergence.monitoring import Monitoring
 from simrank.trace.divergence.parting import (
     Place,
     Walk,
@@ -15,6 +16,7 @@ from simrank.trace.divergence.parting import (
     line_before,
     without_unwinding,
 )
+from simrank.trace.divergence.statements import text_of
 from simrank.trace.divergence.tracing import Tracing
 from simrank.trace.divergence.track import (
     CALL,
@@ -27,11 +29,10 @@ from simrank.trace.divergence.track import (
     line_of,
     number_of,
 )
+from simrank.trace.divergence.values import short
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
-    from types import FrameType
-
     from simrank.distributed.group import ProcessGroup, World
     from simrank.distributed.p2p import End
     from simrank.distributed.request import Signature
@@ -66,7 +67,8 @@ class Divergence:
         self._codes = Codes()
         self._tracks: dict[Task, Track] = {}
         self._worlds: dict[Task, World] = {}
-        self._tracing = Tracing(self._enter)
+        follows = Monitoring if monitoring.is_there() else Tracing
+        self._tracing = follows(self._codes, self._track)
 
     # ---- while they run ----
 
@@ -76,7 +78,7 @@ class Divergence:
             del self._tracks[other], self._worlds[other]
 
         def run() -> None:
-            if sys.gettrace() is not None and not self._tracing.is_on:  # Coverage, or a debugger.
+            if not self._tracing.is_free():
                 body()
                 return
             self._tracks[task] = Track(task.rank or 0, self._codes)
@@ -86,10 +88,9 @@ class Divergence:
 
         return run
 
-    def _enter(self, frame: FrameType, _: str, __: object) -> Any:  # noqa: ANN401 - Python's
+    def _track(self) -> Track | None:
         task = self._engine.running
-        track = None if task is None else self._tracks.get(task)
-        return None if track is None else track.enter(frame)
+        return None if task is None else self._tracks.get(task)
 
     def collective(self, group: ProcessGroup, rank: int, signature: Signature) -> None:
         """Note a rank's call of a collective, before it is matched."""
@@ -155,8 +156,9 @@ class Divergence:
                 break
             if ours in tracks and theirs in tracks:
                 spot = self._spot(tracks[ours], tracks[theirs])
-                if spot is not None:
-                    return self._told(tracks, tracks[ours], spot)
+                told = None if spot is None else self._told(tracks, tracks[ours], spot)
+                if told is not None:
+                    return told
         return None
 
     def _voted(self, tracks: dict[int, Track], failed: int) -> Parting | None:
@@ -190,8 +192,8 @@ class Divergence:
 
         return matters
 
-    def _told(self, tracks: dict[int, Track], ours: Track, spot: _Spot) -> Parting:
-        """Return what each rank did at a line of a track."""
+    def _told(self, tracks: dict[int, Track], ours: Track, spot: _Spot) -> Parting | None:
+        """Return what each rank did at a line of a track; None where all did the same."""
         event = ours.events[spot.line - ours.first]
         code, line = self._codes.codes[number_of(event)], line_of(event)
         statement = code.statements.get(line)
@@ -206,12 +208,15 @@ class Divergence:
                 at = found
             did, values[rank] = _did(tracks[rank], at, statement)
             sides.setdefault(did, []).append(rank)
-        text = "" if statement is None else statement.text
+        if len(sides) < 2:  # They made different calls at the same line.
+            return None
         told = [
             Side(tuple(ranks), did, _merged([values[rank] for rank in ranks]))
             for did, ranks in sides.items()
         ]
-        return Parting(code.file, line if statement is None else statement.line, text, tuple(told))
+        if statement is None:
+            return Parting(code.file, line, "", tuple(told))
+        return Parting(code.file, statement.line, text_of(code.file, statement), tuple(told))
 
     def _same_place(self, ours: Track, theirs: Track, position: int) -> int | None:
         start = _start(ours, theirs)
@@ -270,7 +275,7 @@ def _did(track: Track, together: int, statement: Statement | None) -> tuple[str,
     index = together - track.first
     line = line_before(track.events, index)
     assert line is not None, "it is where another one is"
-    values = dict(track.values.get(line + track.first, ()))
+    values = {name: short(value) for name, value in track.values.get(line + track.first, ())}
     raised = track.raised.get(line + track.first)
     return _verb(track, index, statement, raised), values
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import linecache
+import tokenize
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -22,14 +23,14 @@ class Statement:
     Attributes:
         kind: "if", "loop" or "other".
         line: Its first line.
-        text: Its source on one line, without the body.
+        last: Its last line, without the body.
         names: Dotted names that decide which way it goes.
         body: First and last line of the body; (0, 0) where it has none below the head.
     """
 
     kind: str
     line: int
-    text: str
+    last: int
     names: tuple[str, ...]
     body: tuple[int, int]
 
@@ -49,35 +50,43 @@ def statements_of(file: str) -> dict[int, Statement]:
     found: dict[int, Statement] = {}
     for node in ast.walk(tree):  # Outer ones first.
         if isinstance(node, ast.stmt | ast.ExceptHandler):
-            statement = _statement(node, lines)
-            last = node.end_lineno or node.lineno
-            if statement.body[0]:
-                last = max(statement.body[0] - 1, node.lineno)
-            found |= dict.fromkeys(range(node.lineno, last + 1), statement)
+            statement = _statement(node)
+            last = node.end_lineno if isinstance(node, ast.Match) else statement.last
+            found |= dict.fromkeys(range(node.lineno, (last or 0) + 1), statement)
     return found
 
 
-def _statement(node: ast.stmt | ast.ExceptHandler, lines: list[str]) -> Statement:
+def text_of(file: str, statement: Statement) -> str:
+    """Return a statement's source on one line, without its body and comments."""
+    lines, comments = linecache.getlines(file), _comments_of(file)
+    code = [lines[n - 1][: comments.get(n)].strip() for n in range(statement.line, statement.last + 1)]
+    text = " ".join(part for part in code if part and not part.startswith("@"))
+    return text if len(text) <= _MAX_TEXT else f"{text[: _MAX_TEXT - 4]} ..."
+
+
+@lru_cache(maxsize=64)
+def _comments_of(file: str) -> dict[int, int]:
+    """Return the column at which a line's comment begins, by line."""
+    tokens = tokenize.generate_tokens(iter(linecache.getlines(file)).__next__)
+    return dict(token.start for token in tokens if token.type == tokenize.COMMENT)
+
+
+def _statement(node: ast.stmt | ast.ExceptHandler) -> Statement:
     body: list[ast.stmt] = getattr(node, "body", None) or []
     is_below = bool(body) and body[0].lineno > node.lineno
     span = (body[0].lineno, body[-1].end_lineno or 0) if is_below else (0, 0)
     last = node.end_lineno or node.lineno
-    if is_below:
+    if isinstance(node, ast.Match):
+        last = node.cases[0].pattern.lineno - 1
+    elif is_below:
         last = span[0] - 1
-    text = " ".join(line.strip() for line in lines[node.lineno - 1 : last] if _is_code(line))
-    if len(text) > _MAX_TEXT:
-        text = text[: _MAX_TEXT - 4] + " ..."
     kind = "other"
     if is_below and isinstance(node, ast.If):
         kind = "if"
     elif is_below and isinstance(node, ast.For | ast.AsyncFor | ast.While):
         kind = "loop"
     names = dict.fromkeys(name for part in _deciding(node) for name in _names(part))
-    return Statement(kind, node.lineno, text, tuple(names)[:_MAX_NAMES], span)
-
-
-def _is_code(line: str) -> bool:
-    return bool(line.strip()) and not line.lstrip().startswith(("#", "@"))
+    return Statement(kind, node.lineno, last, tuple(names)[:_MAX_NAMES], span)
 
 
 def _deciding(node: ast.stmt | ast.ExceptHandler) -> list[ast.expr]:

@@ -18,26 +18,35 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from types import FrameType
 
+    from simrank.trace.divergence.track import Codes, Track
+
 _INSTALLED = ("/site-packages/", "/dist-packages/")
 
 
 class Tracing:
-    """Lets a function be called for frames that begin on some threads.
+    """Follows the frames that begin on the threads of ranks.
 
     Args:
-        enter: Called as Python calls a global trace function.
+        codes: What is followed.
+        track: Returns the track of the rank that runs, or None.
     """
 
-    def __init__(self, enter: Callable[[FrameType, str, Any], Any]) -> None:
-        self._enter = enter  # One object: each access to a method makes another.
+    def __init__(self, codes: Codes, track: Callable[[], Track | None]) -> None:
+        self._codes = codes
+        self._track = track
+        self._enter = self._entered  # One object: each access to a method makes another.
         self._num_running = 0
         self._num_shared = 0
         self._import: Callable[..., Any] = builtins.__import__
 
     @property
-    def is_on(self) -> bool:
+    def _is_on(self) -> bool:
         """Whether the running thread is followed."""
         return sys.gettrace() is self._enter
+
+    def is_free(self) -> bool:
+        """Whether nobody else traces this thread: coverage, or a debugger."""
+        return self._is_on or sys.gettrace() is None
 
     def run(self, body: Callable[[], None], *, is_shared: bool) -> None:
         """Call a function, with the tracer on.
@@ -62,9 +71,18 @@ class Tracing:
             if not self._num_running:
                 builtins.__import__ = self._import
 
+    def _entered(self, frame: FrameType, _: str, __: object) -> Callable[..., Any] | None:
+        """Note that a frame begins, or goes on (a generator); return what follows its lines."""
+        code = self._codes.code(frame.f_code)
+        track = None if code is None else self._track()
+        if code is None or track is None:
+            return None
+        track.begin(code)
+        return _following(track)
+
     def without(self, call: Callable[[], Any]) -> Any:  # noqa: ANN401 - what it returns
         """Call a function with the tracer off; return what it does."""
-        if not self.is_on:
+        if not self._is_on:
             return call()
         sys.settrace(None)
         try:
@@ -82,7 +100,7 @@ class Tracing:
     ) -> Any:  # noqa: ANN401 - as Python's
         """Import as ever, with the tracer off if it is a library's module."""
         original = self._import
-        if not self.is_on or not _is_installed(_top_of(name, globals, level)):
+        if not self._is_on or not _is_installed(_top_of(name, globals, level)):
             return original(name, globals, locals, fromlist, level)
         return self.without(lambda: original(name, globals, locals, fromlist, level))
 
@@ -106,3 +124,18 @@ def _is_installed(top: str) -> bool:
         return False
     places = [spec.origin or "", *(spec.submodule_search_locations or ())]
     return any(is_library(place) or any(part in place for part in _INSTALLED) for place in places)
+
+
+def _following(track: Track) -> Callable[..., Any]:
+    """Return what Python calls for the lines of a frame."""
+
+    def follow(frame: FrameType, event: str, arg: Any) -> Callable[..., Any]:  # noqa: ANN401 - Python's
+        if event == "line":
+            track.line(frame, frame.f_lineno)
+        elif event == "return":
+            track.end(frame, raised=arg is None and track.is_raising)
+        elif event == "exception":
+            track.raises(frame, arg[0])
+        return follow
+
+    return follow

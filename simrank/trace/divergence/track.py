@@ -8,26 +8,28 @@ collective of all ranks, so that the tracks of ranks still begin at the same pla
 from __future__ import annotations
 
 from array import array
-from typing import TYPE_CHECKING, Any, NamedTuple
+from itertools import islice
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from simrank.engine.callsite import is_library
 from simrank.trace.divergence.statements import statements_of
-from simrank.trace.divergence.values import values_of
+from simrank.trace.divergence.values import Path, paths_of, values_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from types import CodeType, FrameType
 
     from simrank.trace.divergence.statements import Statement
+    from simrank.trace.divergence.values import Values
 
 LINE, CALL, EXIT, COMM = range(4)
 RAISED = 1  # In place of a line, where a frame was left by an exception.
 MAX_EVENTS = 1 << 20  # assumed: 8 MiB per rank
 MAX_VALUES = 1 << 16  # assumed: conditions whose values are kept, per rank
-_MAX_MARKS = 1 << 16
+MAX_MARKS = 1 << 12  # assumed: collectives of all ranks from which tracks can be compared
 _KIND_BITS, _LINE_BITS = 2, 22
 _PASSING = ("StopIteration", "StopAsyncIteration", "GeneratorExit", "RankAborted")
 Key = tuple[Any, ...]
+_K, _V = TypeVar("_K"), TypeVar("_V")
 
 
 def encode(kind: int, number: int, line: int = 0) -> int:
@@ -50,25 +52,28 @@ def number_of(event: int) -> int:
     return event >> (_KIND_BITS + _LINE_BITS)
 
 
+def _later_half(held: dict[_K, _V]) -> dict[_K, _V]:
+    """Return what was put in last; dropping one by one would look at all that was dropped."""
+    return dict(islice(held.items(), len(held) // 2, None))
+
+
 class Code:
     """A function of the user's, the same for all ranks that execute it.
 
     Attributes:
         number: Its number.
         file: Where it is.
-        name: Its name.
         statements: What stands at its lines.
-        asking: Lines whose statement decides by names, with these.
+        asking: Where to look for the names by which a line's statement decides, if it does.
     """
 
-    __slots__ = ("asking", "file", "name", "number", "statements")
+    __slots__ = ("asking", "file", "number", "statements")
 
     def __init__(self, number: int, code: CodeType) -> None:
         self.number = number
         self.file = code.co_filename
-        self.name = code.co_name
         self.statements: dict[int, Statement] = statements_of(self.file)
-        self.asking = {n: s.names for n, s in self.statements.items() if s.names}
+        self.asking = {n: paths_of(s.names) for n, s in self.statements.items() if s.names}
 
 
 class Codes:
@@ -77,28 +82,36 @@ class Codes:
     def __init__(self) -> None:
         self.codes: list[Code] = []
         self.keys: list[Key] = []
-        self._numbers: dict[tuple[str, str, int], Code] = {}
-        self._known: dict[CodeType, Code | None] = {}
+        self._by_place: dict[tuple[str, str, int], Code] = {}
+        # By id, as hashing a code reads all of it; the code is held, so that its id stays its own.
+        self._known: dict[int, tuple[CodeType, Code]] = {}
+        self._is_users: dict[str, bool] = {}
         self._key_numbers: dict[Key, int] = {}
 
     def code(self, code: CodeType) -> Code | None:
         """Return the code of a frame; None where it is not the user's."""
-        try:
-            return self._known[code]
-        except KeyError:
-            return self._learnt(code)
+        file = code.co_filename
+        is_users = self._is_users.get(file)
+        if is_users is None:
+            is_users = self._is_users[file] = not file.startswith("<") and not is_library(file)
+        if not is_users:
+            return None
+        known = self._known.get(id(code))
+        return self._learnt(code) if known is None else known[1]
 
-    def _learnt(self, code: CodeType) -> Code | None:
-        file, found = code.co_filename, None
-        if not file.startswith("<") and not is_library(file):
-            # Ranks may have copies of a module: the place says what is the same.
-            key = (file, code.co_qualname, code.co_firstlineno)
-            found = self._numbers.get(key)
-            if found is None:
-                found = self._numbers[key] = Code(len(self.codes), code)
-                self.codes.append(found)
-        self._known[code] = found
+    def _learnt(self, code: CodeType) -> Code:
+        # Ranks may have copies of a module: the place says what is the same.
+        place = (code.co_filename, code.co_qualname, code.co_firstlineno)
+        found = self._by_place.get(place)
+        if found is None:
+            found = self._by_place[place] = Code(len(self.codes), code)
+            self.codes.append(found)
+        self._known[id(code)] = (code, found)
         return found
+
+    def known(self) -> list[CodeType]:
+        """Return all codes of the user's that have run."""
+        return [code for code, _ in self._known.values()]
 
     def key(self, key: Key) -> int:
         """Return the number of what a call of a group is."""
@@ -127,7 +140,7 @@ class _Frame:
     Attributes:
         code: Its code.
         last: Position of its last line.
-        asking: The names that its last line's statement decides by.
+        asking: Where to look for the names that its last line's statement decides by.
         is_raising: Whether an exception was raised in its last line.
     """
 
@@ -136,7 +149,7 @@ class _Frame:
     def __init__(self, code: Code) -> None:
         self.code = code
         self.last = -1
-        self.asking: tuple[str, ...] | None = None
+        self.asking: tuple[Path, ...] | None = None
         self.is_raising = False
 
 
@@ -156,49 +169,63 @@ class Track:
         self.rank = rank
         self.events = array("q")
         self.first = 0
-        self.values: dict[int, tuple[tuple[str, str], ...]] = {}
+        self.values: dict[int, Values] = {}
         self.raised: dict[int, str] = {}
         self.marks: dict[Key, Mark] = {("start",): Mark(0, ())}
         self._codes = codes
         self._max_events = max_events
         self._stack: list[_Frame] = []
-        self._followed = self._follow
 
-    def enter(self, frame: FrameType) -> Callable[..., Any] | None:
-        """Note that a frame begins, or goes on (a generator); return what follows its lines."""
-        code = self._codes.code(frame.f_code)
-        if code is None:
-            return None
+    # ---- what a tracer calls ----
+
+    def begin(self, code: Code) -> None:
+        """Note that a frame begins, or goes on (a generator)."""
         self._stack.append(_Frame(code))
         self.events.append(encode(CALL, code.number))
-        return self._followed
 
-    def _follow(self, frame: FrameType, event: str, arg: Any) -> Callable[..., Any]:  # noqa: ANN401 - Python's signature
+    def is_in(self, code: Code) -> bool:
+        """Whether the innermost frame under way is one of this code."""
+        return bool(self._stack) and self._stack[-1].code is code
+
+    def line(self, frame: FrameType, line: int) -> None:
+        """Note that a line begins; the condition of the one before has been evaluated by now."""
         own = self._stack[-1]
-        if own.asking is not None:  # The condition has been evaluated by now.
+        if own.asking is not None:
             self._note_values(own, frame)
-        if event == "line":
-            own.is_raising = False
-            own.last = self.first + len(self.events)
-            line = frame.f_lineno
-            own.asking = own.code.asking.get(line)
-            self.events.append(encode(LINE, own.code.number, line))
-        elif event == "return":
-            is_raised = own.is_raising and arg is None
-            self.events.append(encode(EXIT, own.code.number, RAISED if is_raised else 0))
-            self._stack.pop()
-        elif event == "exception":
-            own.is_raising = True
-            if arg[0].__name__ not in _PASSING:
-                self.raised[own.last] = arg[0].__name__
-        return self._followed
+        own.is_raising = False
+        own.last = self.first + len(self.events)
+        own.asking = own.code.asking.get(line)
+        self.events.append(encode(LINE, own.code.number, line))
+        if len(self.events) > self._max_events:
+            self._drop()
+
+    def raises(self, frame: FrameType, kind: type[BaseException]) -> None:
+        """Note that an exception was raised in the line that runs, or in what it called."""
+        own = self._stack[-1]
+        if own.asking is not None:
+            self._note_values(own, frame)
+        own.is_raising = True
+        if kind.__name__ not in _PASSING:
+            self.raised[own.last] = kind.__name__
+
+    @property
+    def is_raising(self) -> bool:
+        """Whether an exception was the last news of the innermost frame."""
+        return self._stack[-1].is_raising
+
+    def end(self, frame: FrameType, *, raised: bool) -> None:
+        """Note that a frame is left."""
+        own = self._stack.pop()
+        if own.asking is not None:
+            self._note_values(own, frame)
+        self.events.append(encode(EXIT, own.code.number, RAISED if raised else 0))
 
     def _note_values(self, own: _Frame, frame: FrameType) -> None:
-        names, own.asking = own.asking, None
-        assert names is not None, "asked"
+        paths, own.asking = own.asking, None
+        assert paths is not None, "asked"
         if len(self.values) >= MAX_VALUES:
-            del self.values[next(iter(self.values))]
-        self.values[own.last] = values_of(frame, names)
+            self.values = _later_half(self.values)
+        self.values[own.last] = values_of(frame, paths)
 
     def call(self, key: Key, mark: Key | None = None) -> None:
         """Note a call of a group.
@@ -208,8 +235,8 @@ class Track:
             mark: Its number, if all ranks make it.
         """
         if mark is not None:
-            if len(self.marks) >= _MAX_MARKS:
-                del self.marks[next(iter(self.marks))]
+            if len(self.marks) >= MAX_MARKS:
+                self.marks = _later_half(self.marks)
             stack = tuple(frame.code.number for frame in self._stack)
             self.marks[mark] = Mark(self.first + len(self.events), stack)
         self.events.append(encode(COMM, self._codes.key(key)))

@@ -4,48 +4,73 @@ from __future__ import annotations
 
 from inspect import getattr_static
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from simrank.device import Tensor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from types import FrameType
 
 _MAX_TEXT = 40
-_PLAIN = (int, float, complex, bool, str, bytes, type(None))
-_SIZED = (list, tuple, dict, set, frozenset)
+_SHORT = frozenset((int, float, complex, bool, type(None), range))
+_LONG = frozenset((str, bytes))
+_SIZED = frozenset((list, tuple, dict, set, frozenset))
 _NOWHERE = object()
 
 # Each returns how an object of another library is shown, or None if it is not its own.
 READERS: list[Callable[[object], str | None]] = []
 
+Values = tuple[tuple[str, object], ...]
 
-def values_of(frame: FrameType, names: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
-    """Return the names that stand for data in a frame, with a short text of each."""
+
+class Path(NamedTuple):
+    """A dotted name, in parts."""
+
+    name: str
+    first: str
+    attributes: tuple[str, ...]
+
+
+class Shown(str):
+    """What is shown of a value that is not kept."""
+
+    __slots__ = ()
+
+
+def paths_of(names: Sequence[str]) -> tuple[Path, ...]:
+    """Return dotted names in parts."""
+    parts = [(name, *name.split(".")) for name in names]
+    return tuple(Path(name, first, tuple(attributes)) for name, first, *attributes in parts)
+
+
+def values_of(frame: FrameType, paths: tuple[Path, ...]) -> Values:
+    """Return the names that stand for data in a frame, with small values as they are."""
     own, shared = frame.f_locals, frame.f_globals
-    told = []
-    for name in names:
-        value = _looked_up(name, own, shared)
-        if value is not _NOWHERE and not callable(value) and not isinstance(value, ModuleType):
-            told.append((name, short(value)))
+    told: list[tuple[str, object]] = []
+    for name, first, attributes in paths:
+        value = own[first] if first in own else shared.get(first, _NOWHERE)
+        if attributes and value is not _NOWHERE:
+            value = _attribute(value, attributes)
+        if type(value) in _SHORT:
+            told.append((name, value))
+        elif value is not _NOWHERE and not callable(value) and not isinstance(value, ModuleType):
+            told.append((name, Shown(short(value))))
     return tuple(told)
 
 
-def _looked_up(name: str, own: Any, shared: dict[str, Any]) -> object:  # noqa: ANN401 - a frame's
-    first, *attributes = name.split(".")
-    value = own.get(first, shared.get(first, _NOWHERE))
+def _attribute(value: object, attributes: tuple[str, ...]) -> object:
     for attribute in attributes:
-        if value is _NOWHERE:
-            break
         if isinstance(value, ModuleType):
             value = vars(value).get(attribute, _NOWHERE)
         else:
             value = getattr_static(value, attribute, _NOWHERE)
             if hasattr(type(value), "__get__"):  # A property would run the program's code.
                 value = _NOWHERE
+        if value is _NOWHERE:
+            break
     return value
 
 
@@ -54,7 +79,9 @@ def short(value: object) -> str:
     if isinstance(value, np.generic):
         value = value.item()
     kind = type(value)
-    if kind in _PLAIN or kind is range:
+    if kind is Shown:
+        return str(value)
+    if kind in _SHORT or kind in _LONG:
         text = repr(value)
         return text if len(text) <= _MAX_TEXT else f"{text[: _MAX_TEXT - 4]} ..."
     if kind in _SIZED:
