@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 _PACKAGE = str(Path(__file__).resolve().parent.parent) + "/"
 _STANDARD_LIBRARY = str(Path(contextlib.__file__).parent) + "/"
-_skipped = ["triton", "numpy"]  # Packages that call back into a program for their caller.
+_skipped = ["triton"]  # Packages that call back into a program on behalf of their caller.
 
 
 class SourceLine(NamedTuple):
@@ -30,7 +30,7 @@ def skip_package(name: str) -> None:
     """Let no report name a line of an imported package: it names the line that called it.
 
     For a layer that stands in for a library: frames of `torch` between a rank and simrank are
-    nobody's program. simrank itself, the standard library, numpy and triton are skipped always.
+    nobody's program. simrank itself, the standard library and triton are skipped always.
     """
     if name not in _skipped:
         _skipped.append(name)

@@ -145,6 +145,7 @@ class Divergence:
         if task is not None:
             track = tracks[task.rank or 0]
             track.events = without_unwinding(track.events)
+            track.failed_in_call = bool(track.events) and kind_of(track.events[-1]) == COMM
         if task is None:
             pairs = _pairs_of_hang(self._engine, tracks)
         elif isinstance(task.error, CollectiveMismatchError):
@@ -178,7 +179,9 @@ class Divergence:
         if place is None:
             return None
         line = line_before(ours.events, place.ours - ours.first)
-        return None if line is None else _Spot(line + ours.first, place.ours)
+        if line is None or _failed_at(ours, place.ours) or _failed_at(theirs, place.theirs):
+            return None
+        return _Spot(line + ours.first, place.ours)
 
     def _matters(self, *pair: int) -> Callable[[int], bool]:
         """Return whether a call, by its event, is one that both ranks have a part in."""
@@ -232,6 +235,12 @@ def _start(ours: Track, theirs: Track) -> Place | None:
         if other is not None and other.stack == mark.stack:
             return Place(mark.position, other.position)
     return None
+
+
+def _failed_at(track: Track, together: int) -> bool:
+    """Whether the line is that of a call which the group refused: its error tells more."""
+    last, line = (line_before(track.events, i) for i in (len(track.events) - 1, together - track.first))
+    return track.failed_in_call and last == line
 
 
 def _is_between(key: tuple[Any, ...], pair: tuple[int, ...]) -> bool:

@@ -24,7 +24,8 @@ class Statement:
         kind: "if", "loop" or "other".
         line: Its first line.
         last: Its last line, without the body.
-        names: Dotted names that decide which way it goes.
+        names: Dotted names that decide which way it goes; of a simple one all that it reads.
+        decides: Whether it can go several ways, apart from raising.
         body: First and last line of the body; (0, 0) where it has none below the head.
     """
 
@@ -32,6 +33,7 @@ class Statement:
     line: int
     last: int
     names: tuple[str, ...]
+    decides: bool
     body: tuple[int, int]
 
     def has_in_body(self, line: int) -> bool:
@@ -85,8 +87,10 @@ def _statement(node: ast.stmt | ast.ExceptHandler) -> Statement:
         kind = "if"
     elif is_below and isinstance(node, ast.For | ast.AsyncFor | ast.While):
         kind = "loop"
-    names = dict.fromkeys(name for part in _deciding(node) for name in _names(part))
-    return Statement(kind, node.lineno, last, tuple(names)[:_MAX_NAMES], span)
+    deciding = _deciding(node)
+    parts = deciding if deciding or body else [node]
+    names = tuple(dict.fromkeys(name for part in parts for name in _names(part)))
+    return Statement(kind, node.lineno, last, names[:_MAX_NAMES], bool(deciding), span)
 
 
 def _deciding(node: ast.stmt | ast.ExceptHandler) -> list[ast.expr]:

@@ -12,15 +12,13 @@ import sys
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from simrank.engine.callsite import is_library
+from simrank.trace.divergence.track import is_installed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from types import FrameType
 
     from simrank.trace.divergence.track import Codes, Track
-
-_INSTALLED = ("/site-packages/", "/dist-packages/")
 
 
 class Tracing:
@@ -100,7 +98,7 @@ class Tracing:
     ) -> Any:  # noqa: ANN401 - as Python's
         """Import as ever, with the tracer off if it is a library's module."""
         original = self._import
-        if not self._is_on or not _is_installed(_top_of(name, globals, level)):
+        if not self._is_on or not _is_library(_top_of(name, globals, level)):
             return original(name, globals, locals, fromlist, level)
         return self.without(lambda: original(name, globals, locals, fromlist, level))
 
@@ -112,7 +110,7 @@ def _top_of(name: str, names: Mapping[str, object] | None, level: int) -> str:
 
 
 @lru_cache(maxsize=1024)
-def _is_installed(top: str) -> bool:
+def _is_library(top: str) -> bool:
     """Whether a package is no part of the program: it is installed, or Python's own."""
     if top in sys.stdlib_module_names:
         return True
@@ -123,7 +121,7 @@ def _is_installed(top: str) -> bool:
     if spec is None:
         return False
     places = [spec.origin or "", *(spec.submodule_search_locations or ())]
-    return any(is_library(place) or any(part in place for part in _INSTALLED) for place in places)
+    return any(map(is_installed, places))
 
 
 def _following(track: Track) -> Callable[..., Any]:

@@ -1,7 +1,7 @@
 """The lines of one rank, as they are executed: numbers in an array, and what conditions saw.
 
 A line is one number: which code, which line, and what happened. Only the user's files are
-followed, as reports name them. What was recorded first is dropped once there is too much, up to a
+followed, not those of installed packages. What was recorded first is dropped once there is too much, up to a
 collective of all ranks, so that the tracks of ranks still begin at the same place.
 """
 
@@ -28,6 +28,7 @@ MAX_VALUES = 1 << 16  # assumed: conditions whose values are kept, per rank
 MAX_MARKS = 1 << 12  # assumed: collectives of all ranks from which tracks can be compared
 _KIND_BITS, _LINE_BITS = 2, 22
 _PASSING = ("StopIteration", "StopAsyncIteration", "GeneratorExit", "RankAborted")
+_INSTALLED = ("/site-packages/", "/dist-packages/")
 Key = tuple[Any, ...]
 _K, _V = TypeVar("_K"), TypeVar("_V")
 
@@ -52,6 +53,11 @@ def number_of(event: int) -> int:
     return event >> (_KIND_BITS + _LINE_BITS)
 
 
+def is_installed(file: str) -> bool:
+    """Whether a file is a library's: those that libraries call run on some ranks only."""
+    return is_library(file) or any(part in file for part in _INSTALLED)
+
+
 def _later_half(held: dict[_K, _V]) -> dict[_K, _V]:
     """Return what was put in last; dropping one by one would look at all that was dropped."""
     return dict(islice(held.items(), len(held) // 2, None))
@@ -73,7 +79,11 @@ class Code:
         self.number = number
         self.file = code.co_filename
         self.statements: dict[int, Statement] = statements_of(self.file)
-        self.asking = {n: paths_of(s.names) for n, s in self.statements.items() if s.names}
+        self.asking = {
+            line: paths_of(statement.names)
+            for line, statement in self.statements.items()
+            if statement.decides and statement.names
+        }
 
 
 class Codes:
@@ -93,7 +103,7 @@ class Codes:
         file = code.co_filename
         is_users = self._is_users.get(file)
         if is_users is None:
-            is_users = self._is_users[file] = not file.startswith("<") and not is_library(file)
+            is_users = self._is_users[file] = not file.startswith("<") and not is_installed(file)
         if not is_users:
             return None
         known = self._known.get(id(code))
@@ -162,6 +172,7 @@ class Track:
         first: How many were dropped.
         values: What names stood for, by the position of the line that decided by them.
         raised: Names of exceptions, by the position of the line that raised.
+        failed_in_call: Whether the rank ended with an error that a call of a group raised.
         marks: Where tracks may be compared from, by number of the collective.
     """
 
@@ -171,6 +182,7 @@ class Track:
         self.first = 0
         self.values: dict[int, Values] = {}
         self.raised: dict[int, str] = {}
+        self.failed_in_call = False
         self.marks: dict[Key, Mark] = {("start",): Mark(0, ())}
         self._codes = codes
         self._max_events = max_events
@@ -191,7 +203,7 @@ class Track:
         """Note that a line begins; the condition of the one before has been evaluated by now."""
         own = self._stack[-1]
         if own.asking is not None:
-            self._note_values(own, frame)
+            self._note_values(own, frame, own.asking)
         own.is_raising = False
         own.last = self.first + len(self.events)
         own.asking = own.code.asking.get(line)
@@ -203,10 +215,14 @@ class Track:
         """Note that an exception was raised in the line that runs, or in what it called."""
         own = self._stack[-1]
         if own.asking is not None:
-            self._note_values(own, frame)
+            self._note_values(own, frame, own.asking)
         own.is_raising = True
-        if kind.__name__ not in _PASSING:
-            self.raised[own.last] = kind.__name__
+        if kind.__name__ in _PASSING:
+            return
+        self.raised[own.last] = kind.__name__
+        if own.last not in self.values:
+            statement = own.code.statements.get(frame.f_lineno)
+            self._note_values(own, frame, paths_of(() if statement is None else statement.names))
 
     @property
     def is_raising(self) -> bool:
@@ -217,12 +233,11 @@ class Track:
         """Note that a frame is left."""
         own = self._stack.pop()
         if own.asking is not None:
-            self._note_values(own, frame)
+            self._note_values(own, frame, own.asking)
         self.events.append(encode(EXIT, own.code.number, RAISED if raised else 0))
 
-    def _note_values(self, own: _Frame, frame: FrameType) -> None:
-        paths, own.asking = own.asking, None
-        assert paths is not None, "asked"
+    def _note_values(self, own: _Frame, frame: FrameType, paths: tuple[Path, ...]) -> None:
+        own.asking = None
         if len(self.values) >= MAX_VALUES:
             self.values = _later_half(self.values)
         self.values[own.last] = values_of(frame, paths)
