@@ -1,5 +1,7 @@
 """What `simrank run` records to explain a failure: the flight recorder, also by torch's variables.
 
+Which of torch's and NCCL's variables have a meaning here is said where any is set.
+
 Source: torch 2.13's docs on environment variables of ProcessGroupNCCL, and its FlightRecorder.cpp.
 """
 
@@ -7,13 +9,21 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
-from simrank.distributed.flight_recorder import FlightRecorder
+from simrank.distributed.flight_recorder import SIZE_VARIABLES, FlightRecorder
 from simrank.errors import ConfigError, ConfigProblem
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 _FILE_VARIABLES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
+_DUMPS = "TORCH_NCCL_DUMP_ON_TIMEOUT"
+_HONOURED = frozenset((*_FILE_VARIABLES, _DUMPS, *SIZE_VARIABLES))
+# Prefixes of what torch's communication reads, for which simrank stands in.
+_OF_COMMUNICATION = ("NCCL_", "TORCH_NCCL_", "TORCH_FR_")
 _OFF = ("0", "n", "no", "false", "off")
 
 
@@ -37,7 +47,7 @@ def flight_recorder(folder: str | None) -> FlightRecorder | None:
 
 def _of_environment() -> FlightRecorder | None:
     name = next((name for name in _FILE_VARIABLES if os.environ.get(name)), None)
-    if name is None or os.environ.get("TORCH_NCCL_DUMP_ON_TIMEOUT", "1").lower() in _OFF:
+    if name is None or os.environ.get(_DUMPS, "1").lower() in _OFF:
         return None
     recorder = FlightRecorder(os.environ[name])
     _check_folder(recorder, "environment", name)
@@ -62,3 +72,14 @@ def show_records(recorder: FlightRecorder | None) -> None:
         f"python -m torch.distributed.flight_recorder.fr_trace {first.parent} -p {prefix}",
         err=True,
     )
+
+
+def variables_text(names: Iterable[str]) -> str | None:
+    """Return which of torch's and NCCL's variables have a meaning here; None if none is set."""
+    told = sorted(name for name in names if name.startswith(("TORCH_", "NCCL_")))
+    honoured = [name for name in told if name in _HONOURED]
+    ignored = [n for n in told if n.startswith(_OF_COMMUNICATION) and n not in _HONOURED]
+    left = [name for name in told if name not in honoured and name not in ignored]
+    kinds = {"honoured": honoured, "read by torch itself": left, "without effect here": ignored}
+    texts = [f"{kind}: {', '.join(names)}" for kind, names in kinds.items() if names]
+    return f"simrank: environment variables {'; '.join(texts)}" if texts else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import shlex
 import sys
 from contextlib import redirect_stderr, redirect_stdout
@@ -24,7 +25,7 @@ from simrank.cli.common import (
     parse_ranks,
     progress_bar,
 )
-from simrank.cli.debugging import flight_recorder, show_records
+from simrank.cli.debugging import flight_recorder, show_records, variables_text
 from simrank.cli.outputs import Outputs
 from simrank.cli.torchrun import LaunchCommand
 from simrank.context import Context
@@ -129,6 +130,9 @@ def run_command(
     num_ranks = torchrun.num_ranks(built, nproc_per_node)
     job = _Job(program, args or [], num_ranks, settings, as_module=as_module)
     max_ps = _max_delay_ps(max_delay)
+    variables = variables_text(os.environ)
+    if variables is not None and summary == "text":
+        typer.echo(variables, err=True)
     if seeds is not None:
         _explore(command, job, seeds, max_ps)
         return

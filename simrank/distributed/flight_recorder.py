@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 VERSION = "2.10"  # torch 2.13's
 PREFIX = "nccl_trace_rank_"  # torch's, in /tmp
-_SIZE_VARIABLES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
+SIZE_VARIABLES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
 _DEFAULT_SIZE = 2000  # torch's
 _PROTOCOL = 2  # of pickle, as torch's C++ writes it
 
@@ -287,7 +287,7 @@ class FlightRecorder:
 
 def _buffer_size() -> int:
     """Return how many calls the running rank's environment says that are kept."""
-    for name in _SIZE_VARIABLES:
+    for name in SIZE_VARIABLES:
         text = os.environ.get(name, "")
         if text.isdecimal():
             return int(text)

@@ -1,5 +1,6 @@
 """What `simrank run` records: the flight recorder, by its option and by torch's variables."""
 
+import os
 import pickle
 
 import pytest
@@ -48,3 +49,39 @@ def test_a_folder_that_cannot_be_made_is_bad_usage(cli, hangs, tmp_path):
     status, _, err = cli("run", "--flight-recorder", hangs / "below", hangs)
     assert status == 2
     assert "--flight-recorder: expected a folder" in err
+
+
+def test_variables_that_are_set_are_told_on_one_line(cli, tmp_path, monkeypatch):
+    """Which have a meaning here, which torch reads itself, and which change nothing."""
+    for name in [name for name in os.environ if name.startswith(("TORCH_", "NCCL_"))]:
+        monkeypatch.delenv(name)
+    path = tmp_path / "ends.py"
+    path.write_text("")
+    _, _, err = cli("run", "--nproc-per-node", 2, path)
+    assert "environment variables" not in err
+    for name in ("TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_LOGS", "NCCL_DEBUG", "NCCL_ALGO"):
+        monkeypatch.setenv(name, "1")
+    _, _, err = cli("run", "--nproc-per-node", 2, path)
+    assert err.splitlines()[0] == (
+        "simrank: environment variables honoured: TORCH_NCCL_TRACE_BUFFER_SIZE; "
+        "read by torch itself: TORCH_LOGS; without effect here: NCCL_ALGO, NCCL_DEBUG"
+    )
+    _, _, err = cli("run", "--nproc-per-node", 2, "--summary", "json", path)
+    assert "environment variables" not in err
+
+
+BRANCHES = HANGS.replace("dist.get_rank() == 0", "loss > 2.5").replace(
+    "if loss", "loss = 2 + dist.get_rank()\nif loss"
+)
+
+
+def test_the_line_at_which_ranks_parted_is_part_of_the_report(cli, tmp_path):
+    """With what its condition saw; only if it was asked for."""
+    path = tmp_path / "branches.py"
+    path.write_text(BRANCHES)
+    _, _, err = cli("run", "--nproc-per-node", 2, path)
+    assert "parted" not in err
+    status, _, err = cli("run", "--nproc-per-node", 2, "--divergence", path)
+    assert status == 1
+    expected = "parted at branches.py:6 `if loss > 2.5:`: rank 0 did not (loss = 2); rank 1 took it"
+    assert expected in err
