@@ -6,7 +6,6 @@ import ast
 import linecache
 import tokenize
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -41,9 +40,9 @@ class Statement:
         return self.body[0] <= line <= self.body[1]
 
 
-@lru_cache(maxsize=1024)
 def statements_of(file: str) -> dict[int, Statement]:
     """Return the innermost statement of each line of a file; nothing where it cannot be read."""
+    linecache.checkcache(file)
     lines = linecache.getlines(file)
     try:
         tree = ast.parse("".join(lines))
@@ -66,7 +65,6 @@ def text_of(file: str, statement: Statement) -> str:
     return text if len(text) <= _MAX_TEXT else f"{text[: _MAX_TEXT - 4]} ..."
 
 
-@lru_cache(maxsize=64)
 def _comments_of(file: str) -> dict[int, int]:
     """Return the column at which a line's comment begins, by line."""
     tokens = tokenize.generate_tokens(iter(linecache.getlines(file)).__next__)

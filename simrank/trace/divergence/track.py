@@ -75,10 +75,10 @@ class Code:
 
     __slots__ = ("asking", "file", "number", "statements")
 
-    def __init__(self, number: int, code: CodeType) -> None:
+    def __init__(self, number: int, file: str, statements: dict[int, Statement]) -> None:
         self.number = number
-        self.file = code.co_filename
-        self.statements: dict[int, Statement] = statements_of(self.file)
+        self.file = file
+        self.statements = statements
         self.asking = {
             line: paths_of(statement.names)
             for line, statement in self.statements.items()
@@ -96,6 +96,7 @@ class Codes:
         # By id, as hashing a code reads all of it; the code is held, so that its id stays its own.
         self._known: dict[int, tuple[CodeType, Code]] = {}
         self._is_users: dict[str, bool] = {}
+        self._statements: dict[str, dict[int, Statement]] = {}
         self._key_numbers: dict[Key, int] = {}
 
     def code(self, code: CodeType) -> Code | None:
@@ -111,10 +112,14 @@ class Codes:
 
     def _learnt(self, code: CodeType) -> Code:
         # Ranks may have copies of a module: the place says what is the same.
-        place = (code.co_filename, code.co_qualname, code.co_firstlineno)
+        file = code.co_filename
+        place = (file, code.co_qualname, code.co_firstlineno)
         found = self._by_place.get(place)
         if found is None:
-            found = self._by_place[place] = Code(len(self.codes), code)
+            if file not in self._statements:
+                self._statements[file] = statements_of(file)
+            found = Code(len(self.codes), file, self._statements[file])
+            self._by_place[place] = found
             self.codes.append(found)
         self._known[id(code)] = (code, found)
         return found
