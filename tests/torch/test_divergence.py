@@ -17,7 +17,7 @@ def begin(rank):
     """Start the group; ranks that log or save part here, and nobody minds."""
     dist.init_process_group("gloo")
     if rank == 0:
-        str("log")
+        len("log")
     reduce()
     if rank == 1:
         torch.ones(2).tolist()
@@ -41,7 +41,7 @@ def skips_on_a_device(rank):
     dist.all_reduce(x)
     norm = (x / 6 * (rank + 1)).item()
     if rank == 0:
-        str("log")
+        len("log")
     if norm > 2.5:  # here
         dist.all_reduce(x)
     torch.cuda.synchronize()
@@ -99,7 +99,7 @@ def matches(rank):
         case "train":
             reduce()
         case "eval":
-            str("no call")
+            len("no call")
 
 
 def other_exception(rank):
@@ -109,7 +109,7 @@ def other_exception(rank):
         torch.ones(sizes[rank])  # here
         reduce()
     except KeyError:
-        str("skipped")
+        len("skipped")
 
 
 def backward(rank):
@@ -147,7 +147,7 @@ def shapes_differ(rank):
 def one_device(rank):
     dist.init_process_group("nccl")
     if rank == 0:
-        str("log")
+        len("log")
     dist.all_reduce(torch.ones(2, device="cuda:0"))
 
 

@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("torch", reason="torch is not installed")
 
-from simrank.cli import main  # noqa: E402 - only where torch is installed
+from simrank.cli import main
 
 BEGIN = """
 import torch
@@ -18,7 +18,9 @@ rank = int(__import__("os").environ["LOCAL_RANK"])
 GLOO = BEGIN + 'dist.init_process_group("gloo")\n'
 NCCL = BEGIN + 'torch.cuda.set_device(rank)\ndist.init_process_group("nccl")\n'
 
-FIRST_COME = GLOO + """
+FIRST_COME = (
+    GLOO
+    + """
 if rank == 0:
     first, second = (dist.recv(torch.zeros(1)) for _ in range(2))
     assert first == 1, f"rank {first} came first"
@@ -26,14 +28,20 @@ else:
     dist.send(torch.ones(1), 0)
 dist.destroy_process_group()
 """
+)
 
-LEAKS = GLOO + """
+LEAKS = (
+    GLOO
+    + """
 dist.all_reduce(torch.ones(2), async_op=True)
 dist.barrier()
 dist.destroy_process_group()
 """
+)
 
-RACES = NCCL + """
+RACES = (
+    NCCL
+    + """
 other = dist.new_group([0, 1, 2])
 x = torch.ones(1 << 20, device="cuda")
 works = [dist.all_reduce(x, async_op=True)]
@@ -42,8 +50,11 @@ works += [dist.all_reduce(x, group=other, async_op=True)]  # before the first is
 torch.cuda.synchronize()
 dist.destroy_process_group()
 """
+)
 
-CLEAN = NCCL + """
+CLEAN = (
+    NCCL
+    + """
 x = torch.ones(1 << 20, device="cuda")
 for _ in range(20):
     work = dist.all_reduce(x, async_op=True)
@@ -52,13 +63,17 @@ for _ in range(20):
 torch.cuda.synchronize()
 dist.destroy_process_group()
 """
+)
 
-PARTED = GLOO + """
+PARTED = (
+    GLOO
+    + """
 for step in range(3):
     if step * rank == 4:
         break
     dist.all_reduce(torch.ones(2))
 """
+)
 
 
 @pytest.fixture

@@ -33,6 +33,7 @@ from simrank.trace.divergence.values import short
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
+
     from simrank.distributed.group import ProcessGroup, World
     from simrank.distributed.p2p import End
     from simrank.distributed.request import Signature
@@ -239,7 +240,9 @@ def _start(ours: Track, theirs: Track) -> Place | None:
 
 def _failed_at(track: Track, together: int) -> bool:
     """Whether the line is that of a call which the group refused: its error tells more."""
-    last, line = (line_before(track.events, i) for i in (len(track.events) - 1, together - track.first))
+    last, line = (
+        line_before(track.events, i) for i in (len(track.events) - 1, together - track.first)
+    )
     return track.failed_in_call and last == line
 
 

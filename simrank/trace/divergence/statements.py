@@ -53,14 +53,18 @@ def statements_of(file: str) -> dict[int, Statement]:
         if isinstance(node, ast.stmt | ast.ExceptHandler):
             statement = _statement(node)
             last = node.end_lineno if isinstance(node, ast.Match) else statement.last
-            found |= dict.fromkeys(range(node.lineno, (last or 0) + 1), statement)
+            for line in range(node.lineno, (last or 0) + 1):
+                if line not in found or found[line].line != line:  # `if x: f()` is a branch.
+                    found[line] = statement
     return found
 
 
 def text_of(file: str, statement: Statement) -> str:
     """Return a statement's source on one line, without its body and comments."""
     lines, comments = linecache.getlines(file), _comments_of(file)
-    code = [lines[n - 1][: comments.get(n)].strip() for n in range(statement.line, statement.last + 1)]
+    code = [
+        lines[n - 1][: comments.get(n)].strip() for n in range(statement.line, statement.last + 1)
+    ]
     text = " ".join(part for part in code if part and not part.startswith("@"))
     return text if len(text) <= _MAX_TEXT else f"{text[: _MAX_TEXT - 4]} ..."
 

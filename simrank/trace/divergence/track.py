@@ -1,8 +1,8 @@
 """The lines of one rank, as they are executed: numbers in an array, and what conditions saw.
 
 A line is one number: which code, which line, and what happened. Only the user's files are
-followed, not those of installed packages. What was recorded first is dropped once there is too much, up to a
-collective of all ranks, so that the tracks of ranks still begin at the same place.
+followed, not those of installed packages. What was recorded first is dropped once there is too
+much, up to a collective of all ranks, so that the tracks of ranks still begin at the same place.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ _KIND_BITS, _LINE_BITS = 2, 22
 _PASSING = ("StopIteration", "StopAsyncIteration", "GeneratorExit", "RankAborted")
 _INSTALLED = ("/site-packages/", "/dist-packages/")
 Key = tuple[Any, ...]
-_K, _V = TypeVar("_K"), TypeVar("_V")
+_K = TypeVar("_K")
+_V = TypeVar("_V")
 
 
 def encode(kind: int, number: int, line: int = 0) -> int:

@@ -2,9 +2,8 @@
 
 
 def is_large(loss):
-    if loss > 1:  # helper
-        return True
-    return False
+    limit = 1
+    return loss > limit
 
 
 def reduce_if(loss, reduce):
