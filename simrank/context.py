@@ -103,7 +103,7 @@ class Context(TorchNames):
         flight_recorder: A folder where each rank's last calls are written, as torch's flight
             recorder does, once the run fails, or at the end; or a `FlightRecorder`.
         divergence: Whether the lines of every rank are followed, so that a report says at which
-            one the ranks parted, and what its condition saw; see `simrank.trace`.
+            one the ranks parted, and what its condition saw.
 
     Attributes:
         cluster: The hardware.
