@@ -48,6 +48,7 @@ TESTED_ELSEWHERE = {
     "ranks/libraries.py": "ranks/test_threads.py",
     "ranks/own.py": "multiprocessing/test_imports.py",
     "torch/compiling.py": "torch/test_install.py",
+    "torch/rank_devices.py": "torch/test_devices.py",
     "torch/identity.py": "torch/test_group.py",
     "torch/operations.py": "torch/test_devices.py",
     "torch/nccl.py": "torch/test_group.py",

@@ -45,6 +45,7 @@ class Operation(Handle):
     kind = "operation"
     is_launch = True
     is_implied = False
+    holds_memory = False  # Whether what it touches stays until somebody has waited for it.
     tells_accesses = False  # Whether it tells race checks itself what it does to shared memory.
 
     def __init__(

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 _MAX_WORK = 100_000  # assumed: numpy solves what programs slice in some hundred steps
 _KEY = HOST_CLOCK
+_SMALL_BYTES = 1 << 20  # Source: c10's CUDACachingAllocator, kSmallSize: smaller ones have a pool.
 _MAX_ACCESSES = 64  # assumed: a storage with more unordered readers than this forgets the oldest
 
 
@@ -97,6 +98,15 @@ class _Access(NamedTuple):
     signals: Clock | None = None  # A write of integers: what whoever sees it is ordered behind.
     waited: bool = False  # It is behind a kernel that waits, and so perhaps behind others.
     turn: Turn | None = None
+    holds: bool = False  # What it touches stays until somebody has waited for it.
+
+
+class _InUse(NamedTuple):
+    """An access to a block whose last reference died before anything was known to be behind it."""
+
+    storage: Storage
+    access: _Access
+    freed: _Accessor
 
 
 class _Step(NamedTuple):
@@ -107,6 +117,7 @@ class _Step(NamedTuple):
     program: int
     is_write: bool
     turn: Turn | None = None
+    holds: bool = False
 
 
 def share_bytes(view: Array, other: Array) -> bool:
@@ -144,6 +155,7 @@ class RaceChecker:
         races: The races so far, each pair of accesses once.
         order: What is behind what as things happen.
         conditions: What all hosts that wait for a condition are behind.
+        local: What layers above keep of it, by name.
     """
 
     def __init__(self, engine: Engine, *, raises: bool) -> None:
@@ -151,11 +163,13 @@ class RaceChecker:
         self.order = RunOrder()
         self.conditions: Clock = {}
         self._engine = engine
+        self.local: dict[str, Any] = {}
         self._raises = raises
         self._num_agents = 0
         self._waiting: dict[int, int] = {}  # By agent: the first step that was a waiting kernel.
-        self._history: WeakKeyDictionary[Storage, list[_Access]] = WeakKeyDictionary()
+        self._history: WeakKeyDictionary[object, list[_Access]] = WeakKeyDictionary()
         self._pairs: set[tuple[object, ...]] = set()
+        self._in_use: dict[tuple[int, bool], list[_InUse]] = {}
 
     # ---- what orders ----
 
@@ -177,7 +191,9 @@ class RaceChecker:
             waits = operation.touched.waits_for_flags
             looked_at = {storage for storage, _, _ in views} if waits else None
             for storage, view, is_write in views:
-                each = _Step(agent, step, host.number, is_write, operation.turn)
+                each = _Step(
+                    agent, step, host.number, is_write, operation.turn, operation.holds_memory
+                )
                 self._check(storage, view, each, accessor, looked_at)
             if waits:
                 self._waiting.setdefault(agent.number, step)
@@ -243,7 +259,7 @@ class RaceChecker:
             RaceError: An operation that the host has not waited for writes it, or reads what is
                 written over.
         """
-        history = self._history.get(buffer.storage)
+        history = self._history.get(buffer.storage.history_key)
         if not history:
             return
         host, (low, high) = self._host(), buffer.storage.bounds(buffer.array)
@@ -263,6 +279,60 @@ class RaceChecker:
     def met(self, clock: Clock) -> None:
         """Let the running program take over what those had that it has met."""
         join(self._host().run, clock)
+
+    # ---- blocks of an allocator (D7) ----
+
+    def freed(self, storage: Storage, stream: Stream, recorded: Iterable[Stream]) -> None:
+        """Note that the last reference to a block has died, which belongs to a stream.
+
+        Whoever takes memory from that stream next may get it, and must come behind what other
+        streams do to it.
+
+        Args:
+            storage: The block.
+            stream: Whose it is.
+            recorded: Streams whose use of it was recorded: the block waits for them.
+        """
+        own = self._of_stream(stream)
+        known = {own.number, *(self._of_stream(other).number for other in recorded)}
+        site = user_site()
+        pool = own.number, storage.size_bytes <= _SMALL_BYTES
+        for access in self._history.pop(storage.history_key, ()):
+            if access.agent not in known and not access.holds:
+                freed = _Accessor("the last reference", stream.name, site)
+                self._in_use.setdefault(pool, []).append(_InUse(storage, access, freed))
+
+    def allocated(self, stream: Stream, size_bytes: int) -> None:
+        """Check that a stream which takes memory is behind what others do to what it gave back.
+
+        Raises:
+            RaceError: It is not, and races are errors.
+        """
+        own = self._of_stream(stream)
+        left = self._in_use.pop((own.number, size_bytes <= _SMALL_BYTES), ())
+        if not left:
+            return
+        host = self._host()
+        for storage, access, freed in left:
+            step = max(own.clock.get(access.agent, 0), host.clock.get(access.agent, 0))
+            if step < access.step:
+                self._report_freed(storage, access, freed)
+
+    def _report_freed(self, storage: Storage, access: _Access, freed: _Accessor) -> None:
+        used = access.accessor
+        file, line = (None, None) if freed.site is None else freed.site.line()
+        made = storage.site()
+        error = RaceError(
+            self._engine.now_ps,
+            require_program("a race check").rank,
+            _as_fact(access),
+            RaceAccess(freed.name, "dies", freed.stream, file, line),
+            None if made is None else str(made.line()),
+            what=f"memory of {{whose}} is given out again while stream '{used.stream}' uses it",
+            cure=f"tensor.record_stream() with stream '{used.stream}', or let stream "
+            f"'{freed.stream}' wait for it before it allocates",
+        )
+        self.note(error, (used.name, used.site, freed.name, freed.site))
 
     def _of_stream(self, stream: Stream) -> Agent:
         if stream.race_agent is None:
@@ -298,16 +368,16 @@ class RaceChecker:
         Raises:
             RaceError: It races, and races are errors.
         """
-        agent, number, program, is_write, turn = step
+        agent, number, program, is_write, turn, holds = step
         low, high = storage.bounds(view)
         signals = dict(agent.clock) if is_write and view.dtype.kind in "iu" else None
         waits = looked_at is not None
         access = _Access(
             program, agent.number, number, low, high, is_write, accessor, view, waits, signals,
-            self._has_waited(agent), turn,
+            self._has_waited(agent), turn, holds,
         )  # fmt: skip
         is_dense = view.flags.c_contiguous
-        history = self._history.setdefault(storage, [])
+        history = self._history.setdefault(storage.history_key, [])
         kept = []
         for other in history:
             ordered = agent.clock.get(other.agent, 0) >= other.step or other.program != program
@@ -339,7 +409,9 @@ class RaceChecker:
 
     def _is_signalled(self, other: _Access, looked_at: Iterable[Storage]) -> bool:
         """Whether integers were written behind an access, where a kernel may look at them."""
-        flags = (flag for storage in looked_at for flag in self._history.get(storage, ()))
+        flags = (
+            flag for storage in looked_at for flag in self._history.get(storage.history_key, ())
+        )
         return any(
             flag.signals and flag.signals.get(other.agent, 0) >= other.step for flag in flags
         )

@@ -42,6 +42,7 @@ class CollectiveOperation(Operation):
 
     __slots__ = ("call", "group_rank", "inputs", "is_launch", "num_sms", "outputs", "request")
     kind = "collective"
+    holds_memory = True
 
     def __init__(
         self, stream: Stream, call: Call, group_rank: int, request: Request, num_sms: int

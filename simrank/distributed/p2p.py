@@ -109,6 +109,7 @@ class PeerOperation(Operation):
         "_num_left", "boxes", "ends", "group", "is_launch", "is_on_host", "source_rank",
     )  # fmt: skip
     kind = "collective"
+    holds_memory = True
     is_collective = False
 
     def __init__(self, stream: Stream, boxes: Mailboxes, ends: Sequence[End], rank: int) -> None:

@@ -256,13 +256,16 @@ class RaceError(SimulationError):
         created_at: Where the memory was allocated, as `file.py:line`, or None.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the facts, and how to say them
         self,
         time_ps: int,
         rank: int | None,
         first: RaceAccess,
         second: RaceAccess,
         created_at: str | None,
+        *,
+        what: str = "nothing orders two accesses of {whose}",
+        cure: str = "before the second, wait for the first (work.wait(), an event, synchronize)",
     ) -> None:
         self.time_ps = time_ps
         self.rank = rank
@@ -272,9 +275,8 @@ class RaceError(SimulationError):
         who = "the main program" if rank is None else f"rank {rank}"
         made = "" if created_at is None else f" (tensor made at {created_at})"
         super().__init__(
-            f"race (proved) at t={us_text(time_ps)}: nothing orders two accesses of {who}{made}\n"
-            f"  {first}\n  {second}\n"
-            "  to fix: before the second, wait for the first (work.wait(), an event, synchronize)"
+            f"race (proved) at t={us_text(time_ps)}: {what.format(whose=who + made)}\n"
+            f"  {first}\n  {second}\n  to fix: {cure}"
         )
 
     def to_json(self) -> dict[str, Any]:

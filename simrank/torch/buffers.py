@@ -59,6 +59,11 @@ class TorchStorage(Storage):
             return False
         return not self.size_bytes or self._bytes.ctypes.data == owner.data_ptr()
 
+    @property
+    def history_key(self) -> object:
+        """Return the block, which several of these may stand for, one after another."""
+        return devices.block_at(self.address) or self
+
     def __del__(self) -> None:
         """Do nothing: torch frees the block."""
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from simrank.torch.cuda.operations import Operand, Operation
 
 # c10::ScalarType; source: torch's c10/core/ScalarType.h.
-_DTYPES = {
+DTYPES = {
     0: ("uint8", 1), 1: ("int8", 1), 2: ("int16", 2), 3: ("int32", 4), 4: ("int64", 8),
     5: ("float16", 2), 6: ("float32", 4), 7: ("float64", 8), 8: ("float16", 4), 9: ("float32", 8),
     10: ("float64", 16), 11: ("bool", 1), 15: ("bfloat16", 2), 23: ("float8_e5m2", 1),
@@ -54,14 +54,14 @@ def cost_of(spec: DeviceSpec, operation: Operation) -> Cost:
         return Cost(max(link_ps, spec.kernel_floor_ps), bytes_moved, num_elements)
     product = _product(operation)
     flops = 2 * prod(product) if product is not None else _flops(operation, num_elements)
-    dtype = _DTYPES.get(operands[0].dtype, _UNKNOWN)[0] if operands else "float32"
+    dtype = DTYPES.get(operands[0].dtype, _UNKNOWN)[0] if operands else "float32"
     duration_ps = kernel_ps(spec, flops, dtype, bytes_moved, product)
     return Cost(duration_ps, bytes_moved, num_elements)
 
 
 def _bytes(operand: Operand) -> int:
     """Return the bytes that are really there: an expanded dimension is read once."""
-    size = _DTYPES.get(operand.dtype, _UNKNOWN)[1]
+    size = DTYPES.get(operand.dtype, _UNKNOWN)[1]
     for length, stride in zip(operand.sizes, operand.strides, strict=True):
         if stride or not length:
             size *= length

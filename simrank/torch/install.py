@@ -124,7 +124,7 @@ def _true_in_ranks(original: Callable[[], bool]) -> Callable[[], bool]:
 
 def _of_cuda() -> StandIns:
     """Return what turns devices on when a rank first asks for them, and off at the end."""
-    from simrank.torch import data, devices  # noqa: PLC0415 - they import torch
+    from simrank.torch import data, devices, rank_devices  # noqa: PLC0415 - they import torch
 
     cuda: Any = import_module("torch.cuda")
     if cuda.is_available():  # A real GPU: nothing is faked unless asked for.
@@ -138,14 +138,14 @@ def _of_cuda() -> StandIns:
     found += [(cuda, name, _asking(devices, cuda, name)) for name in ("_lazy_init", *_EXCHANGES)]
     torch: Any = import_module("torch")
     for owner, name, answer in (
-        (cuda, "is_available", lambda program: devices.num_visible(program) > 0),
-        (cuda, "device_count", devices.num_visible),
-        (accelerator, "is_available", lambda program: devices.num_visible(program) > 0),
-        (accelerator, "device_count", devices.num_visible),
+        (cuda, "is_available", lambda program: rank_devices.num_visible(program) > 0),
+        (cuda, "device_count", rank_devices.num_visible),
+        (accelerator, "is_available", lambda program: rank_devices.num_visible(program) > 0),
+        (accelerator, "device_count", rank_devices.num_visible),
         (
             accelerator,
             "current_accelerator",
-            lambda program: torch.device("cuda") if devices.num_visible(program) else None,
+            lambda program: torch.device("cuda") if rank_devices.num_visible(program) else None,
         ),
     ):
         found.append((owner, name, _answering(devices, owner, name, answer)))
@@ -183,7 +183,8 @@ def _answering(
         program = rank_program()
         if program is None or devices.is_enabled() or not devices.may_be_had():
             return original(*args, **kwargs)
-        if devices.num_visible(program) and not _is_torchs_own(sys._getframe(1)):  # noqa: SLF001
+        is_own = _is_torchs_own(sys._getframe(1))  # noqa: SLF001 - the way to one's caller
+        if devices.sees_some(program) and not is_own:
             devices.enable_for(program)
             return getattr(owner, name)(*args, **kwargs)
         return answer(program)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import sys
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
 import torch
 
@@ -29,7 +28,10 @@ if TYPE_CHECKING:
     from simrank.device.memory import Storage
     from simrank.device.tensors.tensor import Tensor
     from simrank.ranks import Program
-    from simrank.torch.devices import RankDevices
+    from simrank.torch.rank_devices import RankDevices
+
+
+_KEY = "launches on torch's tensors"
 
 
 class TorchLaunches:
@@ -85,19 +87,16 @@ class TorchLaunches:
 class _Finder:
     """Finds what the running rank has of torch."""
 
-    def __init__(self) -> None:
-        self._known: WeakKeyDictionary[RankDevices, TorchLaunches] = WeakKeyDictionary()
-
     def running(self) -> TorchLaunches | None:
         """Return what the running rank has, once it has used a device."""
         own = devices.devices_in_use()
         if own is None:
             return None
-        found = self._known.get(own)
+        program = rank_program()
+        assert program is not None, "it has devices"
+        found: TorchLaunches | None = program.local.get(_KEY)
         if found is None:
-            program = rank_program()
-            assert program is not None, "it has devices"
-            found = self._known[own] = TorchLaunches(program, own)
+            found = program.local[_KEY] = TorchLaunches(program, own)
         return found
 
     def asked_by_user(self) -> TorchLaunches | None:
@@ -105,7 +104,8 @@ class _Finder:
         program = rank_program()
         if program is None or not _has_torch() or not devices.may_be_had():
             return None
-        return TorchLaunches(program, devices.enable_for(program))
+        devices.enable_for(program)
+        return self.running()
 
 
 def _has_torch() -> bool:

@@ -9,7 +9,7 @@ from simrank.torch.costs import Cost, cost_of
 from simrank.torch.cuda.operations import form
 
 if TYPE_CHECKING:
-    from simrank.device import Device
+    from simrank.device import Accesses, Device
     from simrank.device.stream import Stream
     from simrank.hardware.spec import DeviceSpec
 
@@ -49,13 +49,23 @@ def form_of(device: Device, number: int) -> Form:
     return found
 
 
-def issue(stream: Stream, name: str, cost: Cost, shapes: list[list[int]] | None = None) -> None:
-    """Give an operation to a stream; it shares the device with whatever else runs there."""
+def issue(
+    stream: Stream,
+    name: str,
+    cost: Cost,
+    shapes: list[list[int]] | None = None,
+    touched: Accesses | None = None,
+) -> None:
+    """Give an operation to a stream; it shares the device with whatever else runs there.
+
+    Raises:
+        RaceError: It races with what it touches, and races are errors.
+    """
     device, duration_ps = stream.device, max(cost.duration_ps, 1)
     num_sms = min(max(-(-cost.num_elements // _ELEMENTS_PER_SM), 1), device.spec.num_sms)
     rate = min(cost.bytes_moved / duration_ps, device.hbm.capacity)
     demands = ((device.sms, float(num_sms)), (device.hbm, rate))
-    issued = TorchOperation(stream, name, duration_ps=duration_ps, demands=demands)
+    issued = TorchOperation(stream, name, touched=touched, duration_ps=duration_ps, demands=demands)
     if shapes is not None:
         issued.details = {"shapes": shapes}
     stream.submit(issued)

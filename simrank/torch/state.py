@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._C import _distributed_c10d as c10d_bindings
 
-from simrank.torch import devices
+from simrank.torch import devices, rank_devices
 from simrank.torch.settings import settings_of
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class TorchState:
         else:
             _generator.set_state(self._own)
         self._settings.enter()
-        if devices.is_enabled() and devices.num_visible(self._program):
+        if devices.is_enabled() and rank_devices.num_visible(self._program):
             devices.enable_for(self._program)
 
     def leave(self) -> None:

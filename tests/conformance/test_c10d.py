@@ -94,7 +94,7 @@ def test_another_seed_gives_the_same_numbers(seed):
     assert simulated(TABLE, seed=seed) == simulated(TABLE)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def real(tmp_path_factory):
     """Return the results of each rank on real gloo processes."""
     if importlib.util.find_spec("torch") is None:

@@ -74,7 +74,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def real(tmp_path_factory):
     """Return the results of real processes, by world size; run at first use."""
     known = {}

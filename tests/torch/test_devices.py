@@ -16,7 +16,7 @@ from torch import nn  # noqa: E402
 
 import simrank  # noqa: E402
 from simrank.errors import DeadlockError, SpawnException, UnsupportedError  # noqa: E402
-from simrank.torch import devices  # noqa: E402
+from simrank.torch import cuda, devices  # noqa: E402
 from simrank.trace import Timeline  # noqa: E402
 
 
@@ -268,6 +268,14 @@ def test_devices_belong_to_one_context_at_a_time():
     for _ in range(2):
         with simrank.Context("hgx_h100") as ctx:
             ctx.multiprocessing.spawn(lambda rank: torch.ones(1).cuda(), nprocs=1)
+
+
+def test_devices_come_where_something_else_had_some_of_its_own():
+    """Torch asks for devices once in a process, and was answered by them."""
+    with cuda.standalone(1):
+        torch.ones(1).cuda()
+    with simrank.Context("hgx_h100") as ctx:
+        ctx.multiprocessing.spawn(lambda rank: torch.ones(1).cuda(), nprocs=1)
 
 
 def test_operations_of_torch_may_cost_nothing():

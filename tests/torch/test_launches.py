@@ -1,6 +1,8 @@
 """Triton kernels on torch's simulated devices."""
 
+import gc
 import shutil
+import weakref
 
 import pytest
 
@@ -272,3 +274,21 @@ def test_kernels_of_two_streams_race_unless_one_waits(spawn):
     assert isinstance(caught.value.errors[0], RaceError)
     assert "add writes, on stream 'default'" in str(caught.value)
     assert "add reads, on stream 'stream 1'" in str(caught.value)
+
+
+@pytest.mark.parametrize("races", ["off", "error"])
+def test_nothing_of_a_context_outlives_it(spawn, races):
+    """Its ranks, tensors and streams go as the last reference to it goes."""
+
+    def program(rank):
+        torch.cuda.set_device(rank)
+        dist.init_process_group("nccl")
+        x = torch.zeros(16, device="cuda")
+        dist.all_reduce(added(x, x))
+        torch.cuda.synchronize()
+
+    context = spawn(program, 2, races=races)
+    left = weakref.ref(context.engine)
+    del context
+    gc.collect()
+    assert left() is None

@@ -1,5 +1,6 @@
 """`torch.distributed._symmetric_memory` on simulated devices."""
 
+import gc
 import shutil
 
 import pytest
@@ -14,7 +15,7 @@ import torch.distributed._symmetric_memory as symm  # noqa: E402
 import triton.language as tl  # noqa: E402
 
 from simrank.errors import DeadlockError, SpawnException, WaitTimeoutError  # noqa: E402
-from simrank.torch import devices  # noqa: E402
+from simrank.torch import cuda, devices  # noqa: E402
 
 
 def start(rank):
@@ -45,6 +46,23 @@ def test_peers_read_each_other_behind_a_barrier(spawn):
 
     spawn(program, 3)
     assert results == {r: [10.0 * t + (r + 1) % 3 for t in range(3)] for r in range(3)}
+
+
+def test_memory_may_live_longer_than_its_simulation(spawn):
+    """It is freed where its devices were, whatever stands there by then."""
+    kept = []
+
+    def program(rank):
+        group = start(rank)
+        buffer = symm.empty(64, device="cuda")
+        kept.append((buffer, symm.rendezvous(buffer, group)))
+        assert kept[-1][1].buffer_ptrs_dev
+
+    spawn(program, 2)
+    with cuda.standalone(1):
+        kept.clear()
+        gc.collect()
+        assert torch.cuda.memory_reserved() == 0
 
 
 def test_memory_is_shared_until_the_last_member_frees_it(spawn):

@@ -452,7 +452,7 @@ class ProgramClock:
         known.checker.note(error, (*(name.kernel for name in names), *sites, *verbs))
 
 
-_by_checker: WeakKeyDictionary[RaceChecker, ProgramRaces] = WeakKeyDictionary()
+_KEY = "programs of kernels"
 
 
 @overload
@@ -467,7 +467,7 @@ def races_of(checker: RaceChecker | None) -> ProgramRaces | None:
     """Return what is known of programs' races in a Context; None where they are not looked for."""
     if checker is None:
         return None
-    result = _by_checker.get(checker)
+    result: ProgramRaces | None = checker.local.get(_KEY)
     if result is None:
-        result = _by_checker[checker] = ProgramRaces(checker)
+        result = checker.local[_KEY] = ProgramRaces(checker)
     return result

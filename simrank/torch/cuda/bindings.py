@@ -285,6 +285,7 @@ def private_functions() -> dict[str, object]:
         **comm.FUNCTIONS,
         # torch.compile imports these, and uses them for CUDA graphs only.
         "_cuda_CUDAAllocator_AllocatorState": refused("inductor's CUDA graph trees"),
+        "_ensureCUDADeviceGuardSet": _ignored,  # FakeTensorMode's: it would replace the devices.
         "_set_cached_tensors_enabled": _ignored,  # Of those trees, of which there are none.
         "_cudart": Cudart("_cudart"),
         "_nvtx": Nvtx,

@@ -9,6 +9,7 @@ import threading
 import pytest
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from simrank.errors import UnsupportedError
 from simrank.torch import cuda as simulated
@@ -64,6 +65,23 @@ def test_nothing_of_a_simulation_reaches_the_next():
         assert torch.cuda.memory_reserved() == 2 << 20
         assert torch.cuda.get_per_process_memory_fraction() == 1.0
     assert len(waits) == 1
+
+
+def test_fake_tensors_leave_the_devices_in_place():
+    """Where it sees no devices, torch puts a guard of its own there."""
+    with simulated.standalone(1), FakeTensorMode():
+        assert torch.ones(2, device="cuda").device.type == "cuda"
+    fake = threading.Thread(target=FakeTensorMode().__enter__)
+    simulated.enable(1)
+    fake.start()
+    fake.join()
+    simulated.disable()
+    with FakeTensorMode():
+        assert torch.empty(2, device="cuda").device.type == "cuda"
+    with simulated.standalone(1):
+        torch.ones(2, device="cuda").sum()
+        torch.cuda.synchronize()
+        assert torch.cuda.Stream().cuda_stream != 0
 
 
 def test_real_devices_are_not_hidden_unless_asked(monkeypatch):

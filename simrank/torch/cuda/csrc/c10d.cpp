@@ -26,7 +26,6 @@ void* allocate(int device, size_t size) {
   Rank& self = rank();
   return memory_of(self.first_device + device).allocate(size, self.streams[device], self.tag);
 }
-void free_memory(void* address) { memory_of(global_device_of(address)).free(address); }
 
 // A buffer and its signal pad, which live as long as anybody's handle: peers may use them longer.
 struct Memory {
@@ -36,7 +35,7 @@ struct Memory {
   ~Memory() {
     for (void* address : {pad, buffer}) {
       simrank_pending_remove(-reinterpret_cast<int64_t>(address));  // As the simulator marks shared memory.
-      free_memory(address);
+      free_device(address);
     }
   }
 };
@@ -50,7 +49,7 @@ struct Rendezvous final : symmetric::SymmetricMemory {
   int own_rank = 0, world_size = 1, device = 0;
   size_t size = 0;
   void** table = nullptr;  // Both lists of addresses, in the device's own memory.
-  ~Rendezvous() override { if (table) free_memory(table); }
+  ~Rendezvous() override { if (table) free_device(table); }
   void** tables() {
     if (table) return table;
     const size_t bytes = world_size * sizeof(void*);

@@ -102,4 +102,5 @@ class DeviceMemory {
 };
 
 DeviceMemory& memory_of(int global_device);
+void free_device(void* address);  // Also of a simulation that has ended.
 }  // namespace simrank

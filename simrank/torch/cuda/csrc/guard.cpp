@@ -121,7 +121,8 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
 };
 }  // namespace
 
-// Left in place for good: tensors outlive simulations, and without a rank it shows no devices.
+// Left in place: tensors outlive simulations, and without a rank it shows no devices. A
+// FakeTensorMode outside simulations puts torch's own there, so each simulation registers it anew.
 void register_guard() {
   static Guard guard;
   c10::impl::registerDeviceGuard(c10::kCUDA, &guard);

@@ -41,7 +41,6 @@ void free_either(void* address) {
   if (auto* owner = owner_of(address)) owner->free(address);
   else host_allocator->raw_deleter()(address);
 }
-void free_device(void* address) { owner_of(address)->free(address); }
 
 // Stands before torch's CPU allocator: inside a kernel it gives the device's memory.
 struct HostOrDevice final : c10::Allocator {
@@ -123,6 +122,7 @@ struct CudaAllocator final : c10::DeviceAllocator {
 CudaAllocator cuda_allocator;
 }  // namespace
 
+void free_device(void* address) { owner_of(address)->free(address); }
 c10::DeviceAllocator* device_allocator() { return &cuda_allocator; }
 c10::Allocator* pinned_allocator() { return &pinned; }
 bool is_pinned(const void* address) {

@@ -57,7 +57,6 @@ const char* simrank_built_for() { return SIMRANK_TORCH_VERSION; }
 int simrank_register(char* error, int64_t room) {
   try {
     c10::SetAllocator(c10::kCUDA, simrank::device_allocator(), 255);
-    simrank::register_guard();
     simrank::register_kernels();
     return 0;
   } catch (const std::exception& problem) {
@@ -69,6 +68,7 @@ int simrank_enable(int num_devices, uint64_t base, uint64_t span, uint64_t devic
                    char* error, int64_t room) {
   try {
     simrank::configure_memory(num_devices, base, span, device_bytes, fill_fresh != 0);
+    simrank::register_guard();
     simrank::install_host_allocator();
     simrank::install_hooks();
     simrank::is_enabled = true;
