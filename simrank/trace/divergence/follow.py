@@ -105,10 +105,11 @@ class Divergence:
     def messages(self, group: ProcessGroup, ends: Sequence[End]) -> None:
         """Note the messages that a rank starts."""
         track = self._running_track()
-        for end in ends if track is not None else ():
+        if track is None:
+            return
+        for end in ends:
             route = end.route
             src = None if route.src is None else int(group.ranks[route.src])
-            assert track is not None, "looked at above"
             track.call((group, src, int(group.ranks[route.dst])))
 
     def _running_track(self) -> Track | None:

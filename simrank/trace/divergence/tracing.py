@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from types import FrameType
 
-    from simrank.trace.divergence.track import Codes, Track
+    from simrank.trace.divergence.track import Code, Codes, Track
 
 
 class Tracing:
@@ -76,7 +76,7 @@ class Tracing:
         if code is None or track is None:
             return None
         track.begin(code)
-        return _following(track)
+        return _following(track, code)
 
     def without(self, call: Callable[[], Any]) -> Any:  # noqa: ANN401 - what it returns
         """Call a function with the tracer off; return what it does."""
@@ -124,10 +124,15 @@ def _is_library(top: str) -> bool:
     return any(map(is_installed, places))
 
 
-def _following(track: Track) -> Callable[..., Any]:
-    """Return what Python calls for the lines of a frame."""
+def _following(track: Track, code: Code) -> Callable[..., Any]:
+    """Return what Python calls for the lines of a frame.
+
+    A generator may be closed where nobody is followed, or another rank: that is none of the track.
+    """
 
     def follow(frame: FrameType, event: str, arg: Any) -> Callable[..., Any]:  # noqa: ANN401 - Python's
+        if not track.is_in(code):
+            return follow
         if event == "line":
             track.line(frame, frame.f_lineno)
         elif event == "return":

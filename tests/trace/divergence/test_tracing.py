@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from simrank.trace.divergence import tracing
-from simrank.trace.divergence.track import Codes, Track, kind_of, line_of
+from simrank.trace.divergence.track import EXIT, Codes, Track, encode, kind_of, line_of
 
 
 @pytest.fixture
@@ -30,6 +30,29 @@ def test_lines_are_followed_in_the_order_they_are_executed(track):
     events = [(kind_of(event), line_of(event) - first) for event in track.events]
     assert [line for kind, line in events if kind == 0] == [1, 2, 1, 2, 1]
     assert [kind for kind, _ in events if kind] == [1, 2]
+
+
+def test_a_generator_that_is_closed_elsewhere_is_no_part_of_the_track(track):
+    """The hub collects what ranks have left, and follows nobody."""
+    running = [track]
+
+    def generate():
+        yield 1
+        yield 2
+
+    def leaves():
+        left = generate()
+        next(left)
+        before = len(track.events)
+        running.clear()
+        left.close()
+        running.append(track)
+        assert len(track.events) == before + 4  # Its own lines.
+
+    codes = track._codes
+    follows = tracing.Tracing(codes, lambda: running[0] if running else None)
+    follows.run(leaves, is_shared=False)
+    assert track.events[-1] == encode(EXIT, codes.code(leaves.__code__).number)
 
 
 def test_everything_is_as_before_at_the_end(track):
