@@ -84,7 +84,8 @@ class Walk:
         self._uneven: dict[int, int] = {}
         self._even: Place | None = None  # Indices, as everything below.
         self._is_open = False
-        self._targets: dict[int, int] = {}
+        self._target = -1  # Of ours, and where theirs is together with it.
+        self._found: int | None = None
 
     def parting(self, start: Place) -> Place | None:
         """Return where they parted for good; None where no line explains it."""
@@ -107,10 +108,9 @@ class Walk:
 
     def aligned(self, start: Place, target: int) -> int | None:
         """Return where their track is together with a position of ours; None where it never is."""
-        self._targets = {target - self._first.ours: -1}
+        self._target = target - self._first.ours
         self._walked(start)
-        ((_, found),) = self._targets.items()
-        return None if found < 0 else found + self._first.theirs
+        return None if self._found is None else self._found + self._first.theirs
 
     def _walked(self, start: Place) -> None:
         i, j = start.ours - self._first.ours, start.theirs - self._first.theirs
@@ -118,9 +118,8 @@ class Walk:
         while True:
             same = _common(self._arrays[0][i:], self._arrays[1][j:])
             if same:
-                for target in self._targets:
-                    if i <= target < i + same:
-                        self._targets[target] = j + target - i
+                if i <= self._target < i + same:
+                    self._found = j + self._target - i
                 if not self._uneven:
                     self._even = Place(i + same - 1, j + same - 1)
             i, j = self._past_calls(a, i + same, 1), self._past_calls(b, j + same, -1)
