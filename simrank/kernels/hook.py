@@ -27,9 +27,21 @@ def enter() -> None:
 
 def leave() -> None:
     """Note that a Context has exited; the last one gives triton its driver back."""
-    if not engines and _driver_before:
+    if engines:
+        return
+    if _driver_before:
         config: Any = sys.modules["triton.runtime.driver"]
         config.driver._active = _driver_before.pop()  # noqa: SLF001 - None has no setter
+    _forget_kernels()
+
+
+def _forget_kernels() -> None:
+    """Let triton forget the kernels of ranks' own modules, whose globals it would keep for good."""
+    jit: Any = sys.modules.get("triton.runtime.jit")
+    known: dict[str, Any] = getattr(jit, "_triton_jit_function_registry", {})
+    for name, kernel in [*known.items()]:
+        if kernel.fn.__globals__ is not getattr(sys.modules.get(kernel.module), "__dict__", None):
+            del known[name]
 
 
 def _install_launch(module: ModuleType) -> None:

@@ -1,6 +1,9 @@
 """What of triton is changed, and when."""
 
+import gc
+import importlib
 import sys
+import weakref
 
 import pytest
 
@@ -34,6 +37,27 @@ def test_the_active_driver_is_simulated_only_within_a_context():
         properties = triton.runtime.driver.active.utils.get_device_properties(0)
         assert properties["multiprocessor_count"] == 108
     assert config._active is before
+
+
+def test_triton_forgets_the_kernels_of_ranks_own_modules(tmp_path, monkeypatch):
+    """It would keep them for good, and with them all globals of the module: tensors, say."""
+    source = (
+        "import triton\nclass Kept: pass\nkept = Kept()\n@triton.jit\ndef kernel(x):\n    pass\n"
+    )
+    (tmp_path / "own.py").write_text(source)
+
+    def body(_):
+        left.append(weakref.ref(importlib.import_module("own").kept))
+
+    left = []
+    monkeypatch.syspath_prepend(tmp_path)
+    with simrank.Context("hgx_a100", private=["own"], carrier="thread") as ctx:
+        ctx.multiprocessing.spawn(body, nprocs=2)
+    del ctx
+    gc.collect()
+    assert [kept() for kept in left] == [None, None]
+    registry = sys.modules["triton.runtime.jit"]._triton_jit_function_registry
+    assert any(kernel is add_one.fn.fn for kernel in registry.values())
 
 
 def test_a_launch_outside_of_every_context_is_tritons_own():

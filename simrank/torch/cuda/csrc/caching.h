@@ -57,7 +57,7 @@ class DeviceMemory {
   void release_cached();
   // Bounds of the allocated block that holds the address; false if none does.
   bool find(uintptr_t address, uint64_t* start, uint64_t* size);
-  size_t num_live() const { return live_.size() + deferred_.size(); }
+  size_t num_live() const { return live_.size(); }
   bool overlaps(uintptr_t start, uintptr_t end) const { return base_ < end && start < base_ + span_; }
   uintptr_t end() const { return base_ + span_; }
   size_t reserved() const { return reserved_; }
