@@ -15,10 +15,10 @@ import torch
 from simrank.device.current import devices_of
 from simrank.device.dtypes import DTYPES, DType
 from simrank.device.memory import Storage
+from simrank.device.tensors.shown import tensor_text
 from simrank.device.tensors.tensor import Tensor
 from simrank.ranks import require_program
 from simrank.torch import cuda, devices
-from simrank.trace.divergence.values import tensor_text
 
 if TYPE_CHECKING:
     from simrank.device import Device

@@ -8,13 +8,13 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from simrank.device.tensors.shown import READERS
 from simrank.distributed.backends import default_timeout
 from simrank.engine import callsite
 from simrank.multiprocessing import spawn as simulated_spawn
 from simrank.multiprocessing import start_processes as simulated_start
 from simrank.ranks.current import rank_program
 from simrank.ranks.libraries import Library
-from simrank.trace.divergence.values import READERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -5,6 +5,5 @@
 """
 
 from simrank.trace.divergence.follow import Divergence
-from simrank.trace.divergence.values import READERS
 
-__all__ = ["READERS", "Divergence"]
+__all__ = ["Divergence"]

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from simrank.device import Tensor
+from simrank.device.tensors.shown import READERS, tensor_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
     from types import FrameType
 
 _MAX_TEXT = 40
@@ -19,9 +20,6 @@ _SHORT = frozenset((int, float, complex, bool, type(None), range))
 _LONG = frozenset((str, bytes))
 _SIZED = frozenset((list, tuple, dict, set, frozenset))
 _NOWHERE = object()
-
-# Each returns how an object of another library is shown, or None if it is not its own.
-READERS: list[Callable[[object], str | None]] = []
 
 Values = tuple[tuple[str, object], ...]
 
@@ -94,12 +92,3 @@ def _own_text(value: object) -> str | None:
     if isinstance(value, Tensor):
         return tensor_text(value)
     return f"array of shape {value.shape}" if isinstance(value, np.ndarray) else None
-
-
-def tensor_text(tensor: Tensor) -> str:
-    """Return the value of a tensor of one element that is there, or the shape."""
-    storage = tensor.storage
-    if tensor.numel() != 1 or not storage.has_values or storage.pending_writes(tensor.array):
-        return f"tensor of shape {tuple(tensor.shape)}"
-    value = tensor.array.reshape(-1)[0].item()
-    return repr(float(f"{value:.6g}")) if isinstance(value, float) else repr(value)

@@ -4,7 +4,6 @@ import sys
 
 import numpy as np
 
-import simrank
 from simrank.trace.divergence.values import paths_of, short, values_of
 
 
@@ -39,15 +38,3 @@ def test_values_are_shown_shortly():
     """Containers by their length, arrays by their shape, others by their class."""
     shown = [short(value) for value in ([1, 2], {1: 2}, np.float32(0.5), np.ones((2, 3)), Model())]
     assert shown == ["list of 2", "dict of 1", "0.5", "array of shape (2, 3)", "<Model>"]
-
-
-def test_a_tensor_of_one_number_is_shown_if_the_number_is_there():
-    """Else its shape: nobody waits for it."""
-    with simrank.Context.for_ranks(1) as ctx:
-        assert short(ctx.tensor([0.123456789], device="cpu")) == "0.123457"
-        assert short(ctx.ones(2, 3)) == "tensor of shape (2, 3)"
-        x = ctx.ones(1)
-        x += 1
-        assert short(x) == "tensor of shape (1,)"
-        ctx.synchronize()
-        assert short(x) == "2.0"
