@@ -30,7 +30,6 @@ from simrank.kernels.running.programs import Occupancy, ProgramRun
 from simrank.kernels.source.analyse import loaded_by_jit, written_by_jit
 from simrank.kernels.source.bind import bind
 from simrank.ranks import current_program, require_program
-from simrank.units import PS_PER_S
 
 if TYPE_CHECKING:
     from simrank.device import Stream
@@ -89,23 +88,24 @@ class TritonOperation(Operation):
     @property
     def module(self) -> str | None:
         """Return the kernel's name: its code."""
-        name: str = self.launch.name
-        return name
+        return str(self.launch.name)
+
+    @property
+    def has_its_turn(self) -> bool:
+        """Whether programs must run at their turn: they wait or publish, or race checks look."""
+        return self.mode == "tasks" or self.stream.device.races is not None
 
     def compute_now(self) -> bool:
         """Run the programs before the operation is issued; return False if its turn must come.
 
         For tensors of a library that computes at once: nothing that they depend on is in flight.
-        Programs that wait or publish run at their turn; so does what is left of a launch when one
-        of its programs turns out to publish. Where races are looked for all do.
+        What is left of a launch when one of its programs turns out to publish runs at its turn.
         """
-        if self.mode == "tasks" or self.stream.device.races is not None:
-            return False
-        grid = self._new_grid()
+        self._left = self._new_grid()
         try:
-            self._compute(grid)
+            self._compute(self._left)
         except PublishedError:
-            self.mode, self._left = "tasks", grid
+            self.mode = "tasks"
             return False
         self._forget()  # Nobody looks at arguments any more: memory does not stay for them.
         self.touched = None
@@ -132,8 +132,7 @@ class TritonOperation(Operation):
         demands = [(device.sms, float(self.cost.num_sms))]
         if self.cost.hbm_bytes:
             share = self.cost.hbm_bytes / self.cost.duration_ps
-            limit = device.spec.memory_bandwidth_bytes_per_s / PS_PER_S
-            demands.append((device.hbm, min(share, limit)))
+            demands.append((device.hbm, min(share, device.hbm.capacity)))
         work_ps = self.cost.duration_ps * device.slowdown
         self._activity = Activity(work_ps, demands, self.end, max_rate=1.0)
         device.pool.start(self._activity)
@@ -448,7 +447,7 @@ def _computed(
 
     What it names by address only may be written too.
     """
-    if operation.mode == "tasks":
+    if operation.has_its_turn:
         return False
     reads, writes = ([tensor.storage for tensor in tensors] for tensors in touched)
     reached = arguments.reached(bound.values(), None, operation.stream.device.memory.space)

@@ -110,8 +110,9 @@ def test_a_kernel_waits_for_collectives_and_takes_its_time_on_the_current_stream
     assert results == dict.fromkeys(range(3), (12.0, True))
 
 
-def test_a_launch_costs_simulated_time_and_does_not_hold_the_host(spawn):
-    """The host goes on; the time between events is the kernel's."""
+@pytest.mark.parametrize("races", ["off", "report"])
+def test_a_launch_costs_simulated_time_and_does_not_hold_the_host(spawn, races):
+    """The host goes on; the time between events is the kernel's, whoever looks for races."""
     times = []
 
     def program(rank):
@@ -127,7 +128,7 @@ def test_a_launch_costs_simulated_time_and_does_not_hold_the_host(spawn):
         torch.cuda.synchronize()
         times.append(first.elapsed_time(last))
 
-    spawn(program, 1)
+    spawn(program, 1, races=races)
     # 12 MB each at 3.35 TB/s at most, 2.4 TB/s at least (assumed shares of the bandwidth).
     assert 20 * 12.6e6 / 3.35e12 * 1e3 <= times[0] <= 20 * 12.6e6 / 2.0e12 * 1e3
 
