@@ -12,11 +12,13 @@ from simrank.config.project import project_settings
 from simrank.device import AddressSpace, Device, Network, Operation
 from simrank.device import Event as EventType  # The plain names are torch's, on the Context.
 from simrank.device import Stream as StreamType
+from simrank.device.device import Devices
 from simrank.device.loading import preload
 from simrank.device.races import RaceChecker
 from simrank.device.tensors.held import held_memory
 from simrank.device.tensors.namespace import TorchNames
 from simrank.distributed import Work
+from simrank.distributed.flight_recorder import FlightRecorder
 from simrank.distributed.planner import CollectiveLibrary
 from simrank.engine import Engine, Handle, Task
 from simrank.engine.carrier import check_carrier
@@ -34,7 +36,8 @@ from simrank.ranks.module_globals import ModuleGlobals
 from simrank.ranks.threads import threads_left
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from os import PathLike
     from types import TracebackType
 
     from simrank.config.faults import FaultsRef
@@ -43,34 +46,9 @@ if TYPE_CHECKING:
     from simrank.faults import Faults
     from simrank.kernels.launch import TritonOperation
     from simrank.multiprocessing import ProcessContext
+    from simrank.trace.divergence import Divergence
 
 _DEVICES_PER_NODE = 8
-
-
-class Devices:
-    """The devices of a cluster, each made when it is first used."""
-
-    def __init__(self, make: Callable[[int], Device], num_devices: int) -> None:
-        self._make = make
-        self._made: dict[int, Device] = {}
-        self._num_devices = num_devices
-
-    def __len__(self) -> int:
-        """Return how many devices the cluster has."""
-        return self._num_devices
-
-    def __getitem__(self, index: int) -> Device:
-        """Return a device."""
-        device = self._made.get(index)
-        if device is None:
-            if not 0 <= index < self._num_devices:
-                raise IndexError(f"device {index} of {self._num_devices}")
-            device = self._made[index] = self._make(index)
-        return device
-
-    def __iter__(self) -> Iterator[Device]:
-        """Yield the devices that have been used, by index."""
-        return (self._made[index] for index in sorted(self._made))
 
 
 class Context(TorchNames):
@@ -122,6 +100,10 @@ class Context(TorchNames):
         compute_time: What operations of torch cost. "roofline": the longest of their arithmetic,
             their bytes and the device's floor, matrix products as measured. "none": nothing, so
             that communication is left.
+        flight_recorder: A folder where each rank's last calls are written, as torch's flight
+            recorder does, once the run fails, or at the end; or a `FlightRecorder`.
+        divergence: Whether the lines of every rank are followed, so that a report says at which
+            one the ranks parted, and what its condition saw.
 
     Attributes:
         cluster: The hardware.
@@ -138,6 +120,8 @@ class Context(TorchNames):
         carrier: As given.
         private: Packages that each rank executes for itself.
         compute_time: As given.
+        divergence: Who follows the lines of ranks, or None.
+        recorder: Who keeps the last calls of each rank, or None.
         unjoined: Spawns with join=False whose end nobody has seen yet.
 
     Raises:
@@ -163,6 +147,8 @@ class Context(TorchNames):
         carrier: str = "auto",
         private: Sequence[str] | None = None,
         compute_time: str = "roofline",
+        flight_recorder: str | PathLike[str] | FlightRecorder | None = None,
+        divergence: bool = False,
     ) -> None:
         self.cluster = _load(cluster)
         if isinstance(delays, int | str):
@@ -200,6 +186,23 @@ class Context(TorchNames):
         self.faults = _faults(self, faults) if faults else None
         is_watched = watchdog_s is not None or time_limit_s is not None
         self._watchdog = Watchdog(self.engine, watchdog_s, time_limit_s) if is_watched else None
+        self.recorder: FlightRecorder | None = None
+        self.divergence: Divergence | None = None
+        self._record(flight_recorder, divergence=divergence)
+
+    def _record(
+        self, flight_recorder: str | PathLike[str] | FlightRecorder | None, *, divergence: bool
+    ) -> None:
+        """Let those look on that were asked for, and be told of failures."""
+        library, on_failure = self.comm_library, self.engine.on_failure
+        if flight_recorder is not None:
+            self.recorder = library.recorder = FlightRecorder.of(flight_recorder)
+            on_failure.append(self.recorder.failed)
+        if divergence:
+            from simrank.trace.divergence import Divergence  # noqa: PLC0415 - few runs need it
+
+            self.divergence = library.follower = Divergence(self.engine)
+            on_failure.append(self.divergence.failed)
 
     def _make_device(self, index: int) -> Device:
         return Device(
@@ -256,6 +259,8 @@ class Context(TorchNames):
             self.module_globals.check(error)
         finally:
             try:
+                if self.recorder is not None:
+                    self.recorder.finish()
                 for processes in list(self.unjoined):  # So that their `finally` blocks run, now.
                     processes.group.abort()
             finally:
@@ -372,7 +377,8 @@ class Context(TorchNames):
         """What a user should know at the end of a run: leaks, races, and what depends on order."""
         leaks = self.comm_library.leaks
         lines = [f"  {state}" for state in self._untidy()]
-        lines += [f"  {state}" for state in held_memory(self.devices, self._running_ranks())]
+        running = {task.rank for task in self.engine.tasks}
+        lines += [f"  {state}" for state in held_memory(self.devices, running)]
         lines += ["  " + str(race).replace("\n", "\n  ") for race in self.races]
         lines += [
             f"  recv from any source at {line}: another seed may give other numbers"
@@ -386,9 +392,6 @@ class Context(TorchNames):
     def _untidy(self) -> list[RankState]:
         """Return what `strict` ends with: leaks, and names of modules that ranks have set."""
         return [*self.comm_library.leaks.report(), *self.module_globals.report()]
-
-    def _running_ranks(self) -> set[int | None]:
-        return {task.rank for task in self.engine.tasks}
 
     @property
     def notes(self) -> list[str]:

@@ -32,6 +32,7 @@ COMMANDS = {
         "--prefix", "-t", "--tee", "-r", "--redirects", "--log-dir", "--log_dir",
         "--local-ranks-filter", "--local_ranks_filter", "--shape-only", "--races", "--strict",
         "--default-device", "--on-failure", "--carrier", "--private", "--compute-time",
+        "--flight-recorder", "--divergence",
         "--faults", "--seeds",
         "--delays",
         "--max-delay", "--watchdog", "--time-limit", "--help",

@@ -48,6 +48,16 @@ OnFailure = Annotated[
 ComputeTime = Annotated[
     str, typer.Option("--compute-time", help="Cost of torch's operations: roofline or none.")
 ]
+FlightRecorderFolder = Annotated[
+    str | None,
+    typer.Option(
+        "--flight-recorder", help="Folder of each rank's last calls, as torch's recorder writes."
+    ),
+]
+FollowsDivergence = Annotated[
+    bool,
+    typer.Option("--divergence", help="Say at which line ranks parted before a failure."),
+]
 Private = Annotated[
     list[str] | None,
     typer.Option("--private", help="A package that each rank executes for itself; repeatable."),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import shlex
 import sys
 from contextlib import redirect_stderr, redirect_stdout
@@ -24,6 +25,7 @@ from simrank.cli.common import (
     parse_ranks,
     progress_bar,
 )
+from simrank.cli.debugging import flight_recorder, show_records, variables_text
 from simrank.cli.outputs import Outputs
 from simrank.cli.torchrun import LaunchCommand
 from simrank.context import Context
@@ -102,6 +104,8 @@ def run_command(
     on_failure: options.OnFailure = "abort",
     carrier: options.Carrier = "auto",
     private: options.Private = None,
+    flight_recorder_folder: options.FlightRecorderFolder = None,
+    divergence: options.FollowsDivergence = False,
     compute_time: options.ComputeTime = "roofline",
     faults: Annotated[str | None, typer.Option(help="YAML of faults to inject.")] = None,
     seeds: options.Seeds = None,
@@ -126,9 +130,14 @@ def run_command(
     num_ranks = torchrun.num_ranks(built, nproc_per_node)
     job = _Job(program, args or [], num_ranks, settings, as_module=as_module)
     max_ps = _max_delay_ps(max_delay)
+    variables = variables_text(os.environ)
+    if variables is not None and summary == "text":
+        typer.echo(variables, err=True)
     if seeds is not None:
         _explore(command, job, seeds, max_ps)
         return
+    settings |= {"flight_recorder": flight_recorder(flight_recorder_folder)}
+    settings |= {"divergence": divergence}
     context = Context(**settings, delays=_delays(delays, max_ps))
     outputs = Outputs(prefix, tee, redirects, log_dir, local_ranks_filter)
     with outputs.open(num_ranks, built.devices_per_node) as output:
@@ -153,6 +162,7 @@ def _run_shown(
         if _is_of_reader(error):
             raise BrokenPipeError(EPIPE, "nobody reads the output any more") from None
         _show_found(context, error)
+        show_records(context.recorder)
         raise
     finally:
         if trace is not None:
@@ -164,6 +174,7 @@ def _run_shown(
     if summary == "text":
         for line in (*context.findings, *context.notes):
             typer.echo(line, err=True)
+        show_records(context.recorder)
 
 
 def _is_of_reader(failure: SimrankError) -> bool:

@@ -17,7 +17,7 @@ from simrank.hardware.roofline import kernel_ps
 from simrank.units import PS_PER_S
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from simrank.device.memory import AddressSpace
     from simrank.device.races import RaceChecker, Touched
@@ -162,3 +162,29 @@ class Device:
         self.sms.held += num_sms
         if self.sms.num_users:  # Else nobody's rate changes.
             self.pool.change(self.sms)
+
+
+class Devices:
+    """The devices of a cluster, each made when it is first used."""
+
+    def __init__(self, make: Callable[[int], Device], num_devices: int) -> None:
+        self._make = make
+        self._made: dict[int, Device] = {}
+        self._num_devices = num_devices
+
+    def __len__(self) -> int:
+        """Return how many devices the cluster has."""
+        return self._num_devices
+
+    def __getitem__(self, index: int) -> Device:
+        """Return a device."""
+        device = self._made.get(index)
+        if device is None:
+            if not 0 <= index < self._num_devices:
+                raise IndexError(f"device {index} of {self._num_devices}")
+            device = self._made[index] = self._make(index)
+        return device
+
+    def __iter__(self) -> Iterator[Device]:
+        """Yield the devices that have been used, by index."""
+        return (self._made[index] for index in sorted(self._made))

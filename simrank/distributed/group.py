@@ -48,6 +48,7 @@ class ProcessGroup:
 
     Attributes:
         name: For reports.
+        label: torch's name of it: "0" is the default group.
         ranks: Global ranks of the members, in group order.
         devices: Device of each member: its own, unless its tensors lie on another.
         has_moved: Whether a member has used another device than its own.
@@ -67,6 +68,7 @@ class ProcessGroup:
         self, name: str, ranks: Sequence[int], world: World, backend: Backends = NCCL_ONLY
     ) -> None:
         self.name = name
+        self.label = name
         self.backend, self.backends = backend
         self.ranks = ranks
         self.world = world
@@ -233,6 +235,8 @@ class World:
         self.devices = devices
         self.size = len(devices)
         self._groups: dict[Key, ProcessGroup] = {}
+        if library.recorder is not None:
+            library.recorder.begin(self)
 
     def group(
         self,
@@ -260,6 +264,7 @@ class World:
         group = self._groups.get(key)
         if group is None:
             group = self._groups[key] = ProcessGroup(name, ranks, self, backend)
+            group.label = str(key[1])
         elif maker is not None:
             same_ranks = group.ranks == ranks or tuple(group.ranks) == tuple(ranks)
             if not same_ranks or group.backend != backend.name:

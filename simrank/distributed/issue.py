@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
 
     from simrank.device import Operation, Stream
+    from simrank.distributed.call import Call
+    from simrank.distributed.flight_recorder import Entry
     from simrank.distributed.group import ProcessGroup
     from simrank.distributed.membership import Group
     from simrank.distributed.request import Signature
@@ -295,9 +297,7 @@ def _submit(caller: Caller, request: Request, *, async_op: bool) -> CollectiveOp
         stream.make_room()  # Before the others see this call: the wait may be long.
     if request.signature.root is not None:
         request.only_reads = _only_reads(request.signature, group_rank, backend)
-    call = enter(group, group_rank, request.signature)
-    if request.splits is not None:
-        call.join_splits(group_rank, *request.splits, user_site())
+    call, entry = _enter(caller, group_rank, request)
     before = group.last_issued[group_rank]
     if before is not None and before.stream is not stream and not before.complete:
         stream.wait_for(before)  # A communicator runs one collective after the other.
@@ -306,6 +306,8 @@ def _submit(caller: Caller, request: Request, *, async_op: bool) -> CollectiveOp
     if group.has_moved and backend != GLOO:
         call.check_device(operation)
     call.join(operation)
+    if entry is not None:
+        entry.issued(operation)
     for target in request.writes:
         target.storage.note_write(operation, target.array)
     stream.submit(operation)
@@ -313,6 +315,21 @@ def _submit(caller: Caller, request: Request, *, async_op: bool) -> CollectiveOp
     if not on_host:
         note_order(program, group, operation)
     return operation
+
+
+def _enter(caller: Caller, group_rank: int, request: Request) -> tuple[Call, Entry | None]:
+    """Match a call; who looks on is told before, as one that differs raises there."""
+    program, group, backend = caller
+    library = group.world.comm_library
+    recorder, follower, entry = library.recorder, library.follower, None
+    if follower is not None:
+        follower.collective(group, program.rank or 0, request.signature)
+    if recorder is not None:
+        entry = recorder.collective(group, program.rank or 0, backend, request)
+    call = enter(group, group_rank, request.signature)
+    if request.splits is not None:
+        call.join_splits(group_rank, *request.splits, user_site())
+    return call, entry
 
 
 def _only_reads(signature: Signature, group_rank: int, backend: str) -> bool:

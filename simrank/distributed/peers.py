@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from simrank.device import Buffer, Tensor
+    from simrank.distributed.flight_recorder import Entry
     from simrank.distributed.work import Work
 
 
@@ -314,7 +315,10 @@ def _submit(caller: Caller, ends: Sequence[End]) -> PeerOperation:
         after(stream, current)
         stream.make_room()
     boxes = boxes_of(group, backend)
+    entries = _tell(caller, ends)
     operation = PeerOperation(stream, boxes, ends, program.rank)
+    for entry in entries:
+        entry.issued(operation)
     boxes.issue(operation)
     if ends[0].route.src is None:
         group.world.comm_library.leaks.any_source[operation.issued_at] = None
@@ -323,6 +327,16 @@ def _submit(caller: Caller, ends: Sequence[End]) -> PeerOperation:
             end.tensor.storage.note_write(operation, end.tensor.array)
     stream.submit(operation)
     return operation
+
+
+def _tell(caller: Caller, ends: Sequence[End]) -> list[Entry]:
+    """Tell who looks on, before the messages are matched."""
+    program, group, backend = caller
+    library = group.world.comm_library
+    if library.follower is not None:
+        library.follower.messages(group, ends)
+    recorder = library.recorder
+    return [] if recorder is None else recorder.messages(group, program.rank or 0, backend, ends)
 
 
 def _stream_name(group: ProcessGroup, ends: Sequence[End]) -> str:

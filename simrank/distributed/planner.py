@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -18,13 +18,17 @@ from simrank.distributed.mover import DataMover
 from simrank.distributed.reduce_op import ReduceOp
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Mapping
+    from collections.abc import Callable, Hashable, Mapping, Sequence
 
     from simrank.collectives.choice import Choice, Chooser
     from simrank.collectives.cost import CostModel
     from simrank.collectives.schedule import IntArray, Schedule
     from simrank.device.races import RaceChecker
     from simrank.distributed.call import Call
+    from simrank.distributed.flight_recorder import FlightRecorder
+    from simrank.distributed.group import ProcessGroup
+    from simrank.distributed.p2p import End
+    from simrank.distributed.request import Signature
 
 Array = np.ndarray[Any, Any]
 _MAX_FLIGHTS = 64  # Assumed: differences of arrivals that come again, of equal calls.
@@ -32,7 +36,7 @@ _MAX_PLANS = 64  # Assumed: distinct calls of one group.
 _MAX_PLAYERS = 256  # Assumed: distinct calls of all groups of a program.
 
 # Calls of other names and the collectives that they are made of.
-_MADE_OF = {
+MADE_OF = {
     "barrier": "all_reduce",
     "all_gather_object": "all_gather",
     "broadcast_object_list": "broadcast",
@@ -45,7 +49,17 @@ _MADE_OF = {
 
 def _collective_of(call: Call) -> str:
     op = call.signature.op
-    return _MADE_OF.get(op, op)
+    return MADE_OF.get(op, op)
+
+
+class FollowsCalls(Protocol):
+    """What is told of calls, on the rank that makes them, before they are matched."""
+
+    def collective(self, group: ProcessGroup, rank: int, signature: Signature) -> None:
+        """A rank calls a collective."""
+
+    def messages(self, group: ProcessGroup, ends: Sequence[End]) -> None:
+        """A rank sends or receives."""
 
 
 class CollectiveLibrary:
@@ -59,6 +73,8 @@ class CollectiveLibrary:
         leaks: Work that nobody has waited for.
         buffers_sends: Whether an nccl send up to the protocol's buffer ends without its receiver.
         races: Who looks for races; None where that is off.
+        follower: Told of the calls of each rank; None where nobody asked.
+        recorder: Who keeps the last calls of each rank; None where nobody asked.
         on_call: Called by each rank that calls a collective, before it is matched; or None.
     """
 
@@ -76,6 +92,8 @@ class CollectiveLibrary:
         self.leaks = Leaks()
         self.buffers_sends = True
         self.races: RaceChecker | None = None
+        self.recorder: FlightRecorder | None = None
+        self.follower: FollowsCalls | None = None
         self._players: OrderedDict[Schedule, DataPlayer] = OrderedDict()
         self.on_call: Callable[[], None] | None = None
 

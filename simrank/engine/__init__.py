@@ -4,7 +4,7 @@ Read `loop.Engine.step`, then `task`, `handle`, `activity` and `report`.
 """
 
 from simrank.engine.activity import Activity, ActivityPool, Resource
-from simrank.engine.callsite import CallSite, SourceLine, user_site
+from simrank.engine.callsite import CallSite, SourceLine, user_site, user_stack
 from simrank.engine.handle import Handle
 from simrank.engine.loop import Engine
 from simrank.engine.observer import Observer
@@ -14,5 +14,5 @@ from simrank.engine.watchdog import TimeLimitError
 
 __all__ = [
     "Activity", "ActivityPool", "CallSite", "Engine", "Handle", "Observer", "Resource",
-    "SourceLine", "Task", "TaskGroup", "TimeLimitError", "Wakeup", "user_site",
+    "SourceLine", "Task", "TaskGroup", "TimeLimitError", "Wakeup", "user_site", "user_stack",
 ]  # fmt: skip

@@ -82,6 +82,17 @@ def user_site() -> CallSite | None:
     return site_of_frame(sys._getframe(1))  # noqa: SLF001 - the documented way to a frame
 
 
+def user_stack() -> tuple[CallSite, ...]:
+    """Return the lines of the user's program that led into simrank, the innermost first."""
+    sites = []
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - as above
+    while frame is not None:
+        if not is_library(frame.f_code.co_filename):
+            sites.append(CallSite(frame.f_code, frame.f_lasti))
+        frame = frame.f_back
+    return tuple(sites)
+
+
 def depth_of_user() -> int:
     """Return the `stacklevel` that makes a warning of the caller name the user's line."""
     depth, frame = 1, sys._getframe(1)  # noqa: SLF001 - as above

@@ -35,11 +35,12 @@ if TYPE_CHECKING:
     from greenlet import greenlet
 
     from simrank.engine.delays import Delays
-    from simrank.engine.observer import Observer
+    from simrank.engine.observer import FailureHook, Observer
     from simrank.engine.queue import Firing
     from simrank.engine.report import PendingOperation
 
 _NEVER = Handle()
+_REFUSED_TO_END: list[Task] = []
 _MAX_CANCELLED = 256  # assumed: below it void entries cost less than removing them
 
 
@@ -60,6 +61,7 @@ class Engine:
         notes: What reports of a deadlock also say, in order.
         told: What the last report of a deadlock was about.
         turns: Who of the tasks on threads has the turn.
+        on_failure: Told of every hang and of every task that raises; see `tell_of_failure`.
     """
 
     def __init__(self, *, seed: int = 0, delays: Delays | None = None) -> None:
@@ -84,6 +86,7 @@ class Engine:
         self._held_wakes: list[Task] | None = None
         self._adoption = Adoption(self)
         self.turns = Turns(self)
+        self.on_failure: list[FailureHook] = []
 
     # ---- the loop ----
 
@@ -495,6 +498,3 @@ class Engine:
         if len(kept) < len(self._queue):
             self._queue[:] = kept  # In place: the loop holds a reference.
             heapify(self._queue)
-
-
-_REFUSED_TO_END: list[Task] = []

@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from simrank.engine.loop import Engine
     from simrank.engine.task import Task
+    from simrank.errors import Parting
+
+
+# Given the task that raised, or None for a hang; returns where the ranks parted, if it knows.
+FailureHook: TypeAlias = "Callable[[Task | None], Parting | None]"
+
+
+def tell_of_failure(engine: Engine, task: Task | None) -> Parting | None:
+    """Tell who asked that a task has raised, or that none can go on, before anything is undone.
+
+    Returns:
+        Where the ranks parted, if somebody has followed them.
+    """
+    told = [hook(task) for hook in engine.on_failure]
+    return next((parting for parting in told if parting is not None), None)
 
 
 class Observer(Protocol):

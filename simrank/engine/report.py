@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 from simrank.engine.callsite import site_of_frame
+from simrank.engine.observer import tell_of_failure
 from simrank.errors import (
     MAX_REPORT_LINES,
     DeadlockError,
@@ -68,6 +69,7 @@ def deadlock_error(engine: Engine, hub_waits_for: str | None) -> DeadlockError:
         to_fix=_hint(engine),
         seed=engine.seed,
         proved=_is_proved(engine),
+        parted=tell_of_failure(engine, None),
     )
 
 
@@ -96,7 +98,8 @@ def run_out(engine: Engine) -> None:
 def livelock_error(engine: Engine) -> LivelockError:
     """Build the error of a simulation in which ranks only poll, and nothing changes."""
     engine.told = {*engine.tasks, *engine.pending}
-    return LivelockError(engine.now_ps, rank_states(engine), seed=engine.seed)
+    parted = tell_of_failure(engine, None)
+    return LivelockError(engine.now_ps, rank_states(engine), seed=engine.seed, parted=parted)
 
 
 def states_at(engine: Engine, frame: FrameType | None) -> list[RankState]:

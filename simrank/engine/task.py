@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 from simrank.engine.callsite import CallSite, site_of_frame
 from simrank.engine.carrier import CARRIERS, BareGreenlet
 from simrank.engine.handle import Handle
+from simrank.engine.observer import tell_of_failure
 from simrank.errors import RankAborted
+from simrank.errors.travel import add_note
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -259,6 +261,9 @@ class TaskGroup(Handle):
             # Ranks due at this same time still run: several root causes are all reported.
             elif self._abortion is None:
                 self._abortion = engine.call_at(engine.now_ps + self.grace_ps, self.abort)
+            parting = tell_of_failure(engine, task)
+            if parting is not None:
+                add_note(task.error, f"simrank: {parting}")
             self.failed.append(task)
             self.failed_ps[task] = task.clock_ps
         is_over = self._num_live == 0 and not self._guests

@@ -43,6 +43,7 @@ from simrank.errors.base import (
     states_text,
     us_text,
 )
+from simrank.errors.parting import Parting, Side
 from simrank.errors.process import (
     ProcessException,
     ProcessExitedException,
@@ -75,6 +76,7 @@ __all__ = [
     "LivelockError",
     "NoRankError",
     "OutOfMemoryError",
+    "Parting",
     "PeerDiedError",
     "ProcessException",
     "ProcessExitedException",
@@ -83,6 +85,7 @@ __all__ = [
     "RaceError",
     "RankAborted",
     "RankState",
+    "Side",
     "SimrankError",
     "SimulationError",
     "SpawnException",

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from simrank.errors.base import (
+    MAX_REPORT_LINES,
     RankState,
     SimulationError,
     at_text,
@@ -16,6 +17,8 @@ from simrank.errors.travel import text_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from simrank.errors.parting import Parting
 
 
 class DeadlockError(SimulationError):
@@ -30,9 +33,10 @@ class DeadlockError(SimulationError):
         proved: Whether nothing at all is left that could happen. Not so where a rank waits only
             because simulated torch has computed already what hardware would compute later, while
             others wait for calls that its host might have made.
+        parted: Where the ranks parted, if that was asked for; see `simrank.trace.divergence`.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each a keyword of its own
         self,
         time_ps: int,
         waits: Sequence[RankState],
@@ -41,8 +45,10 @@ class DeadlockError(SimulationError):
         to_fix: str | None = None,
         seed: int = 0,
         proved: bool = True,
+        parted: Parting | None = None,
     ) -> None:
         self.proved = proved
+        self.parted = parted
         self.time_ps = time_ps
         self.waits = tuple(waits)
         self.hub_waits_for = hub_waits_for
@@ -53,7 +59,8 @@ class DeadlockError(SimulationError):
         if not num_waiting:
             what = f"nothing can complete {hub_waits_for or 'what is in flight'}"
         kind = "proved" if proved else "suspected"
-        lines = [f"deadlock ({kind}) at t={us_text(time_ps)}: {what}", *states_text(self.waits)]
+        lines = [f"deadlock ({kind}) at t={us_text(time_ps)}: {what}"]
+        lines += _states_and_parting(self.waits, parted)
         if to_fix is not None:
             lines.append(f"  to fix: {to_fix}")
         super().__init__("\n".join(lines))
@@ -65,6 +72,7 @@ class DeadlockError(SimulationError):
             "proved": self.proved,
             "seed": self.seed,
             "waits": [asdict(state) for state in self.waits],
+            "parted": None if self.parted is None else asdict(self.parted),
             "to_fix": self.to_fix,
         }
 
@@ -77,21 +85,40 @@ class LivelockError(SimulationError):
         waits: Sets of ranks in the same state.
         seed: The seed that replays it.
         proved: False: a program may count its own polls and stop later.
+        parted: Where the ranks parted, if that was asked for.
     """
 
     proved = False
 
-    def __init__(self, time_ps: int, waits: Sequence[RankState], *, seed: int = 0) -> None:
+    def __init__(
+        self,
+        time_ps: int,
+        waits: Sequence[RankState],
+        *,
+        seed: int = 0,
+        parted: Parting | None = None,
+    ) -> None:
+        self.parted = parted
         self.time_ps = time_ps
         self.waits = tuple(waits)
         self.seed = seed
         lines = [f"livelock (suspected) at t={us_text(time_ps)}: ranks poll, nothing changes"]
-        super().__init__("\n".join(lines + states_text(self.waits)))
+        lines += _states_and_parting(self.waits, parted)
+        super().__init__("\n".join(lines))
 
     def to_json(self) -> dict[str, Any]:
         """Return every fact as plain data."""
         waits = [asdict(state) for state in self.waits]
-        return {**super().to_json(), "proved": False, "seed": self.seed, "waits": waits}
+        parted = None if self.parted is None else asdict(self.parted)
+        told = {"proved": False, "seed": self.seed, "waits": waits, "parted": parted}
+        return {**super().to_json(), **told}
+
+
+def _states_and_parting(states: Sequence[RankState], parting: Parting | None) -> list[str]:
+    """Return the lines of a report, which stays as short with the line where ranks parted."""
+    if parting is None:
+        return states_text(states)
+    return [*states_text(states, MAX_REPORT_LINES - 3), f"  {parting}"]
 
 
 class WaitTimeoutError(SimulationError, TimeoutError, RuntimeError):

@@ -39,6 +39,13 @@ if TYPE_CHECKING:
     from simrank.ranks.libraries import RankState
 
 
+class FollowsRanks(Protocol):
+    """Who follows the lines of ranks."""
+
+    def followed(self, task: Task, world: World, body: Callable[[], None]) -> Callable[[], None]:
+        """Return the program of a rank, followed."""
+
+
 class ContextOfSpawns(ContextOfProgram, KeepsUnjoined, Protocol):
     """What this layer needs of a Context.
 
@@ -50,6 +57,7 @@ class ContextOfSpawns(ContextOfProgram, KeepsUnjoined, Protocol):
         on_failure: "abort" or "continue".
         carrier: What holds the stack of a rank: "greenlet", "thread" or "auto".
         private: Packages whose modules each rank executes for itself.
+        divergence: Who follows the lines of ranks, or None.
         module_globals: Sees what ranks set in modules that they share.
     """
 
@@ -60,6 +68,7 @@ class ContextOfSpawns(ContextOfProgram, KeepsUnjoined, Protocol):
     on_failure: str
     carrier: str
     private: Sequence[str]
+    divergence: FollowsRanks | None
     module_globals: ModuleGlobals
 
 
@@ -211,7 +220,10 @@ def _start(parent: Program, name: str, call: Call, nprocs: int, *, daemon: bool)
         program.local["daemon"] = daemon
         if carrier == "thread":
             task.turn = libraries.keep_states(program, _states(program, task, used))
-        task.carry(_body(program, call, is_thread=carrier == "thread"), carrier)
+        body = _body(program, call, is_thread=carrier == "thread")
+        if context.divergence is not None:
+            body = context.divergence.followed(task, world, body)
+        task.carry(body, carrier)
         tasks.append(task)
         programs.append(program)
     group = TaskGroup(engine, f"spawn of {name}", tasks)

@@ -15,6 +15,7 @@ import torch
 from simrank.device.current import devices_of
 from simrank.device.dtypes import DTYPES, DType
 from simrank.device.memory import Storage
+from simrank.device.tensors.shown import tensor_text
 from simrank.device.tensors.tensor import Tensor
 from simrank.ranks import require_program
 from simrank.torch import cuda, devices
@@ -200,6 +201,22 @@ def _view(tensor: torch.Tensor, dtype: DType) -> Tensor:
     strides = [stride * size for stride in tensor.stride()]
     view = np.ndarray(shape, dtype.numpy, storage._bytes, offset, strides)  # noqa: SLF001 - our own class
     return Tensor(storage, dtype, view)
+
+
+def text_of(value: object) -> str | None:
+    """Return how a report shows a tensor: its value, if it is one number that is there, or shape.
+
+    None where it is no tensor of torch's own class: others would run code of theirs.
+    """
+    if type(value) not in (torch.Tensor, torch.nn.Parameter):
+        return None
+    tensor: Any = value
+    try:
+        if tensor.numel() == 1 and not tensor.is_complex():
+            return tensor_text(buffer_of(tensor))
+    except (NotImplementedError, RuntimeError):  # It has no storage: it is sparse, or fake.
+        pass
+    return f"tensor of shape {tuple(tensor.shape)}"
 
 
 def buffers_of(tensors: list[torch.Tensor]) -> list[Tensor]:

@@ -8,6 +8,7 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from simrank.device.tensors.shown import READERS
 from simrank.distributed.backends import default_timeout
 from simrank.engine import callsite
 from simrank.multiprocessing import spawn as simulated_spawn
@@ -33,15 +34,23 @@ _BEFORE_RANKS = ("torch.distributed.nn.functional",)
 def stand_ins(_: ModuleType) -> StandIns:
     """Return what to replace in torch: owner, name and stand-in."""
     callsite.skip_package("torch")
+    if _text_of not in READERS:
+        READERS.append(_text_of)
     for name in _BEFORE_RANKS:
         import_module(name)
-    from simrank.torch import compiling, data, profiler, refused, settings  # noqa: PLC0415 - they import torch
+    from simrank.torch import compiling, data, profiler, records, refused, settings  # noqa: PLC0415 - they import torch
 
     return [
         *_of_distributed(), *_of_parallel(), *_of_multiprocessing(),
         *profiler.stand_ins(), *settings.stand_ins(), *compiling.stand_ins(), *data.stand_ins(),
-        *refused.stand_ins(), *_of_cuda(),
+        *records.stand_ins(), *refused.stand_ins(), *_of_cuda(),
     ]  # fmt: skip
+
+
+def _text_of(value: object) -> str | None:
+    from simrank.torch import buffers  # noqa: PLC0415 - it imports torch
+
+    return buffers.text_of(value)
 
 
 def _of_distributed() -> StandIns:

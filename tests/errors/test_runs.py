@@ -11,7 +11,9 @@ from simrank.errors import (
     CollectiveMismatchError,
     DeadlockError,
     LivelockError,
+    Parting,
     RankState,
+    Side,
     WaitTimeoutError,
 )
 
@@ -63,6 +65,7 @@ def test_deadlock_says_who_waits_for_what_and_where():
             },
             {"ranks": [4, 6], "state": "returned", "file": None, "line": None, "waits": False},
         ],
+        "parted": None,
         "to_fix": "make every rank of a group issue the same collectives in order",
     }
 
@@ -75,6 +78,22 @@ def test_deadlock_of_the_main_program_names_what_it_waits_for():
         "deadlock (proved) at t=0.000 us: nothing can complete a handle\n  rank 0: returned"
     )
     assert error.hub_waits_for == "a handle"
+
+
+def test_a_report_with_the_line_where_ranks_parted_is_as_short():
+    """It comes before what is to be fixed, in both kinds of hang; ranks in many states are cut."""
+    sides = (Side((0,), "took it"), Side((1,), "did not"))
+    parted = Parting(FILE, 40, "if loss > 3:", sides)
+    states = [RankState((rank,), f"recv from rank {rank + 1}", FILE, 44) for rank in range(40)]
+    deadlock = DeadlockError(0, states, to_fix="think", parted=parted)
+    livelock = LivelockError(0, states, parted=parted)
+
+    told = "  parted at train.py:40 `if loss > 3:`: rank 0 took it; rank 1 did not"
+    assert str(deadlock).splitlines()[-2:] == [told, "  to fix: think"]
+    assert str(livelock).splitlines()[-1] == told
+    for error in (deadlock, livelock):
+        assert len(str(error).splitlines()) <= errors.MAX_REPORT_LINES
+        assert error.to_json()["parted"]["line"] == 40
 
 
 def test_livelock_says_what_is_polled_and_that_it_is_suspected():

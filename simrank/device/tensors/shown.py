@@ -1,0 +1,22 @@
+"""How reports show a tensor, without waiting for it; other libraries add how theirs are shown."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from simrank.device.tensors.tensor import Tensor
+
+# Each returns how an object of another library is shown, or None if it is not its own.
+READERS: list[Callable[[object], str | None]] = []
+
+
+def tensor_text(tensor: Tensor) -> str:
+    """Return the value of a tensor of one element that is there, or the shape."""
+    storage = tensor.storage
+    if tensor.numel() != 1 or not storage.has_values or storage.pending_writes(tensor.array):
+        return f"tensor of shape {tuple(tensor.shape)}"
+    value = tensor.array.reshape(-1)[0].item()
+    return repr(float(f"{value:.6g}")) if isinstance(value, float) else repr(value)

@@ -1,0 +1,9 @@
+"""Where ranks parted on their way to a failure; see the README of `distributed`.
+
+`statements` reads sources, `track` records the lines of one rank, `parting` compares two of them,
+`follow` does so for a run.
+"""
+
+from simrank.trace.divergence.follow import Divergence
+
+__all__ = ["Divergence"]

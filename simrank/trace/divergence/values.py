@@ -1,0 +1,94 @@
+"""What names stand for at a line, without running any code of the program's or waiting."""
+
+from __future__ import annotations
+
+from inspect import getattr_static
+from types import ModuleType
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from simrank.device import Tensor
+from simrank.device.tensors.shown import READERS, tensor_text
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import FrameType
+
+_MAX_TEXT = 40
+_SHORT = frozenset((int, float, complex, bool, type(None), range))
+_LONG = frozenset((str, bytes))
+_SIZED = frozenset((list, tuple, dict, set, frozenset))
+_NOWHERE = object()
+
+Values = tuple[tuple[str, object], ...]
+
+
+class Path(NamedTuple):
+    """A dotted name, in parts."""
+
+    name: str
+    first: str
+    attributes: tuple[str, ...]
+
+
+class Shown(str):
+    """What is shown of a value that is not kept."""
+
+    __slots__ = ()
+
+
+def paths_of(names: Sequence[str]) -> tuple[Path, ...]:
+    """Return dotted names in parts."""
+    parts = [(name, *name.split(".")) for name in names]
+    return tuple(Path(name, first, tuple(attributes)) for name, first, *attributes in parts)
+
+
+def values_of(frame: FrameType, paths: tuple[Path, ...]) -> Values:
+    """Return the names that stand for data in a frame, with small values as they are."""
+    own, shared = frame.f_locals, frame.f_globals
+    told: list[tuple[str, object]] = []
+    for name, first, attributes in paths:
+        value = own[first] if first in own else shared.get(first, _NOWHERE)
+        if attributes and value is not _NOWHERE:
+            value = _attribute(value, attributes)
+        if type(value) in _SHORT:
+            told.append((name, value))
+        elif value is not _NOWHERE and not callable(value) and not isinstance(value, ModuleType):
+            told.append((name, Shown(short(value))))
+    return tuple(told)
+
+
+def _attribute(value: object, attributes: tuple[str, ...]) -> object:
+    for attribute in attributes:
+        if isinstance(value, ModuleType):
+            value = vars(value).get(attribute, _NOWHERE)
+        else:
+            value = getattr_static(value, attribute, _NOWHERE)
+            if hasattr(type(value), "__get__"):  # A property would run the program's code.
+                value = _NOWHERE
+        if value is _NOWHERE:
+            break
+    return value
+
+
+def short(value: object) -> str:
+    """Return a short text of a value; nothing is computed, read from a device or waited for."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    kind = type(value)
+    if kind is Shown:
+        return str(value)
+    if kind in _SHORT or kind in _LONG:
+        text = repr(value)
+        return text if len(text) <= _MAX_TEXT else f"{text[: _MAX_TEXT - 4]} ..."
+    if kind in _SIZED:
+        return f"{kind.__name__} of {len(value)}"  # type: ignore[arg-type]
+    told = (reader(value) for reader in (_own_text, *READERS))
+    return next((text for text in told if text is not None), f"<{kind.__name__}>")
+
+
+def _own_text(value: object) -> str | None:
+    if isinstance(value, Tensor):
+        return tensor_text(value)
+    return f"array of shape {value.shape}" if isinstance(value, np.ndarray) else None

@@ -1,0 +1,378 @@
+"""Planted bugs: the branch that is named is the one that leads to the hang, not another."""
+
+import sys
+
+import pytest
+
+import simrank
+import simrank.distributed as dist
+from simrank.errors import DeadlockError, LivelockError, SpawnException
+from simrank.trace.divergence import monitoring
+from tests.trace.divergence import helper
+
+NPROCS = 3
+
+
+def found(program, carrier="greenlet", nprocs=NPROCS, **settings):
+    """Run a program that fails; return where its ranks parted, and the failure."""
+    settings = {"carrier": carrier, "divergence": True, **settings}
+    failures = (DeadlockError, LivelockError, SpawnException)
+    with pytest.raises(failures) as caught, simrank.Context.for_ranks(nprocs, **settings) as ctx:
+        ctx.multiprocessing.spawn(program, args=(ctx,), nprocs=nprocs)
+    return ctx.divergence.parting, caught.value
+
+
+def marked(program, word="here"):
+    """Return the number of the program's line that is marked."""
+    code = program.__code__
+    with open(code.co_filename) as file:
+        lines = file.read().splitlines()
+    first = code.co_firstlineno
+    return next(n for n in range(first, len(lines) + 1) if lines[n - 1].endswith(f"# {word}"))
+
+
+def sides(parting):
+    return {side.did: (side.ranks, dict(side.values)) for side in parting.sides}
+
+
+def reduce(ctx):
+    dist.all_reduce(ctx.ones(2))
+    ctx.synchronize()
+
+
+def begin(rank, ctx):
+    """Start the group, with a branch that does no harm."""
+    dist.init_process_group("nccl")
+    if rank == 0:
+        len("log")
+    reduce(ctx)
+
+
+def skipped(rank, ctx):
+    begin(rank, ctx)
+    loss = 2.5 + rank
+    if rank == 1:
+        len("log")
+    if loss > 3:  # here
+        reduce(ctx)
+
+
+def one_more(rank, ctx):
+    begin(rank, ctx)
+    num = 4 if rank == 2 else 3
+    for step in range(num):  # here
+        if rank == 0:
+            str(step)
+        reduce(ctx)
+
+
+def one_more_while(rank, ctx):
+    begin(rank, ctx)
+    left = 3 + (rank == 2)
+    while left:  # here
+        left -= 1
+        reduce(ctx)
+
+
+def step_of(loss, ctx):
+    if loss > 4:  # here
+        return
+    reduce(ctx)
+
+
+def returns_early(rank, ctx):
+    begin(rank, ctx)
+    for step in range(4):
+        step_of(step * rank, ctx)
+
+
+def continues(rank, ctx):
+    begin(rank, ctx)
+    for step in range(4):
+        if rank == 0 and step == 1:
+            len("log")
+        if step * rank == 4:  # here
+            continue
+        reduce(ctx)
+
+
+def breaks(rank, ctx):
+    begin(rank, ctx)
+    for step in range(6):
+        reduce(ctx)
+        if step * rank == 4:  # here
+            break
+
+
+def check(rank):
+    if rank == 1:  # here
+        raise ValueError("planted")
+
+
+def swallows(rank, ctx):
+    begin(rank, ctx)
+    try:
+        check(rank)
+        reduce(ctx)
+    except ValueError:
+        len("log")
+
+
+def swallows_library_error(rank, ctx):
+    begin(rank, ctx)
+    text = "x" if rank == 1 else "3"
+    try:
+        int(text)  # here
+        reduce(ctx)
+    except ValueError:
+        len("log")
+
+
+def descend(depth, rank, ctx):
+    if depth > rank:  # here
+        return
+    descend(depth + 1, rank, ctx)
+    reduce(ctx)
+
+
+def recurses(rank, ctx):
+    begin(rank, ctx)
+    descend(0, min(rank, 1), ctx)
+
+
+def comprehends(rank, ctx):
+    begin(rank, ctx)
+    sizes = [2] * (2 + (rank == 2))
+    [reduce(ctx) for _ in sizes]  # here
+
+
+def in_one_line(rank, ctx):
+    begin(rank, ctx)
+    flag = rank == 1
+    reduce(ctx) if flag else None  # here
+    len("after")
+
+
+def of_helper(rank, ctx):
+    begin(rank, ctx)
+    if helper.is_large(rank):  # here
+        reduce(ctx)
+
+
+def raises(rank, ctx):
+    begin(rank, ctx)
+    loss = 1.5 * rank
+    if loss > 2:  # here
+        raise ValueError("planted")
+    reduce(ctx)
+
+
+def other_operation(rank, ctx):
+    begin(rank, ctx)
+    if rank == 0:
+        len("log")
+    if rank:  # here
+        dist.broadcast(ctx.ones(2), 0)
+    else:
+        dist.all_reduce(ctx.ones(2))
+    ctx.synchronize()
+
+
+def iterations_before(rank, ctx):
+    """The call that is missing was skipped long before the end, and those after it match."""
+    begin(rank, ctx)
+    for step in range(5):
+        if rank != 1 or step != 1:  # here
+            reduce(ctx)
+        len("rest")
+
+
+def each_skips_another(rank, ctx):
+    """What ranks skip in turns is made up for by the end of the loop; the fault comes after."""
+    begin(rank, ctx)
+    for step in range(5):
+        if step != rank:
+            reduce(ctx)
+    if rank == 2:  # here
+        reduce(ctx)
+
+
+def matches(rank, ctx):
+    begin(rank, ctx)
+    match rank:  # here
+        case 0:
+            reduce(ctx)
+        case 1 | 2 if rank > 1:
+            len("other")
+        case _:
+            reduce(ctx)
+
+
+def made_up_for(rank, ctx):
+    """Both sides call in branches of their own, which is right; the fault comes after."""
+    begin(rank, ctx)
+    x = ctx.ones(2)
+    if rank == 0:
+        dist.broadcast(x, 0)
+    len("between")
+    if rank != 0:
+        dist.broadcast(x, 0)
+    if rank == 2:  # here
+        reduce(ctx)
+
+
+def half_made(rank, ctx):
+    begin(rank, ctx)
+    if rank != 2:  # here
+        dist.barrier(dist.new_group([0, 1, 2]))
+
+
+def unmatched_receive(rank, ctx):
+    begin(rank, ctx)
+    x = ctx.ones(4)
+    if rank == 0:
+        dist.send(x, 1)
+    elif rank == 1:
+        dist.recv(x, 0)
+    flag = rank == 1
+    if flag:  # here
+        dist.recv(x, 0)
+    ctx.synchronize()
+
+
+PROGRAMS = [
+    skipped, one_more, one_more_while, continues, breaks, swallows_library_error, comprehends,
+    in_one_line, of_helper, raises, other_operation, iterations_before, made_up_for, half_made,
+    each_skips_another, matches, unmatched_receive,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("carrier", ["greenlet", "thread"])
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_the_branch_that_leads_to_the_failure_is_named(program, carrier):
+    """Not one of those before it that do no harm."""
+    parting, error = found(program, carrier)
+    assert parting is not None, error
+    assert (parting.file, parting.line) == (__file__, marked(program)), parting
+    assert f"parted at test_follow.py:{parting.line} `{parting.text}`: " in str(error)
+
+
+@pytest.mark.parametrize(
+    ("program", "named"), [(returns_early, step_of), (swallows, check), (recurses, descend)]
+)
+def test_a_branch_in_a_function_that_was_called_is_named(program, named):
+    """In the call in which the ranks parted, however deep."""
+    parting, _ = found(program)
+    assert parting.line == marked(named), parting
+
+
+def test_what_the_condition_saw_is_told_for_each_side():
+    """The values of its names, at that time."""
+    parting, _ = found(skipped)
+    assert sides(parting) == {
+        "did not": ((0,), {"loss": "2.5"}),
+        "took it": ((1, 2), {"loss": "3.5, 4.5"}),
+    }
+    assert parting.text == "if loss > 3:"
+
+
+def test_a_loop_is_left_by_some_and_gone_round_by_others():
+    """With the loop's own variable, and what it ran over."""
+    parting, _ = found(one_more)
+    assert sides(parting) == {
+        "left it": ((0, 1), {"step": "2", "num": "3"}),
+        "went round": ((2,), {"step": "3", "num": "4"}),
+    }
+
+
+def test_an_exception_is_named_where_it_parted_the_ranks():
+    """Though it was swallowed."""
+    parting, _ = found(swallows_library_error)
+    assert (1,) in [side.ranks for side in parting.sides if side.did == "raised ValueError"]
+
+
+def test_the_line_is_part_of_the_report():
+    """One line, before what is to be fixed; and of its JSON."""
+    _, error = found(skipped)
+    lines = str(error).splitlines()
+    expected = "  parted at test_follow.py:{} `if loss > 3:`: rank 0 did not (loss = 2.5); "
+    assert lines[-2].startswith(expected.format(marked(skipped)))
+    assert lines[-1].startswith("  to fix: ")
+    assert error.to_json()["parted"]["line"] == marked(skipped)
+
+
+def same_line(rank, ctx):
+    begin(rank, ctx)
+    dist.all_reduce(ctx.ones(2 + rank))
+
+
+def one_sided(rank, ctx):
+    begin(rank, ctx)
+    dist.recv(ctx.ones(2), (rank + 1) % NPROCS)
+    ctx.synchronize()
+
+
+@pytest.mark.parametrize("program", [same_line, one_sided])
+def test_nothing_is_said_where_no_branch_parted_the_ranks(program):
+    """They make different calls at the same line."""
+    parting, error = found(program)
+    assert parting is None
+    assert "parted" not in str(error)
+
+
+def tensors(rank, ctx):
+    begin(rank, ctx)
+    loss, pending = ctx.tensor([2.5 + rank]), ctx.ones(3)
+    if loss.item() > 3 and pending is not None:  # here
+        reduce(ctx)
+
+
+def test_tensors_are_shown_without_waiting_for_them():
+    """The value of one number that is there, else the shape."""
+    parting, _ = found(tensors)
+    assert sides(parting)["did not"][1] == {"loss": "2.5", "pending": "tensor of shape (3,)"}
+
+
+def test_simulated_times_are_those_of_a_run_that_nobody_follows():
+    """Values are read without a host read."""
+    _, followed = found(tensors)
+    _, plain = found_without(tensors)
+    assert followed.time_ps == plain.time_ps
+
+
+def found_without(program):
+    with pytest.raises(DeadlockError) as caught, simrank.Context.for_ranks(NPROCS) as ctx:
+        ctx.multiprocessing.spawn(program, args=(ctx,), nprocs=NPROCS)
+    return ctx.divergence, caught.value
+
+
+def test_nobody_is_followed_unless_asked():
+    """No tracer runs, and the library tells nobody of calls."""
+    follower, error = found_without(skipped)
+    assert follower is None
+    assert error.parted is None
+
+
+@pytest.mark.parametrize("carrier", ["greenlet", "thread"])
+def test_the_tracer_and_imports_are_as_before(carrier):
+    """After a run that failed."""
+    before = sys.gettrace(), __import__
+    found(skipped, carrier)
+    assert (sys.gettrace(), __import__) == before
+
+
+@pytest.mark.skipif(monitoring.is_there(), reason="monitoring is no tracer")
+def test_another_tracer_is_left_alone():
+    """Coverage and debuggers go on; nothing is said then."""
+
+    def tracer(*_):
+        return None
+
+    before = sys.gettrace()
+    sys.settrace(tracer)
+    try:
+        parting, _ = found(skipped)
+        assert sys.gettrace() is tracer
+    finally:
+        sys.settrace(before)
+    assert parting is None
