@@ -1,9 +1,11 @@
 """CUDA devices of torch under simulated ranks: streams, events, collectives and memory."""
 
+import gc
 import os
 import shutil
 import subprocess
 import sys
+import weakref
 
 import pytest
 
@@ -317,6 +319,24 @@ def test_ddp_reduces_gradients_beside_backward(spawn):
     alone, together, one = seen[0]
     assert one > 15  # 4 MiB, by nccl's formula for four ranks on NVLink.
     assert together < alone + 3 * one  # Of six.
+
+
+def test_a_model_may_outlive_its_simulation(spawn):
+    """Its futures and events go on a thread that has no device."""
+    kept = []
+
+    def program(rank):
+        torch.cuda.set_device(rank)
+        dist.init_process_group("nccl")
+        model = DistributedDataParallel(nn.Linear(4, 4).cuda())
+        model(torch.ones(2, 4, device="cuda")).sum().backward()
+        kept.append(model)
+
+    spawn(program, 2)
+    left = weakref.ref(kept[0])
+    kept.clear()
+    gc.collect()
+    assert left() is None
 
 
 def test_operations_of_torch_may_cost_nothing():

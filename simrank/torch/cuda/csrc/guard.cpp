@@ -19,10 +19,13 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     return self ? self->num_devices : 0;
   }
   Device getDevice() const override { return {c10::kCUDA, rank().current}; }
+  // Does not raise: destructors guard (a future's), on threads without devices too. Whatever uses
+  // the device does.
   Device exchangeDevice(Device to) const override {
-    Rank& self = rank();
-    Device before(c10::kCUDA, self.current);
-    if (to.index() >= 0) self.current = device_or_current(to.index());
+    Rank* self = bound_rank();
+    if (!self) return to;
+    Device before(c10::kCUDA, self->current);
+    if (to.index() >= 0 && to.index() < self->num_devices) self->current = to.index();
     return before;
   }
   void setDevice(Device to) const override {
