@@ -5,6 +5,8 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 import torch.distributed as dist  # noqa: E402 - only where torch is installed
+from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
+from torch.distributed.fsdp import fully_shard  # noqa: E402
 
 import simrank  # noqa: E402
 from simrank.errors import (  # noqa: E402
@@ -40,6 +42,15 @@ def backward_skipped(rank):
         loss.backward()  # here
 
 
+def module_of_fsdp_skipped(rank):
+    dist.init_process_group("gloo")
+    mesh = init_device_mesh("cpu", (3,))
+    first, last = (fully_shard(torch.nn.Linear(6, 6), mesh=mesh) for _ in range(2))
+    hidden = first(torch.ones(1, 6))
+    if rank != 2:
+        last(hidden)  # here
+
+
 def shapes_differ(rank):
     dist.init_process_group("gloo")
     dist.all_reduce(torch.ones(2 + rank // 2))  # here
@@ -67,7 +78,10 @@ def marked(program):
     return next(n for n in range(first, len(lines)) if lines[n - 1].endswith("# here"))
 
 
-@pytest.mark.parametrize("program", [skipped_collective, half_made_group, cycle, backward_skipped])
+@pytest.mark.parametrize(
+    "program",
+    [skipped_collective, half_made_group, cycle, backward_skipped, module_of_fsdp_skipped],
+)
 def test_a_hang_names_the_program_s_own_line(program):
     """Of who waits; whoever is absent is told too."""
     error = fails(program)
