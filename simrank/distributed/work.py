@@ -60,7 +60,6 @@ class Work:
     @property
     def stream(self) -> Stream | None:
         """Return the stream behind which others wait for it; None: who waits blocks the host."""
-        self._note_wait()
         return None if self._blocks_host else self._operation.stream
 
     def wait(self, timeout: timedelta | None = None) -> bool:

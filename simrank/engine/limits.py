@@ -14,6 +14,8 @@ from simrank.engine.report import deadlock_error, livelock_error, waiting_report
 from simrank.errors import WaitTimeoutError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from simrank.engine.loop import Engine
     from simrank.engine.task import Task
 
@@ -93,6 +95,31 @@ def wait_with_limit(engine: Engine, task: Task | None, handle: Handle, timeout_p
     finally:
         engine.livelock.num_limits -= 1
         engine.cancel(limit)
+
+
+def watch(engine: Engine, handle: Handle, timeout_ps: int, raised: Callable[[], Exception]) -> None:
+    """Throw into the current task, wherever it is by then, if `handle` is late: a watchdog.
+
+    Args:
+        engine: The engine.
+        handle: What should be complete in time.
+        timeout_ps: How long it may take from now on.
+        raised: Makes what is thrown.
+    """
+    task = engine.current_task()
+    if task is None:
+        return
+
+    def expire() -> None:
+        if handle.complete or task.finished:
+            return
+        task.thrown = error = raised()
+        if engine.idle:
+            error.add_note(waiting_report(engine))
+        engine.resume(task)
+
+    alarm = engine.call_at(min(task.clock_ps + timeout_ps, HORIZON_PS), expire, weak=True)
+    handle.on_complete(lambda: engine.cancel(alarm))
 
 
 def _timeout_error(

@@ -305,6 +305,8 @@ class SimulatedGroup(IdentifiedGroup):
         """
         if not tensor.is_cuda or self.simulated.backends.get("cuda") == GLOO:
             return True
+        if self._limit is not None:
+            return True  # Somebody watches it.
         return bool(getattr(opts, "asyncOp", True))
 
     def _work(

@@ -9,12 +9,15 @@ import torch
 import torch.distributed as dist
 from torch.futures import Future
 
+from simrank.engine.limits import watch
 from simrank.errors import PeerDiedError, WaitTimeoutError
 from simrank.torch import devices
+from simrank.units import PS_PER_US
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from simrank.device import Operation
     from simrank.distributed.work import Work
 
 _NO_LIMIT = timedelta(0)
@@ -26,7 +29,8 @@ class SimulatedWork(dist.Work):
     Args:
         works: simrank's own; none: what was called has ended already.
         outputs: What the call fills.
-        limit: The group's time limit, if the program has chosen one.
+        limit: The group's time limit, if the program has chosen one: of gloo's waits on the host,
+            and of nccl's watchdog, which lets the host go on.
         after: Called once it has ended.
     """
 
@@ -43,6 +47,10 @@ class SimulatedWork(dist.Work):
         self._limit = limit
         self._after = after
         self._future: Future[Any] | None = None
+        for work in works:
+            if limit is not None and work.stream is not None:
+                self._limit = None
+                _watch(work._operation, limit)  # noqa: SLF001 - for the message
 
     def wait(self, timeout: timedelta = _NO_LIMIT) -> bool:
         """Wait as the backend does: gloo on the host, nccl on the current stream.
@@ -115,8 +123,10 @@ class SimulatedWork(dist.Work):
         """Return a future of what runs on a stream beside the host; None where the host waits."""
         own, streams = devices.devices_in_use(), {work.stream for work in self._works}
         stream = streams.pop() if len(streams) == 1 else None
-        if own is None or stream is None or self._limit is not None or self._after is not None:
+        if own is None or stream is None or self._after is not None:
             return None
+        for work in self._works:
+            work._note_wait()  # noqa: SLF001 - whoever waits for the future
         with own.on_stream(stream) as device:
             future: Future[Any] = Future(devices=[device])
             future.set_result(self.result())
@@ -137,6 +147,12 @@ def _wait_within(work: Work, limit: timedelta) -> None:
         raised = RuntimeError(_limit_text(work._operation, limit))  # noqa: SLF001 - for the message
         raised.add_note(str(error))
         raise raised from error
+
+
+def _watch(operation: Operation, limit: timedelta) -> None:
+    limit_ps = round(limit.total_seconds() * 1e6) * PS_PER_US
+    engine = operation.stream.device.engine
+    watch(engine, operation, limit_ps, lambda: RuntimeError(_limit_text(operation, limit)))
 
 
 def _is_of_watchdog(work: Work, error: PeerDiedError) -> bool:

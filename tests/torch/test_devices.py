@@ -5,7 +5,9 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 import weakref
+from datetime import timedelta
 
 import pytest
 
@@ -319,6 +321,39 @@ def test_ddp_reduces_gradients_beside_backward(spawn):
     alone, together, one = seen[0]
     assert one > 15  # 4 MiB, by nccl's formula for four ranks on NVLink.
     assert together < alone + 3 * one  # Of six.
+
+
+def test_nccls_watchdog_fires_at_the_time_limit_and_lets_the_host_go_on(spawn):
+    """Wherever the host is by then: with torch's words, and the lines of all ranks."""
+    hosts = []
+
+    def program(rank):
+        torch.cuda.set_device(rank)
+        dist.init_process_group("nccl", timeout=timedelta(seconds=3))
+        x = torch.ones(1 << 22, device="cuda")
+        before = time.perf_counter()
+        for is_async in (True, False):
+            work = dist.all_reduce(x, async_op=is_async)
+            if is_async:
+                work.wait()
+                assert work.get_future().done()
+        hosts.append(time.perf_counter() - before)
+        torch.cuda.synchronize()
+        time.sleep(5)
+        if rank == 0:
+            dist.all_reduce(x)
+            torch.cuda.synchronize()
+        time.sleep(10)
+
+    with pytest.raises(SpawnException) as raised:
+        spawn(program, 2)
+    assert max(hosts) < 20e-6
+    text = str(raised.value)
+    assert (
+        "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=3, OpType=ALLREDUCE" in text
+    )
+    assert "ran for 3000 milliseconds before timing out" in text
+    assert "rank 1: time.sleep(10) at test_devices.py" in text
 
 
 def test_a_model_may_outlive_its_simulation(spawn):
