@@ -5,6 +5,12 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 import torch.distributed as dist  # noqa: E402
+from torch.distributed._functional_collectives import all_reduce, wait_tensor  # noqa: E402
+from torch.distributed.tensor.debug import CommDebugMode  # noqa: E402
+from torch.nn.modules.module import (  # noqa: E402
+    register_module_forward_hook,
+    register_module_forward_pre_hook,
+)
 
 from simrank.torch.settings import settings  # noqa: E402
 
@@ -50,3 +56,47 @@ def test_a_block_may_span_a_wait(spawn):
 
     spawn(program)
     assert not torch.is_anomaly_enabled()
+
+
+def test_hooks_for_all_modules_are_the_ranks_own(spawn):
+    """Trackers and debug modes register them; those of the main program stay what they are."""
+    calls = []
+
+    def program(rank):
+        dist.init_process_group("gloo")
+        model = torch.nn.Linear(2, 2)
+        if rank == 1:
+            handle = register_module_forward_hook(lambda *_: calls.append(1))
+        dist.barrier()
+        model(torch.ones(1, 2))
+        dist.barrier()
+        if rank == 1:
+            handle.remove()
+        dist.barrier()
+        model(torch.ones(1, 2))
+
+    outer = register_module_forward_pre_hook(lambda *_: calls.append("main"))
+    try:
+        spawn(program, 3)
+        torch.nn.Identity()(0)
+    finally:
+        outer.remove()
+    assert calls.count(1) == 1
+    assert calls.count("main") == 3 * 2 + 1
+
+
+def test_calls_are_counted_by_torchs_debug_mode(spawn):
+    """Of the rank, while others make theirs."""
+    counts = {}
+
+    def program(rank):
+        dist.init_process_group("gloo")
+        model = torch.nn.Linear(4, 4)
+        with CommDebugMode() as mode:
+            x = model(torch.ones(2, 4)).detach()
+            dist.barrier()
+            wait_tensor(all_reduce(x, "sum", dist.group.WORLD))
+        counts[rank] = mode.get_total_counts()
+
+    spawn(program, 3)
+    assert counts == {0: 1, 1: 1, 2: 1}
