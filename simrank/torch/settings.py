@@ -7,7 +7,6 @@ has set anything, turns cost nothing.
 from __future__ import annotations
 
 import functools
-import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -57,34 +56,6 @@ def _put_deterministic(state: tuple[bool, bool]) -> None:
     torch._C._set_deterministic_algorithms(state[0], warn_only=state[1])
 
 
-# Tables of hooks for all modules and optimizers; trackers and debug modes fill them.
-_TABLES: tuple[dict[int, Any], ...] = tuple(
-    value
-    for module in (torch.nn.modules.module, sys.modules["torch.optim.optimizer"])
-    for name, value in vars(module).items()
-    if name.startswith("_global_") and isinstance(value, dict)
-)
-Hooks = tuple[list[dict[int, Any]], bool | None]
-
-
-def _hooks() -> Hooks:
-    is_full = torch.nn.modules.module._global_is_full_backward_hook
-    return [dict(table) for table in _TABLES], is_full
-
-
-def _put_hooks(hooks: Hooks) -> None:
-    tables, is_full = hooks
-    torch.nn.modules.module._global_is_full_backward_hook = is_full
-    for table, content in zip(_TABLES, tables, strict=True):
-        table.clear()  # In place: modules and handles have these very objects.
-        table.update(content)
-
-
-_NO_HOOKS: Hooks = [{} for _ in _TABLES], None
-_HOOKS = Setting(torch.nn.modules.module, (), _hooks, _put_hooks)
-_HOOKS_NUMBER = -1
-
-
 def settings() -> list[Setting]:
     """Return all that are the rank's own; the functions are those of torch, not stand-ins."""
     anomaly: Any = torch.autograd
@@ -123,7 +94,6 @@ class RankSettings:
     def __init__(self) -> None:
         self._own: dict[int, tuple[Setting, Any]] = {}
         self._others: dict[int, Any] = {}
-        self._hooks_before = _NO_HOOKS
 
     def touch(self, number: int, setting: Setting) -> None:
         """Note that the rank is about to set something."""
@@ -136,14 +106,9 @@ class RankSettings:
         for number, (setting, value) in self._own.items():
             self._others[number] = setting.get()
             setting.put(value)
-        if _HOOKS_NUMBER not in self._own:
-            self._hooks_before = _hooks() if any(_TABLES) else _NO_HOOKS
 
     def leave(self) -> None:
         """Put back what others have."""
-        if any(_TABLES) and _HOOKS_NUMBER not in self._own:
-            self._others[_HOOKS_NUMBER] = self._hooks_before
-            self._own[_HOOKS_NUMBER] = _HOOKS, None
         for number, (setting, _) in self._own.items():
             self._own[number] = setting, setting.get()
             setting.put(self._others[number])
