@@ -56,3 +56,11 @@ def __dir__() -> list[str]:
 
 register_default_context(lambda num_ranks: __getattr__("Context").for_ranks(num_ranks))
 libraries.register("torch", lambda: import_module("simrank.torch.install").LIBRARY)
+libraries.register_part(
+    "torch._subclasses.fake_tensor",
+    lambda module: import_module("simrank.torch.settings").of_fake_tensors(module),
+)
+libraries.register_part(
+    "torch.distributed.fsdp._debug_utils",
+    lambda module: import_module("simrank.torch.settings").of_fsdp_profiler(module),
+)

@@ -7,6 +7,8 @@ has set anything, turns cost nothing.
 from __future__ import annotations
 
 import functools
+from collections.abc import MutableSet
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -14,7 +16,7 @@ import torch
 from simrank.ranks.current import rank_program
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from simrank.ranks import Program
 
@@ -31,12 +33,14 @@ class Setting(NamedTuple):
         names: What programs call to set it.
         get: Returns it.
         put: Sets it to what `get` returned.
+        fresh: Makes what a rank starts with; None: it starts with what everybody has.
     """
 
     owner: Any
     names: tuple[str, ...]
     get: Callable[[], Any]
     put: Callable[[Any], None]
+    fresh: Callable[[], Any] | None = None
 
 
 def _print_options() -> dict[str, Any]:
@@ -100,6 +104,8 @@ class RankSettings:
         if number not in self._own:
             self._others[number] = setting.get()
             self._own[number] = setting, None
+            if setting.fresh is not None:
+                setting.put(setting.fresh())
 
     def enter(self) -> None:
         """Put the rank's own in place."""
@@ -163,3 +169,100 @@ def _note(number: int, setting: Setting) -> None:
     program = rank_program()
     if program is not None:
         settings_of(program).touch(number, setting)
+
+
+# ---- hooks of all modules and optimizers ----
+
+_HOOKS, _FAKE_TENSORS = -1, -2  # Numbers that no entry of `settings` has.
+
+
+class _NotingDict(dict[Any, Any]):
+    """Hooks; who adds one is noted first."""
+
+    def __init__(self, hooks: dict[Any, Any], note: Callable[[], None]) -> None:
+        super().__init__(hooks)
+        self._note = note
+
+    def __setitem__(self, key: Any, hook: Any) -> None:
+        self._note()
+        super().__setitem__(key, hook)
+
+
+def hooks_stand_ins() -> StandIns:
+    """Return what keeps the hooks that a rank registers for all modules to its own modules."""
+    modules: Any = import_module("torch.nn.modules.module")
+    optimizers: Any = import_module("torch.optim.optimizer")
+    found = [
+        (owner, name)
+        for owner in (modules, optimizers)
+        for name, value in vars(owner).items()
+        if name.startswith("_global_") and isinstance(value, dict)
+    ]
+
+    def get() -> tuple[Any, ...]:
+        hooks = [dict(getattr(owner, name)) for owner, name in found]
+        return modules._global_is_full_backward_hook, *hooks
+
+    def put(state: tuple[Any, ...]) -> None:
+        modules._global_is_full_backward_hook, *hooks = state
+        for (owner, name), content in zip(found, hooks, strict=True):
+            getattr(owner, name).clear()
+            getattr(owner, name).update(content)
+
+    note = functools.partial(_note, _HOOKS, Setting(modules, (), get, put))
+    return [(owner, name, _NotingDict(getattr(owner, name), note)) for owner, name in found]
+
+
+# ---- what a rank's own copy of a library would have ----
+
+
+def of_fake_tensors(module: Any) -> StandIns:
+    """Return what gives a rank a cache of fake tensors: "cuda" means its own current device."""
+    kind: Any = module.FakeTensorMode
+
+    def put(cache: Any) -> None:
+        kind.cache = cache
+
+    setting = Setting(kind, (), lambda: kind.cache, put, fresh=dict)
+    return [(kind, "__init__", _noting(kind.__init__, _FAKE_TENSORS, setting))]
+
+
+def of_fsdp_profiler(module: Any) -> StandIns:
+    """Return what tells the ranks' profilers of FSDP apart: none may be entered twice."""
+    return [(module.SimpleProfiler, "profiling", RankSet("FSDP's profilers"))]
+
+
+class RankSet(MutableSet[Any]):
+    """A set of which each rank has its own.
+
+    Args:
+        name: What is kept.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._outside: set[Any] = set()
+
+    def _own(self) -> set[Any]:
+        program = rank_program()
+        return self._outside if program is None else program.local.setdefault(self._name, set())
+
+    def __contains__(self, value: object) -> bool:
+        """Whether the running rank's set has it."""
+        return value in self._own()
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield what the running rank's set has."""
+        return iter(self._own())
+
+    def __len__(self) -> int:
+        """Return the size of the running rank's set."""
+        return len(self._own())
+
+    def add(self, value: Any) -> None:
+        """Add to the running rank's set."""
+        self._own().add(value)
+
+    def discard(self, value: Any) -> None:
+        """Remove from the running rank's set."""
+        self._own().discard(value)
