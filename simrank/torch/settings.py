@@ -7,7 +7,6 @@ has set anything, turns cost nothing.
 from __future__ import annotations
 
 import functools
-from collections.abc import MutableSet
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,7 +15,7 @@ import torch
 from simrank.ranks.current import rank_program
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from simrank.ranks import Program
 
@@ -135,7 +134,7 @@ def stand_ins() -> StandIns:
         for name in setting.names:
             for owner in _owners(setting.owner, name):
                 original = getattr(owner, name)
-                replaced.append((owner, name, _noting(original, number, setting)))
+                replaced.append((owner, name, noting(original, number, setting)))
     return replaced
 
 
@@ -146,7 +145,8 @@ def _owners(owner: Any, name: str) -> list[Any]:
     return [place for place in others if getattr(place, name, None) is original]
 
 
-def _noting(original: Any, number: int, setting: Setting) -> Any:
+def noting(original: Any, number: int, setting: Setting) -> Any:
+    """Return what notes that a rank sets something, and then does what the original does."""
     if isinstance(original, type):  # A context manager: its construction says so.
 
         class Noting(original):
@@ -173,7 +173,7 @@ def _note(number: int, setting: Setting) -> None:
 
 # ---- hooks of all modules and optimizers ----
 
-_HOOKS, _FAKE_TENSORS = -1, -2  # Numbers that no entry of `settings` has.
+_HOOKS = -1  # A number that no entry of `settings` has.
 
 
 class _NotingDict(dict[Any, Any]):
@@ -211,58 +211,3 @@ def hooks_stand_ins() -> StandIns:
 
     note = functools.partial(_note, _HOOKS, Setting(modules, (), get, put))
     return [(owner, name, _NotingDict(getattr(owner, name), note)) for owner, name in found]
-
-
-# ---- what a rank's own copy of a library would have ----
-
-
-def of_fake_tensors(module: Any) -> StandIns:
-    """Return what gives a rank a cache of fake tensors: "cuda" means its own current device."""
-    kind: Any = module.FakeTensorMode
-
-    def put(cache: Any) -> None:
-        kind.cache = cache
-
-    setting = Setting(kind, (), lambda: kind.cache, put, fresh=dict)
-    return [(kind, "__init__", _noting(kind.__init__, _FAKE_TENSORS, setting))]
-
-
-def of_fsdp_profiler(module: Any) -> StandIns:
-    """Return what tells the ranks' profilers of FSDP apart: none may be entered twice."""
-    return [(module.SimpleProfiler, "profiling", RankSet("FSDP's profilers"))]
-
-
-class RankSet(MutableSet[Any]):
-    """A set of which each rank has its own.
-
-    Args:
-        name: What is kept.
-    """
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._outside: set[Any] = set()
-
-    def _own(self) -> set[Any]:
-        program = rank_program()
-        return self._outside if program is None else program.local.setdefault(self._name, set())
-
-    def __contains__(self, value: object) -> bool:
-        """Whether the running rank's set has it."""
-        return value in self._own()
-
-    def __iter__(self) -> Iterator[Any]:
-        """Yield what the running rank's set has."""
-        return iter(self._own())
-
-    def __len__(self) -> int:
-        """Return the size of the running rank's set."""
-        return len(self._own())
-
-    def add(self, value: Any) -> None:
-        """Add to the running rank's set."""
-        self._own().add(value)
-
-    def discard(self, value: Any) -> None:
-        """Remove from the running rank's set."""
-        self._own().discard(value)

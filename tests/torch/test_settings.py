@@ -69,35 +69,3 @@ def test_hooks_of_all_modules_are_those_of_the_rank_that_registers_them(spawn):
     spawn(program, 3)
     assert sorted(seen) == [0, 1, 2]
     assert not modules._global_forward_pre_hooks
-
-
-def test_a_rank_has_fake_tensors_on_its_own_current_device(spawn):
-    """Others have made the same ones before, on theirs."""
-    fake_tensor = pytest.importorskip("torch._subclasses.fake_tensor")
-
-    def program(rank):
-        torch.cuda.set_device(rank)
-        with fake_tensor.FakeTensorMode():
-            assert torch.empty(3, device="cuda").device.index == rank
-            dist.init_process_group("nccl")
-            assert torch.empty(3, device="cuda").neg().device.index == rank
-
-    spawn(program, 2)
-
-
-def test_profilers_of_fsdp_know_ranks_apart(spawn):
-    """One may be entered on every rank at a time, and on a rank once."""
-    profiler = pytest.importorskip("torch.distributed.fsdp._debug_utils").SimpleProfiler
-
-    def program(rank):
-        dist.init_process_group("gloo")
-        with profiler.profile(profiler.Type.ALL):
-            dist.barrier()
-            with (
-                pytest.raises(AssertionError, match="already being profiled"),
-                profiler.profile(profiler.Type.ALL),
-            ):
-                pass
-
-    spawn(program)
-    assert not profiler.profiling
