@@ -84,6 +84,9 @@ def _run(test: Any, num_ranks: int, run: Callable[..., None], *args: object) -> 
 
 def _run_rank(rank: int, kind: type, run: Callable[..., None], args: tuple[Any, ...]) -> None:
     own = own_copy(kind)
+    device_types: Any = import_module("torch.testing._internal.common_device_type")
+    kept = device_types.DeviceTypeTestBase._tls  # It was filled for the main thread alone.
+    kept.precision = kept.rel_tol = device_types.TestCase._precision
     # What class methods set is the rank's own, too.
     run(rank, type(own.__name__, (own,), {"__module__": own.__module__}), *args)
 

@@ -13,6 +13,7 @@ SUITE = """
 import torch
 import torch.distributed as dist
 from torch.testing._internal.common_cuda import TEST_CUDA
+from torch.testing._internal.common_device_type import instantiate_device_type_tests
 from torch.testing._internal.common_distributed import MultiProcessTestCase, MultiThreadedTestCase
 
 NUM_GPUS = torch.cuda.device_count()
@@ -39,6 +40,12 @@ class Processes(MultiProcessTestCase):
         dist.all_reduce(tensor)
         self.assertEqual(tensor, torch.full((2,), 4.0))
 
+class OfDeviceTypes(Processes):
+    def test_of_a_kind_of_device(self, device):
+        assert device.startswith("cuda")
+
+instantiate_device_type_tests(OfDeviceTypes, globals(), only_for="cuda")
+
 class Threads(MultiThreadedTestCase):
     world_size = 2
 
@@ -62,4 +69,4 @@ def test_a_suite_chooses_by_the_devices_that_the_main_program_sees(tmp_path, mon
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3")
     command = [sys.executable, "-m", "pytest", "-q", "-rA", "-p", "no:cacheprovider", str(tmp_path)]
     out = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path).stdout
-    assert "3 passed" in out, out
+    assert "5 passed" in out, out
