@@ -6,7 +6,9 @@ are imported when they are first used, so `import simrank` costs next to nothing
 read them in `__init__.pyi`.
 """
 
+from functools import partial
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from simrank.ranks import libraries
@@ -54,5 +56,17 @@ def __dir__() -> list[str]:
     return sorted([*__all__, *names, "__version__"])
 
 
+def _part_of_torch(name: str, module: ModuleType) -> list[tuple[Any, str, Any]]:
+    found: list[tuple[Any, str, Any]] = getattr(import_module("simrank.torch.caches"), name)(module)
+    return found
+
+
 register_default_context(lambda num_ranks: __getattr__("Context").for_ranks(num_ranks))
 libraries.register("torch", lambda: import_module("simrank.torch.install").LIBRARY)
+for _part, _of in (
+    ("torch._subclasses.fake_tensor", "of_fake_tensors"),
+    ("torch.distributed.fsdp._debug_utils", "of_fsdp_profiler"),
+    ("torch.distributed.tensor._random", "of_random"),
+    ("torch.distributed.tensor._redistribute", "of_redistribution"),
+):
+    libraries.register_part(_part, partial(_part_of_torch, _of))

@@ -220,6 +220,8 @@ class World:
         comm_library: The collective library of the Context.
         size: Number of ranks.
         devices: Device of each rank.
+        shares_devices: Whether several ranks may use one device: they stand for threads of one
+            process, which need no communicator each.
     """
 
     def __init__(
@@ -234,6 +236,7 @@ class World:
         self.comm_library = library
         self.devices = devices
         self.size = len(devices)
+        self.shares_devices = False
         self._groups: dict[Key, ProcessGroup] = {}
         if library.recorder is not None:
             library.recorder.begin(self)

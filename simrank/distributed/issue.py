@@ -303,7 +303,7 @@ def _submit(caller: Caller, request: Request, *, async_op: bool) -> CollectiveOp
         stream.wait_for(before)  # A communicator runs one collective after the other.
     num_sms = 0 if on_host else group.world.comm_library.num_sms
     operation = CollectiveOperation(stream, call, group_rank, request, num_sms)
-    if group.has_moved and backend != GLOO:
+    if group.has_moved and backend != GLOO and not group.world.shares_devices:
         call.check_device(operation)
     call.join(operation)
     if entry is not None:

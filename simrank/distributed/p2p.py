@@ -386,7 +386,7 @@ class Mailboxes:
         ours, theirs = end.tensor, other.tensor
         own, peer = end.live(), other.live()
         is_same = own.stream.device is peer.stream.device and own.rank != peer.rank
-        if self.posts_early and is_same:
+        if self.posts_early and is_same and not self.group.world.shares_devices:
             raise same_device(peer, own)
         if ours.dtype is theirs.dtype and ours.numel() == theirs.numel():
             return

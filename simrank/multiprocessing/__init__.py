@@ -6,6 +6,7 @@ from simrank.errors import (
     ProcessRaisedException,
     SpawnException,
 )
+from simrank.multiprocessing import children as children
 from simrank.multiprocessing.processes import ProcessContext, SpawnContext
 from simrank.multiprocessing.shared import (
     Array,

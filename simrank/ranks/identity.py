@@ -18,6 +18,7 @@ from simrank.ranks.current import rank_program
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import ModuleType
 
     from simrank.engine import Engine, Task, TaskGroup
     from simrank.ranks.current import Program
@@ -38,6 +39,13 @@ def first_pid(group: TaskGroup) -> int:
         by_pid = _tasks.setdefault(group.engine, WeakValueDictionary())
         by_pid.update({first + index: task for index, task in enumerate(group.tasks)})
     return _first[group]
+
+
+def next_pid(engine: Engine) -> int:
+    """Return an id for a process that a rank starts."""
+    number = _next.get(engine, _FIRST_PID)
+    _next[engine] = number + 1
+    return number
 
 
 def pid_of(program: Program) -> int:
@@ -63,6 +71,21 @@ def stand_ins() -> list[tuple[Any, str, Any]]:
         (os, "getpid", _numbered(os.getpid, pid_of)),
         (os, "getppid", _numbered(os.getppid, _parents)),
     ]
+
+
+def of_psutil(module: ModuleType) -> list[tuple[Any, str, Any]]:
+    """Return what lets a rank look at itself, under its own number: it finds the real process."""
+    kind: Any = module.__dict__["Process"]
+    original = kind.__init__
+
+    @functools.wraps(original)
+    def init(self: object, pid: int | None = None) -> None:
+        program = rank_program()
+        if program is not None and pid == pid_of(program):
+            pid = None
+        original(self, pid)
+
+    return [(kind, "__init__", init)]
 
 
 def _parents(program: Program) -> int:

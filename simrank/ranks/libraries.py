@@ -51,6 +51,7 @@ class Library(NamedTuple):
 
 
 _libraries: dict[str, Callable[[], Library]] = {}
+_parts: dict[str, Callable[[ModuleType], list[tuple[Any, str, Any]]]] = {}
 
 
 def register(name: str, load: Callable[[], Library]) -> None:
@@ -58,13 +59,20 @@ def register(name: str, load: Callable[[], Library]) -> None:
     _libraries[name] = load
 
 
+def register_part(name: str, stand_ins: Callable[[ModuleType], list[tuple[Any, str, Any]]]) -> None:
+    """Say what to replace in a module of a library that programs need not import."""
+    _parts[name] = stand_ins
+
+
 def names() -> list[str]:
     """Return the import names of all that are registered."""
-    return list(_libraries)
+    return [*_libraries, *_parts]
 
 
 def stand_ins(module: ModuleType) -> list[tuple[Any, str, Any]]:
-    """Return what to replace in a library that is imported."""
+    """Return what to replace in a library, or a part of one, that is imported."""
+    if module.__name__ in _parts:
+        return _parts[module.__name__](module)
     return _libraries[module.__name__]().stand_ins(module)
 
 

@@ -30,7 +30,7 @@ _real_sleep = time.sleep  # noqa: TID251 - for a child process that has not ende
 
 # What every wait of the standard library does in a rank: it passes simulated time, or waits for
 # real (sockets and selectors for a minute, the rest until its own time limit or the Context's), or
-# is refused. Threads are refused on greenlets alone; see `threads`.
+# is refused. Threads and multiprocessing's processes are refused on greenlets alone (`threads`).
 SIMULATED, REAL, REFUSED = "simulated", "real", "refused"
 WAITS = {
     SIMULATED: (
@@ -39,6 +39,7 @@ WAITS = {
         "queue.LifoQueue", "queue.PriorityQueue", "queue.SimpleQueue", "asyncio.run",
         "concurrent.futures.Future.result", "concurrent.futures.wait", "sched.scheduler.run",
         "select.select of nothing", "fcntl.flock", "fcntl.lockf", "_thread.allocate_lock",
+        "multiprocessing.Lock", "multiprocessing.Queue",
     ),
     REAL: (
         "subprocess.run", "subprocess.Popen.wait", "subprocess.Popen.communicate",
@@ -49,7 +50,7 @@ WAITS = {
     REFUSED: (
         "threading.Thread", "threading.Timer", "_thread.start_new_thread",
         "concurrent.futures.ThreadPoolExecutor", "concurrent.futures.ProcessPoolExecutor",
-        "multiprocessing.Process", "multiprocessing.Pool", "multiprocessing.Lock", "os.fork",
+        "multiprocessing.Process", "multiprocessing.Pool", "os.fork",
         "os.forkpty", "signal.pause", "signal.sigwait", "signal.sigwaitinfo", "asyncio.to_thread",
         "asyncio.create_subprocess_exec",
     ),

@@ -236,12 +236,6 @@ def _of_asyncio(_: ModuleType) -> list[tuple[Any, str, Any]]:
     return loops.stand_ins()
 
 
-def _of_process(module: ModuleType) -> list[tuple[Any, str, Any]]:
-    kind = module.__dict__["BaseProcess"]
-    name = "multiprocessing.process.BaseProcess.start"
-    return [(kind, "start", real.refuse(kind.start, name, _USE_SPAWN))]
-
-
 def _of_synchronize(module: ModuleType) -> list[tuple[Any, str, Any]]:
     kind = module.__dict__["SemLock"]
     name = "multiprocessing.synchronize.SemLock"
@@ -265,8 +259,8 @@ _LATE: dict[str, Callable[[ModuleType], list[tuple[Any, str, Any]]]] = {
     "hypothesis.utils.dynamicvariables": thread_state.of_variables,
     "hypothesis.utils.threading": thread_state.of_thread_locals,
     "multiprocessing.pool": pools.of_pool,
-    "multiprocessing.process": _of_process,
     "multiprocessing.synchronize": _of_synchronize,
+    "psutil": identity.of_psutil,
     "sched": _of_sched,
     "selectors": real.of_selectors,
     "socket": real.of_socket,
@@ -274,6 +268,13 @@ _LATE: dict[str, Callable[[ModuleType], list[tuple[Any, str, Any]]]] = {
     "timeit": _of_timeit,
     "unittest.mock": patches.of_mock,
 }
+
+
+def register(name: str, stand_ins: Callable[[ModuleType], list[tuple[Any, str, Any]]]) -> None:
+    """Say what to replace in a module; for layers above, before any Context is entered."""
+    _LATE[name] = stand_ins
+
+
 _late = LateModules(_LATE, _put_late, libraries.check_import)
 
 

@@ -361,13 +361,25 @@ def end_threads(program: Program) -> None:
     """End the threads of a rank at their waits; from the hub."""
     threads: dict[ThreadTask, None] = program.local.get(_THREADS, {})
     while threads:
-        task = next(iter(threads))
-        task.is_ending = True
-        if task.group is not None:
-            task.group.end_guest(task)
-        if task.parked:
-            _refused.setdefault(task.engine, []).append(task.name)
-        _forget(task)
+        _end(next(iter(threads)))
+
+
+def _end(task: ThreadTask) -> None:
+    task.is_ending = True
+    if task.group is not None:
+        task.group.end_guest(task)
+    if task.parked:
+        _refused.setdefault(task.engine, []).append(task.name)
+    _forget(task)
+
+
+def end_thread(thread: threading.Thread) -> None:
+    """End another thread of the running rank at its wait, if it has not ended."""
+    asker = running_task()
+    assert asker is not None, "a rank asks"
+    for task in _threads_here():
+        if task.thread is thread:
+            on_hub(asker, partial(_end, task))
 
 
 _refused: WeakKeyDictionary[Engine, list[str]] = WeakKeyDictionary()

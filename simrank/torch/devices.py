@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     import torch
 
+    from simrank.hardware.cluster import Cluster
     from simrank.ranks import Program
     from simrank.torch.allocations import Block
 
@@ -132,13 +133,18 @@ def call_later(program: Program, call: Callable[[], None]) -> None:
     program.local.setdefault(_LATER, []).append(call)
 
 
-def _enable(context: Any) -> None:
-    spec, cluster = context.cluster.device, context.cluster
-    properties = DeviceProperties(
+def properties_of(cluster: Cluster) -> DeviceProperties:
+    """Return what a device of a cluster says of itself."""
+    spec = cluster.device
+    return DeviceProperties(
         name=spec.name,
         total_memory=spec.memory_bytes,
         multi_processor_count=spec.num_sms,
     )
+
+
+def _enable(context: Any) -> None:
+    cluster = context.cluster
     enabled = _Enabled(context)
     listeners = Callbacks(
         on_op=_launched if context.race_checker is not None else None,
@@ -155,7 +161,7 @@ def _enable(context: Any) -> None:
     global _is_enabling  # noqa: PLW0603 - what is asked meanwhile is torch's own affair
     _is_enabling = True
     try:
-        cuda.enable(cluster.num_devices, properties, callbacks=listeners)
+        cuda.enable(cluster.num_devices, properties_of(cluster), callbacks=listeners)
     except UnsupportedError as error:
         _refuse(error)
         raise

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from simrank.device.tensors.shown import READERS
 from simrank.distributed.backends import default_timeout
 from simrank.engine import callsite
+from simrank.multiprocessing import children
 from simrank.multiprocessing import spawn as simulated_spawn
 from simrank.multiprocessing import start_processes as simulated_start
 from simrank.ranks.current import rank_program
@@ -42,8 +43,9 @@ def stand_ins(_: ModuleType) -> StandIns:
 
     return [
         *_of_distributed(), *_of_parallel(), *_of_multiprocessing(),
-        *profiler.stand_ins(), *settings.stand_ins(), *compiling.stand_ins(), *data.stand_ins(),
-        *records.stand_ins(), *refused.stand_ins(), *_of_cuda(),
+        *profiler.stand_ins(), *settings.stand_ins(), *settings.hooks_stand_ins(),
+        *compiling.stand_ins(), *data.stand_ins(), *records.stand_ins(), *refused.stand_ins(),
+        *_of_cuda(),
     ]  # fmt: skip
 
 
@@ -78,8 +80,7 @@ def _of_distributed() -> StandIns:
             replaced.append((owner, "ProcessGroupNCCL", nccl.ProcessGroupNCCL))
     bindings: Any = import_module("torch._C")
     if not hasattr(bindings, "_nccl_version"):
-        replaced.append((bindings, "_nccl_version", lambda: nccl.VERSION))
-        replaced.append((bindings, "_nccl_version_suffix", lambda: b""))
+        replaced += [(bindings, name, answer) for name, answer in nccl.versions().items()]
     constants: Any = import_module("torch.distributed.constants")
     for owner in (c10d, constants):
         if owner.default_pg_nccl_timeout is None:
@@ -125,9 +126,10 @@ def _true_in_ranks(original: Callable[[], bool]) -> Callable[[], bool]:
 def _of_cuda() -> StandIns:
     """Return what turns devices on when a rank first asks for them, and off at the end."""
     from simrank.torch import data, devices, rank_devices  # noqa: PLC0415 - they import torch
+    from simrank.torch.cuda.devices import has_real_devices  # noqa: PLC0415 - likewise
 
     cuda: Any = import_module("torch.cuda")
-    if cuda.is_available():  # A real GPU: nothing is faked unless asked for.
+    if has_real_devices():  # A real GPU: nothing is faked unless asked for.
         return []
     from simrank.torch import launches, symmetric_memory  # noqa: PLC0415 - they import torch
 
@@ -298,11 +300,12 @@ def _of_multiprocessing() -> StandIns:
     module: Any = import_module("torch.multiprocessing")
     spawning: Any = import_module("torch.multiprocessing.spawn")
     pairs = (("spawn", simulated_spawn), ("start_processes", simulated_start))
-    return [
+    found = [
         (owner, name, _in_ranks(getattr(spawning, name), simulated))
         for name, simulated in pairs
         for owner in (module, spawning)
     ]
+    return found + children.of_module(module)
 
 
 def _in_ranks(original: Callable[..., Any], simulated: Callable[..., Any]) -> Callable[..., Any]:

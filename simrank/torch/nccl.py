@@ -3,8 +3,17 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 VERSION = 2 << 32 | 28 << 16 | 9  # 2.28.9, which CUDA builds of torch 2.13 come with (assumed).
+
+
+def versions() -> dict[str, Callable[[], object]]:
+    """Return what `torch._C` has to say of NCCL's version."""
+    return {"_nccl_version": lambda: VERSION, "_nccl_version_suffix": lambda: b""}
 
 
 class NCCLConfig:

@@ -41,7 +41,15 @@ def visible(program: Program) -> range:
     """
     cluster, rank = program.context.cluster, program.rank or 0
     first = rank - rank % cluster.devices_per_node
-    node = range(first, min(first + cluster.devices_per_node, cluster.num_devices))
+    return asked_for(range(first, min(first + cluster.devices_per_node, cluster.num_devices)))
+
+
+def asked_for(node: range) -> range:
+    """Return those devices of a node that the environment lets a program see.
+
+    Raises:
+        UnsupportedError: `CUDA_VISIBLE_DEVICES` leaves some out in between, or permutes them.
+    """
     asked = os.environ.get("CUDA_VISIBLE_DEVICES")
     if asked is None:
         return node
@@ -55,7 +63,8 @@ def visible(program: Program) -> range:
         raise UnsupportedError(
             f"CUDA_VISIBLE_DEVICES={asked}: simulated ranks see neighbouring devices, in order"
         )
-    return range(first + start, first + start + len(numbers))
+    first = node.start + start
+    return range(first, first + len(numbers))
 
 
 def num_visible(program: Program) -> int:

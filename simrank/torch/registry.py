@@ -123,7 +123,8 @@ def make_new_group(original: Any) -> Any:
             existing = c10d._find_pg_by_ranks_and_tag(pg_tag, list(global_ranks_in_group))
             if existing:
                 return existing, world.pg_map[existing][1]
-        group = _make(str(backend), group_name, global_ranks_in_group, timeout, group_desc)
+        members = global_ranks_in_group
+        group = _make(str(backend), group_name, members, timeout, group_desc, size=group_size)
         if group is None:
             return c10d.GroupMember.NON_GROUP_MEMBER, None
         if device_id is not None:
@@ -147,7 +148,13 @@ def make_new_group(original: Any) -> Any:
 
 
 def _make(
-    backend: str, name: str, ranks: Sequence[int], timeout: timedelta, description: str | None
+    backend: str,
+    name: str,
+    ranks: Sequence[int],
+    timeout: timedelta,
+    description: str | None,
+    *,
+    size: int,
 ) -> SimulatedGroup | None:
     """Make the running rank's side of a group; None if it is no member."""
     program = require_rank("new_group")
@@ -157,7 +164,9 @@ def _make(
         devices.enable_where_possible(program)
     if not ranks:
         state.generation += 1
-        shared = world.group((state.generation, name), "default_pg", range(world.size), backends)
+        # A program may ask for the first few of the ranks that were started, and leave the others.
+        num_members = size if (program.rank or 0) < size < world.size else world.size
+        shared = world.group((state.generation, name), "default_pg", range(num_members), backends)
         state.default = shared
     else:
         given = description if description not in (None, "undefined") else None

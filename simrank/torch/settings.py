@@ -7,6 +7,7 @@ has set anything, turns cost nothing.
 from __future__ import annotations
 
 import functools
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -31,12 +32,14 @@ class Setting(NamedTuple):
         names: What programs call to set it.
         get: Returns it.
         put: Sets it to what `get` returned.
+        fresh: Makes what a rank starts with; None: it starts with what everybody has.
     """
 
     owner: Any
     names: tuple[str, ...]
     get: Callable[[], Any]
     put: Callable[[Any], None]
+    fresh: Callable[[], Any] | None = None
 
 
 def _print_options() -> dict[str, Any]:
@@ -100,6 +103,8 @@ class RankSettings:
         if number not in self._own:
             self._others[number] = setting.get()
             self._own[number] = setting, None
+            if setting.fresh is not None:
+                setting.put(setting.fresh())
 
     def enter(self) -> None:
         """Put the rank's own in place."""
@@ -129,7 +134,7 @@ def stand_ins() -> StandIns:
         for name in setting.names:
             for owner in _owners(setting.owner, name):
                 original = getattr(owner, name)
-                replaced.append((owner, name, _noting(original, number, setting)))
+                replaced.append((owner, name, noting(original, number, setting)))
     return replaced
 
 
@@ -140,7 +145,8 @@ def _owners(owner: Any, name: str) -> list[Any]:
     return [place for place in others if getattr(place, name, None) is original]
 
 
-def _noting(original: Any, number: int, setting: Setting) -> Any:
+def noting(original: Any, number: int, setting: Setting) -> Any:
+    """Return what notes that a rank sets something, and then does what the original does."""
     if isinstance(original, type):  # A context manager: its construction says so.
 
         class Noting(original):
@@ -163,3 +169,45 @@ def _note(number: int, setting: Setting) -> None:
     program = rank_program()
     if program is not None:
         settings_of(program).touch(number, setting)
+
+
+# ---- hooks of all modules and optimizers ----
+
+_HOOKS = -1  # A number that no entry of `settings` has.
+
+
+class _NotingDict(dict[Any, Any]):
+    """Hooks; who adds one is noted first."""
+
+    def __init__(self, hooks: dict[Any, Any], note: Callable[[], None]) -> None:
+        super().__init__(hooks)
+        self._note = note
+
+    def __setitem__(self, key: Any, hook: Any) -> None:
+        self._note()
+        super().__setitem__(key, hook)
+
+
+def hooks_stand_ins() -> StandIns:
+    """Return what keeps the hooks that a rank registers for all modules to its own modules."""
+    modules: Any = import_module("torch.nn.modules.module")
+    optimizers: Any = import_module("torch.optim.optimizer")
+    found = [
+        (owner, name)
+        for owner in (modules, optimizers)
+        for name, value in vars(owner).items()
+        if name.startswith("_global_") and isinstance(value, dict)
+    ]
+
+    def get() -> tuple[Any, ...]:
+        hooks = [dict(getattr(owner, name)) for owner, name in found]
+        return modules._global_is_full_backward_hook, *hooks
+
+    def put(state: tuple[Any, ...]) -> None:
+        modules._global_is_full_backward_hook, *hooks = state
+        for (owner, name), content in zip(found, hooks, strict=True):
+            getattr(owner, name).clear()
+            getattr(owner, name).update(content)
+
+    note = functools.partial(_note, _HOOKS, Setting(modules, (), get, put))
+    return [(owner, name, _NotingDict(getattr(owner, name), note)) for owner, name in found]

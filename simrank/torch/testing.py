@@ -19,9 +19,11 @@ from typing import TYPE_CHECKING, Any
 import torch.distributed as dist
 
 from simrank.context import Context
+from simrank.distributed.membership import world_of
 from simrank.errors import ProcessExitedException, SpawnException
-from simrank.ranks import packages
+from simrank.ranks import packages, require_rank
 from simrank.ranks.packages import own_copy
+from simrank.torch import parent
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,6 +40,7 @@ def simulate(**settings: Any) -> None:
         **settings: Of the Context that each test runs in; see `simrank.Context`.
     """
     read_rewritten_tests()
+    parent.show_devices()
     _settings.clear()
     _settings.update(settings)
     common: Any = import_module("torch.testing._internal.common_distributed")
@@ -81,6 +84,9 @@ def _run(test: Any, num_ranks: int, run: Callable[..., None], *args: object) -> 
 
 def _run_rank(rank: int, kind: type, run: Callable[..., None], args: tuple[Any, ...]) -> None:
     own = own_copy(kind)
+    device_types: Any = import_module("torch.testing._internal.common_device_type")
+    kept = device_types.DeviceTypeTestBase._tls  # It was filled for the main thread alone.
+    kept.precision = kept.rel_tol = device_types.TestCase._precision
     # What class methods set is the rank's own, too.
     run(rank, type(own.__name__, (own,), {"__module__": own.__module__}), *args)
 
@@ -160,6 +166,7 @@ def _join_or_run(self: Any, fn: Callable[..., Any]) -> Any:
 def _run_thread(rank: int, kind: Any, name: str, codes: list[Any]) -> None:
     test = kind(name)
     test.rank = rank
+    world_of(require_rank("a test")).shares_devices = True
     dist.init_process_group("cpu:gloo,cuda:nccl", rank=rank, world_size=test.world_size)
     test.perThreadSetUp()
     try:

@@ -109,3 +109,14 @@ def test_the_standard_library_finds_the_real_process(run):
 
     run(program, 2)
     assert ran == [0, 1]
+
+
+def test_psutil_finds_the_process_under_the_number_of_the_rank(run):
+    """As programs ask for their memory: `psutil.Process(os.getpid())`."""
+    psutil = pytest.importorskip("psutil")
+
+    def program(rank, ctx):
+        assert psutil.Process(os.getpid()).memory_info().rss > 0
+        assert psutil.Process(os.getpid()) == psutil.Process()
+
+    run(program, 2)

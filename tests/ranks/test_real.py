@@ -107,6 +107,8 @@ SIMULATED = {
     "fcntl.flock": lambda folder: hold_file(fcntl.flock, folder),
     "fcntl.lockf": lambda folder: hold_file(fcntl.lockf, folder),
     "_thread.allocate_lock": low_lock,
+    "multiprocessing.Lock": lambda folder: hold(multiprocessing.Lock(), folder),
+    "multiprocessing.Queue": lambda folder: empty(multiprocessing.Queue),
 }
 
 
@@ -200,7 +202,6 @@ REFUSED = {
     ),
     "multiprocessing.Process": lambda: multiprocessing.Process(target=print).start(),
     "multiprocessing.Pool": lambda: multiprocessing.Pool(1),
-    "multiprocessing.Lock": lambda: multiprocessing.Lock(),
     "os.fork": lambda: os.fork(),
     "os.forkpty": lambda: os.forkpty(),
     "signal.pause": lambda: signal.pause(),

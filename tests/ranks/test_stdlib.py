@@ -84,7 +84,10 @@ def test_entering_counts():
             lambda: multiprocessing.process.BaseProcess().start(),
             r"multiprocessing\.process\.BaseProcess\.start",
         ),
-        (multiprocessing.Lock, r"multiprocessing\.synchronize\.SemLock"),
+        (
+            lambda: multiprocessing.synchronize.Lock(ctx=multiprocessing.get_context()),
+            r"multiprocessing\.synchronize\.SemLock",
+        ),
         (lambda: threading.Timer(1, print).start(), r"threading\.Thread\.start"),
     ],
 )

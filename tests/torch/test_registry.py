@@ -69,3 +69,18 @@ def test_groups_made_in_another_order_are_a_mismatch(spawn):
     with pytest.raises(SpawnException) as failure:
         spawn(program, 3)
     assert isinstance(next(iter(failure.value.errors.values())), CollectiveMismatchError)
+
+
+def test_a_program_may_use_the_first_few_of_its_ranks(spawn):
+    """Who asks for a world of two makes it with the first two; the others may leave."""
+
+    def program(rank):
+        if rank >= 2:
+            return
+        store = dist.FileStore("unused", 2)
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
+        tensor = torch.ones(1)
+        dist.all_reduce(tensor)
+        assert (tensor.item(), dist.get_world_size()) == (2.0, 2)
+
+    spawn(program, 4)

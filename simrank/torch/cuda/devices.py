@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import importlib.util
+import inspect
 import sys
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -149,7 +150,7 @@ def enable(
     """
     if _enabled:
         raise RuntimeError("simulated CUDA devices are enabled already")
-    if torch.cuda.is_available() and not replace_real_devices:
+    if has_real_devices() and not replace_real_devices:
         raise UnsupportedError(
             "this torch has real CUDA devices; simulated ones would hide them\n"
             "  to fix: enable(..., replace_real_devices=True), or CUDA_VISIBLE_DEVICES=''"
@@ -169,6 +170,11 @@ def enable(
         disable()
         raise
     return layout
+
+
+def has_real_devices() -> bool:
+    """Whether torch sees GPUs, whoever stands in for its own answer."""
+    return bool(inspect.unwrap(torch.cuda.is_available)())
 
 
 def _placed(layout: Layout) -> Layout:

@@ -1,0 +1,191 @@
+"""What multiprocessing's own processes, queues, locks and pools are in a rank: its further threads.
+
+A rank that starts a `Process` (to write a checkpoint, say) gets a thread in the same lockstep, so
+it waits in simulated time, and a child that never ends is part of the deadlock report. The target's
+arguments are copied as pickling would; what a child changes in modules is seen by its rank.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import threading  # noqa: TID251 - its classes are engine waits in a rank (see `ranks.threads`)
+import traceback
+from typing import TYPE_CHECKING, Any
+
+from simrank.errors import RankAborted
+from simrank.multiprocessing import shared
+from simrank.multiprocessing.arguments import per_rank
+from simrank.ranks import real, stdlib
+from simrank.ranks.current import current_program, rank_program, running_task
+from simrank.ranks.identity import next_pid
+from simrank.ranks.threads import TO_FIX, end_thread
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from types import ModuleType
+
+    StandIns = list[tuple[Any, str, Any]]
+
+# What a context of multiprocessing makes, and `simrank.multiprocessing` has for ranks.
+NAMES = (
+    "Array", "Barrier", "BoundedSemaphore", "Condition", "Event", "JoinableQueue", "Lock",
+    "Manager", "Queue", "RLock", "Semaphore", "SimpleQueue", "Value",
+)  # fmt: skip
+_TERMINATED = -15
+_USE_THREADS = "use concurrent.futures.ThreadPoolExecutor, on ranks that are threads"
+
+
+def of_module(module: ModuleType) -> StandIns:
+    """Return stand-ins for the names of a module that are methods of the default context."""
+    names = [*NAMES, "Pool"]
+    return [(module, name, _bound(vars(module)[name], name)) for name in names]
+
+
+def _of_context(module: ModuleType) -> StandIns:
+    base: Any = vars(module)["BaseContext"]
+    return [(base, name, _method(getattr(base, name), name)) for name in [*NAMES, "Pool"]]
+
+
+def _of_process(module: ModuleType) -> StandIns:
+    base: Any = vars(module)["BaseProcess"]
+    return [(base, "start", _start(base.start, base.run))]
+
+
+def _of_executor(module: ModuleType) -> StandIns:
+    kind: Any = vars(module)["ProcessPoolExecutor"]
+    name = "concurrent.futures.ProcessPoolExecutor"
+    return [(kind, "__init__", real.refuse(kind.__init__, name, _USE_THREADS))]
+
+
+def _bound(original: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """Make it of ranks where a rank asks."""
+
+    @functools.wraps(original)
+    def make(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - the original's
+        return (original if rank_program() is None else _of_ranks(name))(*args, **kwargs)
+
+    return make
+
+
+def _method(original: Callable[..., Any], name: str) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def make(self: object, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - the original's
+        if rank_program() is None:
+            return original(self, *args, **kwargs)
+        return _of_ranks(name)(*args, **kwargs)
+
+    return make
+
+
+def _of_ranks(name: str) -> Callable[..., Any]:
+    return _pool if name == "Pool" else getattr(shared, name)
+
+
+def _pool(
+    processes: int | None = None,
+    initializer: Callable[..., object] | None = None,
+    initargs: Iterable[Any] = (),
+    maxtasksperchild: int | None = None,
+) -> Any:  # noqa: ANN401 - a pool
+    """Return a pool of threads: no worker is replaced, whatever the number of its tasks."""
+    from multiprocessing.pool import ThreadPool  # noqa: PLC0415 - many programs have no pool
+
+    del maxtasksperchild
+    return ThreadPool(processes, initializer, tuple(initargs))
+
+
+def _start(original: Callable[..., None], run: object) -> Callable[..., None]:
+    refuse = real.refuse(original, "multiprocessing.process.BaseProcess.start", TO_FIX)
+
+    @functools.wraps(original)
+    def start(self: Any) -> None:  # noqa: ANN401 - a Process and what is private of it
+        task, program = running_task(), current_program()
+        if task is None or program is None or program.rank is None:
+            original(self)
+            return
+        if task.carrier.thread_id is None:
+            refuse(self)
+        vars(self)["_Popen"] = functools.partial(_Child, has_own_run=type(self).run is not run)
+        try:
+            original(self)
+        finally:
+            del vars(self)["_Popen"]
+
+    return start
+
+
+class _Child:
+    """What multiprocessing asks about a process that it has started; here it is a thread.
+
+    Args:
+        process: Whose it is.
+        has_own_run: Whether the process is of a class with a `run` of its own; that is not copied.
+    """
+
+    method = "simrank"
+
+    def __init__(self, process: Any, *, has_own_run: bool) -> None:  # noqa: ANN401 - as above
+        program = current_program()
+        assert program is not None, "a rank starts it"
+        target: Callable[..., object] = process.run
+        given: tuple[Any, ...] = ()
+        if not has_own_run:
+            target, given = _call, (process._target, process._args, process._kwargs)  # noqa: SLF001
+        self.pid = self.sentinel = next_pid(program.engine)
+        self.returncode: int | None = None
+        self._name = process.name
+        self._call = per_rank(target, given, shared=has_own_run)
+        self._thread = threading.Thread(
+            target=self._live, name=process.name, daemon=bool(process.daemon)
+        )
+        self._thread.start()
+
+    def _live(self) -> None:
+        try:
+            target, given = self._call()
+            target(*given)
+            self.returncode = 0
+        except RankAborted:
+            raise
+        except SystemExit as error:
+            self.returncode = error.code if isinstance(error.code, int) else int(bool(error.code))
+        except BaseException:  # noqa: BLE001 - as there: the parent is told by the exit code
+            self.returncode = 1
+            sys.stderr.write(f"Process {self._name}:\n{traceback.format_exc()}")
+
+    def poll(self, flag: object = None) -> int | None:
+        """Return the exit code, or None while it runs."""
+        del flag
+        if self.returncode is None and not self._thread.is_alive():
+            self.returncode = _TERMINATED
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int | None:
+        """Wait for its end; return the exit code, or None if it has not come in time."""
+        self._thread.join(timeout)
+        return self.poll()
+
+    def terminate(self) -> None:
+        """End it at its wait."""
+        if self.returncode is None:
+            end_thread(self._thread)
+            self.returncode = _TERMINATED
+
+    kill = terminate
+
+    def close(self) -> None:
+        """Do nothing: there are no resources."""
+
+
+def _call(
+    target: Callable[..., object] | None, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> None:
+    if target is not None:
+        target(*args, **kwargs)
+
+
+stdlib.register("concurrent.futures.process", _of_executor)
+stdlib.register("multiprocessing", of_module)
+stdlib.register("multiprocessing.context", _of_context)
+stdlib.register("multiprocessing.process", _of_process)

@@ -1,0 +1,154 @@
+"""What parts of torch remember for the process, and each rank must for itself: caches and trackers.
+
+They know nothing of ranks: a cached answer may name the current device, or the place in a mesh, of
+whoever asked first.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import MutableMapping, MutableSet
+from typing import TYPE_CHECKING, Any
+
+from simrank.ranks.current import rank_program
+from simrank.torch.settings import Setting, noting
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    StandIns = list[tuple[Any, str, Any]]
+
+_FAKE_TENSORS, _RANDOM = -2, -3  # Numbers of settings; see there.
+_TRACKER = "_rng_tracker"
+
+
+def of_fake_tensors(module: Any) -> StandIns:
+    """Return what gives a rank a cache of its own: there "cuda" is somebody's current device."""
+    kind: Any = module.FakeTensorMode
+
+    def put(cache: Any) -> None:
+        kind.cache = cache
+
+    setting = Setting(kind, (), lambda: kind.cache, put, fresh=dict)
+    return [(kind, "__init__", noting(kind.__init__, _FAKE_TENSORS, setting))]
+
+
+def of_fsdp_profiler(module: Any) -> StandIns:
+    """Return what tells the ranks' profilers of FSDP apart: none may be entered twice."""
+    return [(module.SimpleProfiler, "profiling", RankSet("FSDP's profilers"))]
+
+
+def of_random(module: Any) -> StandIns:
+    """Return what gives a rank its own tracker of DTensor's random numbers; all take part in it."""
+
+    def put(tracker: Any) -> None:
+        vars(module)[_TRACKER] = tracker
+
+    setting = Setting(module, (), lambda: vars(module)[_TRACKER], put, fresh=_nothing)
+    kind: Any = vars(module)["_RNGStateTracker"]
+    return [(kind, "__init__", noting(kind.__init__, _RANDOM, setting))]
+
+
+def _nothing() -> None:
+    """Return what there is before a tracker is made."""
+
+
+def of_redistribution(module: Any) -> StandIns:
+    """Return what plans for each rank by itself: uneven shards depend on the place in the mesh."""
+    name = "_gen_transform_infos"
+    return [
+        (module, "_planner_cache", RankDict("DTensor's planners")),
+        (module, name, _cached_by_rank(vars(module)[name])),
+    ]
+
+
+def _cached_by_rank(original: Any) -> Any:
+    """Let each rank have a cache of its own of what a function returns."""
+    limit = original.cache_parameters()["maxsize"]
+    key = f"cache of {original.__name__}"
+
+    def own() -> Any:
+        program = rank_program()
+        if program is None:
+            return original
+        if key not in program.local:
+            program.local[key] = functools.lru_cache(limit)(original.__wrapped__)
+        return program.local[key]
+
+    @functools.wraps(original)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return own()(*args, **kwargs)
+
+    names: dict[str, Callable[[], Any]] = {
+        "cache_clear": lambda: own().cache_clear(),
+        "cache_info": lambda: own().cache_info(),
+    }
+    vars(call).update(names)
+    return call
+
+
+class RankDict(MutableMapping[Any, Any]):
+    """A dict of which each rank has its own.
+
+    Args:
+        name: What is kept.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._outside: dict[Any, Any] = {}
+
+    def _own(self) -> dict[Any, Any]:
+        program = rank_program()
+        return self._outside if program is None else program.local.setdefault(self._name, {})
+
+    def __getitem__(self, key: Any) -> Any:
+        """Return what the running rank keeps."""
+        return self._own()[key]
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        """Keep something for the running rank."""
+        self._own()[key] = value
+
+    def __delitem__(self, key: Any) -> None:
+        """Forget what the running rank keeps."""
+        del self._own()[key]
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield the running rank's keys."""
+        return iter(self._own())
+
+    def __len__(self) -> int:
+        """Return how much the running rank keeps."""
+        return len(self._own())
+
+
+class RankSet(MutableSet[Any]):
+    """A set of which each rank has its own.
+
+    Args:
+        name: What is kept.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._members = RankDict(name)
+
+    def __contains__(self, value: object) -> bool:
+        """Whether the running rank's set has it."""
+        return value in self._members
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield what the running rank's set has."""
+        return iter(self._members)
+
+    def __len__(self) -> int:
+        """Return the size of the running rank's set."""
+        return len(self._members)
+
+    def add(self, value: Any) -> None:
+        """Add to the running rank's set."""
+        self._members[value] = None
+
+    def discard(self, value: Any) -> None:
+        """Remove from the running rank's set."""
+        self._members.pop(value, None)

@@ -1,0 +1,133 @@
+"""Multiprocessing in ranks: processes are further threads, what they share is simulated."""
+
+# Names are looked up within the Context, where they differ.
+
+import concurrent.futures.process
+import multiprocessing
+import time
+
+import pytest
+
+import simrank
+from simrank.errors import DeadlockError, SpawnException, UnsupportedError
+
+
+@pytest.fixture(name="spawn")
+def fixture_spawn():
+    """Return what runs a program on threads."""
+
+    def spawn(program, nprocs=2):
+        with simrank.Context("hgx_h100", carrier="thread") as ctx:
+            ctx.multiprocessing.spawn(program, (ctx,), nprocs=nprocs, share_args=True)
+        return ctx
+
+    return spawn
+
+
+def write(number, results, given):
+    """Sleep, tell what there is, and end as the number says."""
+    time.sleep(0.5)
+    given.append(number)
+    results.put((number, len(given)))
+    if number == 1:
+        raise SystemExit(4)
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_a_rank_waits_for_its_processes_in_simulated_time(spawn, method):
+    """They run beside each other, on copies of their arguments, and end with an exit code."""
+    seen = []
+
+    def program(rank, ctx):
+        made = multiprocessing.get_context(method)
+        results, given = made.Queue(), []
+        children = [made.Process(target=write, args=(n, results, given)) for n in range(2)]
+        for child in children:
+            child.start()
+        assert children[0].is_alive()
+        assert sorted(results.get() for _ in children) == [(0, 1), (1, 1)]
+        for child in children:
+            child.join()
+        assert ([child.exitcode for child in children], given) == ([0, 4], [])
+        seen.append([child.pid for child in children])
+
+    ctx = spawn(program)
+    assert 0.5e12 <= ctx.now_ps < 0.6e12
+    assert len({pid for pids in seen for pid in pids}) == 4
+
+
+def fail():
+    """Raise."""
+    raise ValueError("no such folder")
+
+
+def test_a_process_that_raises_tells_so_and_has_an_exit_code(spawn, capsys):
+    """As there: the rank goes on."""
+
+    def program(rank, ctx):
+        child = multiprocessing.Process(target=fail, name="writer")
+        child.start()
+        child.join()
+        assert child.exitcode == 1
+
+    spawn(program, 1)
+    told = capsys.readouterr().err
+    assert "Process writer:" in told
+    assert "ValueError: no such folder" in told
+
+
+def test_a_process_is_terminated_at_its_wait(spawn):
+    """One that is a daemon ends with its rank."""
+
+    def program(rank, ctx):
+        child = multiprocessing.Process(target=time.sleep, args=(1000,))
+        child.start()
+        child.join(1)
+        assert child.exitcode is None
+        child.terminate()
+        child.join()
+        assert (child.exitcode, child.is_alive()) == (-15, False)
+        multiprocessing.Process(target=time.sleep, args=(1000,), daemon=True).start()
+
+    assert spawn(program).now_ps < 2e12
+
+
+def test_a_process_that_waits_for_ever_is_in_the_report(spawn):
+    """By its name and line."""
+
+    def program(rank, ctx):
+        queue = multiprocessing.Queue()
+        multiprocessing.Process(target=queue.get, name="reader").start()
+
+    with pytest.raises(DeadlockError, match="reader"):
+        spawn(program, 1)
+
+
+def test_pools_and_managers_are_of_threads(spawn):
+    """With the names of multiprocessing."""
+
+    def program(rank, ctx):
+        with multiprocessing.Pool(2) as pool:
+            assert pool.map(abs, [-1, -2]) == [1, 2]
+        queue = multiprocessing.Manager().Queue()
+        queue.put(rank)
+        assert queue.get() == rank
+
+    spawn(program)
+
+
+def test_pools_of_futures_in_processes_are_refused_by_name(spawn):
+    """Those of threads stand for them."""
+
+    def program(rank, ctx):
+        concurrent.futures.process.ProcessPoolExecutor()
+
+    with pytest.raises(SpawnException) as caught:
+        spawn(program, 1)
+    assert type(caught.value.errors[0]) is UnsupportedError
+
+
+def test_the_main_program_has_real_ones():
+    """Whether a Context is entered or not."""
+    with simrank.Context("hgx_h100"):
+        assert type(multiprocessing.Lock()).__module__ == "multiprocessing.synchronize"

@@ -1,0 +1,84 @@
+"""Caches and trackers of torch's libraries: each rank has its own."""
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+import torch.distributed as dist  # noqa: E402
+from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
+from torch.distributed.tensor import (  # noqa: E402
+    DTensor,
+    Replicate,
+    Shard,
+    _random,
+    distribute_tensor,
+    rand,
+)
+
+pytestmark = pytest.mark.slow
+
+
+def test_a_rank_has_fake_tensors_on_its_own_current_device(spawn):
+    """Others have made the same ones before, on theirs."""
+    fake_tensor = pytest.importorskip("torch._subclasses.fake_tensor")
+
+    def program(rank):
+        torch.cuda.set_device(rank)
+        with fake_tensor.FakeTensorMode():
+            assert torch.empty(3, device="cuda").device.index == rank
+            dist.init_process_group("nccl")
+            assert torch.empty(3, device="cuda").neg().device.index == rank
+
+    spawn(program, 2)
+
+
+def test_profilers_of_fsdp_know_ranks_apart(spawn):
+    """One may be entered on every rank at a time, and on a rank once."""
+    profiler = pytest.importorskip("torch.distributed.fsdp._debug_utils").SimpleProfiler
+
+    def program(rank):
+        dist.init_process_group("gloo")
+        with profiler.profile(profiler.Type.ALL):
+            dist.barrier()
+            with (
+                pytest.raises(AssertionError, match="already being profiled"),
+                profiler.profile(profiler.Type.ALL),
+            ):
+                pass
+
+    spawn(program)
+    assert not profiler.profiling
+
+
+def test_random_dtensors_are_equal_on_all_ranks_where_they_are_replicated(spawn):
+    """Every rank takes part as they agree on a state, though each has seeded by itself."""
+    drawn = {}
+
+    def program(rank):
+        torch.cuda.set_device(rank)
+        mesh = init_device_mesh("cuda", (4,))
+        torch.manual_seed(rank)
+        tensor = rand(2, 3, device_mesh=mesh, placements=[Replicate()])
+        drawn[rank] = tensor.to_local().tolist(), id(_random._rng_tracker)
+
+    spawn(program, 4)
+    assert len({str(values) for values, _ in drawn.values()}) == 1
+    assert len({tracker for _, tracker in drawn.values()}) == 4
+    assert _random._rng_tracker is None
+
+
+def test_uneven_shards_of_a_mesh_of_two_dimensions_are_gathered_whole(spawn):
+    """What a rank sends depends on its place in the mesh."""
+
+    def program(rank):
+        mesh = init_device_mesh("cpu", (2, 2))
+        given = torch.arange(5.0)
+        tensor: DTensor = distribute_tensor(given, mesh, [Shard(0), Shard(0)])
+        assert tensor.redistribute(mesh, [Replicate(), Replicate()]).to_local().equal(given)
+
+    spawn(program, 4)
+
+
+def test_a_tensor_of_the_main_program_is_planned_as_ever():
+    """Outside ranks everything is torch's own."""
+    assert not dist.is_initialized()
