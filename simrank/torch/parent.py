@@ -15,7 +15,8 @@ import torch
 from simrank.context import Context
 from simrank.ranks.current import running_task
 from simrank.torch import devices, nccl
-from simrank.torch.cuda.devices import has_real_devices
+from simrank.torch.cuda.devices import has_real_devices, is_enabled
+from simrank.torch.cuda.native import native
 from simrank.torch.rank_devices import asked_for
 
 if TYPE_CHECKING:
@@ -63,7 +64,8 @@ def _choose_device(cls: Any) -> None:
 def _in_main_program(original: Callable[..., Any], answer: Callable[..., Any]) -> Any:
     @functools.wraps(original)
     def ask(*args: object, **kwargs: object) -> Any:
-        if running_task() is not None or not devices.may_be_had():
+        has_own = is_enabled() and native().simrank_num_devices()  # A block of `standalone`.
+        if running_task() is not None or has_own or not devices.may_be_had():
             return original(*args, **kwargs)
         return answer(*args, **kwargs)
 

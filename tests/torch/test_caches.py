@@ -15,8 +15,6 @@ from torch.distributed.tensor import (  # noqa: E402
     rand,
 )
 
-pytestmark = pytest.mark.slow
-
 
 def test_a_rank_has_fake_tensors_on_its_own_current_device(spawn):
     """Others have made the same ones before, on theirs."""

@@ -70,3 +70,20 @@ def test_a_suite_chooses_by_the_devices_that_the_main_program_sees(tmp_path, mon
     command = [sys.executable, "-m", "pytest", "-q", "-rA", "-p", "no:cacheprovider", str(tmp_path)]
     out = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path).stdout
     assert "5 passed" in out, out
+
+
+def test_devices_of_a_test_of_its_own_are_those_it_has():
+    """What the main program is told otherwise does not stand before them."""
+    script = """
+import torch
+import simrank.torch.testing
+from simrank.torch import cuda
+simrank.torch.testing.simulate()
+with cuda.standalone(2):
+    torch.cuda.set_device(1)
+    print(torch.cuda.device_count(), torch.cuda.current_device())
+print(torch.cuda.device_count())
+"""
+    command = [sys.executable, "-c", script]
+    out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert out.split() == ["2", "1", "8"]
