@@ -244,6 +244,7 @@ def _patch_cuda_module(properties: DeviceProperties) -> None:
     replacements = {
         "_lazy_init": require_device,
         "_initialized": True,
+        "_cached_device_count": None,  # What torch itself counted outlives a simulation.
         "_cudart": bindings.Cudart("_cudart"),
         "_exchange_device": bindings.exchange_device,
         "_maybe_exchange_device": bindings.maybe_exchange_device,

@@ -9,6 +9,7 @@ from __future__ import annotations
 REPLACED = (
     ("torch.cuda", "_lazy_init"),
     ("torch.cuda", "_initialized"),
+    ("torch.cuda", "_cached_device_count"),
     ("torch.cuda", "_cudart"),
     ("torch.cuda", "_exchange_device"),
     ("torch.cuda", "_maybe_exchange_device"),
