@@ -93,7 +93,8 @@ class Reader:
         """Write a block, and run it if it is to be run."""
         if block.name:
             (self.folder / block.name).write_text(block.body)
-        if block.language == "python" and not (block.name and block.name in self.commands):
+        is_read = block.name == "conftest.py" or bool(block.name and block.name in self.commands)
+        if block.language == "python" and not is_read:  # By a command, or by pytest.
             self.python(block.name or "example.py", block.body)
         elif block.language == "yaml":
             assert block.name, "a yaml block has the name of its file behind it"
