@@ -92,11 +92,12 @@ class RankDict(MutableMapping[Any, Any]):
 
     Args:
         name: What is kept.
+        outside: The main program's; None: a new one.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, outside: dict[Any, Any] | None = None) -> None:
         self._name = name
-        self._outside: dict[Any, Any] = {}
+        self._outside = {} if outside is None else outside
 
     def _own(self) -> dict[Any, Any]:
         program = rank_program()

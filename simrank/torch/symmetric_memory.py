@@ -6,7 +6,6 @@ torch's own Python code runs on top, unchanged; what its CUDA build has in C++ i
 
 from __future__ import annotations
 
-from collections.abc import Iterator, MutableMapping
 from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -19,6 +18,7 @@ from simrank.distributed.signals import Flags, SignalOperation
 from simrank.ranks import require_rank
 from simrank.ranks.current import rank_program
 from simrank.torch import buffers, cuda, devices, in_flight, shared, symmetric_ops
+from simrank.torch.caches import RankDict
 from simrank.torch.cuda.native import native
 from simrank.torch.registry import groups_of
 
@@ -173,7 +173,7 @@ class _Arranger:
         module: Any = import_module("torch.distributed._symmetric_memory")
         bindings: Any = module._SymmetricMemory  # noqa: SLF001 - torch's name
         for name in _MODULE_STATE:
-            self._replace(module, name, RankDict(name, getattr(module, name)))
+            self._replace(module, name, RankDict(f"{_KEY}: {name}", getattr(module, name)))
         self._replace(bindings, "set_group_info", _set_group_info(bindings.set_group_info))
 
     def _replace(self, owner: Any, name: str, value: object) -> None:
@@ -263,41 +263,6 @@ def issue_write(storage: Storage, values: tuple[int, int, int]) -> None:
 # ---- what torch keeps per process ----
 
 _MODULE_STATE = ("_group_name_to_workspace_tensor", "_group_name_to_store", "_backend_streams")
-
-
-class RankDict(MutableMapping[Any, Any]):
-    """A module's dict, of which each rank has its own."""
-
-    def __init__(self, name: str, outside: dict[Any, Any]) -> None:
-        self._name = f"{_KEY}: {name}"
-        self._outside = outside
-
-    def _own(self) -> dict[Any, Any]:
-        program = rank_program()
-        if program is None:
-            return self._outside
-        own: dict[Any, Any] = program.local.setdefault(self._name, {})
-        return own
-
-    def __getitem__(self, key: Any) -> Any:
-        """Return a value of the running rank."""
-        return self._own()[key]
-
-    def __setitem__(self, key: Any, value: Any) -> None:
-        """Set a value of the running rank."""
-        self._own()[key] = value
-
-    def __delitem__(self, key: Any) -> None:
-        """Delete a value of the running rank."""
-        del self._own()[key]
-
-    def __iter__(self) -> Iterator[Any]:
-        """Yield the running rank's keys."""
-        return iter(self._own())
-
-    def __len__(self) -> int:
-        """Return how many values the running rank has."""
-        return len(self._own())
 
 
 def _set_group_info(original: Any) -> Any:

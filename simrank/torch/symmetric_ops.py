@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from torch.library import Library
 
 from simrank.device.operation import KernelOperation
 from simrank.device.watch import watchers_of
@@ -443,7 +444,7 @@ def register(issue: Callable[[Storage, tuple[int, int, int]], None]) -> None:
     """Give the operators kernels for simulated devices; once in a process."""
     if _library:
         return
-    library: Any = torch.library.Library("symm_mem", "IMPL")
+    library: Any = Library("symm_mem", "IMPL")
     _library.append(library)
     for operator in _OPERATORS:
         library.impl(operator.__name__, operator, "CUDA")
