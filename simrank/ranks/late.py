@@ -53,8 +53,6 @@ class LateModules(MetaPathFinder):
         del path, target
         if fullname not in self._awaited or self._is_asking:
             return None
-        if self._check is not None:
-            self._check(fullname)
         self._is_asking = True
         try:
             spec = find_spec(fullname)
@@ -62,6 +60,8 @@ class LateModules(MetaPathFinder):
             self._is_asking = False
         if spec is None or spec.loader is None:
             return spec
+        if self._check is not None:
+            self._check(fullname)
         spec.loader = _Then(spec.loader, self._installed)
         return spec
 

@@ -2,12 +2,14 @@
 
 # The programs here are users' programs; they keep names of their own.
 
+import importlib
 import multiprocessing.process
 import multiprocessing.synchronize
 import sys
 import threading
 import time
 import types
+from importlib.util import find_spec
 
 import pytest
 
@@ -155,3 +157,13 @@ def test_names_of_the_program_that_hold_what_all_hold_are_left_alone(monkeypatch
         assert (module.flag, module.nothing, module.number, module.text) == (False, None, 7, "word")
     assert (module.flag, module.nothing, module.number, module.text) == (False, None, 7, "word")
     assert Owner.flag is False
+
+
+@pytest.mark.skipif(find_spec("torch") is not None, reason="torch is installed")
+def test_a_library_that_is_not_installed_is_said_to_be_missing():
+    """And nothing about how to import it."""
+    with (
+        Context("hgx_h100") as context,
+        pytest.raises(SpawnException, match="ModuleNotFoundError: No module named 'torch'"),
+    ):
+        context.multiprocessing.spawn(lambda _: importlib.import_module("torch"), nprocs=1)
