@@ -8,6 +8,7 @@ from simrank import distributed as distributed_module
 from simrank import multiprocessing as multiprocessing_module
 from simrank.collectives.choice import Chooser
 from simrank.collectives.cost import cost_level
+from simrank.config.choices import checked_choice
 from simrank.config.project import project_settings
 from simrank.device import AddressSpace, Device, Network, Operation
 from simrank.device import Event as EventType  # The plain names are torch's, on the Context.
@@ -95,11 +96,14 @@ class Context(TorchNames):
             for programs that start threads. "auto" takes threads where the program has imported
             such a library (torch), else greenlets.
         private: Packages and modules, by their first names, that each rank on a thread executes for
-            itself, so that their globals are its own. None: `private` of `[tool.simrank]` in the
-            project's `pyproject.toml`.
+            itself, so that their globals are its own. None: `private` of `[tool.simrank]` in
+            `pyproject.toml`.
         compute_time: What operations of torch cost. "roofline": the longest of their arithmetic,
             their bytes and the device's floor, matrix products as measured. "none": nothing, so
             that communication is left.
+        cuda_devices: What "cuda" means to torch in ranks: "simulated" devices, or torch's own,
+            "real". None: `devices` of `[tool.simrank]`, else "simulated" in a CPU build of torch
+            and "real" in one for CUDA.
         flight_recorder: A folder where each rank's last calls are written, as torch's flight
             recorder does, once the run fails, or at the end; or a `FlightRecorder`.
         divergence: Whether the lines of every rank are followed, so that a report says at which
@@ -114,12 +118,10 @@ class Context(TorchNames):
         multiprocessing: The names of torch.multiprocessing; `spawn` is on this Context.
         distributed: The functions of torch.distributed.
         faults: What goes wrong on purpose, or None.
-        strict: As given.
         default_device: The current device of every rank at first; None: each has its own.
-        on_failure: As given.
-        carrier: As given.
+        strict, on_failure, carrier, compute_time: As given.
+        cuda_devices: As given, or as the project says, or None.
         private: Packages that each rank executes for itself.
-        compute_time: As given.
         divergence: Who follows the lines of ranks, or None.
         recorder: Who keeps the last calls of each rank, or None.
         unjoined: Spawns with join=False whose end nobody has seen yet.
@@ -147,6 +149,7 @@ class Context(TorchNames):
         carrier: str = "auto",
         private: Sequence[str] | None = None,
         compute_time: str = "roofline",
+        cuda_devices: str | None = None,
         flight_recorder: str | PathLike[str] | FlightRecorder | None = None,
         divergence: bool = False,
     ) -> None:
@@ -165,18 +168,15 @@ class Context(TorchNames):
         if strict:
             self.engine.observers.append(self.module_globals)
         self.default_device = 0 if strict and default_device is None else default_device
-        self.precision = precision
-        if precision not in ("ieee", "hardware"):
-            raise ValueError(f"precision={precision!r}; choices: ieee, hardware")
-        self.on_failure = on_failure
-        if on_failure not in ("abort", "continue"):
-            raise ValueError(f"on_failure={on_failure!r}; choices: abort, continue")
+        self.precision = checked_choice("precision", precision)
+        self.on_failure = checked_choice("on_failure", on_failure)
         check_carrier(carrier)
         self.carrier = carrier
-        self.compute_time = compute_time
-        if compute_time not in ("roofline", "none"):
-            raise ValueError(f"compute_time={compute_time!r}; choices: roofline, none")
-        self.private = project_settings().private if private is None else tuple(private)
+        self.compute_time = checked_choice("compute_time", compute_time)
+        project = project_settings()
+        asked = cuda_devices or project.devices
+        self.cuda_devices = asked and checked_choice("cuda_devices", asked)
+        self.private = project.private if private is None else tuple(private)
         self.devices = Devices(self._make_device, self.cluster.num_devices)
         self.program = Program(self, self.engine)
         self.multiprocessing = _Multiprocessing(self._spawn)

@@ -31,7 +31,7 @@ COMMANDS = {
         "--nnodes", "--standalone", "--seed", "--trace", "--trace-ranks", "--summary",
         "--prefix", "-t", "--tee", "-r", "--redirects", "--log-dir", "--log_dir",
         "--local-ranks-filter", "--local_ranks_filter", "--shape-only", "--races", "--strict",
-        "--default-device", "--on-failure", "--carrier", "--private", "--compute-time",
+        "--default-device", "--on-failure", "--carrier", "--private", "--compute-time", "--devices",
         "--flight-recorder", "--divergence",
         "--faults", "--seeds",
         "--delays",

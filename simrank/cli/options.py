@@ -48,6 +48,10 @@ OnFailure = Annotated[
 ComputeTime = Annotated[
     str, typer.Option("--compute-time", help="Cost of torch's operations: roofline or none.")
 ]
+CudaDevices = Annotated[
+    str | None,
+    typer.Option("--devices", help="What cuda means to torch: simulated or real [torch's build]."),
+]
 FlightRecorderFolder = Annotated[
     str | None,
     typer.Option(

@@ -28,6 +28,7 @@ from simrank.cli.common import (
 from simrank.cli.debugging import flight_recorder, show_records, variables_text
 from simrank.cli.outputs import Outputs
 from simrank.cli.torchrun import LaunchCommand
+from simrank.config.choices import CHOICES
 from simrank.context import Context
 from simrank.engine.carrier import CARRIER_CHOICES
 from simrank.engine.delays import Delays
@@ -107,6 +108,7 @@ def run_command(
     flight_recorder_folder: options.FlightRecorderFolder = None,
     divergence: options.FollowsDivergence = False,
     compute_time: options.ComputeTime = "roofline",
+    devices: options.CudaDevices = None,
     faults: Annotated[str | None, typer.Option(help="YAML of faults to inject.")] = None,
     seeds: options.Seeds = None,
     delays: options.DelaysText = None,
@@ -117,7 +119,7 @@ def run_command(
     """Run PROGRAM once per simulated rank, all in this process, where torchrun would."""
     _check_choices(
         races=races, on_failure=on_failure, carrier=carrier, summary=summary, prefix=prefix,
-        compute_time=compute_time,
+        compute_time=compute_time, devices=devices,
     )  # fmt: skip
     check_writable(trace)
     torchrun.check_program(program, as_module=as_module)
@@ -125,7 +127,7 @@ def run_command(
     settings: dict[str, Any] = {"cluster": built, "seed": seed, "data": not shape_only}
     settings |= {"races": races, "strict": strict, "faults": faults or (), "on_failure": on_failure}
     settings |= {"watchdog_s": watchdog, "time_limit_s": time_limit, "carrier": carrier}
-    settings |= {"private": private or None, "compute_time": compute_time}
+    settings |= {"private": private or None, "compute_time": compute_time, "cuda_devices": devices}
     settings |= {"default_device": _device(built, default_device)}
     num_ranks = torchrun.num_ranks(built, nproc_per_node)
     job = _Job(program, args or [], num_ranks, settings, as_module=as_module)
@@ -256,17 +258,18 @@ def _max_delay_ps(text: str) -> int:
 
 _CHOICES: dict[str, tuple[str, ...]] = {
     "races": ("off", "report", "error"),
-    "on_failure": ("abort", "continue"),
+    "on_failure": CHOICES["on_failure"],
     "carrier": CARRIER_CHOICES,
-    "compute_time": ("roofline", "none"),
+    "compute_time": CHOICES["compute_time"],
+    "devices": CHOICES["cuda_devices"],
     "summary": tuple(_SUMMARIES),
     "prefix": ("rank", "none"),
 }
 
 
-def _check_choices(**given: str) -> None:
+def _check_choices(**given: str | None) -> None:
     for name, value in given.items():
-        if value not in _CHOICES[name]:
+        if value is not None and value not in _CHOICES[name]:
             option, expected = f"--{name.replace('_', '-')}", f"one of {', '.join(_CHOICES[name])}"
             raise ConfigError(ConfigProblem("command line", None, option, expected, value))
 

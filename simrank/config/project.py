@@ -7,6 +7,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
+from simrank.config.choices import CHOICES
 from simrank.errors import ConfigError, ConfigProblem
 
 
@@ -15,9 +16,11 @@ class ProjectSettings(NamedTuple):
 
     Attributes:
         private: Packages and modules that each rank executes for itself.
+        devices: What "cuda" means to torch, "simulated" or "real"; None: what torch was built for.
     """
 
     private: tuple[str, ...] = ()
+    devices: str | None = None
 
 
 def project_settings() -> ProjectSettings:
@@ -50,4 +53,8 @@ def _read(file: str, changed_ns: int) -> ProjectSettings:
     if not isinstance(private, list) or not all(isinstance(name, str) for name in private):
         expected = "a list of names of packages"
         raise ConfigError(ConfigProblem(file, None, "tool.simrank.private", expected, str(private)))
-    return ProjectSettings(tuple(private))
+    devices = section.get("devices")
+    if devices not in (None, *CHOICES["cuda_devices"]):
+        expected = f"one of {', '.join(CHOICES['cuda_devices'])}"
+        raise ConfigError(ConfigProblem(file, None, "tool.simrank.devices", expected, str(devices)))
+    return ProjectSettings(tuple(private), devices)

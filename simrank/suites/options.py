@@ -38,6 +38,12 @@ def add_options(group: Any) -> None:
         default=None,
         help="with --simrank: a package that each rank executes for itself; repeatable",
     )
+    group.addoption(
+        "--simrank-devices",
+        choices=("simulated", "real"),
+        default=None,
+        help="with --simrank: what cuda means to torch [what torch was built for]",
+    )
 
 
 def driver_for(config: pytest.Config) -> Driver | None:
@@ -54,7 +60,11 @@ def driver_for(config: pytest.Config) -> Driver | None:
         raise pytest.UsageError(f"--simrank={num_ranks}: expected 1 or more ranks")
     from simrank.suites.driver import Driver  # noqa: PLC0415 - see above
 
-    settings = {"cluster": asked.simrank_cluster, "private": asked.simrank_private}
+    settings = {
+        "cluster": asked.simrank_cluster,
+        "private": asked.simrank_private,
+        "cuda_devices": asked.simrank_devices,
+    }
     driver = Driver(config, num_ranks, {k: v for k, v in settings.items() if v is not None})
     config.pluginmanager.register(driver, "simrank suites")
     asked.noconftest = True

@@ -165,7 +165,7 @@ def pinning(enable: Any) -> StandIns:
     """Return what turns devices on as a rank first pins memory.
 
     Args:
-        enable: Called with the rank's program.
+        enable: Called first; it looks who runs.
     """
     replaced: StandIns = []
     for kind in (torch.Tensor, torch.UntypedStorage):
@@ -177,9 +177,7 @@ def pinning(enable: Any) -> StandIns:
 def _enabling(original: Any, enable: Any) -> Any:
     @functools.wraps(original)
     def pin_memory(self: Any, *args: Any, **kwargs: Any) -> Any:
-        program = rank_program()
-        if program is not None:
-            enable(program)
+        enable()
         return original(self, *args, **kwargs)
 
     return pin_memory

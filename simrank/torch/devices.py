@@ -10,6 +10,8 @@ import logging
 import warnings
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from simrank.errors import RaceError, SimrankError, UnsupportedError
 from simrank.ranks import require_rank
 from simrank.ranks.current import rank_program
@@ -21,6 +23,7 @@ from simrank.torch.cuda import (
     StreamCall,
     library,
 )
+from simrank.torch.cuda.devices import has_real_devices
 from simrank.torch.cuda.native import NOT_COMPILED, when_missing
 from simrank.torch.cuda.operations import (
     decode,
@@ -32,8 +35,6 @@ from simrank.torch.shared import SharedAccess, arranger
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    import torch
 
     from simrank.hardware.cluster import Cluster
     from simrank.ranks import Program
@@ -62,6 +63,16 @@ class _Enabled:
 _enabled: list[_Enabled] = []
 _refused: list[UnsupportedError] = []  # Why there are no devices in this process.
 _checked: list[bool] = []  # Whether there may be: asked once.
+_said: set[str] = set()  # What is in the way, once per simulation.
+# A CUDA build may have real devices, today or tomorrow: nothing is faked there unless asked for.
+_OF_BUILD = "real" if torch.backends.cuda.is_built() else "simulated"
+NOT_ASKED_FOR = (
+    "this torch was built for CUDA, whose devices are real ones, and sees none\n"
+    "  to fix: simulated ones are asked for: `simrank run --devices simulated`,\n"
+    '    Context(cuda_devices="simulated"), or once for a project, in pyproject.toml:\n'
+    '    [tool.simrank]\n    devices = "simulated"'
+)
+IS_REAL = "real CUDA devices were asked for, and torch sees none"
 
 
 _is_enabling = False
@@ -72,8 +83,24 @@ def is_enabled() -> bool:
     return bool(_enabled) or _is_enabling
 
 
-def may_be_had() -> bool:
+def are_meant(context: Any) -> bool:
+    """Whether "cuda" means simulated devices: as asked, or else in builds that have no other."""
+    return (context.cuda_devices or _OF_BUILD) == "simulated"
+
+
+def are_awaited(program: Program | None) -> bool:
+    """Whether a rank that uses "cuda" now is to turn devices on, or be told why there are none."""
+    if program is None or is_enabled():
+        return False
+    return are_meant(program.context) or not has_real_devices()
+
+
+def may_be_had(context: Any) -> bool:
     """Whether devices can be turned on in this process; what is in the way is said once."""
+    if not are_meant(context):
+        if context.cuda_devices is None and not has_real_devices():
+            _warn(NOT_ASKED_FOR)
+        return False
     if not _refused and not _checked:
         try:
             library.check_available()
@@ -85,17 +112,26 @@ def may_be_had() -> bool:
 
 def _refuse(error: UnsupportedError) -> None:
     _refused.append(error)
-    warnings.warn(f"no simulated CUDA devices: {error}", stacklevel=2)
+    _warn(str(error))
+
+
+def _warn(reason: str) -> None:
+    if reason not in _said:
+        _said.add(reason)
+        warnings.warn(f"no simulated CUDA devices: {reason}", stacklevel=3)
 
 
 def enable_for(program: Program) -> RankDevices:
     """Turn devices on if they are not, and return what a rank has of them, bound to its thread.
 
     Raises:
-        UnsupportedError: They cannot be had; the text says what to do.
+        UnsupportedError: They cannot be had, or "cuda" means torch's own; the text says what to do.
         AssertionError: The rank has hidden them from itself; torch's words.
         SimrankError: They are those of another Context.
     """
+    context: Any = program.context
+    if not are_meant(context):
+        raise UnsupportedError(NOT_ASKED_FOR if context.cuda_devices is None else IS_REAL)
     if _refused:
         raise _refused[0]
     if not visible(program):
@@ -117,6 +153,13 @@ def enable_for(program: Program) -> RankDevices:
     return own
 
 
+def enable_awaited() -> None:
+    """Turn devices on as the running rank uses one, unless they are torch's own."""
+    program = rank_program()
+    if program is not None and (is_enabled() or are_awaited(program)):
+        enable_for(program)
+
+
 def sees_some(program: Program) -> bool:
     """Whether a rank sees any device."""
     return num_visible(program) > 0
@@ -124,7 +167,7 @@ def sees_some(program: Program) -> bool:
 
 def enable_where_possible(program: Program) -> None:
     """Turn devices on if the rank sees some and they can be had: nothing was asked of one yet."""
-    if may_be_had() and sees_some(program):
+    if may_be_had(program.context) and sees_some(program):
         enable_for(program)
 
 
@@ -161,7 +204,12 @@ def _enable(context: Any) -> None:
     global _is_enabling  # noqa: PLW0603 - what is asked meanwhile is torch's own affair
     _is_enabling = True
     try:
-        cuda.enable(cluster.num_devices, properties_of(cluster), callbacks=listeners)
+        cuda.enable(
+            cluster.num_devices,
+            properties_of(cluster),
+            callbacks=listeners,
+            replace_real_devices=context.cuda_devices == "simulated",
+        )
     except UnsupportedError as error:
         _refuse(error)
         raise
@@ -179,7 +227,7 @@ def _enable(context: Any) -> None:
 def _provide() -> bool:
     """Turn devices on for a rank that uses one, in a process that has had some before."""
     program = rank_program()
-    if program is None or _is_enabling or _refused:
+    if program is None or _is_enabling or _refused or not are_meant(program.context):
         return False
     enable_for(program)
     return True
@@ -191,6 +239,7 @@ when_missing(_provide)  # From the start: devices that a test had of its own too
 def disable() -> None:
     """Turn devices off; their memory's peaks are kept by simrank's."""
     _refused.clear()
+    _said.clear()
     if not _enabled:
         return
     enabled = _enabled.pop()

@@ -126,11 +126,8 @@ def _true_in_ranks(original: Callable[[], bool]) -> Callable[[], bool]:
 def _of_cuda() -> StandIns:
     """Return what turns devices on when a rank first asks for them, and off at the end."""
     from simrank.torch import data, devices, rank_devices  # noqa: PLC0415 - they import torch
-    from simrank.torch.cuda.devices import has_real_devices  # noqa: PLC0415 - likewise
 
     cuda: Any = import_module("torch.cuda")
-    if has_real_devices():  # A real GPU: nothing is faked unless asked for.
-        return []
     from simrank.torch import launches, symmetric_memory  # noqa: PLC0415 - they import torch
 
     launches.install()
@@ -158,15 +155,14 @@ def _of_cuda() -> StandIns:
     optimizer: Any = import_module("torch.optim").Optimizer
     check = optimizer._accelerator_graph_capture_health_check  # noqa: SLF001 - torch's name
     found.append((optimizer, check.__name__, _unless_off(devices, check)))
-    if not hasattr(compiled, _SET_DEVICE):
-        found.append((compiled, _SET_DEVICE, _asking(devices, compiled, _SET_DEVICE)))
+    found.append((compiled, _SET_DEVICE, _asking(devices, compiled, _SET_DEVICE)))
     lazily: Any = cuda._lazy_call  # noqa: SLF001 - torch's name
     for module in (cuda, import_module("torch.cuda.random")):
         if getattr(module, "_lazy_call", None) is lazily:
             found.append((module, "_lazy_call", _calling(devices, lazily)))
     for kind in (cuda.Stream, cuda.Event):
         found.append((kind, "__new__", _making(devices, cuda, kind)))
-    found += data.pinning(devices.enable_for)
+    found += data.pinning(devices.enable_awaited)
     return [*found, (_Devices(devices.disable), "are_on", True)]
 
 
@@ -183,7 +179,7 @@ def _answering(
     @functools.wraps(original)
     def ask(*args: Any, **kwargs: Any) -> Any:
         program = rank_program()
-        if program is None or devices.is_enabled() or not devices.may_be_had():
+        if program is None or devices.is_enabled() or not devices.may_be_had(program.context):
             return original(*args, **kwargs)
         is_own = _is_torchs_own(sys._getframe(1))  # noqa: SLF001 - the way to one's caller
         if devices.sees_some(program) and not is_own:
@@ -210,7 +206,7 @@ def _asking(devices: Any, owner: Any, name: str) -> Callable[..., Any]:
 
     def ask(*args: Any, **kwargs: Any) -> Any:
         program = rank_program()
-        if program is not None and not devices.is_enabled():
+        if devices.are_awaited(program):
             devices.enable_for(program)
             return getattr(owner, name)(*args, **kwargs)
         if original is None:
@@ -225,8 +221,8 @@ def _unless_off(devices: Any, original: Callable[..., Any]) -> Callable[..., Any
 
     @functools.wraps(original)
     def call(*args: Any, **kwargs: Any) -> Any:
-        is_real = rank_program() is None or devices.is_enabled()
-        return original(*args, **kwargs) if is_real else None
+        is_off = devices.are_awaited(rank_program())
+        return None if is_off else original(*args, **kwargs)
 
     return call
 
@@ -237,10 +233,10 @@ def _calling(devices: Any, original: Any) -> Callable[..., Any]:
     @functools.wraps(original)
     def call(callable_: Callable[[], None], **kwargs: Any) -> None:
         program = rank_program()
-        if program is None or devices.is_enabled():
-            original(callable_, **kwargs)
-        else:
+        if devices.are_awaited(program):
             devices.call_later(program, callable_)
+        else:
+            original(callable_, **kwargs)
 
     return call
 
@@ -251,7 +247,7 @@ def _making(devices: Any, cuda: Any, kind: type) -> Callable[..., Any]:
 
     def make(cls: type, *args: Any, **kwargs: Any) -> Any:
         program = rank_program()
-        if program is None or devices.is_enabled():
+        if not devices.are_awaited(program):
             return original(cls, *args, **kwargs)
         devices.enable_for(program)
         return getattr(cuda, name)(*args, **kwargs)

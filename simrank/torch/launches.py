@@ -102,7 +102,7 @@ class _Finder:
     def asked_by_user(self) -> TorchLaunches | None:
         """Return the same for a module that has torch, which gets devices if it has none."""
         program = rank_program()
-        if program is None or not _has_torch() or not devices.may_be_had():
+        if program is None or not _has_torch() or not devices.may_be_had(program.context):
             return None
         devices.enable_for(program)
         return self.running()

@@ -15,7 +15,7 @@ import torch
 from simrank.context import Context
 from simrank.ranks.current import running_task
 from simrank.torch import devices, nccl
-from simrank.torch.cuda.devices import has_real_devices, is_enabled
+from simrank.torch.cuda.devices import is_enabled
 from simrank.torch.cuda.native import native
 from simrank.torch.rank_devices import asked_for
 
@@ -24,14 +24,20 @@ if TYPE_CHECKING:
 
     from simrank.hardware.cluster import Cluster
 
-_is_shown: list[bool] = []
+_asked: list[str | None] = []  # What "cuda" means, once devices are shown.
 
 
-def show_devices() -> None:
-    """Let the main program see the GPUs of a node, from now on; ranks see what they always do."""
-    if _is_shown or has_real_devices():
+def show_devices(cuda_devices: str | None = None) -> None:
+    """Let the main program see the GPUs of a node, from now on; ranks see what they always do.
+
+    Args:
+        cuda_devices: As for a Context.
+    """
+    if _asked:
+        _asked[0] = cuda_devices
+        _of_node.cache_clear()
         return
-    _is_shown.append(True)
+    _asked.append(cuda_devices)
     c10d: Any = import_module("torch.distributed.distributed_c10d")
     answers: list[tuple[Any, str, Callable[..., Any]]] = [
         (torch.cuda, "is_available", _has_some),
@@ -65,7 +71,7 @@ def _in_main_program(original: Callable[..., Any], answer: Callable[..., Any]) -
     @functools.wraps(original)
     def ask(*args: object, **kwargs: object) -> Any:
         has_own = is_enabled() and native().simrank_num_devices()  # A block of `standalone`.
-        if running_task() is not None or has_own or not devices.may_be_had():
+        if running_task() is not None or has_own or not devices.may_be_had(_of_node()):
             return original(*args, **kwargs)
         return answer(*args, **kwargs)
 
@@ -73,8 +79,12 @@ def _in_main_program(original: Callable[..., Any], answer: Callable[..., Any]) -
 
 
 @functools.cache
+def _of_node() -> Context:
+    return Context.for_ranks(1, cuda_devices=_asked[0])
+
+
 def _node() -> Cluster:
-    return Context.for_ranks(1).cluster
+    return _of_node().cluster
 
 
 def _num_devices() -> int:

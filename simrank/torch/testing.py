@@ -40,7 +40,7 @@ def simulate(**settings: Any) -> None:
         **settings: Of the Context that each test runs in; see `simrank.Context`.
     """
     read_rewritten_tests()
-    parent.show_devices()
+    parent.show_devices(settings.get("cuda_devices"))
     _settings.clear()
     _settings.update(settings)
     common: Any = import_module("torch.testing._internal.common_distributed")

@@ -4,6 +4,7 @@ import pytest
 
 import simrank
 from simrank.config.project import project_settings
+from simrank.context import Context
 from simrank.errors import ConfigError
 
 
@@ -32,7 +33,11 @@ def test_a_changed_file_is_read_anew(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     ("section", "words"),
-    [("privat = ['a']", "got privat"), ("private = 'a'", "a list of names of packages")],
+    [
+        ("privat = ['a']", "got privat"),
+        ("private = 'a'", "a list of names of packages"),
+        ("devices = 'fake'", "one of simulated, real"),
+    ],
 )
 def test_what_nobody_knows_is_refused(section, words, tmp_path, monkeypatch):
     """With the file, and what was expected."""
@@ -48,3 +53,14 @@ def test_a_file_that_is_no_toml_is_somebody_elses_affair(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "pyproject.toml").write_text("[tool")
     assert project_settings().private == ()
+
+
+def test_a_project_says_what_cuda_means(tmp_path, monkeypatch):
+    """To every Context that is not told otherwise."""
+    monkeypatch.chdir(tmp_path)
+    assert Context().cuda_devices is None
+    (tmp_path / "pyproject.toml").write_text('[tool.simrank]\ndevices = "simulated"\n')
+    assert Context().cuda_devices == "simulated"
+    assert Context(cuda_devices="real").cuda_devices == "real"
+    with pytest.raises(ValueError, match="choices: simulated, real"):
+        Context(cuda_devices="fake")

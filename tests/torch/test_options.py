@@ -91,7 +91,7 @@ def run(tmp_path, capfd, monkeypatch):
 
     def run_program(text, *options):
         (tmp_path / "program.py").write_text(text)
-        return call("run", "--nproc-per-node", 3, *options, "program.py")
+        return call("run", "--nproc-per-node", 3, "--devices", "simulated", *options, "program.py")
 
     def call(*words):
         with pytest.raises(SystemExit) as stop:
@@ -127,6 +127,14 @@ def test_a_rank_that_is_killed_is_named_to_its_peers(run, tmp_path):
     assert status == 1
     assert "process 1 terminated with signal SIGKILL" in err
     assert "in the call of a collective at program.py:8" in err
+
+
+def test_real_devices_are_not_simulated(run):
+    """Asked for where there are none, they are refused, with the line."""
+    status, err = run(NCCL, "--devices", "real")
+    assert status == 1
+    assert "real CUDA devices were asked for, and torch sees none" in err
+    assert "program.py:5" in err or 'program.py", line 5' in err
 
 
 def test_strict_names_work_that_nobody_waited_for(run):

@@ -235,6 +235,9 @@ def _patch(properties: DeviceProperties) -> None:
     _patches.set(torch.cuda.nvtx, "_nvtx", bindings.Nvtx)
     # Otherwise it warns that torch was built without cuDNN, which is none of the program's fault.
     _patches.set(torch.backends.cudnn, "is_acceptable", lambda _tensor: False)
+    _patches.set(torch.cuda.nccl, "is_available", lambda _tensors: False)  # Nor is it without CUDA.
+    fuses = torch._C._jit_can_fuse_on_gpu()
+    _patches.switch(torch._C._jit_override_can_fuse_on_gpu, fuses, to=False)  # NVRTC does that.
     if torch.distributed.is_available():
         symmetric: Any = importlib.import_module("torch.distributed._symmetric_memory")
         _patches.set(symmetric, "_should_use_implicit_mempool", lambda: False)

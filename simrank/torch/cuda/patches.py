@@ -6,21 +6,27 @@ import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 _ABSENT = object()
 
 
 class Patches:
-    """Attributes that were replaced, in order, so that they can be put back in reverse."""
+    """What was replaced, in order, so that it can be put back in reverse."""
 
     def __init__(self) -> None:
         self._before: list[tuple[object, str, object]] = []
+        self._switches: list[tuple[Callable[[bool], object], bool]] = []
 
     def set(self, owner: object, name: str, value: object) -> None:
         """Replace one attribute of a module or a class."""
         self._before.append((owner, name, vars(owner).get(name, _ABSENT)))
         setattr(owner, name, value)
+
+    def switch(self, turn: Callable[[bool], object], before: bool, *, to: bool) -> None:
+        """Turn a switch of torch's, which was at `before`."""
+        self._switches.append((turn, before))
+        turn(to)
 
     def replace_everywhere(self, pairs: Sequence[tuple[object, object]]) -> None:
         """Replace objects (old, new) under every name that a module has for them.
@@ -38,6 +44,9 @@ class Patches:
 
     def restore(self) -> None:
         """Put everything back."""
+        while self._switches:
+            turn, before = self._switches.pop()
+            turn(before)
         while self._before:
             owner, name, value = self._before.pop()
             if value is _ABSENT:

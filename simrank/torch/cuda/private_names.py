@@ -27,6 +27,7 @@ REPLACED = (
     ("torch.cuda.graphs", "is_current_stream_capturing"),
     ("torch.cuda.graphs", "make_graphed_callables"),
     ("torch.cuda.nvtx", "_nvtx"),
+    ("torch.cuda.nccl", "is_available"),
     ("torch.version", "cuda"),
     ("torch.backends.cudnn", "is_acceptable"),
     ("torch.distributed._symmetric_memory", "_should_use_implicit_mempool"),
@@ -38,6 +39,8 @@ CALLED = (
     ("torch._C", "_accelerator_resetAccumulatedStats"),
     ("torch._C", "StorageBase"),
     ("torch._C", "_has_cuda"),
+    ("torch._C", "_jit_can_fuse_on_gpu"),
+    ("torch._C", "_jit_override_can_fuse_on_gpu"),
 )
 # In C++: at::detail::getCUDAHooks (an object without data), c10::impl::registerDeviceGuard,
 # c10::SetAllocator, c10::SetCPUAllocator, c10::ThreadLocalDebugInfo, c10d::TimerRegistry,
