@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from simrank import distributed as distributed_module
 from simrank import multiprocessing as multiprocessing_module
-from simrank.collectives.choice import Chooser
-from simrank.collectives.cost import cost_level
+from simrank.collectives.choice import chooser_of
 from simrank.config.choices import checked_choice
 from simrank.config.project import project_settings
 from simrank.device import AddressSpace, Device, Network, Operation
@@ -491,10 +490,10 @@ def _race_checker(engine: Engine, races: str) -> RaceChecker | None:
 
 
 def _library(cluster: Cluster, algorithms: Mapping[str, Any]) -> CollectiveLibrary:
-    cost = cost_level(cluster)
+    chooser = chooser_of(cluster)
     forced = {
         collective: (named, {}) if isinstance(named, str) else (named[0], named[1])
         for collective, named in algorithms.items()
     }
     num_sms = min(cluster.collectives.num_channels, cluster.device.num_sms)
-    return CollectiveLibrary(cost, Chooser(cost), forced, num_sms)
+    return CollectiveLibrary(chooser.cost, chooser, forced, num_sms)

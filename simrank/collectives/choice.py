@@ -7,13 +7,15 @@ together. A tuner table or a library's own rules would be further ways to fill a
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 
 from simrank.collectives.algorithms import auto_algorithms, build
-from simrank.collectives.cost import CostModel
+from simrank.collectives.cost import CostModel, cost_level
 from simrank.collectives.problem import Problem, node_size_of
 from simrank.collectives.schedule import IntArray, Schedule
+from simrank.collectives.time_network import Interconnect
 
 AUTO = "auto"
 MAX_CHOICES = 1024  # Assumed: distinct calls of one program.
@@ -72,10 +74,13 @@ class Chooser:
 
     Args:
         cost: Estimates durations.
+
+    Attributes:
+        cost: As given.
     """
 
     def __init__(self, cost: CostModel) -> None:
-        self._cost = cost
+        self.cost = cost
         self._memo: OrderedDict[object, Choice] = OrderedDict()
         self._schedules: OrderedDict[object, Schedule] = OrderedDict()
 
@@ -103,7 +108,7 @@ class Chooser:
         if key not in self._memo:
             if len(self._memo) >= MAX_CHOICES:
                 self._memo.popitem(last=False)
-            node_size = node_size_of(self._cost.network.node_of(devices))
+            node_size = node_size_of(self.cost.network.node_of(devices))
             placed = replace(problem, node_size=node_size)
             self._memo[key] = self._choose(placed, devices, algorithm, dict(given))
         return self._memo[key]
@@ -113,17 +118,17 @@ class Chooser:
     ) -> Choice:
         if algorithm != AUTO:
             schedule = self._build(problem, algorithm, options)
-            return Choice(algorithm, schedule, True, (), self._cost.level)
+            return Choice(algorithm, schedule, True, (), self.cost.level)
         if options:
             raise ValueError(f"options {', '.join(options)} need a named algorithm, not {AUTO!r}")
         names = auto_algorithms(problem.collective, problem.world_size)
         if len(names) == 1:
-            return Choice(names[0], self._build(problem, names[0]), False, (), self._cost.level)
+            return Choice(names[0], self._build(problem, names[0]), False, (), self.cost.level)
         estimates = [self._estimate(problem, devices, name) for name in names]
         # Ties go to the earlier line of the table: sorting is stable.
         estimates.sort(key=lambda estimate: estimate.duration_ps)
         best = estimates[0].algorithm
-        return Choice(best, self._build(problem, best), False, tuple(estimates), self._cost.level)
+        return Choice(best, self._build(problem, best), False, tuple(estimates), self.cost.level)
 
     def _build(
         self, problem: Problem, name: str, options: Mapping[str, int] | None = None
@@ -140,7 +145,14 @@ class Chooser:
     def _estimate(self, problem: Problem, devices: IntArray, name: str) -> Estimate:
         schedule = self._build(problem, name)
         together = np.zeros(problem.world_size, dtype=np.int64)
-        done = self._cost.completions(
-            schedule, together, devices=devices, itemsize=problem.itemsize
-        )
+        done = self.cost.completions(schedule, together, devices=devices, itemsize=problem.itemsize)
         return Estimate(name, int(done.max()))
+
+
+@lru_cache(maxsize=8)
+def chooser_of(network: Interconnect) -> Chooser:
+    """Return the chooser of some hardware, at its cost level.
+
+    Simulations on the same hardware share it: what one has chosen and timed holds for the next.
+    """
+    return Chooser(cost_level(network))

@@ -11,6 +11,8 @@ import hashlib
 import os
 import pickle
 import sys
+from collections.abc import Mapping
+from functools import lru_cache
 from importlib.util import cache_from_source
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -35,10 +37,22 @@ def load_cluster(cluster: ClusterRef, nodes: int | None = None) -> Cluster:
     Raises:
         ConfigError: The name is unknown or the configuration is wrong.
     """
-    source = _builtin_file(cluster) if nodes is None else None
-    if source is None:
+    name: object = cluster
+    number: object = nodes
+    if nodes is None and isinstance(cluster, Mapping) and cluster.keys() == {"name", "nodes"}:
+        name, number = cluster["name"], cluster["nodes"]
+    source = _builtin_file(name)
+    if source is None or not (number is None or (type(number) is int and number > 0)):
         return _build(cluster, nodes)
-    fingerprint = _fingerprint(source)
+    return _load(source, _fingerprint(source), number)
+
+
+@lru_cache(maxsize=8)  # Nobody changes a cluster.
+def _load(source: Path, fingerprint: bytes, nodes: int | None) -> Cluster:
+    """Return a built-in cluster; as its file says it is kept, unless it has been."""
+    cluster = source.stem
+    if nodes is not None:
+        return _build(cluster, nodes)
     kept = _kept_file(source)
     built = _read(kept, fingerprint)
     if built is None:
@@ -55,7 +69,7 @@ def _build(cluster: ClusterRef, nodes: int | None) -> Cluster:
     return build_cluster(load_cluster_config(cluster, nodes))
 
 
-def _builtin_file(cluster: ClusterRef) -> Path | None:
+def _builtin_file(cluster: object) -> Path | None:
     """Return the file of a built-in cluster; None for everything else."""
     if not isinstance(cluster, str) or not cluster.isidentifier():
         return None

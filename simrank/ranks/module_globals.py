@@ -38,6 +38,8 @@ _ABSENT = object()
 _PLAIN = (int, float, str, bytes, bool, complex, tuple, frozenset, type(None))
 # They know of ranks, or of none.
 _NOT_LOOKED_AT = frozenset({"torch", "simrank", "triton", "pytest", "_pytest", "hypothesis"})
+# Of installed modules: how many names they had, and whether they are looked at.
+_verdicts: WeakKeyDictionary[ModuleType, tuple[int, bool]] = WeakKeyDictionary()
 _stores: WeakKeyDictionary[ModuleType, frozenset[tuple[bool, str]]] = WeakKeyDictionary()
 
 
@@ -234,8 +236,12 @@ def _is_shared(module: object) -> bool:
         return False
     if is_programs_own(module):
         return True
-    name = module.__name__
-    return name.partition(".")[0] not in _NOT_LOOKED_AT and _uses_torch(module)
+    size, is_shared = _verdicts.get(module, (-1, False))
+    if size != len(vars(module)):  # Looking at every name of every package takes 30 ms.
+        name = module.__name__.partition(".")[0]
+        is_shared = name not in _NOT_LOOKED_AT and _uses_torch(module)
+        _verdicts[module] = len(vars(module)), is_shared
+    return is_shared
 
 
 def _uses_torch(module: ModuleType) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,17 @@ if TYPE_CHECKING:
 _STANDARD_LIBRARY = str(Path(contextlib.__file__).parent) + "/"
 _PACKAGE = str(Path(__file__).parent.parent) + "/"
 _own_files: dict[str, bool] = {}
+
+
+def own_modules() -> list[ModuleType]:
+    """Return the program's own modules that have been imported."""
+    found = []
+    for module in list(sys.modules.values()):
+        file = getattr(module, "__file__", None)
+        is_installed = isinstance(file, str) and _own_files.get(file) is False  # Nearly all are.
+        if not is_installed and is_programs_own(module):
+            found.append(module)
+    return found
 
 
 def is_programs_own(module: ModuleType) -> bool:

@@ -43,7 +43,7 @@ from simrank.ranks import (
 )
 from simrank.ranks.current import engines, running_task
 from simrank.ranks.late import LateModules
-from simrank.ranks.own import is_programs_own
+from simrank.ranks.own import own_modules
 from simrank.ranks.packages import FINDER
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def _replace() -> None:
     _put(_stand_ins())
     _late.watch(libraries.names())
     sys.meta_path.insert(0, FINDER)
-    own = _own_modules()
+    own = own_modules()
     # A module in another's names (hypothesis asks `threading` who runs) is that one's affair.
     named = [entry for entry in _replaced if not isinstance(entry[2], _HAS_NO_IDENTITY)]
     _rebind(own, {id(old): getattr(owner, name) for owner, name, old in named})
@@ -160,7 +160,7 @@ def _restore() -> None:
             for owner, name, old in _replaced
             if old is not _INHERITED and not isinstance(old, _HAS_NO_IDENTITY)
         }
-        _rebind(_own_modules(), stood_for)
+        _rebind(own_modules(), stood_for)
         while _replaced:
             owner, name, original = _replaced[-1]
             if original is not _INHERITED:
@@ -325,10 +325,6 @@ def _poll_on_failure(original: Callable[..., Any]) -> Callable[..., Any]:
             raise
 
     return attempt
-
-
-def _own_modules() -> list[ModuleType]:
-    return [module for module in list(sys.modules.values()) if is_programs_own(module)]
 
 
 def _rebind(modules: list[ModuleType], replacements: dict[int, Any]) -> None:

@@ -41,8 +41,12 @@ def counted(build):
 
 
 def test_a_built_in_cluster_is_built_once(builtin):
-    """The second one is the same, number by number."""
-    first, second = load_cluster("hgx_h100"), load_cluster("hgx_h100")
+    """A process has it once; the next one's is the same, number by number."""
+    first = load_cluster("hgx_h100")
+    assert load_cluster("hgx_h100") is first
+    load._load.cache_clear()
+    second = load_cluster("hgx_h100")
+    assert second is not first
     assert len(builds) == 1
     assert pickle.dumps(first) == pickle.dumps(second)
     assert second.paths([0], [1]).latency_ps == first.paths([0], [1]).latency_ps
@@ -66,6 +70,7 @@ def test_a_damaged_copy_is_not_used(builtin):
     content = kept.read_bytes()
     for damaged in (b"", content[:100], content[:-1] + bytes([content[-1] ^ 1])):
         kept.write_bytes(damaged)
+        load._load.cache_clear()
         assert load_cluster("hgx_h100").num_devices == 8
     assert len(builds) == 4
     assert kept.read_bytes() == content
@@ -77,12 +82,24 @@ def test_a_folder_that_may_not_be_written_costs_time_only(builtin, monkeypatch):
     load_cluster("hgx_h100")
     assert not load._kept_file(builtin).exists()
     monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    load._load.cache_clear()
     load._kept_file(builtin).parent.write_text("a file where the folder should be")
     assert load_cluster("hgx_h100").num_devices == 8
     assert len(builds) == 2
 
 
-def test_paths_mappings_and_numbers_of_nodes_are_read_each_time(builtin):
+def test_numbers_of_nodes_are_built_once_each(builtin):
+    """However they are asked for; what is no number of nodes is refused as ever."""
+    two = load_cluster({"name": "h100_ib", "nodes": 2})
+    assert two is load_cluster("h100_ib", 2)
+    assert (two.num_nodes, load_cluster("h100_ib", 3).num_nodes) == (2, 3)
+    assert len(builds) == 2
+    for wrong in (0, True, "two"):
+        with pytest.raises(ConfigError, match="a whole number from 1"):
+            load_cluster({"name": "h100_ib", "nodes": wrong})
+
+
+def test_paths_and_mappings_are_read_each_time(builtin):
     """Only names stand for files that do not change under a program."""
     for _ in range(2):
         assert load_cluster({"name": "hgx_h100"}).num_nodes == 1

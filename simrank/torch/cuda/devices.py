@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from simrank.errors import UnsupportedError
+from simrank.ranks.own import own_modules
 from simrank.torch.cuda import bindings, storages
 from simrank.torch.cuda.callbacks import Callbacks, install
 from simrank.torch.cuda.generators import DefaultGenerators
@@ -279,13 +280,17 @@ def _patch_classes() -> None:
 
     They are made once: what a program keeps of one simulation has the classes of the next.
     """
-    pairs: list[tuple[object, object]] = [(torch.cuda.device_count, bindings.device_count)]
+    pairs: list[tuple[object, object]] = []
     for module_name, names in _CLASSES.items():
         if module_name not in _copies:
             _copies[module_name] = _executed_again(module_name)
         old, new = sys.modules[module_name], _copies[module_name]
         pairs += [(getattr(old, name), getattr(new, name)) for name in names]
     _patches.replace_everywhere(pairs)
+    # Apart: who asks is another function in each simulation, and may stand in a program's module.
+    count = [(torch.cuda.device_count, bindings.device_count)]
+    for module in (torch.cuda, *own_modules()):
+        _patches.replace_in(module, count)
 
 
 def _executed_again(module_name: str) -> ModuleType:

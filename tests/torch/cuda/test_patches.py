@@ -27,6 +27,24 @@ def test_absent_attributes_are_absent_again():
     assert not hasattr(Owner, "new")
 
 
+def test_names_that_an_installed_module_gets_later():
+    """A module that had none of the objects is looked at again once it has more names."""
+    old, new = object(), object()
+    library = ModuleType("a_library")
+    library.__file__ = "/usr/lib/python3/site-packages/a_library.py"
+    sys.modules["a_library"] = library
+    patches = Patches()
+    try:
+        patches.replace_everywhere([(old, new)])
+        library.later = old
+        patches.replace_everywhere([(old, new)])
+        assert library.later is new
+        patches.restore()
+        assert library.later is old
+    finally:
+        del sys.modules["a_library"]
+
+
 def test_switches_are_turned_back():
     """To where they were."""
     turned = []
