@@ -109,7 +109,11 @@ class SimulatedGroup(IdentifiedGroup):
             outputs, inputs = outputs[0], inputs[0]
         is_async = self._is_async(opts, inputs)
         work = lists.all_gather(buffers_of(outputs), buffer_of(inputs), self.simulated, is_async)
-        return self._work("all_gather", work, outputs, is_copied=True, reads=[inputs])
+        is_flat = self._is_on_stream(inputs)
+        is_stacked = is_flat and all(output.shape == inputs.shape for output in outputs)
+        return self._work(
+            "all_gather", work, outputs, is_copied=True, reads=[inputs], is_stacked=is_stacked
+        )
 
     def allgather_coalesced(
         self,
@@ -303,11 +307,15 @@ class SimulatedGroup(IdentifiedGroup):
         nccl's run on the current stream unless they are asked for as asynchronous; gloo's always
         run beside the host, for which torch waits itself.
         """
-        if not tensor.is_cuda or self.simulated.backends.get("cuda") == GLOO:
+        if not self._is_on_stream(tensor):
             return True
         if self._limit is not None:
             return True  # Somebody watches it.
         return bool(getattr(opts, "asyncOp", True))
+
+    def _is_on_stream(self, tensor: torch.Tensor) -> bool:
+        """Whether calls with such tensors are nccl's, which block a stream and not the host."""
+        return tensor.is_cuda and self.simulated.backends.get("cuda") != GLOO
 
     def _work(
         self,
@@ -317,9 +325,12 @@ class SimulatedGroup(IdentifiedGroup):
         *,
         reads: Sequence[torch.Tensor] | None = None,
         is_copied: bool = False,
+        is_stacked: bool = False,
     ) -> dist.Work:
         works = [] if work is None else [work]
-        return self._works(name, works, outputs, reads=reads, is_copied=is_copied)
+        return self._works(
+            name, works, outputs, reads=reads, is_copied=is_copied, is_stacked=is_stacked
+        )
 
     def _works(
         self,
@@ -329,6 +340,7 @@ class SimulatedGroup(IdentifiedGroup):
         *,
         reads: Sequence[torch.Tensor] | None = None,
         is_copied: bool = False,
+        is_stacked: bool = False,
     ) -> dist.Work:
         """Return the Work of a call.
 
@@ -339,6 +351,7 @@ class SimulatedGroup(IdentifiedGroup):
             reads: What is read; None: what is filled.
             is_copied: Whether gloo copies to the outputs with a torch operation, as to lists:
                 autograd sees that they changed.
+            is_stacked: Whether the result is all outputs in one.
         """
         if is_copied and outputs:
             torch.autograd.graph.increment_version(outputs)
@@ -348,7 +361,7 @@ class SimulatedGroup(IdentifiedGroup):
         if is_recording(program):
             shown = f"{self.options.backend}:{name}"
             record_call(program, shown, outputs if reads is None else reads, started)
-        return SimulatedWork(started, outputs, self._limit)
+        return SimulatedWork(started, outputs, self._limit, is_stacked=is_stacked)
 
     def _note_in_flight(self, started: Sequence[Work]) -> None:
         """Let torch's own operations wait for what was issued, where they touch its tensors."""

@@ -32,6 +32,8 @@ class SimulatedWork(dist.Work):
         limit: The group's time limit, if the program has chosen one: of gloo's waits on the host,
             and of nccl's watchdog, which lets the host go on.
         after: Called once it has ended.
+        is_stacked: Whether the result is one tensor of all outputs: nccl gathers into one, and
+            copies it to the list.
     """
 
     def __init__(
@@ -40,12 +42,15 @@ class SimulatedWork(dist.Work):
         outputs: list[torch.Tensor],
         limit: timedelta | None = None,
         after: Callable[[], None] | None = None,
+        *,
+        is_stacked: bool = False,
     ) -> None:
         super().__init__()
         self._works = works
         self._outputs = outputs
         self._limit = limit
         self._after = after
+        self._is_stacked = is_stacked
         self._future: Future[Any] | None = None
         for work in works:
             if limit is not None and work.stream is not None:
@@ -95,8 +100,8 @@ class SimulatedWork(dist.Work):
         return next((e for e in (work.exception() for work in self._works) if e is not None), None)
 
     def result(self) -> list[torch.Tensor]:
-        """Return the output tensors."""
-        return list(self._outputs)
+        """Return the output tensors; of an all_gather of nccl, one of shape [world, ...]."""
+        return [torch.stack(self._outputs)] if self._is_stacked else list(self._outputs)
 
     def source_rank(self) -> int:
         """Return the group rank that a receive got its message from."""

@@ -499,3 +499,31 @@ def test_a_tensor_without_elements_lies_on_its_device(spawn):
         dist.broadcast(tensor, 0)
 
     spawn(program, 2)
+
+
+def test_the_future_of_a_gathered_list_has_one_tensor(spawn):
+    """Of nccl, as torch's quantization hooks expect; of gloo it has the list."""
+    from torch.distributed.algorithms.ddp_comm_hooks import quantization
+
+    def program(rank):
+        torch.cuda.set_device(rank)
+        dist.init_process_group("cpu:gloo,cuda:nccl")
+        for device in ("cuda", "cpu"):
+            mine = torch.full((2,), float(rank), device=device)
+            outputs = [torch.empty_like(mine) for _ in range(3)]
+            result = dist.all_gather(outputs, mine, async_op=True).get_future().wait()
+            assert len(result) == (1 if device == "cuda" else 3)
+            gathered = result[0] if device == "cuda" else torch.stack(result)
+            assert torch.equal(gathered, torch.arange(3.0, device=device).repeat(2, 1).T)
+        torch.manual_seed(0)
+        model = DistributedDataParallel(nn.Linear(4, 4).cuda())
+        model.register_comm_hook(dist.group.WORLD, quantization.quantization_perchannel_hook)
+        plain = DistributedDataParallel(nn.Linear(4, 4).cuda())
+        plain.load_state_dict(model.state_dict())
+        for each in (model, plain):
+            each(torch.full((2, 4), rank + 1.0, device="cuda")).square().mean().backward()
+        gradients = [each.module.weight.grad for each in (model, plain)]
+        assert torch.allclose(*gradients, rtol=0.05, atol=0.05)
+        assert not torch.equal(*gradients), "they were rounded"
+
+    spawn(program, 3)
