@@ -16,6 +16,7 @@ from simrank.distributed.request import Request, Signature, staging
 from simrank.ranks import require_rank
 from simrank.torch import devices, in_flight
 from simrank.torch.buffers import buffer_of, buffers_of
+from simrank.torch.dispatched import as_operator
 from simrank.torch.identity import GroupOptions, IdentifiedGroup
 from simrank.torch.profiler import is_recording, record_call
 from simrank.torch.reductions import reduction_of
@@ -35,7 +36,11 @@ _SUM = dist.ReduceOp.SUM
 
 
 class SimulatedGroup(IdentifiedGroup):
-    """One rank's side of a group: its calls are simrank's."""
+    """One rank's side of a group: its calls are simrank's.
+
+    Attributes:
+        calls: Those on their way through torch's dispatcher; the last one is the innermost.
+    """
 
     def __init__(
         self, rank: int, group: ProcessGroup, options: GroupOptions, limit: timedelta | None
@@ -43,9 +48,11 @@ class SimulatedGroup(IdentifiedGroup):
         super().__init__(rank, group, options, limit)
         self._coalescing = ExitStack()
         self._batch: CoalescingManager | None = None
+        self.calls: list[Any] = []
 
     # ---- collectives ----
 
+    @as_operator("allreduce_")
     def allreduce(
         self, tensors: Tensors, opts: Any = None, timeout: object = None, *, op: Any = None
     ) -> dist.Work:
@@ -63,6 +70,7 @@ class SimulatedGroup(IdentifiedGroup):
             return DONE
         return self._work("all_reduce", work, [tensor])
 
+    @as_operator("allreduce_coalesced_")
     def allreduce_coalesced(self, tensors: list[torch.Tensor], opts: Any = None) -> dist.Work:
         """Reduce several tensors as one."""
         buffers = buffers_of(tensors)
@@ -76,6 +84,7 @@ class SimulatedGroup(IdentifiedGroup):
         request.sources = request.targets = buffers
         return self._work("all_reduce", issue(caller, request, async_op=True), tensors)
 
+    @as_operator("broadcast_")
     def broadcast(
         self, tensors: Tensors, opts: Any = None, timeout: object = None, *, root: int = 0
     ) -> dist.Work:
@@ -86,6 +95,7 @@ class SimulatedGroup(IdentifiedGroup):
         work = api.broadcast(buffer_of(tensor), None, self.simulated, is_async, group_src=source)
         return self._work("broadcast", work, [tensor])
 
+    @as_operator("reduce_")
     def reduce(
         self,
         tensors: Tensors,
@@ -103,6 +113,7 @@ class SimulatedGroup(IdentifiedGroup):
         work = api.reduce(buffer, None, reduction, self.simulated, is_async, group_dst=target)
         return self._work("reduce", work, [tensor])
 
+    @as_operator("allgather_")
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> dist.Work:
         """Gather the members' tensors into a list."""
         if isinstance(inputs, list | tuple):
@@ -115,6 +126,7 @@ class SimulatedGroup(IdentifiedGroup):
             "all_gather", work, outputs, is_copied=True, reads=[inputs], is_stacked=is_stacked
         )
 
+    @as_operator("allgather_coalesced_")
     def allgather_coalesced(
         self,
         output_lists: list[list[torch.Tensor]],
@@ -129,6 +141,7 @@ class SimulatedGroup(IdentifiedGroup):
         flat = [tensor for row in output_lists for tensor in row]
         return self._works("all_gather", works, flat, is_copied=True, reads=inputs)
 
+    @as_operator("_allgather_base_")
     def all_gather_single(
         self,
         output: torch.Tensor,
@@ -149,6 +162,7 @@ class SimulatedGroup(IdentifiedGroup):
 
     _allgather_base = all_gather_single
 
+    @as_operator("allgather_into_tensor_coalesced_")
     def all_gather_single_coalesced(
         self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: object = None
     ) -> dist.Work:
@@ -159,6 +173,7 @@ class SimulatedGroup(IdentifiedGroup):
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
+    @as_operator("reduce_scatter_")
     def reduce_scatter(
         self, outputs: Any, inputs: Any, opts: Any = None, timeout: object = None, *, op: Any = None
     ) -> dist.Work:
@@ -171,6 +186,7 @@ class SimulatedGroup(IdentifiedGroup):
         work = lists.reduce_scatter(target, sources, reduction, self.simulated, is_async)
         return self._work("reduce_scatter", work, [outputs])
 
+    @as_operator("_reduce_scatter_base_")
     def reduce_scatter_single(
         self,
         output: torch.Tensor,
@@ -186,6 +202,7 @@ class SimulatedGroup(IdentifiedGroup):
 
     _reduce_scatter_base = reduce_scatter_single
 
+    @as_operator("reduce_scatter_tensor_coalesced_")
     def reduce_scatter_single_coalesced(
         self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None
     ) -> dist.Work:
@@ -197,6 +214,7 @@ class SimulatedGroup(IdentifiedGroup):
 
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
+    @as_operator("alltoall_base_")
     def all_to_all_single(
         self,
         output: torch.Tensor,
@@ -220,6 +238,7 @@ class SimulatedGroup(IdentifiedGroup):
 
     alltoall_base = all_to_all_single
 
+    @as_operator("alltoall_")
     def alltoall(
         self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None
     ) -> dist.Work:
@@ -228,6 +247,7 @@ class SimulatedGroup(IdentifiedGroup):
         work = lists.all_to_all(buffers_of(outputs), buffers_of(inputs), self.simulated, is_async)
         return self._work("all_to_all", work, outputs, reads=inputs)
 
+    @as_operator("gather_")
     def gather(
         self, outputs: Any, inputs: Any, opts: Any = None, timeout: object = None, *, root: int = 0
     ) -> dist.Work:
@@ -240,6 +260,7 @@ class SimulatedGroup(IdentifiedGroup):
         work = lists.gather(source, target, None, self.simulated, is_async, group_dst=root)
         return self._work("gather", work, outputs or [], is_copied=True, reads=[_one(inputs)])
 
+    @as_operator("scatter_")
     def scatter(
         self, outputs: Any, inputs: Any, opts: Any = None, timeout: object = None, *, root: int = 0
     ) -> dist.Work:
@@ -268,18 +289,21 @@ class SimulatedGroup(IdentifiedGroup):
 
     # ---- messages ----
 
+    @as_operator("send")
     def send(self, tensors: Tensors, dst: int, tag: int = 0) -> dist.Work:
         """Send a tensor to a member."""
         tensor = _one(tensors)
         work = peers.isend(buffer_of(tensor), None, self.simulated, tag, group_dst=dst)
         return self._work("send", work, [tensor])
 
+    @as_operator("recv_")
     def recv(self, tensors: Tensors, src: int, tag: int = 0) -> dist.Work:
         """Receive a tensor from a member."""
         tensor = _one(tensors)
         work = peers.irecv(buffer_of(tensor), None, self.simulated, tag, group_src=src)
         return self._work("recv", work, [tensor])
 
+    @as_operator("recv_any_source_")
     def recv_anysource(self, tensors: Tensors, tag: int = 0) -> dist.Work:
         """Receive a tensor from whichever member sends."""
         tensor = _one(tensors)

@@ -39,12 +39,13 @@ def stand_ins(_: ModuleType) -> StandIns:
         READERS.append(_text_of)
     for name in _BEFORE_RANKS:
         import_module(name)
-    from simrank.torch import compiling, data, profiler, records, refused, settings  # noqa: PLC0415 - they import torch
+    from simrank.torch import compiling, data, dispatched, profiler, records, refused, settings  # noqa: PLC0415 - they import torch
 
     return [
         *_of_distributed(), *_of_parallel(), *_of_multiprocessing(),
         *profiler.stand_ins(), *settings.stand_ins(), *settings.hooks_stand_ins(),
         *compiling.stand_ins(), *data.stand_ins(), *records.stand_ins(), *refused.stand_ins(),
+        *dispatched.stand_ins(),
         *_of_cuda(),
     ]  # fmt: skip
 
