@@ -1,53 +1,114 @@
-"""torch's profilers in a rank: what the rank issued, in simulated time.
+"""torch's profilers in a rank: what the rank issued and what its devices did, in simulated time.
 
-Kineto, which torch's own write with, belongs to the process: two ranks at a time crash in it.
+Kineto, which torch's own write with, belongs to the process: two ranks at a time crash in it. What
+computes on the host takes no simulated time, and is not shown.
 """
 
 from __future__ import annotations
 
 import functools
+import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch.autograd import profiler as torch_profiler
 from torch.autograd.profiler_util import EventList, FunctionEvent
+from torch.profiler import ProfilerActivity
 
+from simrank.engine.observer import SwitchObserver
 from simrank.ranks import require_rank
 from simrank.ranks.current import rank_program
+from simrank.torch import devices
+from simrank.torch.operations import TorchOperation
 from simrank.units import PS_PER_US
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
-    import torch
-
+    from simrank.device import Operation
     from simrank.distributed.work import Work
     from simrank.ranks import Program
 
     StandIns = list[tuple[Any, str, Any]]
 
 _KEY = "profiles"
+_NOT_SHOWN = ("wait", "event")
+_CUDA: Any = torch.autograd.DeviceType.CUDA
 
 
 class Entry:
-    """Something that took simulated time.
+    """Something that the rank's host issued, or did.
 
     Attributes:
         name: As torch shows it.
         shapes: Of its tensors.
         start_ps: When it was issued.
-        end_ps: When it ended; as long as it has not, when it was issued.
+        end_ps: When the host went on, or, of what runs beside the host of gloo, when it ended.
         is_async: Whether the host went on meanwhile.
+        is_scope: Whether the program named it.
+        kernel: What a device does of it.
     """
 
-    __slots__ = ("end_ps", "is_async", "name", "shapes", "start_ps")
+    __slots__ = ("end_ps", "is_async", "is_scope", "kernel", "name", "shapes", "start_ps")
 
     def __init__(
-        self, name: str, shapes: list[list[int]], start_ps: int, *, is_async: bool
+        self,
+        name: str,
+        shapes: list[list[int]],
+        start_ps: int,
+        *,
+        is_async: bool,
+        is_scope: bool = False,
+        kernel: Operation | None = None,
     ) -> None:
         self.name = name
         self.shapes = shapes
         self.start_ps = self.end_ps = start_ps
         self.is_async = is_async
+        self.is_scope = is_scope
+        self.kernel = kernel
+
+
+class Profile(SwitchObserver):
+    """What one open profiler of a rank has seen.
+
+    Attributes:
+        entries: What the rank issued since it was opened.
+        calls: Operations of calls, which have entries already.
+        facts: What the program adds to the trace.
+    """
+
+    def __init__(self, program: Program) -> None:
+        self.entries: list[Entry] = []
+        self.calls: set[Any] = set()
+        self.facts: dict[str, Any] = {}
+        self._rank, self._program = program.rank, program
+        self._start_ps = clock_ps(program)
+        program.engine.observers.append(self)
+
+    def close(self) -> None:
+        """See nothing more."""
+        self._program.engine.observers.remove(self)
+
+    def on_operation(self, operation: Operation) -> None:
+        """Note what a device did for the rank."""
+        start_ps = operation.issue_ps - operation.stream.device.launch_overhead_ps
+        is_of_others = operation.rank != self._rank or start_ps < self._start_ps
+        if is_of_others or operation.kind in _NOT_SHOWN or operation in self.calls:
+            return
+        if _is_of_host(operation):
+            return
+        shapes = (operation.details or {}).get("shapes", [])
+        name = _host_name(operation)
+        entry = Entry(name, shapes, start_ps, is_async=False, kernel=operation)
+        entry.end_ps = operation.issue_ps
+        self.entries.append(entry)
+
+
+def _is_of_host(operation: Any) -> bool:
+    """Whether it runs beside the host, as gloo's calls do, and on no device."""
+    return operation.kind == "collective" and not getattr(operation, "num_sms", 0)
 
 
 def clock_ps(program: Program) -> int:
@@ -70,8 +131,11 @@ def record_call(
     for work in works:
         operation = work._operation
         operation.on_complete(functools.partial(_end, entry, program))
-    for entries in program.local.get(_KEY, ()):
-        entries.append(entry)
+        if not _is_of_host(operation):
+            entry.kernel = operation
+    for profile in program.local.get(_KEY, ()):
+        profile.entries.append(entry)
+        profile.calls.update(work._operation for work in works)
 
 
 def _end(entry: Entry, program: Program) -> None:
@@ -81,7 +145,10 @@ def _end(entry: Entry, program: Program) -> None:
 def stand_ins() -> StandIns:
     """Return what to replace: the parts of torch's profilers that open, close and export."""
     profile, scope = torch_profiler.profile, torch_profiler.record_function
+    autograd: Any = torch.autograd
     return [
+        (autograd, "_supported_activities", _activities(autograd._supported_activities)),
+        (autograd, "_add_metadata_json", _facts(autograd._add_metadata_json)),
         (profile, "_prepare_trace", _in_rank(profile._prepare_trace, _prepare)),
         (profile, "_start_trace", _in_rank(profile._start_trace, _start)),
         (profile, "__exit__", _in_rank(profile.__exit__, _stop)),
@@ -89,6 +156,28 @@ def stand_ins() -> StandIns:
         (scope, "__enter__", _around(scope.__enter__, _open_scope)),
         (scope, "__exit__", _around(scope.__exit__, _close_scope)),
     ]
+
+
+def _activities(original: Callable[[], set[Any]]) -> Callable[[], set[Any]]:
+    @functools.wraps(original)
+    def supported() -> set[Any]:
+        program = rank_program()
+        sees = program is not None and devices.is_enabled() and devices.sees_some(program)
+        return original() | ({ProfilerActivity.CUDA} if sees else set())
+
+    return supported
+
+
+def _facts(original: Callable[[str, str], None]) -> Callable[[str, str], None]:
+    @functools.wraps(original)
+    def add(key: str, value: str) -> None:
+        program = rank_program()
+        if program is None:
+            original(key, value)
+        for profile in () if program is None else program.local.get(_KEY, ()):
+            profile.facts[key] = json.loads(value)
+
+    return add
 
 
 def _in_rank(original: Callable[..., Any], simulated: Callable[..., Any]) -> Callable[..., Any]:
@@ -116,32 +205,25 @@ def _prepare(self: Any) -> None:
 
 def _start(self: Any) -> None:
     self.entered = True
-    self._simulated = []
-    require_rank("a profiler").local.setdefault(_KEY, []).append(self._simulated)
+    devices.flush()  # What came before is not seen.
+    program = require_rank("a profiler")
+    self._simulated = Profile(program)
+    program.local.setdefault(_KEY, []).append(self._simulated)
 
 
 def _stop(self: Any, *error: object) -> bool:
-    """Close it: what it shows is the list of what was issued since, in simulated time."""
+    """Close it, once the devices are done; what was seen is shown in simulated time."""
     del error
     if not self.enabled:
         return False
     program = require_rank("a profiler")
-    entries: list[Entry] = self._simulated
-    program.local[_KEY] = [other for other in program.local[_KEY] if other is not entries]
-    shown = [
-        FunctionEvent(
-            id=number,
-            name=entry.name,
-            trace_name=entry.name,
-            thread=program.rank,
-            start_us=entry.start_ps / PS_PER_US,
-            end_us=entry.end_ps / PS_PER_US,
-            input_shapes=entry.shapes if self.record_shapes else [],
-            is_async=entry.is_async,
-            stack=[],
-        )
-        for number, entry in enumerate(entries)
-    ]
+    if devices.devices_in_use() is not None:
+        torch.cuda.synchronize()
+    seen: Profile = self._simulated
+    seen.close()
+    program.local[_KEY] = [other for other in program.local[_KEY] if other is not seen]
+    self._seen = seen
+    shown = list(_events(self, seen.entries, program.rank))
     before = self._function_events if self.acc_events and self._function_events else []
     events = EventList(
         [*before, *shown],
@@ -154,18 +236,144 @@ def _stop(self: Any, *error: object) -> bool:
     return False
 
 
+def _events(profiler: Any, entries: Sequence[Entry], rank: int | None) -> Iterator[FunctionEvent]:
+    """Yield torch's events: of the host, each with its kernel, and of the device."""
+    for number, entry in enumerate(entries):
+        event = FunctionEvent(
+            id=2 * number,
+            name=entry.name,
+            trace_name=entry.name,
+            thread=rank,
+            start_us=entry.start_ps / PS_PER_US,
+            end_us=entry.end_ps / PS_PER_US,
+            input_shapes=entry.shapes if profiler.record_shapes else [],
+            use_device=profiler.use_device,
+            is_async=entry.is_async,
+            is_user_annotation=entry.is_scope,
+            stack=[],
+        )
+        kernel = entry.kernel
+        if kernel is not None:
+            start_us, end_us = kernel.start_ps / PS_PER_US, kernel.complete_ps / PS_PER_US
+            device = kernel.stream.device.index
+            event.append_kernel(_kernel_name(kernel), device, end_us - start_us)
+            yield FunctionEvent(
+                id=2 * number + 1,
+                name=_kernel_name(kernel),
+                trace_name=_kernel_name(kernel),
+                thread=rank,
+                start_us=start_us,
+                end_us=end_us,
+                device_type=_CUDA,
+                use_device=profiler.use_device,
+                device_index=device,
+                is_async=False,
+                stack=[],
+            )
+        yield event
+
+
+def _host_name(operation: Operation) -> str:
+    """Return what the host did to issue an operation, as torch or CUDA name it."""
+    if isinstance(operation, TorchOperation):
+        return f"aten::{operation.name.partition('.')[0]}"
+    return _LAUNCHES.get(operation.kind, "cudaLaunchKernel")
+
+
+_LAUNCHES = {"copy": "cudaMemcpyAsync"}
+
+
+def _kernel_name(operation: Operation) -> str:
+    """Return what the device shows of an operation: of nccl's, what nccl's kernels are called."""
+    if operation.kind != "collective":
+        return operation.name
+    words = operation.name.partition(" ")[0].split("_")
+    return f"ncclDevKernel_{''.join(word.capitalize() for word in words)}"
+
+
+# ---- the trace ----
+
+
 def _export(self: Any, path: str, metadata: object = None, use_python_export: bool = False) -> None:
+    """Write a trace as Kineto does: for Perfetto, TensorBoard and the Holistic Trace Analysis."""
     del metadata, use_python_export
-    self._function_events.export_chrome_trace(path)
+    program = require_rank("a profiler")
+    rank = program.rank or 0
+    seen: Profile = self._seen
+    cluster = program.context.cluster
+    properties = devices.properties_of(cluster)
+    own = devices.devices_in_use()
+    num_devices = 0 if own is None else own.state.num_devices
+    shown = {
+        "schemaVersion": 1,
+        "deviceProperties": [
+            {
+                "id": index,
+                "name": properties.name,
+                "totalGlobalMem": properties.total_memory,
+                "numSms": properties.multi_processor_count,
+            }
+            for index in range(num_devices)
+        ],
+        "distributedInfo": {"backend": "simrank", "rank": rank},
+        **seen.facts,
+        "displayTimeUnit": "ms",
+        "traceEvents": [*_trace_of(seen.entries, rank)],
+        "traceName": str(path),
+    }
+    Path(path).write_text(json.dumps(shown), encoding="utf-8")
+
+
+def _trace_of(entries: Sequence[Entry], rank: int) -> Iterator[dict[str, Any]]:
+    for number, entry in enumerate(entries):
+        category = "user_annotation" if entry.is_scope else "cpu_op"
+        arguments: dict[str, Any] = {"External id": number, "Input Dims": entry.shapes}
+        spent = _slice(category, entry.name, (entry.start_ps, entry.end_ps))
+        yield {**spent, "pid": rank, "tid": rank, "args": arguments}
+        kernel = entry.kernel
+        if kernel is None:
+            continue
+        track = {"pid": kernel.stream.device.index, "tid": kernel.stream.name}
+        arguments = {
+            "External id": number,
+            "correlation": number,
+            "device": kernel.stream.device.index,
+            "stream": kernel.stream.name,
+        }
+        ran = _slice("kernel", _kernel_name(kernel), (kernel.start_ps, kernel.complete_ps))
+        yield {**ran, **track, "args": arguments}
+        for phase, where, at_ps in (
+            ("s", {"pid": rank, "tid": rank}, entry.start_ps),
+            ("f", track, kernel.start_ps),
+        ):
+            flow = {"ph": phase, "id": number, "cat": "ac2g", "name": "ac2g", "bp": "e"}
+            yield {**flow, **where, "ts": at_ps / PS_PER_US}
+
+
+def _slice(category: str, name: str, span_ps: tuple[int, int]) -> dict[str, Any]:
+    start_ps, end_ps = span_ps
+    duration_us = (end_ps - start_ps) / PS_PER_US
+    return {
+        "ph": "X",
+        "cat": category,
+        "name": name,
+        "ts": start_ps / PS_PER_US,
+        "dur": duration_us,
+    }
+
+
+# ---- what programs name ----
 
 
 def _open_scope(program: Program, scope: Any) -> None:
-    scope._simulated = Entry(scope.name, [], clock_ps(program), is_async=False)
-    for entries in program.local[_KEY]:
-        entries.append(scope._simulated)
+    devices.flush()  # What was computed before belongs to what was open then.
+    scope._simulated = Entry(scope.name, [], clock_ps(program), is_async=False, is_scope=True)
+    for profile in program.local[_KEY]:
+        profile.entries.append(scope._simulated)
 
 
 def _close_scope(program: Program, scope: Any) -> None:
     entry: Entry | None = getattr(scope, "_simulated", None)
     if entry is not None:
+        devices.flush()
         entry.end_ps = clock_ps(program)

@@ -1,6 +1,8 @@
 """torch's profilers show what a rank issued, in simulated time."""
 
+import gzip
 import json
+import shutil
 
 import pytest
 
@@ -50,3 +52,98 @@ def test_a_schedule_and_the_autograd_profiler_work(spawn):
 
     spawn(program)
     assert len(ready) == 2
+
+
+DEVICES = pytest.mark.skipif(shutil.which("g++") is None, reason="no compiler for devices")
+
+
+@DEVICES
+def test_operations_of_devices_are_events_of_host_and_device(spawn):
+    """The host launches, the device computes; a table has both, and scopes have what they hold."""
+    spans = {}
+
+    def program(rank):
+        torch.cuda.set_device(rank)
+        dist.init_process_group("nccl")
+        model = torch.nn.Linear(256, 256, device="cuda")
+        x = torch.ones(64, 256, device="cuda")
+        torch.cuda.synchronize()
+        first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        with torch.profiler.profile(record_shapes=True) as prof:
+            first.record()
+            with torch.profiler.record_function("step"):
+                model(x)
+            last.record()
+            dist.all_reduce(x)
+        assert prof.use_device == "cuda"
+        rows = {row.key: row for row in prof.key_averages()}
+        assert rows["aten::addmm"].count == rows["addmm"].count == 1
+        spent_us = rows["addmm"].self_device_time_total
+        assert rows["aten::addmm"].device_time_total == spent_us
+        assert rows["step"].device_time_total == spent_us
+        assert rows["ncclDevKernel_AllReduce"].self_device_time_total > 0
+        (event,) = (event for event in prof.events() if event.name == "aten::addmm")
+        assert event.input_shapes == [[256], [64, 256], [256, 256]]
+        assert "Self CUDA" in prof.key_averages().table()
+        spans[rank] = spent_us, first.elapsed_time(last) * 1e3
+
+    spawn(program, 2)
+    for spent_us, between_us in spans.values():
+        assert 0 < spent_us <= between_us
+
+
+@DEVICES
+def test_what_was_issued_before_or_by_others_is_not_seen(spawn):
+    """Nor what comes after; several profilers at a time see each their own."""
+
+    def program(rank):
+        x = torch.ones(8, device=f"cuda:{rank}")
+        if rank == 0:
+            x.mul_(2)
+            with torch.profiler.profile() as outer:
+                x.add_(1)
+                with torch.autograd.profiler.profile(use_device="cuda") as inner:
+                    x.sub_(1)
+            x.div_(2)
+            names = {event.name for event in outer.events()}
+            assert {"aten::add_", "aten::sub_"} <= names
+            assert not {"aten::mul_", "aten::div_", "aten::neg_"} & names
+            assert "aten::add_" not in {event.name for event in inner.function_events}
+        else:
+            x.neg_()
+
+    context = spawn(program, 2)
+    assert context.engine.observers == []
+
+
+@DEVICES
+def test_the_trace_is_what_tools_of_kineto_read(spawn, tmp_path):
+    """Kernels on their streams, joined to what launched them; facts of the program; zipped."""
+
+    def program(rank):
+        torch.cuda.set_device(rank)
+        dist.init_process_group("nccl")
+        x = torch.ones(1 << 16, device="cuda")
+        with torch.profiler.profile() as prof:
+            prof.add_metadata_json("run", json.dumps({"of": "a test"}))
+            work = dist.all_reduce(x, async_op=True)
+            torch.ones(4).to("cuda")
+            work.wait()
+        prof.export_chrome_trace(str(tmp_path / f"{rank}.json.gz"))
+
+    spawn(program, 2)
+    for rank in range(2):
+        trace = json.loads(gzip.decompress((tmp_path / f"{rank}.json.gz").read_bytes()))
+        assert trace["distributedInfo"]["rank"] == rank
+        assert trace["run"] == {"of": "a test"}
+        assert trace["deviceProperties"][rank]["name"] == "H100 SXM"
+        slices = [event for event in trace["traceEvents"] if event["ph"] == "X"]
+        kernels = [event for event in slices if event["cat"] == "kernel"]
+        assert {event["pid"] for event in kernels} == {rank}
+        assert len({event["args"]["stream"] for event in kernels}) == 2
+        launches = {event["args"]["External id"]: event for event in slices}
+        for kernel in kernels:
+            launch = launches[kernel["args"]["correlation"]]
+            assert launch["ts"] <= kernel["ts"]
+        flows = [event["ph"] for event in trace["traceEvents"] if event["ph"] != "X"]
+        assert flows.count("s") == flows.count("f") == len(kernels)
