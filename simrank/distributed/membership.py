@@ -300,10 +300,10 @@ def group_or_default(group: Group, program: Program) -> ProcessGroup:
         ValueError: The rank has not initialised, or the group is of another spawn.
         TypeError: It is no group.
     """
-    default = membership(program).default
-    if default is None:
-        raise ValueError(_NOT_INITIALIZED)
     if group is None or group == NON_GROUP_MEMBER:
+        default = membership(program).default
+        if default is None:
+            raise ValueError(_NOT_INITIALIZED)
         return default
     if not isinstance(group, ProcessGroup):
         raise TypeError(f"expected a ProcessGroup, got {group!r}")

@@ -13,6 +13,7 @@ from simrank.distributed.backends import GLOO
 from simrank.distributed.issue import enter_call, issue
 from simrank.distributed.monitored import monitored_barrier
 from simrank.distributed.request import Request, Signature, staging
+from simrank.errors import UnsupportedError
 from simrank.ranks import require_rank
 from simrank.torch import devices, in_flight
 from simrank.torch.buffers import buffer_of, buffers_of
@@ -117,9 +118,10 @@ class SimulatedGroup(IdentifiedGroup):
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> dist.Work:
         """Gather the members' tensors into a list."""
         if isinstance(inputs, list | tuple):
-            outputs, inputs = outputs[0], inputs[0]
+            outputs, inputs = outputs[0], _one(inputs)
         is_async = self._is_async(opts, inputs)
-        work = lists.all_gather(buffers_of(outputs), buffer_of(inputs), self.simulated, is_async)
+        source = buffer_of(self._flat(inputs))
+        work = lists.all_gather(buffers_of(outputs), source, self.simulated, is_async)
         is_flat = self._is_on_stream(inputs)
         is_stacked = is_flat and all(output.shape == inputs.shape for output in outputs)
         return self._work(
@@ -179,8 +181,9 @@ class SimulatedGroup(IdentifiedGroup):
     ) -> dist.Work:
         """Reduce lists entry by entry; entry k stays on member k."""
         if isinstance(outputs, list | tuple):
-            outputs, inputs = outputs[0], inputs[0]
+            outputs, inputs = _one(outputs), inputs[0]
         reduction = reduction_of(_reduction(opts, op))
+        self._check_in_order("reduce_scatter", [outputs, *inputs])
         target, sources = buffer_of(outputs), buffers_of(inputs)
         is_async = self._is_async(opts, outputs)
         work = lists.reduce_scatter(target, sources, reduction, self.simulated, is_async)
@@ -254,7 +257,8 @@ class SimulatedGroup(IdentifiedGroup):
         """Gather the members' tensors into the root's list."""
         if outputs and isinstance(outputs[0], list | tuple):
             outputs = outputs[0]
-        source, target = buffer_of(_one(inputs)), buffers_of(outputs) if outputs else None
+        source = buffer_of(self._flat(_one(inputs)))
+        target = buffers_of(outputs) if outputs else None
         root = _root(opts, root)
         is_async = self._is_async(opts, _one(inputs))
         work = lists.gather(source, target, None, self.simulated, is_async, group_dst=root)
@@ -268,6 +272,7 @@ class SimulatedGroup(IdentifiedGroup):
         if inputs and isinstance(inputs[0], list | tuple):
             inputs = inputs[0]
         tensor = _one(outputs)
+        self._check_in_order("scatter", [tensor, *inputs])
         target, sources = buffer_of(tensor), buffers_of(inputs) if inputs else None
         root = _root(opts, root)
         is_async = self._is_async(opts, tensor)
@@ -336,6 +341,23 @@ class SimulatedGroup(IdentifiedGroup):
         if self._limit is not None:
             return True  # Somebody watches it.
         return bool(getattr(opts, "asyncOp", True))
+
+    def _flat(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return what gloo sends of a tensor that it gathers: a copy, if there are gaps."""
+        return tensor if self._is_on_stream(tensor) else tensor.contiguous()
+
+    def _check_in_order(self, call: str, tensors: Sequence[torch.Tensor]) -> None:
+        """Raise where gloo would move bytes in their order in memory, which is another one.
+
+        Raises:
+            UnsupportedError: A tensor is not contiguous.
+        """
+        on_host = (tensor for tensor in tensors if not self._is_on_stream(tensor))
+        if not all(tensor.is_contiguous() for tensor in on_host):
+            raise UnsupportedError(
+                f"{call}: gloo moves a tensor's bytes in their order in memory, which scrambles "
+                "one that is not contiguous\n  to fix: hand it tensor.contiguous()"
+            )
 
     def _is_on_stream(self, tensor: torch.Tensor) -> bool:
         """Whether calls with such tensors are nccl's, which block a stream and not the host."""
@@ -413,7 +435,22 @@ def check_gathered(output: torch.Tensor, input: torch.Tensor, size: int) -> None
 
 
 def _one(tensors: Tensors) -> torch.Tensor:
-    return tensors if isinstance(tensors, torch.Tensor) else tensors[0]
+    """Return the tensor of a call.
+
+    Raises:
+        RuntimeError: There is none; torch's words.
+        UnsupportedError: There are several, as of several devices of one process.
+    """
+    if isinstance(tensors, torch.Tensor):
+        return tensors
+    if len(tensors) == 1:
+        return tensors[0]
+    if not tensors:
+        raise RuntimeError("requires non-empty tensor list")
+    raise UnsupportedError(
+        f"a call with {len(tensors)} tensors, as of several devices of one process: each rank has "
+        "one\n  to fix: a call for each tensor, or a coalesced one for all"
+    )
 
 
 def _reduction(opts: Any, op: Any = None) -> Any:

@@ -145,6 +145,11 @@ class IdentifiedGroup(dist.ProcessGroup):
         """Return False: the time of a call is what the simulation says."""
         return False
 
+    def create_device(self, *_: object, **__: object) -> None:
+        """Do nothing: gloo would choose a network interface here."""
+
+    create_default_device = create_device
+
     def _set_sequence_number_for_group(self) -> None:
         """Do nothing: members' calls are counted from the start."""
 

@@ -124,7 +124,7 @@ def make_new_group(original: Any) -> Any:
             if existing:
                 return existing, world.pg_map[existing][1]
         members = global_ranks_in_group
-        group = _make(str(backend), group_name, members, timeout, group_desc, size=group_size)
+        group = make_group(str(backend), group_name, members, timeout, group_desc, size=group_size)
         if group is None:
             return c10d.GroupMember.NON_GROUP_MEMBER, None
         if device_id is not None:
@@ -147,7 +147,7 @@ def make_new_group(original: Any) -> Any:
     return _new_process_group_helper
 
 
-def _make(
+def make_group(
     backend: str,
     name: str,
     ranks: Sequence[int],

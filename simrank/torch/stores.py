@@ -271,6 +271,9 @@ def dispatching(original: type, simulated: type) -> type:
         def __call__(cls, *args: Any, **kwargs: Any) -> Any:
             return (original if rank_program() is None else simulated)(*args, **kwargs)
 
+        def __getattr__(cls, name: str) -> Any:
+            return getattr(original, name)
+
         def __instancecheck__(cls, instance: object) -> bool:
             return isinstance(instance, original | simulated)
 

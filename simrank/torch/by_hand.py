@@ -1,0 +1,98 @@
+"""Process groups that a program makes itself, as instances of their classes."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from simrank.ranks import require_rank
+from simrank.torch import nccl
+from simrank.torch.registry import make_group
+from simrank.torch.stores import dispatching
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import torch.distributed as dist
+
+    from simrank.torch.group import SimulatedGroup
+
+_DEFAULT_LIMIT = timedelta(minutes=30)  # c10d's; nccl's is 10.
+
+
+def made_by_hand(
+    backend: str, store: dist.Store, rank: int, size: int, options: Any, timeout: timedelta | None
+) -> SimulatedGroup:
+    """Return the running rank's side of a group whose members meet in a store, and wait there.
+
+    Args:
+        backend: Its backend.
+        store: One that the members share, and nobody else uses for the same.
+        rank: The group rank of the caller, who may be any rank.
+        size: The number of members.
+        options: Of the class, for its time limit; or the time limit.
+        timeout: The time limit, else.
+    """
+    program = require_rank(f"a process group of {backend}")
+    if isinstance(options, timedelta):
+        timeout = options
+    limit = timeout or getattr(options, "_timeout", None) or _DEFAULT_LIMIT
+    times = store.add(f"simrank/{backend}/{rank}", 1)
+    place = f"simrank/{backend}/{times}"
+    if rank == 0:
+        # A name that no other group of these members has, wherever they meet.
+        store.set(f"{place}/name", f"by_hand_{program.rank}_{_count(program)}")
+    store.set(f"{place}/{rank}", str(program.rank))
+    members = [int(store.get(f"{place}/{index}")) for index in range(size)]
+    name = store.get(f"{place}/name").decode()
+    made = make_group(backend, name, members, limit, None, size=size)
+    assert made is not None, "a member"
+    return made
+
+
+_KEY = "groups made by hand"
+
+
+def _count(program: Any) -> int:
+    number: int = program.local.get(_KEY, 0)
+    program.local[_KEY] = number + 1
+    return number
+
+
+class ProcessGroupGloo:
+    """Stands for the class: what it makes in ranks is a simulated group."""
+
+    def __new__(  # noqa: D102 - see the class
+        cls,
+        store: dist.Store,
+        rank: int,
+        size: int,
+        options: Any = None,
+        timeout: timedelta | None = None,
+    ) -> Any:
+        return made_by_hand("gloo", store, rank, size, options, timeout)
+
+
+class ProcessGroupNCCL(nccl.ProcessGroupNCCL):
+    """Stands for the class, which has options; what it makes in ranks is a simulated group."""
+
+    def __new__(  # noqa: D102 - see the class
+        cls,
+        store: dist.Store,
+        rank: int,
+        size: int,
+        options: Any = None,
+        timeout: timedelta | None = None,
+    ) -> Any:
+        return made_by_hand("nccl", store, rank, size, options, timeout)
+
+
+def stand_ins(owners: Sequence[Any]) -> list[tuple[Any, str, Any]]:
+    """Return what to replace in modules that have the classes."""
+    found: list[tuple[Any, str, Any]] = []
+    for owner in owners:
+        for simulated in (ProcessGroupGloo, ProcessGroupNCCL):
+            name = simulated.__name__
+            original: Any = getattr(owner, name, simulated)
+            found.append((owner, name, dispatching(original, simulated)))
+    return found

@@ -1,0 +1,113 @@
+"""Process groups that a program makes as instances of their classes, and calls on groups."""
+
+import shutil
+from datetime import timedelta
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+import torch.distributed as dist  # noqa: E402
+
+from simrank.errors import DeadlockError, SpawnException, UnsupportedError  # noqa: E402
+
+
+def test_members_meet_in_a_store(spawn, tmp_path):
+    """In any order of ranks, several times, before and beside a default group; no socket opens."""
+
+    def program(rank):
+        store = dist.FileStore(str(tmp_path / "store"), 3)
+        group = dist.ProcessGroupGloo(store, rank, 3, timedelta(seconds=5))
+        x = torch.tensor([rank + 1.0])
+        group.allreduce([x]).wait()
+        assert x == 6
+        turned = dist.ProcessGroupGloo(dist.PrefixStore("b", store), 2 - rank, 3)
+        y = torch.tensor([float(rank)])
+        turned.broadcast([y], dist.BroadcastOptions()).wait()
+        assert (turned.rank(), y.item()) == (2 - rank, 2)
+        dist.init_process_group("gloo")
+        again = dist.ProcessGroupGloo(store, rank, 3)
+        again.allreduce(x).wait()
+        assert x == 18
+        assert isinstance(again, dist.ProcessGroup)
+        dist.all_reduce(x)
+        assert x == 54
+
+    spawn(program, 3)
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="no compiler for simulated devices")
+def test_groups_of_nccl_are_made_by_hand_too(spawn):
+    """With options of the class."""
+
+    def program(rank):
+        torch.cuda.set_device(rank)
+        store = dist.TCPStore("localhost", 29999, 2, rank == 0)
+        options = dist.ProcessGroupNCCL.Options()
+        group = dist.ProcessGroupNCCL(store, rank, 2, options)
+        x = torch.ones(2, device="cuda")
+        group.allreduce(x).wait()
+        assert x.sum() == 4
+
+    spawn(program, 2)
+
+
+def test_a_member_that_does_not_come_is_a_deadlock(spawn):
+    """As the group is made, with the line."""
+
+    def program(rank):
+        if rank == 0:
+            dist.ProcessGroupGloo(dist.FileStore("nowhere", 2), rank, 2)
+
+    with pytest.raises((SpawnException, DeadlockError)) as raised:
+        spawn(program, 2)
+    assert "test_by_hand.py" in str(raised.value)
+
+
+def test_outside_of_ranks_the_class_is_torchs_own(spawn):
+    """Inside a Context, too."""
+    kinds = []
+
+    def program(rank):
+        kinds.append(dist.ProcessGroupGloo.__name__)
+
+    real = dist.ProcessGroupGloo
+    spawn(program, 1)
+    assert kinds == ["ProcessGroupGloo"]
+    assert dist.ProcessGroupGloo is real
+
+
+def test_several_tensors_of_one_process_are_refused(spawn):
+    """The others would be left alone, in silence."""
+
+    def program(rank):
+        dist.init_process_group("gloo")
+        group, x = dist.group.WORLD, torch.ones(1)
+        for call in (group.allreduce, group.broadcast, group.reduce):
+            with pytest.raises(UnsupportedError, match="a call with 2 tensors"):
+                call([x, x])
+            with pytest.raises(RuntimeError, match="requires non-empty tensor list"):
+                call([])
+        with pytest.raises(UnsupportedError, match="a call with 2 tensors"):
+            group.allgather([[x, x], [x, x]], [x, x])
+
+    spawn(program, 2)
+
+
+def test_gaps_and_orders_in_memory_on_gloo(spawn):
+    """It gathers from tensors with gaps; what it would scramble is refused."""
+
+    def program(rank):
+        dist.init_process_group("gloo")
+        wide = torch.arange(12.0).reshape(3, 4) + rank
+        part, whole = wide[:, :2], [torch.empty(3, 2) for _ in range(2)]
+        dist.all_gather(whole, part)
+        assert torch.equal(whole[1], wide[:, :2] - rank + 1)
+        dist.gather(part, whole if rank == 0 else None)
+        turned = [wide.t() for _ in range(2)]
+        with pytest.raises(UnsupportedError, match=r"tensor\.contiguous\(\)"):
+            dist.reduce_scatter(torch.empty(4, 3), turned)
+        if rank == 0:
+            with pytest.raises(UnsupportedError, match=r"tensor\.contiguous\(\)"):
+                dist.scatter(torch.empty(4, 3), turned)
+
+    spawn(program, 2)
