@@ -21,6 +21,7 @@ from simrank.torch.cuda import (
     Callbacks,
     DeviceProperties,
     StreamCall,
+    graphs,
     library,
 )
 from simrank.torch.cuda.devices import has_real_devices
@@ -279,6 +280,33 @@ def devices_in_use() -> RankDevices | None:
     program = rank_program()
     own: RankDevices | None = None if program is None else program.local.get(_KEY)
     return own
+
+
+def keep_in_graph(call: Callable[[], object]) -> None:
+    """Let a graph that the running rank captures repeat a call at each replay."""
+    graph = graphs.captured()
+    if graph is not None:
+        graph.keep(call)
+
+
+class _Graphs(graphs.Listener):
+    """Gives replays their time; without devices in use they have none."""
+
+    def captured(self) -> None:
+        """Let nothing that comes be unordered with what was computed only to capture it."""
+        if devices_in_use() is not None:
+            torch.cuda.synchronize()
+
+    def replay(self, play: Callable[[], None]) -> None:
+        """Play a graph, whose operations the host launches as one."""
+        own = devices_in_use()
+        if own is None:
+            play()
+        else:
+            own.replay(play)
+
+
+graphs.listen(_Graphs())
 
 
 def block_at(address: int) -> Block | None:

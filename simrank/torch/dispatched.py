@@ -15,7 +15,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
+from simrank.distributed.backends import NCCL
 from simrank.errors import UnsupportedError
+from simrank.torch import devices
+from simrank.torch.cuda import graphs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -35,6 +38,8 @@ def as_operator(operator: str) -> Callable[[Method], Method]:
 
         @functools.wraps(method)
         def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+            if graphs.capturing:
+                _keep(method, self, args, kwargs)
             if not _num_modes() and _is_plain(args):
                 return method(self, *args, **kwargs)
             return _dispatch(operator, self, args, kwargs)
@@ -44,11 +49,44 @@ def as_operator(operator: str) -> Callable[[Method], Method]:
     return decorate
 
 
-def _is_plain(args: Sequence[Any]) -> bool:
-    """Whether the first tensor of a call is no subclass."""
+def in_graphs(method: Method) -> Method:
+    """Let a method of a group be repeated where a graph is replayed."""
+
+    @functools.wraps(method)
+    def call(self: Any, *args: Any) -> Any:
+        if graphs.capturing:
+            _keep(method, self, args, {})
+        return method(self, *args)
+
+    return call
+
+
+def _keep(method: Method, group: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+    """Let a graph that the rank captures have a call of nccl's; it is waited for in its place."""
+    first, is_nccl = _first(args), group.simulated.backends.get("cuda") == NCCL
+    if not is_nccl or not getattr(first, "is_cuda", True):
+        return
+    kept = [list(value) if isinstance(value, list) else value for value in args]
+
+    def again() -> None:
+        work = method(group, *kept, **kwargs)
+        if work is not None:
+            work.wait()
+
+    devices.keep_in_graph(again)
+
+
+def _first(args: Sequence[Any]) -> Any:
+    """Return the first tensor of a call, or None."""
     first = args[0] if args else None
     while isinstance(first, list | tuple):
         first = first[0] if first else None
+    return first
+
+
+def _is_plain(args: Sequence[Any]) -> bool:
+    """Whether the first tensor of a call is no subclass."""
+    first = _first(args)
     return first is None or type(first) in _PLAIN
 
 

@@ -17,7 +17,7 @@ from simrank.errors import UnsupportedError
 from simrank.ranks import require_rank
 from simrank.torch import devices, in_flight
 from simrank.torch.buffers import buffer_of, buffers_of
-from simrank.torch.dispatched import as_operator
+from simrank.torch.dispatched import as_operator, in_graphs
 from simrank.torch.identity import GroupOptions, IdentifiedGroup
 from simrank.torch.profiler import is_recording, record_call
 from simrank.torch.reductions import reduction_of
@@ -318,10 +318,12 @@ class SimulatedGroup(IdentifiedGroup):
 
     # ---- several as one ----
 
+    @in_graphs
     def _start_coalescing(self, device: torch.device) -> None:
         manager = peers._coalescing_manager(self.simulated, device, async_ops=True)
         self._batch = self._coalescing.enter_context(manager)
 
+    @in_graphs
     def _end_coalescing(self, device: torch.device) -> dist.Work:
         self._coalescing.close()
         assert self._batch is not None, "started"

@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from simrank.engine.callsite import is_library
-from simrank.errors import UnsupportedError
 from simrank.kernels import foreign
 from simrank.ranks.current import rank_program
 from simrank.torch import buffers, devices, in_flight
 from simrank.torch.cuda.native import native
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from types import FrameType
 
     from simrank.device import Operation
@@ -44,18 +43,13 @@ class TorchLaunches:
         self._own = own
 
     def prepare(self) -> None:
-        """Issue what was computed before, and make torch's device and stream current.
-
-        Raises:
-            UnsupportedError: A graph is being captured: kernels are not part of graphs here.
-        """
-        if native().simrank_is_capturing():
-            raise UnsupportedError(
-                "a Triton kernel in a captured graph on simulated CUDA devices\n"
-                "  to fix: launch it outside of torch.cuda.graph"
-            )
+        """Issue what was computed before, and make torch's device and stream current."""
         self._own.flush()
         self._own.make_current()
+
+    def launched(self, again: Callable[[], object]) -> None:
+        """Let a graph that is being captured have the launch, without its time on the host."""
+        devices.keep_in_graph(again)
 
     def tensor(self, value: object) -> Tensor | None:
         """Return a tensor of torch with the same bytes; None for other things."""

@@ -215,6 +215,22 @@ class RankDevices:
         if len(forms) > 1:
             device.engine.charge(issued_ps - launch_ps, name)
 
+    def replay(self, call: Callable[[], object]) -> None:
+        """Do again what a graph holds, as one launch.
+
+        Simulated cost: on the host one launch overhead for all operations (assumed).
+        """
+        self.flush()
+        device = self.device(int(native().simrank_current_device()))
+        before = device.launch_overhead_ps
+        device.engine.charge(before, "replay of a graph")
+        device.launch_overhead_ps = 0
+        try:
+            call()
+            self.flush()
+        finally:
+            device.launch_overhead_ps = before
+
     # ---- streams and events ----
 
     def stream_call(self, what: StreamCall, index: int, number: int, event: int) -> bool:

@@ -147,6 +147,7 @@ class _Arranger:
         Raises:
             RuntimeError: The channel is not in the signal pad.
         """
+        devices.keep_in_graph(partial(self.signal, address, group, what, peer, channel, timeout_ms))
         met = _known("a signal")[address, group]
         size = len(met.where.pads)
         others = [rank for rank in range(size) if rank != met.rank]
@@ -257,6 +258,7 @@ def issue_write(storage: Storage, values: tuple[int, int, int]) -> None:
     Simulated cost: the least that a kernel takes; a word to the host's memory operations of a
     stream takes about as long (assumed).
     """
+    devices.keep_in_graph(partial(issue_write, storage, values))
     symmetric_ops.write_words(current_stream(), storage, values)
 
 

@@ -6,6 +6,7 @@ these operators are refused by name.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -134,6 +135,8 @@ class _Call:
             writes: What it fills, besides symmetric memory.
             is_everywhere: Whether it writes symmetric memory, the peers' too.
         """
+        again = partial(self.issue, move, link_bytes, writes=writes, is_everywhere=is_everywhere)
+        devices.keep_in_graph(again)
         own = devices.devices_in_use()
         assert own is not None, "its tensors lie on devices"
         own.flush()

@@ -9,7 +9,7 @@ import torch.distributed as dist  # noqa: E402
 from torch.distributed.tensor.debug import CommDebugMode  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
-from simrank.errors import SpawnException  # noqa: E402
+from simrank.errors import SpawnException, UnsupportedError  # noqa: E402
 from simrank.torch import dispatched  # noqa: E402
 
 WORLD = 3
@@ -185,3 +185,57 @@ def test_torch_has_its_own_kernels_back_afterwards(spawn):
     for name in dispatched._methods:
         assert hasattr(torch.ops.c10d, name)
     assert dispatched._methods.keys() >= CALLS.keys()
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="no compiler for simulated devices")
+def test_collectives_of_a_captured_graph_run_at_each_replay(spawn):
+    """In their places, batches and messages too; what waits for them on the stream as well."""
+
+    def program(rank):
+        torch.cuda.set_device(rank)
+        dist.init_process_group("nccl")
+        x, peer = torch.ones(4, device="cuda"), 1 - rank
+        y, got = torch.zeros_like(x), torch.zeros_like(x)
+        parts = [torch.zeros_like(x) for _ in range(2)]
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            y.copy_(x * 2)
+            work = dist.all_reduce(y, async_op=True)
+            work.wait()
+            z = y + 1
+            dist.all_gather(parts, z)
+            messages = [dist.P2POp(dist.isend, x, peer), dist.P2POp(dist.irecv, got, peer)]
+            for each in dist.batch_isend_irecv(messages):
+                each.wait()
+            last = got + parts[1]
+        for number in (10.0, 20.0):
+            x.fill_(number + rank)
+            graph.replay()
+            assert torch.equal(y, torch.full_like(y, 4 * number + 2))
+            assert torch.equal(parts[peer], z)
+            assert torch.equal(last, z + number + peer)
+
+    spawn(program, 2, races="error")
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="no compiler for simulated devices")
+def test_a_graph_is_not_replayed_inside_of_another(spawn):
+    """By name; and a call on the host's tensors is no part of a graph."""
+
+    def program(rank):
+        torch.cuda.set_device(rank)
+        dist.init_process_group("cpu:gloo,cuda:nccl")
+        inner, host = torch.cuda.CUDAGraph(), torch.ones(1)
+        x = torch.ones(1, device="cuda")
+        with torch.cuda.graph(inner):
+            x.add_(1)
+            dist.all_reduce(host)
+        inner.replay()
+        assert (x.item(), host.item()) == (3, 2)
+        with (
+            pytest.raises(UnsupportedError, match="replayed in a captured graph"),
+            torch.cuda.graph(torch.cuda.CUDAGraph()),
+        ):
+            inner.replay()
+
+    spawn(program, 2)

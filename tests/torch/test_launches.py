@@ -2,6 +2,7 @@
 
 import gc
 import shutil
+import time
 import weakref
 
 import pytest
@@ -14,7 +15,7 @@ if shutil.which("g++") is None:
 import torch.distributed as dist  # noqa: E402
 import triton.language as tl  # noqa: E402
 
-from simrank.errors import RaceError, SpawnException, UnsupportedError  # noqa: E402
+from simrank.errors import RaceError, SpawnException  # noqa: E402
 from simrank.kernels.memory.illegal import IllegalAccessError  # noqa: E402
 
 
@@ -243,16 +244,26 @@ def test_memory_does_not_stay_for_a_launch(spawn):
     spawn(program, 1)
 
 
-def test_a_kernel_in_a_captured_graph_is_refused(spawn):
-    """By name: replays would not run it."""
+def test_a_kernel_in_a_captured_graph_runs_at_each_replay(spawn):
+    """In its place among torch's operations, on what lies there by then; the host pays once."""
 
     def program(rank):
         x = torch.ones(64, device="cuda")
-        with (
-            pytest.raises(UnsupportedError, match="captured graph"),
-            torch.cuda.graph(torch.cuda.CUDAGraph()),
-        ):
-            added(x, x)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            doubled = x * 2
+            out = added(doubled, x)
+            last = out + 1
+        for number in (5.0, 7.0):
+            x.fill_(number)
+            graph.replay()
+            assert torch.equal(last, torch.full_like(last, 3 * number + 1))
+        start = time.perf_counter()
+        graph.replay()
+        replay_s = time.perf_counter() - start
+        start = time.perf_counter()
+        added(x, x)
+        assert replay_s <= time.perf_counter() - start
 
     spawn(program, 1)
 

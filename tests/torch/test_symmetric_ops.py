@@ -147,3 +147,25 @@ def test_what_is_not_simulated_is_refused_by_name(spawn):
 
     with pytest.raises(SpawnException, match=r"symm_mem\.nvshmem_put on simulated CUDA devices"):
         spawn(program, 1)
+
+
+def test_a_captured_graph_has_them(spawn):
+    """And signals, on what lies in memory at the replay."""
+
+    def program(rank):
+        group = start(rank)
+        buffer = symm.empty(64, device="cuda")
+        handle = symm.rendezvous(buffer, group)
+        buffer.fill_(rank + 1.0)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            handle.barrier()
+            total = torch.ops.symm_mem.one_shot_all_reduce(buffer, "sum", group)
+            twice = total * 2
+        for number in (3.0, 4.0):
+            buffer.fill_(number)
+            graph.replay()
+            assert torch.equal(twice, torch.full_like(twice, 4 * number))
+
+    spawn(program, 2)

@@ -17,7 +17,7 @@ import torch
 
 from simrank.errors import UnsupportedError
 from simrank.ranks.own import own_modules
-from simrank.torch.cuda import bindings, storages
+from simrank.torch.cuda import bindings, graphs, storages
 from simrank.torch.cuda.callbacks import Callbacks, install
 from simrank.torch.cuda.generators import DefaultGenerators
 from simrank.torch.cuda.native import enable_devices, native, require_device
@@ -219,6 +219,7 @@ def standalone(num_devices: int = 1, **options: Any) -> Iterator[RankState]:
 def _forget_what_is_left() -> None:
     """Let nothing of a simulation, however it ended, reach the next one."""
     bindings.forget()
+    graphs.forget()
     native().simrank_trace_memory(0)
     native().simrank_record(0)
     native().simrank_forget_recorded()

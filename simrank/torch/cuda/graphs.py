@@ -1,16 +1,22 @@
 """`torch.cuda.CUDAGraph`: torch's own class over the base that CPU torch lacks.
 
 A capture computes its operations as it goes, and a replay computes them again on the same memory.
+What others give to streams meanwhile, kernels and collectives, they hand in as calls to repeat.
 """
 
 from __future__ import annotations
 
 import weakref
 from itertools import count
+from typing import TYPE_CHECKING
 
 import torch
 
+from simrank.errors import UnsupportedError
 from simrank.torch.cuda.native import native
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _pools = count(1)
 
@@ -29,11 +35,13 @@ class GraphBase:
         made._handle = native().simrank_graph_new()
         # Drops what was captured, with its memory; torch's class has a __del__ that calls no other.
         weakref.finalize(made, native().simrank_graph_free, made._handle).atexit = False
+        made._calls = []
         made._pool = graph_pool_handle()
         made._keeps = keep_graph
         return made
 
     _handle: int
+    _calls: list[tuple[int, Callable[[], object]]]  # After how many operations, what is called.
     _pool: tuple[int, int]
     _keeps: bool
 
@@ -46,23 +54,47 @@ class GraphBase:
         self._pool = pool or self._pool
         if native().simrank_graph_begin(self._handle):
             raise RuntimeError("CUDA error: a graph is being captured already")
+        capturing[native().simrank_rank_tag()] = self
 
     def capture_end(self) -> None:
         """End the capture."""
         if not native().simrank_is_capturing():
             raise RuntimeError("capture_end without capture_begin")
         native().simrank_graph_end()
+        capturing.pop(native().simrank_rank_tag(), None)
+        _listener.captured()
 
     def instantiate(self) -> None:
         """Do nothing: a graph can be replayed as soon as it is captured."""
 
     def replay(self) -> None:
-        """Compute everything again, on the current stream."""
-        torch.ops.simrank_cuda.replay(self._handle)
+        """Compute everything again, on the current stream.
+
+        Raises:
+            UnsupportedError: Another graph is being captured.
+        """
+        refuse_in_graphs("a graph that is replayed")
+        _listener.replay(self._replay)
+
+    def _replay(self) -> None:
+        done = 0
+        for position, call in self._calls:
+            torch.ops.simrank_cuda.replay(self._handle, done, position)
+            call()
+            done = position
+        torch.ops.simrank_cuda.replay(self._handle, done, self._size())
+
+    def _size(self) -> int:
+        return int(native().simrank_graph_size(self._handle))
+
+    def keep(self, call: Callable[[], object]) -> None:
+        """Call something at this place of every replay."""
+        self._calls.append((self._size(), call))
 
     def reset(self) -> None:
         """Forget what was captured."""
         native().simrank_graph_reset(self._handle)
+        self._calls.clear()
 
     def pool(self) -> tuple[int, int]:
         """Return the name of the graph's memory pool."""
@@ -77,9 +109,53 @@ class GraphBase:
     def debug_dump(self, debug_path: str) -> None:
         """Write how many operations the graph has."""
         with open(debug_path, "w") as file:
-            file.write(
-                f"digraph {{ // {native().simrank_graph_size(self._handle)} operations\n}}\n"
-            )
+            file.write(f"digraph {{ // {self._size() + len(self._calls)} operations\n}}\n")
+
+
+capturing: dict[int, GraphBase] = {}  # By the number of the rank: what it captures.
+
+
+class Listener:
+    """What a simulator does about graphs; this one is none."""
+
+    def captured(self) -> None:
+        """Note that a capture has ended: what it computed as it went has not run on a GPU."""
+
+    def replay(self, play: Callable[[], None]) -> None:
+        """Let a graph be played by the running rank, as one launch."""
+        play()
+
+
+_listener = Listener()
+
+
+def listen(listener: Listener) -> None:
+    """Let a simulator do what it has to about graphs."""
+    global _listener  # noqa: PLW0603 - one simulator, from its import on
+    _listener = listener
+
+
+def captured() -> GraphBase | None:
+    """Return the graph that the running rank captures, or None."""
+    return capturing.get(native().simrank_rank_tag()) if capturing else None
+
+
+def refuse_in_graphs(what: str) -> None:
+    """Raise if the running rank captures a graph, which would not have this.
+
+    Raises:
+        UnsupportedError: It does.
+    """
+    if captured() is not None:
+        raise UnsupportedError(
+            f"{what} in a captured graph on simulated CUDA devices\n"
+            "  to fix: do it outside of torch.cuda.graph"
+        )
+
+
+def forget() -> None:
+    """Let nobody capture any more."""
+    capturing.clear()
 
 
 def is_capturing() -> bool:

@@ -64,6 +64,6 @@ struct Graph {
     DispatchKeySet keys;
   };
   std::vector<Node> nodes;
-  void replay();
+  void replay(size_t first, size_t last);  // The nodes from one up to another.
 };
 }  // namespace simrank

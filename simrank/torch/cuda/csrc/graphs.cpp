@@ -11,9 +11,10 @@ bool is_capturing() {
   return self && self->capturing;
 }
 
-void Graph::replay() {
+void Graph::replay(size_t first, size_t last) {
   Rank& self = rank();
-  for (auto& node : nodes) {
+  for (size_t at = first; at < std::min(last, nodes.size()); at++) {
+    auto& node = nodes[at];
     for (size_t i = 0; i < node.inputs.size(); i++) wait_for_pending(node.inputs[i], node.written[i]);
     ComputingFor here(self.first_device + node.device, self.streams[node.device]);
     Stack stack = node.arguments;

@@ -8,9 +8,9 @@ void resize_storage(Tensor tensor, int64_t size);
 
 namespace {
 at::Generator generator_of(int64_t device) { return default_generator(static_cast<DeviceIndex>(device)); }
-void replay(int64_t graph) {
+void replay(int64_t graph, int64_t first, int64_t last) {
   auto kept = *reinterpret_cast<std::shared_ptr<Graph>*>(graph);
-  kept->replay();
+  kept->replay(first, last);
 }
 void touch(const Tensor& tensor, bool is_write) { wait_for_pending(tensor, is_write); }
 void synchronize(int64_t device) {
@@ -35,7 +35,7 @@ Tensor on_device(const Tensor& host, int64_t device) {
 TORCH_LIBRARY(simrank_cuda, m) {
   m.def("raise_kept(int reason) -> ()");  // Python's kernel: see library.py.
   m.def("default_generator(int device) -> Generator?", &simrank::generator_of);
-  m.def("replay(int graph) -> ()", &simrank::replay);
+  m.def("replay(int graph, int first, int last) -> ()", &simrank::replay);
   m.def("synchronize(int device) -> ()", &simrank::synchronize);
   m.def("sleep(int cycles) -> ()", &simrank::sleep);
   m.def("set_device(int device) -> ()", &simrank::set_device);
