@@ -4,7 +4,10 @@ A patch replaces an attribute of something all ranks share. One that a rank hold
 taken back when another rank gets its turn, and put in place again when its own comes: processes
 have modules of their own. That is an observer of switches, there while a rank holds a patch.
 
-It does not cover `mock.patch.dict`, nor attributes that a program sets by itself.
+So are attributes that a rank sets by itself on modules which are of the class `SharedModule`.
+
+It does not cover `mock.patch.dict`, nor attributes that a program sets on other modules and on
+classes.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ import functools
 import os
 import sys
 import warnings
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from simrank.engine.observer import SwitchObserver
@@ -20,11 +24,11 @@ from simrank.ranks.current import running_task
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import ModuleType
 
     from simrank.engine import Engine, Task
 
 _NONE = object()
+_PATCHERS = ("unittest.mock", "_pytest.monkeypatch")
 _patched: set[tuple[str, str]] = set()  # Names that a rank has patched: module and attribute.
 
 
@@ -86,6 +90,14 @@ class _Held:
         elif hasattr(self._target, self._name):
             delattr(self._target, self._name)
 
+    def is_at(self, target: object, name: str) -> bool:
+        """Whether it is a patch of this attribute."""
+        return self._target is target and self._name == name and not self.is_item
+
+    def is_original(self, value: object) -> bool:
+        """Whether a value is what was there before."""
+        return value is self._original
+
     def take_back(self) -> None:
         """Put what was there before in its place."""
         self._value = self._look()
@@ -126,6 +138,11 @@ class _Patches(SwitchObserver):
             self._held[task] = [held for held in self._held[task] if held.owner is not owner]
             self._tidy(task)
 
+    def find(self, task: Task, target: object, name: str) -> _Held | None:
+        """Return the patch of an attribute that a task holds, the last one."""
+        mine = reversed(self._held.get(task, ()))
+        return next((held for held in mine if held.is_at(target, name)), None)
+
     def hide(self) -> None:
         """Take back the patches that are in place: it is the turn of somebody else."""
         task, self._shown = self._shown, None
@@ -157,6 +174,34 @@ class _Patches(SwitchObserver):
 
 
 _by_engine: dict[Engine, _Patches] = {}
+
+
+class SharedModule(ModuleType):
+    """A module that all ranks share, whose attributes a rank sets for itself alone."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        """Set an attribute; if a rank does, for its turns."""
+        task = running_task()
+        if task is None or task.rank is None or _is_ours(self, name, value):
+            super().__setattr__(name, value)
+            return
+        patches = _by_engine.setdefault(task.engine, _Patches())
+        held = patches.find(task, self, name)
+        original = vars(self).get(name, _NONE)
+        super().__setattr__(name, value)
+        if held is None and value is not original:
+            owner = object()
+            patches.enter(task, _Held(owner, self, name, original))
+        elif held is not None and held.is_original(value):
+            patches.undone(task, held.owner)
+
+
+def _is_ours(module: ModuleType, name: str, value: object) -> bool:
+    """Whether simrank sets an attribute, or an import, or a patcher that is noted elsewhere."""
+    if isinstance(value, ModuleType) and value.__name__ == f"{module.__name__}.{name}":
+        return True
+    setter = str(sys._getframe(2).f_globals.get("__name__"))  # noqa: SLF001 - the way to a caller
+    return setter.startswith("simrank.") or setter in _PATCHERS
 
 
 def hide(engine: Engine) -> None:

@@ -6,6 +6,7 @@ import functools
 import os
 import sys
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from simrank.device.tensors.shown import READERS
@@ -16,10 +17,11 @@ from simrank.multiprocessing import spawn as simulated_spawn
 from simrank.multiprocessing import start_processes as simulated_start
 from simrank.ranks.current import rank_program
 from simrank.ranks.libraries import Library
+from simrank.ranks.patches import SharedModule
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import FrameType, ModuleType
+    from types import FrameType
 
     from simrank.ranks import Program
     from simrank.ranks.libraries import RankState
@@ -44,10 +46,22 @@ def stand_ins(_: ModuleType) -> StandIns:
     return [
         *_of_distributed(), *_of_parallel(), *_of_multiprocessing(),
         *profiler.stand_ins(), *settings.stand_ins(), *settings.hooks_stand_ins(),
+        *_shared_modules(),
         *compiling.stand_ins(), *data.stand_ins(), *records.stand_ins(), *refused.stand_ins(),
         *dispatched.stand_ins(),
         *_of_cuda(),
     ]  # fmt: skip
+
+
+def _shared_modules() -> StandIns:
+    """Return torch's distributed modules, whose functions programs wrap: each rank its own."""
+    return [
+        (module, "__class__", SharedModule)
+        for name, module in list(sys.modules.items())
+        if name.partition(".")[2].partition(".")[0] == "distributed"
+        and name.startswith("torch.")
+        and type(module) is ModuleType
+    ]
 
 
 def _text_of(value: object) -> str | None:

@@ -111,3 +111,42 @@ def test_what_is_not_simulated_is_refused_by_name(spawn):
             rpc.init_rpc("worker", rank=rank, world_size=2)
 
     spawn(program)
+
+
+def test_functions_that_a_rank_replaces_are_its_own(spawn):
+    """Of torch.distributed: wrapped, wrapped again by mock, put back or left; at waits, too."""
+    from unittest import mock
+
+    calls = {}
+
+    def program(rank):
+        dist.init_process_group("gloo")
+        original, seen = dist.all_reduce, calls.setdefault(rank, [])
+
+        def counted(*args, **kwargs):
+            seen.append(rank)
+            return original(*args, **kwargs)
+
+        dist.all_reduce = counted
+        for _ in range(2):
+            dist.all_reduce(torch.ones(1))
+        with mock.patch.object(dist, "all_reduce", original):
+            dist.all_reduce(torch.ones(1))
+            assert dist.all_reduce is original
+        assert dist.all_reduce is counted
+        dist.barrier()
+        assert dist.all_reduce is counted
+        if rank == 0:
+            dist.all_reduce = original
+        dist.barrier()
+        assert dist.all_reduce is (original if rank == 0 else counted)
+        dist.of_nobody = rank
+        dist.barrier()
+        assert dist.of_nobody == rank
+
+    before = dist.all_reduce
+    spawn(program, 3)
+    assert calls == {rank: [rank, rank] for rank in range(3)}
+    assert dist.all_reduce is before
+    assert not hasattr(dist, "of_nobody")
+    assert type(dist) is type(torch.nn)
