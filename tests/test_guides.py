@@ -73,6 +73,7 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     monkeypatch.setattr(algorithms, "_TABLE", dict(algorithms._TABLE))
+    (tmp_path / "pyproject.toml").write_text('[tool.simrank]\ndevices = "simulated"\n')
     before = set(sys.modules)
     yield tmp_path
     for name in set(sys.modules) - before:

@@ -458,11 +458,12 @@ def test_the_future_of_a_gathered_list_has_one_tensor(spawn):
         torch.manual_seed(0)
         model = DistributedDataParallel(nn.Linear(4, 4).cuda())
         model.register_comm_hook(dist.group.WORLD, quantization.quantization_perchannel_hook)
-        plain = DistributedDataParallel(nn.Linear(4, 4).cuda())
-        plain.load_state_dict(model.state_dict())
+        plain = nn.Linear(4, 4).cuda()
+        plain.load_state_dict(model.module.state_dict())
         for each in (model, plain):
             each(torch.full((2, 4), rank + 1.0, device="cuda")).square().mean().backward()
-        gradients = [each.module.weight.grad for each in (model, plain)]
+        gradients = [each.weight.grad for each in (model.module, plain)]
+        dist.all_reduce(gradients[1], op=dist.ReduceOp.AVG)
         assert torch.allclose(*gradients, rtol=0.05, atol=0.05)
         assert not torch.equal(*gradients), "they were rounded"
 
