@@ -40,6 +40,37 @@ class Norm(torch.nn.Module):
         return x * (x.square().mean(-1, keepdim=True) + self.eps).rsqrt() * self.weight
 
 
+def attention_over_context():
+    """Return an attention over keys and values of all context-parallel ranks.
+
+    Megatron leaves context parallelism to Transformer Engine, and says so where it is missing. Here
+    a rank has neighbouring tokens, and gathers keys and values; their gradients are scattered.
+    """
+    from megatron.core import parallel_state as ps
+    from megatron.core.tensor_parallel import gather_from_sequence_parallel_region
+    from megatron.core.transformer.module import MegatronModule
+
+    class Attention(MegatronModule):
+        def __init__(self, config, layer_number, attn_mask_type, attention_type, **_):
+            super().__init__(config=config)
+            self.scale = (HIDDEN // HEADS) ** -0.5
+
+        def forward(self, query, key, value, *_, **__):
+            group = ps.get_context_parallel_group()
+            key, value = (
+                gather_from_sequence_parallel_region(x, group=group) for x in (key, value)
+            )
+            length, first = len(query), len(query) * dist.get_rank(group)
+            q, k, v = (x.permute(1, 2, 0, 3) for x in (query, key, value))
+            scores = q @ k.transpose(-1, -2) * self.scale
+            at = torch.arange(first, first + length, device="cuda")
+            later = at[:, None] < torch.arange(len(key), device="cuda")
+            mixed = scores.masked_fill(later, -1e9).softmax(-1) @ v
+            return mixed.permute(2, 0, 1, 3).flatten(2)
+
+    return Attention
+
+
 def seeded(name, shape):
     """Return the whole tensor of a parameter, by its name."""
     generator = torch.Generator().manual_seed(sum(ord(c) * (i + 1) for i, c in enumerate(name)))
@@ -63,7 +94,7 @@ def model_of(layout):
         num_moe_experts=layout["experts"], expert_model_parallel_size=layout["ep"],
         moe_router_topk=2, moe_router_load_balancing_type="none",
         add_bias_linear=layout["experts"] is None,
-        moe_token_dispatcher_type="alltoall",
+        moe_token_dispatcher_type="alltoall", context_parallel_size=layout["cp"],
     )  # fmt: skip
     if layout["experts"] is not None:  # Megatron reads this name, which Transformer Engine gives.
         from megatron.core.transformer.moe import moe_utils
@@ -72,6 +103,8 @@ def model_of(layout):
     spec = get_gpt_layer_local_spec(num_experts=layout["experts"])
     for name in ("input_layernorm", "pre_mlp_layernorm"):
         setattr(spec.submodules, name, Norm)
+    if layout["cp"] > 1:
+        spec.submodules.self_attention.submodules.core_attention = attention_over_context()
     local_layers = config.num_layers // layout["pp"]
     block = TransformerBlockSubmodules(layer_specs=[spec] * local_layers, layer_norm=Norm)
     model = GPTModel(
@@ -125,8 +158,9 @@ def train(rank, layout, results):
     torch.cuda.set_device(rank)
     dist.init_process_group("nccl")
     ps.initialize_model_parallel(
-        layout["tp"], layout["pp"], expert_model_parallel_size=layout["ep"]
-    )
+        layout["tp"], layout["pp"], expert_model_parallel_size=layout["ep"],
+        context_parallel_size=layout["cp"],
+    )  # fmt: skip
     model_parallel_cuda_manual_seed(7)
     inner, config = model_of(layout)
     ddp = DistributedDataParallelConfig(
@@ -148,8 +182,11 @@ def train(rank, layout, results):
     def forward(batches, model):
         text = next(batches).cuda()
         positions = torch.arange(LENGTH, device="cuda").expand(len(text), LENGTH)
-        output = model(text[:, :-1], positions, None, labels=text[:, 1:].contiguous())
-        return output, lambda out: (out.mean(), {"loss": out.detach().mean()})
+        given = (text[:, :-1], positions, text[:, 1:])
+        own = ps.get_context_parallel_rank()
+        tokens, places, labels = (x.chunk(layout["cp"], 1)[own].contiguous() for x in given)
+        output = model(tokens, places, None, labels=labels)
+        return output, lambda out: (out.mean() / layout["cp"], {"loss": out.detach().mean()})
 
     num_micro = 2
     for step in range(2):
@@ -180,6 +217,7 @@ def trained(num_ranks, **layout):
     results = {}
     layout = {
         "tp": 1, "pp": 1, "sp": False, "zero": False, "overlap": False, "experts": None, "ep": 1,
+        "cp": 1,
     } | layout  # fmt: skip
     with warnings.catch_warnings(), simrank.Context.for_ranks(num_ranks, private=["megatron"]) as c:
         warnings.simplefilter("ignore")
@@ -208,6 +246,12 @@ LAYOUTS = {
     "PP 2": (2, {"pp": 2}),
     "TP 2 x PP 2 x DP 2": (8, {"tp": 2, "pp": 2, "sp": True}),
     "DP 4, distributed optimizer": (4, {"zero": True}),
+    "CP 2": (2, {"cp": 2}),
+    "CP 4": (4, {"cp": 4}),
+    "TP 2 x CP 2 x DP 2, sequence parallel, distributed optimizer": (
+        8, {"tp": 2, "cp": 2, "sp": True, "zero": True},
+    ),
+    "PP 2 x CP 2": (4, {"pp": 2, "cp": 2}),
     "TP 2 x DP 2, distributed optimizer, overlapped": (
         4, {"tp": 2, "zero": True, "overlap": True},
     ),
