@@ -71,7 +71,7 @@ def _text_of(value: object) -> str | None:
 
 
 def _of_distributed() -> StandIns:
-    from simrank.torch import by_hand, nccl, registry, stores  # noqa: PLC0415 - they import torch.distributed
+    from simrank.torch import batched, by_hand, nccl, registry, stores  # noqa: PLC0415 - they import torch.distributed
 
     c10d: Any = import_module("torch.distributed.distributed_c10d")
     dist: Any = import_module("torch.distributed")
@@ -91,7 +91,7 @@ def _of_distributed() -> StandIns:
         for name in ("nccl", "gloo"):
             asked = f"is_{name}_available"
             replaced.append((owner, asked, _true_in_ranks(getattr(owner, asked))))
-    replaced += by_hand.stand_ins((c10d, dist))
+    replaced += by_hand.stand_ins((c10d, dist)) + batched.stand_ins()
     bindings: Any = import_module("torch._C")
     if not hasattr(bindings, "_nccl_version"):
         replaced += [(bindings, name, answer) for name, answer in nccl.versions().items()]
