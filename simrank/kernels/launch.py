@@ -392,9 +392,9 @@ def launch(
         grid: Programs along up to three axes, or a function of the arguments that returns them.
         args: Arguments by position.
         kwargs: Arguments by name, and options: Triton's, `mode` (one of `MODES`; all but "auto" are
-            for tests: results are the same in each), `precision`
-            (one of `PRECISIONS`, the Context's unless given: "hardware" rounds fp32 inputs of dots
-            to tf32, as NVIDIA GPUs do unless the kernel asks for ieee) and `num_ctas_per_sm`.
+            for tests: results are the same in each), `precision` (one of `PRECISIONS`, the
+            Context's unless given: "hardware" rounds fp32 inputs of dots to tf32, as NVIDIA GPUs
+            do unless the kernel asks for ieee) and `num_ctas_per_sm`.
 
     Returns:
         The operation; its `statistics` and `cost` are there once it has begun.
@@ -406,7 +406,7 @@ def launch(
     library = foreign.running()
     if library is not None:
         library.prepare()
-        library.launched(partial(launch, jit, grid, args, dict(kwargs)))
+        library.launched(partial(launch, jit, grid, args, dict(kwargs)), (*args, *kwargs.values()))
         args, kwargs = foreign.converted(library, args, kwargs)
     names = ("debug", "num_ctas_per_sm", "launch_cooperative_grid", *COMPILER_OPTIONS)
     options: dict[str, Any] = {name: kwargs[name] for name in names if name in kwargs}

@@ -35,7 +35,7 @@ from simrank.torch.rank_devices import RankDevices, num_visible, visible
 from simrank.torch.shared import SharedAccess, arranger
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from simrank.hardware.cluster import Cluster
     from simrank.ranks import Program
@@ -282,11 +282,16 @@ def devices_in_use() -> RankDevices | None:
     return own
 
 
-def keep_in_graph(call: Callable[[], object]) -> None:
-    """Let a graph that the running rank captures repeat a call at each replay."""
+def keep_in_graph(call: Callable[[], object], values: Iterable[object]) -> None:
+    """Let a graph that the running rank captures repeat a call at each replay.
+
+    Args:
+        call: What to repeat.
+        values: What it gets; tensors among them it may write.
+    """
     graph = graphs.captured()
     if graph is not None:
-        graph.keep(call)
+        graph.keep(call, (value for value in values if isinstance(value, torch.Tensor)))
 
 
 class _Graphs(graphs.Listener):

@@ -21,7 +21,7 @@ from simrank.torch import devices
 from simrank.torch.cuda import graphs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 Method = Any  # Of a group: takes tensors and options, and returns a Work.
 _PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
@@ -73,7 +73,16 @@ def _keep(method: Method, group: Any, args: Sequence[Any], kwargs: dict[str, Any
         if work is not None:
             work.wait()
 
-    devices.keep_in_graph(again)
+    devices.keep_in_graph(again, _tensors(args))
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    """Yield the tensors of a call."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, list | tuple):
+        for each in value:
+            yield from _tensors(each)
 
 
 def _first(args: Sequence[Any]) -> Any:

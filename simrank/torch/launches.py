@@ -20,7 +20,7 @@ from simrank.torch import buffers, devices, in_flight
 from simrank.torch.cuda.native import native
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from types import FrameType
 
     from simrank.device import Operation
@@ -47,9 +47,9 @@ class TorchLaunches:
         self._own.flush()
         self._own.make_current()
 
-    def launched(self, again: Callable[[], object]) -> None:
+    def launched(self, again: Callable[[], object], values: Iterable[object]) -> None:
         """Let a graph that is being captured have the launch, without its time on the host."""
-        devices.keep_in_graph(again)
+        devices.keep_in_graph(again, values)
 
     def tensor(self, value: object) -> Tensor | None:
         """Return a tensor of torch with the same bytes; None for other things."""

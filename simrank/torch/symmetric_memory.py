@@ -147,7 +147,8 @@ class _Arranger:
         Raises:
             RuntimeError: The channel is not in the signal pad.
         """
-        devices.keep_in_graph(partial(self.signal, address, group, what, peer, channel, timeout_ms))
+        again = partial(self.signal, address, group, what, peer, channel, timeout_ms)
+        devices.keep_in_graph(again, ())
         met = _known("a signal")[address, group]
         size = len(met.where.pads)
         others = [rank for rank in range(size) if rank != met.rank]
@@ -258,7 +259,7 @@ def issue_write(storage: Storage, values: tuple[int, int, int]) -> None:
     Simulated cost: the least that a kernel takes; a word to the host's memory operations of a
     stream takes about as long (assumed).
     """
-    devices.keep_in_graph(partial(issue_write, storage, values))
+    devices.keep_in_graph(partial(issue_write, storage, values), ())
     symmetric_ops.write_words(current_stream(), storage, values)
 
 

@@ -101,7 +101,7 @@ class _Call:
         handle = module._SymmetricMemory.rendezvous(tensor, group_name)  # noqa: SLF001 - as above
         if handle is None:
             raise RuntimeError(f"{name}: input must be allocated with empty_strided_p2p().")
-        self.name, self.handle = name, handle
+        self.name, self.handle, self._tensor = name, handle, tensor
         self.rank, self.size = handle.rank, handle.world_size
         self.num_bytes = tensor.numel() * tensor.element_size()
         view = buffers.argument_of(tensor)
@@ -136,7 +136,7 @@ class _Call:
             is_everywhere: Whether it writes symmetric memory, the peers' too.
         """
         again = partial(self.issue, move, link_bytes, writes=writes, is_everywhere=is_everywhere)
-        devices.keep_in_graph(again)
+        devices.keep_in_graph(again, [self._tensor, *writes])
         own = devices.devices_in_use()
         assert own is not None, "its tensors lie on devices"
         own.flush()

@@ -468,3 +468,20 @@ def test_the_future_of_a_gathered_list_has_one_tensor(spawn):
         assert not torch.equal(*gradients), "they were rounded"
 
     spawn(program, 3)
+
+
+def test_each_rank_captures_on_a_stream_of_its_own_device(spawn):
+    """Torch keeps the default one per process, in a class: the next rank got the first one's."""
+
+    def program(rank):
+        torch.cuda.set_device(rank)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            assert torch.cuda.current_device() == rank
+            assert torch.cuda.current_stream().device_index == rank
+            made = torch.ones(2, device="cuda")
+        assert made.get_device() == rank
+        assert torch.cuda.graph.default_capture_stream.device_index == rank
+
+    spawn(program, 3)
+    assert torch.cuda.graph.default_capture_stream is None

@@ -195,7 +195,7 @@ def test_collectives_of_a_captured_graph_run_at_each_replay(spawn):
         torch.cuda.set_device(rank)
         dist.init_process_group("nccl")
         x, peer = torch.ones(4, device="cuda"), 1 - rank
-        y, got = torch.zeros_like(x), torch.zeros_like(x)
+        y, got, kept = torch.zeros_like(x), torch.zeros_like(x), torch.ones_like(x)
         parts = [torch.zeros_like(x) for _ in range(2)]
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
@@ -208,12 +208,15 @@ def test_collectives_of_a_captured_graph_run_at_each_replay(spawn):
             for each in dist.batch_isend_irecv(messages):
                 each.wait()
             last = got + parts[1]
+            dist.all_reduce(kept)
+        assert torch.equal(kept, torch.ones_like(kept)), "it was captured, and has not run"
         for number in (10.0, 20.0):
             x.fill_(number + rank)
             graph.replay()
             assert torch.equal(y, torch.full_like(y, 4 * number + 2))
             assert torch.equal(parts[peer], z)
             assert torch.equal(last, z + number + peer)
+        assert torch.equal(kept, torch.full_like(kept, 4.0))
 
     spawn(program, 2, races="error")
 
@@ -231,7 +234,7 @@ def test_a_graph_is_not_replayed_inside_of_another(spawn):
             x.add_(1)
             dist.all_reduce(host)
         inner.replay()
-        assert (x.item(), host.item()) == (3, 2)
+        assert (x.item(), host.item()) == (2, 2)
         with (
             pytest.raises(UnsupportedError, match="replayed in a captured graph"),
             torch.cuda.graph(torch.cuda.CUDAGraph()),

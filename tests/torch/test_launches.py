@@ -244,6 +244,12 @@ def test_memory_does_not_stay_for_a_launch(spawn):
     spawn(program, 1)
 
 
+@triton.jit
+def increased(x_ptr):
+    at = x_ptr + tl.arange(0, 64)
+    tl.store(at, tl.load(at) + 1)
+
+
 def test_a_kernel_in_a_captured_graph_runs_at_each_replay(spawn):
     """In its place among torch's operations, on what lies there by then; the host pays once."""
 
@@ -254,6 +260,8 @@ def test_a_kernel_in_a_captured_graph_runs_at_each_replay(spawn):
             doubled = x * 2
             out = added(doubled, x)
             last = out + 1
+            increased[(1,)](x)
+        assert torch.equal(x, torch.ones_like(x)), "it was captured, and has not run"
         for number in (5.0, 7.0):
             x.fill_(number)
             graph.replay()

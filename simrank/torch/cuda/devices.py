@@ -284,7 +284,10 @@ def _patch_classes() -> None:
     pairs: list[tuple[object, object]] = []
     for module_name, names in _CLASSES.items():
         if module_name not in _copies:
-            _copies[module_name] = _executed_again(module_name)
+            made: Any = _executed_again(module_name)
+            _copies[module_name] = made
+            if hasattr(made, "graph"):
+                made.graph = graphs.per_rank(made.graph)
         old, new = sys.modules[module_name], _copies[module_name]
         pairs += [(getattr(old, name), getattr(new, name)) for name in names]
     _patches.replace_everywhere(pairs)

@@ -1,6 +1,7 @@
 """`torch.cuda.CUDAGraph`: torch's own class over the base that CPU torch lacks.
 
-A capture computes its operations as it goes, and a replay computes them again on the same memory.
+A capture computes its operations as it goes, and puts back what memory held before; a replay
+computes them again on the same memory.
 What others give to streams meanwhile, kernels and collectives, they hand in as calls to repeat.
 """
 
@@ -16,7 +17,7 @@ from simrank.errors import UnsupportedError
 from simrank.torch.cuda.native import native
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
 _pools = count(1)
 
@@ -41,6 +42,7 @@ class GraphBase:
         return made
 
     _handle: int
+    _drawn: int  # How far the device's generator was.
     _calls: list[tuple[int, Callable[[], object]]]  # After how many operations, what is called.
     _pool: tuple[int, int]
     _keeps: bool
@@ -55,6 +57,7 @@ class GraphBase:
         if native().simrank_graph_begin(self._handle):
             raise RuntimeError("CUDA error: a graph is being captured already")
         capturing[native().simrank_rank_tag()] = self
+        self._drawn = _generator().get_offset()
 
     def capture_end(self) -> None:
         """End the capture."""
@@ -63,6 +66,8 @@ class GraphBase:
         native().simrank_graph_end()
         capturing.pop(native().simrank_rank_tag(), None)
         _listener.captured()
+        native().simrank_graph_restore(self._handle)
+        _generator().set_offset(self._drawn)
 
     def instantiate(self) -> None:
         """Do nothing: a graph can be replayed as soon as it is captured."""
@@ -87,9 +92,17 @@ class GraphBase:
     def _size(self) -> int:
         return int(native().simrank_graph_size(self._handle))
 
-    def keep(self, call: Callable[[], object]) -> None:
-        """Call something at this place of every replay."""
+    def keep(self, call: Callable[[], object], tensors: Iterable[torch.Tensor] = ()) -> None:
+        """Call something at this place of every replay.
+
+        Args:
+            call: What to call.
+            tensors: What it may write, which has not happened once the capture has ended.
+        """
         self._calls.append((self._size(), call))
+        for tensor in tensors:
+            storage = tensor.untyped_storage()
+            native().simrank_graph_keep(self._handle, storage.data_ptr(), storage.nbytes())
 
     def reset(self) -> None:
         """Forget what was captured."""
@@ -112,7 +125,34 @@ class GraphBase:
             file.write(f"digraph {{ // {self._size() + len(self._calls)} operations\n}}\n")
 
 
+def _generator() -> torch.Generator:
+    return torch.cuda.default_generators[torch.cuda.current_device()]
+
+
 capturing: dict[int, GraphBase] = {}  # By the number of the rank: what it captures.
+
+
+class PerRank(type):
+    """The class of torch's `graph`, which has a stream to capture on, made once by each rank."""
+
+    @property
+    def default_capture_stream(cls) -> object:
+        """Return the running rank's stream, or None."""
+        return _streams.get(native().simrank_rank_tag())
+
+    @default_capture_stream.setter
+    def default_capture_stream(cls, stream: object) -> None:
+        _streams[native().simrank_rank_tag()] = stream
+
+
+_streams: dict[int, object] = {}
+
+
+def per_rank(kind: type) -> type:
+    """Return torch's `graph`, of which each rank has the stream that it captures on for itself."""
+    left_out = ("__dict__", "__weakref__", "default_capture_stream")
+    names = {name: value for name, value in vars(kind).items() if name not in left_out}
+    return PerRank(kind.__name__, kind.__bases__, names)
 
 
 class Listener:
@@ -156,6 +196,7 @@ def refuse_in_graphs(what: str) -> None:
 def forget() -> None:
     """Let nobody capture any more."""
     capturing.clear()
+    _streams.clear()
 
 
 def is_capturing() -> bool:

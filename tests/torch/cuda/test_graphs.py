@@ -88,3 +88,28 @@ def test_a_graph_that_nobody_has_gives_its_memory_back(cuda):
     assert torch.cuda.memory_allocated() == 1024
     del graph
     assert torch.cuda.memory_allocated() == 512
+
+
+def test_a_capture_changes_nothing(cuda):
+    """CUDA only records: what is written in place has its old numbers, and so has the generator."""
+    x, total = torch.ones(4, device="cuda"), torch.zeros(4, device="cuda")
+    weight = torch.ones(4, device="cuda", requires_grad=True)
+    optimizer = torch.optim.SGD([weight], lr=0.5)
+    graph = torch.cuda.CUDAGraph()
+    torch.cuda.manual_seed(3)
+    with torch.cuda.graph(graph):
+        total += x
+        total[:2].mul_(2)
+        drawn = torch.rand(4, device="cuda")
+        (weight * x).sum().backward()
+        optimizer.step()
+    same(total, torch.zeros(4))
+    same(weight, torch.ones(4))
+    weight_after = weight.detach().cpu()
+    torch.cuda.manual_seed(3)
+    expected = torch.rand(4, device="cuda")
+    torch.cuda.manual_seed(3)
+    graph.replay()
+    assert torch.equal(drawn, expected)
+    same(total, torch.tensor([2.0, 2.0, 1.0, 1.0]))
+    same(weight, weight_after - 0.5)

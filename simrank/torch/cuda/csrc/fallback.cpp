@@ -149,7 +149,10 @@ class Call {
     if (info_.reads_host || reads_host_) read_by_host();
     Stack arguments;
     const bool is_captured = rank_.capturing && !rank_.is_computing;
-    if (C10_UNLIKELY(is_captured)) arguments = Stack(stack_->begin() + base_, stack_->end());
+    if (C10_UNLIKELY(is_captured)) {
+      arguments = Stack(stack_->begin() + base_, stack_->end());
+      for (auto& alias : aliases_) if (alias.written) rank_.capturing->keep_as_it_was(alias.device);
+    }
     compute_here();
     for (auto& alias : aliases_) if (alias.written) follow(alias);
     give_results();

@@ -4,6 +4,7 @@
 #include <ATen/core/boxing/KernelFunction.h>
 #include <optional>
 #include <string>
+#include <unordered_map>
 
 namespace simrank {
 
@@ -64,6 +65,11 @@ struct Graph {
     DispatchKeySet keys;
   };
   std::vector<Node> nodes;
+  // What memory held before the capture wrote there, as CUDA only records: by address.
+  std::unordered_map<void*, std::pair<c10::Storage, std::vector<char>>> before;
+  void keep_as_it_was(const Tensor& tensor);
+  void keep_as_it_was(void* address, size_t size, c10::Storage owner = {});
+  void restore();
   void replay(size_t first, size_t last);  // The nodes from one up to another.
 };
 }  // namespace simrank

@@ -1,5 +1,6 @@
 // CUDA graphs: a capture keeps each operation with its arguments' memory; a replay computes them
-// again in order. Unlike CUDA, the operations of a capture are also computed while it captures.
+// again in order. The operations of a capture are also computed while it captures, so that what
+// follows has shapes; at its end memory gets back what it held before, as CUDA computes nothing.
 #include "fallback.h"
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/empty.h>
@@ -9,6 +10,21 @@ namespace simrank {
 bool is_capturing() {
   Rank* self = bound_rank();
   return self && self->capturing;
+}
+
+void Graph::keep_as_it_was(const Tensor& tensor) {
+  if (tensor.layout() != at::kStrided || !tensor.has_storage()) return;
+  const auto& storage = tensor.storage();
+  keep_as_it_was(storage.mutable_data(), storage.nbytes(), storage);
+}
+void Graph::keep_as_it_was(void* address, size_t size, c10::Storage owner) {
+  if (!address || !size || before.count(address)) return;
+  auto* bytes = static_cast<const char*>(address);
+  before.emplace(address, std::make_pair(std::move(owner), std::vector<char>(bytes, bytes + size)));
+}
+void Graph::restore() {
+  for (auto& [address, kept] : before) std::memcpy(address, kept.second.data(), kept.second.size());
+  before.clear();
 }
 
 void Graph::replay(size_t first, size_t last) {
@@ -47,6 +63,10 @@ int simrank_graph_begin(void* graph) {
 void simrank_graph_end() {
   if (auto* self = simrank::bound_rank()) self->capturing.reset();
 }
+void simrank_graph_keep(void* graph, uint64_t address, uint64_t size) {
+  (*static_cast<std::shared_ptr<Graph>*>(graph))->keep_as_it_was(reinterpret_cast<void*>(address), size);
+}
+void simrank_graph_restore(void* graph) { (*static_cast<std::shared_ptr<Graph>*>(graph))->restore(); }
 void simrank_graph_reset(void* graph) { (*static_cast<std::shared_ptr<Graph>*>(graph))->nodes.clear(); }
 int64_t simrank_graph_size(void* graph) {
   return (*static_cast<std::shared_ptr<Graph>*>(graph))->nodes.size();
