@@ -40,6 +40,10 @@ class Library:
     def prepare(self):
         self.calls.append("prepare")
 
+    def launched(self, again, values):
+        assert callable(again)
+        self.values = list(values)
+
     def tensor(self, value):
         return value.inner if isinstance(value, Theirs) else None
 
@@ -83,6 +87,7 @@ def test_a_kernel_runs_at_its_launch_unless_it_waits(ctx, monkeypatch):
     assert not operation.complete
     assert out.storage.array(np.dtype(np.float32)).tolist() == [2.0] * 16
     assert library.calls == ["prepare", ("settle", 2, 1)]
+    assert library.values[-1] == 16
     flag.fill_(1)
     wait_for[(1,)](Theirs(flag), Theirs(out))
     assert library.calls[2:] == ["prepare", ("in flight", 2, 2)]
