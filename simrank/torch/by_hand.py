@@ -59,10 +59,16 @@ def _count(program: Any) -> int:
     return number
 
 
-class ProcessGroupGloo:
-    """Stands for the class: what it makes in ranks is a simulated group."""
+class _ByHand:
+    """Stands for a class of c10d: what it makes in ranks is a simulated group.
 
-    def __new__(  # noqa: D102 - see the class
+    Attributes:
+        backend: Of the groups.
+    """
+
+    backend = ""
+
+    def __new__(
         cls,
         store: dist.Store,
         rank: int,
@@ -70,21 +76,19 @@ class ProcessGroupGloo:
         options: Any = None,
         timeout: timedelta | None = None,
     ) -> Any:
-        return made_by_hand("gloo", store, rank, size, options, timeout)
+        return made_by_hand(cls.backend, store, rank, size, options, timeout)
 
 
-class ProcessGroupNCCL(nccl.ProcessGroupNCCL):
-    """Stands for the class, which has options; what it makes in ranks is a simulated group."""
+class ProcessGroupGloo(_ByHand):
+    """Stands for the class of this name."""
 
-    def __new__(  # noqa: D102 - see the class
-        cls,
-        store: dist.Store,
-        rank: int,
-        size: int,
-        options: Any = None,
-        timeout: timedelta | None = None,
-    ) -> Any:
-        return made_by_hand("nccl", store, rank, size, options, timeout)
+    backend = "gloo"
+
+
+class ProcessGroupNCCL(_ByHand, nccl.ProcessGroupNCCL):
+    """Stands for the class of this name, which has options."""
+
+    backend = "nccl"
 
 
 def stand_ins(owners: Sequence[Any]) -> list[tuple[Any, str, Any]]:

@@ -1,8 +1,8 @@
 """`torch.cuda.CUDAGraph`: torch's own class over the base that CPU torch lacks.
 
 A capture computes its operations as it goes, and puts back what memory held before; a replay
-computes them again on the same memory.
-What others give to streams meanwhile, kernels and collectives, they hand in as calls to repeat.
+computes them again on the same memory. What others give to streams meanwhile, kernels and
+collectives, they hand in as calls to repeat.
 """
 
 from __future__ import annotations
@@ -78,7 +78,11 @@ class GraphBase:
         Raises:
             UnsupportedError: Another graph is being captured.
         """
-        refuse_in_graphs("a graph that is replayed")
+        if captured() is not None:
+            raise UnsupportedError(
+                "a graph that is replayed in a captured graph on simulated CUDA devices\n"
+                "  to fix: replay it outside of torch.cuda.graph"
+            )
         _listener.replay(self._replay)
 
     def _replay(self) -> None:
@@ -178,19 +182,6 @@ def listen(listener: Listener) -> None:
 def captured() -> GraphBase | None:
     """Return the graph that the running rank captures, or None."""
     return capturing.get(native().simrank_rank_tag()) if capturing else None
-
-
-def refuse_in_graphs(what: str) -> None:
-    """Raise if the running rank captures a graph, which would not have this.
-
-    Raises:
-        UnsupportedError: It does.
-    """
-    if captured() is not None:
-        raise UnsupportedError(
-            f"{what} in a captured graph on simulated CUDA devices\n"
-            "  to fix: do it outside of torch.cuda.graph"
-        )
 
 
 def forget() -> None:
