@@ -124,7 +124,8 @@ def _of_parallel() -> StandIns:
                 data["gloo_num_threads"] = 2  # As torch starts it.
         return data
 
-    return [(kind, "_get_ddp_logging_data", logged)]
+    # Ranks whose forwards interleave leave one of their models there: it goes with the Context.
+    return [(kind, "_get_ddp_logging_data", logged), (kind, "_active_ddp_module", None)]
 
 
 def _true_in_ranks(original: Callable[[], bool]) -> Callable[[], bool]:

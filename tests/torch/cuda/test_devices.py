@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _thread
 import ctypes
+import gc
 import threading
 
 import pytest
@@ -163,6 +164,19 @@ def test_live_tensors_keep_their_place():
     del kept, other
     with simulated.standalone(2):
         assert torch.ones(3, device="cuda").data_ptr() == address
+
+
+def test_garbage_is_looked_for_once_after_a_simulation_that_left_tensors(monkeypatch):
+    """Tensors that live on make one collection necessary, not one per simulation after it."""
+    collections = []
+    collect = gc.collect
+    monkeypatch.setattr(gc, "collect", lambda *args: collections.append(args) or collect(*args))
+    with simulated.standalone(1):
+        kept = torch.ones(3, device="cuda")
+    for _ in range(3):
+        with simulated.standalone(1):
+            assert torch.ones(3, device="cuda").data_ptr() != kept.data_ptr()
+    assert len(collections) == 1
 
 
 def test_queries(cuda):

@@ -309,10 +309,10 @@ int simrank_find_block(uint64_t address, uint64_t* start, uint64_t* size) {
 int simrank_device_of(uint64_t address) {
   return simrank::global_device_of(reinterpret_cast<void*>(address));
 }
+// Those of the last devices; what is left of devices before them has been looked at before.
 int64_t simrank_num_live_blocks() {
   int64_t live = 0;
-  for (auto* all : {&simrank::devices, &simrank::retired})
-    for (auto& memory : *all) if (memory) live += memory->num_live();
+  for (auto& memory : simrank::devices) if (memory) live += memory->num_live();
   return live;
 }
 // Closes the devices, and returns where others may lie: tensors that still live keep their place.
