@@ -8,6 +8,7 @@ import sys
 from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 from simrank.device.tensors.shown import READERS
 from simrank.distributed.backends import default_timeout
@@ -125,7 +126,28 @@ def _of_parallel() -> StandIns:
         return data
 
     # Ranks whose forwards interleave leave one of their models there: it goes with the Context.
-    return [(kind, "_get_ddp_logging_data", logged), (kind, "_active_ddp_module", None)]
+    return [
+        (kind, "_get_ddp_logging_data", logged), (kind, "_active_ddp_module", None),
+        _keeping_works(),
+    ]  # fmt: skip
+
+
+def _keeping_works() -> tuple[Any, str, Any]:
+    """Return what keeps the work that a reducer waits for: C++ alone keeps half of it alive.
+
+    Without the half in Python its `wait` is that of the base class, which nobody ever wakes.
+    """
+    reducer: Any = import_module("torch._C._distributed_c10d").Reducer
+    name = "_set_forward_pass_work_handle"
+    original = getattr(reducer, name)
+    kept: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+
+    @functools.wraps(original)
+    def keep(self: Any, work: Any, *args: Any, **kwargs: Any) -> None:
+        kept[self] = work
+        original(self, work, *args, **kwargs)
+
+    return reducer, name, keep
 
 
 def _true_in_ranks(original: Callable[[], bool]) -> Callable[[], bool]:

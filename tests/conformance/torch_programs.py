@@ -381,14 +381,18 @@ def ddp_comm_hooks(rank, world):
 
 @program
 def ddp_join(rank, world):
-    model = DistributedDataParallel(perceptron())
-    stepper = torch.optim.SGD(model.parameters(), lr=0.1)
-    with model.join():
-        for step in range(2 + rank):
-            stepper.zero_grad()
-            model(batch(step, rank)).square().mean().backward()
-            stepper.step()
-    return weights(model)
+    def trained_unevenly(**how):
+        model = DistributedDataParallel(perceptron())
+        stepper = torch.optim.SGD(model.parameters(), lr=0.1)
+        with model.join(**how):
+            for step in range(2 + rank):
+                stepper.zero_grad()
+                model(batch(step, rank)).square().mean().backward()
+                stepper.step()
+        return weights(model)
+
+    shrinking = trained_unevenly(divide_by_initial_world_size=False)
+    return {"all": trained_unevenly(), "those who take part": shrinking}
 
 
 @program

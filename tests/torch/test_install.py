@@ -150,3 +150,34 @@ def test_functions_that_a_rank_replaces_are_its_own(spawn):
     assert dist.all_reduce is before
     assert not hasattr(dist, "of_nobody")
     assert type(dist) is type(torch.nn)
+
+
+def test_a_reducer_keeps_the_work_it_waits_for(spawn):
+    """DDP's join hands C++ a work and forgets it: with half of it gone, backward slept for ever."""
+    grads = []
+
+    def program(rank):
+        dist.init_process_group("gloo")
+        model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(1, 1, bias=False))
+        with model.join(divide_by_initial_world_size=False):
+            for _ in range(1 + rank):
+                model.zero_grad()
+                model(torch.full((1, 1), 2.0 + rank)).backward()
+                grads.append((rank, model.module.weight.grad.item()))
+
+    spawn(program)
+    assert sorted(grads) == [(0, 2.5), (1, 2.5), (1, 3.0)]  # Divided by those who take part.
+
+
+def test_no_model_of_a_rank_stays_in_the_class(spawn):
+    """Forwards of ranks interleave, and each puts back what it found there."""
+
+    def program(rank):
+        dist.init_process_group("gloo")
+        inner = torch.nn.Linear(2, 2)
+        model = torch.nn.parallel.DistributedDataParallel(torch.nn.Sequential(inner))
+        inner.register_forward_pre_hook(lambda *_: dist.barrier())
+        model(torch.ones(2, 2))
+
+    spawn(program)
+    assert torch.nn.parallel.DistributedDataParallel._active_ddp_module is None
