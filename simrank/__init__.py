@@ -16,6 +16,7 @@ from simrank.ranks.current import register_default_context
 
 if TYPE_CHECKING:
     from simrank import bench, distributed, errors, explore, multiprocessing
+    from simrank.bench.predict import predict
     from simrank.context import Context
     from simrank.device import Event, Stream, Tensor
 
@@ -30,12 +31,14 @@ __all__ = [
     "errors",
     "explore",
     "multiprocessing",
+    "predict",
 ]
 _PLACES = {
     "Context": "simrank.context",
     "Event": "simrank.device",
     "Stream": "simrank.device",
     "Tensor": "simrank.device",
+    "predict": "simrank.bench.predict",
 }
 
 

@@ -11,7 +11,7 @@ from simrank.cli import app
 from simrank.cli.nccl_tests import SETTLED
 
 COMMANDS = {
-    "accuracy": {"--help"},  # A group: gemm.
+    "accuracy": {"table", "--cluster", "--json", "--help"},
     "bench": {
         "target", "--cluster", "--nodes", "-g", "--ngpus", "--num-ranks", "-b", "--minbytes", "-e",
         "--maxbytes", "-f", "--stepfactor", "-i", "--stepbytes", "-n", "--iters", "-w",
@@ -23,6 +23,9 @@ COMMANDS = {
     },
     "check": {"file", "--help"},
     "clusters": {"--help"},
+    "explain": {
+        "--collective", "--size", "--cluster", "--nodes", "-g", "--num-ranks", "--help",
+    },
     "kernels": {"--help"},  # A group: coverage and report.
     "torch": {"--help"},  # A group: build.
     "schema": {"kind", "--to", "--help"},
@@ -68,7 +71,7 @@ def test_public_names_are_frozen():
     """What programs import."""
     assert simrank.__all__ == [
         "Context", "Event", "Stream", "Tensor", "bench", "distributed", "errors",
-        "explore", "multiprocessing",
+        "explore", "multiprocessing", "predict",
     ]  # fmt: skip
     assert all(hasattr(simrank, name) for name in simrank.__all__)
     assert simrank.multiprocessing.__all__ == [

@@ -2,36 +2,109 @@
 
 from __future__ import annotations
 
+import json
 import sys
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
+from simrank.bench.accuracy import (
+    AIM_PCT,
+    AIMED,
+    SIZE_CLASSES,
+    builtin_tables,
+    mean_errors,
+    table_errors,
+)
 from simrank.cli.common import EXIT_STATUS, app
 from simrank.config.locate import builtin_names, locate
 from simrank.hardware.gemm import load_gemm_rows, size_class_errors
 
-group = typer.Typer(
-    help="How far the cost models are from what was measured.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
-app.add_typer(group, name="accuracy")
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from simrank.bench.accuracy import SeriesErrors
+
+_Errors = "Sequence[tuple[float, float] | None]"
 
 
-@group.callback()
-def _accuracy() -> None:
-    """How far the cost models are from what was measured."""
+@app.command(epilog=EXIT_STATUS)
+def accuracy(
+    table: Annotated[
+        str | None,
+        typer.Argument(help="A measured table: a built-in name or a CSV file [all]; or: gemm."),
+    ] = None,
+    cluster: Annotated[
+        str | None, typer.Option(help="What to predict [the cluster beside the table].")
+    ] = None,
+    json_file: Annotated[
+        typer.FileTextWrite | None, typer.Option("--json", help="Write every row.")
+    ] = None,
+) -> None:
+    """How far the cost models are from what was measured.
 
+    Collectives: NCCL's closed forms, not fitted to any of the tables, beside published tables; per
+    size class the mean error without its sign, and with it. Negative is too fast.
 
-@group.command(epilog=EXIT_STATUS)
-def gemm() -> None:
-    """Matrix products: mean and largest error per device, dtype and size class.
-
-    Each row is left out of the fit that predicts it. Rows in f32 ran as TF32 and are shown beside
-    the others; float32 products of simulated programs do not use them.
+    gemm: matrix products, mean and largest error per device, dtype and size class. Each row is left
+    out of the fit that predicts it. Rows in f32 ran as TF32 and are shown beside the others;
+    float32 products of simulated programs do not use them.
     """
+    if table == "gemm":
+        _show(_gemm_table())
+        return
+    names = builtin_tables() if table is None else [table]
+    series = [each for name in names for each in table_errors(name, cluster)]
+    _show(_collectives_table(series))
+    if json_file is not None:
+        json.dump([each.to_json() for each in series], json_file, indent=1)
+        json_file.write("\n")
+
+
+def _show(shown: Table) -> None:
+    Console(width=None if sys.stdout.isatty() else 160).print(shown)
+
+
+def _collectives_table(series: Sequence[SeriesErrors]) -> Table:
+    shown = Table(box=None, pad_edge=False)
+    for column in ("table", "cluster", "collective", "ranks", "nodes"):
+        shown.add_column(column, no_wrap=True)
+    for column in SIZE_CLASSES:
+        shown.add_column(column, no_wrap=True, justify="right")
+    for each in series:
+        facts = (each.table, each.cluster, each.collective, str(each.num_ranks))
+        shown.add_row(*facts, str(each.num_nodes), *_cells(each.by_class()))
+    if len(series) > 1:
+        _add_means(shown, series)
+    return shown
+
+
+def _add_means(shown: Table, series: Sequence[SeriesErrors]) -> None:
+    direct = [each for each in series if each.mode == "back_to_back"]
+    aimed = [each for each in direct if each.collective in AIMED]
+    others = [each for each in direct if each.collective not in AIMED]
+    loops = [each for each in series if each.mode != "back_to_back"]
+    shown.add_section()
+    for title, mine in (
+        (f"mean: {', '.join(AIMED)}", aimed),
+        ("mean: other collectives", others),
+        ("mean: loops of torch and XLA", loops),
+    ):
+        if mine:
+            shown.add_row(title, "", "", "", "", *_cells(mean_errors(mine)))
+        if mine is aimed and aimed:
+            shown.add_row("aim", "", "", "", "", *(f"{aim:.0f} %       " for aim in AIM_PCT))
+
+
+def _cells(errors: Sequence[tuple[float, float] | None]) -> list[str]:
+    return [
+        "-" if each is None else f"{100 * each[0]:.0f} % ({100 * each[1]:+4.0f})" for each in errors
+    ]
+
+
+def _gemm_table() -> Table:
     shown = Table(box=None, pad_edge=False)
     for column in ("table", "dtype", "m, n, k", "rows", "mean error", "largest"):
         shown.add_column(column, no_wrap=True)
@@ -46,4 +119,4 @@ def gemm() -> None:
                     f"{sum(errors) / len(errors):.1%}",
                     f"{max(errors):.1%}",
                 )
-    Console(width=None if sys.stdout.isatty() else 160).print(shown)
+    return shown

@@ -32,7 +32,9 @@ def check(file: Annotated[str, typer.Argument(help="A YAML file of any kind.")])
 
 @app.command(epilog=EXIT_STATUS)
 def schema(
-    kind: Annotated[str | None, typer.Argument(help="cluster, bench, sweep or faults.")] = None,
+    kind: Annotated[
+        str | None, typer.Argument(help="cluster, bench, sweep, faults or measured.")
+    ] = None,
     to: Annotated[str | None, typer.Option("--to", help="Folder to write files to.")] = None,
 ) -> None:
     """Write JSON Schemas of the YAML files, for editors: to stdout, or a folder."""

@@ -9,6 +9,7 @@ from simrank.config.imports import describe_program
 from simrank.config.large import uncollected
 from simrank.config.load import cluster_from_yaml
 from simrank.config.locate import builtin_names, locate
+from simrank.config.machine import machine_from_source
 from simrank.config.measured import load_measured
 from simrank.config.sweep import load_sweep
 from simrank.config.yaml_source import Source, read_yaml
@@ -19,8 +20,8 @@ def check_file(path: str | Path) -> str:
     """Check any configuration file, with everything that it refers to.
 
     Args:
-        path: A YAML file of a cluster, a benchmark or faults, a measured CSV, or the name of a
-            built-in cluster.
+        path: A YAML file of a cluster, a benchmark, faults or a table's machine, a measured CSV,
+            or the name of a built-in cluster.
 
     Returns:
         What the file is, in a few words.
@@ -50,6 +51,9 @@ def _what_is(path: Path) -> str:
     if kind_of(source) == "cluster":
         cluster = cluster_from_yaml(source)
         return f"cluster {cluster.name}: {cluster.nodes} node(s) of {cluster.device.count} devices"
+    if kind_of(source) == "measured":
+        machine = machine_from_source(source)
+        return f"machine of a measured table: {machine.nodes} node(s) of {machine.cluster}"
     bench = bench_from_source(source)
     for table in bench.measured:
         load_measured(table)
@@ -58,7 +62,7 @@ def _what_is(path: Path) -> str:
 
 
 def kind_of(source: Source) -> str:
-    """Return "cluster", "bench" or "faults", by the keys at the top level.
+    """Return "cluster", "bench", "faults" or "measured", by the keys at the top level.
 
     Raises:
         ConfigError: The keys are of neither.
@@ -67,6 +71,8 @@ def kind_of(source: Source) -> str:
     keys = set(source.data)
     if keys == {"faults"}:
         return "faults"
+    if keys & {"mode", "library"}:
+        return "measured"
     if keys & {"cluster", "clusters", "collectives"} and not keys & {"device", "links"}:
         return "bench"
     if keys & {"device", "links", "switches", "fabric", "name"}:

@@ -11,7 +11,12 @@ from typing import Annotated
 from pydantic import BeforeValidator, Field
 
 from simrank.config.model import Model
-from simrank.config.names import DtypeName
+from simrank.config.names import (
+    NCCL_ARCHITECTURES,
+    NCCL_HOSTS,
+    NCCL_WIRES,
+    DtypeName,
+)
 from simrank.config.quantity import (
     Bandwidth,
     BandwidthPerDirection,
@@ -24,6 +29,7 @@ from simrank.config.quantity import (
     Size,
     Text,
     Time,
+    one_of,
     reject,
 )
 
@@ -95,6 +101,9 @@ NOT_MEASURED = {
     "lazy_loading",
     "gemm_table",
     "multicast",
+    "architecture",
+    "wire",
+    "host",
 }
 
 
@@ -106,6 +115,13 @@ class Sourced(Model):
     """
 
     source: Sources = Field(default_factory=dict)
+
+
+def given_keys(block: Sourced) -> set[str]:
+    """Return the keys of a block whose numbers need a source: not those that have no value."""
+    fields = type(block).model_fields.items()
+    keys = {field.alias or name for name, field in fields if getattr(block, name) is not None}
+    return keys - NOT_MEASURED
 
 
 class DeviceConfig(Sourced):
@@ -192,6 +208,33 @@ class CollectivesConfig(Sourced):
     buffer_bytes: Size = Field(alias="buffer")
 
 
+class NcclConfig(Sourced):
+    """What NCCL (or RCCL) finds on these nodes; its closed forms predict times from it.
+
+    Attributes:
+        architecture: The rows of NCCL's tables that hold: volta, ampere, hopper, blackwell.
+        wire: What joins the devices of a node: nvlink or pci.
+        host: Who made the hosts' processors, as NCCL's tables have it: intel or amd.
+        ring_bandwidth_bytes_per_s: Bus bandwidth of all rings of a node together.
+        nvls_bandwidth_bytes_per_s: What a device's port carries to the switch that reduces (NVLink
+            SHARP), before NCCL's efficiency of it; None: there is no such switch.
+        channels: Channels of all rings together.
+        p2p_channel_bandwidth_bytes_per_s: What one channel carries from a device to another.
+        nics: Network cards of a node that carry collectives.
+        nic_bandwidth_bytes_per_s: What collectives see of one of them, per direction.
+    """
+
+    architecture: Annotated[str, one_of(NCCL_ARCHITECTURES, {})]
+    wire: Annotated[str, one_of(NCCL_WIRES, {})] = "nvlink"
+    host: Annotated[str, one_of(NCCL_HOSTS, {})] = "intel"
+    ring_bandwidth_bytes_per_s: Bandwidth = Field(alias="ring_bandwidth")
+    nvls_bandwidth_bytes_per_s: Bandwidth | None = Field(default=None, alias="nvls_bandwidth")
+    channels: Count
+    p2p_channel_bandwidth_bytes_per_s: Bandwidth = Field(alias="p2p_channel_bandwidth")
+    nics: Count | None = None
+    nic_bandwidth_bytes_per_s: Bandwidth | None = Field(default=None, alias="nic_bandwidth")
+
+
 class ClusterConfig(Model):
     """A cluster of equal nodes.
 
@@ -206,6 +249,7 @@ class ClusterConfig(Model):
         links: Links inside one node.
         fabric: What joins the nodes, or None.
         collectives: Costs of the collective library.
+        nccl: What NCCL finds here, for its own closed forms; None: nothing is known of that.
     """
 
     name: Name
@@ -218,6 +262,7 @@ class ClusterConfig(Model):
     links: tuple[LinkConfig, ...]
     fabric: FabricConfig | None = None
     collectives: CollectivesConfig
+    nccl: NcclConfig | None = None
 
     @property
     def num_devices(self) -> int:

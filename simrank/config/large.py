@@ -76,11 +76,14 @@ def scalar_data(node: yaml.ScalarNode, loader: yaml.SafeLoader) -> object:
 def plain_data(text: str, max_depth: int) -> object:
     """Return the data of text, or None where something in it needs a closer look.
 
-    These are anchors, tags, keys that are no words or stand twice, and several documents.
+    These are anchors, tags, keys that are no words or stand twice, several documents, and tab
+    characters, which libyaml takes at places where YAML has none.
 
     Raises:
         YAMLError: It is no YAML, or nested deeper than `max_depth`.
     """
+    if "\t" in text:
+        return None
     builder = _Builder(max_depth)
     try:
         _build(text, builder)

@@ -58,6 +58,11 @@ COLLECTIVE_ALIASES = {
     "send_recv": "sendrecv",
 }
 
+# What NCCL's tables tell apart: architectures, what joins devices, who made the host's processor.
+NCCL_ARCHITECTURES = ("volta", "ampere", "hopper", "blackwell")
+NCCL_WIRES = ("nvlink", "pci")
+NCCL_HOSTS = ("intel", "amd")
+
 DtypeName = Annotated[str, one_of(DTYPES, DTYPE_ALIASES)]
 RedopName = Annotated[str, one_of(REDOPS, REDOP_ALIASES)]
 CollectiveName = Annotated[str, one_of(COLLECTIVES, COLLECTIVE_ALIASES)]

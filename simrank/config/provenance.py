@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from simrank.config.cluster import NOT_MEASURED
+from simrank.config.cluster import given_keys
 from simrank.config.wires import ASSUMED, CALIBRATED, SOURCED, Provenance
 
 if TYPE_CHECKING:
@@ -17,8 +17,8 @@ def provenance_of(config: ClusterConfig) -> tuple[Provenance, ...]:
     """Return where each number of a checked configuration comes from, in its order."""
     provenances = []
     for name, block in _blocks(config):
-        keys = type(block).keys()
-        for key in [each for each in keys if each not in NOT_MEASURED]:
+        keys, given = type(block).keys(), given_keys(block)
+        for key in [each for each in keys if each in given]:
             texts = (block.source.get(key), block.source.get("others"))
             whole = (config.source.get(key), config.source.get("others"))
             text = next((text for text in (*texts, *whole) if text is not None), None)
@@ -33,6 +33,8 @@ def _blocks(config: ClusterConfig) -> Iterator[tuple[str, Sourced]]:
     for link in links:
         yield f"link {link.between[0]} - {link.between[1]}", link
     yield "collectives", config.collectives
+    if config.nccl is not None:
+        yield "nccl", config.nccl
 
 
 def _kind(text: str) -> str:

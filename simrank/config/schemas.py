@@ -19,14 +19,19 @@ from simrank.config.cluster import (
     DeviceConfig,
     FabricConfig,
     LinkConfig,
+    NcclConfig,
     Sourced,
 )
 from simrank.config.faults import DelayArrivals, DropLink, Kill, Slow, SlowLink, _FaultsFile
+from simrank.config.machine import MODES, MachineConfig
 from simrank.config.names import (
     COLLECTIVE_ALIASES,
     COLLECTIVES,
     DTYPE_ALIASES,
     DTYPES,
+    NCCL_ARCHITECTURES,
+    NCCL_HOSTS,
+    NCCL_WIRES,
     REDOP_ALIASES,
     REDOPS,
 )
@@ -46,6 +51,7 @@ _CLUSTER: tuple[type[Model], ...] = (
     LinkConfig,
     FabricConfig,
     CollectivesConfig,
+    NcclConfig,
 )
 # Per kind: the model of the whole file, whose docstring says what its keys mean, and its parts.
 _KINDS: dict[str, tuple[type[Model], type[Model], tuple[type[Model], ...]]] = {
@@ -57,6 +63,7 @@ _KINDS: dict[str, tuple[type[Model], type[Model], tuple[type[Model], ...]]] = {
     ),
     "sweep": (sweep._Keys, sweep.SweepConfig, (bench.Iterations, *_CLUSTER)),  # noqa: SLF001
     "faults": (_FaultsFile, _FaultsFile, _FAULTS),
+    "measured": (MachineConfig, MachineConfig, ()),
 }
 KINDS = tuple(_KINDS)
 
@@ -185,6 +192,10 @@ _BENCH, _SWEEP = _KINDS["bench"][0], _KINDS["sweep"][0]
 _WRITTEN: dict[tuple[type, str], Json] = {
     (Sourced, "source"): _SOURCE,
     (ClusterConfig, "source"): _SOURCE,
+    (MachineConfig, "mode"): {"enum": [*MODES]},
+    (NcclConfig, "architecture"): {"enum": [*NCCL_ARCHITECTURES]},
+    (NcclConfig, "wire"): {"enum": [*NCCL_WIRES], "default": "nvlink"},
+    (NcclConfig, "host"): {"enum": [*NCCL_HOSTS], "default": "intel"},
     (LinkConfig, "bandwidth"): _by_direction("450 GB/s", "Rate, per direction."),
     (LinkConfig, "latency"): _by_direction("1 us", "Time that the first byte takes."),
     (_BENCH, "cluster"): _ONE_CLUSTER,

@@ -7,7 +7,7 @@ Start with `expand`.
 
 import re
 
-from simrank.config.cluster import NOT_MEASURED, ClusterConfig, LinkConfig, Sourced, expand_range
+from simrank.config.cluster import ClusterConfig, LinkConfig, Sourced, expand_range, given_keys
 from simrank.config.quantity import closest
 from simrank.config.wires import Topology, Wire
 from simrank.config.yaml_source import KeyPath, Source
@@ -168,9 +168,11 @@ def _unsourced(config: ClusterConfig, source: Source) -> list[ConfigProblem]:
         links = enumerate(config.fabric.links)
         blocks += [(("fabric", "links", number), link) for number, link in links]
     blocks.append((("collectives",), config.collectives))
+    if config.nccl is not None:
+        blocks.append((("nccl",), config.nccl))
     problems = []
     for key_path, block in blocks:
-        keys = set(type(block).keys()) - NOT_MEASURED
+        keys = given_keys(block)
         for key in sorted(set(block.source) - keys - {"others"}):
             expected = "a key of this block, or others"
             problems.append(source.problem((*key_path, "source", key), expected, key))

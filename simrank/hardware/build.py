@@ -12,10 +12,10 @@ from simrank.config.topology import expand
 from simrank.hardware.cluster import Cluster, Int64Array, frozen
 from simrank.hardware.routes import FABRIC, RouteTable
 from simrank.hardware.shortest import Edge
-from simrank.hardware.spec import CollectiveSpec, DeviceSpec
+from simrank.hardware.spec import CollectiveSpec, DeviceSpec, NcclSpec
 
 if TYPE_CHECKING:
-    from simrank.config.cluster import ClusterConfig, DeviceConfig
+    from simrank.config.cluster import ClusterConfig, DeviceConfig, NcclConfig
     from simrank.config.wires import PerDirection, Topology, Wire
 
 
@@ -51,6 +51,22 @@ def build_cluster(config: ClusterConfig) -> Cluster:
         topology=topology,
         routes=_route_table(topology, config.nodes),
         provenance=provenance_of(config),
+        nccl=None if config.nccl is None else _nccl_spec(config.nccl),
+    )
+
+
+def _nccl_spec(nccl: NcclConfig) -> NcclSpec:
+    """Return what NCCL finds, as the simulator sees it."""
+    return NcclSpec(
+        architecture=nccl.architecture,
+        wire=nccl.wire,
+        host=nccl.host,
+        ring_bytes_per_s=nccl.ring_bandwidth_bytes_per_s,
+        nvls_bytes_per_s=nccl.nvls_bandwidth_bytes_per_s or 0,
+        channels=nccl.channels,
+        p2p_channel_bytes_per_s=nccl.p2p_channel_bandwidth_bytes_per_s,
+        nics=nccl.nics or 0,
+        nic_bytes_per_s=nccl.nic_bandwidth_bytes_per_s or 0,
     )
 
 

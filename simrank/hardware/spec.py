@@ -58,3 +58,30 @@ class CollectiveSpec:
     step_overhead_ps: int
     num_channels: int
     buffer_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class NcclSpec:
+    """What NCCL finds on a node; rates are in bytes per second, per direction.
+
+    Attributes:
+        architecture: The rows of NCCL's tables that hold, for example hopper.
+        wire: What joins the devices of a node: nvlink or pci.
+        host: Who made the hosts' processors: intel or amd.
+        ring_bytes_per_s: Bus bandwidth of all rings of a node together.
+        nvls_bytes_per_s: What a device's port carries to the switch that reduces; 0: none does.
+        channels: Channels of all rings together.
+        p2p_channel_bytes_per_s: What one channel carries from a device to another.
+        nics: Network cards of a node that carry collectives; 0: there is no network.
+        nic_bytes_per_s: What collectives see of one of them.
+    """
+
+    architecture: str
+    wire: str
+    host: str
+    ring_bytes_per_s: int
+    nvls_bytes_per_s: int
+    channels: int
+    p2p_channel_bytes_per_s: int
+    nics: int
+    nic_bytes_per_s: int

@@ -8,6 +8,7 @@ from simrank.config.cluster import (
     DeviceConfig,
     FabricConfig,
     LinkConfig,
+    NcclConfig,
 )
 from simrank.errors import ConfigError
 
@@ -186,7 +187,9 @@ def test_a_cluster_cannot_be_larger_than_a_laptop():
         load_cluster_config("h100_ib", nodes=10**6)
 
 
-@pytest.mark.parametrize("model", [ClusterConfig, DeviceConfig, FabricConfig, LinkConfig])
+@pytest.mark.parametrize(
+    "model", [ClusterConfig, DeviceConfig, FabricConfig, LinkConfig, NcclConfig]
+)
 def test_every_key_is_explained(model):
     """A new key does not stay a secret."""
     for key in set(model.keys()) - {"description"}:

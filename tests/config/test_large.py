@@ -55,7 +55,16 @@ def test_what_needs_a_closer_look_is_left_to_the_careful_reader():
 
 @pytest.mark.parametrize(
     "text",
-    ["a: &b 1\n", "a: !!str 1\n", "a: 1\na: 2\n", "<<: {}\n", "[a]: 1\n", "a: 1\n---\nb: 2\n", ""],
+    [
+        "a: &b 1\n",
+        "a: !!str 1\n",
+        "a: 1\na: 2\n",
+        "<<: {}\n",
+        "[a]: 1\n",
+        "a: 1\n---\nb: 2\n",
+        "a: b\tc\n",
+        "",
+    ],
 )
 def test_anchors_tags_and_odd_keys_are_not_taken(text):
     """They are the careful reader's."""

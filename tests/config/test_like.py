@@ -46,5 +46,5 @@ def test_an_own_number_needs_an_own_source():
 @pytest.mark.parametrize("word", ["hgx_h10", 4, None])
 def test_an_unknown_device_lists_the_built_in_ones(word):
     """As an unknown cluster does."""
-    with pytest.raises(ConfigError, match=r"cluster: device.like: expected one of gb200_nvl72"):
+    with pytest.raises(ConfigError, match=r"cluster: device.like: expected one of a100_efa"):
         own(like=word, count=4)

@@ -10,14 +10,28 @@ from simrank.errors import ConfigError
 def test_the_promised_clusters_are_built_in():
     """The names that documentation and benchmarks rely on."""
     assert builtin_clusters() == [
+        "a100_efa",
+        "a100_ib",
+        "a100_roce",
+        "b200_ib",
+        "b200_roce",
         "gb200_nvl72",
+        "gb300_nvl72",
+        "gh200_slingshot",
+        "h100_efa",
         "h100_ib",
+        "h100_sharp",
+        "h100_tcpx",
+        "h100_tcpxo",
+        "h200_ib",
+        "h200_roce",
         "hgx_a100",
         "hgx_b200",
         "hgx_h100",
         "hgx_h200",
         "l40s_pcie",
         "mi300x",
+        "mi355x",
     ]
 
 
@@ -43,5 +57,5 @@ def test_an_unknown_name_lists_the_known_ones():
         locate("clusters", "hgx_h10")
     (problem,) = caught.value.problems
 
-    assert "gb200_nvl72, h100_ib, hgx_a100" in problem.expected
+    assert "hgx_a100, hgx_b200, hgx_h100" in problem.expected
     assert problem.to_fix == "write `hgx_h100`"

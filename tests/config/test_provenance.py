@@ -48,8 +48,9 @@ def test_the_summary_counts_kinds_names_what_is_assumed_and_has_all_in_json():
     cluster = simrank.Context("hgx_h100").cluster
     line = constants_text(cluster.provenance)
     assert line == (
-        "constants of the cluster: 0 calibrated, 11 sourced, 2 assumed "
-        "(device.launch_overhead, collectives.num_channels)"
+        "constants of the cluster: 0 calibrated, 13 sourced, 4 assumed "
+        "(device.launch_overhead, collectives.num_channels, nccl.channels, "
+        "nccl.p2p_channel_bandwidth)"
     )
     from simrank.trace import Summary
 
@@ -60,4 +61,4 @@ def test_the_summary_counts_kinds_names_what_is_assumed_and_has_all_in_json():
         "kind": "sourced",
         "text": "NVIDIA H100 data sheet",
     }
-    assert len(constants) == 13
+    assert len(constants) == 17

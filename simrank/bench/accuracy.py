@@ -1,0 +1,176 @@
+"""How far predictions are from published tables; start with `table_errors`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from simrank.bench.predict import spec_of
+from simrank.collectives.nccl import Communicator, Shape, predict_times
+from simrank.config.locate import builtin_names, locate
+from simrank.config.machine import MachineConfig, load_machine
+from simrank.config.measured import load_measured
+from simrank.errors import ConfigError, ConfigProblem
+from simrank.hardware import load_cluster
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
+
+    from simrank.collectives.nccl.laws import Floats
+    from simrank.config.measured import MeasuredRow
+    from simrank.hardware import Cluster
+
+SIZE_CLASSES = ("<= 32 KiB", "64 KiB-1 MiB", "2-64 MiB", ">= 128 MiB")
+_CLASS_ENDS_BYTES = (32 << 10, 1 << 20, 64 << 20)  # Each class ends with the size given here.
+AIMED = ("all_reduce", "all_gather", "reduce_scatter")
+AIM_PCT = (28.0, 32.0, 22.0, 10.0)  # Of the mean error of those, uncalibrated.
+
+
+@dataclass(frozen=True, slots=True)
+class SeriesErrors:
+    """One collective of one table on one number of ranks; arrays have one entry per size.
+
+    Attributes:
+        table: Name of the table.
+        cluster: The cluster that was predicted.
+        collective: For example all_reduce.
+        num_ranks: Ranks that took part.
+        num_nodes: Nodes that they lay on.
+        mode: How the calls followed each other: back_to_back, torch or xla.
+        size_bytes: The sizes S of nccl-tests.
+        measured_us: What was measured.
+        predicted_us: What is predicted.
+        chosen: Algorithm and protocol of each prediction.
+    """
+
+    table: str
+    cluster: str
+    collective: str
+    num_ranks: int
+    num_nodes: int
+    mode: str
+    size_bytes: npt.NDArray[np.int64]
+    measured_us: Floats
+    predicted_us: Floats
+    chosen: tuple[tuple[str, str], ...]
+
+    @property
+    def error(self) -> Floats:
+        """Predicted over measured, less 1: negative is too fast."""
+        return self.predicted_us / self.measured_us - 1
+
+    def by_class(self) -> list[tuple[float, float] | None]:
+        """Return the mean of absolute and of signed errors of each size class, as shares."""
+        index = np.searchsorted(_CLASS_ENDS_BYTES, self.size_bytes)
+        parts = [self.error[index == number] for number in range(len(SIZE_CLASSES))]
+        return [
+            (float(np.abs(part).mean()), float(part.mean())) if len(part) else None
+            for part in parts
+        ]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return every row as plain data."""
+        rows = zip(self.size_bytes, self.measured_us, self.predicted_us, self.chosen, strict=True)
+        return {
+            "table": self.table,
+            "cluster": self.cluster,
+            "collective": self.collective,
+            "num_ranks": self.num_ranks,
+            "num_nodes": self.num_nodes,
+            "mode": self.mode,
+            "rows": [
+                {
+                    "size_bytes": int(size),
+                    "measured_us": float(measured),
+                    "predicted_us": float(predicted),
+                    "error_pct": float(100 * (predicted / measured - 1)),
+                    "algorithm": algorithm,
+                    "protocol": protocol,
+                }
+                for size, measured, predicted, (algorithm, protocol) in rows
+            ],
+        }
+
+
+def table_errors(table: str, cluster: str | None = None) -> list[SeriesErrors]:
+    """Predict what a published table measured.
+
+    Args:
+        table: A built-in name, or a CSV file.
+        cluster: The cluster to predict, instead of the one that stands beside the table.
+
+    Returns:
+        One entry per collective and number of ranks, in the table's order.
+
+    Raises:
+        ConfigError: The table or its cluster is wrong, or nothing says which cluster it is.
+        UnsupportedError: The cluster says nothing of NCCL, or nothing of a network.
+    """
+    path = locate("measured", table)
+    rows = load_measured(path)
+    machine = load_machine(path)
+    name = cluster or (None if machine is None else machine.cluster)
+    if name is None:
+        to_fix = f"--cluster, or a file {path.with_suffix('.yaml').name} beside it"
+        raise ConfigError(ConfigProblem(str(path), None, "", "a cluster", "nothing", to_fix))
+    if cluster is not None:
+        machine = None  # What it says is of another cluster.
+    grouped: dict[tuple[str, int], list[MeasuredRow]] = {}
+    for row in rows:
+        grouped.setdefault((row.collective, row.num_ranks), []).append(row)
+    return [_series(path.stem, name, machine, mine) for mine in grouped.values()]
+
+
+def _series(
+    table: str,
+    cluster: str,
+    machine: MachineConfig | None,
+    rows: Sequence[MeasuredRow],
+) -> SeriesErrors:
+    collective, num_ranks = rows[0].collective, rows[0].num_ranks
+    built = load_cluster(cluster)
+    shape = _shape(built, num_ranks, machine)
+    size_bytes = np.array([row.size_bytes for row in rows])
+    spec = spec_of(built, shape, None if machine is None else machine.nics_used)
+    found = predict_times(collective, size_bytes, Communicator(shape, spec))
+    return SeriesErrors(
+        table,
+        built.name,
+        collective,
+        num_ranks,
+        shape.num_nodes,
+        "back_to_back" if machine is None else machine.mode,
+        size_bytes,
+        np.array([row.time_us for row in rows]),
+        found.times_us,
+        tuple(found.choices[index] for index in found.chosen),
+    )
+
+
+def _shape(cluster: Cluster, num_ranks: int, machine: MachineConfig | None) -> Shape:
+    """Return where the ranks lay: spread evenly over the nodes that took part."""
+    if machine is None:
+        return Shape.packed(num_ranks, cluster.devices_per_node)
+    nodes = min(machine.nodes, num_ranks)
+    return Shape(num_ranks, -(-num_ranks // nodes), nodes)
+
+
+def builtin_tables() -> list[str]:
+    """Return the names of the shipped tables whose machine is known."""
+    names = builtin_names("measured")
+    return [name for name in names if load_machine(Path(locate("measured", name))) is not None]
+
+
+def mean_errors(series: Sequence[SeriesErrors]) -> list[tuple[float, float] | None]:
+    """Return the means over series of each size class, as `SeriesErrors.by_class` does."""
+    means: list[tuple[float, float] | None] = []
+    for found in zip(*(each.by_class() for each in series), strict=True):
+        known = [errors for errors in found if errors is not None]
+        absolute, signed = zip(*known, strict=True) if known else ((), ())
+        means.append((float(np.mean(absolute)), float(np.mean(signed))) if known else None)
+    return means

@@ -1,0 +1,225 @@
+"""`simrank explain`: why a collective takes as long as predicted, and among what NCCL chose."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from simrank.bench.predict import collective_of, shape_of, spec_of
+from simrank.collectives.bounds import busbw_factor
+from simrank.collectives.nccl import Communicator, constants, laws, tuner
+from simrank.collectives.nccl.laws import UNCALIBRATED
+from simrank.hardware import load_cluster
+
+if TYPE_CHECKING:
+    from simrank.collectives.nccl.shape import Shape
+    from simrank.config.load import ClusterRef
+    from simrank.hardware import Cluster
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One algorithm and protocol for one size; times in microseconds.
+
+    Attributes:
+        algorithm: ring, tree, nvls, nvls_tree or p2p.
+        protocol: LL, LL128 or Simple.
+        estimate: What NCCL's tuner thinks that it takes; the least is chosen.
+        launch: L.
+        base: What NCCL sets up.
+        latency: D, of all steps that follow each other.
+        transfer: W, of the busiest link.
+        ramp: k sqrt(D W).
+    """
+
+    algorithm: str
+    protocol: str
+    estimate: float
+    launch: float
+    base: float
+    latency: float
+    transfer: float
+    ramp: float
+
+    @property
+    def total(self) -> float:
+        """The predicted time."""
+        return self.launch + self.base + self.latency + self.transfer + self.ramp
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """A number of a prediction.
+
+    Attributes:
+        name: What it is.
+        value: With its unit.
+        source: Where it comes from.
+    """
+
+    name: str
+    value: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """One prediction, taken apart.
+
+    Attributes:
+        cluster: The cluster's name.
+        collective: For example all_reduce.
+        size_bytes: The size S of nccl-tests.
+        shape: Which ranks take part.
+        options: What NCCL considers; the chosen one first, then by estimate.
+        steps: Words for D of the chosen one.
+        volume: Words for W of the chosen one.
+        constants: The numbers that the chosen one's time follows from.
+        busbw_GBps: Its bus bandwidth.
+    """
+
+    cluster: str
+    collective: str
+    size_bytes: int
+    shape: Shape
+    options: tuple[Option, ...]
+    steps: str
+    volume: str
+    constants: tuple[Constant, ...]
+    busbw_GBps: float  # noqa: N815 - the name, as everywhere in nccl-tests
+
+
+def explain(
+    collective: str,
+    size_bytes: int,
+    num_ranks: int | None = None,
+    cluster: ClusterRef = "hgx_h100",
+    *,
+    nodes: int | None = None,
+) -> Explanation:
+    """Take the prediction of one size apart.
+
+    Args:
+        collective: For example all_reduce.
+        size_bytes: The size S of nccl-tests, in bytes.
+        num_ranks: Ranks that fill one node after the other; None: all devices.
+        cluster: A built-in name, a file, a mapping or a configuration.
+        nodes: Nodes, instead of those that the cluster states.
+
+    Raises:
+        ValueError: An argument is none of what it may be.
+        UnsupportedError: The cluster says nothing of NCCL, or nothing of a network.
+        ConfigError: The cluster is wrong.
+    """
+    name = collective_of(collective)
+    built = load_cluster(cluster, nodes)
+    shape = shape_of(built, num_ranks)
+    if shape.num_ranks == 1:
+        raise ValueError("one rank sends nothing: a collective of it is a launch")
+    comm = Communicator(shape, spec_of(built, shape))
+    sizes = np.array([size_bytes])
+    options = sorted(
+        (_option(name, candidate, sizes, comm) for candidate in
+         tuner.candidates(name, sizes, comm)),
+        key=lambda option: option.estimate,
+    )  # fmt: skip
+    best = options[0]
+    algbw = size_bytes / best.total / 1e3
+    return Explanation(
+        built.name,
+        name,
+        size_bytes,
+        shape,
+        tuple(options),
+        _steps_text(name, best, comm),
+        _volume_text(name, best, comm),
+        tuple(_constants(built, best, comm)),
+        algbw * busbw_factor(name, shape.num_ranks),
+    )
+
+
+def _option(
+    collective: str, candidate: tuner.Candidate, sizes: laws.Floats, comm: Communicator
+) -> Option:
+    parts = laws.terms(collective, candidate.algorithm, candidate.protocol, sizes, comm)
+    return Option(
+        candidate.algorithm,
+        candidate.protocol,
+        float(candidate.estimate_us[0]),
+        parts.launch,
+        parts.base,
+        parts.latency,
+        float(parts.transfer[0]),
+        float(parts.ramp[0]),
+    )
+
+
+def _steps_text(collective: str, option: Option, comm: Communicator) -> str:
+    if option.algorithm == constants.P2P:
+        return (
+            f"{laws.P2P_PEER_US:g} us for each further peer of the node, "
+            f"{laws.P2P_REMOTE_PEER_US:g} us for each on another"
+        )
+    inside, between = laws.step_counts(collective, option.algorithm, comm.shape)
+    times = laws.step_us(option.algorithm, option.protocol, comm)
+    text = f"{inside} step{'s' if inside != 1 else ''} x {times[0]:g} us inside nodes"
+    return text + (f" + {between} x {times[1]:g} us between" if between else "")
+
+
+def _volume_text(collective: str, option: Option, comm: Communicator) -> str:
+    if option.algorithm == constants.P2P:
+        return "what a rank sends, over its port and over the network cards that ranks share"
+    carried = laws.volumes(collective, option.algorithm, np.array([1.0]), comm)
+    rate = laws.port_bytes_per_us(option.algorithm, option.protocol, comm.spec) / 1e3
+    if option.protocol == constants.LL:
+        rate = min(rate, laws.ll_max_bytes_per_us(comm) / 1e3)
+    text = f"{carried.port[0]:.4g} S over {rate:.4g} GB/s of a GPU's port"
+    if comm.shape.num_nodes > 1:
+        nic = comm.spec.nic_bytes_per_s / 1e9 * laws.PROTOCOL_FACTOR[option.protocol]
+        text += f", or {carried.nic[0]:.4g} S over {nic:.4g} GB/s of a network card: the longer"
+    return text
+
+
+def _constants(cluster: Cluster, option: Option, comm: Communicator) -> list[Constant]:
+    """Return the numbers of one option, each with its source."""
+    shape, spec = comm.shape, comm.spec
+    tables = constants.SOURCE
+    found = [
+        Constant("launch L", f"{UNCALIBRATED.launch_us:g} us", "assumed, 2 to 5 us per kernel")
+    ]
+    if option.algorithm == constants.P2P:
+        found.append(Constant("base", f"{option.base:g} us", "fitted to b200x8_vultr_sendrecv"))
+    else:
+        found.append(
+            Constant(f"base of {option.algorithm} {option.protocol}", f"{option.base:g} us", tables)
+        )
+        inside, between = laws.step_us(option.algorithm, option.protocol, comm)
+        found.append(Constant(f"step over {spec.wire}", f"{inside:g} us", tables))
+        if shape.num_nodes > 1:
+            found.append(Constant("step between nodes", f"{between:g} us", tables))
+    if option.protocol == constants.LL:
+        most = laws.ll_max_bytes_per_us(comm) / 1e3
+        found.append(Constant("most that LL carries", f"{most:g} GB/s", tables))
+    if option.algorithm in (constants.NVLS, constants.NVLS_TREE):
+        efficiency = constants.NVLS_EFFICIENCY[spec.architecture]
+        found.append(Constant("efficiency of NVLS", f"{efficiency:g}", tables))
+    found.append(
+        Constant("ramp k", f"{UNCALIBRATED.ramp:g}, with Simple", "fitted to configs/measured")
+    )
+    return found + _constants_of_cluster(cluster, option, comm)
+
+
+def _constants_of_cluster(cluster: Cluster, option: Option, comm: Communicator) -> list[Constant]:
+    shape, spec = comm.shape, comm.spec
+    is_nvls = option.algorithm in (constants.NVLS, constants.NVLS_TREE)
+    port = "nvls_bandwidth" if is_nvls else "ring_bandwidth"
+    rates = {port: spec.nvls_bytes_per_s if is_nvls else spec.ring_bytes_per_s}
+    if shape.num_nodes > 1:
+        rates["nic_bandwidth"] = spec.nic_bytes_per_s
+    sources = {each.key: each.text for each in cluster.provenance}
+    return [
+        Constant(f"{key} of {cluster.name}", f"{rate / 1e9:g} GB/s", sources[f"nccl.{key}"])
+        for key, rate in rates.items()
+    ]

@@ -1,0 +1,168 @@
+"""`simrank.predict`: what nccl-tests would print on a cluster, without running anything."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from simrank import units
+from simrank.collectives.bounds import busbw_factor
+from simrank.collectives.nccl import Communicator, Shape, predict_times
+from simrank.collectives.nccl.forced import parse_algorithms, parse_protocols
+from simrank.config.names import COLLECTIVE_ALIASES, COLLECTIVES
+from simrank.config.quantity import choice_text
+from simrank.errors import UnsupportedError
+from simrank.hardware import load_cluster
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from simrank.collectives.nccl.laws import Floats
+    from simrank.config.load import ClusterRef
+    from simrank.hardware import Cluster
+    from simrank.hardware.spec import NcclSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Predicted:
+    """Predictions for one collective; every array has one entry per size.
+
+    Attributes:
+        cluster: The cluster's name.
+        collective: For example all_reduce.
+        num_ranks: Ranks that take part.
+        size_bytes: The sizes S of nccl-tests.
+        time_us: Time of one call in a loop of calls, in microseconds.
+        algbw_GBps: size / time, in 10^9 bytes per second.
+        busbw_GBps: algbw times nccl-tests' factor of the collective.
+        algorithm: What NCCL chooses: ring, tree, nvls, nvls_tree; p2p for messages between pairs.
+        protocol: LL, LL128 or Simple.
+    """
+
+    cluster: str
+    collective: str
+    num_ranks: int
+    size_bytes: npt.NDArray[np.int64]
+    time_us: Floats
+    algbw_GBps: Floats  # noqa: N815 - the name, as everywhere in nccl-tests
+    busbw_GBps: Floats  # noqa: N815
+    algorithm: npt.NDArray[np.str_]
+    protocol: npt.NDArray[np.str_]
+
+
+def predict(  # noqa: PLR0913 - nccl-tests' own options
+    collective: str,
+    sizes: Any,  # noqa: ANN401 - a size, several, an array
+    num_ranks: int | None = None,
+    cluster: ClusterRef = "hgx_h100",
+    *,
+    nodes: int | None = None,
+    nccl_algo: str | None = None,
+    nccl_proto: str | None = None,
+) -> Predicted:
+    """Predict what nccl-tests would print, by NCCL's constants and its tuner's choice.
+
+    Nothing runs: 100,000 sizes take less than a second.
+
+    Args:
+        collective: For example all_reduce.
+        sizes: The sizes S of nccl-tests: bytes, or texts such as "16 MiB"; one or several.
+        num_ranks: Ranks that fill one node after the other; None: all devices.
+        cluster: A built-in name, a file, a mapping or a configuration.
+        nodes: Nodes, instead of those that the cluster states.
+        nccl_algo: What to choose from, as a value of NCCL_ALGO: "Ring,Tree" or "^NVLS".
+        nccl_proto: Likewise of NCCL_PROTO.
+
+    Raises:
+        ValueError: An argument is none of what it may be; the text says what may stand there.
+        UnsupportedError: The cluster says nothing of NCCL, or nothing of a network.
+        ConfigError: The cluster is wrong.
+    """
+    name = collective_of(collective)
+    built = load_cluster(cluster, nodes)
+    size_bytes = _sizes(sizes)
+    shape = shape_of(built, num_ranks)
+    found = predict_times(
+        name,
+        size_bytes,
+        Communicator(shape, spec_of(built, shape)),
+        algorithms=None if nccl_algo is None else parse_algorithms(nccl_algo),
+        protocols=None if nccl_proto is None else parse_protocols(nccl_proto),
+    )
+    algbw = size_bytes / found.times_us / 1e3
+    return Predicted(
+        built.name,
+        name,
+        shape.num_ranks,
+        size_bytes,
+        found.times_us,
+        algbw,
+        algbw * busbw_factor(name, shape.num_ranks),
+        np.array([algorithm for algorithm, _ in found.choices])[found.chosen],
+        np.array([protocol for _, protocol in found.choices])[found.chosen],
+    )
+
+
+def spec_of(cluster: Cluster, shape: Shape, nics_used: int | None = None) -> NcclSpec:
+    """Return what NCCL finds for some ranks of a cluster: a rank uses the network cards beside it.
+
+    Args:
+        cluster: The cluster.
+        shape: Which ranks take part.
+        nics_used: Cards of a node that carry data; None: those beside the ranks.
+
+    Raises:
+        UnsupportedError: The cluster says nothing of NCCL, or nothing of a network.
+    """
+    spec = cluster.nccl
+    if spec is None:
+        raise UnsupportedError(
+            f"cluster {cluster.name} does not say what NCCL finds on it\n"
+            "  to fix: add a block `nccl` to its file; configs/clusters/README.md has its keys"
+        )
+    if shape.num_nodes > 1 and not (spec.nics and spec.nic_bytes_per_s):
+        raise UnsupportedError(
+            f"cluster {cluster.name} does not say what network cards NCCL finds\n"
+            "  to fix: add `nics` and `nic_bandwidth` to the block `nccl` of its file"
+        )
+    beside = -(-spec.nics * shape.num_local // cluster.devices_per_node)
+    return replace(spec, nics=nics_used or beside)
+
+
+def shape_of(cluster: Cluster, num_ranks: int | None) -> Shape:
+    """Return the shape of ranks that fill one node after the other; None: of all devices.
+
+    Raises:
+        ValueError: There are fewer devices, or no ranks.
+    """
+    ranks = cluster.num_devices if num_ranks is None else num_ranks
+    if not 1 <= ranks <= cluster.num_devices:
+        raise ValueError(
+            f"num_ranks={ranks}: cluster {cluster.name} has {cluster.num_devices} devices"
+        )
+    return Shape.packed(ranks, cluster.devices_per_node)
+
+
+def collective_of(name: str) -> str:
+    """Return the collective that a name, or one of torch's or nccl-tests', stands for.
+
+    Raises:
+        ValueError: It is none.
+    """
+    known = COLLECTIVE_ALIASES.get(name, name)
+    if known not in COLLECTIVES:
+        raise ValueError(f"collective={name!r}: expected {choice_text(COLLECTIVES)}")
+    return known
+
+
+def _sizes(sizes: Any) -> npt.NDArray[np.int64]:  # noqa: ANN401 - see `predict`
+    several = sizes if isinstance(sizes, Iterable) and not isinstance(sizes, str) else [sizes]
+    if not isinstance(several, np.ndarray):
+        several = [units.parse_size(each) if isinstance(each, str) else each for each in several]
+    found = np.asarray(several)
+    if found.ndim != 1 or found.dtype.kind not in "iu" or (found <= 0).any():
+        raise ValueError(f"sizes={sizes!r}: expected sizes above 0, in whole bytes or as '16 MiB'")
+    return found.astype(np.int64)

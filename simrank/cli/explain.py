@@ -1,0 +1,84 @@
+"""`simrank explain`: why a collective takes as long as predicted."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from simrank import units
+from simrank.bench.explain import explain as explained
+from simrank.cli.common import EXIT_STATUS, app
+
+if TYPE_CHECKING:
+    from simrank.bench.explain import Explanation
+
+
+@app.command(epilog=EXIT_STATUS)
+def explain(
+    collective: Annotated[str, typer.Option(help="For example all_reduce.")] = "all_reduce",
+    size: Annotated[str, typer.Option(help="The size of nccl-tests, for example 16MiB.")] = "16MiB",
+    cluster: Annotated[str, typer.Option(help="A built-in cluster or a YAML file.")] = "hgx_h100",
+    nodes: Annotated[int | None, typer.Option(help="Nodes of the cluster.")] = None,
+    num_ranks: Annotated[
+        int | None, typer.Option("-g", "--num-ranks", help="Ranks [all devices].")
+    ] = None,
+) -> None:
+    """Why a collective takes as long as predicted, and what NCCL had to choose from.
+
+    The candidates with their terms, the one that NCCL chooses first, and every number that its
+    time follows from, with its source.
+    """
+    try:
+        size_bytes = units.parse_size(size)
+        found = explained(collective, size_bytes, num_ranks, cluster, nodes=nodes)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    console = Console(width=None if sys.stdout.isatty() else 160, highlight=False)
+    console.print(_headline(found, size))
+    console.print(_options(found))
+    console.print(_terms(found))
+    console.print(_constants(found))
+
+
+def _headline(found: Explanation, size: str) -> str:
+    shape, best = found.shape, found.options[0]
+    nodes = "1 node" if shape.num_nodes == 1 else f"{shape.num_nodes} nodes"
+    return (
+        f"{found.collective} of {size} on {shape.num_ranks} ranks of {found.cluster} ({nodes}): "
+        f"{best.total:.2f} us, {found.busbw_GBps:.1f} GB/s busbw\n"
+        f"NCCL takes {best.algorithm} {best.protocol}, whose estimate is the least.\n"
+    )
+
+
+def _options(found: Explanation) -> Table:
+    shown = Table(box=None, pad_edge=False)
+    shown.add_column("algorithm")
+    shown.add_column("protocol")
+    for column in ("NCCL's estimate", "time", "L", "base", "D", "W", "ramp"):
+        shown.add_column(f"{column} (us)", justify="right", no_wrap=True)
+    for each in found.options:
+        terms = (each.launch, each.base, each.latency, each.transfer, each.ramp)
+        numbers = (each.estimate, each.total, *terms)
+        shown.add_row(each.algorithm, each.protocol, *(f"{number:.2f}" for number in numbers))
+    return shown
+
+
+def _terms(found: Explanation) -> str:
+    return (
+        "\ntime = L + base + D + W + ramp, ramp = k sqrt(D W)\n"
+        f"  D = {found.steps}\n  W = {found.volume}\n"
+    )
+
+
+def _constants(found: Explanation) -> Table:
+    shown = Table(box=None, pad_edge=False)
+    for column in ("constant", "value"):
+        shown.add_column(column, no_wrap=True)
+    shown.add_column("source")
+    for each in found.constants:
+        shown.add_row(each.name, each.value, each.source)
+    return shown

@@ -1,0 +1,10 @@
+"""NCCL's collectives in closed form: its constants, its choice, and how long that takes.
+
+Reading order: `constants`, `laws` (times), `tuner` (the choice), `prediction`.
+"""
+
+from simrank.collectives.nccl.laws import Calibration, Communicator, Terms
+from simrank.collectives.nccl.prediction import Prediction, predict_times
+from simrank.collectives.nccl.shape import Shape
+
+__all__ = ["Calibration", "Communicator", "Prediction", "Shape", "Terms", "predict_times"]

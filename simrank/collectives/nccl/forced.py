@@ -1,0 +1,85 @@
+"""NCCL_ALGO and NCCL_PROTO: which algorithms and protocols a user leaves to the tuner.
+
+Syntax as NCCL's own for all collectives together: names with commas between them, all others with
+`^` before them, upper and lower case alike. Source: NVIDIA/nccl v2.30.7, the user guide's
+environment variables.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from simrank.collectives.nccl.constants import NVLS, NVLS_TREE, P2P, PROTOCOLS, RING, TREE
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from simrank.collectives.nccl.tuner import Candidate
+
+_ALGORITHMS = {"tree": TREE, "ring": RING, "nvls": NVLS, "nvlstree": NVLS_TREE}
+_NOT_MODELLED = ("collnetdirect", "collnetchain", "pat")
+_PROTOCOLS = {name.lower(): name for name in PROTOCOLS}
+
+
+def parse_algorithms(text: str) -> frozenset[str]:
+    """Return the algorithms that a value of NCCL_ALGO leaves.
+
+    Raises:
+        ValueError: A name is none of NCCL's, or none is left that is modelled.
+    """
+    return _parse("NCCL_ALGO", text, _ALGORITHMS, _NOT_MODELLED)
+
+
+def parse_protocols(text: str) -> frozenset[str]:
+    """Return the protocols that a value of NCCL_PROTO leaves.
+
+    Raises:
+        ValueError: A name is none of NCCL's.
+    """
+    return _parse("NCCL_PROTO", text, _PROTOCOLS, ())
+
+
+def _parse(
+    variable: str, text: str, known: Mapping[str, str], not_modelled: Sequence[str]
+) -> frozenset[str]:
+    is_exclusion = text.startswith("^")
+    words = [word.strip().lower() for word in text.removeprefix("^").split(",")]
+    wrong = [word for word in words if word not in known and word not in not_modelled]
+    if wrong:
+        names = ", ".join(known)
+        raise ValueError(f"{variable}={text!r}: no {wrong[0]!r} in {names}")
+    named = frozenset(known[word] for word in words if word in known)
+    left = frozenset(known.values()) - named if is_exclusion else named
+    if not left:
+        raise ValueError(f"{variable}={text!r}: simrank models {', '.join(known)} only")
+    return left
+
+
+def only(
+    considered: Sequence[Candidate],
+    algorithms: Collection[str] | None,
+    protocols: Collection[str] | None,
+) -> list[Candidate]:
+    """Return the candidates that are left to choose from.
+
+    Args:
+        considered: All of them.
+        algorithms: Those that may be taken; None: any.
+        protocols: Likewise.
+
+    Raises:
+        ValueError: None is left.
+    """
+    left = [
+        each
+        for each in considered
+        if each.algorithm == P2P  # Messages have no other.
+        or (
+            (algorithms is None or each.algorithm in algorithms)
+            and (protocols is None or each.protocol in protocols)
+        )
+    ]
+    if not left:
+        pairs = ", ".join(f"{each.algorithm} {each.protocol}" for each in considered)
+        raise ValueError(f"none of what NCCL has for this collective here is left: {pairs}")
+    return left

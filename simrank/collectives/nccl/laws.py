@@ -1,0 +1,285 @@
+"""How long a collective of NCCL takes, in closed form, for whole arrays of sizes.
+
+    t = L + base + D + W + k sqrt(D W)
+
+L is the launch and base what NCCL sets up per algorithm and protocol; D is the latency of all
+steps, W the time that the busiest link needs for its bytes. The last term is the ramp between the
+two: with the Simple protocol a step's bytes do not overlap with its latency altogether.
+
+Source of the form, fitted to published tables: `configs/measured`; of the constants:
+`simrank.collectives.nccl.constants`. Sizes are those of nccl-tests; times are microseconds.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from simrank.collectives.nccl import constants
+from simrank.collectives.nccl.constants import LL, NET, NVLS, NVLS_TREE, P2P, PROTOCOLS, RING, TREE
+
+if TYPE_CHECKING:
+    from simrank.collectives.nccl.shape import Shape
+    from simrank.hardware.spec import NcclSpec
+
+Floats = npt.NDArray[np.float64]
+
+_PER_US = 1e6  # Bytes per second over it are bytes per microsecond.
+PROTOCOL_FACTOR = {"LL": 0.5, "LL128": 0.92, "Simple": 1.0}  # Of a link's rate: the rest is flags.
+_RAMP_RANKS = 8  # NVLS's ramp grows with the square root of the ranks beyond so many.
+
+# Messages between two ranks, as NCCL's send and recv run them.
+P2P_BASE_US = 9.2  # Fitted to sendrecv of 8 B on B200: 9.8 us with one LL step of 0.6.
+P2P_PEER_US = 0.28  # Fitted to all-to-all on 8 B200: per further peer of the node.
+P2P_REMOTE_PEER_US = 2.7  # NCCL's LL step between nodes, per peer on another node.
+P2P_CHANNEL_BYTES = 16 << 20  # Source: fitted to sendrecv on B200 and A100; bytes per channel.
+P2P_MAX_CHANNELS = 32  # Source: NVIDIA/nccl v2.30.7, NCCL_MAX_NCHANNELS of p2p.
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """What a measured table may change: factors of NCCL's constants, but for the launch.
+
+    Attributes:
+        launch_us: L, in microseconds.
+        hop_intra: Of the latency of a step inside a node.
+        hop_net: Of the latency of a step between nodes.
+        bandwidth_intra: Of the rate inside a node.
+        bandwidth_net: Of the rate of a network card.
+        ramp: k.
+        latency_ll128: Of the step latencies of LL128.
+        latency_simple: Of the step latencies of Simple.
+        bandwidth_ll: Of the rate that LL reaches.
+    """
+
+    launch_us: float = (
+        4.0  # Assumed: a kernel launch is 2 to 5 us, and measured ones are pipelined.
+    )
+    hop_intra: float = 1.0
+    hop_net: float = 1.0
+    bandwidth_intra: float = 1.0
+    bandwidth_net: float = 1.0
+    ramp: float = 1.0
+    latency_ll128: float = 1.0
+    latency_simple: float = 1.0
+    bandwidth_ll: float = 1.0
+
+
+UNCALIBRATED = Calibration()
+
+
+@dataclass(frozen=True, slots=True)
+class Communicator:
+    """NCCL's word for a group of ranks: which they are, on what, and what that costs.
+
+    Attributes:
+        shape: Which ranks take part.
+        spec: What NCCL finds.
+        calibration: The constants to use.
+    """
+
+    shape: Shape
+    spec: NcclSpec
+    calibration: Calibration = UNCALIBRATED
+
+
+class Terms(NamedTuple):
+    """The parts of a time, in microseconds; the last three may be arrays, one entry per size.
+
+    Attributes:
+        launch: L.
+        base: What NCCL sets up.
+        latency: D.
+        transfer: W.
+        ramp: k sqrt(D W).
+    """
+
+    launch: float
+    base: float
+    latency: float
+    transfer: Floats
+    ramp: Floats
+
+    @property
+    def total(self) -> Floats:
+        """The time."""
+        return self.launch + self.base + self.latency + self.transfer + self.ramp
+
+
+class Volumes(NamedTuple):
+    """Bytes that the busiest links carry.
+
+    Attributes:
+        port: What a device's port carries in one direction.
+        nic: What a network card carries.
+    """
+
+    port: Floats
+    nic: Floats
+
+
+def terms(
+    collective: str,
+    algorithm: str,
+    protocol: str,
+    sizes_bytes: npt.ArrayLike,
+    comm: Communicator,
+) -> Terms:
+    """Return the parts of the time of one collective.
+
+    Shapes: (m sizes)
+        sizes_bytes, transfer, ramp: [m]
+
+    Args:
+        collective: For example all_reduce.
+        algorithm: tree, ring, nvls, nvls_tree or p2p.
+        protocol: LL, LL128 or Simple.
+        sizes_bytes: The sizes S of nccl-tests.
+        comm: The ranks, and on what they are.
+    """
+    sizes = np.asarray(sizes_bytes, dtype=np.float64)
+    if algorithm == P2P:
+        return _p2p_terms(collective, sizes, comm)
+    latency = _latency_us(collective, algorithm, protocol, comm)
+    transfer = _transfer_us(collective, algorithm, protocol, sizes, comm)
+    return Terms(
+        comm.calibration.launch_us,
+        base_us(algorithm, protocol),
+        latency,
+        transfer,
+        _ramp(algorithm, protocol, comm) * np.sqrt(latency * transfer),
+    )
+
+
+def base_us(algorithm: str, protocol: str) -> float:
+    """Return what NCCL sets up for an algorithm and protocol."""
+    known = constants.BASE_US.get(algorithm)
+    return 0.0 if known is None else known[PROTOCOLS.index(protocol)]
+
+
+def num_steps(collective: str, num_ranks: int) -> int:
+    """Return the steps of a ring."""
+    return 2 * (num_ranks - 1) if collective == "all_reduce" else num_ranks - 1
+
+
+def step_counts(collective: str, algorithm: str, shape: Shape) -> tuple[int, int]:
+    """Return how many steps lie one after the other inside nodes, and between them."""
+    nodes, depth = shape.num_nodes, shape.depth
+    if algorithm == RING:
+        passes = 2 if collective == "all_reduce" else 1
+        between = passes * (nodes - 1)
+        return num_steps(collective, shape.num_ranks) - between, between
+    if algorithm == TREE:
+        return 2 * (shape.num_local - 1), 2 * depth
+    return 1, 2 * depth if algorithm == NVLS_TREE else int(nodes > 1)
+
+
+def step_us(algorithm: str, protocol: str, comm: Communicator) -> tuple[float, float]:
+    """Return the latency of one step inside a node, and between nodes."""
+    shape, spec = comm.shape, comm.spec
+    index = PROTOCOLS.index(protocol)
+    inside = constants.STEP_US.get((algorithm, spec.wire), (0.0, 0.0, 0.0))[index]
+    between = constants.STEP_US.get((algorithm, NET), (0.0, 0.0, 0.0))[index]
+    if algorithm == RING and shape.num_nodes > 1:
+        overhead = constants.NET_OVERHEAD_US[spec.host] * (3 if protocol == constants.SIMPLE else 1)
+        inside = max(inside, overhead)
+    return inside, between
+
+
+def _latency_us(collective: str, algorithm: str, protocol: str, comm: Communicator) -> float:
+    calibration = comm.calibration
+    num_inside, num_between = step_counts(collective, algorithm, comm.shape)
+    inside, between = step_us(algorithm, protocol, comm)
+    factor = {"LL128": calibration.latency_ll128, "Simple": calibration.latency_simple}
+    hops = calibration.hop_intra * num_inside * inside + calibration.hop_net * num_between * between
+    return factor.get(protocol, 1.0) * hops
+
+
+def volumes(collective: str, algorithm: str, sizes: Floats, comm: Communicator) -> Volumes:
+    """Return what the busiest links carry of one collective, in bytes."""
+    shape, nics = comm.shape, max(comm.spec.nics, 1)
+    n, local, nodes = shape.num_ranks, shape.num_local, shape.num_nodes
+    crossing = sizes if nodes == 2 else 2 * sizes  # An inner node sends three halves, and one.
+    if algorithm == RING:
+        whole = {"all_reduce": 2 * (n - 1) / n, "broadcast": 1.0, "reduce": 1.0}
+        port = whole.get(collective, (n - 1) / n) * sizes
+        return Volumes(port, port / nics)
+    if algorithm == TREE:
+        return Volumes(2 * sizes if local > 1 else 0 * sizes, crossing / nics)
+    if algorithm == NVLS:
+        return Volumes((n + 1) / n * sizes, sizes / nics)
+    return Volumes((local + 1) / local * sizes, crossing / nics)
+
+
+def port_bytes_per_us(algorithm: str, protocol: str, spec: NcclSpec) -> float:
+    """Return the rate of a device's port for an algorithm, with a protocol's flags in it."""
+    if algorithm in (NVLS, NVLS_TREE):
+        return spec.nvls_bytes_per_s * constants.NVLS_EFFICIENCY[spec.architecture] / _PER_US
+    return spec.ring_bytes_per_s * PROTOCOL_FACTOR[protocol] / _PER_US
+
+
+def ll_max_bytes_per_us(comm: Communicator) -> float:
+    """Return the most that LL carries."""
+    shape, spec = comm.shape, comm.spec
+    if shape.num_nodes == 1:
+        return constants.LL_MAX_ONE_NODE_GBPS[spec.architecture] * 1e3
+    return constants.LL_MAX_NODES_GBPS[spec.host][0 if shape.num_nodes == 2 else 1] * 1e3
+
+
+def _transfer_us(
+    collective: str, algorithm: str, protocol: str, sizes: Floats, comm: Communicator
+) -> Floats:
+    spec, calibration = comm.spec, comm.calibration
+    carried = volumes(collective, algorithm, sizes, comm)
+    of_ll = calibration.bandwidth_ll if protocol == LL else 1.0
+    port = port_bytes_per_us(algorithm, protocol, spec) * calibration.bandwidth_intra * of_ll
+    spent = carried.port / port
+    if protocol == LL:
+        spent = np.maximum(spent, carried.port / ll_max_bytes_per_us(comm))
+    if comm.shape.num_nodes == 1:
+        return spent
+    nic = spec.nic_bytes_per_s * PROTOCOL_FACTOR[protocol] / _PER_US
+    spent = np.maximum(spent, carried.nic / (nic * calibration.bandwidth_net * of_ll))
+    if protocol == LL and algorithm == TREE:
+        spent = np.maximum(spent, sizes / ll_max_bytes_per_us(comm))
+    return spent
+
+
+def _ramp(algorithm: str, protocol: str, comm: Communicator) -> float:
+    shape, calibration = comm.shape, comm.calibration
+    if protocol != constants.SIMPLE:
+        return 0.0
+    if algorithm not in (NVLS, NVLS_TREE):
+        return calibration.ramp
+    ranks = shape.num_ranks if algorithm == NVLS else shape.num_local
+    return calibration.ramp * math.sqrt(max(ranks, _RAMP_RANKS) / _RAMP_RANKS)
+
+
+def _p2p_terms(collective: str, sizes: Floats, comm: Communicator) -> Terms:
+    """Messages between pairs: all_to_all, gather, scatter, sendrecv."""
+    shape, spec, calibration = comm.shape, comm.spec, comm.calibration
+    n, local, nodes = shape.num_ranks, shape.num_local, shape.num_nodes
+    if collective == "sendrecv":
+        inside, between, own, remote = int(local > 1), int(nodes > 1), 1.0, 1.0
+        at_once = max(1, P2P_MAX_CHANNELS // n)
+        channels = np.clip(np.ceil(sizes / P2P_CHANNEL_BYTES), at_once, P2P_MAX_CHANNELS)
+        port = np.minimum(channels * spec.p2p_channel_bytes_per_s, spec.ring_bytes_per_s) / _PER_US
+    else:
+        inside, between = local - 1, n - local
+        own, remote = (local - 1) / n, (nodes - 1) / nodes
+        port = np.full(len(sizes), spec.ring_bytes_per_s / _PER_US)
+    transfer = own * sizes / (port * calibration.bandwidth_intra) if local > 1 else 0 * sizes
+    latency = calibration.hop_intra * P2P_PEER_US * max(inside - 1, 0)
+    if nodes > 1:
+        per_nic = spec.nic_bytes_per_s * calibration.bandwidth_net / _PER_US
+        sharing = local / max(spec.nics, 1)  # Ranks that share one network card.
+        transfer = np.maximum(transfer, remote * sizes * max(sharing, 1.0) / per_nic)
+        latency += calibration.hop_net * P2P_REMOTE_PEER_US * between
+    step = constants.STEP_US[RING, spec.wire][0]
+    base = P2P_BASE_US - UNCALIBRATED.launch_us + step
+    ramp = calibration.ramp * np.sqrt((latency + step) * transfer)
+    return Terms(calibration.launch_us, base, latency, transfer, ramp)

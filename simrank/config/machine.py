@@ -1,0 +1,73 @@
+"""On what a published table was measured: a YAML file beside it; start with `load_machine`.
+
+```yaml
+cluster: h200_ib      # a built-in cluster, or a file
+nodes: 2
+num_ranks: 16         # left out where the table has several
+nics_used: 1          # of each node; left out: those beside the ranks
+library: NCCL 2.28.7
+mode: back_to_back    # or torch, xla: loops of a framework, with its overhead around each call
+```
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+from simrank.config.model import Model, validate
+from simrank.config.quantity import Count, Text, one_of
+from simrank.config.yaml_source import read_yaml
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from simrank.config.yaml_source import Source
+
+MODES = ("back_to_back", "torch", "xla")
+
+
+class MachineConfig(Model):
+    """What a table was measured on, and how.
+
+    Attributes:
+        cluster: The cluster that describes the machine.
+        nodes: Nodes that took part.
+        num_ranks: Ranks that took part; None: several numbers of them, each in its rows.
+        nics_used: Network cards of a node that carried data; None: those beside the ranks.
+        library: NCCL or RCCL with its version, as far as it was published.
+        mode: How calls followed each other: as nccl-tests', or in loops of a framework.
+        remark: What else a reader of the errors has to know.
+    """
+
+    cluster: Text
+    nodes: Count
+    num_ranks: Count | None = None
+    nics_used: Count | None = None
+    library: Text
+    mode: Annotated[str, one_of(MODES, {})]
+    remark: Text | None = None
+
+
+def load_machine(table: Path) -> MachineConfig | None:
+    """Read what stands beside a table.
+
+    Args:
+        table: The CSV file of the table.
+
+    Returns:
+        None where no file stands beside it.
+
+    Raises:
+        ConfigError: With every problem of the file, in file order.
+    """
+    beside = table.with_suffix(".yaml")
+    return machine_from_source(read_yaml(beside)) if beside.is_file() else None
+
+
+def machine_from_source(source: Source) -> MachineConfig:
+    """Return what a table was measured on, from the data of its file.
+
+    Raises:
+        ConfigError: With every problem of the file, in file order.
+    """
+    return validate(MachineConfig, source)

@@ -1,0 +1,59 @@
+"""How far predictions are from published tables."""
+
+import numpy as np
+import pytest
+
+from simrank.bench.accuracy import AIMED, SeriesErrors, builtin_tables, mean_errors, table_errors
+from simrank.errors import ConfigError
+
+HEADER = "system,op,nranks,bytes,dtype,time_us,algbw_GBps,busbw_GBps,source\n"
+ROW = "here,all_reduce,8,1024,float,10,0.1,0.18,nowhere\n"
+
+
+def series(sizes, measured, predicted):
+    arrays = (np.array(sizes), np.array(measured), np.array(predicted))
+    chosen = (("ring", "LL"),) * len(sizes)
+    return SeriesErrors("table", "cluster", "all_reduce", 8, 1, "back_to_back", *arrays, chosen)
+
+
+def test_errors_are_shares_of_what_was_measured_by_class_of_size():
+    """The mean without signs, and with them; negative is too fast."""
+    found = series([8, 32 << 10, 1 << 20, 1 << 30], [10.0] * 4, [12.0, 8.0, 5.0, 10.0])
+    assert found.by_class() == [(pytest.approx(0.2), pytest.approx(0)), (0.5, -0.5), None, (0, 0)]
+
+
+def test_means_are_over_series_whatever_their_number_of_sizes():
+    """A table of many sizes does not outvote the others."""
+    many = series([8] * 10, [1.0] * 10, [2.0] * 10)
+    assert mean_errors([many, series([8], [1.0], [1.0])])[0] == (0.5, 0.5)
+
+
+def test_every_shipped_table_is_predicted_within_its_budget():
+    """Uncalibrated; what a change of a law or of a constant makes worse fails here."""
+    found = [each for name in builtin_tables() for each in table_errors(name)]
+    aimed = [e for e in found if e.collective in AIMED and e.mode == "back_to_back"]
+    assert len(aimed) >= 26
+    means = [100 * absolute for absolute, _ in mean_errors(aimed)]
+    assert means == pytest.approx([31, 40, 28, 11], abs=1)
+
+
+def test_a_table_with_a_machine_needs_no_cluster_and_another_may_be_asked_for():
+    """The file beside the table says where it was measured."""
+    (own,) = table_errors("h200x16_dgx_1nic_allreduce")
+    assert (own.cluster, own.num_nodes) == ("h200_ib", 2)
+    (other,) = table_errors("h200x16_dgx_1nic_allreduce", "h100_ib")
+    assert other.cluster == "h100_ib"
+    large = own.predicted_us[-1] / other.predicted_us[-1]
+    assert large > 3, "one card of each node, not eight"
+
+
+def test_a_table_of_ones_own_needs_a_cluster(tmp_path):
+    """The message says the two ways to name it."""
+    path = tmp_path / "mine.csv"
+    path.write_text(HEADER + ROW)
+    with pytest.raises(ConfigError, match=r"--cluster, or a file mine.yaml beside it"):
+        table_errors(str(path))
+    (found,) = table_errors(str(path), "hgx_h100")
+    assert (found.table, found.num_ranks, found.measured_us.tolist()) == ("mine", 8, [10.0])
+    (row,) = found.to_json()["rows"]
+    assert row["error_pct"] == pytest.approx(100 * (row["predicted_us"] / 10 - 1))

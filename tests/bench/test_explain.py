@@ -1,0 +1,36 @@
+"""A prediction taken apart is the prediction."""
+
+import pytest
+
+import simrank
+from simrank.bench.explain import explain
+
+
+@pytest.mark.parametrize(
+    "collective", ["all_reduce", "all_gather", "broadcast", "all_to_all", "sendrecv"]
+)
+@pytest.mark.parametrize(("cluster", "nodes"), [("hgx_h100", None), ("h100_ib", 2), ("h100_ib", 8)])
+@pytest.mark.parametrize("size", [8, 1 << 20, 1 << 30])
+def test_the_terms_of_the_first_option_add_up_to_the_prediction(collective, cluster, nodes, size):
+    """And its estimate is the least."""
+    found = explain(collective, size, cluster=cluster, nodes=nodes)
+    predicted = simrank.predict(collective, size, cluster=cluster, nodes=nodes)
+    best = found.options[0]
+    assert best.total == pytest.approx(predicted.time_us[0])
+    assert (best.algorithm, best.protocol) == (predicted.algorithm[0], predicted.protocol[0])
+    assert found.busbw_GBps == pytest.approx(predicted.busbw_GBps[0])
+    assert best.estimate == min(option.estimate for option in found.options)
+
+
+def test_every_number_has_a_source():
+    """Or says that it is assumed."""
+    for cluster in ("hgx_h100", "h100_ib", "l40s_pcie", "mi300x"):
+        for collective in ("all_reduce", "all_to_all"):
+            for constant in explain(collective, 1 << 20, cluster=cluster).constants:
+                assert constant.source, constant
+
+
+def test_one_rank_has_nothing_to_explain():
+    """NCCL copies."""
+    with pytest.raises(ValueError, match="one rank"):
+        explain("all_reduce", 8, 1)

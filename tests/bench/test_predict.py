@@ -1,0 +1,109 @@
+"""`simrank.predict`: what nccl-tests would print."""
+
+import time
+
+import numpy as np
+import pytest
+
+import simrank
+from simrank.errors import ConfigError, UnsupportedError
+
+
+def test_predictions_have_nccl_tests_columns():
+    """Times, algorithm and bus bandwidths, and what NCCL chose."""
+    found = simrank.predict("allreduce", ["8 B", "1 GiB"], cluster="hgx_h100")
+    assert (found.cluster, found.collective, found.num_ranks) == ("hgx_h100", "all_reduce", 8)
+    assert found.size_bytes.tolist() == [8, 1 << 30]
+    assert found.algorithm.tolist() == ["ring", "nvls"]
+    assert found.protocol.tolist() == ["LL", "Simple"]
+    assert found.algbw_GBps == pytest.approx(found.size_bytes / found.time_us / 1e3)
+    assert found.busbw_GBps == pytest.approx(found.algbw_GBps * 1.75)
+
+
+def test_a_hundred_thousand_sizes_take_less_than_a_second():
+    """It is arrays throughout."""
+    start = time.process_time()
+    found = simrank.predict("all_reduce", np.arange(1, 100_001) * 1024, cluster="h100_ib")
+    assert time.process_time() - start < 1
+    assert len(found.time_us) == 100_000
+
+
+def test_more_nodes_take_longer():
+    """The tree grows, and so does what an inner node sends."""
+    times = [
+        simrank.predict("all_reduce", 1 << 30, cluster="h100_ib", nodes=nodes).time_us[0]
+        for nodes in (2, 4, 16)
+    ]
+    assert times == sorted(times)
+
+
+def test_ranks_use_the_network_cards_beside_them():
+    """Two ranks of two nodes have a card each, not the sixteen of their nodes."""
+    from simrank.bench.predict import spec_of
+    from simrank.collectives.nccl import Shape
+    from simrank.hardware import load_cluster
+
+    cluster = load_cluster("h100_ib")
+    assert spec_of(cluster, Shape(2, 1, 2)).nics == 1
+    assert spec_of(cluster, Shape(16, 8, 2)).nics == 8
+    assert spec_of(load_cluster("h100_tcpx"), Shape(2, 1, 2)).nics == 1
+
+
+def test_choices_can_be_forced_as_in_nccl():
+    """By the values of NCCL_ALGO and NCCL_PROTO."""
+    found = simrank.predict("all_reduce", 1 << 30, nccl_algo="Ring", nccl_proto="LL128")
+    assert (found.algorithm[0], found.protocol[0]) == ("ring", "LL128")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("all_red", 8), "expected one of all_reduce"),
+        (("all_reduce", 0), "sizes above 0"),
+        (("all_reduce", [1.5]), "in whole bytes"),
+        (("all_reduce", "8"), "size with a unit"),
+        (("all_reduce", 8, 9), "hgx_h100 has 8 devices"),
+        (("all_reduce", 8, 0), "hgx_h100 has 8 devices"),
+    ],
+)
+def test_bad_arguments_say_what_may_stand_there(arguments, message):
+    """A ValueError each."""
+    with pytest.raises(ValueError, match=message):
+        simrank.predict(*arguments)
+
+
+def test_a_cluster_that_does_not_say_what_nccl_finds_is_refused(tmp_path):
+    """By name, with the cure."""
+    link = {"between": ["gpu0", "gpu1"], "bandwidth": "1 GB/s", "latency": "1 us"}
+    own = {
+        "name": "own",
+        "source": "assumed",
+        "device": {"like": "hgx_h100", "count": 2},
+        "links": [link],
+    }
+    with pytest.raises(UnsupportedError, match="add a block `nccl`"):
+        simrank.predict("all_reduce", 8, cluster=own)
+    with pytest.raises(ConfigError, match="expected a file or one of"):
+        simrank.predict("all_reduce", 8, cluster="h100x")
+
+
+def test_nodes_without_known_network_cards_are_refused():
+    """Inside one node it says enough."""
+    fabric = {
+        "switches": ["rail"],
+        "links": [{"between": ["each gpu", "rail"], "bandwidth": "1 GB/s", "latency": "1 us"}],
+    }
+    nccl = {
+        "architecture": "hopper",
+        "ring_bandwidth": "1 GB/s",
+        "channels": 2,
+        "p2p_channel_bandwidth": "1 GB/s",
+    }
+    link = {"between": ["gpu0", "gpu1"], "bandwidth": "1 GB/s", "latency": "1 us"}
+    own = {
+        "name": "own", "source": "assumed", "device": {"like": "hgx_h100", "count": 2},
+        "links": [link], "fabric": fabric, "nccl": nccl, "nodes": 2,
+    }  # fmt: skip
+    assert simrank.predict("all_reduce", 8, 2, cluster=own).time_us[0] > 0
+    with pytest.raises(UnsupportedError, match="add `nics` and `nic_bandwidth`"):
+        simrank.predict("all_reduce", 8, cluster=own)

@@ -1,0 +1,33 @@
+"""Predictions: the tuner's choice, with the time of the law."""
+
+import numpy as np
+import pytest
+
+from simrank.collectives.nccl import Communicator, Shape, predict_times
+from simrank.collectives.nccl.laws import terms
+
+ONE = Shape.packed(8, 8)
+
+
+def test_each_size_has_the_time_of_what_is_chosen_for_it(hopper):
+    """Whatever the other sizes of the call choose."""
+    sizes = 2 ** np.arange(3, 34)
+    found = predict_times("all_reduce", sizes, Communicator(ONE, hopper))
+    assert len({found.choices[index] for index in found.chosen}) > 1
+    for size, time_us, index in zip(sizes, found.times_us, found.chosen, strict=True):
+        parts = terms("all_reduce", *found.choices[index], [size], Communicator(ONE, hopper))
+        assert time_us == parts.total[0]
+
+
+def test_one_rank_sends_nothing(hopper):
+    """Only the launch is left."""
+    alone = Communicator(Shape(1, 1, 1), hopper)
+    assert predict_times("all_reduce", [8, 1 << 30], alone).times_us == pytest.approx(4.0)
+
+
+def test_a_forced_algorithm_is_taken(hopper):
+    """And costs more than what NCCL would take, at a size where they differ much."""
+    free = predict_times("all_reduce", [1 << 30], Communicator(ONE, hopper))
+    forced = predict_times("all_reduce", [1 << 30], Communicator(ONE, hopper), algorithms={"ring"})
+    assert forced.choices[forced.chosen[0]][0] == "ring"
+    assert forced.times_us > free.times_us
