@@ -11,7 +11,11 @@ from simrank.cli import app
 from simrank.cli.nccl_tests import SETTLED
 
 COMMANDS = {
-    "accuracy": {"table", "--cluster", "--json", "--help"},
+    "accuracy": {"table", "--cluster", "--fit", "--json", "--help"},
+    "calibrate": {
+        "measured", "--cluster", "--collective", "-g", "--num-ranks", "--library", "--site",
+        "--out", "--help",
+    },
     "bench": {
         "target", "--cluster", "--nodes", "-g", "--ngpus", "--num-ranks", "-b", "--minbytes", "-e",
         "--maxbytes", "-f", "--stepfactor", "-i", "--stepbytes", "-n", "--iters", "-w",
@@ -24,7 +28,8 @@ COMMANDS = {
     "check": {"file", "--help"},
     "clusters": {"--help"},
     "explain": {
-        "--collective", "--size", "--cluster", "--nodes", "-g", "--num-ranks", "--help",
+        "--collective", "--size", "--cluster", "--nodes", "-g", "--num-ranks", "--calibration",
+        "--help",
     },
     "kernels": {"--help"},  # A group: coverage and report.
     "torch": {"--help"},  # A group: build.

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from simrank.bench.nccl_tests_output import parse_nccl_tests
 from simrank.bench.predict import spec_of
 from simrank.collectives.nccl import Communicator, Shape, predict_times
+from simrank.collectives.nccl.fitting import Measured, fit
+from simrank.collectives.nccl.laws import UNCALIBRATED
 from simrank.config.locate import builtin_names, locate
 from simrank.config.machine import MachineConfig, load_machine
 from simrank.config.measured import load_measured
@@ -21,14 +24,16 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from simrank.collectives.nccl.laws import Floats
+    from simrank.collectives.nccl.laws import Calibration, Floats
     from simrank.config.measured import MeasuredRow
     from simrank.hardware import Cluster
 
 SIZE_CLASSES = ("<= 32 KiB", "64 KiB-1 MiB", "2-64 MiB", ">= 128 MiB")
-_CLASS_ENDS_BYTES = (32 << 10, 1 << 20, 64 << 20)  # Each class ends with the size given here.
+CLASS_ENDS_BYTES = (32 << 10, 1 << 20, 64 << 20)  # Each class ends with the size given here.
 AIMED = ("all_reduce", "all_gather", "reduce_scatter")
-AIM_PCT = (28.0, 32.0, 22.0, 10.0)  # Of the mean error of those, uncalibrated.
+# Of the mean error of those: with NCCL's constants; with every second size held out.
+AIMS_PCT = {"none": (28.0, 32.0, 22.0, 10.0), "halves": (8.0, 12.0, 9.0, 4.0)}
+_MIN_FITTED_SIZES = 8  # Assumed: fewer than constants cannot be told apart.
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +71,7 @@ class SeriesErrors:
 
     def by_class(self) -> list[tuple[float, float] | None]:
         """Return the mean of absolute and of signed errors of each size class, as shares."""
-        index = np.searchsorted(_CLASS_ENDS_BYTES, self.size_bytes)
+        index = np.searchsorted(CLASS_ENDS_BYTES, self.size_bytes)
         parts = [self.error[index == number] for number in range(len(SIZE_CLASSES))]
         return [
             (float(np.abs(part).mean()), float(part.mean())) if len(part) else None
@@ -97,8 +102,54 @@ class SeriesErrors:
         }
 
 
-def table_errors(table: str, cluster: str | None = None) -> list[SeriesErrors]:
-    """Predict what a published table measured.
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One collective of one table on one number of ranks, to be predicted.
+
+    Attributes:
+        table: Name of the table.
+        cluster: The cluster that is predicted.
+        mode: How the calls followed each other: back_to_back, torch or xla.
+        measured: What was measured, and on what.
+    """
+
+    table: str
+    cluster: str
+    mode: str
+    measured: Measured
+
+    def errors(self, calibration: Calibration = UNCALIBRATED) -> SeriesErrors:
+        """Predict it, with a calibration's constants."""
+        of = self.measured
+        comm = replace(of.comm, calibration=calibration)
+        found = predict_times(of.collective, of.size_bytes, comm)
+        return SeriesErrors(
+            self.table,
+            self.cluster,
+            of.collective,
+            comm.shape.num_ranks,
+            comm.shape.num_nodes,
+            self.mode,
+            of.size_bytes,
+            of.time_us,
+            found.times_us,
+            tuple(found.choices[index] for index in found.chosen),
+        )
+
+    @property
+    def is_fittable(self) -> bool:
+        """Whether there are sizes enough to fit all constants to half of them."""
+        return len(self.measured.size_bytes) >= _MIN_FITTED_SIZES
+
+    def part(self, which: slice) -> Series:
+        """Return some of its sizes."""
+        of = self.measured
+        part = of._replace(size_bytes=of.size_bytes[which], time_us=of.time_us[which])
+        return replace(self, measured=part)
+
+
+def table_series(table: str, cluster: str | None = None) -> list[Series]:
+    """Read a published table.
 
     Args:
         table: A built-in name, or a CSV file.
@@ -126,30 +177,45 @@ def table_errors(table: str, cluster: str | None = None) -> list[SeriesErrors]:
     return [_series(path.stem, name, machine, mine) for mine in grouped.values()]
 
 
+def printed_series(
+    text: str, file: str, cluster: str, collective: str | None = None, num_ranks: int | None = None
+) -> Series:
+    """Read what nccl-tests printed.
+
+    Args:
+        text: What it printed.
+        file: Name for messages.
+        cluster: On what it ran.
+        collective: What ran, where the output does not say it.
+        num_ranks: On how many ranks, where the output does not list them.
+
+    Raises:
+        ConfigError: The text or the cluster is wrong, or nothing says what ran.
+        UnsupportedError: The cluster says nothing of NCCL, or nothing of a network.
+    """
+    return _series(file, cluster, None, parse_nccl_tests(text, file, collective, num_ranks))
+
+
+def table_errors(table: str, cluster: str | None = None) -> list[SeriesErrors]:
+    """Predict what a published table measured, with NCCL's own constants; see `table_series`."""
+    return [each.errors() for each in table_series(table, cluster)]
+
+
 def _series(
-    table: str,
-    cluster: str,
-    machine: MachineConfig | None,
-    rows: Sequence[MeasuredRow],
-) -> SeriesErrors:
-    collective, num_ranks = rows[0].collective, rows[0].num_ranks
-    built = load_cluster(cluster)
+    table: str, cluster: str, machine: MachineConfig | None, rows: Sequence[MeasuredRow]
+) -> Series:
+    built, num_ranks = load_cluster(cluster), rows[0].num_ranks
+    if built.num_devices < num_ranks and built.topology.fabric_wires:
+        built = load_cluster(cluster, -(-num_ranks // built.devices_per_node))
     shape = _shape(built, num_ranks, machine)
-    size_bytes = np.array([row.size_bytes for row in rows])
     spec = spec_of(built, shape, None if machine is None else machine.nics_used)
-    found = predict_times(collective, size_bytes, Communicator(shape, spec))
-    return SeriesErrors(
-        table,
-        built.name,
-        collective,
-        num_ranks,
-        shape.num_nodes,
-        "back_to_back" if machine is None else machine.mode,
-        size_bytes,
+    measured = Measured(
+        rows[0].collective,
+        np.array([row.size_bytes for row in rows]),
         np.array([row.time_us for row in rows]),
-        found.times_us,
-        tuple(found.choices[index] for index in found.chosen),
+        Communicator(shape, spec),
     )
+    return Series(table, built.name, "back_to_back" if machine is None else machine.mode, measured)
 
 
 def _shape(cluster: Cluster, num_ranks: int, machine: MachineConfig | None) -> Shape:
@@ -174,3 +240,31 @@ def mean_errors(series: Sequence[SeriesErrors]) -> list[tuple[float, float] | No
         absolute, signed = zip(*known, strict=True) if known else ((), ())
         means.append((float(np.mean(absolute)), float(np.mean(signed))) if known else None)
     return means
+
+
+def fitted_errors(series: Series) -> SeriesErrors:
+    """Return the errors of a series by constants that were fitted to all of it."""
+    return series.errors(fit([series.measured]).calibration)
+
+
+def held_out_errors(series: Series) -> SeriesErrors:
+    """Return the errors of every second size by constants fitted to the others, and of those.
+
+    Raises:
+        ValueError: It has fewer than two sizes.
+    """
+    halves = [series.part(slice(start, None, 2)) for start in (0, 1)]
+    found = [
+        tried.errors(fit([fitted.measured]).calibration)
+        for tried, fitted in zip(halves, reversed(halves), strict=True)
+    ]
+    sizes = np.concatenate([each.size_bytes for each in found])
+    order = np.argsort(sizes, kind="stable")
+    chosen = [choice for each in found for choice in each.chosen]
+    return replace(
+        found[0],
+        size_bytes=sizes[order],
+        measured_us=np.concatenate([each.measured_us for each in found])[order],
+        predicted_us=np.concatenate([each.predicted_us for each in found])[order],
+        chosen=tuple(chosen[index] for index in order),
+    )

@@ -7,14 +7,21 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from simrank.bench.predict import collective_of, shape_of, spec_of
+from simrank.bench.predict import (
+    calibration_for,
+    collective_of,
+    constants_of,
+    shape_of,
+    spec_of,
+    spread_of,
+)
 from simrank.collectives.bounds import busbw_factor
 from simrank.collectives.nccl import Communicator, constants, laws, tuner
-from simrank.collectives.nccl.laws import UNCALIBRATED
 from simrank.hardware import load_cluster
 
 if TYPE_CHECKING:
     from simrank.collectives.nccl.shape import Shape
+    from simrank.config.calibration import CalibrationConfig
     from simrank.config.load import ClusterRef
     from simrank.hardware import Cluster
 
@@ -78,6 +85,8 @@ class Explanation:
         volume: Words for W of the chosen one.
         constants: The numbers that the chosen one's time follows from.
         busbw_GBps: Its bus bandwidth.
+        spread: By which share nine of ten measured times differ at most.
+        takes_fastest: Whether the fastest was chosen; else the least estimate.
     """
 
     cluster: str
@@ -89,6 +98,8 @@ class Explanation:
     volume: str
     constants: tuple[Constant, ...]
     busbw_GBps: float  # noqa: N815 - the name, as everywhere in nccl-tests
+    spread: float
+    takes_fastest: bool
 
 
 def explain(
@@ -98,6 +109,7 @@ def explain(
     cluster: ClusterRef = "hgx_h100",
     *,
     nodes: int | None = None,
+    calibration: str | None = "auto",
 ) -> Explanation:
     """Take the prediction of one size apart.
 
@@ -107,6 +119,7 @@ def explain(
         num_ranks: Ranks that fill one node after the other; None: all devices.
         cluster: A built-in name, a file, a mapping or a configuration.
         nodes: Nodes, instead of those that the cluster states.
+        calibration: As for `simrank.predict`.
 
     Raises:
         ValueError: An argument is none of what it may be.
@@ -118,12 +131,13 @@ def explain(
     shape = shape_of(built, num_ranks)
     if shape.num_ranks == 1:
         raise ValueError("one rank sends nothing: a collective of it is a launch")
-    comm = Communicator(shape, spec_of(built, shape))
+    fitted = calibration_for(cluster, calibration)
+    comm = Communicator(shape, spec_of(built, shape), constants_of(fitted))
     sizes = np.array([size_bytes])
     options = sorted(
         (_option(name, candidate, sizes, comm) for candidate in
          tuner.candidates(name, sizes, comm)),
-        key=lambda option: option.estimate,
+        key=lambda option: option.total if comm.calibration.takes_fastest else option.estimate,
     )  # fmt: skip
     best = options[0]
     algbw = size_bytes / best.total / 1e3
@@ -135,8 +149,10 @@ def explain(
         tuple(options),
         _steps_text(name, best, comm),
         _volume_text(name, best, comm),
-        tuple(_constants(built, best, comm)),
+        tuple(_constants(built, best, comm, fitted) + _fitted(fitted)),
         algbw * busbw_factor(name, shape.num_ranks),
+        float(spread_of(fitted, sizes)[0]),
+        comm.calibration.takes_fastest,
     )
 
 
@@ -182,13 +198,16 @@ def _volume_text(collective: str, option: Option, comm: Communicator) -> str:
     return text
 
 
-def _constants(cluster: Cluster, option: Option, comm: Communicator) -> list[Constant]:
+def _constants(
+    cluster: Cluster, option: Option, comm: Communicator, fitted: CalibrationConfig | None
+) -> list[Constant]:
     """Return the numbers of one option, each with its source."""
     shape, spec = comm.shape, comm.spec
+    changed = {} if fitted is None else fitted.constants
     tables = constants.SOURCE
-    found = [
-        Constant("launch L", f"{UNCALIBRATED.launch_us:g} us", "assumed, 2 to 5 us per kernel")
-    ]
+    own, source = comm.calibration, "" if fitted is None else fitted.source
+    launch = source if "launch_us" in changed else "assumed: a launch is 2 to 5 us"
+    found = [Constant("launch L", f"{own.launch_us:g} us", launch)]
     if option.algorithm == constants.P2P:
         found.append(Constant("base", f"{option.base:g} us", "fitted to b200x8_vultr_sendrecv"))
     else:
@@ -205,10 +224,19 @@ def _constants(cluster: Cluster, option: Option, comm: Communicator) -> list[Con
     if option.algorithm in (constants.NVLS, constants.NVLS_TREE):
         efficiency = constants.NVLS_EFFICIENCY[spec.architecture]
         found.append(Constant("efficiency of NVLS", f"{efficiency:g}", tables))
-    found.append(
-        Constant("ramp k", f"{UNCALIBRATED.ramp:g}, with Simple", "fitted to configs/measured")
-    )
+    ramp = source if "ramp" in changed else "fitted to configs/measured"
+    found.append(Constant("ramp k", f"{own.ramp:g}, with Simple", ramp))
     return found + _constants_of_cluster(cluster, option, comm)
+
+
+def _fitted(fitted: CalibrationConfig | None) -> list[Constant]:
+    """Return the factors by which a calibration changes the numbers above."""
+    changed = {} if fitted is None else fitted.constants
+    return [
+        Constant(f"calibrated {name}", f"x {value:g}", "" if fitted is None else fitted.source)
+        for name, value in changed.items()
+        if name not in ("launch_us", "ramp")  # Those are shown themselves.
+    ]
 
 
 def _constants_of_cluster(cluster: Cluster, option: Option, comm: Communicator) -> list[Constant]:

@@ -8,14 +8,25 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from simrank.cli import accuracy, bench, configs, explain, kernels, run, torch
+from simrank.cli import accuracy, bench, calibrate, configs, explain, kernels, run, torch
 from simrank.cli.common import BAD_CONFIG, BUG, FAILED, app
 from simrank.errors import ConfigError, SimrankError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["accuracy", "app", "bench", "configs", "explain", "kernels", "main", "run", "torch"]
+__all__ = [
+    "accuracy",
+    "app",
+    "bench",
+    "calibrate",
+    "configs",
+    "explain",
+    "kernels",
+    "main",
+    "run",
+    "torch",
+]
 
 
 def main(args: list[str] | None = None) -> None:

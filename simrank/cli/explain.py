@@ -26,6 +26,9 @@ def explain(
     num_ranks: Annotated[
         int | None, typer.Option("-g", "--num-ranks", help="Ranks [all devices].")
     ] = None,
+    calibration: Annotated[
+        str, typer.Option(help="auto, none, a built-in cluster's or a YAML file.")
+    ] = "auto",
 ) -> None:
     """Why a collective takes as long as predicted, and what NCCL had to choose from.
 
@@ -34,7 +37,10 @@ def explain(
     """
     try:
         size_bytes = units.parse_size(size)
-        found = explained(collective, size_bytes, num_ranks, cluster, nodes=nodes)
+        fitted = None if calibration == "none" else calibration
+        found = explained(
+            collective, size_bytes, num_ranks, cluster, nodes=nodes, calibration=fitted
+        )
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
     console = Console(width=None if sys.stdout.isatty() else 160, highlight=False)
@@ -47,10 +53,13 @@ def explain(
 def _headline(found: Explanation, size: str) -> str:
     shape, best = found.shape, found.options[0]
     nodes = "1 node" if shape.num_nodes == 1 else f"{shape.num_nodes} nodes"
+    low, high = best.total / (1 + found.spread), best.total * (1 + found.spread)
+    why = "the fastest" if found.takes_fastest else "whose estimate is the least"
     return (
         f"{found.collective} of {size} on {shape.num_ranks} ranks of {found.cluster} ({nodes}): "
         f"{best.total:.2f} us, {found.busbw_GBps:.1f} GB/s busbw\n"
-        f"NCCL takes {best.algorithm} {best.protocol}, whose estimate is the least.\n"
+        f"nine of ten measured times would be between {low:.1f} and {high:.1f} us\n"
+        f"NCCL takes {best.algorithm} {best.protocol}, {why}.\n"
     )
 
 

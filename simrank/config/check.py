@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from simrank.config.bench import bench_from_source
+from simrank.config.calibration import calibration_from_source
 from simrank.config.faults import load_faults
 from simrank.config.imports import describe_program
 from simrank.config.large import uncollected
@@ -51,6 +52,8 @@ def _what_is(path: Path) -> str:
     if kind_of(source) == "cluster":
         cluster = cluster_from_yaml(source)
         return f"cluster {cluster.name}: {cluster.nodes} node(s) of {cluster.device.count} devices"
+    if kind_of(source) == "calibration":
+        return f"calibration of {calibration_from_source(source).cluster}"
     if kind_of(source) == "measured":
         machine = machine_from_source(source)
         return f"machine of a measured table: {machine.nodes} node(s) of {machine.cluster}"
@@ -62,7 +65,7 @@ def _what_is(path: Path) -> str:
 
 
 def kind_of(source: Source) -> str:
-    """Return "cluster", "bench", "faults" or "measured", by the keys at the top level.
+    """Return the kind of a file by the keys at the top level, as `schemas.KINDS` names it.
 
     Raises:
         ConfigError: The keys are of neither.
@@ -71,6 +74,8 @@ def kind_of(source: Source) -> str:
     keys = set(source.data)
     if keys == {"faults"}:
         return "faults"
+    if keys & {"constants", "residuals"}:
+        return "calibration"
     if keys & {"mode", "library"}:
         return "measured"
     if keys & {"cluster", "clusters", "collectives"} and not keys & {"device", "links"}:

@@ -11,14 +11,20 @@ from simrank.config.quantity import closest
 from simrank.config.yaml_source import KeyPath, Source
 from simrank.errors import ConfigError, ConfigProblem
 
-_SUFFIXES = {"clusters": ".yaml", "bench": ".yaml", "measured": ".csv", "gemm": ".csv"}
+_SUFFIXES = {
+    "clusters": ".yaml",
+    "bench": ".yaml",
+    "calibrations": ".yaml",
+    "measured": ".csv",
+    "gemm": ".csv",
+}
 
 
 def builtin_names(kind: str) -> list[str]:
     """Return the names of the built-in files of a kind.
 
     Args:
-        kind: "clusters", "bench", "measured" or "gemm".
+        kind: "clusters", "bench", "calibrations", "measured" or "gemm".
     """
     suffix = _SUFFIXES[kind]
     return sorted(path.stem for path in (configs_dir() / kind).glob(f"*{suffix}"))
@@ -59,7 +65,7 @@ def locate(kind: str, word: str, base: Path | None = None) -> Path:
     """Return the file that a name or path stands for.
 
     Args:
-        kind: "clusters", "bench", "measured" or "gemm".
+        kind: "clusters", "bench", "calibrations", "measured" or "gemm".
         word: A built-in name, or the path of a file.
         base: Folder that relative paths start from, or None for the current one.
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic.json_schema import models_json_schema
 
 from simrank.config import bench, sweep
+from simrank.config.calibration import CONSTANTS, CalibrationConfig, ResidualConfig
 from simrank.config.cluster import (
     ClusterConfig,
     CollectivesConfig,
@@ -64,6 +65,7 @@ _KINDS: dict[str, tuple[type[Model], type[Model], tuple[type[Model], ...]]] = {
     "sweep": (sweep._Keys, sweep.SweepConfig, (bench.Iterations, *_CLUSTER)),  # noqa: SLF001
     "faults": (_FaultsFile, _FaultsFile, _FAULTS),
     "measured": (MachineConfig, MachineConfig, ()),
+    "calibration": (CalibrationConfig, CalibrationConfig, (ResidualConfig,)),
 }
 KINDS = tuple(_KINDS)
 
@@ -192,6 +194,14 @@ _BENCH, _SWEEP = _KINDS["bench"][0], _KINDS["sweep"][0]
 _WRITTEN: dict[tuple[type, str], Json] = {
     (Sourced, "source"): _SOURCE,
     (ClusterConfig, "source"): _SOURCE,
+    (CalibrationConfig, "constants"): {
+        "type": "object",
+        "properties": {name: {"type": "number"} for name in CONSTANTS},
+        "additionalProperties": False,
+    },
+    (CalibrationConfig, "takes_fastest"): {"type": "boolean", "default": False},
+    (ResidualConfig, "error_pct"): {"type": "number"},
+    (ResidualConfig, "interval_pct"): {"type": "number"},
     (MachineConfig, "mode"): {"enum": [*MODES]},
     (NcclConfig, "architecture"): {"enum": [*NCCL_ARCHITECTURES]},
     (NcclConfig, "wire"): {"enum": [*NCCL_WIRES], "default": "nvlink"},

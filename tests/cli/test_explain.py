@@ -18,7 +18,9 @@ def test_the_answer_is_first_then_the_candidates_then_the_numbers(capsys):
     assert out.startswith("all_reduce of 1MiB on 16 ranks of h100_ib (2 nodes): ")
     assert "NCCL takes tree LL128, whose estimate is the least." in out
     assert "14 steps x 1.25 us inside nodes + 2 x 8.5 us between" in out
-    assert "nic_bandwidth of h100_ib   47.5 GB/s" in out
+    assert "nine of ten measured times would be between" in out
+    assert "nic_bandwidth of h100_ib 47.5 GB/s measured, NVIDIA/nccl-tests" in " ".join(out.split())
+    assert "fitted to h100x16_nebius_ib_allreduce" in out
     assert "NVIDIA/nccl v2.30.7 src/graph/tuning.cc" in out
 
 

@@ -179,5 +179,8 @@ def test_the_command_writes_them_to_stdout_or_a_folder(tmp_path, capsys):
     assert json.loads((folder / "bench.schema.json").read_text()) == schema("bench")
     status, shown = run("clusters")
     assert status == 2
-    assert "expected one of cluster, bench, sweep, faults, measured, got clusters" in shown.err
+    assert (
+        "expected one of cluster, bench, sweep, faults, measured, calibration, got clusters"
+        in shown.err
+    )
     assert "write `cluster`" in shown.err

@@ -54,6 +54,8 @@ class Calibration:
         latency_ll128: Of the step latencies of LL128.
         latency_simple: Of the step latencies of Simple.
         bandwidth_ll: Of the rate that LL reaches.
+        takes_fastest: Whether the fastest of these times is chosen, as where a tuner plugin
+            overrides NCCL; else NCCL's own estimates choose.
     """
 
     launch_us: float = (
@@ -67,6 +69,7 @@ class Calibration:
     latency_ll128: float = 1.0
     latency_simple: float = 1.0
     bandwidth_ll: float = 1.0
+    takes_fastest: bool = False
 
 
 UNCALIBRATED = Calibration()

@@ -57,13 +57,16 @@ def predict_times(
     if comm.shape.num_ranks == 1:  # Nothing is sent.
         alone = np.full(len(sizes), comm.calibration.launch_us)
         return Prediction(alone, np.zeros(len(sizes), np.int64), (("none", "none"),))
-    considered = tuner.candidates(collective, sizes, comm)
-    considered = only(considered, algorithms, protocols)
+    considered = only(tuner.candidates(collective, sizes, comm), algorithms, protocols)
+    choices = tuple((each.algorithm, each.protocol) for each in considered)
+    if comm.calibration.takes_fastest:
+        every = np.stack([laws.terms(collective, *each, sizes, comm).total for each in choices])
+        chosen = every.argmin(axis=0)
+        return Prediction(every.min(axis=0), chosen, choices)
     chosen = np.argmin([each.estimate_us for each in considered], axis=0)
     times = np.empty(len(sizes))
-    for index, (algorithm, protocol, _) in enumerate(considered):
+    for index, choice in enumerate(choices):
         mine = chosen == index
         if mine.any():
-            parts = laws.terms(collective, algorithm, protocol, sizes[mine], comm)
-            times[mine] = parts.total
-    return Prediction(times, chosen, tuple((each[0], each[1]) for each in considered))
+            times[mine] = laws.terms(collective, *choice, sizes[mine], comm).total
+    return Prediction(times, chosen, choices)

@@ -1,0 +1,122 @@
+"""`simrank calibrate`: the constants of NCCL's laws, fitted to measured times of one cluster."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import yaml
+
+from simrank.bench.accuracy import CLASS_ENDS_BYTES, Series, mean_errors
+from simrank.bench.predict import UNCALIBRATED_SPREAD
+from simrank.collectives.nccl.fitting import NAMES, fit
+from simrank.collectives.nccl.laws import UNCALIBRATED, Calibration
+from simrank.units import format_size
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from simrank.bench.accuracy import SeriesErrors
+
+_DIGITS = 4
+
+_NINE_OF_TEN = 90
+
+
+@dataclass(frozen=True, slots=True)
+class Calibrated:
+    """What a fit found, and what it leaves.
+
+    Attributes:
+        calibration: The constants.
+        errors: What is left of each series.
+        data: The content of the file.
+    """
+
+    calibration: Calibration
+    errors: tuple[SeriesErrors, ...]
+    data: dict[str, Any]
+
+    def text(self) -> str:
+        """Return the text of the file."""
+        head = "# yaml-language-server: $schema=../schemas/calibration.schema.json\n"
+        return head + yaml.safe_dump(self.data, sort_keys=False, allow_unicode=False, width=100)
+
+
+def calibrate(
+    series: Sequence[Series],
+    *,
+    library: str = "unknown",
+    only: Sequence[str] = NAMES,
+    start: Calibration = UNCALIBRATED,
+) -> Calibrated:
+    """Fit the constants to measured times.
+
+    Args:
+        series: What was measured, of one cluster, back to back.
+        library: NCCL or RCCL with its version.
+        only: The constants that may change.
+        start: What the others are, and where the fit's prior lies.
+
+    Raises:
+        ValueError: The series are of several clusters, of loops of a framework, or there is none.
+    """
+    clusters = sorted({each.cluster for each in series})
+    if len(clusters) != 1:
+        raise ValueError(f"measured times of one cluster are needed, not of {clusters or 'none'}")
+    loops = sorted({each.mode for each in series} - {"back_to_back"})
+    if loops:
+        raise ValueError(f"times of loops of {', '.join(loops)} have the framework's in them")
+    begun = [each.measured for each in series]
+    begun = [each._replace(comm=replace(each.comm, calibration=start)) for each in begun]
+    found = _rounded(fit(begun, only).calibration)
+    errors = tuple(each.errors(found) for each in series)
+    tables = sorted({each.table for each in series})
+    data = {
+        "cluster": clusters[0],
+        "source": f"fitted to {', '.join(tables)}",
+        "library": library,
+        "takes_fastest": found.takes_fastest,
+        "constants": {
+            name: getattr(found, name)
+            for name in NAMES
+            if getattr(found, name) != getattr(UNCALIBRATED, name)
+        },
+        "residuals": _residuals(errors),
+    }
+    return Calibrated(found, errors, data)
+
+
+def _rounded(calibration: Calibration) -> Calibration:
+    """Return what a file holds: more digits would be noise."""
+    numbers = {name: float(f"{getattr(calibration, name):.{_DIGITS}g}") for name in NAMES}
+    return Calibration(takes_fastest=calibration.takes_fastest, **numbers)
+
+
+def _residuals(errors: Sequence[SeriesErrors]) -> list[dict[str, Any]]:
+    """Return what is left per class of size; one without a time is as uncertain as unfitted."""
+    means = mean_errors(errors)
+    ratios = np.concatenate([each.predicted_us / each.measured_us for each in errors])
+    shares = np.maximum(ratios, 1 / ratios) - 1
+    classes = np.searchsorted(
+        CLASS_ENDS_BYTES, np.concatenate([each.size_bytes for each in errors])
+    )
+    rows = []
+    for number, mean in enumerate(means):
+        row: dict[str, Any] = {}
+        if number < len(CLASS_ENDS_BYTES):
+            row["up_to"] = format_size(CLASS_ENDS_BYTES[number])
+        within = UNCALIBRATED_SPREAD[number]
+        if mean is not None:
+            row["error_pct"] = _percent(mean[0])
+            # As if one more had been measured, and erred as without a fit: few say little.
+            seen = [*shares[classes == number], within]
+            within = float(np.percentile(seen, _NINE_OF_TEN))
+        row["interval_pct"] = _percent(within)
+        rows.append(row)
+    return rows
+
+
+def _percent(share: float) -> float:
+    return max(float(f"{100 * share:.3g}"), 0.1)

@@ -1,0 +1,96 @@
+"""`simrank calibrate`: the constants of NCCL's laws, fitted to measured times."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from simrank.bench.accuracy import SIZE_CLASSES, Series, printed_series, table_series
+from simrank.bench.calibrate import Calibrated
+from simrank.bench.calibrate import calibrate as fitted
+from simrank.bench.nccl_tests_output import is_nccl_tests
+from simrank.bench.predict import calibration_for, constants_of
+from simrank.cli.common import EXIT_STATUS, app, write_text
+from simrank.collectives.nccl.fitting import NAMES
+from simrank.collectives.nccl.laws import UNCALIBRATED
+from simrank.config.locate import builtin_names
+from simrank.config.yaml_source import read_text
+
+_Collective = Annotated[
+    str | None, typer.Option(help="What ran, where nccl-tests' output does not say it.")
+]
+
+
+@app.command(epilog=EXIT_STATUS)
+def calibrate(
+    measured: Annotated[
+        list[str],
+        typer.Argument(help="Measured tables (CSV), nccl-tests' output, built-in names, or -."),
+    ],
+    cluster: Annotated[
+        str | None, typer.Option(help="On what it was measured [the cluster beside the table].")
+    ] = None,
+    collective: _Collective = None,
+    num_ranks: Annotated[
+        int | None, typer.Option("-g", "--num-ranks", help="Ranks, where the output lists none.")
+    ] = None,
+    library: Annotated[str, typer.Option(help="NCCL or RCCL with its version.")] = "unknown",
+    site: Annotated[
+        bool, typer.Option("--site", help="Refit the launch alone, from one to three small sizes.")
+    ] = False,
+    out: Annotated[str | None, typer.Option(help="YAML file to write [only shown].")] = None,
+) -> None:
+    """Fit the constants of NCCL's laws to measured times of one cluster.
+
+    `-` reads nccl-tests' output from standard input, as it is pasted. The file that is written is
+    what `simrank.predict(calibration=...)` and `simrank explain --calibration` take.
+    """
+    series = [each for word in measured for each in _read(word, cluster, collective, num_ranks)]
+    start = UNCALIBRATED
+    if site:
+        start = constants_of(calibration_for(series[0].cluster, "auto"))
+    only = ("launch_us",) if site else NAMES
+    try:
+        found = fitted(series, library=library, only=only, start=start)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    console = Console(width=None if sys.stdout.isatty() else 160, highlight=False)
+    console.print(_errors(found))
+    if out is None:
+        typer.echo("\n" + found.text().partition("\n")[2], nl=False)
+        return
+    write_text(out, found.text())
+    typer.echo(f"\n{out}")
+
+
+def _read(
+    word: str, cluster: str | None, collective: str | None, num_ranks: int | None
+) -> list[Series]:
+    if word not in builtin_names("measured"):
+        text = sys.stdin.read() if word == "-" else read_text(Path(word))
+        if word == "-" or is_nccl_tests(text):
+            if cluster is None:
+                raise typer.BadParameter("--cluster says on what nccl-tests ran")
+            name = "standard input" if word == "-" else word
+            return [printed_series(text, name, cluster, collective, num_ranks)]
+    return table_series(word, cluster)
+
+
+def _errors(found: Calibrated) -> Table:
+    shown = Table(box=None, pad_edge=False)
+    for column in ("what the fit leaves", "collective", "ranks"):
+        shown.add_column(column, no_wrap=True)
+    for column in SIZE_CLASSES:
+        shown.add_column(column, no_wrap=True, justify="right")
+    for each in found.errors:
+        cells = [
+            "-" if part is None else f"{100 * part[0]:.0f} % ({100 * part[1]:+.0f})"
+            for part in each.by_class()
+        ]
+        shown.add_row(each.table, each.collective, str(each.num_ranks), *cells)
+    return shown

@@ -1,0 +1,122 @@
+"""Constants of NCCL's laws that were fitted to measured times; start with `load_calibration`.
+
+```yaml
+cluster: h100_efa
+source: fitted to h100x16_aws_p5_efa_allreduce
+library: NCCL 2.28
+takes_fastest: false     # whether the fastest is chosen; else NCCL's tuner chooses
+constants: {launch_us: 41.2, hop_net: 1.5}     # those that are left out are NCCL's
+residuals:               # what the fit leaves, per class of size
+  - {up_to: 32 KiB, error_pct: 8.6, interval_pct: 14.2}
+```
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import BeforeValidator, Field
+
+from simrank.config.locate import builtin_names, locate
+from simrank.config.model import Model, validate
+from simrank.config.quantity import Flag, Size, Text, choice_text, reject
+from simrank.config.yaml_source import read_yaml
+
+if TYPE_CHECKING:
+    from simrank.config.yaml_source import Source
+
+CONSTANTS = (
+    "launch_us",
+    "hop_intra",
+    "hop_net",
+    "bandwidth_intra",
+    "bandwidth_net",
+    "ramp",
+    "latency_ll128",
+    "latency_simple",
+    "bandwidth_ll",
+)
+
+
+def _number(value: object, sub: tuple[str, ...] = ()) -> float:
+    if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < float("inf"):
+        return float(value)
+    raise reject("a number above 0", sub=sub)
+
+
+def _constants(value: object) -> Mapping[str, float]:
+    """Validate fitted constants: some of those that there are."""
+    if not isinstance(value, Mapping):
+        raise reject("a mapping from constants to numbers")
+    for key in value:
+        if key not in CONSTANTS:
+            raise reject(choice_text(CONSTANTS), got=f"the unknown key `{key}`", sub=(key,))
+    return {key: _number(each, (key,)) for key, each in value.items()}
+
+
+Positive = Annotated[float, BeforeValidator(_number)]
+
+
+class ResidualConfig(Model):
+    """What a fit leaves in one class of size.
+
+    Attributes:
+        up_to_bytes: The largest size of the class; None: all that are larger.
+        error_pct: Mean error without sign, in percent; None: no such size was measured.
+        interval_pct: Nine of ten measured times are between the prediction over, and times, one
+            more than this; in percent.
+    """
+
+    up_to_bytes: Size | None = Field(default=None, alias="up_to")
+    error_pct: Positive | None = None
+    interval_pct: Positive
+
+
+class CalibrationConfig(Model):
+    """Fitted constants, of what, and how well they fit.
+
+    Attributes:
+        cluster: The cluster that they are of.
+        source: The tables that they were fitted to.
+        library: NCCL or RCCL with its version, as far as it is known.
+        takes_fastest: Whether the fastest algorithm is chosen, as where a tuner plugin overrides
+            NCCL; else NCCL's own estimates choose.
+        constants: Factors of NCCL's constants; launch_us and ramp are themselves.
+        residuals: Classes of size, the smallest first.
+    """
+
+    cluster: Text
+    source: Text
+    library: Text
+    takes_fastest: Flag = False
+    constants: Annotated[Mapping[str, float], BeforeValidator(_constants)]
+    residuals: tuple[ResidualConfig, ...]
+
+
+def load_calibration(word: str) -> CalibrationConfig:
+    """Read a calibration.
+
+    Args:
+        word: A cluster whose calibration is built in, or a YAML file.
+
+    Raises:
+        ConfigError: There is none, or something in it is wrong.
+    """
+    return calibration_from_source(read_yaml(locate("calibrations", word)))
+
+
+def calibration_from_source(source: Source) -> CalibrationConfig:
+    """Return the calibration that a source holds.
+
+    Raises:
+        ConfigError: With every problem of the file, in file order.
+    """
+    return validate(CalibrationConfig, source)
+
+
+def builtin_calibration(cluster: object) -> CalibrationConfig | None:
+    """Return the calibration that is shipped for a built-in cluster, or None."""
+    name = cluster.get("name") if isinstance(cluster, Mapping) and len(cluster) <= 2 else cluster
+    is_known = isinstance(name, str) and name in builtin_names("calibrations")
+    return load_calibration(str(name)) if is_known else None

@@ -1,0 +1,57 @@
+"""`simrank calibrate`: constants from measured times."""
+
+import io
+
+import pytest
+import yaml
+
+from simrank.cli import main
+
+LINES = "# all_reduce_perf\n  1024  256  float  sum  -1  45.0  0.02  0.04  0  45.0  0.02  0.04  0\n"
+
+
+def run(capsys, *args):
+    with pytest.raises(SystemExit) as caught:
+        main(["calibrate", *args])
+    return caught.value.code, *capsys.readouterr()
+
+
+def test_a_file_is_written_and_what_is_left_is_shown(capsys, tmp_path):
+    """Per table and class of size."""
+    out_file = tmp_path / "mine.yaml"
+    status, out, _ = run(
+        capsys, "h100x8_aws_p5_allreduce", "--library", "NCCL 2.28", "--out", str(out_file)
+    )
+    assert status == 0
+    assert out.startswith("what the fit leaves")
+    data = yaml.safe_load(out_file.read_text())
+    assert (data["cluster"], data["library"]) == ("hgx_h100", "NCCL 2.28")
+    assert len(data["residuals"]) == 4
+
+
+def test_a_site_takes_one_pasted_size(capsys, monkeypatch):
+    """From standard input: the launch moves, the rest is the shipped calibration's."""
+    monkeypatch.setattr("sys.stdin", io.StringIO(LINES))
+    status, out, _ = run(capsys, "-", "--cluster", "h100_ib", "-g", "16", "--site")
+    assert status == 0
+    data = yaml.safe_load(out[out.index("cluster:") :])
+    assert data["source"] == "fitted to standard input"
+    assert data["constants"]["launch_us"] > 5
+    assert data["constants"]["hop_intra"] == 1.301
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["nope.csv"], "nope.csv"),
+        (["xla_h100x8"], "loops of xla"),
+        (["h100x8_aws_p5_allreduce", "a100x8_stas_allreduce"], "of one cluster"),
+        (["-"], "--cluster says on what"),
+    ],
+)
+def test_bad_usage_says_what_is_wrong(capsys, monkeypatch, args, message):
+    """Exit status 2."""
+    monkeypatch.setattr("sys.stdin", io.StringIO(LINES))
+    status, _, err = run(capsys, *args)
+    assert status == 2
+    assert message in " ".join("".join(c if c.isascii() else " " for c in err).split())
