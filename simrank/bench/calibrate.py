@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _DIGITS = 4
 
 _NINE_OF_TEN = 90
+_MIN_SEEN = 4  # Assumed: fewer sizes do not say how far a class is to be trusted.
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,7 @@ def calibrate(
     library: str = "unknown",
     only: Sequence[str] = NAMES,
     start: Calibration = UNCALIBRATED,
+    spread: Sequence[float] = UNCALIBRATED_SPREAD,
 ) -> Calibrated:
     """Fit the constants to measured times.
 
@@ -58,6 +60,7 @@ def calibrate(
         library: NCCL or RCCL with its version.
         only: The constants that may change.
         start: What the others are, and where the fit's prior lies.
+        spread: How uncertain a class of size is of which few sizes were measured.
 
     Raises:
         ValueError: The series are of several clusters, of loops of a framework, or there is none.
@@ -83,7 +86,7 @@ def calibrate(
             for name in NAMES
             if getattr(found, name) != getattr(UNCALIBRATED, name)
         },
-        "residuals": _residuals(errors),
+        "residuals": _residuals(errors, spread),
     }
     return Calibrated(found, errors, data)
 
@@ -94,8 +97,8 @@ def _rounded(calibration: Calibration) -> Calibration:
     return Calibration(takes_fastest=calibration.takes_fastest, **numbers)
 
 
-def _residuals(errors: Sequence[SeriesErrors]) -> list[dict[str, Any]]:
-    """Return what is left per class of size; one without a time is as uncertain as unfitted."""
+def _residuals(errors: Sequence[SeriesErrors], spread: Sequence[float]) -> list[dict[str, Any]]:
+    """Return what is left per class of size, and how uncertain that makes it."""
     means = mean_errors(errors)
     ratios = np.concatenate([each.predicted_us / each.measured_us for each in errors])
     shares = np.maximum(ratios, 1 / ratios) - 1
@@ -107,12 +110,11 @@ def _residuals(errors: Sequence[SeriesErrors]) -> list[dict[str, Any]]:
         row: dict[str, Any] = {}
         if number < len(CLASS_ENDS_BYTES):
             row["up_to"] = format_size(CLASS_ENDS_BYTES[number])
-        within = UNCALIBRATED_SPREAD[number]
+        within, seen = spread[number], shares[classes == number]
         if mean is not None:
             row["error_pct"] = _percent(mean[0])
-            # As if one more had been measured, and erred as without a fit: few say little.
-            seen = [*shares[classes == number], within]
-            within = float(np.percentile(seen, _NINE_OF_TEN))
+        if len(seen) >= _MIN_SEEN:
+            within = float(np.percentile(seen, _NINE_OF_TEN, method="higher"))
         row["interval_pct"] = _percent(within)
         rows.append(row)
     return rows

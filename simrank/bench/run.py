@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from simrank.bench.predicted import NCCL, predicted_rows
 from simrank.bench.program import ON_TARGET, Case, TestData, checked_program, timed_program
 from simrank.bench.row import Row, as_columns
 from simrank.bench.series import series_of
@@ -85,8 +86,28 @@ def run(
 
     watcher.on_start()
     for series in all_series:
-        _Run(series, config, measured, on_case).run(timeline, time_limit_s)
+        if series.algorithm == NCCL:
+            _predict(series, config, measured, on_case)
+        else:
+            _Run(series, config, measured, on_case).run(timeline, time_limit_s)
     return [as_columns(row, several_clusters=len(config.clusters) > 1) for row in rows]
+
+
+def _predict(
+    series: Series,
+    config: BenchConfig,
+    measured: Mapping[_MeasuredKey, float],
+    on_case: Callable[[Series, Case, list[Row]], None],
+) -> None:
+    """Tell the rows of a series that nobody has to run, size by size."""
+    of_size: list[Row] = []
+    found = predicted_rows(series, config)
+    for index, (case, row) in enumerate(found):
+        of_size.append(_with_measured(row, measured))
+        following = found[index + 1 : index + 2]
+        if not following or following[0][0].count != case.count:
+            on_case(series, case, of_size)
+            of_size = []
 
 
 class _Run:

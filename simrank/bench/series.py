@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
+from simrank.bench.predicted import NCCL
 from simrank.bench.program import OUT_OF_PLACE, Case, counts, redop_of, root_of
 from simrank.collectives import Problem, algorithms_for, build
 from simrank.config.model import in_file_order
@@ -97,7 +98,7 @@ def series_of(config: BenchConfig) -> Iterator[Series]:
             if kernel is not None:
                 if kernel.collective == collective and redop in ("none", "sum"):
                     yield Series(cluster, num_ranks, collective, name, {}, *facts, kernel)
-            elif name == "auto" or name in algorithms_for(call_name(collective), num_ranks):
+            elif name in ("auto", NCCL) or name in algorithms_for(call_name(collective), num_ranks):
                 yield Series(cluster, num_ranks, collective, name, _integers(options), *facts)
 
 
@@ -147,15 +148,15 @@ def _wrong_with(
     None if it is accepted as it is.
     """
     given = ", ".join(f"{key}: {value}" for key, value in options.items())
-    if name == "auto":
-        return ("no options, as auto chooses them", given, None) if options else None
+    if name in ("auto", NCCL):
+        return (f"no options, as {name} chooses them", given, None) if options else None
     if "kernel" in options:
         return _wrong_with_kernel(name, options, {collective for collective, _ in calls})
     having = [call for call in sorted(calls) if name in algorithms_for(*call)]
     if not having:
         known = dict.fromkeys(other for call in sorted(calls) for other in algorithms_for(*call))
         near = closest(name, known)
-        return choice_text(["auto", *known]), name, near and f"write `{near}`"
+        return choice_text(["auto", NCCL, *known]), name, near and f"write `{near}`"
     if not all(type(value) is int for value in options.values()):
         return f"whole numbers as options of {name}", given, None
     try:

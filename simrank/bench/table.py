@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from simrank.bench.predicted import NCCL
 from simrank.bench.program import BLOCKS
 from simrank.device import as_dtype
 
@@ -50,9 +51,9 @@ class Table:
 
     def close(self) -> None:
         """Print what is said of a series when it is complete."""
-        errors = errors_line(self._rows)
-        if errors is not None:
-            self._echo(errors)
+        for line in (errors_line(self._rows), constants_line(self._rows)):
+            if line is not None:
+                self._echo(line)
         self._rows = []
 
 
@@ -60,6 +61,9 @@ def header(series: Series, *, with_measured: bool) -> str:
     """Return the comment lines above a series."""
     measured = f" {'measured':>9} {'error':>7}" if with_measured else ""
     units = f" {'(us)':>9} {'(%)':>7}" if with_measured else ""
+    if series.algorithm == NCCL:
+        measured = f" {'nine of ten within':>21}{measured}"
+        units = f" {'(us)':>21}{units}"
     cells = f" {'time':>9} {'algbw':>8} {'busbw':>8} {'#wrong':>7}"
     cell_units = f" {'(us)':>9} {'(GB/s)':>8} {'(GB/s)':>8} {'':>7}"
     left = f"{'size':>12} {'count':>12} {'type':>13} {'redop':>7} {'root':>5}"
@@ -84,7 +88,7 @@ def lines(rows: Sequence[Row], *, with_measured: bool) -> Iterator[str]:
         any_row = next(iter(forms.values()))
         columns = "".join(_columns(forms.get(in_place)) for _, in_place in _FORMS)
         measured = _measured(any_row) if with_measured else ""
-        text = f"  {_left(any_row)}{columns}  {any_row.algorithm:<16}{measured}"
+        text = f"  {_left(any_row)}{columns}  {_algorithm(any_row):<16}{measured}"
         yield text.rstrip()
 
 
@@ -93,6 +97,15 @@ def _left(row: Row) -> str:
     if row.collective in BLOCKS:
         count //= row.num_ranks
     return f"{row.size_bytes:>12} {count:>12} {row.dtype:>13} {row.redop:>7} {row.root:>5}"
+
+
+def _algorithm(row: Row) -> str:
+    """Return what was chosen, and for predictions the interval."""
+    if row.interval_us is None:
+        return row.algorithm
+    low_us, high_us = row.interval_us
+    within = f"{_time(low_us)} - {_time(high_us)}"
+    return f"{f'{row.algorithm} {row.protocol}':<16} {within:>21}"
 
 
 def _columns(row: Row | None) -> str:
@@ -126,6 +139,16 @@ def errors_line(rows: Sequence[Row]) -> str | None:
         if errors:
             parts.append(f"{sum(errors) / len(errors):.0f} % {name}")
     return f"# Mean absolute error beside the measured times: {', '.join(parts)}" if parts else None
+
+
+def constants_line(rows: Sequence[Row]) -> str | None:
+    """Return what the constants of predictions were fitted to; None where nothing is predicted."""
+    if not rows or rows[0].interval_us is None:
+        return None
+    if rows[0].calibration is None:
+        return "# Predicted by NCCL's own constants, fitted to no machine"
+    held_out = "`simrank accuracy --fit halves` for errors of sizes that were held out"
+    return f"# Predicted by constants {rows[0].calibration}; {held_out}"
 
 
 def footer(rows: Sequence[Row]) -> str:

@@ -6,18 +6,24 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
+import numpy as np
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from simrank.bench.accuracy import SIZE_CLASSES, Series, printed_series, table_series
+from simrank.bench.accuracy import (
+    CLASS_ENDS_BYTES,
+    SIZE_CLASSES,
+    Series,
+    printed_series,
+    table_series,
+)
 from simrank.bench.calibrate import Calibrated
 from simrank.bench.calibrate import calibrate as fitted
 from simrank.bench.nccl_tests_output import is_nccl_tests
-from simrank.bench.predict import calibration_for, constants_of
+from simrank.bench.predict import calibration_for, constants_of, spread_of
 from simrank.cli.common import EXIT_STATUS, app, write_text
 from simrank.collectives.nccl.fitting import NAMES
-from simrank.collectives.nccl.laws import UNCALIBRATED
 from simrank.config.locate import builtin_names
 from simrank.config.yaml_source import read_text
 
@@ -51,12 +57,13 @@ def calibrate(
     what `simrank.predict(calibration=...)` and `simrank explain --calibration` take.
     """
     series = [each for word in measured for each in _read(word, cluster, collective, num_ranks)]
-    start = UNCALIBRATED
-    if site:
-        start = constants_of(calibration_for(series[0].cluster, "auto"))
+    before = calibration_for(series[0].cluster, "auto") if site else None
     only = ("launch_us",) if site else NAMES
+    spread = spread_of(before, np.array([*CLASS_ENDS_BYTES, CLASS_ENDS_BYTES[-1] + 1])).tolist()
     try:
-        found = fitted(series, library=library, only=only, start=start)
+        found = fitted(
+            series, library=library, only=only, start=constants_of(before), spread=spread
+        )
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
     console = Console(width=None if sys.stdout.isatty() else 160, highlight=False)

@@ -140,14 +140,17 @@ def test_a_root_other_than_zero_is_used():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"algorithms": ["rign"]}, r"algorithms\.rign: expected one of auto, ring"),
+        ({"algorithms": ["rign"]}, r"algorithms\.rign: expected one of auto, nccl, ring"),
         ({"algorithms": ["rign"]}, "to fix: write `ring`"),
         (
             {"algorithms": {"ring": {"lanes": 2}}},
             r"algorithms\.ring: expected options of ring, got lanes: 2 \(.* choices: num_channels",
         ),
         ({"algorithms": {"auto": {"lanes": 2}}}, "no options, as auto chooses them, got lanes: 2"),
-        ({"collectives": ["sendrecv"], "algorithms": ["ring"]}, r"expected one of auto, got ring"),
+        (
+            {"collectives": ["sendrecv"], "algorithms": ["ring"]},
+            r"expected one of auto, nccl, got ring",
+        ),
         ({"root": "first"}, "root: expected a rank, or all, got first"),
         ({"average": "median"}, "average: expected one of avg, rank0, min, max, got median"),
         ({"dtypes": ["float33"]}, "dtypes"),

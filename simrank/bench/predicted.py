@@ -1,0 +1,86 @@
+"""The algorithm `nccl` of benchmarks: rows that NCCL's closed forms predict; nothing runs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from simrank.bench.predict import constants_of, shape_of, spec_of, spread_of
+from simrank.bench.row import Row
+from simrank.collectives.bounds import busbw_factor
+from simrank.collectives.nccl import Communicator, predict_times
+from simrank.config.calibration import builtin_calibration
+from simrank.config.locate import builtin_names
+from simrank.errors import ConfigError
+from simrank.hardware import load_cluster
+
+if TYPE_CHECKING:
+    from simrank.bench.program import Case
+    from simrank.bench.series import Series
+    from simrank.config import BenchConfig
+    from simrank.config.calibration import CalibrationConfig
+    from simrank.hardware import Cluster
+
+NCCL = "nccl"
+
+
+def predicted_rows(series: Series, config: BenchConfig) -> list[tuple[Case, Row]]:
+    """Return a row for each case of a series.
+
+    Raises:
+        UnsupportedError: The cluster says nothing of NCCL, or nothing of a network.
+        ConfigError: The benchmark has faults, of which the closed forms know nothing.
+    """
+    if config.faults:
+        expected = f"no faults beside the algorithm {NCCL}, which predicts without them"
+        raise ConfigError(config.source.problem(("faults",), expected, "some"))
+    cases = series.cases(config)
+    shape = shape_of(series.cluster, series.num_ranks)
+    fitted = fitted_to(series.cluster)
+    comm = Communicator(shape, spec_of(series.cluster, shape), constants_of(fitted))
+    sizes = np.array([case.size_bytes for case in cases], dtype=np.int64)
+    found = predict_times(series.collective, sizes, comm)
+    spreads = spread_of(fitted, sizes)
+    is_pair = series.collective == "sendrecv"
+    factor = 1.0 if is_pair else busbw_factor(series.collective, series.num_ranks)
+    rows = []
+    for case, time_us, index, spread in zip(
+        cases, found.times_us.tolist(), found.chosen, spreads.tolist(), strict=True
+    ):
+        algorithm, protocol = found.choices[index]
+        algbw = case.size_bytes / time_us / 1e3
+        row = Row(
+            cluster=series.cluster.name,
+            collective=case.collective,
+            algorithm=algorithm,
+            protocol=protocol,
+            num_ranks=case.num_ranks,
+            num_nodes=shape.num_nodes,
+            in_place=case.in_place,
+            redop=case.redop,
+            root=case.root,
+            dtype=case.dtype,
+            size_bytes=case.size_bytes,
+            time_us=time_us,
+            algbw_GBps=algbw,
+            busbw_GBps=algbw * factor,
+            num_wrong=None,
+            cost_level=NCCL,
+            calibration=None if fitted is None else fitted.source,
+            interval_us=(time_us / (1 + spread), time_us * (1 + spread)),
+            channels=comm.spec.channels,
+            measured_us=None,
+            error_pct=None,
+        )
+        rows.append((case, row))
+    return rows
+
+
+def fitted_to(cluster: Cluster) -> CalibrationConfig | None:
+    """Return the calibration of a built-in cluster, unless another has only taken its name."""
+    if cluster.name not in builtin_names("calibrations"):
+        return None
+    if cluster.nccl != load_cluster(cluster.name).nccl:
+        return None
+    return builtin_calibration(cluster.name)

@@ -1,0 +1,69 @@
+"""The algorithm `nccl` of benchmarks."""
+
+import pytest
+
+import simrank
+from simrank.bench.predicted import fitted_to
+from simrank.cli import main
+from simrank.errors import ConfigError
+from simrank.hardware import load_cluster
+
+CONFIG = {"cluster": "hgx_h100", "collectives": ["all_reduce"], "algorithms": ["nccl"],
+          "sizes": ["1 KiB", "1 GiB"]}  # fmt: skip
+
+
+def test_rows_are_those_of_predict_with_everything_that_it_knows():
+    """Out of place and in place alike; nothing ran, so nothing is checked."""
+    rows = simrank.bench.run(CONFIG)
+    found = simrank.predict("all_reduce", ["1 KiB", "1 GiB"])
+    assert [row["in_place"] for row in rows] == [False, True] * 2
+    for row, time_us, algorithm, protocol in zip(
+        rows[::2], found.time_us, found.algorithm, found.protocol, strict=True
+    ):
+        assert (row["time_us"], row["algorithm"], row["protocol"]) == (time_us, algorithm, protocol)
+        assert row["cost_level"] == "nccl"
+        assert row["calibration"] == "fitted to h100x8_aws_p5_allreduce"
+        assert row["interval_us"][0] < row["time_us"] < row["interval_us"][1]
+        assert row["num_wrong"] is None
+
+
+@pytest.mark.parametrize(
+    "collective", ["all_gather", "reduce_scatter", "broadcast", "all_to_all_v", "sendrecv"]
+)
+def test_every_collective_can_be_predicted(collective):
+    """With nccl-tests' bus bandwidth."""
+    rows = simrank.bench.run(CONFIG | {"collectives": [collective]})
+    assert rows
+    assert all(0 < row["busbw_GBps"] < 500 for row in rows)
+
+
+def test_the_first_benchmark_of_a_newcomer_shows_intervals_beside_what_was_measured(capsys):
+    """And says what its constants were fitted to."""
+    with pytest.raises(SystemExit) as caught:
+        main(["bench", "hgx_h100"])
+    assert caught.value.code in (0, None)
+    out = capsys.readouterr().out
+    first = out.partition("# all_reduce ring")[0]
+    assert "nine of ten within  measured   error" in first
+    assert "nvls Simple" in first
+    assert "10 % up to 32 KiB, 6 % to 1 MiB, 3 % to 64 MiB, 2 % above" in first
+    assert "constants fitted to h100x8_aws_p5_allreduce" in first
+
+
+def test_a_cluster_that_only_has_the_name_is_not_calibrated():
+    """What was measured is another machine."""
+    cluster = load_cluster("hgx_h100")
+    assert fitted_to(cluster).cluster == "hgx_h100"
+    import dataclasses
+
+    other = dataclasses.replace(cluster, nccl=dataclasses.replace(cluster.nccl, channels=1))
+    assert fitted_to(other) is None
+
+
+def test_faults_and_options_are_refused():
+    """The closed forms know neither."""
+    fault = {"faults": [{"slow": 1, "factor": 2}]}
+    with pytest.raises(ConfigError, match="no faults beside the algorithm nccl"):
+        simrank.bench.run(CONFIG | fault)
+    with pytest.raises(ConfigError, match="no options, as nccl chooses them"):
+        simrank.bench.run(CONFIG | {"algorithms": {"nccl": {"num_channels": 2}}})
