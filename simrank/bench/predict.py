@@ -51,8 +51,8 @@ class Predicted:
         algorithm: What NCCL chooses: ring, tree, nvls, nvls_tree; p2p for messages between pairs.
         protocol: LL, LL128 or Simple.
         low_us: Nine of ten measured times are expected to be above it and below `high_us`: of the
-            machine that the constants were fitted to. Another site differs by 10 % above 1 MiB and
-            by 30 % below, on average, until `simrank calibrate --site` has seen one small size.
+            machine that the constants were fitted to. Another site differs by half below 1 MiB,
+            on average, until `simrank calibrate --site` has seen one small size (then by 15 %).
         high_us: Likewise.
         calibration: What the constants were fitted to; None: they are NCCL's own.
     """
