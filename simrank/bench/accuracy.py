@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from simrank.bench.nccl_tests_output import parse_nccl_tests
+from simrank.bench.nccl_tests_output import parse_nccl_tests, ranks_per_host
 from simrank.bench.predict import spec_of
 from simrank.collectives.nccl import Communicator, Shape, predict_times
 from simrank.collectives.nccl.fitting import Measured, fit
@@ -169,7 +169,7 @@ def table_series(table: str, cluster: str | None = None) -> list[Series]:
     if name is None:
         to_fix = f"--cluster, or a file {path.with_suffix('.yaml').name} beside it"
         raise ConfigError(ConfigProblem(str(path), None, "", "a cluster", "nothing", to_fix))
-    if cluster is not None:
+    if machine is not None and machine.cluster != name:
         machine = None  # What it says is of another cluster.
     grouped: dict[tuple[str, int], list[MeasuredRow]] = {}
     for row in rows:
@@ -193,7 +193,12 @@ def printed_series(
         ConfigError: The text or the cluster is wrong, or nothing says what ran.
         UnsupportedError: The cluster says nothing of NCCL, or nothing of a network.
     """
-    return _series(file, cluster, None, parse_nccl_tests(text, file, collective, num_ranks))
+    rows = parse_nccl_tests(text, file, collective, num_ranks)
+    per_host = ranks_per_host(text)
+    shape = None
+    if len(per_host) > 1 and sum(per_host) == rows[0].num_ranks:
+        shape = Shape(rows[0].num_ranks, max(per_host), len(per_host), min(per_host))
+    return _series(file, cluster, None, rows, shape)
 
 
 def table_errors(table: str, cluster: str | None = None) -> list[SeriesErrors]:
@@ -202,12 +207,23 @@ def table_errors(table: str, cluster: str | None = None) -> list[SeriesErrors]:
 
 
 def _series(
-    table: str, cluster: str, machine: MachineConfig | None, rows: Sequence[MeasuredRow]
+    table: str,
+    cluster: str,
+    machine: MachineConfig | None,
+    rows: Sequence[MeasuredRow],
+    shape: Shape | None = None,
 ) -> Series:
     built, num_ranks = load_cluster(cluster), rows[0].num_ranks
-    if built.num_devices < num_ranks and built.topology.fabric_wires:
-        built = load_cluster(cluster, -(-num_ranks // built.devices_per_node))
-    shape = _shape(built, num_ranks, machine)
+    nodes = -(-num_ranks // built.devices_per_node)
+    if shape is not None or machine is not None:
+        nodes = shape.num_nodes if shape is not None else machine.nodes  # type: ignore[union-attr]
+    has_fabric = len(built.topology.vertices) > built.topology.num_node_vertices
+    if built.num_nodes < nodes and has_fabric:
+        built = load_cluster(cluster, nodes)
+    if num_ranks > built.num_devices:
+        got = f"the {built.num_devices} devices of {built.name}"
+        raise ConfigError(ConfigProblem(table, None, "", f"{num_ranks} ranks", got))
+    shape = shape or _shape(built, num_ranks, machine)
     spec = spec_of(built, shape, None if machine is None else machine.nics_used)
     measured = Measured(
         rows[0].collective,
@@ -223,7 +239,8 @@ def _shape(cluster: Cluster, num_ranks: int, machine: MachineConfig | None) -> S
     if machine is None:
         return Shape.packed(num_ranks, cluster.devices_per_node)
     nodes = min(machine.nodes, num_ranks)
-    return Shape(num_ranks, -(-num_ranks // nodes), nodes)
+    fewest = num_ranks // nodes if num_ranks % nodes else 0
+    return Shape(num_ranks, -(-num_ranks // nodes), nodes, fewest)
 
 
 def builtin_tables() -> list[str]:

@@ -86,9 +86,18 @@ def calibrate(
             for name in NAMES
             if getattr(found, name) != getattr(UNCALIBRATED, name)
         },
+        "fitted": [_shape_of(each) for each in errors],
         "residuals": _residuals(errors, spread),
     }
     return Calibrated(found, errors, data)
+
+
+def _shape_of(errors: SeriesErrors) -> dict[str, Any]:
+    return {
+        "collective": errors.collective,
+        "num_ranks": errors.num_ranks,
+        "num_nodes": errors.num_nodes,
+    }
 
 
 def _rounded(calibration: Calibration) -> Calibration:

@@ -129,9 +129,7 @@ def explain(
     name = collective_of(collective)
     built = load_cluster(cluster, nodes)
     shape = shape_of(built, num_ranks)
-    if shape.num_ranks == 1:
-        raise ValueError("one rank sends nothing: a collective of it is a launch")
-    fitted = calibration_for(cluster, calibration)
+    fitted = calibration_for(built, calibration)
     comm = Communicator(shape, spec_of(built, shape), constants_of(fitted))
     sizes = np.array([size_bytes])
     options = sorted(
@@ -151,7 +149,7 @@ def explain(
         _volume_text(name, best, comm),
         tuple(_constants(built, best, comm, fitted) + _fitted(fitted)),
         algbw * busbw_factor(name, shape.num_ranks),
-        float(spread_of(fitted, sizes)[0]),
+        float(spread_of(fitted, name, shape, sizes)[0]),
         comm.calibration.takes_fastest,
     )
 

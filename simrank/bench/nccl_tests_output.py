@@ -20,8 +20,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _COLUMNS = "size, count, type, redop, root, time, algbw, busbw, #wrong"
-_NUM_COLUMNS = 9  # Of out-of-place; as many without the first five follow for in-place.
-_RANK = re.compile(r"^#\s+Rank\s+(\d+)\b", re.IGNORECASE)
+_AFTER_TIME = 4  # With the time: algbw, busbw and errors.
+_RANK = re.compile(r"^#\s+Rank\s+(\d+)\b(?:.*\bon\s+(\S+)\s+device\b)?", re.IGNORECASE)
+_HEADING = re.compile(r"^#\s+size\s+count\s+type\s+redop\b.*\btime\b", re.IGNORECASE)
+_MAX_DIGITS = 18
 _WHAT = re.compile(r"\b(\w+)_perf\b")
 
 
@@ -52,7 +54,11 @@ def parse_nccl_tests(
         got = "nothing that says it" if what is None else what
         expected = f"what ran: {choice_text(COLLECTIVES)}"
         raise ConfigError(ConfigProblem(file, None, "", expected, got, "--collective all_reduce"))
-    ranks = num_ranks or sum(_RANK.match(line) is not None for _, line in lines)
+    listed = [match[1] for _, line in lines if (match := _RANK.match(line))]
+    if len(set(listed)) < len(listed):
+        expected = "the output of one run"
+        raise ConfigError(ConfigProblem(file, None, "", expected, f"rank {listed[0]} twice"))
+    ranks = num_ranks or len(listed)
     if not ranks:
         expected, got = "lines `#  Rank  0 ...`", "none"
         raise ConfigError(ConfigProblem(file, None, "", expected, got, "--num-ranks 8"))
@@ -63,6 +69,12 @@ def parse_nccl_tests(
     return rows
 
 
+def ranks_per_host(text: str) -> list[int]:
+    """Return how many ranks each host has, as the output lists them; empty where it does not."""
+    hosts = [match[2] for line in text.splitlines() if (match := _RANK.match(line)) and match[2]]
+    return [hosts.count(host) for host in dict.fromkeys(hosts)]
+
+
 def _what_ran(text: str) -> str | None:
     found = _WHAT.search(text)
     return found[1] if found else None
@@ -71,16 +83,23 @@ def _what_ran(text: str) -> str | None:
 def _rows(
     lines: list[tuple[int, str]], file: str, collective: str, num_ranks: int
 ) -> Iterator[MeasuredRow]:
+    columns = _COLUMNS.split(", ")
     for number, line in lines:
+        if _HEADING.match(line):
+            columns = line.lower().lstrip("# ").split()
         cells = line.split()
         if not cells or not cells[0].isdigit():
             continue  # A comment, a heading, a line of the launcher.
-        if len(cells) < _NUM_COLUMNS:
-            raise ConfigError(ConfigProblem(file, number, "", _COLUMNS, f"{len(cells)} columns"))
+        at = columns.index("time")
+        if len(cells) < at + _AFTER_TIME or ("root" in columns and not _is_whole(cells[4])):
+            expected = ", ".join(columns[: at + _AFTER_TIME])
+            raise ConfigError(ConfigProblem(file, number, "", expected, f"{len(cells)} others"))
+        if len(cells[0]) > _MAX_DIGITS:
+            raise ConfigError(ConfigProblem(file, number, "size", "bytes", f"{cells[0][:20]}..."))
         dtype = DTYPE_ALIASES.get(cells[2], cells[2])
         if dtype not in DTYPES:
             raise ConfigError(ConfigProblem(file, number, "type", choice_text(DTYPES), cells[2]))
-        size_bytes, time_us = int(cells[0]), _time_us(cells[5], file, number)
+        size_bytes, time_us = int(cells[0]), _time_us(cells[at], file, number)
         if size_bytes == 0:
             continue  # nccl-tests prints sizes that are less than an element of each rank.
         algbw = size_bytes / time_us / 1e3
@@ -95,6 +114,10 @@ def _rows(
             busbw_GBps=algbw * busbw_factor(collective, num_ranks),
             source=file,
         )
+
+
+def _is_whole(cell: str) -> bool:
+    return cell.removeprefix("-").isdigit()
 
 
 def _time_us(cell: str, file: str, line: int) -> float:

@@ -13,7 +13,8 @@ from simrank.collectives.bounds import busbw_factor
 from simrank.collectives.nccl import Communicator, Shape, predict_times
 from simrank.collectives.nccl.forced import parse_algorithms, parse_protocols
 from simrank.collectives.nccl.laws import UNCALIBRATED, Calibration
-from simrank.config.calibration import builtin_calibration, load_calibration
+from simrank.config.calibration import load_calibration
+from simrank.config.locate import builtin_names
 from simrank.config.names import COLLECTIVE_ALIASES, COLLECTIVES
 from simrank.config.quantity import choice_text
 from simrank.errors import UnsupportedError
@@ -33,7 +34,10 @@ if TYPE_CHECKING:
 # times, one more than this, by class of size: networks with slow steps (EFA, TCPX) are among them.
 # Source: `simrank accuracy`, all_reduce, all_gather and reduce_scatter of nccl-tests.
 UNCALIBRATED_ENDS_BYTES = (32 << 10, 1 << 20, 64 << 20)
-UNCALIBRATED_SPREAD = (3.22, 2.19, 1.73, 0.28)
+UNCALIBRATED_SPREAD = (3.22, 2.19, 1.74, 0.3)
+# Likewise of messages between pairs: all_to_all and sendrecv, which the laws explain worst.
+P2P_SPREAD = (0.19, 0.83, 0.92, 1.38)
+P2P_COLLECTIVES = ("all_to_all", "all_to_all_v", "gather", "scatter", "sendrecv")
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +110,7 @@ def predict(  # noqa: PLR0913 - nccl-tests' own options
     built = load_cluster(cluster, nodes)
     size_bytes = _sizes(sizes)
     shape = shape_of(built, num_ranks)
-    fitted = calibration_for(cluster, calibration)
+    fitted = calibration_for(built, calibration)
     comm = Communicator(shape, spec_of(built, shape), constants_of(fitted))
     found = predict_times(
         name,
@@ -116,7 +120,7 @@ def predict(  # noqa: PLR0913 - nccl-tests' own options
         protocols=None if nccl_proto is None else parse_protocols(nccl_proto),
     )
     algbw = size_bytes / found.times_us / 1e3
-    spread = spread_of(fitted, size_bytes)
+    spread = spread_of(fitted, name, shape, size_bytes)
     return Predicted(
         built.name,
         name,
@@ -133,7 +137,7 @@ def predict(  # noqa: PLR0913 - nccl-tests' own options
     )
 
 
-def calibration_for(cluster: ClusterRef, word: str | None) -> CalibrationConfig | None:
+def calibration_for(cluster: Cluster, word: str | None) -> CalibrationConfig | None:
     """Return the calibration that a word asks for: "auto", a name or a file; None: none.
 
     Raises:
@@ -141,7 +145,16 @@ def calibration_for(cluster: ClusterRef, word: str | None) -> CalibrationConfig 
     """
     if word is None:
         return None
-    return builtin_calibration(cluster) if word == "auto" else load_calibration(word)
+    return fitted_to(cluster) if word == "auto" else load_calibration(word)
+
+
+def fitted_to(cluster: Cluster) -> CalibrationConfig | None:
+    """Return the calibration of a built-in cluster, unless another has only taken its name."""
+    if cluster.name not in builtin_names("calibrations"):
+        return None
+    if cluster.nccl != load_cluster(cluster.name).nccl:
+        return None
+    return load_calibration(cluster.name)
 
 
 def constants_of(fitted: CalibrationConfig | None) -> Calibration:
@@ -151,14 +164,30 @@ def constants_of(fitted: CalibrationConfig | None) -> Calibration:
     return Calibration(takes_fastest=fitted.takes_fastest, **fitted.constants)
 
 
-def spread_of(fitted: CalibrationConfig | None, size_bytes: npt.NDArray[np.int64]) -> Floats:
-    """Return by which share nine of ten measured times differ at most, for each size."""
-    ends, shares = list(UNCALIBRATED_ENDS_BYTES), np.array(UNCALIBRATED_SPREAD)
-    if fitted is not None:
-        ends = [each.up_to_bytes for each in fitted.residuals if each.up_to_bytes is not None]
-        shares = np.array([each.interval_pct / 100 for each in fitted.residuals])
-    index = np.searchsorted(ends, size_bytes)
-    return shares[np.minimum(index, len(shares) - 1)]
+def spread_of(
+    fitted: CalibrationConfig | None,
+    collective: str,
+    shape: Shape,
+    size_bytes: npt.NDArray[np.int64],
+) -> Floats:
+    """Return by which share nine of ten measured times differ at most, for each size.
+
+    What was not fitted - another collective, another number of ranks or nodes - is as uncertain as
+    without a fit.
+    """
+    plain = P2P_SPREAD if collective in P2P_COLLECTIVES else UNCALIBRATED_SPREAD
+    shares = np.array(plain)[np.searchsorted(UNCALIBRATED_ENDS_BYTES, size_bytes)]
+    if fitted is None:
+        return shares
+    ends = [each.up_to_bytes for each in fitted.residuals if each.up_to_bytes is not None]
+    left = np.array([each.interval_pct / 100 for each in fitted.residuals])
+    left = left[np.searchsorted(ends, size_bytes)]
+    is_fitted = any(
+        (each.collective, each.num_ranks, each.num_nodes)
+        == (collective, shape.num_ranks, shape.num_nodes)
+        for each in fitted.fitted
+    )
+    return left if is_fitted else np.maximum(left, shares)
 
 
 def spec_of(cluster: Cluster, shape: Shape, nics_used: int | None = None) -> NcclSpec:
@@ -183,7 +212,7 @@ def spec_of(cluster: Cluster, shape: Shape, nics_used: int | None = None) -> Ncc
             f"cluster {cluster.name} does not say what network cards NCCL finds\n"
             "  to fix: add `nics` and `nic_bandwidth` to the block `nccl` of its file"
         )
-    beside = -(-spec.nics * shape.num_local // cluster.devices_per_node)
+    beside = -(-spec.nics * shape.num_least // cluster.devices_per_node)
     return replace(spec, nics=nics_used or beside)
 
 
@@ -194,9 +223,9 @@ def shape_of(cluster: Cluster, num_ranks: int | None) -> Shape:
         ValueError: There are fewer devices, or no ranks.
     """
     ranks = cluster.num_devices if num_ranks is None else num_ranks
-    if not 1 <= ranks <= cluster.num_devices:
+    if not 2 <= ranks <= cluster.num_devices:
         raise ValueError(
-            f"num_ranks={ranks}: cluster {cluster.name} has {cluster.num_devices} devices"
+            f"num_ranks={ranks}: expected 2 to {cluster.num_devices}, the devices of {cluster.name}"
         )
     return Shape.packed(ranks, cluster.devices_per_node)
 
@@ -213,11 +242,16 @@ def collective_of(name: str) -> str:
     return known
 
 
+_MAX_SIZE_BYTES = 1 << 62
+
+
 def _sizes(sizes: Any) -> npt.NDArray[np.int64]:  # noqa: ANN401 - see `predict`
-    several = sizes if isinstance(sizes, Iterable) and not isinstance(sizes, str) else [sizes]
+    is_one = isinstance(sizes, str | bytes) or not isinstance(sizes, Iterable)
+    several = [sizes] if is_one else sizes
     if not isinstance(several, np.ndarray):
         several = [units.parse_size(each) if isinstance(each, str) else each for each in several]
     found = np.asarray(several)
-    if found.ndim != 1 or found.dtype.kind not in "iu" or (found <= 0).any():
+    is_whole = found.ndim == 1 and found.dtype.kind in "iu" and found.size > 0
+    if not is_whole or (found <= 0).any() or (found > _MAX_SIZE_BYTES).any():
         raise ValueError(f"sizes={sizes!r}: expected sizes above 0, in whole bytes or as '16 MiB'")
     return found.astype(np.int64)

@@ -6,21 +6,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from simrank.bench.predict import constants_of, shape_of, spec_of, spread_of
+from simrank.bench.predict import constants_of, fitted_to, shape_of, spec_of, spread_of
 from simrank.bench.row import Row
 from simrank.collectives.bounds import busbw_factor
 from simrank.collectives.nccl import Communicator, predict_times
-from simrank.config.calibration import builtin_calibration
-from simrank.config.locate import builtin_names
+from simrank.collectives.nccl.constants import RING, TREE
+from simrank.collectives.nccl.tuner import nvls_reduces
 from simrank.errors import ConfigError
-from simrank.hardware import load_cluster
 
 if TYPE_CHECKING:
     from simrank.bench.program import Case
     from simrank.bench.series import Series
     from simrank.config import BenchConfig
-    from simrank.config.calibration import CalibrationConfig
-    from simrank.hardware import Cluster
 
 NCCL = "nccl"
 
@@ -35,15 +32,20 @@ def predicted_rows(series: Series, config: BenchConfig) -> list[tuple[Case, Row]
     if config.faults:
         expected = f"no faults beside the algorithm {NCCL}, which predicts without them"
         raise ConfigError(config.source.problem(("faults",), expected, "some"))
+    if series.num_ranks == 1:
+        expected = f"two ranks or more for the algorithm {NCCL}"
+        raise ConfigError(config.source.problem(("num_ranks",), expected, "1"))
     cases = series.cases(config)
     shape = shape_of(series.cluster, series.num_ranks)
     fitted = fitted_to(series.cluster)
     comm = Communicator(shape, spec_of(series.cluster, shape), constants_of(fitted))
     sizes = np.array([case.size_bytes for case in cases], dtype=np.int64)
-    found = predict_times(series.collective, sizes, comm)
-    spreads = spread_of(fitted, sizes)
-    is_pair = series.collective == "sendrecv"
-    factor = 1.0 if is_pair else busbw_factor(series.collective, series.num_ranks)
+    reduces = series.redop == "none" or nvls_reduces(series.dtype, series.redop)
+    found = predict_times(
+        series.collective, sizes, comm, algorithms=None if reduces else (RING, TREE)
+    )
+    spreads = spread_of(fitted, series.collective, comm.shape, sizes)
+    factor = busbw_factor(series.collective, series.num_ranks)
     rows = []
     for case, time_us, index, spread in zip(
         cases, found.times_us.tolist(), found.chosen, spreads.tolist(), strict=True
@@ -75,12 +77,3 @@ def predicted_rows(series: Series, config: BenchConfig) -> list[tuple[Case, Row]
         )
         rows.append((case, row))
     return rows
-
-
-def fitted_to(cluster: Cluster) -> CalibrationConfig | None:
-    """Return the calibration of a built-in cluster, unless another has only taken its name."""
-    if cluster.name not in builtin_names("calibrations"):
-        return None
-    if cluster.nccl != load_cluster(cluster.name).nccl:
-        return None
-    return builtin_calibration(cluster.name)

@@ -236,8 +236,7 @@ def _row(
 ) -> Row:
     algorithm, level, channels = _chosen(series, case, context)
     algbw = case.size_bytes / time_us / 1e3 if time_us else 0.0
-    is_pair = case.collective == "sendrecv"  # Nothing of it stays, so nothing is taken off.
-    factor = 1.0 if is_pair else busbw_factor(case.collective, case.num_ranks)
+    factor = busbw_factor(case.collective, case.num_ranks)
     nodes = series.cluster.node_of(np.arange(case.num_ranks))
     return Row(
         cluster=series.cluster.name,

@@ -22,7 +22,7 @@ from simrank.bench.accuracy import (
     mean_errors,
     table_series,
 )
-from simrank.cli.common import EXIT_STATUS, app
+from simrank.cli.common import EXIT_STATUS, app, check_writable, write_text
 from simrank.config.locate import builtin_names, locate
 from simrank.hardware.gemm import load_gemm_rows, size_class_errors
 
@@ -42,9 +42,7 @@ def accuracy(
     fit: Annotated[
         str, typer.Option(help="Constants: none (NCCL's), all or halves (every second size).")
     ] = "none",
-    json_file: Annotated[
-        typer.FileTextWrite | None, typer.Option("--json", help="Write every row.")
-    ] = None,
+    json_file: Annotated[str | None, typer.Option("--json", help="Write every row.")] = None,
 ) -> None:
     """How far the cost models are from what was measured.
 
@@ -57,6 +55,7 @@ def accuracy(
     out of the fit that predicts it. Rows in f32 ran as TF32 and are shown beside the others;
     float32 products of simulated programs do not use them.
     """
+    check_writable(json_file)
     if table == "gemm":
         _show(_gemm_table())
         return
@@ -71,8 +70,7 @@ def accuracy(
         raise typer.BadParameter(f"--fit {fit}: no table has enough sizes")
     _show(_collectives_table(series, fit))
     if json_file is not None:
-        json.dump([each.to_json() for each in series], json_file, indent=1)
-        json_file.write("\n")
+        write_text(json_file, json.dumps([each.to_json() for each in series], indent=1) + "\n")
 
 
 _FITS: dict[str, Callable[[Series], SeriesErrors]] = {

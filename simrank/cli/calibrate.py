@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 import typer
@@ -22,11 +22,18 @@ from simrank.bench.calibrate import Calibrated
 from simrank.bench.calibrate import calibrate as fitted
 from simrank.bench.nccl_tests_output import is_nccl_tests
 from simrank.bench.predict import calibration_for, constants_of, spread_of
-from simrank.cli.common import EXIT_STATUS, app, write_text
+from simrank.cli.common import EXIT_STATUS, app, check_writable, write_text
 from simrank.collectives.nccl.fitting import NAMES
 from simrank.config.locate import builtin_names
 from simrank.config.yaml_source import read_text
+from simrank.hardware import load_cluster
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from simrank.config.calibration import CalibrationConfig
+
+_MAX_SITE_SIZES, _MAX_SITE_BYTES = 3, 1 << 20
 _Collective = Annotated[
     str | None, typer.Option(help="What ran, where nccl-tests' output does not say it.")
 ]
@@ -43,7 +50,8 @@ def calibrate(
     ] = None,
     collective: _Collective = None,
     num_ranks: Annotated[
-        int | None, typer.Option("-g", "--num-ranks", help="Ranks, where the output lists none.")
+        int | None,
+        typer.Option("-g", "--num-ranks", min=2, help="Ranks, where the output lists none."),
     ] = None,
     library: Annotated[str, typer.Option(help="NCCL or RCCL with its version.")] = "unknown",
     site: Annotated[
@@ -56,10 +64,12 @@ def calibrate(
     `-` reads nccl-tests' output from standard input, as it is pasted. The file that is written is
     what `simrank.predict(calibration=...)` and `simrank explain --calibration` take.
     """
+    check_writable(out)
     series = [each for word in measured for each in _read(word, cluster, collective, num_ranks)]
-    before = calibration_for(series[0].cluster, "auto") if site else None
+    before = _shipped(series) if site else None
     only = ("launch_us",) if site else NAMES
-    spread = spread_of(before, np.array([*CLASS_ENDS_BYTES, CLASS_ENDS_BYTES[-1] + 1])).tolist()
+    sizes, first = np.array([*CLASS_ENDS_BYTES, CLASS_ENDS_BYTES[-1] + 1]), series[0].measured
+    spread = spread_of(before, first.collective, first.comm.shape, sizes).tolist()
     try:
         found = fitted(
             series, library=library, only=only, start=constants_of(before), spread=spread
@@ -75,10 +85,20 @@ def calibrate(
     typer.echo(f"\n{out}")
 
 
+def _shipped(series: Sequence[Series]) -> CalibrationConfig | None:
+    """Return the calibration that a site moves, which takes few and small sizes."""
+    sizes = [int(size) for each in series for size in each.measured.size_bytes]
+    if len(sizes) > _MAX_SITE_SIZES or max(sizes) > _MAX_SITE_BYTES:
+        raise typer.BadParameter("--site takes one to three sizes, of 1 MiB at most")
+    return calibration_for(load_cluster(series[0].cluster), "auto")
+
+
 def _read(
     word: str, cluster: str | None, collective: str | None, num_ranks: int | None
 ) -> list[Series]:
     if word not in builtin_names("measured"):
+        if word == "-" and sys.stdin is None:
+            raise typer.BadParameter("-: there is no standard input")
         text = sys.stdin.read() if word == "-" else read_text(Path(word))
         if word == "-" or is_nccl_tests(text):
             if cluster is None:

@@ -20,10 +20,10 @@ def busbw_factor(collective: str, world_size: int) -> float:
     """Return bus bandwidth over algorithm bandwidth, as nccl-tests defines it.
 
     Args:
-        collective: One of `COLLECTIVES`.
+        collective: One of `COLLECTIVES`, or sendrecv.
         world_size: Number of ranks n.
     """
-    if collective in ROOTED and collective not in GATHERED:
+    if collective == "sendrecv" or (collective in ROOTED and collective not in GATHERED):
         return 1.0
     share = (world_size - 1) / world_size
     return 2 * share if collective == "all_reduce" else share

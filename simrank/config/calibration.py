@@ -11,20 +11,17 @@ residuals:               # what the fit leaves, per class of size
 ```
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 
-from simrank.config.locate import builtin_names, locate
+from simrank.config.locate import locate
 from simrank.config.model import Model, validate
-from simrank.config.quantity import Flag, Size, Text, choice_text, reject
-from simrank.config.yaml_source import read_yaml
-
-if TYPE_CHECKING:
-    from simrank.config.yaml_source import Source
+from simrank.config.names import CollectiveName
+from simrank.config.quantity import Count, Flag, Size, Text, choice_text, reject
+from simrank.config.yaml_source import Source, read_yaml
+from simrank.errors import ConfigError
 
 CONSTANTS = (
     "launch_us",
@@ -39,10 +36,14 @@ CONSTANTS = (
 )
 
 
+_LEAST, _MOST = 1e-6, 1e6  # Assumed: what is beyond is a typing error.
+
+
 def _number(value: object, sub: tuple[str, ...] = ()) -> float:
-    if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < float("inf"):
-        return float(value)
-    raise reject("a number above 0", sub=sub)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if is_number and _LEAST <= value <= _MOST:  # type: ignore[operator]  # It is a number.
+        return float(value)  # type: ignore[arg-type]
+    raise reject(f"a number from {_LEAST:g} to {_MOST:g}", sub=sub)
 
 
 def _constants(value: object) -> Mapping[str, float]:
@@ -73,6 +74,20 @@ class ResidualConfig(Model):
     interval_pct: Positive
 
 
+class FittedConfig(Model):
+    """What was measured.
+
+    Attributes:
+        collective: For example all_reduce.
+        num_ranks: Ranks that took part.
+        num_nodes: Nodes that they lay on.
+    """
+
+    collective: CollectiveName
+    num_ranks: Count
+    num_nodes: Count
+
+
 class CalibrationConfig(Model):
     """Fitted constants, of what, and how well they fit.
 
@@ -84,6 +99,7 @@ class CalibrationConfig(Model):
             NCCL; else NCCL's own estimates choose.
         constants: Factors of NCCL's constants; launch_us and ramp are themselves.
         residuals: Classes of size, the smallest first.
+        fitted: What was fitted: predictions of anything else are as uncertain as without it.
     """
 
     cluster: Text
@@ -92,6 +108,7 @@ class CalibrationConfig(Model):
     takes_fastest: Flag = False
     constants: Annotated[Mapping[str, float], BeforeValidator(_constants)]
     residuals: tuple[ResidualConfig, ...]
+    fitted: tuple[FittedConfig, ...] = ()
 
 
 def load_calibration(word: str) -> CalibrationConfig:
@@ -112,11 +129,10 @@ def calibration_from_source(source: Source) -> CalibrationConfig:
     Raises:
         ConfigError: With every problem of the file, in file order.
     """
-    return validate(CalibrationConfig, source)
-
-
-def builtin_calibration(cluster: object) -> CalibrationConfig | None:
-    """Return the calibration that is shipped for a built-in cluster, or None."""
-    name = cluster.get("name") if isinstance(cluster, Mapping) and len(cluster) <= 2 else cluster
-    is_known = isinstance(name, str) and name in builtin_names("calibrations")
-    return load_calibration(str(name)) if is_known else None
+    found = validate(CalibrationConfig, source)
+    ends = [each.up_to_bytes for each in found.residuals]
+    known = [end for end in ends[:-1] if end is not None]
+    if not ends or ends[-1] is not None or len(known) < len(ends) - 1 or known != sorted(known):
+        expected = "classes of size, the smallest first, the last without up_to"
+        raise ConfigError(source.problem(("residuals",), expected, f"{len(ends)} others"))
+    return found

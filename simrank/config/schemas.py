@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic.json_schema import models_json_schema
 
 from simrank.config import bench, sweep
-from simrank.config.calibration import CONSTANTS, CalibrationConfig, ResidualConfig
+from simrank.config.calibration import CONSTANTS, CalibrationConfig, FittedConfig, ResidualConfig
 from simrank.config.cluster import (
     ClusterConfig,
     CollectivesConfig,
@@ -65,7 +65,7 @@ _KINDS: dict[str, tuple[type[Model], type[Model], tuple[type[Model], ...]]] = {
     "sweep": (sweep._Keys, sweep.SweepConfig, (bench.Iterations, *_CLUSTER)),  # noqa: SLF001
     "faults": (_FaultsFile, _FaultsFile, _FAULTS),
     "measured": (MachineConfig, MachineConfig, ()),
-    "calibration": (CalibrationConfig, CalibrationConfig, (ResidualConfig,)),
+    "calibration": (CalibrationConfig, CalibrationConfig, (ResidualConfig, FittedConfig)),
 }
 KINDS = tuple(_KINDS)
 

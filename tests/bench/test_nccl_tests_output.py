@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from simrank.bench.nccl_tests_output import is_nccl_tests, parse_nccl_tests
+from simrank.bench.accuracy import printed_series
+from simrank.bench.nccl_tests_output import is_nccl_tests, parse_nccl_tests, ranks_per_host
 from simrank.errors import ConfigError
 
 # The form of NVIDIA/nccl-tests' README and of src/common.cu.
@@ -45,6 +46,36 @@ def test_malformed_output_is_named_with_its_line(text, message):
     """File, line and what was expected."""
     with pytest.raises(ConfigError, match=message):
         parse_nccl_tests(text, "out.txt")
+
+
+def test_older_columns_are_found_by_their_heading():
+    """Before nccl-tests 2.11 there was no root."""
+    text = (
+        "# all_reduce_perf\n#  Rank  0\n#  Rank  1\n"
+        "#  size  count  type  redop  time  algbw  busbw  error  time  algbw  busbw  error\n"
+        "  1024  256  float  sum  50.0  20.97  20.97  1e-07  49.0  21.4  21.4  1e-07\n"
+    )
+    (row,) = parse_nccl_tests(text, "old")
+    assert row.time_us == 50
+    with pytest.raises(ConfigError, match="root"):
+        parse_nccl_tests(text.replace("#  size", "#  what"), "old")
+
+
+def test_two_runs_in_one_text_are_not_one_of_twice_the_ranks():
+    """Nobody knows which lines are whose."""
+    with pytest.raises(ConfigError, match="the output of one run, got rank 0 twice"):
+        parse_nccl_tests(OUTPUT + OUTPUT, "out.txt")
+
+
+def test_ranks_lie_on_the_hosts_that_are_listed():
+    """Four hosts of two, not one node of eight."""
+    lines = "".join(
+        f"#  Rank {rank} Group 0 Pid 1 on host{rank // 2} device 0\n" for rank in range(8)
+    )
+    text = f"# all_reduce_perf\n{lines}  1024 256 float sum -1 40.0 0 0 0 40.0 0 0 0\n"
+    assert ranks_per_host(text) == [2, 2, 2, 2]
+    shape = printed_series(text, "pasted", "h100_ib").measured.comm.shape
+    assert (shape.num_ranks, shape.num_local, shape.num_nodes) == (8, 2, 4)
 
 
 def test_a_table_is_told_from_output():

@@ -62,8 +62,13 @@ def test_choices_can_be_forced_as_in_nccl():
         (("all_reduce", 0), "sizes above 0"),
         (("all_reduce", [1.5]), "in whole bytes"),
         (("all_reduce", "8"), "size with a unit"),
-        (("all_reduce", 8, 9), "hgx_h100 has 8 devices"),
-        (("all_reduce", 8, 0), "hgx_h100 has 8 devices"),
+        (("all_reduce", 8, 9), "expected 2 to 8, the devices of hgx_h100"),
+        (("all_reduce", []), "sizes above 0"),
+        (("all_reduce", np.array([], dtype=np.int64)), "sizes above 0"),
+        (("all_reduce", [2**63]), "sizes above 0"),
+        (("all_reduce", b"1 KiB"), "in whole bytes"),
+        (("all_reduce", 8, 1), "expected 2 to 8"),
+        (("all_reduce", 8, 0), "expected 2 to 8, the devices of hgx_h100"),
     ],
 )
 def test_bad_arguments_say_what_may_stand_there(arguments, message):
@@ -107,3 +112,24 @@ def test_nodes_without_known_network_cards_are_refused():
     assert simrank.predict("all_reduce", 8, 2, cluster=own).time_us[0] > 0
     with pytest.raises(UnsupportedError, match="add `nics` and `nic_bandwidth`"):
         simrank.predict("all_reduce", 8, cluster=own)
+
+
+def test_a_node_that_is_not_filled_sends_through_the_cards_beside_its_ranks():
+    """Nine ranks: the ninth is alone with one card, which all of its bytes pass."""
+    for collective in ("all_reduce", "all_gather", "all_to_all"):
+        found = simrank.predict(collective, 1 << 33, 9, cluster="h100_ib")
+        assert found.busbw_GBps[0] < 110, collective
+        assert "nvls_tree" not in found.algorithm
+
+
+def test_the_bus_bandwidth_of_sendrecv_is_its_rate():
+    """nccl-tests' factor is 1, whatever the number of ranks."""
+    found = simrank.predict("sendrecv", 1 << 30, 2)
+    assert found.busbw_GBps == pytest.approx(found.algbw_GBps)
+
+
+@pytest.mark.parametrize("cluster", ["gb200_nvl72", "h100_ib", "hgx_a100"])
+def test_messages_never_take_less_time_when_they_are_longer(cluster):
+    """More channels are taken as they pay."""
+    found = simrank.predict("sendrecv", 2 ** np.arange(3, 40), cluster=cluster)
+    assert (np.diff(found.time_us) >= 0).all()

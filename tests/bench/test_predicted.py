@@ -3,7 +3,7 @@
 import pytest
 
 import simrank
-from simrank.bench.predicted import fitted_to
+from simrank.bench.predict import fitted_to
 from simrank.cli import main
 from simrank.errors import ConfigError
 from simrank.hardware import load_cluster

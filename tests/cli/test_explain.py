@@ -29,7 +29,7 @@ def test_the_answer_is_first_then_the_candidates_then_the_numbers(capsys):
     [
         (["--size", "16"], "a size with a unit"),
         (["--collective", "all_red"], "all_reduce, all_gather"),
-        (["--num-ranks", "9"], "hgx_h100 has 8 devices"),
+        (["--num-ranks", "9"], "expected 2 to 8, the devices of hgx_h100"),
         (["--cluster", "h100x"], "one of a100_efa"),
     ],
 )

@@ -2,7 +2,7 @@
 
 import pytest
 
-from simrank.config.calibration import builtin_calibration, load_calibration
+from simrank.config.calibration import load_calibration
 from simrank.errors import ConfigError
 
 GOOD = """\
@@ -30,10 +30,10 @@ def test_what_is_left_out_is_ncclss_own(tmp_path):
     ("old", "new", "message"),
     [
         ("ramp: 1.2", "rampp: 1.2", r"constants.rampp: expected one of launch_us"),
-        ("ramp: 1.2", "ramp: 0", r"constants.ramp: expected a number above 0"),
-        ("ramp: 1.2", "ramp: fast", r"constants.ramp: expected a number above 0"),
+        ("ramp: 1.2", "ramp: 0", r"constants.ramp: expected a number from 1e-06 to 1e[+]06"),
+        ("ramp: 1.2", "ramp: fast", r"constants.ramp: expected a number from 1e-06 to 1e[+]06"),
         ("32 KiB", "32", r"residuals\[0\].up_to: expected a size with a unit"),
-        ("14", "-1", r"residuals\[0\].interval_pct: expected a number above 0"),
+        ("14", "-1", r"residuals\[0\].interval_pct: expected a number from 1e-06 to 1e[+]06"),
         ("library: NCCL 2.28\n", "", "library"),
     ],
 )
@@ -45,9 +45,18 @@ def test_mistakes_are_named_with_their_keys(tmp_path, old, new, message):
         load_calibration(str(path))
 
 
-def test_a_built_in_cluster_may_have_one():
-    """By name, with or without its nodes; one of one's own has none."""
-    assert builtin_calibration("h100_ib").cluster == "h100_ib"
-    assert builtin_calibration({"name": "h100_ib", "nodes": 4}).cluster == "h100_ib"
-    assert builtin_calibration("mi355x") is None
-    assert builtin_calibration({"name": "h100_ib", "device": {}, "links": []}) is None
+@pytest.mark.parametrize(
+    "residuals",
+    [
+        "[]",
+        "[{up_to: 32 KiB, interval_pct: 5}]",
+        "[{up_to: 64 MiB, interval_pct: 5}, {up_to: 32 KiB, interval_pct: 50}, {interval_pct: 1}]",
+        "[{interval_pct: 5}, {interval_pct: 50}]",
+    ],
+)
+def test_classes_of_size_cover_all_sizes_in_order(tmp_path, residuals):
+    """Else an interval would be that of another size."""
+    path = tmp_path / "mine.yaml"
+    path.write_text(GOOD[: GOOD.index("residuals:")] + f"residuals: {residuals}\n")
+    with pytest.raises(ConfigError, match="the smallest first, the last without up_to"):
+        load_calibration(str(path))

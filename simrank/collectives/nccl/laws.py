@@ -165,7 +165,9 @@ def base_us(algorithm: str, protocol: str) -> float:
 
 
 def num_steps(collective: str, num_ranks: int) -> int:
-    """Return the steps of a ring."""
+    """Return the steps of a ring, as NCCL counts them."""
+    if collective in ("broadcast", "reduce"):
+        return num_ranks
     return 2 * (num_ranks - 1) if collective == "all_reduce" else num_ranks - 1
 
 
@@ -269,17 +271,17 @@ def _p2p_terms(collective: str, sizes: Floats, comm: Communicator) -> Terms:
     if collective == "sendrecv":
         inside, between, own, remote = int(local > 1), int(nodes > 1), 1.0, 1.0
         at_once = max(1, P2P_MAX_CHANNELS // n)
-        channels = np.clip(np.ceil(sizes / P2P_CHANNEL_BYTES), at_once, P2P_MAX_CHANNELS)
+        channels = np.clip(sizes / P2P_CHANNEL_BYTES, at_once, P2P_MAX_CHANNELS)
         port = np.minimum(channels * spec.p2p_channel_bytes_per_s, spec.ring_bytes_per_s) / _PER_US
     else:
-        inside, between = local - 1, n - local
-        own, remote = (local - 1) / n, (nodes - 1) / nodes
+        inside, between = local - 1, n - shape.num_least
+        own, remote = (local - 1) / n, (n - shape.num_least) / n
         port = np.full(len(sizes), spec.ring_bytes_per_s / _PER_US)
     transfer = own * sizes / (port * calibration.bandwidth_intra) if local > 1 else 0 * sizes
     latency = calibration.hop_intra * P2P_PEER_US * max(inside - 1, 0)
     if nodes > 1:
         per_nic = spec.nic_bytes_per_s * calibration.bandwidth_net / _PER_US
-        sharing = local / max(spec.nics, 1)  # Ranks that share one network card.
+        sharing = shape.num_least / max(spec.nics, 1)  # Ranks that share one network card.
         transfer = np.maximum(transfer, remote * sizes * max(sharing, 1.0) / per_nic)
         latency += calibration.hop_net * P2P_REMOTE_PEER_US * between
     step = constants.STEP_US[RING, spec.wire][0]

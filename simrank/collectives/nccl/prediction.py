@@ -51,12 +51,11 @@ def predict_times(
         protocols: Likewise.
 
     Raises:
-        ValueError: No algorithm and protocol are left.
+        ValueError: No algorithm and protocol are left, or there is one rank.
     """
     sizes = np.asarray(sizes_bytes, dtype=np.float64)
-    if comm.shape.num_ranks == 1:  # Nothing is sent.
-        alone = np.full(len(sizes), comm.calibration.launch_us)
-        return Prediction(alone, np.zeros(len(sizes), np.int64), (("none", "none"),))
+    if comm.shape.num_ranks == 1:
+        raise ValueError("one rank sends nothing: a collective of it is a copy")
     considered = only(tuner.candidates(collective, sizes, comm), algorithms, protocols)
     choices = tuple((each.algorithm, each.protocol) for each in considered)
     if comm.calibration.takes_fastest:

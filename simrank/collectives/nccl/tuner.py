@@ -83,9 +83,23 @@ _ALGORITHMS = {
 }
 
 
+def nvls_reduces(dtype: str, redop: str) -> bool:
+    """Whether the switch can reduce a dtype so. Source: NCCL's ncclNvlsSupported.
+
+    Args:
+        dtype: torch's name of the dtype.
+        redop: sum, min, max, ...
+    """
+    if dtype in ("float32", "float64"):
+        return redop == "sum"
+    if dtype in ("float16", "bfloat16", "int32", "uint32", "int64", "uint64"):
+        return redop in ("sum", "min", "max")
+    return False
+
+
 def _is_possible(algorithm: str, comm: Communicator) -> bool:
     shape, spec = comm.shape, comm.spec
-    has_switch = spec.nvls_bytes_per_s > 0 and shape.num_local >= _MIN_NVLS_RANKS
+    has_switch = spec.nvls_bytes_per_s > 0 and shape.num_least >= _MIN_NVLS_RANKS
     if algorithm == NVLS:  # Between nodes it takes CollNet.
         return has_switch and shape.num_nodes == 1
     if algorithm == NVLS_TREE:

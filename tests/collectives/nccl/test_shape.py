@@ -7,7 +7,8 @@ def test_ranks_fill_nodes():
     """Fewer than a node, a node, and more than one."""
     assert Shape.packed(4, 8) == Shape(4, 4, 1)
     assert Shape.packed(8, 8) == Shape(8, 8, 1)
-    assert Shape.packed(20, 8) == Shape(20, 8, 3)
+    assert Shape.packed(20, 8) == Shape(20, 8, 3, fewest=4)
+    assert [Shape.packed(ranks, 8).num_least for ranks in (4, 8, 16, 17)] == [4, 8, 8, 1]
 
 
 def test_depth_and_column_follow_the_nodes():
