@@ -153,7 +153,8 @@ def table_series(table: str, cluster: str | None = None) -> list[Series]:
 
     Args:
         table: A built-in name, or a CSV file.
-        cluster: The cluster to predict, instead of the one that stands beside the table.
+        cluster: The cluster to predict, instead of the one that stands beside the table; then
+            ranks fill one node after the other, and use all network cards beside them.
 
     Returns:
         One entry per collective and number of ranks, in the table's order.
@@ -214,9 +215,9 @@ def _series(
     shape: Shape | None = None,
 ) -> Series:
     built, num_ranks = load_cluster(cluster), rows[0].num_ranks
-    nodes = -(-num_ranks // built.devices_per_node)
-    if shape is not None or machine is not None:
-        nodes = shape.num_nodes if shape is not None else machine.nodes  # type: ignore[union-attr]
+    nodes = -(-num_ranks // built.devices_per_node) if machine is None else machine.nodes
+    if shape is not None:
+        nodes = shape.num_nodes
     has_fabric = len(built.topology.vertices) > built.topology.num_node_vertices
     if built.num_nodes < nodes and has_fabric:
         built = load_cluster(cluster, nodes)

@@ -40,9 +40,9 @@ _LEAST, _MOST = 1e-6, 1e6  # Assumed: what is beyond is a typing error.
 
 
 def _number(value: object, sub: tuple[str, ...] = ()) -> float:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if is_number and _LEAST <= value <= _MOST:  # type: ignore[operator]  # It is a number.
-        return float(value)  # type: ignore[arg-type]
+    is_flag = isinstance(value, bool)
+    if isinstance(value, int | float) and not is_flag and _LEAST <= value <= _MOST:
+        return float(value)
     raise reject(f"a number from {_LEAST:g} to {_MOST:g}", sub=sub)
 
 
