@@ -142,7 +142,8 @@ def test_a_negative_check_is_refused(cli):
 def test_a_time_limit_ends_the_run(cli, tmp_path):
     """-T, in wall-clock seconds: status 1, and files that say that they are partial."""
     path = tmp_path / "rows.json"
-    status, out, err = cli("bench", "all_reduce", *FAST, "-T", "1e-9", "--json", path)
+    long = ("-n", "20000")  # Else it may be over before the watchdog's thread gets its turn.
+    status, out, err = cli("bench", "all_reduce", *FAST, *long, "-T", "1e-9", "--json", path)
     assert status == 1
     assert "wall-clock time" in err
     assert "# Partial: 0 rows, then TimeLimitError" in out
