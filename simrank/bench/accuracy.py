@@ -1,4 +1,4 @@
-"""How far predictions are from published tables; start with `table_errors`."""
+"""How far predictions are from published tables; start with `table_series`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from simrank.bench.nccl_tests_output import parse_nccl_tests, ranks_per_host
 from simrank.bench.predict import spec_of
+from simrank.bench.size_classes import ENDS_BYTES, NAMES
 from simrank.collectives.nccl import Communicator, Shape, predict_times
 from simrank.collectives.nccl.fitting import Measured, fit
 from simrank.collectives.nccl.laws import UNCALIBRATED
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
     from simrank.config.measured import MeasuredRow
     from simrank.hardware import Cluster
 
-SIZE_CLASSES = ("<= 32 KiB", "64 KiB-1 MiB", "2-64 MiB", ">= 128 MiB")
-CLASS_ENDS_BYTES = (32 << 10, 1 << 20, 64 << 20)  # Each class ends with the size given here.
 AIMED = ("all_reduce", "all_gather", "reduce_scatter")
 # Of the mean error of those: with NCCL's constants; with every second size held out.
 AIMS_PCT = {"none": (28.0, 32.0, 22.0, 10.0), "halves": (8.0, 12.0, 9.0, 4.0)}
@@ -71,8 +70,8 @@ class SeriesErrors:
 
     def by_class(self) -> list[tuple[float, float] | None]:
         """Return the mean of absolute and of signed errors of each size class, as shares."""
-        index = np.searchsorted(CLASS_ENDS_BYTES, self.size_bytes)
-        parts = [self.error[index == number] for number in range(len(SIZE_CLASSES))]
+        index = np.searchsorted(ENDS_BYTES, self.size_bytes)
+        parts = [self.error[index == number] for number in range(len(NAMES))]
         return [
             (float(np.abs(part).mean()), float(part.mean())) if len(part) else None
             for part in parts
@@ -103,7 +102,7 @@ class SeriesErrors:
 
 
 @dataclass(frozen=True, slots=True)
-class Series:
+class TableSeries:
     """One collective of one table on one number of ranks, to be predicted.
 
     Attributes:
@@ -141,14 +140,14 @@ class Series:
         """Whether there are sizes enough to fit all constants to half of them."""
         return len(self.measured.size_bytes) >= _MIN_FITTED_SIZES
 
-    def part(self, which: slice) -> Series:
+    def part(self, which: slice) -> TableSeries:
         """Return some of its sizes."""
         of = self.measured
         part = of._replace(size_bytes=of.size_bytes[which], time_us=of.time_us[which])
         return replace(self, measured=part)
 
 
-def table_series(table: str, cluster: str | None = None) -> list[Series]:
+def table_series(table: str, cluster: str | None = None) -> list[TableSeries]:
     """Read a published table.
 
     Args:
@@ -180,7 +179,7 @@ def table_series(table: str, cluster: str | None = None) -> list[Series]:
 
 def printed_series(
     text: str, file: str, cluster: str, collective: str | None = None, num_ranks: int | None = None
-) -> Series:
+) -> TableSeries:
     """Read what nccl-tests printed.
 
     Args:
@@ -202,18 +201,13 @@ def printed_series(
     return _series(file, cluster, None, rows, shape)
 
 
-def table_errors(table: str, cluster: str | None = None) -> list[SeriesErrors]:
-    """Predict what a published table measured, with NCCL's own constants; see `table_series`."""
-    return [each.errors() for each in table_series(table, cluster)]
-
-
 def _series(
     table: str,
     cluster: str,
     machine: MachineConfig | None,
     rows: Sequence[MeasuredRow],
     shape: Shape | None = None,
-) -> Series:
+) -> TableSeries:
     built, num_ranks = load_cluster(cluster), rows[0].num_ranks
     nodes = -(-num_ranks // built.devices_per_node) if machine is None else machine.nodes
     if shape is not None:
@@ -232,7 +226,9 @@ def _series(
         np.array([row.time_us for row in rows]),
         Communicator(shape, spec),
     )
-    return Series(table, built.name, "back_to_back" if machine is None else machine.mode, measured)
+    return TableSeries(
+        table, built.name, "back_to_back" if machine is None else machine.mode, measured
+    )
 
 
 def _shape(cluster: Cluster, num_ranks: int, machine: MachineConfig | None) -> Shape:
@@ -260,12 +256,12 @@ def mean_errors(series: Sequence[SeriesErrors]) -> list[tuple[float, float] | No
     return means
 
 
-def fitted_errors(series: Series) -> SeriesErrors:
+def fitted_errors(series: TableSeries) -> SeriesErrors:
     """Return the errors of a series by constants that were fitted to all of it."""
     return series.errors(fit([series.measured]).calibration)
 
 
-def held_out_errors(series: Series) -> SeriesErrors:
+def held_out_errors(series: TableSeries) -> SeriesErrors:
     """Return the errors of every second size by constants fitted to the others, and of those.
 
     Raises:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import yaml
 
-from simrank.bench.accuracy import CLASS_ENDS_BYTES, Series, mean_errors
+from simrank.bench.accuracy import mean_errors
 from simrank.bench.predict import UNCALIBRATED_SPREAD
+from simrank.bench.size_classes import ENDS_BYTES
 from simrank.collectives.nccl.fitting import NAMES, fit
 from simrank.collectives.nccl.laws import UNCALIBRATED, Calibration
 from simrank.units import format_size
@@ -17,10 +18,9 @@ from simrank.units import format_size
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from simrank.bench.accuracy import SeriesErrors
+    from simrank.bench.accuracy import SeriesErrors, TableSeries
 
 _DIGITS = 4
-
 _NINE_OF_TEN = 90
 _MIN_SEEN = 4  # Assumed: fewer sizes do not say how far a class is to be trusted.
 
@@ -46,7 +46,7 @@ class Calibrated:
 
 
 def calibrate(
-    series: Sequence[Series],
+    series: Sequence[TableSeries],
     *,
     library: str = "unknown",
     only: Sequence[str] = NAMES,
@@ -111,14 +111,12 @@ def _residuals(errors: Sequence[SeriesErrors], spread: Sequence[float]) -> list[
     means = mean_errors(errors)
     ratios = np.concatenate([each.predicted_us / each.measured_us for each in errors])
     shares = np.maximum(ratios, 1 / ratios) - 1
-    classes = np.searchsorted(
-        CLASS_ENDS_BYTES, np.concatenate([each.size_bytes for each in errors])
-    )
+    classes = np.searchsorted(ENDS_BYTES, np.concatenate([each.size_bytes for each in errors]))
     rows = []
     for number, mean in enumerate(means):
         row: dict[str, Any] = {}
-        if number < len(CLASS_ENDS_BYTES):
-            row["up_to"] = format_size(CLASS_ENDS_BYTES[number])
+        if number < len(ENDS_BYTES):
+            row["up_to"] = format_size(ENDS_BYTES[number])
         within, seen = spread[number], shares[classes == number]
         if mean is not None:
             row["error_pct"] = _percent(mean[0])

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from simrank import units
+from simrank.bench.size_classes import ENDS_BYTES
 from simrank.collectives.bounds import busbw_factor
 from simrank.collectives.nccl import Communicator, Shape, predict_times
 from simrank.collectives.nccl.forced import parse_algorithms, parse_protocols
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 # Nine of ten measured times of the shipped tables are within the uncalibrated prediction over, and
 # times, one more than this, by class of size: networks with slow steps (EFA, TCPX) are among them.
 # Source: `simrank accuracy`, all_reduce, all_gather and reduce_scatter of nccl-tests.
-UNCALIBRATED_ENDS_BYTES = (32 << 10, 1 << 20, 64 << 20)
 UNCALIBRATED_SPREAD = (3.22, 2.19, 1.74, 0.3)
 # Likewise of messages between pairs: all_to_all and sendrecv, which the laws explain worst.
 P2P_SPREAD = (0.19, 0.83, 0.92, 1.38)
@@ -176,7 +176,7 @@ def spread_of(
     without a fit.
     """
     plain = P2P_SPREAD if collective in P2P_COLLECTIVES else UNCALIBRATED_SPREAD
-    shares = np.array(plain)[np.searchsorted(UNCALIBRATED_ENDS_BYTES, size_bytes)]
+    shares = np.array(plain)[np.searchsorted(ENDS_BYTES, size_bytes)]
     if fitted is None:
         return shares
     ends = [each.up_to_bytes for each in fitted.residuals if each.up_to_bytes is not None]

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from simrank.bench.predict import constants_of, fitted_to, shape_of, spec_of, spread_of
-from simrank.bench.row import Row
-from simrank.collectives.bounds import busbw_factor
+from simrank.bench.row import timed_row
 from simrank.collectives.nccl import Communicator, predict_times
 from simrank.collectives.nccl.constants import RING, TREE
 from simrank.collectives.nccl.tuner import nvls_reduces
@@ -16,6 +15,7 @@ from simrank.errors import ConfigError
 
 if TYPE_CHECKING:
     from simrank.bench.program import Case
+    from simrank.bench.row import Row
     from simrank.bench.series import Series
     from simrank.config import BenchConfig
 
@@ -45,35 +45,23 @@ def predicted_rows(series: Series, config: BenchConfig) -> list[tuple[Case, Row]
         series.collective, sizes, comm, algorithms=None if reduces else (RING, TREE)
     )
     spreads = spread_of(fitted, series.collective, comm.shape, sizes)
-    factor = busbw_factor(series.collective, series.num_ranks)
     rows = []
     for case, time_us, index, spread in zip(
         cases, found.times_us.tolist(), found.chosen, spreads.tolist(), strict=True
     ):
         algorithm, protocol = found.choices[index]
-        algbw = case.size_bytes / time_us / 1e3
-        row = Row(
-            cluster=series.cluster.name,
-            collective=case.collective,
+        row = timed_row(
+            case,
+            series.cluster.name,
+            shape.num_nodes,
+            time_us,
             algorithm=algorithm,
             protocol=protocol,
-            num_ranks=case.num_ranks,
-            num_nodes=shape.num_nodes,
-            in_place=case.in_place,
-            redop=case.redop,
-            root=case.root,
-            dtype=case.dtype,
-            size_bytes=case.size_bytes,
-            time_us=time_us,
-            algbw_GBps=algbw,
-            busbw_GBps=algbw * factor,
             num_wrong=None,
             cost_level=NCCL,
             calibration=None if fitted is None else fitted.source,
             interval_us=(time_us / (1 + spread), time_us * (1 + spread)),
             channels=comm.spec.channels,
-            measured_us=None,
-            error_pct=None,
         )
         rows.append((case, row))
     return rows

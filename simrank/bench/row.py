@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from simrank.collectives.bounds import busbw_factor
+
+if TYPE_CHECKING:
+    from simrank.bench.program import Case
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +60,34 @@ class Row:
     channels: int
     measured_us: float | None
     error_pct: float | None
+
+
+def timed_row(case: Case, cluster: str, num_nodes: int, time_us: float, **found: Any) -> Row:
+    """Return the row of a case.
+
+    Args:
+        case: What was called.
+        cluster: Name of the cluster.
+        num_nodes: Nodes that the ranks span.
+        time_us: Mean time of one iteration.
+        found: Whatever else is known, by the names of `Row`; None where nothing is.
+    """
+    algbw = case.size_bytes / time_us / 1e3 if time_us else 0.0
+    return Row(
+        cluster=cluster,
+        collective=case.collective,
+        num_ranks=case.num_ranks,
+        num_nodes=num_nodes,
+        in_place=case.in_place,
+        redop=case.redop,
+        root=case.root,
+        dtype=case.dtype,
+        size_bytes=case.size_bytes,
+        time_us=time_us,
+        algbw_GBps=algbw,
+        busbw_GBps=algbw * busbw_factor(case.collective, case.num_ranks),
+        **{"measured_us": None, "error_pct": None, **found},
+    )
 
 
 def as_columns(row: Row, *, several_clusters: bool) -> dict[str, Any]:

@@ -9,9 +9,8 @@ import numpy as np
 
 from simrank.bench.predicted import NCCL, predicted_rows
 from simrank.bench.program import ON_TARGET, Case, TestData, checked_program, timed_program
-from simrank.bench.row import Row, as_columns
+from simrank.bench.row import Row, as_columns, timed_row
 from simrank.bench.series import series_of
-from simrank.collectives.bounds import busbw_factor
 from simrank.collectives.problem import REDUCING
 from simrank.collectives.reference import count_wrong
 from simrank.config import BenchConfig, bench_config_from_mapping, load_bench_config, load_measured
@@ -235,31 +234,19 @@ def _row(
     series: Series, case: Case, time_us: float, num_wrong: int | None, context: Context
 ) -> Row:
     algorithm, level, channels = _chosen(series, case, context)
-    algbw = case.size_bytes / time_us / 1e3 if time_us else 0.0
-    factor = busbw_factor(case.collective, case.num_ranks)
-    nodes = series.cluster.node_of(np.arange(case.num_ranks))
-    return Row(
-        cluster=series.cluster.name,
-        collective=case.collective,
+    num_nodes = int(series.cluster.node_of(np.arange(case.num_ranks)).max()) + 1
+    return timed_row(
+        case,
+        series.cluster.name,
+        num_nodes,
+        time_us,
         algorithm=algorithm,
         protocol=None,
-        num_ranks=case.num_ranks,
-        num_nodes=int(nodes.max()) + 1,
-        in_place=case.in_place,
-        redop=case.redop,
-        root=case.root,
-        dtype=case.dtype,
-        size_bytes=case.size_bytes,
-        time_us=time_us,
-        algbw_GBps=algbw,
-        busbw_GBps=algbw * factor,
         num_wrong=num_wrong,
         cost_level=level,
         calibration=None,
         interval_us=None,
         channels=channels,
-        measured_us=None,
-        error_pct=None,
     )
 
 

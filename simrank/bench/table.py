@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from simrank.bench.predicted import NCCL
 from simrank.bench.program import BLOCKS
+from simrank.bench.size_classes import ENDS_BYTES
 from simrank.device import as_dtype
 
 if TYPE_CHECKING:
@@ -15,13 +16,7 @@ if TYPE_CHECKING:
     from simrank.bench.series import Series
 
 _WHOLE_FROM_US = 1e5  # Longer times keep their column's width without decimals.
-_KIB, _MIB = 1024, 1024 * 1024
-_SIZE_CLASSES: tuple[tuple[str, float], ...] = (
-    ("up to 32 KiB", 32 * _KIB),
-    ("to 1 MiB", _MIB),
-    ("to 64 MiB", 64 * _MIB),
-    ("above", float("inf")),
-)
+CLASS_TEXTS = ("up to 32 KiB", "to 1 MiB", "to 64 MiB", "above")
 _FORMS = (("out-of-place", False), ("in-place", True))
 
 
@@ -129,7 +124,7 @@ def errors_line(rows: Sequence[Row]) -> str | None:
     """Return the mean absolute error of a series by class of size; None without measured rows."""
     parts = []
     low_bytes = 0.0
-    for name, high_bytes in _SIZE_CLASSES:
+    for name, high_bytes in zip(CLASS_TEXTS, (*ENDS_BYTES, float("inf")), strict=True):
         errors = [
             abs(row.error_pct)
             for row in rows

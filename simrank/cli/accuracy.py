@@ -13,15 +13,15 @@ from rich.table import Table
 from simrank.bench.accuracy import (
     AIMED,
     AIMS_PCT,
-    SIZE_CLASSES,
-    Series,
     SeriesErrors,
+    TableSeries,
     builtin_tables,
     fitted_errors,
     held_out_errors,
     mean_errors,
     table_series,
 )
+from simrank.bench.size_classes import NAMES
 from simrank.cli.common import EXIT_STATUS, app, check_writable, write_text
 from simrank.config.locate import builtin_names, locate
 from simrank.hardware.gemm import load_gemm_rows, size_class_errors
@@ -73,7 +73,7 @@ def accuracy(
         write_text(json_file, json.dumps([each.to_json() for each in series], indent=1) + "\n")
 
 
-_FITS: dict[str, Callable[[Series], SeriesErrors]] = {
+_FITS: dict[str, Callable[[TableSeries], SeriesErrors]] = {
     "none": lambda series: series.errors(),
     "all": fitted_errors,
     "halves": held_out_errors,
@@ -88,7 +88,7 @@ def _collectives_table(series: Sequence[SeriesErrors], fit: str) -> Table:
     shown = Table(box=None, pad_edge=False)
     for column in ("table", "cluster", "collective", "ranks", "nodes"):
         shown.add_column(column, no_wrap=True)
-    for column in SIZE_CLASSES:
+    for column in NAMES:
         shown.add_column(column, no_wrap=True, justify="right")
     for each in series:
         facts = (each.table, each.cluster, each.collective, str(each.num_ranks))

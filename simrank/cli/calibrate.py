@@ -11,10 +11,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from simrank.bench import size_classes
 from simrank.bench.accuracy import (
-    CLASS_ENDS_BYTES,
-    SIZE_CLASSES,
-    Series,
+    TableSeries,
     printed_series,
     table_series,
 )
@@ -68,7 +67,10 @@ def calibrate(
     series = [each for word in measured for each in _read(word, cluster, collective, num_ranks)]
     before = _shipped(series) if site else None
     only = ("launch_us",) if site else NAMES
-    sizes, first = np.array([*CLASS_ENDS_BYTES, CLASS_ENDS_BYTES[-1] + 1]), series[0].measured
+    sizes, first = (
+        np.array([*size_classes.ENDS_BYTES, size_classes.ENDS_BYTES[-1] + 1]),
+        series[0].measured,
+    )
     spread = spread_of(before, first.collective, first.comm.shape, sizes).tolist()
     try:
         found = fitted(
@@ -85,7 +87,7 @@ def calibrate(
     typer.echo(f"\n{out}")
 
 
-def _shipped(series: Sequence[Series]) -> CalibrationConfig | None:
+def _shipped(series: Sequence[TableSeries]) -> CalibrationConfig | None:
     """Return the calibration that a site moves, which takes few and small sizes."""
     sizes = [int(size) for each in series for size in each.measured.size_bytes]
     if len(sizes) > _MAX_SITE_SIZES or max(sizes) > _MAX_SITE_BYTES:
@@ -95,7 +97,7 @@ def _shipped(series: Sequence[Series]) -> CalibrationConfig | None:
 
 def _read(
     word: str, cluster: str | None, collective: str | None, num_ranks: int | None
-) -> list[Series]:
+) -> list[TableSeries]:
     if word not in builtin_names("measured"):
         if word == "-" and sys.stdin is None:
             raise typer.BadParameter("-: there is no standard input")
@@ -112,7 +114,7 @@ def _errors(found: Calibrated) -> Table:
     shown = Table(box=None, pad_edge=False)
     for column in ("what the fit leaves", "collective", "ranks"):
         shown.add_column(column, no_wrap=True)
-    for column in SIZE_CLASSES:
+    for column in size_classes.NAMES:
         shown.add_column(column, no_wrap=True, justify="right")
     for each in found.errors:
         cells = [

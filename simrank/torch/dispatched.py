@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
-from torch.library import Library
+from torch import library as operators
 
 from simrank.distributed.backends import NCCL
 from simrank.errors import UnsupportedError
@@ -205,7 +205,7 @@ class Kernels:
         """Put them in place, unless they are."""
         if self._library is not None:
             return
-        self._library = Library("c10d", "IMPL")
+        self._library = operators.Library("c10d", "IMPL")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # It says that another kernel was there: it was.
             for operator in _methods:

@@ -19,7 +19,8 @@ def test_what_is_written_is_what_was_fitted(tmp_path):
     path.write_text(found.text())
     config = load_calibration(str(path))
     assert constants_of(config) == found.calibration
-    assert (config.cluster, config.library) == ("h100_efa", "NCCL 2.28")
+    assert config.cluster == "h100_efa"
+    assert "library: NCCL 2.28\n" in path.read_text()
     sizes = series.measured.size_bytes
     predicted = simrank.predict("all_reduce", sizes, cluster="h100_efa", calibration=str(path))
     assert predicted.time_us == pytest.approx(found.errors[0].predicted_us)

@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Final
 
 SOURCE: Final = "NVIDIA/nccl v2.30.7 src/graph/tuning.cc"
-TOPOLOGY_SOURCE: Final = "NVIDIA/nccl v2.30.7 src/graph/topo.h"
 
 LL, LL128, SIMPLE = "LL", "LL128", "Simple"
 PROTOCOLS: Final = (LL, LL128, SIMPLE)

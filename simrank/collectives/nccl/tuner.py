@@ -147,7 +147,7 @@ def _algorithm_GBps(  # noqa: N802 - the unit's name
     if algorithm == NVLS_TREE:
         per_channel = constants.NVLS_TREE_CHANNEL_GBPS[spec.architecture][shape.column]
         return min(_nvls_GBps(spec), _crossing_GBps(comm), spec.channels * per_channel)
-    steps = max(laws.num_steps(collective, shape.num_ranks), 1)
+    steps = laws.num_steps(collective, shape.num_ranks)
     bus = 2 * _nvls_GBps(spec) if algorithm == NVLS else _ring_GBps(protocol, comm)
     return bus * shape.num_ranks / steps
 

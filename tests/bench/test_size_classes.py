@@ -1,0 +1,17 @@
+"""Classes of size: one definition for tables, errors and intervals."""
+
+from simrank.bench import accuracy, predict, size_classes, table
+
+
+def test_every_class_has_its_name_and_its_numbers():
+    """One more class than there are ends between them, wherever classes are counted."""
+    num_classes = len(size_classes.ENDS_BYTES) + 1
+    assert sorted(size_classes.ENDS_BYTES) == list(size_classes.ENDS_BYTES)
+    for numbers in (
+        size_classes.NAMES,
+        predict.UNCALIBRATED_SPREAD,
+        predict.P2P_SPREAD,
+        *accuracy.AIMS_PCT.values(),
+        table.CLASS_TEXTS,
+    ):
+        assert len(numbers) == num_classes
