@@ -62,7 +62,13 @@ class Row:
     error_pct: float | None
 
 
-def timed_row(case: Case, cluster: str, num_nodes: int, time_us: float, **found: Any) -> Row:
+def timed_row(
+    case: Case,
+    cluster: str,
+    num_nodes: int,
+    time_us: float,
+    **found: Any,  # noqa: ANN401 - as the columns are
+) -> Row:
     """Return the row of a case.
 
     Args:
@@ -70,7 +76,7 @@ def timed_row(case: Case, cluster: str, num_nodes: int, time_us: float, **found:
         cluster: Name of the cluster.
         num_nodes: Nodes that the ranks span.
         time_us: Mean time of one iteration.
-        found: Whatever else is known, by the names of `Row`; None where nothing is.
+        found: The columns that do not follow from these, by the names of `Row`.
     """
     algbw = case.size_bytes / time_us / 1e3 if time_us else 0.0
     return Row(

@@ -67,10 +67,8 @@ def calibrate(
     series = [each for word in measured for each in _read(word, cluster, collective, num_ranks)]
     before = _shipped(series) if site else None
     only = ("launch_us",) if site else NAMES
-    sizes, first = (
-        np.array([*size_classes.ENDS_BYTES, size_classes.ENDS_BYTES[-1] + 1]),
-        series[0].measured,
-    )
+    ends, first = size_classes.ENDS_BYTES, series[0].measured
+    sizes = np.array([*ends, ends[-1] + 1])  # One of each class.
     spread = spread_of(before, first.collective, first.comm.shape, sizes).tolist()
     try:
         found = fitted(

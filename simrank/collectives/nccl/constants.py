@@ -17,7 +17,6 @@ ALGORITHMS: Final = (TREE, RING, NVLS, NVLS_TREE)
 
 NVLINK, PCI, NET = "nvlink", "pci", "net"
 VOLTA, AMPERE, HOPPER, BLACKWELL = "volta", "ampere", "hopper", "blackwell"
-ARCHITECTURES: Final = (VOLTA, AMPERE, HOPPER, BLACKWELL)
 
 # By algorithm: of LL, LL128, Simple. Those that are not here start at once.
 BASE_US: Final = {TREE: (6.8, 14.0, 8.4), RING: (6.6, 14.0, 8.4)}

@@ -22,7 +22,6 @@ def test_ll_steps_are_the_quickest():
 
 def test_configurations_and_tables_name_the_same_machines():
     """What a cluster may say has its rows."""
-    assert constants.ARCHITECTURES == NCCL_ARCHITECTURES
     for table in (constants.TREE_CHANNEL_GBPS, constants.NVLS_EFFICIENCY):
         assert tuple(table) == NCCL_ARCHITECTURES
     for table in (constants.NET_OVERHEAD_US, constants.LL_MAX_NODES_GBPS):
