@@ -155,8 +155,9 @@ def _wrong_with(
     having = [call for call in sorted(calls) if name in algorithms_for(*call)]
     if not having:
         known = dict.fromkeys(other for call in sorted(calls) for other in algorithms_for(*call))
-        near = closest(name, known)
-        return choice_text(["auto", NCCL, *known]), name, near and f"write `{near}`"
+        choices = ["auto", NCCL, *known]
+        near = closest(name, choices)
+        return choice_text(choices), name, near and f"write `{near}`"
     if not all(type(value) is int for value in options.values()):
         return f"whole numbers as options of {name}", given, None
     try:

@@ -60,10 +60,12 @@ def test_a_cluster_that_only_has_the_name_is_not_calibrated():
     assert fitted_to(other) is None
 
 
-def test_faults_and_options_are_refused():
-    """The closed forms know neither."""
+def test_faults_options_and_other_spellings_are_refused():
+    """The closed forms know none of them."""
     fault = {"faults": [{"slow": 1, "factor": 2}]}
     with pytest.raises(ConfigError, match="no faults beside the algorithm nccl"):
         simrank.bench.run(CONFIG | fault)
+    with pytest.raises(ConfigError, match="to fix: write `nccl`"):
+        simrank.bench.run(CONFIG | {"algorithms": ["ncll"]})
     with pytest.raises(ConfigError, match="no options, as nccl chooses them"):
         simrank.bench.run(CONFIG | {"algorithms": {"nccl": {"num_channels": 2}}})
