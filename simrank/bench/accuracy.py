@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from simrank.bench.nccl_tests_output import parse_nccl_tests, ranks_per_host
-from simrank.bench.predict import spec_of
 from simrank.bench.size_classes import ENDS_BYTES, NAMES
 from simrank.collectives.nccl import Communicator, Shape, predict_times
 from simrank.collectives.nccl.fitting import Measured, fit
 from simrank.collectives.nccl.laws import UNCALIBRATED
+from simrank.collectives.nccl.machine import spec_of
 from simrank.config.locate import builtin_names, locate
 from simrank.config.machine import MachineConfig, load_machine
 from simrank.config.measured import load_measured

@@ -7,16 +7,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from simrank.bench.predict import (
-    calibration_for,
-    collective_of,
-    constants_of,
-    shape_of,
-    spec_of,
-    spread_of,
-)
+from simrank.bench.predict import collective_of, shape_of, spread_of
 from simrank.collectives.bounds import busbw_factor
 from simrank.collectives.nccl import Communicator, constants, laws, tuner
+from simrank.collectives.nccl.machine import calibration_for, constants_of, spec_of
 from simrank.hardware import load_cluster
 
 if TYPE_CHECKING:

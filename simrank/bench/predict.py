@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,12 +13,9 @@ from simrank.bench.size_classes import ENDS_BYTES
 from simrank.collectives.bounds import busbw_factor
 from simrank.collectives.nccl import Communicator, Shape, predict_times
 from simrank.collectives.nccl.forced import parse_algorithms, parse_protocols
-from simrank.collectives.nccl.laws import UNCALIBRATED, Calibration
-from simrank.config.calibration import load_calibration
-from simrank.config.locate import builtin_names
+from simrank.collectives.nccl.machine import calibration_for, constants_of, spec_of
 from simrank.config.names import COLLECTIVE_ALIASES, COLLECTIVES
 from simrank.config.quantity import choice_text
-from simrank.errors import UnsupportedError
 from simrank.hardware import load_cluster
 
 if TYPE_CHECKING:
@@ -28,7 +25,6 @@ if TYPE_CHECKING:
     from simrank.config.calibration import CalibrationConfig
     from simrank.config.load import ClusterRef
     from simrank.hardware import Cluster
-    from simrank.hardware.spec import NcclSpec
 
 
 # Nine of ten measured times of the shipped tables are within the uncalibrated prediction over, and
@@ -137,33 +133,6 @@ def predict(  # noqa: PLR0913 - nccl-tests' own options
     )
 
 
-def calibration_for(cluster: Cluster, word: str | None) -> CalibrationConfig | None:
-    """Return the calibration that a word asks for: "auto", a name or a file; None: none.
-
-    Raises:
-        ConfigError: There is none of that name, or something in it is wrong.
-    """
-    if word is None:
-        return None
-    return fitted_to(cluster) if word == "auto" else load_calibration(word)
-
-
-def fitted_to(cluster: Cluster) -> CalibrationConfig | None:
-    """Return the calibration of a built-in cluster, unless another has only taken its name."""
-    if cluster.name not in builtin_names("calibrations"):
-        return None
-    if cluster.nccl != load_cluster(cluster.name).nccl:
-        return None
-    return load_calibration(cluster.name)
-
-
-def constants_of(fitted: CalibrationConfig | None) -> Calibration:
-    """Return the constants that a file holds; without one, NCCL's own."""
-    if fitted is None:
-        return UNCALIBRATED
-    return Calibration(takes_fastest=fitted.takes_fastest, **fitted.constants)
-
-
 def spread_of(
     fitted: CalibrationConfig | None,
     collective: str,
@@ -188,32 +157,6 @@ def spread_of(
         for each in fitted.fitted
     )
     return left if is_fitted else np.maximum(left, shares)
-
-
-def spec_of(cluster: Cluster, shape: Shape, nics_used: int | None = None) -> NcclSpec:
-    """Return what NCCL finds for some ranks of a cluster: a rank uses the network cards beside it.
-
-    Args:
-        cluster: The cluster.
-        shape: Which ranks take part.
-        nics_used: Cards of a node that carry data; None: those beside the ranks.
-
-    Raises:
-        UnsupportedError: The cluster says nothing of NCCL, or nothing of a network.
-    """
-    spec = cluster.nccl
-    if spec is None:
-        raise UnsupportedError(
-            f"cluster {cluster.name} does not say what NCCL finds on it\n"
-            "  to fix: add a block `nccl` to its file; configs/clusters/README.md has its keys"
-        )
-    if shape.num_nodes > 1 and not (spec.nics and spec.nic_bytes_per_s):
-        raise UnsupportedError(
-            f"cluster {cluster.name} does not say what network cards NCCL finds\n"
-            "  to fix: add `nics` and `nic_bandwidth` to the block `nccl` of its file"
-        )
-    beside = -(-spec.nics * shape.num_least // cluster.devices_per_node)
-    return replace(spec, nics=nics_used or beside)
 
 
 def shape_of(cluster: Cluster, num_ranks: int | None) -> Shape:

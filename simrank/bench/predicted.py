@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from simrank.bench.predict import constants_of, fitted_to, shape_of, spec_of, spread_of
+from simrank.bench.predict import shape_of, spread_of
 from simrank.bench.row import timed_row
 from simrank.collectives.nccl import Communicator, predict_times
 from simrank.collectives.nccl.constants import RING, TREE
+from simrank.collectives.nccl.machine import constants_of, fitted_to, spec_of
 from simrank.collectives.nccl.tuner import nvls_reduces
 from simrank.errors import ConfigError
 
@@ -44,12 +45,10 @@ def predicted_rows(series: Series, config: BenchConfig) -> list[tuple[Case, Row]
     found = predict_times(
         series.collective, sizes, comm, algorithms=None if reduces else (RING, TREE)
     )
-    spreads = spread_of(fitted, series.collective, comm.shape, sizes)
     rows = []
-    for case, time_us, index, spread in zip(
-        cases, found.times_us.tolist(), found.chosen, spreads.tolist(), strict=True
-    ):
+    for case, time_us, index in zip(cases, found.times_us.tolist(), found.chosen, strict=True):
         algorithm, protocol = found.choices[index]
+        source, interval_us = nine_of_ten(series, case.size_bytes, time_us)
         row = timed_row(
             case,
             series.cluster.name,
@@ -59,9 +58,26 @@ def predicted_rows(series: Series, config: BenchConfig) -> list[tuple[Case, Row]
             protocol=protocol,
             num_wrong=None,
             cost_level=NCCL,
-            calibration=None if fitted is None else fitted.source,
-            interval_us=(time_us / (1 + spread), time_us * (1 + spread)),
+            calibration=source,
+            interval_us=interval_us,
             channels=comm.spec.channels,
         )
         rows.append((case, row))
     return rows
+
+
+def nine_of_ten(
+    series: Series, size_bytes: int, time_us: float
+) -> tuple[str | None, tuple[float, float]]:
+    """Return what the times of a series were fitted to, and between what nine of ten should be.
+
+    Args:
+        series: What runs.
+        size_bytes: The size S of nccl-tests.
+        time_us: NCCL's time for it, in microseconds.
+    """
+    fitted = fitted_to(series.cluster)
+    shape = shape_of(series.cluster, series.num_ranks)
+    spread = float(spread_of(fitted, series.collective, shape, np.array([size_bytes]))[0])
+    source = None if fitted is None else fitted.source
+    return source, (time_us / (1 + spread), time_us * (1 + spread))

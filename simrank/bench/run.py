@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from simrank.bench.predicted import NCCL, predicted_rows
+from simrank.bench.predicted import NCCL, nine_of_ten, predicted_rows
 from simrank.bench.program import ON_TARGET, Case, TestData, checked_program, timed_program
 from simrank.bench.row import Row, as_columns, timed_row
 from simrank.bench.series import series_of
@@ -15,6 +15,7 @@ from simrank.collectives.problem import REDUCING
 from simrank.collectives.reference import count_wrong
 from simrank.config import BenchConfig, bench_config_from_mapping, load_bench_config, load_measured
 from simrank.context import Context
+from simrank.distributed.planner import tuning_of
 from simrank.errors import ConfigError
 from simrank.units import format_size
 
@@ -220,33 +221,50 @@ def _num_wrong(series: Series, case: Case, config: BenchConfig) -> int | None:
     return count_wrong(case.problem, inputs, outputs, reduce_op=redop)
 
 
-def _chosen(series: Series, case: Case, context: Context) -> tuple[str, str, int]:
-    """Return what ran, where its time comes from, and its channels."""
+class _Chosen(NamedTuple):
+    """What ran, where its time comes from, and its channels."""
+
+    algorithm: str
+    protocol: str | None
+    level: str
+    channels: int
+
+
+def _chosen(series: Series, case: Case, context: Context) -> _Chosen:
+    """Return what ran."""
     if series.kernel is not None:
-        return series.algorithm, "programs", int(series.kernel.options["num_channels"])
+        channels = int(series.kernel.options["num_channels"])
+        return _Chosen(series.algorithm, None, "programs", channels)
     if series.collective == "sendrecv":
-        return "p2p", context.comm_library.cost.level, 1
-    choice = context.comm_library.choose(case.problem, np.arange(case.num_ranks))
-    return choice.algorithm, choice.level, choice.schedule.num_channels
+        return _Chosen("p2p", None, context.comm_library.cost.level, 1)
+    tuning = tuning_of(case.dtype, None if case.redop == "none" else case.redop)
+    choice = context.comm_library.choose(case.problem, np.arange(case.num_ranks), tuning)
+    channels, nccl = choice.schedule.num_channels, series.cluster.nccl
+    if choice.level == NCCL and nccl is not None:
+        channels = nccl.channels
+    return _Chosen(choice.algorithm, choice.protocol, choice.level, channels)
 
 
 def _row(
     series: Series, case: Case, time_us: float, num_wrong: int | None, context: Context
 ) -> Row:
-    algorithm, level, channels = _chosen(series, case, context)
+    chosen = _chosen(series, case, context)
+    fitted, interval_us = None, None
+    if chosen.level == NCCL:
+        fitted, interval_us = nine_of_ten(series, case.size_bytes, time_us)
     num_nodes = int(series.cluster.node_of(np.arange(case.num_ranks)).max()) + 1
     return timed_row(
         case,
         series.cluster.name,
         num_nodes,
         time_us,
-        algorithm=algorithm,
-        protocol=None,
+        algorithm=chosen.algorithm,
+        protocol=chosen.protocol,
         num_wrong=num_wrong,
-        cost_level=level,
-        calibration=None,
-        interval_us=None,
-        channels=channels,
+        cost_level=chosen.level,
+        calibration=fitted,
+        interval_us=interval_us,
+        channels=chosen.channels,
     )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from simrank.bench.predicted import NCCL
 from simrank.bench.program import BLOCKS
 from simrank.bench.size_classes import ENDS_BYTES
 from simrank.device import as_dtype
@@ -39,7 +38,8 @@ class Table:
         if series is not self._series:
             self.close()
             self._series = series
-            self._echo(header(series, with_measured=self._with_measured))
+            has_interval = rows[0].interval_us is not None
+            self._echo(header(series, with_measured=self._with_measured, has_interval=has_interval))
         self._rows += rows
         for line in lines(rows, with_measured=self._with_measured):
             self._echo(line)
@@ -52,11 +52,11 @@ class Table:
         self._rows = []
 
 
-def header(series: Series, *, with_measured: bool) -> str:
+def header(series: Series, *, with_measured: bool, has_interval: bool) -> str:
     """Return the comment lines above a series."""
     measured = f" {'measured':>9} {'error':>7}" if with_measured else ""
     units = f" {'(us)':>9} {'(%)':>7}" if with_measured else ""
-    if series.algorithm == NCCL:
+    if has_interval:
         measured = f" {'nine of ten within':>21}{measured}"
         units = f" {'(us)':>21}{units}"
     cells = f" {'time':>9} {'algbw':>8} {'busbw':>8} {'#wrong':>7}"

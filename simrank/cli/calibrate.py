@@ -20,9 +20,10 @@ from simrank.bench.accuracy import (
 from simrank.bench.calibrate import Calibrated
 from simrank.bench.calibrate import calibrate as fitted
 from simrank.bench.nccl_tests_output import is_nccl_tests
-from simrank.bench.predict import calibration_for, constants_of, spread_of
+from simrank.bench.predict import spread_of
 from simrank.cli.common import EXIT_STATUS, app, check_writable, write_text
 from simrank.collectives.nccl.fitting import NAMES
+from simrank.collectives.nccl.machine import calibration_for, constants_of
 from simrank.config.locate import builtin_names
 from simrank.config.yaml_source import read_text
 from simrank.hardware import load_cluster

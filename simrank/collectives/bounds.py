@@ -49,7 +49,12 @@ def latency_bound_ps(
 
 
 def bandwidth_bound_ps(
-    collective: str, world_size: int, *, size_bytes: float, bandwidth_bytes_per_s: float
+    collective: str,
+    world_size: int,
+    *,
+    size_bytes: float,
+    bandwidth_bytes_per_s: float,
+    in_switch: bool = False,
 ) -> float:
     """Return the least time in which the bytes can pass the busiest rank.
 
@@ -58,10 +63,13 @@ def bandwidth_bound_ps(
         world_size: Number of ranks n.
         size_bytes: S.
         bandwidth_bytes_per_s: B.
+        in_switch: Whether an all_reduce is reduced and spread by a switch: a rank sends its data,
+            and the sum of its part.
     """
     if world_size == 1:
         return 0.0
-    per_rank = busbw_factor(collective, world_size) * size_bytes
+    share = (world_size + 1) / world_size if in_switch else busbw_factor(collective, world_size)
+    per_rank = share * size_bytes
     return per_rank / bandwidth_bytes_per_s * PS_PER_S
 
 

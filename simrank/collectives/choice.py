@@ -1,7 +1,7 @@
 """Which algorithm a collective runs, apart from what it costs: forced by name, or `auto`.
 
-`auto` is the fastest of our own algorithms for this problem on these devices when all ranks arrive
-together. A tuner table or a library's own rules would be further ways to fill a `Choice`.
+`auto` is what NCCL would choose, where the cluster says what NCCL finds on it; else the fastest of
+our own algorithms for this problem on these devices when all ranks arrive together.
 """
 
 from collections import OrderedDict
@@ -12,10 +12,18 @@ from functools import lru_cache
 import numpy as np
 
 from simrank.collectives.algorithms import auto_algorithms, build
-from simrank.collectives.cost import CostModel, cost_level
+from simrank.collectives.cost import CostModel, Stretch, cost_level
+from simrank.collectives.nccl.level import (
+    ANY,
+    LEVEL,
+    NcclLevel,
+    Tuning,
+    algorithm_of,
+    schedules_of,
+)
 from simrank.collectives.problem import Problem, node_size_of
 from simrank.collectives.schedule import IntArray, Schedule
-from simrank.collectives.time_network import Interconnect
+from simrank.hardware import Cluster
 
 AUTO = "auto"
 MAX_CHOICES = 1024  # Assumed: distinct calls of one program.
@@ -46,6 +54,7 @@ class Choice:
             choice.
         level: Cost level of the estimates.
         protocol: How bytes are put on a link (NCCL's word); None where the level knows of none.
+        stretch: How much longer, or shorter, the library takes than the schedule as it is played.
     """
 
     algorithm: str
@@ -54,19 +63,24 @@ class Choice:
     estimates: tuple[Estimate, ...]
     level: str
     protocol: str | None = None
+    stretch: Stretch | None = None
 
     @property
     def reason(self) -> str:
         """One line that says why this algorithm runs."""
         if self.is_forced:
-            return f"{self.algorithm}: named by the caller"
+            return f"{self._name}: named by the caller"
         if not self.estimates:
-            return f"{self.algorithm}: the only algorithm of {self.schedule.collective} here"
+            return f"{self._name}: the only algorithm of {self.schedule.collective} here"
         others = ", ".join(
             f"{estimate.algorithm} {estimate.duration_ps / 1e6:.3f} us"
             for estimate in self.estimates
         )
-        return f"{self.algorithm}: fastest at {self.level} level of {others}"
+        return f"{self._name}: fastest at {self.level} level of {others}"
+
+    @property
+    def _name(self) -> str:
+        return self.algorithm if self.protocol is None else f"{self.algorithm} {self.protocol}"
 
 
 class Chooser:
@@ -74,13 +88,15 @@ class Chooser:
 
     Args:
         cost: Estimates durations.
+        nccl: What NCCL chooses on this cluster; None: nothing is known of that.
 
     Attributes:
         cost: As given.
     """
 
-    def __init__(self, cost: CostModel) -> None:
+    def __init__(self, cost: CostModel, nccl: NcclLevel | None = None) -> None:
         self.cost = cost
+        self._nccl = nccl
         self._memo: OrderedDict[object, Choice] = OrderedDict()
         self._schedules: OrderedDict[object, Schedule] = OrderedDict()
 
@@ -91,6 +107,7 @@ class Chooser:
         devices: IntArray,
         algorithm: str = AUTO,
         options: Mapping[str, int] | None = None,
+        tuning: Tuning | None = ANY,
     ) -> Choice:
         """Return what a collective runs.
 
@@ -98,20 +115,54 @@ class Chooser:
             problem: The collective and its sizes; how its ranks stand on nodes is filled in.
             devices: Device of each rank.
             algorithm: A name in the table of algorithms, or "auto".
-            options: Options of a named algorithm.
+            options: Options of a named algorithm; with any, its time is that of its schedule.
+            tuning: What NCCL may choose from; None: another library than NCCL runs it.
 
         Raises:
-            ValueError: The algorithm or an option is unknown, or the world size is not admitted.
+            ValueError: The algorithm or an option is unknown, the world size is not admitted, or
+                the tuning leaves nothing.
         """
         given = tuple(sorted((options or {}).items()))
-        key = (problem, devices.tobytes(), algorithm, given)
+        key = (problem, devices.tobytes(), algorithm, given, tuning)
         if key not in self._memo:
             if len(self._memo) >= MAX_CHOICES:
                 self._memo.popitem(last=False)
             node_size = node_size_of(self.cost.network.node_of(devices))
             placed = replace(problem, node_size=node_size)
-            self._memo[key] = self._choose(placed, devices, algorithm, dict(given))
+            found = None
+            if tuning is not None and not given:
+                found = self._by_nccl(placed, devices, algorithm, tuning)
+            self._memo[key] = found or self._choose(placed, devices, algorithm, dict(given))
         return self._memo[key]
+
+    def _by_nccl(
+        self, problem: Problem, devices: IntArray, algorithm: str, tuning: Tuning
+    ) -> Choice | None:
+        """Return what NCCL runs; None where it has no such algorithm, or the ranks are not its."""
+        level = self._nccl
+        if level is None or not level.admits(problem, devices):
+            return None
+        if algorithm != AUTO:
+            named = algorithm_of(problem.collective, algorithm)
+            if named is None:
+                return None
+            tuning = replace(tuning, algorithms=frozenset([named]))
+        found = level.choose(problem, devices, tuning)
+        name = algorithm
+        if name == AUTO:
+            able = auto_algorithms(problem.collective, problem.world_size, library=True)
+            doing = schedules_of(problem.collective, found.algorithm)
+            name = next(each for each in doing if each in able)
+        played_ps = self._estimate(problem, devices, name).duration_ps
+        return Choice(
+            found.algorithm,
+            self._build(problem, name),
+            algorithm != AUTO,
+            tuple(Estimate(*each) for each in found.compared),
+            LEVEL,
+            found.protocol,
+            Stretch(found.duration_ps, played_ps),
+        )
 
     def _choose(
         self, problem: Problem, devices: IntArray, algorithm: str, options: Mapping[str, int]
@@ -150,9 +201,9 @@ class Chooser:
 
 
 @lru_cache(maxsize=8)
-def chooser_of(network: Interconnect) -> Chooser:
+def chooser_of(network: Cluster) -> Chooser:
     """Return the chooser of some hardware, at its cost level.
 
     Simulations on the same hardware share it: what one has chosen and timed holds for the next.
     """
-    return Chooser(cost_level(network))
+    return Chooser(cost_level(network), NcclLevel(network) if network.nccl is not None else None)

@@ -5,6 +5,7 @@ flows that share links with other groups) satisfy `CostModel` and can wrap one a
 """
 
 from collections import OrderedDict
+from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 import numpy as np
@@ -53,6 +54,52 @@ class CostModel(Protocol):
         Returns:
             Final times, and `NOT_KNOWN` where they depend on a rank that has not arrived.
         """
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """What a library takes, and what the schedule that stands for it takes when it is played.
+
+    A library's closed form says how long a collective takes when all ranks arrive together on the
+    cluster as it is described. Its schedule says what late ranks and slow links change. So its
+    steps are played as much longer, or shorter, as the library takes in all (rule C3).
+
+    Attributes:
+        duration_ps: What the library takes, from the common arrival to the last completion.
+        played_ps: What the schedule takes then.
+    """
+
+    duration_ps: int
+    played_ps: int
+
+    def completions(
+        self,
+        cost: CostModel,
+        schedule: Schedule,
+        arrivals_ps: npt.ArrayLike,
+        *,
+        devices: IntArray,
+        itemsize: int,
+    ) -> IntArray:
+        """Return when each rank is done, in picoseconds; see `CostModel`.
+
+        Times are linear in the costs of all steps: with arrivals that are that much closer
+        together, the schedule is played at its own speed, and its ends are put that much later.
+        """
+        arrivals = np.asarray(arrivals_ps, dtype=np.int64)
+        known = arrivals < NOT_ARRIVED
+        if not known.any():
+            return np.full_like(arrivals, NOT_KNOWN)
+        last = int(arrivals[known].max())
+        ahead = np.rint((last - arrivals[known]) / self.duration_ps * self.played_ps)
+        played = np.full_like(arrivals, NOT_ARRIVED)
+        played[known] = ahead.max() - ahead
+        ends = cost.completions(schedule, played, devices=devices, itemsize=itemsize)
+        done = ends < NOT_KNOWN
+        stretched = np.full_like(ends, NOT_KNOWN)
+        after = (ends[done] - ahead.max()) / self.played_ps * self.duration_ps
+        stretched[done] = last + np.rint(after).astype(np.int64)
+        return stretched
 
 
 def cost_level(network: Interconnect) -> CostModel:

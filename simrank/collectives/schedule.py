@@ -259,6 +259,12 @@ def step_elements(tables: Tables, steps: Round) -> IntArray:
     return moved
 
 
+def crosses_links(steps: Round) -> npt.NDArray[np.bool_]:
+    """Return which steps use links: those between ranks, and a rank's own share of a fan."""
+    between: npt.NDArray[np.bool_] = steps.src != steps.dst
+    return between if steps.fan is None else between | (steps.fan >= 0)
+
+
 def _extent(
     tables: Tables,
     first: tuple[IntArray, IntArray, IntArray],

@@ -113,7 +113,7 @@ class Lane:
     ) -> None:
         paths = network.paths(*ends)
         bandwidth = network.link_bandwidth_bytes_per_s
-        links = np.asarray(paths.links)
+        links = step_links(network, paths, ends, fan=fan)
         if loaded is not None:
             links = np.where(loaded[:, None], links, len(bandwidth) - 1)
         load = _link_load(links, len(bandwidth), fan=fan, repeats=repeats)
@@ -137,6 +137,43 @@ class Lane:
             raise TimeOverflowError(0, int(exact_ps.max()))
         transfer_ps = exact_ps.astype(np.int64)
         return StepCosts(self._held_ps + transfer_ps, self.latency_ps + transfer_ps)
+
+
+def step_links(
+    network: Interconnect, paths: Paths, ends: tuple[IntArray, IntArray], *, fan: IntArray | None
+) -> npt.NDArray[np.integer[Any]]:
+    """Return the links that each step uses.
+
+    A step of a rank to itself uses none, but in a fan: the switch takes a rank's own share from its
+    link, or hands it over, as those of others.
+
+    Shapes: (k steps, h = most hops of any of them)
+        returns: [k, h], padded with the number of links
+
+    Args:
+        network: The hardware.
+        paths: The route of each step.
+        ends: Source and destination device of each step.
+        fan: As in `Lane`.
+    """
+    links = np.asarray(paths.links)
+    if fan is None:
+        return links
+    src, dst = ends
+    own = np.flatnonzero((src == dst) & (fan >= 0))
+    others = np.flatnonzero((src != dst) & (fan >= 0))
+    if not len(own) or not len(others):
+        return links
+    fans, first = np.unique(fan[others], return_index=True)
+    beside = others[first][np.minimum(np.searchsorted(fans, fan[own]), len(fans) - 1)]
+    peer = np.where(dst[beside] == src[own], src[beside], dst[beside])
+    out = np.asarray(network.paths(src[own], peer).links)
+    back = np.asarray(network.paths(peer, src[own]).links)
+    num_hops = (back < len(network.link_bandwidth_bytes_per_s) - 1).sum(axis=1)
+    links = links.copy()
+    links[own, 0] = out[:, 0]
+    links[own, 1] = back[np.arange(len(own)), num_hops - 1]
+    return links
 
 
 def _link_load(

@@ -7,7 +7,14 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from simrank.collectives.schedule import IntArray, Round, Schedule, Tables, step_elements
+from simrank.collectives.schedule import (
+    IntArray,
+    Round,
+    Schedule,
+    Tables,
+    crosses_links,
+    step_elements,
+)
 from simrank.collectives.time_channels import Channels
 from simrank.collectives.time_network import Interconnect, Lane, StepCosts, known_or_marked
 from simrank.collectives.time_ring import (
@@ -190,7 +197,7 @@ class TimePlayer:
         return max(tables.input.max_size, tables.output.max_size)
 
     def _lane(self, steps: Round, step_bytes: IntArray) -> Lane:
-        loaded = (step_bytes > 0) & (steps.src != steps.dst)
+        loaded = (step_bytes > 0) & crosses_links(steps)
         key = (id(steps.src), id(steps.dst), loaded.tobytes())
         if key not in self._lanes:
             if len(self._lanes) >= MAX_LANES:

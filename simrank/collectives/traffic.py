@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
-from simrank.collectives.schedule import step_elements
+from simrank.collectives.schedule import crosses_links, step_elements
+from simrank.collectives.time_network import step_links
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,7 +30,8 @@ def link_bytes(
     """
     total = np.zeros(len(network.link_bandwidth_bytes_per_s))  # The last one is the dummy.
     for steps, moved in _by_ends(schedule):
-        links = np.asarray(network.paths(devices[steps.src], devices[steps.dst]).links)
+        ends = devices[steps.src], devices[steps.dst]
+        links = step_links(network, network.paths(*ends), ends, fan=steps.fan)
         weights = _weights(steps, links, moved).ravel()
         total += np.bincount(links.ravel(), weights, minlength=len(total))
     total[-1] = 0
@@ -42,7 +45,7 @@ def _by_ends(schedule: Schedule) -> Iterator[tuple[Round, IntArray]]:
     """
     first, moved = None, np.zeros(0, dtype=np.int64)
     for steps in schedule.rounds():
-        elements = step_elements(schedule.tables, steps) * (steps.src != steps.dst)
+        elements = step_elements(schedule.tables, steps) * crosses_links(steps)
         if first is not None and _have_equal_ends(first, steps):
             moved = moved + elements
             continue
@@ -59,7 +62,7 @@ def _have_equal_ends(one: Round, other: Round) -> bool:
     return no_fan and all(a is b or np.array_equal(a, b) for a, b in pairs)
 
 
-def _weights(steps: Round, links: IntArray, moved: IntArray) -> IntArray:
+def _weights(steps: Round, links: npt.NDArray[np.integer[Any]], moved: IntArray) -> IntArray:
     """Return what each step puts on each of its links; the steps of one fan share theirs.
 
     Shapes: (k steps, H links of a route)

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 from simrank.config.cluster import ClusterConfig
 from simrank.config.large import uncollected
@@ -19,10 +20,11 @@ ClusterRef = str | Path | Mapping[str, object] | ClusterConfig
 
 
 class _NamedCluster(Model):
-    """A cluster by name or path, with its number of nodes."""
+    """A cluster by name or path, with its number of nodes and how collectives are timed."""
 
     name: Text
     nodes: Count | None = None
+    cost_level: Literal["nccl", "schedule"] = "nccl"
 
 
 def load_cluster_config(cluster: ClusterRef, nodes: int | None = None) -> ClusterConfig:
@@ -30,7 +32,8 @@ def load_cluster_config(cluster: ClusterRef, nodes: int | None = None) -> Cluste
 
     Args:
         cluster: A built-in name, the path of a YAML file, `{name: h100_ib, nodes: 4}`, a whole
-            cluster as a mapping, or a cluster that was read before.
+            cluster as a mapping, or a cluster that was read before. `cost_level: schedule` beside
+            a name leaves out what NCCL finds there: collectives cost what their schedules do.
         nodes: Number of nodes instead of the one that the cluster states.
 
     Raises:
@@ -65,6 +68,8 @@ def cluster_from_source(source: Source, key_path: KeyPath) -> ClusterConfig:
         return _checked(source, key_path)
     named = validate(_NamedCluster, source, key_path)
     config = _by_name(named.name, source, (*key_path, "name"))
+    if named.cost_level == "schedule":
+        config = config.model_copy(update={"nccl": None})
     if named.nodes is None:
         return config
     return with_nodes(config, named.nodes, source, (*key_path, "nodes"))

@@ -259,6 +259,11 @@ class Call:
             sizes = sizes[:, 0] if collective == "all_gather" else sizes[0]
         return None if (sizes == sizes.flat[0]).all() else sizes
 
+    @property
+    def on_device(self) -> bool:
+        """Whether devices run it, and not their hosts."""
+        return any(each is not None and each.num_sms for each in self._operations)
+
     def operation_of(self, group_rank: int) -> CollectiveOperation | None:
         """Return a rank's part of the call, or None if it has not called."""
         return self._operations[group_rank] if self._operations else None

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from simrank.collectives import DataPlayer, Problem
+from simrank.collectives.nccl.level import ANY, NO_SWITCH
+from simrank.collectives.nccl.tuner import nvls_reduces
 from simrank.collectives.time_network import NOT_KNOWN
 from simrank.collectives.traffic import link_bytes
 from simrank.device import as_dtype
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 
     from simrank.collectives.choice import Choice, Chooser
     from simrank.collectives.cost import CostModel
+    from simrank.collectives.nccl.level import Tuning
     from simrank.collectives.schedule import IntArray, Schedule
     from simrank.device.races import RaceChecker
     from simrank.distributed.call import Call
@@ -106,10 +109,12 @@ class CollectiveLibrary:
             player = self._players[schedule] = DataPlayer(schedule)
         return player
 
-    def choose(self, problem: Problem, devices: IntArray) -> Choice:
+    def choose(self, problem: Problem, devices: IntArray, tuning: Tuning | None) -> Choice:
         """Return what a collective runs on these devices, and why."""
         name, options = self.algorithms.get(problem.collective, ("auto", {}))
-        return self.chooser.choose(problem, devices=devices, algorithm=name, options=options)
+        return self.chooser.choose(
+            problem, devices=devices, algorithm=name, options=options, tuning=tuning
+        )
 
 
 class Planner:
@@ -123,7 +128,8 @@ class Planner:
     def plan(self, call: Call) -> Plan:
         """Return the plan of a call whose members have agreed on its signature."""
         splits = call.split_sizes(_collective_of(call))
-        key = (call.signature, None if splits is None else splits.tobytes(), call.count)
+        splits_key = None if splits is None else splits.tobytes()
+        key = (call.signature, splits_key, call.count, call.on_device)
         plan = self._plans.get(key)
         if plan is None:
             if len(self._plans) >= _MAX_PLANS:
@@ -143,18 +149,29 @@ class Planner:
             splits=None if splits is None else tuple(splits.ravel().tolist()),
             itemsize=as_dtype(dtype).itemsize,
         )
-        choice = self.comm_library.choose(problem, self._devices)
+        tuning = tuning_of(dtype, reduce_op) if call.on_device else None
+        choice = self.comm_library.choose(problem, self._devices, tuning)
         return Plan(choice, problem, self, None if op == "barrier" else reduce_op or "sum")
 
-    def completions(self, schedule: Schedule, arrivals_ps: IntArray, itemsize: int) -> IntArray:
+    def completions(self, choice: Choice, arrivals_ps: IntArray, itemsize: int) -> IntArray:
         """Return when each rank ends; NOT_KNOWN where a missing rank decides."""
-        return self.comm_library.cost.completions(
-            schedule, arrivals_ps, devices=self._devices, itemsize=itemsize
+        cost, schedule, devices = self.comm_library.cost, choice.schedule, self._devices
+        if choice.stretch is None:
+            return cost.completions(schedule, arrivals_ps, devices=devices, itemsize=itemsize)
+        return choice.stretch.completions(
+            cost, schedule, arrivals_ps, devices=devices, itemsize=itemsize
         )
 
     def link_bytes(self, schedule: Schedule, itemsize: int) -> dict[int, int]:
         """Return the bytes that a schedule sends over each link."""
         return link_bytes(schedule, self.comm_library.cost.network, self._devices, itemsize)
+
+
+def tuning_of(dtype: str, reduce_op: str | None) -> Tuning:
+    """Return what NCCL may choose from for a call: not every reduction fits into a switch."""
+    if reduce_op is None or nvls_reduces(dtype, reduce_op):
+        return ANY
+    return NO_SWITCH
 
 
 class Plan:
@@ -174,6 +191,7 @@ class Plan:
         player = planner.comm_library.player(choice.schedule)
         self.mover = DataMover(player, choice.schedule, problem, reduce_op)
         self.synchronizing = self.schedule.synchronizing
+        self._choice = choice
         self._planner = planner
         self._itemsize = problem.itemsize
         self._flights: dict[tuple[int, bytes], tuple[Landing, ...]] = {}
@@ -194,7 +212,7 @@ class Plan:
 
     def completions(self, arrivals_ps: IntArray) -> IntArray:
         """Return when each rank ends; NOT_KNOWN where a missing rank decides."""
-        return self._planner.completions(self.schedule, arrivals_ps, self._itemsize)
+        return self._planner.completions(self._choice, arrivals_ps, self._itemsize)
 
     def flight(self, arrivals_ps: IntArray) -> tuple[int, tuple[Landing, ...]]:
         """Return the first arrival, and when the ranks end after it; all have arrived.

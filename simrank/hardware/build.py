@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from simrank.config.locate import locate
+from simrank.config.calibration import load_calibration
+from simrank.config.load import load_cluster_config
+from simrank.config.locate import builtin_names, locate
 from simrank.config.provenance import provenance_of
 from simrank.config.topology import expand
 from simrank.hardware.cluster import Cluster, Int64Array, frozen
 from simrank.hardware.routes import FABRIC, RouteTable
 from simrank.hardware.shortest import Edge
-from simrank.hardware.spec import CollectiveSpec, DeviceSpec, NcclSpec
+from simrank.hardware.spec import CollectiveSpec, DeviceSpec, NcclFit, NcclSpec
 
 if TYPE_CHECKING:
     from simrank.config.cluster import ClusterConfig, DeviceConfig, NcclConfig
@@ -52,7 +55,22 @@ def build_cluster(config: ClusterConfig) -> Cluster:
         routes=_route_table(topology, config.nodes),
         provenance=provenance_of(config),
         nccl=None if config.nccl is None else _nccl_spec(config.nccl),
+        nccl_fit=None if config.nccl is None else _nccl_fit(config),
     )
+
+
+def _nccl_fit(config: ClusterConfig) -> NcclFit | None:
+    """Return the calibration of a built-in cluster, unless another has only taken its name."""
+    name = config.name
+    if name not in builtin_names("calibrations") or config.nccl != _builtin_nccl(name):
+        return None
+    found = load_calibration(name)
+    return NcclFit(found.source, found.takes_fastest, tuple(found.constants.items()))
+
+
+@lru_cache(maxsize=8)  # Nobody changes a built-in cluster.
+def _builtin_nccl(name: str) -> NcclConfig | None:
+    return load_cluster_config(name).nccl
 
 
 def _nccl_spec(nccl: NcclConfig) -> NcclSpec:

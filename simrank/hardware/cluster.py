@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from simrank.config.wires import Provenance, Topology, Wire
     from simrank.hardware.routes import RouteTable
-    from simrank.hardware.spec import CollectiveSpec, DeviceSpec, NcclSpec
+    from simrank.hardware.spec import CollectiveSpec, DeviceSpec, NcclFit, NcclSpec
 
 Int64Array = npt.NDArray[np.int64]
 _Scalar = TypeVar("_Scalar", bound=np.generic)
@@ -55,7 +55,8 @@ class Cluster:
         topology: Names and wires of one node and the fabric.
         routes: Finds the links between devices.
         provenance: Where its numbers come from.
-        nccl: What NCCL finds on it, or None.
+        nccl: What NCCL finds on it, or None: then collectives cost what their schedules do.
+        nccl_fit: What was fitted to measured times of it, or None.
     """
 
     name: str
@@ -69,6 +70,7 @@ class Cluster:
     routes: RouteTable = field(repr=False)
     provenance: tuple[Provenance, ...] = field(default=(), repr=False)
     nccl: NcclSpec | None = None
+    nccl_fit: NcclFit | None = None
 
     def __setstate__(self, state: Mapping[str, object]) -> None:
         """Come back from a pickle, which forgets that arrays are read-only."""

@@ -85,3 +85,18 @@ class NcclSpec:
     p2p_channel_bytes_per_s: int
     nics: int
     nic_bytes_per_s: int
+
+
+@dataclass(frozen=True, slots=True)
+class NcclFit:
+    """Factors of NCCL's constants that were fitted to measured times of a cluster.
+
+    Attributes:
+        source: What they were fitted to.
+        takes_fastest: Whether the fastest algorithm is chosen; else NCCL's own estimates choose.
+        constants: Name and value of each.
+    """
+
+    source: str
+    takes_fastest: bool
+    constants: tuple[tuple[str, float], ...]

@@ -5,7 +5,7 @@ import pytest
 import simrank
 from simrank.bench.accuracy import printed_series, table_series
 from simrank.bench.calibrate import calibrate
-from simrank.bench.predict import constants_of
+from simrank.collectives.nccl.machine import constants_of
 from simrank.config.calibration import load_calibration
 from simrank.config.locate import builtin_names
 from simrank.errors import ConfigError

@@ -39,8 +39,8 @@ def test_more_nodes_take_longer():
 
 def test_ranks_use_the_network_cards_beside_them():
     """Two ranks of two nodes have a card each, not the sixteen of their nodes."""
-    from simrank.bench.predict import spec_of
     from simrank.collectives.nccl import Shape
+    from simrank.collectives.nccl.machine import spec_of
     from simrank.hardware import load_cluster
 
     cluster = load_cluster("h100_ib")

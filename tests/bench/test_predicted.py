@@ -3,8 +3,8 @@
 import pytest
 
 import simrank
-from simrank.bench.predict import fitted_to
 from simrank.cli import main
+from simrank.collectives.nccl.machine import fitted_to
 from simrank.errors import ConfigError
 from simrank.hardware import load_cluster
 

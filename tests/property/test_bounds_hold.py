@@ -28,7 +28,7 @@ ALGORITHMS = [
 CLUSTER = load_cluster("hgx_h100")
 ALPHA_PS = int(CLUSTER.paths(0, 1).latency_ps[0])
 RATE = float(CLUSTER.link_bandwidth_bytes_per_s[0])
-DIRECT = ("one_shot", "two_shot", "direct")
+DIRECT = ("one_shot", "two_shot", "direct", "nvls", "nvls_tree")
 
 
 def duration_ps(schedule, cluster=CLUSTER):
@@ -75,6 +75,7 @@ def test_no_algorithm_beats_theory(collective, algorithm):
             world_size,
             size_bytes=size_bytes(problem),
             bandwidth_bytes_per_s=RATE,
+            in_switch=algorithm == "nvls",
         )
         assert took >= max(latency, bandwidth) * (1 - 1e-12)
 

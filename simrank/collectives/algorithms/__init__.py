@@ -14,9 +14,11 @@ from simrank.collectives.algorithms import (
     direct,
     gathered,
     halving_doubling,
+    nvls,
     pairwise,
     ring,
     rooted,
+    tree,
 )
 from simrank.collectives.problem import COLLECTIVES, GATHERED, Problem
 from simrank.collectives.schedule import Schedule
@@ -40,6 +42,8 @@ class Algorithm:
         admits: Whether it can run on a number of ranks.
         admits_text: Which numbers of ranks it admits, for messages.
         max_auto_ranks: `auto` does not try it on more ranks; None is no limit.
+        needs_library: Whether only the rules of a library choose it, which know what hardware and
+            protocol it needs; `auto` without them does not.
     """
 
     collective: str
@@ -49,6 +53,7 @@ class Algorithm:
     admits: Callable[[int], bool] = _any_world_size
     admits_text: str = "any number of ranks"
     max_auto_ranks: int | None = None
+    needs_library: bool = False
 
 
 _TABLE: dict[tuple[str, str], Algorithm] = {}
@@ -80,12 +85,23 @@ def algorithms_for(collective: str, world_size: int) -> list[str]:
     ]
 
 
-def auto_algorithms(collective: str, world_size: int) -> list[str]:
-    """Return the names among which `auto` chooses: those that are not too slow to estimate."""
-    names = algorithms_for(collective, world_size)
-    limits = {name: _TABLE[collective, name].max_auto_ranks for name in names}
-    chosen = [name for name, limit in limits.items() if limit is None or world_size <= limit]
-    return chosen or names
+def auto_algorithms(collective: str, world_size: int, *, library: bool = False) -> list[str]:
+    """Return the names among which `auto` chooses: those that are not too slow to estimate.
+
+    Args:
+        collective: What is computed.
+        world_size: Number of ranks.
+        library: Whether the rules of a library choose.
+    """
+    able = [_TABLE[collective, name] for name in algorithms_for(collective, world_size)]
+    if not library:
+        able = [line for line in able if not line.needs_library]
+    chosen = [
+        line.name
+        for line in able
+        if line.max_auto_ranks is None or world_size <= line.max_auto_ranks
+    ]
+    return chosen or [line.name for line in able]
 
 
 def build(
@@ -151,6 +167,12 @@ _FEW: tuple[Callable[[int], bool], str, int] = (
     f"at most {direct.MAX_WORLD_SIZE} ranks",
     MAX_AUTO_DIRECT_RANKS,
 )
+_SWITCHED: tuple[Callable[[int], bool], str, None, bool] = (
+    nvls.admits,
+    f"at most {nvls.MAX_WORLD_SIZE} ranks",
+    None,
+    True,
+)
 
 for _line in (
     Algorithm("all_reduce", "ring", ring.all_reduce, ring.OPTIONS),
@@ -159,6 +181,9 @@ for _line in (
     Algorithm(
         "all_reduce", "halving_doubling", halving_doubling.all_reduce, halving_doubling.OPTIONS
     ),
+    Algorithm("all_reduce", "tree", tree.all_reduce, tree.OPTIONS, needs_library=True),
+    Algorithm("all_reduce", "nvls", nvls.all_reduce, nvls.OPTIONS, *_SWITCHED),
+    Algorithm("all_reduce", "nvls_tree", nvls.tree_all_reduce, nvls.OPTIONS, *_SWITCHED),
     Algorithm("all_gather", "ring", ring.all_gather, ring.OPTIONS),
     Algorithm("all_gather", "direct", direct.all_gather, direct.OPTIONS, *_FEW),
     Algorithm(

@@ -26,11 +26,13 @@ class Prediction:
         times_us: [m] One time per size, in microseconds.
         chosen: [m] Which of `choices` each size takes.
         choices: Pairs of an algorithm and a protocol.
+        compared_us: [c, m] What decides: the least of each size's is chosen.
     """
 
     times_us: Floats
     chosen: npt.NDArray[np.int64]
     choices: tuple[tuple[str, str], ...]
+    compared_us: Floats
 
 
 def predict_times(
@@ -61,11 +63,12 @@ def predict_times(
     if comm.calibration.takes_fastest:
         every = np.stack([laws.terms(collective, *each, sizes, comm).total for each in choices])
         chosen = every.argmin(axis=0)
-        return Prediction(every.min(axis=0), chosen, choices)
-    chosen = np.argmin([each.estimate_us for each in considered], axis=0)
+        return Prediction(every.min(axis=0), chosen, choices, every)
+    estimates = np.stack([each.estimate_us for each in considered])
+    chosen = estimates.argmin(axis=0)
     times = np.empty(len(sizes))
     for index, choice in enumerate(choices):
         mine = chosen == index
         if mine.any():
             times[mine] = laws.terms(collective, *choice, sizes[mine], comm).total
-    return Prediction(times, chosen, choices)
+    return Prediction(times, chosen, choices, estimates)

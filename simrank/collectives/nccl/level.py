@@ -1,0 +1,150 @@
+"""The cost level *nccl*: what NCCL would run for a call, and how long it would take.
+
+Which of our schedules moves the data, and shows how ranks depend on each other, is said here too.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from simrank.collectives.nccl.constants import NVLS, NVLS_TREE, P2P, RING, TREE
+from simrank.collectives.nccl.laws import Communicator
+from simrank.collectives.nccl.machine import constants_on, shape_on, spec_of
+from simrank.collectives.nccl.prediction import predict_times
+from simrank.units import PS_PER_US
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from simrank.collectives.problem import Problem
+    from simrank.collectives.schedule import IntArray
+    from simrank.hardware import Cluster
+
+LEVEL = "nccl"
+
+# NCCL's algorithm, and the schedules that do what it does; the first that admits the ranks is run.
+_SCHEDULES: Mapping[tuple[str, str], tuple[str, ...]] = {
+    ("all_reduce", RING): ("ring",),
+    ("all_reduce", TREE): ("tree",),
+    ("all_reduce", NVLS): ("nvls",),
+    ("all_reduce", NVLS_TREE): ("nvls_tree", "tree"),
+    ("all_gather", RING): ("ring",),
+    ("reduce_scatter", RING): ("ring",),
+    ("broadcast", RING): ("chain", "binomial"),
+    ("reduce", RING): ("chain", "binomial"),
+    ("all_to_all", P2P): ("direct", "pairwise"),
+    ("gather", P2P): ("direct",),
+    ("scatter", P2P): ("direct",),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """What a user, or a reduction, leaves NCCL to choose from.
+
+    Attributes:
+        algorithms: Names of NCCL's algorithms; None: any.
+        protocols: LL, LL128, Simple; None: any.
+    """
+
+    algorithms: frozenset[str] | None = None
+    protocols: frozenset[str] | None = None
+
+
+ANY = Tuning()
+NO_SWITCH = Tuning(algorithms=frozenset([RING, TREE]))  # For what a switch cannot reduce.
+
+
+@dataclass(frozen=True, slots=True)
+class NcclChoice:
+    """What NCCL runs.
+
+    Attributes:
+        algorithm: tree, ring, nvls, nvls_tree or p2p.
+        protocol: LL, LL128 or Simple.
+        duration_ps: From the common arrival to the last completion.
+        compared: The alternatives: algorithm and protocol, and what decided, in picoseconds.
+    """
+
+    algorithm: str
+    protocol: str
+    duration_ps: int
+    compared: tuple[tuple[str, int], ...]
+
+
+class NcclLevel:
+    """NCCL's choices and times on one cluster.
+
+    Args:
+        cluster: A cluster that says what NCCL finds on it.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    def admits(self, problem: Problem, devices: IntArray) -> bool:
+        """Whether NCCL could run it: two ranks or more, none of which share a device.
+
+        A cluster of several nodes that states no network cards is left to the schedule level.
+        """
+        if problem.world_size < 2 or len(np.unique(devices)) < problem.world_size:
+            return False
+        spec, nodes = self._cluster.nccl, self._cluster.node_of(devices)
+        assert spec is not None, "else there is no such level"
+        has_network = spec.nics > 0 and spec.nic_bytes_per_s > 0
+        return has_network or int(nodes.min()) == int(nodes.max())
+
+    def choose(self, problem: Problem, devices: IntArray, tuning: Tuning) -> NcclChoice:
+        """Return what NCCL runs for a problem that it admits.
+
+        Raises:
+            ValueError: The tuning leaves nothing that NCCL has for the collective here.
+        """
+        shape = shape_on(self._cluster.node_of(devices))
+        comm = Communicator(shape, spec_of(self._cluster, shape), constants_on(self._cluster))
+        found = predict_times(
+            problem.collective,
+            [max(size_bytes(problem), 1)],
+            comm,
+            algorithms=tuning.algorithms,
+            protocols=tuning.protocols,
+        )
+        algorithm, protocol = found.choices[int(found.chosen[0])]
+        compared = sorted(
+            zip(found.compared_us[:, 0].tolist(), found.choices, strict=True), key=lambda it: it[0]
+        )
+        return NcclChoice(
+            algorithm,
+            protocol,
+            math.ceil(found.times_us[0] * PS_PER_US),
+            tuple((" ".join(names), math.ceil(us * PS_PER_US)) for us, names in compared),
+        )
+
+
+def schedules_of(collective: str, algorithm: str) -> tuple[str, ...]:
+    """Return the schedules that do what an algorithm of NCCL does, best first."""
+    return _SCHEDULES[collective, algorithm]
+
+
+def algorithm_of(collective: str, schedule: str) -> str | None:
+    """Return the algorithm of NCCL that a schedule is; None: NCCL has no such one."""
+    for (each, algorithm), schedules in _SCHEDULES.items():
+        if each == collective and schedules[0] == schedule:
+            return algorithm
+    return None
+
+
+def size_bytes(problem: Problem) -> int:
+    """Return the size S of nccl-tests: of uneven messages, that of the busiest rank."""
+    if problem.splits is None:
+        is_gathered = problem.collective not in ("all_reduce", "broadcast", "reduce")
+        return problem.count * (problem.world_size if is_gathered else 1) * problem.itemsize
+    if problem.collective == "all_to_all":
+        matrix = np.array(problem.splits, dtype=np.int64).reshape(problem.world_size, -1)
+        busiest = max(int(matrix.sum(axis=0).max()), int(matrix.sum(axis=1).max()))
+        return busiest * problem.itemsize
+    return sum(problem.splits) * problem.itemsize

@@ -1,0 +1,86 @@
+"""What NCCL finds for some ranks of a cluster, and the constants that were fitted to it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from simrank.collectives.nccl.laws import UNCALIBRATED, Calibration
+from simrank.collectives.nccl.shape import Shape
+from simrank.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from simrank.collectives.schedule import IntArray
+    from simrank.config.calibration import CalibrationConfig
+    from simrank.hardware import Cluster
+    from simrank.hardware.spec import NcclSpec
+
+
+def shape_on(nodes: IntArray) -> Shape:
+    """Return the shape of ranks, given the node of each."""
+    counts = np.unique(nodes, return_counts=True)[1]
+    most, fewest = int(counts.max()), int(counts.min())
+    return Shape(len(nodes), most, len(counts), 0 if most == fewest else fewest)
+
+
+def spec_of(cluster: Cluster, shape: Shape, nics_used: int | None = None) -> NcclSpec:
+    """Return what NCCL finds for some ranks of a cluster: a rank uses the network cards beside it.
+
+    Args:
+        cluster: The cluster.
+        shape: Which ranks take part.
+        nics_used: Cards of a node that carry data; None: those beside the ranks.
+
+    Raises:
+        UnsupportedError: The cluster says nothing of NCCL, or nothing of a network.
+    """
+    spec = cluster.nccl
+    if spec is None:
+        raise UnsupportedError(
+            f"cluster {cluster.name} does not say what NCCL finds on it\n"
+            "  to fix: add a block `nccl` to its file; configs/clusters/README.md has its keys"
+        )
+    if shape.num_nodes > 1 and not (spec.nics and spec.nic_bytes_per_s):
+        raise UnsupportedError(
+            f"cluster {cluster.name} does not say what network cards NCCL finds\n"
+            "  to fix: add `nics` and `nic_bandwidth` to the block `nccl` of its file"
+        )
+    beside = -(-spec.nics * shape.num_least // cluster.devices_per_node)
+    return replace(spec, nics=nics_used or beside)
+
+
+def calibration_for(cluster: Cluster, word: str | None) -> CalibrationConfig | None:
+    """Return the calibration that a word asks for: "auto", a name or a file; None: none.
+
+    Raises:
+        ConfigError: There is none of that name, or something in it is wrong.
+    """
+    if word is None:
+        return None
+    from simrank.config.calibration import load_calibration  # noqa: PLC0415 - it is slow to import
+
+    return fitted_to(cluster) if word == "auto" else load_calibration(word)
+
+
+def fitted_to(cluster: Cluster) -> CalibrationConfig | None:
+    """Return the calibration of a built-in cluster, unless another has only taken its name."""
+    from simrank.config.calibration import load_calibration  # noqa: PLC0415 - it is slow to import
+
+    return None if cluster.nccl_fit is None else load_calibration(cluster.name)
+
+
+def constants_on(cluster: Cluster) -> Calibration:
+    """Return the constants that hold on a cluster; where none were fitted, NCCL's own."""
+    fit = cluster.nccl_fit
+    if fit is None:
+        return UNCALIBRATED
+    return Calibration(takes_fastest=fit.takes_fastest, **dict(fit.constants))
+
+
+def constants_of(fitted: CalibrationConfig | None) -> Calibration:
+    """Return the constants that a file holds; without one, NCCL's own."""
+    if fitted is None:
+        return UNCALIBRATED
+    return Calibration(takes_fastest=fitted.takes_fastest, **fitted.constants)
