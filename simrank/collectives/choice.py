@@ -155,7 +155,7 @@ class Chooser:
             name = next(each for each in doing if each in able)
         played_ps = self._estimate(problem, devices, name).duration_ps
         return Choice(
-            found.algorithm,
+            found.algorithm if algorithm == AUTO else algorithm,
             self._build(problem, name),
             algorithm != AUTO,
             tuple(Estimate(*each) for each in found.compared),

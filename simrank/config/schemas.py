@@ -176,7 +176,11 @@ def _by_direction(example: str, description: str) -> Json:
 _QUANTITY = {**_TEXT, "examples": ["8 MiB"]}
 _NAMED_CLUSTER: Json = {
     "type": "object",
-    "properties": {"name": _TEXT, "nodes": _WHOLE},
+    "properties": {
+        "name": _TEXT,
+        "nodes": _WHOLE,
+        "cost_level": {"enum": ["nccl", "schedule"], "default": "nccl"},
+    },
     "required": ["name"],
     "additionalProperties": False,
 }

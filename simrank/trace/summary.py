@@ -47,7 +47,7 @@ class CollectiveCost:
         name: For example `all_reduce`.
         group: The group's name.
         size_bytes: Of one call.
-        algorithm: What ran.
+        algorithm: What ran, with its protocol where there is one: ring LL.
         num_calls: How many.
         total_us: Time of all calls, on the rank that spent most of it.
     """
@@ -97,7 +97,7 @@ class Summary:
         name, _, group = operation.name.partition(" on group ")
         key = (
             name.partition(" #")[0], group.strip("'"), details.get("bytes", 0),
-            details.get("algorithm", ""),
+            " ".join(filter(None, (details.get("algorithm"), details.get("protocol")))),
         )  # fmt: skip
         by_rank = self._calls.setdefault(key, {})
         num_calls, total_ps = by_rank.get(rank, (0, 0))

@@ -37,18 +37,6 @@ def test_more_nodes_take_longer():
     assert times == sorted(times)
 
 
-def test_ranks_use_the_network_cards_beside_them():
-    """Two ranks of two nodes have a card each, not the sixteen of their nodes."""
-    from simrank.collectives.nccl import Shape
-    from simrank.collectives.nccl.machine import spec_of
-    from simrank.hardware import load_cluster
-
-    cluster = load_cluster("h100_ib")
-    assert spec_of(cluster, Shape(2, 1, 2)).nics == 1
-    assert spec_of(cluster, Shape(16, 8, 2)).nics == 8
-    assert spec_of(load_cluster("h100_tcpx"), Shape(2, 1, 2)).nics == 1
-
-
 def test_choices_can_be_forced_as_in_nccl():
     """By the values of NCCL_ALGO and NCCL_PROTO."""
     found = simrank.predict("all_reduce", 1 << 30, nccl_algo="Ring", nccl_proto="LL128")

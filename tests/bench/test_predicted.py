@@ -4,9 +4,7 @@ import pytest
 
 import simrank
 from simrank.cli import main
-from simrank.collectives.nccl.machine import fitted_to
 from simrank.errors import ConfigError
-from simrank.hardware import load_cluster
 
 CONFIG = {"cluster": "hgx_h100", "collectives": ["all_reduce"], "algorithms": ["nccl"],
           "sizes": ["1 KiB", "1 GiB"]}  # fmt: skip
@@ -48,16 +46,6 @@ def test_the_first_benchmark_of_a_newcomer_shows_intervals_beside_what_was_measu
     assert "nvls Simple" in first
     assert "10 % up to 32 KiB, 6 % to 1 MiB, 3 % to 64 MiB, 2 % above" in first
     assert "constants fitted to h100x8_aws_p5_allreduce" in first
-
-
-def test_a_cluster_that_only_has_the_name_is_not_calibrated():
-    """What was measured is another machine."""
-    cluster = load_cluster("hgx_h100")
-    assert fitted_to(cluster).cluster == "hgx_h100"
-    import dataclasses
-
-    other = dataclasses.replace(cluster, nccl=dataclasses.replace(cluster.nccl, channels=1))
-    assert fitted_to(other) is None
 
 
 def test_faults_options_and_other_spellings_are_refused():

@@ -16,6 +16,7 @@ COLUMNS = [
     "calibration", "interval_us", "channels", "measured_us", "error_pct",
 ]  # fmt: skip
 SMALL = {"cluster": "hgx_h100", "collectives": ["all_reduce"], "sizes": ["1 KiB", "64 KiB"]}
+LINKS = {"name": "hgx_h100", "cost_level": "schedule"}
 ALL = [
     "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce",
     "gather", "scatter", "all_to_all_v", "sendrecv",
@@ -26,9 +27,19 @@ def test_rows_have_the_promised_columns():
     """In the order of the file format; null where not applicable."""
     rows = run(SMALL)
     assert [list(row) for row in rows] == [COLUMNS] * 4
-    assert rows[0]["protocol"] is rows[0]["calibration"] is rows[0]["measured_us"] is None
-    assert rows[0]["cost_level"] == "schedule"
-    assert json.loads(json.dumps(rows)) == rows
+    assert rows[0]["measured_us"] is None
+    assert (rows[0]["protocol"], rows[0]["cost_level"]) == ("LL", "nccl")
+    assert rows[0]["calibration"] == "fitted to h100x8_aws_p5_allreduce"
+    low_us, high_us = rows[0]["interval_us"]
+    assert low_us < rows[0]["time_us"] < high_us
+    assert json.loads(json.dumps(rows))[0] == {**rows[0], "interval_us": [low_us, high_us]}
+
+
+def test_without_nccls_times_a_row_has_no_interval():
+    """What schedules cost on the links is no prediction of NCCL."""
+    row = run({**SMALL, "cluster": LINKS})[0]
+    assert row["protocol"] is row["calibration"] is row["interval_us"] is None
+    assert row["cost_level"] == "schedule"
 
 
 @pytest.mark.parametrize("collective", ALL)
@@ -71,10 +82,16 @@ def test_every_algorithm_can_be_named_and_given_options():
 
 
 def test_auto_is_the_fastest_of_the_algorithms():
-    """For each size, no named algorithm beats it."""
+    """For each size, no named algorithm beats it, where NCCL does not choose."""
     names = ["auto", "ring", "one_shot", "two_shot", "halving_doubling"]
     rows = run(
-        {**SMALL, "algorithms": names, "in_place": False, "sizes": ["8 B", "1 MiB", "256 MiB"]}
+        {
+            **SMALL,
+            "cluster": LINKS,
+            "algorithms": names,
+            "in_place": False,
+            "sizes": ["8 B", "1 MiB", "256 MiB"],
+        }
     )
     times = [[row["time_us"] for row in rows[3 * i : 3 * i + 3]] for i in range(len(names))]
     assert times[0] == [min(column) for column in zip(*times[1:], strict=True)]
@@ -91,7 +108,7 @@ def test_busbw_is_algbw_times_nccl_tests_factor():
 
 def test_large_sizes_are_timed_and_not_checked():
     """Above 64 MiB num_wrong is null and no memory is touched."""
-    (row,) = run({**SMALL, "sizes": ["16 GiB"], "in_place": False})
+    (row,) = run({**SMALL, "cluster": LINKS, "sizes": ["16 GiB"], "in_place": False})
     assert row["num_wrong"] is None
     assert row["busbw_GBps"] == pytest.approx(376, rel=0.02)
 

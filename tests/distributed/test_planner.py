@@ -39,5 +39,5 @@ def test_an_unknown_forced_algorithm_is_an_error_with_the_choices(run):
         dist.init_process_group()
         dist.all_reduce(ctx.ones(1))
 
-    with pytest.raises(ValueError, match=r"no algorithm 'tree'.*ring"):
-        run(program, 2, algorithms={"all_reduce": "tree"})
+    with pytest.raises(ValueError, match=r"no algorithm 'trees'.*ring"):
+        run(program, 2, algorithms={"all_reduce": "trees"})

@@ -19,14 +19,21 @@ def test_names_depend_on_the_number_of_ranks():
     """Recursive algorithms of all_gather and reduce_scatter need powers of two."""
     assert algorithms_for("all_gather", 8) == ["ring", "direct", "halving_doubling"]
     assert algorithms_for("all_gather", 6) == ["ring", "direct"]
-    assert algorithms_for("all_reduce", 6)[-1] == "halving_doubling"
+    assert "halving_doubling" in algorithms_for("all_reduce", 6)
+    assert "nvls" not in algorithms_for("all_reduce", 2000)
     assert auto_algorithms("broadcast", 10_000) == ["binomial"]
+
+
+def test_what_needs_a_library_is_chosen_by_its_rules_only():
+    """Not every cluster has a switch that reduces: `auto` without NCCL does not try it."""
+    own, nccls = auto_algorithms("all_reduce", 8), auto_algorithms("all_reduce", 8, library=True)
+    assert {"tree", "nvls", "nvls_tree"} == set(nccls) - set(own)
 
 
 @pytest.mark.parametrize(
     ("collective", "algorithm", "options", "message"),
     [
-        ("all_reduce", "rings", {}, "choices: ring, one_shot, two_shot, halving_doubling"),
+        ("all_reduce", "rings", {}, "choices: ring, one_shot, two_shot, halving_doubling, tree"),
         ("all_reduce", "ring", {"chunk": 1}, "no option 'chunk'; choices: num_channels, num_loops"),
         ("all_reduce", "ring", {"num_loops": 0}, "num_loops must be an integer of at least 1"),
         ("all_reduce", "ring", {"num_loops": True}, "got True"),
