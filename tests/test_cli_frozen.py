@@ -11,7 +11,9 @@ from simrank.cli import app
 from simrank.cli.nccl_tests import SETTLED
 
 COMMANDS = {
-    "accuracy": {"table", "--cluster", "--fit", "--json", "--help"},
+    "accuracy": {
+        "table", "--cluster", "--fit", "--collective", "-g", "--num-ranks", "--json", "--help",
+    },
     "calibrate": {
         "measured", "--cluster", "--collective", "-g", "--num-ranks", "--library", "--site",
         "--out", "--help",
