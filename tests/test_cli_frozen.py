@@ -30,7 +30,11 @@ COMMANDS = {
     "check": {"file", "--help"},
     "clusters": {"--help"},
     "explain": {
-        "--collective", "--size", "--cluster", "--nodes", "-g", "--num-ranks", "--calibration",
+        "--collective", "--size", "--cluster", "--nodes", "-g", "--num-ranks", "--tuner",
+        "--calibration", "--help",
+    },
+    "tune": {
+        "--collective", "--cluster", "--nodes", "-g", "--num-ranks", "--calibration", "--out",
         "--help",
     },
     "kernels": {"--help"},  # A group: coverage and report.
