@@ -11,7 +11,9 @@ from simrank.cli import app
 from simrank.cli.nccl_tests import SETTLED
 
 COMMANDS = {
-    "accuracy": {"table", "--cluster", "--fit", "--json", "--help"},
+    "accuracy": {
+        "table", "--cluster", "--fit", "--collective", "-g", "--num-ranks", "--json", "--help",
+    },
     "calibrate": {
         "measured", "--cluster", "--collective", "-g", "--num-ranks", "--library", "--site",
         "--out", "--help",
@@ -28,7 +30,11 @@ COMMANDS = {
     "check": {"file", "--help"},
     "clusters": {"--help"},
     "explain": {
-        "--collective", "--size", "--cluster", "--nodes", "-g", "--num-ranks", "--calibration",
+        "--collective", "--size", "--cluster", "--nodes", "-g", "--num-ranks", "--tuner",
+        "--calibration", "--help",
+    },
+    "tune": {
+        "--collective", "--cluster", "--nodes", "-g", "--num-ranks", "--calibration", "--out",
         "--help",
     },
     "kernels": {"--help"},  # A group: coverage and report.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from simrank.bench.nccl_tests_output import parse_nccl_tests, ranks_per_host
+from simrank.bench.measured_text import rows_by_file
 from simrank.bench.size_classes import ENDS_BYTES, NAMES
 from simrank.collectives.nccl import Communicator, Shape, predict_times
 from simrank.collectives.nccl.fitting import Measured, fit
@@ -16,12 +16,12 @@ from simrank.collectives.nccl.laws import UNCALIBRATED
 from simrank.collectives.nccl.machine import spec_of
 from simrank.config.locate import builtin_names, locate
 from simrank.config.machine import MachineConfig, load_machine
-from simrank.config.measured import load_measured
+from simrank.config.yaml_source import read_text
 from simrank.errors import ConfigError, ConfigProblem
 from simrank.hardware import load_cluster
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     import numpy.typing as npt
 
@@ -148,77 +148,89 @@ class TableSeries:
 
 
 def table_series(table: str, cluster: str | None = None) -> list[TableSeries]:
-    """Read a published table.
+    """Read measured times.
 
     Args:
-        table: A built-in name, or a CSV file.
-        cluster: The cluster to predict, instead of the one that stands beside the table; then
-            ranks fill one node after the other, and use all network cards beside them.
-
-    Returns:
-        One entry per collective and number of ranks, in the table's order.
+        table: A built-in name, or a file in any of the formats of `bench.measured_text`.
+        cluster: As for `measured_series`.
 
     Raises:
         ConfigError: The table or its cluster is wrong, or nothing says which cluster it is.
         UnsupportedError: The cluster says nothing of NCCL, or nothing of a network.
     """
     path = locate("measured", table)
-    rows = load_measured(path)
+    return measured_series({str(path): read_text(path)}, cluster)
+
+
+def measured_series(
+    texts: Mapping[str, str],
+    cluster: str | None = None,
+    *,
+    collective: str | None = None,
+    num_ranks: int | None = None,
+) -> list[TableSeries]:
+    """Read measured times from texts.
+
+    Args:
+        texts: The text of each file, by its name, in any of the formats of `bench.measured_text`.
+        cluster: The cluster to predict, instead of the one that stands beside the table; then
+            ranks fill one node after the other unless the text says on which hosts they were, and
+            use all network cards beside them.
+        collective: What ran, where nccl-tests' output does not say it.
+        num_ranks: On how many ranks, where nccl-tests' output does not list them.
+
+    Returns:
+        One entry per file, collective and ranks, in the order of the texts.
+
+    Raises:
+        ConfigError: A text or a cluster is wrong, or nothing says which cluster it is.
+        UnsupportedError: The cluster says nothing of NCCL, or nothing of a network.
+    """
+    by_file = rows_by_file(texts, collective, num_ranks)
+    return [each for file, rows in by_file.items() for each in _series_of_file(file, rows, cluster)]
+
+
+def _series_of_file(
+    file: str, rows: Sequence[MeasuredRow], cluster: str | None
+) -> list[TableSeries]:
+    path = Path(file)
     machine = load_machine(path)
     name = cluster or (None if machine is None else machine.cluster)
     if name is None:
-        to_fix = f"--cluster, or a file {path.with_suffix('.yaml').name} beside it"
-        raise ConfigError(ConfigProblem(str(path), None, "", "a cluster", "nothing", to_fix))
+        to_fix = "--cluster says on what it ran"
+        if path.suffix == ".csv":
+            to_fix = f"--cluster, or a file {path.with_suffix('.yaml').name} beside it"
+        raise ConfigError(ConfigProblem(file, None, "", "a cluster", "nothing", to_fix))
     if machine is not None and machine.cluster != name:
         machine = None  # What it says is of another cluster.
-    grouped: dict[tuple[str, int], list[MeasuredRow]] = {}
+    grouped: dict[tuple[str, int, tuple[int, ...]], list[MeasuredRow]] = {}
     for row in rows:
-        grouped.setdefault((row.collective, row.num_ranks), []).append(row)
-    return [_series(path.stem, name, machine, mine) for mine in grouped.values()]
-
-
-def printed_series(
-    text: str, file: str, cluster: str, collective: str | None = None, num_ranks: int | None = None
-) -> TableSeries:
-    """Read what nccl-tests printed.
-
-    Args:
-        text: What it printed.
-        file: Name for messages.
-        cluster: On what it ran.
-        collective: What ran, where the output does not say it.
-        num_ranks: On how many ranks, where the output does not list them.
-
-    Raises:
-        ConfigError: The text or the cluster is wrong, or nothing says what ran.
-        UnsupportedError: The cluster says nothing of NCCL, or nothing of a network.
-    """
-    rows = parse_nccl_tests(text, file, collective, num_ranks)
-    per_host = ranks_per_host(text)
-    shape = None
-    if len(per_host) > 1 and sum(per_host) == rows[0].num_ranks:
-        shape = Shape(rows[0].num_ranks, max(per_host), len(per_host), min(per_host))
-    return _series(file, cluster, None, rows, shape)
+        key = row.collective, row.num_ranks, row.ranks_per_host
+        grouped.setdefault(key, []).append(row)
+    table = path.stem if path.suffix == ".csv" else file
+    return [_series(table, name, machine, mine) for mine in grouped.values()]
 
 
 def _series(
-    table: str,
-    cluster: str,
-    machine: MachineConfig | None,
-    rows: Sequence[MeasuredRow],
-    shape: Shape | None = None,
+    table: str, cluster: str, machine: MachineConfig | None, rows: Sequence[MeasuredRow]
 ) -> TableSeries:
-    built, num_ranks = load_cluster(cluster), rows[0].num_ranks
+    built, num_ranks, per_host = load_cluster(cluster), rows[0].num_ranks, rows[0].ranks_per_host
+    if num_ranks < 2:
+        expected = "two ranks or more: one rank sends nothing"
+        raise ConfigError(ConfigProblem(table, None, "", expected, str(num_ranks)))
     nodes = -(-num_ranks // built.devices_per_node) if machine is None else machine.nodes
-    if shape is not None:
-        nodes = shape.num_nodes
+    is_spread = len(per_host) > 1 and sum(per_host) == num_ranks
+    if is_spread:
+        nodes = len(per_host)
     has_fabric = len(built.topology.vertices) > built.topology.num_node_vertices
     if built.num_nodes < nodes and has_fabric:
         built = load_cluster(cluster, nodes)
     if num_ranks > built.num_devices:
         got = f"the {built.num_devices} devices of {built.name}"
         raise ConfigError(ConfigProblem(table, None, "", f"{num_ranks} ranks", got))
-    shape = shape or _shape(built, num_ranks, machine)
+    shape = _shape(built, num_ranks, machine)
+    if is_spread:
+        shape = Shape(num_ranks, max(per_host), len(per_host), min(per_host))
     spec = spec_of(built, shape, None if machine is None else machine.nics_used)
     measured = Measured(
         rows[0].collective,

@@ -9,14 +9,19 @@ import numpy as np
 
 from simrank.bench.predict import collective_of, shape_of, spread_of
 from simrank.collectives.bounds import busbw_factor
-from simrank.collectives.nccl import Communicator, constants, laws, tuner
+from simrank.collectives.nccl import Communicator, constants, laws, plugin, tuner
 from simrank.collectives.nccl.machine import calibration_for, constants_of, spec_of
+from simrank.config.tuner import load_tuner
 from simrank.hardware import load_cluster
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
     from simrank.collectives.nccl.shape import Shape
     from simrank.config.calibration import CalibrationConfig
     from simrank.config.load import ClusterRef
+    from simrank.config.tuner import TunerRow
     from simrank.hardware import Cluster
 
 
@@ -81,6 +86,7 @@ class Explanation:
         busbw_GBps: Its bus bandwidth.
         spread: By which share nine of ten measured times differ at most.
         takes_fastest: Whether the fastest was chosen; else the least estimate.
+        reason: Why the chosen one was: `as tuner.csv:3 says`, for example.
     """
 
     cluster: str
@@ -94,15 +100,17 @@ class Explanation:
     busbw_GBps: float  # noqa: N815 - the name, as everywhere in nccl-tests
     spread: float
     takes_fastest: bool
+    reason: str
 
 
-def explain(
+def explain(  # noqa: PLR0913 - as `predict`
     collective: str,
     size_bytes: int,
     num_ranks: int | None = None,
     cluster: ClusterRef = "hgx_h100",
     *,
     nodes: int | None = None,
+    nccl_tuner: str | Path | None = None,
     calibration: str | None = "auto",
 ) -> Explanation:
     """Take the prediction of one size apart.
@@ -113,12 +121,13 @@ def explain(
         num_ranks: Ranks that fill one node after the other; None: all devices.
         cluster: A built-in name, a file, a mapping or a configuration.
         nodes: Nodes, instead of those that the cluster states.
-        calibration: As for `simrank.predict`.
+        nccl_tuner: As for `simrank.predict`.
+        calibration: Likewise.
 
     Raises:
         ValueError: An argument is none of what it may be.
         UnsupportedError: The cluster says nothing of NCCL, or nothing of a network.
-        ConfigError: The cluster is wrong.
+        ConfigError: The cluster or a file is wrong.
     """
     name = collective_of(collective)
     built = load_cluster(cluster, nodes)
@@ -131,6 +140,15 @@ def explain(
          tuner.candidates(name, sizes, comm)),
         key=lambda option: option.total if comm.calibration.takes_fastest else option.estimate,
     )  # fmt: skip
+    rows = () if nccl_tuner is None else load_tuner(nccl_tuner)
+    offered = [(option.algorithm, option.protocol) for option in options]
+    row, ignored = plugin.deciding(size_bytes, offered, plugin.matching(rows, name, shape))
+    if row is not None:
+        wish = row.algorithm, row.protocol
+        options.sort(key=lambda option: (option.algorithm, option.protocol.lower()) != wish)
+    own = "the fastest" if comm.calibration.takes_fastest else "whose estimate is the least"
+    if nccl_tuner is not None:
+        own += f", for {nccl_tuner} has nothing for it"
     best = options[0]
     algbw = size_bytes / best.total / 1e3
     return Explanation(
@@ -145,7 +163,19 @@ def explain(
         algbw * busbw_factor(name, shape.num_ranks),
         float(spread_of(fitted, name, shape, sizes)[0]),
         comm.calibration.takes_fastest,
+        _reason(row, ignored, own),
     )
+
+
+def _reason(row: TunerRow | None, ignored: Sequence[TunerRow], own: str) -> str:
+    """Return why the first option is taken, and which wishes of a tuner plugin are not heard."""
+    said = [own if row is None else f"as {row.file}:{row.line} says"]
+    said += [
+        f"{each.file}:{each.line} asks for {each.algorithm} {each.protocol}, which is ignored: "
+        "NCCL does not offer it here, or simrank does not model it"
+        for each in ignored
+    ]
+    return "; ".join(said)
 
 
 def _option(

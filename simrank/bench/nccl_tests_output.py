@@ -10,27 +10,29 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from simrank.collectives.bounds import busbw_factor
-from simrank.config.measured import MeasuredRow
-from simrank.config.names import COLLECTIVE_ALIASES, COLLECTIVES, DTYPE_ALIASES, DTYPES
+from simrank.bench.ran import MAX_SIZE_BYTES, Ran, collective_named, is_time
+from simrank.config.names import DTYPE_ALIASES, DTYPES
 from simrank.config.quantity import choice_text
 from simrank.errors import ConfigError, ConfigProblem
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from simrank.config.measured import MeasuredRow
+
 _COLUMNS = "size, count, type, redop, root, time, algbw, busbw, #wrong"
 _AFTER_TIME = 4  # With the time: algbw, busbw and errors.
 _RANK = re.compile(r"^#\s+Rank\s+(\d+)\b(?:.*\bon\s+(\S+)\s+device\b)?", re.IGNORECASE)
-_HEADING = re.compile(r"^#\s+size\s+count\s+type\s+redop\b.*\btime\b", re.IGNORECASE)
-_MAX_DIGITS = 18
+_HEADING = re.compile(r"^#\s+size\s+count\s+type\s+redop\b.*time\b", re.IGNORECASE)
+_LINE = re.compile(r"^\s*\d+\s+\d+\s+\w+\s+\w+\s", re.ASCII | re.MULTILINE)
+_MAX_DIGITS = 19
 _WHAT = re.compile(r"\b(\w+)_perf\b")
 
 
 def is_nccl_tests(text: str) -> bool:
     """Whether a text is what nccl-tests prints, rather than a CSV table."""
     first = text.lstrip().partition("\n")[0]
-    return first.startswith("#") or "," not in first
+    return first.startswith("#") or "," not in first or _LINE.search(text) is not None
 
 
 def parse_nccl_tests(
@@ -49,11 +51,7 @@ def parse_nccl_tests(
             many ranks; with the line.
     """
     lines = list(enumerate(text.splitlines(), 1))
-    what = collective or _what_ran(text)
-    if what is None or COLLECTIVE_ALIASES.get(what, what) not in COLLECTIVES:
-        got = "nothing that says it" if what is None else what
-        expected = f"what ran: {choice_text(COLLECTIVES)}"
-        raise ConfigError(ConfigProblem(file, None, "", expected, got, "--collective all_reduce"))
+    name = collective_named(collective or program_collective(text), file)
     listed = [match[1] for _, line in lines if (match := _RANK.match(line))]
     if len(set(listed)) < len(listed):
         expected = "the output of one run"
@@ -62,58 +60,65 @@ def parse_nccl_tests(
     if not ranks:
         expected, got = "lines `#  Rank  0 ...`", "none"
         raise ConfigError(ConfigProblem(file, None, "", expected, got, "--num-ranks 8"))
-    name = COLLECTIVE_ALIASES.get(what, what)
-    rows = list(_rows(lines, file, name, ranks))
+    rows = list(_rows(lines, file, Ran(name, ranks, _ranks_per_host(text))))
     if not rows:
         raise ConfigError(ConfigProblem(file, None, "", f"lines of {_COLUMNS}", "none"))
     return rows
 
 
-def ranks_per_host(text: str) -> list[int]:
-    """Return how many ranks each host has, as the output lists them; empty where it does not."""
-    hosts = [match[2] for line in text.splitlines() if (match := _RANK.match(line)) and match[2]]
-    return [hosts.count(host) for host in dict.fromkeys(hosts)]
-
-
-def _what_ran(text: str) -> str | None:
+def program_collective(text: str) -> str | None:
+    """Return what the first program of a text runs: `all_reduce` for all_reduce_perf."""
     found = _WHAT.search(text)
     return found[1] if found else None
 
 
-def _rows(
-    lines: list[tuple[int, str]], file: str, collective: str, num_ranks: int
-) -> Iterator[MeasuredRow]:
+def dtype_named(word: str, file: str, line: int) -> str:
+    """Return torch's name of a dtype of nccl-tests.
+
+    Raises:
+        ConfigError: It is none.
+    """
+    dtype = DTYPE_ALIASES.get(word, word)
+    if dtype not in DTYPES:
+        raise ConfigError(ConfigProblem(file, line, "type", choice_text(DTYPES), word))
+    return dtype
+
+
+def _ranks_per_host(text: str) -> tuple[int, ...]:
+    """Return how many ranks each host has, as the output lists them; empty where it does not."""
+    hosts = [match[2] for line in text.splitlines() if (match := _RANK.match(line)) and match[2]]
+    return tuple(hosts.count(host) for host in dict.fromkeys(hosts))
+
+
+def _rows(lines: list[tuple[int, str]], file: str, ran: Ran) -> Iterator[MeasuredRow]:
     columns = _COLUMNS.split(", ")
     for number, line in lines:
         if _HEADING.match(line):
-            columns = line.lower().lstrip("# ").split()
+            columns = _columns(line, file, number)
         cells = line.split()
-        if not cells or not cells[0].isdigit():
+        if not cells or not (cells[0].isascii() and cells[0].isdigit()):
             continue  # A comment, a heading, a line of the launcher.
         at = columns.index("time")
         if len(cells) < at + _AFTER_TIME or ("root" in columns and not _is_whole(cells[4])):
             expected = ", ".join(columns[: at + _AFTER_TIME])
             raise ConfigError(ConfigProblem(file, number, "", expected, f"{len(cells)} others"))
-        if len(cells[0]) > _MAX_DIGITS:
+        if len(cells[0]) > _MAX_DIGITS or int(cells[0]) > MAX_SIZE_BYTES:
             raise ConfigError(ConfigProblem(file, number, "size", "bytes", f"{cells[0][:20]}..."))
-        dtype = DTYPE_ALIASES.get(cells[2], cells[2])
-        if dtype not in DTYPES:
-            raise ConfigError(ConfigProblem(file, number, "type", choice_text(DTYPES), cells[2]))
+        dtype = dtype_named(cells[2], file, number)
         size_bytes, time_us = int(cells[0]), _time_us(cells[at], file, number)
-        if size_bytes == 0:
-            continue  # nccl-tests prints sizes that are less than an element of each rank.
-        algbw = size_bytes / time_us / 1e3
-        yield MeasuredRow(
-            system=file,
-            collective=collective,
-            num_ranks=num_ranks,
-            size_bytes=size_bytes,
-            dtype=dtype,
-            time_us=time_us,
-            algbw_GBps=algbw,
-            busbw_GBps=algbw * busbw_factor(collective, num_ranks),
-            source=file,
-        )
+        if size_bytes > 0:  # nccl-tests prints sizes that are less than an element of each rank.
+            yield ran.row(file, size_bytes, dtype, time_us)
+
+
+def _columns(heading: str, file: str, line: int) -> list[str]:
+    """Return the columns that a heading names."""
+    columns = heading.lower().lstrip("# ").split()
+    if "time" not in columns:
+        got = "another heading"
+        if "cputime" in columns:
+            got = "cputime, which is the host's: run it without -C"
+        raise ConfigError(ConfigProblem(file, line, "", "a column time", got))
+    return columns
 
 
 def _is_whole(cell: str) -> bool:
@@ -125,7 +130,7 @@ def _time_us(cell: str, file: str, line: int) -> float:
         time_us = float(cell)
     except ValueError:
         time_us = 0.0
-    if not 0 < time_us < float("inf"):
+    if not is_time(time_us):
         expected = "a time in microseconds above 0"
         raise ConfigError(ConfigProblem(file, line, "time", expected, cell))
     return time_us

@@ -16,9 +16,12 @@ from simrank.collectives.nccl.forced import parse_algorithms, parse_protocols
 from simrank.collectives.nccl.machine import calibration_for, constants_of, spec_of
 from simrank.config.names import COLLECTIVE_ALIASES, COLLECTIVES
 from simrank.config.quantity import choice_text
+from simrank.config.tuner import load_tuner
 from simrank.hardware import load_cluster
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import numpy.typing as npt
 
     from simrank.collectives.nccl.laws import Floats
@@ -80,6 +83,7 @@ def predict(  # noqa: PLR0913 - nccl-tests' own options
     nodes: int | None = None,
     nccl_algo: str | None = None,
     nccl_proto: str | None = None,
+    nccl_tuner: str | Path | None = None,
     calibration: str | None = "auto",
 ) -> Predicted:
     """Predict what nccl-tests would print, by NCCL's constants and its tuner's choice.
@@ -94,13 +98,15 @@ def predict(  # noqa: PLR0913 - nccl-tests' own options
         nodes: Nodes, instead of those that the cluster states.
         nccl_algo: What to choose from, as a value of NCCL_ALGO: "Ring,Tree" or "^NVLS".
         nccl_proto: Likewise of NCCL_PROTO.
+        nccl_tuner: A file of NCCL's example tuner plugin, which says what to take for which sizes;
+            a row that asks for what NCCL does not offer is ignored, as the plugin does.
         calibration: Fitted constants: "auto" for those of a built-in cluster, if it has any; the
             name of a built-in one, or a file; None: NCCL's own.
 
     Raises:
         ValueError: An argument is none of what it may be; the text says what may stand there.
         UnsupportedError: The cluster says nothing of NCCL, or nothing of a network.
-        ConfigError: The cluster is wrong.
+        ConfigError: The cluster or a file is wrong.
     """
     name = collective_of(collective)
     built = load_cluster(cluster, nodes)
@@ -114,6 +120,7 @@ def predict(  # noqa: PLR0913 - nccl-tests' own options
         comm,
         algorithms=None if nccl_algo is None else parse_algorithms(nccl_algo),
         protocols=None if nccl_proto is None else parse_protocols(nccl_proto),
+        tuner_rows=() if nccl_tuner is None else load_tuner(nccl_tuner),
     )
     algbw = size_bytes / found.times_us / 1e3
     spread = spread_of(fitted, name, shape, size_bytes)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from simrank.cli import accuracy, bench, calibrate, configs, explain, kernels, run, torch
+from simrank.cli import accuracy, bench, calibrate, configs, explain, kernels, run, torch, tune
 from simrank.cli.common import BAD_CONFIG, BUG, FAILED, app
 from simrank.errors import ConfigError, SimrankError
 
@@ -26,6 +26,7 @@ __all__ = [
     "main",
     "run",
     "torch",
+    "tune",
 ]
 
 

@@ -19,10 +19,11 @@ from simrank.bench.accuracy import (
     fitted_errors,
     held_out_errors,
     mean_errors,
-    table_series,
+    measured_series,
 )
 from simrank.bench.size_classes import NAMES
 from simrank.cli.common import EXIT_STATUS, app, check_writable, write_text
+from simrank.cli.measured import FORMATS, texts_of
 from simrank.config.locate import builtin_names, locate
 from simrank.hardware.gemm import load_gemm_rows, size_class_errors
 
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 def accuracy(
     table: Annotated[
         str | None,
-        typer.Argument(help="A measured table: a built-in name or a CSV file [all]; or: gemm."),
+        typer.Argument(help=f"Measured times: {FORMATS} [all built-in tables]; or: gemm."),
     ] = None,
     cluster: Annotated[
         str | None, typer.Option(help="What to predict [the cluster beside the table].")
@@ -42,6 +43,13 @@ def accuracy(
     fit: Annotated[
         str, typer.Option(help="Constants: none (NCCL's), all or halves (every second size).")
     ] = "none",
+    collective: Annotated[
+        str | None, typer.Option(help="What ran, where nccl-tests' output does not say it.")
+    ] = None,
+    num_ranks: Annotated[
+        int | None,
+        typer.Option("-g", "--num-ranks", min=2, help="Ranks, where the output lists none."),
+    ] = None,
     json_file: Annotated[str | None, typer.Option("--json", help="Write every row.")] = None,
 ) -> None:
     """How far the cost models are from what was measured.
@@ -62,7 +70,7 @@ def accuracy(
     if fit not in _FITS:
         raise typer.BadParameter(f"--fit {fit}: expected one of {', '.join(_FITS)}")
     names = builtin_tables() if table is None else [table]
-    found = [each for name in names for each in table_series(name, cluster)]
+    found = measured_series(texts_of(names), cluster, collective=collective, num_ranks=num_ranks)
     if fit != "none":  # What loops of frameworks add is no constant of NCCL's; two sizes are few.
         found = [each for each in found if each.mode == "back_to_back" and each.is_fittable]
     series = [_FITS[fit](each) for each in found]

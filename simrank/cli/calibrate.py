@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
@@ -12,20 +11,14 @@ from rich.console import Console
 from rich.table import Table
 
 from simrank.bench import size_classes
-from simrank.bench.accuracy import (
-    TableSeries,
-    printed_series,
-    table_series,
-)
+from simrank.bench.accuracy import TableSeries, measured_series
 from simrank.bench.calibrate import Calibrated
 from simrank.bench.calibrate import calibrate as fitted
-from simrank.bench.nccl_tests_output import is_nccl_tests
 from simrank.bench.predict import spread_of
 from simrank.cli.common import EXIT_STATUS, app, check_writable, write_text
+from simrank.cli.measured import FORMATS, texts_of
 from simrank.collectives.nccl.fitting import NAMES
 from simrank.collectives.nccl.machine import calibration_for, constants_of
-from simrank.config.locate import builtin_names
-from simrank.config.yaml_source import read_text
 from simrank.hardware import load_cluster
 
 if TYPE_CHECKING:
@@ -41,10 +34,7 @@ _Collective = Annotated[
 
 @app.command(epilog=EXIT_STATUS)
 def calibrate(
-    measured: Annotated[
-        list[str],
-        typer.Argument(help="Measured tables (CSV), nccl-tests' output, built-in names, or -."),
-    ],
+    measured: Annotated[list[str], typer.Argument(help=f"Measured times: {FORMATS}.")],
     cluster: Annotated[
         str | None, typer.Option(help="On what it was measured [the cluster beside the table].")
     ] = None,
@@ -61,11 +51,14 @@ def calibrate(
 ) -> None:
     """Fit the constants of NCCL's laws to measured times of one cluster.
 
-    `-` reads nccl-tests' output from standard input, as it is pasted. The file that is written is
-    what `simrank.predict(calibration=...)` and `simrank explain --calibration` take.
+    The content says which format it is in; NCCL Inspector's files, one per process, are read
+    together. The file that is written is what `simrank.predict(calibration=...)` and `simrank
+    explain --calibration` take.
     """
     check_writable(out)
-    series = [each for word in measured for each in _read(word, cluster, collective, num_ranks)]
+    series = measured_series(
+        texts_of(measured), cluster, collective=collective, num_ranks=num_ranks
+    )
     before = _shipped(series) if site else None
     only = ("launch_us",) if site else NAMES
     ends, first = size_classes.ENDS_BYTES, series[0].measured
@@ -92,21 +85,6 @@ def _shipped(series: Sequence[TableSeries]) -> CalibrationConfig | None:
     if len(sizes) > _MAX_SITE_SIZES or max(sizes) > _MAX_SITE_BYTES:
         raise typer.BadParameter("--site takes one to three sizes, of 1 MiB at most")
     return calibration_for(load_cluster(series[0].cluster), "auto")
-
-
-def _read(
-    word: str, cluster: str | None, collective: str | None, num_ranks: int | None
-) -> list[TableSeries]:
-    if word not in builtin_names("measured"):
-        if word == "-" and sys.stdin is None:
-            raise typer.BadParameter("-: there is no standard input")
-        text = sys.stdin.read() if word == "-" else read_text(Path(word))
-        if word == "-" or is_nccl_tests(text):
-            if cluster is None:
-                raise typer.BadParameter("--cluster says on what nccl-tests ran")
-            name = "standard input" if word == "-" else word
-            return [printed_series(text, name, cluster, collective, num_ranks)]
-    return table_series(word, cluster)
 
 
 def _errors(found: Calibrated) -> Table:

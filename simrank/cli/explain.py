@@ -26,6 +26,9 @@ def explain(
     num_ranks: Annotated[
         int | None, typer.Option("-g", "--num-ranks", help="Ranks [all devices].")
     ] = None,
+    nccl_tuner: Annotated[
+        str | None, typer.Option("--tuner", help="What NCCL's example tuner plugin reads (CSV).")
+    ] = None,
     calibration: Annotated[
         str, typer.Option(help="auto, none, a built-in cluster's or a YAML file.")
     ] = "auto",
@@ -39,7 +42,13 @@ def explain(
         size_bytes = units.parse_size(size)
         fitted = None if calibration == "none" else calibration
         found = explained(
-            collective, size_bytes, num_ranks, cluster, nodes=nodes, calibration=fitted
+            collective,
+            size_bytes,
+            num_ranks,
+            cluster,
+            nodes=nodes,
+            nccl_tuner=nccl_tuner,
+            calibration=fitted,
         )
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
@@ -54,12 +63,11 @@ def _headline(found: Explanation, size: str) -> str:
     shape, best = found.shape, found.options[0]
     nodes = "1 node" if shape.num_nodes == 1 else f"{shape.num_nodes} nodes"
     low, high = best.total / (1 + found.spread), best.total * (1 + found.spread)
-    why = "the fastest" if found.takes_fastest else "whose estimate is the least"
     return (
         f"{found.collective} of {size} on {shape.num_ranks} ranks of {found.cluster} ({nodes}): "
         f"{best.total:.2f} us, {found.busbw_GBps:.1f} GB/s busbw\n"
         f"nine of ten measured times would be between {low:.1f} and {high:.1f} us\n"
-        f"NCCL takes {best.algorithm} {best.protocol}, {why}.\n"
+        f"NCCL takes {best.algorithm} {best.protocol}, {found.reason}.\n"
     )
 
 

@@ -23,6 +23,7 @@ COLUMNS = (
 )
 
 GEMM_COLUMNS = ("dtype", "b", "m", "n", "k", "time_us")
+_TOO_LARGE = 1 << 62  # Neither bytes nor microseconds: a slip that arrays of integers cannot hold.
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,7 @@ class MeasuredRow:
         algbw_GBps: size / time, in 10^9 bytes per second.
         busbw_GBps: algbw times nccl-tests' factor for the collective.
         source: Where it was published.
+        ranks_per_host: Ranks of each host, where the source says it.
     """
 
     system: str
@@ -50,6 +52,7 @@ class MeasuredRow:
     algbw_GBps: float  # noqa: N815 - the column's name, as everywhere in nccl-tests
     busbw_GBps: float  # noqa: N815
     source: str
+    ranks_per_host: tuple[int, ...] = ()
 
 
 def load_measured(path: str | Path) -> list[MeasuredRow]:
@@ -64,10 +67,23 @@ def load_measured(path: str | Path) -> list[MeasuredRow]:
     Raises:
         ConfigError: The file cannot be read, lacks a column or has a bad number; with lines.
     """
+    return parse_measured(read_text(Path(path)), str(path))
+
+
+def parse_measured(text: str, file: str) -> list[MeasuredRow]:
+    """Read the text of a measured table.
+
+    Args:
+        text: CSV with the columns `COLUMNS`, in any order.
+        file: Name for messages.
+
+    Raises:
+        ConfigError: It lacks a column or has a bad number; with lines.
+    """
     rows: list[MeasuredRow] = []
     problems: list[ConfigProblem] = []
-    for line, row in _read_rows(Path(path), COLUMNS, problems):
-        _append_row(rows, problems, row, (str(path), line))
+    for line, row in _read_rows(text, file, COLUMNS, problems):
+        _append_row(rows, problems, row, (file, line))
     if problems:
         raise ConfigError(*problems)
     return rows
@@ -80,7 +96,7 @@ def check_gemm_table(path: Path) -> None:
         ConfigError: The file cannot be read, lacks a column or has a bad number; with lines.
     """
     problems: list[ConfigProblem] = []
-    for line, row in _read_rows(path, GEMM_COLUMNS, problems):
+    for line, row in _read_rows(read_text(path), str(path), GEMM_COLUMNS, problems):
         for column in GEMM_COLUMNS[1:]:
             _number(row, column, (str(path), line), problems, whole=column != "time_us")
     if problems:
@@ -88,30 +104,30 @@ def check_gemm_table(path: Path) -> None:
 
 
 def _read_rows(
-    path: Path, columns: tuple[str, ...], problems: list[ConfigProblem]
+    text: str, file: str, columns: tuple[str, ...], problems: list[ConfigProblem]
 ) -> Iterator[tuple[int, dict[str, str]]]:
     """Yield the line and cells of each row of a CSV file.
 
     Raises:
-        ConfigError: The file cannot be read, or lacks a column.
+        ConfigError: It lacks a column.
     """
-    reader = csv.reader(io.StringIO(read_text(path), newline=""), strict=True)
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     try:
         header = next(reader, [])
         missing = [name for name in columns if name not in header]
         if missing:
             expected = "the columns " + ", ".join(columns)
             got = "no " + ", ".join(missing) if header else "an empty file"
-            raise ConfigError(ConfigProblem(str(path), 1, "", expected, got))
+            raise ConfigError(ConfigProblem(file, 1, "", expected, got))
         for cells in reader:
             if cells and len(cells) != len(header):
                 expected, got = f"{len(header)} cells", f"{len(cells)}"
-                problems.append(ConfigProblem(str(path), reader.line_num, "", expected, got))
+                problems.append(ConfigProblem(file, reader.line_num, "", expected, got))
             elif cells:
                 yield reader.line_num, dict(zip(header, cells, strict=True))
     except csv.Error as error:
         line = max(reader.line_num, 1)
-        problems.append(ConfigProblem(str(path), line, "", "valid CSV", str(error)))
+        problems.append(ConfigProblem(file, line, "", "valid CSV", str(error)))
 
 
 def _number(
@@ -125,7 +141,7 @@ def _number(
     """Return the number in a cell; 1, and a problem, where there is none."""
     try:
         value = int(row[column]) if whole else float(row[column])
-        if 0 < value < float("inf"):
+        if 0 < value < _TOO_LARGE:
             return value
     except ValueError:
         pass

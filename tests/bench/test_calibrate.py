@@ -3,7 +3,7 @@
 import pytest
 
 import simrank
-from simrank.bench.accuracy import printed_series, table_series
+from simrank.bench.accuracy import measured_series, table_series
 from simrank.bench.calibrate import calibrate
 from simrank.collectives.nccl.machine import constants_of
 from simrank.config.calibration import load_calibration
@@ -80,7 +80,7 @@ def test_a_pasted_output_of_more_ranks_than_a_node_has_takes_more_nodes():
     """As many as its ranks fill."""
     lines = "".join(f"#  Rank {rank} Group 0\n" for rank in range(32))
     text = f"# all_reduce_perf\n{lines}  1024 256 float sum -1 40.0 0 0 0 40.0 0 0 0\n"
-    series = printed_series(text, "pasted", "h100_ib")
+    (series,) = measured_series({"pasted": text}, "h100_ib")
     assert series.measured.comm.shape.num_nodes == 4
 
 

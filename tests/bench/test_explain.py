@@ -23,6 +23,17 @@ def test_the_terms_of_the_first_option_add_up_to_the_prediction(collective, clus
     assert getattr(best, least) == min(getattr(option, least) for option in found.options)
 
 
+def test_what_a_tuner_file_asks_for_is_what_is_predicted(tmp_path):
+    """The terms are those of what is taken, not of what NCCL would take."""
+    path = tmp_path / "tuner.csv"
+    path.write_text("allreduce,0,1073741824,ring,ll128,0,-1,-1\n")
+    found = explain("all_reduce", 1 << 20, cluster="h100_ib", nccl_tuner=path)
+    predicted = simrank.predict("all_reduce", 1 << 20, cluster="h100_ib", nccl_tuner=path)
+    assert found.reason == f"as {path}:1 says"
+    assert found.options[0].total == pytest.approx(predicted.time_us[0])
+    assert (predicted.algorithm[0], predicted.protocol[0]) == ("ring", "LL128")
+
+
 def test_every_number_has_a_source():
     """Or says that it is assumed."""
     for cluster in ("hgx_h100", "h100_ib", "l40s_pcie", "mi300x"):

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from simrank.bench.accuracy import printed_series
-from simrank.bench.nccl_tests_output import is_nccl_tests, parse_nccl_tests, ranks_per_host
+from simrank.bench.accuracy import measured_series
+from simrank.bench.nccl_tests_output import is_nccl_tests, parse_nccl_tests
 from simrank.errors import ConfigError
 
 # The form of NVIDIA/nccl-tests' README and of src/common.cu.
@@ -39,6 +39,8 @@ def test_what_the_output_does_not_say_may_be_said():
         (OUTPUT.replace("12.90", "-1"), r"out.txt:13: time: expected a time in microseconds"),
         (OUTPUT.replace("float", "f33"), r"out.txt:12: type: expected one of"),
         (OUTPUT[: OUTPUT.index("    12.90")], r"out.txt:13: expected size, count"),
+        (OUTPUT.replace("     time", "  cputime"), r"out.txt:10: .*run it without -C"),
+        (OUTPUT.replace("134217728", "9" * 19), "out.txt:14: size: expected bytes"),
         ("# all_reduce_perf\n#  Rank  0\n", "lines of size, count"),
     ],
 )
@@ -46,6 +48,12 @@ def test_malformed_output_is_named_with_its_line(text, message):
     """File, line and what was expected."""
     with pytest.raises(ConfigError, match=message):
         parse_nccl_tests(text, "out.txt")
+
+
+def test_digits_of_other_scripts_are_no_sizes():
+    """Python calls them digits, and cannot read them."""
+    (row,) = parse_nccl_tests(OUTPUT.replace("134217728", "\u00b2"), "out.txt")
+    assert row.size_bytes == 8
 
 
 def test_older_columns_are_found_by_their_heading():
@@ -73,13 +81,16 @@ def test_ranks_lie_on_the_hosts_that_are_listed():
         f"#  Rank {rank} Group 0 Pid 1 on host{rank // 2} device 0\n" for rank in range(8)
     )
     text = f"# all_reduce_perf\n{lines}  1024 256 float sum -1 40.0 0 0 0 40.0 0 0 0\n"
-    assert ranks_per_host(text) == [2, 2, 2, 2]
-    shape = printed_series(text, "pasted", "h100_ib").measured.comm.shape
+    (row,) = parse_nccl_tests(text, "pasted")
+    assert row.ranks_per_host == (2, 2, 2, 2)
+    (series,) = measured_series({"pasted": text}, "h100_ib")
+    shape = series.measured.comm.shape
     assert (shape.num_ranks, shape.num_local, shape.num_nodes) == (8, 2, 4)
 
 
 def test_a_table_is_told_from_output():
-    """By its first line."""
+    """By its first line, or by a line of numbers, whatever a launcher said before it."""
     assert is_nccl_tests(OUTPUT)
+    assert is_nccl_tests("Warning: no hosts, one node\n  8 2 float sum -1 12.9 0 0 0\n")
     assert is_nccl_tests("  8 2 float sum -1 12.9 0 0 0 12.8 0 0 0")
     assert not is_nccl_tests("system,op,nranks,bytes,dtype,time_us\n")

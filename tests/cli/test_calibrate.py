@@ -46,7 +46,7 @@ def test_a_site_takes_one_pasted_size(capsys, monkeypatch):
         (["nope.csv"], "nope.csv"),
         (["xla_h100x8"], "loops of xla"),
         (["h100x8_aws_p5_allreduce", "a100x8_stas_allreduce"], "of one cluster"),
-        (["-"], "--cluster says on what"),
+        (["-", "-g", "8"], "--cluster says on what"),
     ],
 )
 def test_bad_usage_says_what_is_wrong(capsys, monkeypatch, args, message):

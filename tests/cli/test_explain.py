@@ -24,6 +24,23 @@ def test_the_answer_is_first_then_the_candidates_then_the_numbers(capsys):
     assert "NVIDIA/nccl v2.30.7 src/graph/tuning.cc" in out
 
 
+def test_a_tuner_file_decides_and_what_it_asks_for_in_vain_is_said(capsys, tmp_path):
+    """With file and line; what is taken stands first."""
+    path = tmp_path / "tuner.csv"
+    path.write_text("allreduce,0,99,ring,ll,0,2,16\nallreduce,0,9999,nvls,simple,0,-1,-1\n")
+    args = ("--cluster", "h100_ib", "--tuner", str(path), "--size")
+    status, out, _ = run(capsys, *args, "64B")
+    assert status == 0
+    assert f"NCCL takes ring LL, as {path}:1 says." in out
+    assert out[out.index("algorithm") :].splitlines()[1].split()[:2] == ["ring", "LL"]
+    _, out, _ = run(capsys, *args, "1KiB")
+    assert f"{path}:2 asks for nvls simple, which is ignored: NCCL does not offer it" in " ".join(
+        out.split()
+    )
+    _, out, _ = run(capsys, *args, "1MiB")
+    assert f"whose estimate is the least, for {path} has nothing for it." in " ".join(out.split())
+
+
 @pytest.mark.parametrize(
     ("args", "message"),
     [
@@ -31,6 +48,7 @@ def test_the_answer_is_first_then_the_candidates_then_the_numbers(capsys):
         (["--collective", "all_red"], "all_reduce, all_gather"),
         (["--num-ranks", "9"], "expected 2 to 8, the devices of hgx_h100"),
         (["--cluster", "h100x"], "one of a100_efa"),
+        (["--tuner", "none.csv"], "none.csv: expected a readable file, got no such file"),
     ],
 )
 def test_bad_usage_says_what_may_stand_there(capsys, args, message):

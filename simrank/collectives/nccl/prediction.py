@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from simrank.collectives.nccl import laws, tuner
+from simrank.collectives.nccl import laws, plugin, tuner
 from simrank.collectives.nccl.forced import only
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Sequence
 
     import numpy.typing as npt
 
     from simrank.collectives.nccl.laws import Communicator, Floats
+    from simrank.config.tuner import TunerRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,7 @@ def predict_times(
     *,
     algorithms: Collection[str] | None = None,
     protocols: Collection[str] | None = None,
+    tuner_rows: Sequence[TunerRow] = (),
 ) -> Prediction:
     """Predict what nccl-tests would print.
 
@@ -51,6 +53,7 @@ def predict_times(
         comm: The ranks, and on what they are.
         algorithms: Those that may be taken; None: any.
         protocols: Likewise.
+        tuner_rows: What a tuner plugin asks for.
 
     Raises:
         ValueError: No algorithm and protocol are left, or there is one rank.
@@ -60,12 +63,13 @@ def predict_times(
         raise ValueError("one rank sends nothing: a collective of it is a copy")
     considered = only(tuner.candidates(collective, sizes, comm), algorithms, protocols)
     choices = tuple((each.algorithm, each.protocol) for each in considered)
+    rows = plugin.matching(tuner_rows, collective, comm.shape)
     if comm.calibration.takes_fastest:
         every = np.stack([laws.terms(collective, *each, sizes, comm).total for each in choices])
-        chosen = every.argmin(axis=0)
-        return Prediction(every.min(axis=0), chosen, choices, every)
+        chosen = plugin.overridden(every.argmin(axis=0), sizes, choices, rows)
+        return Prediction(every[chosen, np.arange(len(sizes))], chosen, choices, every)
     estimates = np.stack([each.estimate_us for each in considered])
-    chosen = estimates.argmin(axis=0)
+    chosen = plugin.overridden(estimates.argmin(axis=0), sizes, choices, rows)
     times = np.empty(len(sizes))
     for index, choice in enumerate(choices):
         mine = chosen == index

@@ -1,0 +1,77 @@
+"""The JSON file of nccl-tests (`-J FILE`), as rows of a measured table.
+
+Format: one object with `args` (the command), `config` (threads and GPUs of a process, and
+`devices`: the first device of each process) and `results`, one per size. Out-of-place times are
+taken. Source: NVIDIA/nccl-tests src/util.cu, JSON file version 2.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from simrank.bench.nccl_tests_output import dtype_named, program_collective
+from simrank.bench.ran import MAX_RANKS, MAX_SIZE_BYTES, Ran, collective_named
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from simrank.bench.json_parts import Part
+    from simrank.config.measured import MeasuredRow
+
+_KEYS = {"args", "config", "results"}
+
+
+def is_nccl_tests_json(part: Part) -> bool:
+    """Whether an object is what nccl-tests writes."""
+    return bool(_KEYS & part.data.keys())
+
+
+def nccl_tests_rows(
+    run: Part, collective: str | None = None, num_ranks: int | None = None
+) -> list[MeasuredRow]:
+    """Return the rows of one run.
+
+    Args:
+        run: What nccl-tests wrote.
+        collective: What ran, where the command does not say it.
+        num_ranks: On how many ranks, where no devices are listed.
+
+    Raises:
+        ConfigError: A key is missing or wrong.
+    """
+    args = run.data.get("args")
+    command = args[0] if isinstance(args, list) and args and isinstance(args[0], str) else ""
+    name = collective_named(collective or program_collective(command), run.file, run.line)
+    ran = Ran(name, num_ranks) if num_ranks else _ran(name, run.part("config"))
+    rows = list(_rows(run, ran))
+    if not rows:
+        raise run.error("results", "a size above 0", "none")
+    return rows
+
+
+def _ran(collective: str, config: Part) -> Ran:
+    """Return on which ranks it ran: those of the first group, where it was split into several."""
+    each = config.whole("nthreads", 1, MAX_RANKS) * config.whole("ngpus", 1, MAX_RANKS)
+    devices = config.parts("devices")
+    groups = [device.whole("group", 0, MAX_RANKS) for device in devices]
+    hosts = [
+        device.text("hostname")
+        for device, group in zip(devices, groups, strict=True)
+        if group == groups[0]
+    ]
+    if not 1 <= each * len(hosts) <= MAX_RANKS:
+        raise config.error("devices", f"1 to {MAX_RANKS} ranks", f"{each * len(hosts)}")
+    per_host = tuple(each * hosts.count(host) for host in dict.fromkeys(hosts))
+    return Ran(collective, each * len(hosts), per_host)
+
+
+def _rows(run: Part, ran: Ran) -> Iterator[MeasuredRow]:
+    for result in run.parts("results"):
+        size_bytes = result.whole("size", 0, MAX_SIZE_BYTES)
+        if size_bytes == 0:
+            continue  # Less than an element of each rank.
+        dtype = dtype_named(result.text("type"), run.file, run.line)
+        placed = result.part("out_of_place")
+        if "cpu_time" in placed.data:
+            raise placed.error("time", "the devices' time", "cpu_time: run it without -C")
+        yield ran.row(run.file, size_bytes, dtype, placed.time_us("time"))

@@ -1,0 +1,43 @@
+"""Measured times from the command line: built-in tables, files, and standard input."""
+
+from __future__ import annotations
+
+import sys
+
+from simrank.config.locate import locate
+from simrank.config.yaml_source import read_text
+from simrank.errors import ConfigError, ConfigProblem
+
+STDIN = "standard input"
+FORMATS = (
+    "built-in tables, CSV tables, nccl-tests' output or JSON, NCCL Inspector's JSON; - is stdin"
+)
+
+
+def texts_of(words: list[str]) -> dict[str, str]:
+    """Return the text of each word, by the name of its file.
+
+    Args:
+        words: Built-in names, files, or `-`.
+
+    Raises:
+        ConfigError: A word is neither, or cannot be read.
+    """
+    texts = {}
+    for word in words:
+        if word == "-":
+            texts[STDIN] = _stdin()
+        else:
+            path = locate("measured", word)
+            texts[str(path)] = read_text(path)
+    return texts
+
+
+def _stdin() -> str:
+    got = "there is none"
+    if sys.stdin is not None:
+        try:
+            return sys.stdin.read()
+        except UnicodeDecodeError as error:
+            got = f"bytes that are no UTF-8 at offset {error.start}"
+    raise ConfigError(ConfigProblem(STDIN, None, "", "a text", got))

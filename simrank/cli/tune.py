@@ -1,0 +1,47 @@
+"""`simrank tune`: a file for NCCL's tuner plugin."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from simrank.bench.tune import tune as tuned
+from simrank.cli.common import EXIT_STATUS, app, check_writable, write_text
+from simrank.config.tuner import COLLECTIVES, tuner_text
+
+
+@app.command(epilog=EXIT_STATUS)
+def tune(
+    collective: Annotated[
+        list[str] | None, typer.Option(help="For example all_reduce; may be repeated [all].")
+    ] = None,
+    cluster: Annotated[str, typer.Option(help="A built-in cluster or a YAML file.")] = "hgx_h100",
+    nodes: Annotated[int | None, typer.Option(help="Nodes of the cluster.")] = None,
+    num_ranks: Annotated[
+        int | None, typer.Option("-g", "--num-ranks", help="Ranks [all devices].")
+    ] = None,
+    calibration: Annotated[
+        str, typer.Option(help="auto, none, a built-in cluster's or a YAML file.")
+    ] = "auto",
+    out: Annotated[str | None, typer.Option(help="CSV file to write [only shown].")] = None,
+) -> None:
+    """Write what NCCL's example tuner plugin should choose: the fastest per range of sizes.
+
+    By the laws and the constants that were fitted to the cluster; without a calibration they are
+    NCCL's own. NCCL reads the file where NCCL_TUNER_CONFIG_FILE names it;
+    `simrank.predict(nccl_tuner=...)` and `simrank explain --tuner` read it, too.
+    """
+    check_writable(out)
+    fitted = None if calibration == "none" else calibration
+    try:
+        names = collective or list(COLLECTIVES.values())
+        rows = tuned(names, num_ranks, cluster, nodes=nodes, calibration=fitted)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    text = tuner_text(rows)
+    if out is None:
+        typer.echo(text, nl=False)
+        return
+    write_text(out, text)
+    typer.echo(out)
