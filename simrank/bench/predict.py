@@ -118,8 +118,8 @@ def predict(  # noqa: PLR0913 - nccl-tests' own options
         name,
         size_bytes,
         comm,
-        algorithms=None if nccl_algo is None else parse_algorithms(nccl_algo),
-        protocols=None if nccl_proto is None else parse_protocols(nccl_proto),
+        algorithms=None if nccl_algo is None else parse_algorithms(nccl_algo, name),
+        protocols=None if nccl_proto is None else parse_protocols(nccl_proto, name),
         tuner_rows=() if nccl_tuner is None else load_tuner(nccl_tuner),
     )
     algbw = size_bytes / found.times_us / 1e3

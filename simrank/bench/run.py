@@ -15,7 +15,7 @@ from simrank.collectives.problem import REDUCING
 from simrank.collectives.reference import count_wrong
 from simrank.config import BenchConfig, bench_config_from_mapping, load_bench_config, load_measured
 from simrank.context import Context
-from simrank.distributed.planner import tuning_of
+from simrank.distributed.tuning import Wishes, tuning_of
 from simrank.errors import ConfigError
 from simrank.units import format_size
 
@@ -237,7 +237,8 @@ def _chosen(series: Series, case: Case, context: Context) -> _Chosen:
         return _Chosen(series.algorithm, None, "programs", channels)
     if series.collective == "sendrecv":
         return _Chosen("p2p", None, context.comm_library.cost.level, 1)
-    tuning = tuning_of(case.dtype, None if case.redop == "none" else case.redop)
+    redop = None if case.redop == "none" else case.redop
+    tuning = tuning_of(series.call_name, case.dtype, redop, Wishes.of_environment())
     choice = context.comm_library.choose(case.problem, np.arange(case.num_ranks), tuning)
     channels, nccl = choice.schedule.num_channels, series.cluster.nccl
     if choice.level == NCCL and nccl is not None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from simrank.distributed.flight_recorder import SIZE_VARIABLES, FlightRecorder
+from simrank.distributed.tuning import NCCL_VARIABLES
 from simrank.errors import ConfigError, ConfigProblem
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 _FILE_VARIABLES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
 _DUMPS = "TORCH_NCCL_DUMP_ON_TIMEOUT"
-_HONOURED = frozenset((*_FILE_VARIABLES, _DUMPS, *SIZE_VARIABLES))
+_HONOURED = frozenset((*_FILE_VARIABLES, _DUMPS, *SIZE_VARIABLES, *NCCL_VARIABLES))
 # Prefixes of what torch's communication reads, for which simrank stands in.
 _OF_COMMUNICATION = ("NCCL_", "TORCH_NCCL_", "TORCH_FR_")
 _OFF = ("0", "n", "no", "false", "off")

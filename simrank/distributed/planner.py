@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from simrank.collectives import DataPlayer, Problem
-from simrank.collectives.nccl.level import ANY, NO_SWITCH
-from simrank.collectives.nccl.tuner import nvls_reduces
 from simrank.collectives.time_network import NOT_KNOWN
 from simrank.collectives.traffic import link_bytes
 from simrank.device import as_dtype
@@ -18,6 +16,7 @@ from simrank.distributed.flight import Landing, landings
 from simrank.distributed.leaks import Leaks
 from simrank.distributed.mover import DataMover
 from simrank.distributed.reduce_op import ReduceOp
+from simrank.distributed.tuning import NO_WISHES, Wishes, tuning_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -124,6 +123,12 @@ class Planner:
         self.comm_library = library
         self._devices = devices
         self._plans: dict[Hashable, Plan] = {}
+        self._wishes: Wishes | None = None
+
+    def read_wishes(self) -> None:
+        """Read NCCL's variables of the running rank, at the first call only, as NCCL does."""
+        if self._wishes is None:
+            self._wishes = Wishes.of_environment()
 
     def plan(self, call: Call) -> Plan:
         """Return the plan of a call whose members have agreed on its signature."""
@@ -149,7 +154,9 @@ class Planner:
             splits=None if splits is None else tuple(splits.ravel().tolist()),
             itemsize=as_dtype(dtype).itemsize,
         )
-        tuning = tuning_of(dtype, reduce_op) if call.on_device else None
+        tuning = None
+        if call.on_device:
+            tuning = tuning_of(problem.collective, dtype, reduce_op, self._wishes or NO_WISHES)
         choice = self.comm_library.choose(problem, self._devices, tuning)
         return Plan(choice, problem, self, None if op == "barrier" else reduce_op or "sum")
 
@@ -165,13 +172,6 @@ class Planner:
     def link_bytes(self, schedule: Schedule, itemsize: int) -> dict[int, int]:
         """Return the bytes that a schedule sends over each link."""
         return link_bytes(schedule, self.comm_library.cost.network, self._devices, itemsize)
-
-
-def tuning_of(dtype: str, reduce_op: str | None) -> Tuning:
-    """Return what NCCL may choose from for a call: not every reduction fits into a switch."""
-    if reduce_op is None or nvls_reduces(dtype, reduce_op):
-        return ANY
-    return NO_SWITCH
 
 
 class Plan:

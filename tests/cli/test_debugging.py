@@ -63,8 +63,8 @@ def test_variables_that_are_set_are_told_on_one_line(cli, tmp_path, monkeypatch)
         monkeypatch.setenv(name, "1")
     _, _, err = cli("run", "--nproc-per-node", 2, path)
     assert err.splitlines()[0] == (
-        "simrank: environment variables honoured: TORCH_NCCL_TRACE_BUFFER_SIZE; "
-        "read by torch itself: TORCH_LOGS; without effect here: NCCL_ALGO, NCCL_DEBUG"
+        "simrank: environment variables honoured: NCCL_ALGO, TORCH_NCCL_TRACE_BUFFER_SIZE; "
+        "read by torch itself: TORCH_LOGS; without effect here: NCCL_DEBUG"
     )
     _, _, err = cli("run", "--nproc-per-node", 2, "--summary", "json", path)
     assert "environment variables" not in err

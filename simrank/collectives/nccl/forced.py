@@ -1,13 +1,13 @@
 """NCCL_ALGO and NCCL_PROTO: which algorithms and protocols a user leaves to the tuner.
 
-Syntax as NCCL's own for all collectives together: names with commas between them, all others with
-`^` before them, upper and lower case alike. Source: NVIDIA/nccl v2.30.7, the user guide's
-environment variables.
+Syntax as NCCL's own: names with commas between them, all others with `^` before them, upper and
+lower case alike; behind semicolons, lists for single collectives: `ring;allreduce:tree,nvls`.
+Source: NVIDIA/nccl v2.30.7, src/tuning/cost_model.cc.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from simrank.collectives.nccl.constants import NVLS, NVLS_TREE, P2P, PROTOCOLS, RING, TREE
 
@@ -19,39 +19,65 @@ if TYPE_CHECKING:
 _ALGORITHMS = {"tree": TREE, "ring": RING, "nvls": NVLS, "nvlstree": NVLS_TREE}
 _NOT_MODELLED = ("collnetdirect", "collnetchain", "pat")
 _PROTOCOLS = {name.lower(): name for name in PROTOCOLS}
+_COLLECTIVES = {
+    "broadcast": "broadcast",
+    "reduce": "reduce",
+    "allgather": "all_gather",
+    "reducescatter": "reduce_scatter",
+    "allreduce": "all_reduce",
+}
 
 
-def parse_algorithms(text: str) -> frozenset[str]:
-    """Return the algorithms that a value of NCCL_ALGO leaves.
+def parse_algorithms(text: str, collective: str) -> frozenset[str] | None:
+    """Return the algorithms that a value of NCCL_ALGO leaves a collective; None: any.
 
     Raises:
         ValueError: A name is none of NCCL's, or none is left that is modelled.
     """
-    return _parse("NCCL_ALGO", text, _ALGORITHMS, _NOT_MODELLED)
+    return _parse("NCCL_ALGO", text, collective, (_ALGORITHMS, _NOT_MODELLED))
 
 
-def parse_protocols(text: str) -> frozenset[str]:
-    """Return the protocols that a value of NCCL_PROTO leaves.
+def parse_protocols(text: str, collective: str) -> frozenset[str] | None:
+    """Return the protocols that a value of NCCL_PROTO leaves a collective; None: any.
 
     Raises:
         ValueError: A name is none of NCCL's.
     """
-    return _parse("NCCL_PROTO", text, _PROTOCOLS, ())
+    return _parse("NCCL_PROTO", text, collective, (_PROTOCOLS, ()))
 
 
-def _parse(
-    variable: str, text: str, known: Mapping[str, str], not_modelled: Sequence[str]
+_Names: TypeAlias = "tuple[Mapping[str, str], Sequence[str]]"
+
+
+def _parse(variable: str, text: str, collective: str, names: _Names) -> frozenset[str] | None:
+    """Return what the lists of a value leave a collective: its own list wins over that of all."""
+    found = None
+    for number, part in enumerate(text.split(";")):
+        prefix, colon, listed = part.rpartition(":")
+        of = prefix.strip().lower()
+        if colon and of not in _COLLECTIVES:
+            raise ValueError(f"{variable}={text!r}: no {of!r} in {', '.join(_COLLECTIVES)}")
+        if not colon and number:
+            raise ValueError(f"{variable}={text!r}: only the first list can be for all collectives")
+        left = _left(f"{variable}={text!r}", listed.strip(), *names)
+        if not colon or _COLLECTIVES[of] == collective:
+            found = left
+    return found
+
+
+def _left(
+    setting: str, text: str, known: Mapping[str, str], not_modelled: Sequence[str]
 ) -> frozenset[str]:
     is_exclusion = text.startswith("^")
     words = [word.strip().lower() for word in text.removeprefix("^").split(",")]
     wrong = [word for word in words if word not in known and word not in not_modelled]
     if wrong:
         names = ", ".join(known)
-        raise ValueError(f"{variable}={text!r}: no {wrong[0]!r} in {names}")
+        raise ValueError(f"{setting}: no {wrong[0]!r} in {names}")
     named = frozenset(known[word] for word in words if word in known)
     left = frozenset(known.values()) - named if is_exclusion else named
     if not left:
-        raise ValueError(f"{variable}={text!r}: simrank models {', '.join(known)} only")
+        raise ValueError(f"{setting}: simrank models {', '.join(known)} only")
     return left
 
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from simrank.collectives.problem import Problem
     from simrank.collectives.schedule import IntArray
+    from simrank.config.tuner import TunerRow
     from simrank.hardware import Cluster
 
 LEVEL = "nccl"
@@ -49,10 +50,12 @@ class Tuning:
     Attributes:
         algorithms: Names of NCCL's algorithms; None: any.
         protocols: LL, LL128, Simple; None: any.
+        tuner_rows: Wishes of a tuner plugin's file.
     """
 
     algorithms: frozenset[str] | None = None
     protocols: frozenset[str] | None = None
+    tuner_rows: tuple[TunerRow, ...] = ()
 
 
 ANY = Tuning()
@@ -112,6 +115,7 @@ class NcclLevel:
             comm,
             algorithms=tuning.algorithms,
             protocols=tuning.protocols,
+            tuner_rows=tuning.tuner_rows,
         )
         algorithm, protocol = found.choices[int(found.chosen[0])]
         compared = sorted(

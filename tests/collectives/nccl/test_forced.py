@@ -9,28 +9,53 @@ from simrank.collectives.nccl.tuner import candidates
 
 def test_names_leave_what_they_name():
     """Several, in any case."""
-    assert parse_algorithms("Ring,TREE") == {"ring", "tree"}
-    assert parse_algorithms("NVLSTree") == {"nvls_tree"}
-    assert parse_protocols("ll128") == {"LL128"}
+    assert parse_algorithms("Ring,TREE", "all_reduce") == {"ring", "tree"}
+    assert parse_algorithms("NVLSTree", "all_reduce") == {"nvls_tree"}
+    assert parse_protocols("ll128", "all_reduce") == {"LL128"}
 
 
 def test_a_caret_leaves_the_others():
     """`^NVLS,Tree` is everything but those two."""
-    assert parse_algorithms("^NVLS,Tree") == {"ring", "nvls_tree"}
-    assert parse_algorithms("^PAT") == {"ring", "tree", "nvls", "nvls_tree"}
+    assert parse_algorithms("^NVLS,Tree", "all_reduce") == {"ring", "nvls_tree"}
+    assert parse_algorithms("^PAT", "all_reduce") == {"ring", "tree", "nvls", "nvls_tree"}
+
+
+def test_a_collective_may_have_a_list_of_its_own():
+    """It wins over the list for all; without either, anything may be chosen."""
+    text = "ring,collnetdirect;allreduce:tree,collnetdirect;broadcast:ring"
+    assert parse_algorithms(text, "all_reduce") == {"tree"}
+    assert parse_algorithms(text, "broadcast") == {"ring"}
+    assert parse_algorithms(text, "all_gather") == {"ring"}
+    assert parse_algorithms("allreduce:tree", "all_gather") is None
+    assert parse_protocols("LL,Simple;allreduce:^LL", "all_reduce") == {"LL128", "Simple"}
+    assert parse_protocols("^LL128;AllReduce: LL128", "all_reduce") == {"LL128"}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("allreduce:ring;tree", "only the first list can be for all collectives"),
+        ("alltoall:ring", "no 'alltoall' in broadcast, reduce, allgather"),
+        ("broadcast:ring;allreduce:", "no '' in tree, ring"),
+    ],
+)
+def test_lists_that_nccl_would_not_read_are_refused(text, message):
+    """Whichever collective asks."""
+    with pytest.raises(ValueError, match=message):
+        parse_algorithms(text, "broadcast")
 
 
 @pytest.mark.parametrize("text", ["Foo", "", "Ring,Foo", "^Foo"])
 def test_other_names_are_refused(text):
     """With those that there are."""
     with pytest.raises(ValueError, match="in tree, ring, nvls, nvlstree"):
-        parse_algorithms(text)
+        parse_algorithms(text, "all_reduce")
 
 
 def test_what_is_not_modelled_is_refused_by_name():
     """PAT is NCCL's, but has no law here."""
     with pytest.raises(ValueError, match="simrank models tree, ring"):
-        parse_algorithms("PAT")
+        parse_algorithms("PAT", "all_reduce")
 
 
 def test_nothing_left_is_an_error(hopper):

@@ -1,0 +1,123 @@
+"""NCCL's variables choose, and not every reduction fits into a switch."""
+
+import os
+
+import pytest
+
+import simrank.distributed as dist
+from simrank.collectives.nccl.level import ANY, NO_SWITCH
+from simrank.distributed.tuning import NO_WISHES, Wishes, tuning_of
+from simrank.errors import ConfigError
+
+
+def ran(run, variables, num_elements=1 << 24, before=None):
+    """Return what an all_reduce of a program ran, with variables set by its ranks."""
+    found = []
+
+    class Watch:
+        def on_operation(self, operation):
+            if operation.kind == "collective":
+                details = operation.details
+                found.append((details["algorithm"], details["protocol"], details["cost_level"]))
+
+        def on_host(self, *_):
+            pass
+
+        on_task_switch = on_transfer = on_host
+
+    def program(rank, ctx):
+        if rank == 0:
+            ctx.observe(Watch())
+        os.environ.update(variables)
+        dist.init_process_group()
+        x = ctx.empty(num_elements)
+        dist.all_reduce(x)
+        os.environ["NCCL_ALGO"] = "Ring"  # Too late: the communicator exists.
+        dist.all_reduce(x[: num_elements // 2])
+        ctx.synchronize()
+
+    run(program, 8, data=False)
+    return found[0]
+
+
+def test_a_program_runs_what_nccl_would_choose(run):
+    """The switch on one node of H100s."""
+    assert ran(run, {}) == ("nvls", "Simple", "nccl")
+
+
+def test_the_variables_of_the_program_choose(run):
+    """Set before the communicator exists, by the program itself."""
+    variables = {"NCCL_ALGO": "^NVLS;broadcast:ring", "NCCL_PROTO": "LL128"}
+    assert ran(run, variables) in (("ring", "LL128", "nccl"), ("tree", "LL128", "nccl"))
+    assert ran(run, {"NCCL_ALGO": "allreduce:tree"})[0] == "tree"
+
+
+def test_they_are_read_once_per_communicator(run):
+    """What is set later changes nothing."""
+    seen = []
+
+    class Watch:
+        def on_operation(self, operation):
+            if operation.kind == "collective":
+                seen.append(operation.details["algorithm"])
+
+        def on_host(self, *_):
+            pass
+
+        on_task_switch = on_transfer = on_host
+
+    def program(rank, ctx):
+        if rank == 0:
+            ctx.observe(Watch())
+        os.environ["NCCL_ALGO"] = "Tree"
+        dist.init_process_group()
+        dist.all_reduce(ctx.empty(64))
+        os.environ["NCCL_ALGO"] = "Ring"
+        dist.all_reduce(ctx.empty(128))
+        ctx.synchronize()
+
+    run(program, 4, data=False)
+    assert set(seen) == {"tree"}
+
+
+def test_a_tuner_file_chooses(run, tmp_path):
+    """As with NCCL's example plugin."""
+    file = tmp_path / "tuner.csv"
+    file.write_text("allreduce,0,18446744073709551615,ring,simple,0,1,8\n")
+    assert ran(run, {"NCCL_TUNER_CONFIG_FILE": str(file)}) == ("ring", "Simple", "nccl")
+
+
+@pytest.mark.parametrize(
+    ("variables", "message"),
+    [
+        ({"NCCL_ALGO": "Rings"}, "NCCL_ALGO='Rings': no 'rings' in tree, ring, nvls, nvlstree"),
+        ({"NCCL_PROTO": "LL64"}, "NCCL_PROTO='LL64': no 'll64' in ll, ll128, simple"),
+    ],
+)
+def test_what_nccl_would_not_read_is_an_error(run, variables, message):
+    """With the variable and its value."""
+    with pytest.raises(ValueError, match=message):
+        ran(run, variables, 64)
+
+
+def test_a_wrong_tuner_file_is_an_error():
+    """With file and line."""
+    with pytest.raises(ConfigError, match="nowhere"):
+        tuning_of("all_reduce", "float32", "sum", Wishes(None, None, "nowhere.csv"))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "reduce_op", "fits"),
+    [
+        ("float32", "sum", True),
+        ("float32", "max", False),
+        ("bfloat16", "max", True),
+        ("int8", "sum", False),
+        ("float16", None, True),
+    ],
+)
+def test_a_switch_reduces_some_dtypes_in_some_ways(dtype, reduce_op, fits):
+    """Others go through rings and trees, also where NVLS is asked for."""
+    assert tuning_of("all_reduce", dtype, reduce_op, NO_WISHES) is (ANY if fits else NO_SWITCH)
+    both = tuning_of("all_reduce", dtype, reduce_op, Wishes("NVLS,Ring", None, None))
+    assert both.algorithms == ({"nvls", "ring"} if fits else {"ring"})
