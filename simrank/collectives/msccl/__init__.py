@@ -1,0 +1,22 @@
+"""Algorithms of MSCCL: its XML read, proved, run and written.
+
+Reading order: `program` (the data), `read`, `order` (who waits for whom), `races`, `lower` (to the
+rounds of a schedule), `algorithm` (into the table of algorithms), `write`.
+"""
+
+from simrank.collectives.msccl.algorithm import (
+    prove_program,
+    register_msccl,
+    resolve_algorithm,
+    schedule_of,
+)
+from simrank.collectives.msccl.read import parse_msccl, read_msccl
+
+__all__ = [
+    "parse_msccl",
+    "prove_program",
+    "read_msccl",
+    "register_msccl",
+    "resolve_algorithm",
+    "schedule_of",
+]
