@@ -5,6 +5,7 @@ rounds of a schedule), `algorithm` (into the table of algorithms), `write`.
 """
 
 from simrank.collectives.msccl.algorithm import (
+    program_problem,
     prove_program,
     register_msccl,
     resolve_algorithm,
@@ -14,6 +15,7 @@ from simrank.collectives.msccl.read import parse_msccl, read_msccl
 
 __all__ = [
     "parse_msccl",
+    "program_problem",
     "prove_program",
     "read_msccl",
     "register_msccl",

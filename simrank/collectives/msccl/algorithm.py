@@ -100,14 +100,21 @@ def prove_program(program: Program, problem: Problem | None = None) -> Proof:
     Raises:
         ScheduleError: It would wait for ever, or depends on an order that nothing decides.
     """
-    asked = problem or small_problem(program)
+    asked = problem or program_problem(program)
     return prove(schedule_of(program, asked), asked)
 
 
-def small_problem(program: Program) -> Problem:
-    """Return the smallest problem of which each chunk has an element."""
-    count = program.num_chunks if program.collective == "all_reduce" else program.per_rank
-    return Problem(program.collective, program.world_size, count)
+def program_problem(program: Program, size_bytes: int = 0) -> Problem:
+    """Return the problem of some size that a program solves.
+
+    Args:
+        program: The program.
+        size_bytes: As nccl-tests counts it, of float32; 0: as many elements as there are chunks.
+    """
+    elements = size_bytes // 4 or program.num_chunks
+    if program.collective != "all_reduce":
+        elements //= program.world_size
+    return Problem(program.collective, program.world_size, elements)
 
 
 def register_msccl(path: str | PathLike[str]) -> Registered:
@@ -122,7 +129,7 @@ def register_msccl(path: str | PathLike[str]) -> Registered:
     """
     program = read_msccl(Path(path))
     rounds = rounds_of(program)
-    problem = small_problem(program)
+    problem = program_problem(program)
     flaw = prove(schedule_of(program, problem, rounds), problem).flaw
     if flaw is not None:
         raise ScheduleError(f"{program.file}: is no {program.collective}: {flaw}")
