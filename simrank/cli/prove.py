@@ -10,7 +10,7 @@ import typer
 from simrank import units
 from simrank.cli.common import EXIT_STATUS, FAILED, app
 from simrank.collectives import Problem, algorithms_for, build
-from simrank.collectives.msccl import program_problem, prove_program, read_msccl
+from simrank.collectives.msccl import SUFFIX, program_problem, prove_program, read_msccl
 from simrank.collectives.problem import COLLECTIVES, GATHERED, ROOTED
 from simrank.collectives.proof import prove as prove_schedule
 from simrank.config.quantity import closest
@@ -19,7 +19,6 @@ from simrank.errors import ConfigError, ConfigProblem, ScheduleError
 if TYPE_CHECKING:
     from simrank.collectives.proof import Proof
 
-_SUFFIX = ".xml"
 _LARGE = ("all_gather", "reduce_scatter", "all_to_all", *GATHERED)
 
 
@@ -55,7 +54,7 @@ def _proof(
 ) -> tuple[Problem, Proof]:
     """Return what was proved, and how."""
     size_bytes = _size(size)
-    if algorithm.endswith(_SUFFIX):
+    if algorithm.endswith(SUFFIX):
         program = read_msccl(algorithm)
         for option, given, own in (
             ("--collective", collective, program.collective),

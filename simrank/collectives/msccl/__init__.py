@@ -5,20 +5,22 @@ rounds of a schedule), `algorithm` (into the table of algorithms), `write`.
 """
 
 from simrank.collectives.msccl.algorithm import (
+    SUFFIX,
+    forced_algorithms,
     program_problem,
     prove_program,
     register_msccl,
-    resolve_algorithm,
     schedule_of,
 )
 from simrank.collectives.msccl.read import parse_msccl, read_msccl
 
 __all__ = [
+    "SUFFIX",
+    "forced_algorithms",
     "parse_msccl",
     "program_problem",
     "prove_program",
     "read_msccl",
     "register_msccl",
-    "resolve_algorithm",
     "schedule_of",
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from simrank.collectives.algorithms import Algorithm, algorithms_for, register_algorithm
 from simrank.collectives.algorithms.layout import gathered_tables
@@ -140,23 +140,28 @@ def register_msccl(path: str | PathLike[str]) -> Registered:
     return registered
 
 
-def resolve_algorithm(name: str, collective: str) -> str:
-    """Return an algorithm's name in the table: a path that ends in .xml is read and added.
+def forced_algorithms(given: Mapping[str, Any]) -> dict[str, tuple[str, Mapping[str, int]]]:
+    """Return the name and options of each forced algorithm; files are read and added.
 
     Args:
-        name: As a user gave it.
-        collective: What it is to compute.
+        given: Per collective a name, the path of a file (it ends in .xml), or a pair of either and
+            options.
 
     Raises:
-        ConfigError: As `register_msccl`, or it computes something else.
+        ConfigError: As `register_msccl`, or a file computes something else.
+        ScheduleError: As `register_msccl`.
     """
-    if not name.endswith(SUFFIX):
-        return name
-    found = register_msccl(name)
-    if found.collective != collective:
-        problem = ConfigProblem(name, None, "coll", collective, found.collective)
-        raise ConfigError(problem)
-    return found.name
+    forced = {}
+    for collective, named in given.items():
+        name, options = (named, {}) if isinstance(named, str) else (named[0], named[1])
+        if name.endswith(SUFFIX):
+            found = register_msccl(name)
+            if found.collective != collective:
+                got = f"coll of {found.collective}"
+                raise ConfigError(ConfigProblem(name, None, "", f"one of {collective}", got))
+            name = found.name
+        forced[collective] = name, options
+    return forced
 
 
 def _name(program: Program, stem: str) -> str:

@@ -9,9 +9,9 @@ from simrank.collectives import algorithms as table
 from simrank.collectives import play as play_module
 from simrank.collectives.algorithms import auto_algorithms
 from simrank.collectives.msccl import (
+    forced_algorithms,
     prove_program,
     register_msccl,
-    resolve_algorithm,
     schedule_of,
 )
 from simrank.collectives.problem import REDUCING
@@ -135,10 +135,14 @@ def test_another_file_of_the_same_name_gets_a_number(ring, tmp_path):
 
 def test_names_that_are_no_files_are_left_alone(ring):
     """A path computes what it is asked for, or is refused."""
-    assert resolve_algorithm("ring", "all_reduce") == "ring"
-    assert resolve_algorithm(ring, "all_reduce") == "msccl:my.ring"
-    with pytest.raises(ConfigError, match="coll: expected all_gather, got all_reduce"):
-        resolve_algorithm(ring, "all_gather")
+    given = {"all_gather": "direct", "broadcast": ("chain", {"num_chunks": 2}), "all_reduce": ring}
+    assert forced_algorithms(given) == {
+        "all_gather": ("direct", {}),
+        "broadcast": ("chain", {"num_chunks": 2}),
+        "all_reduce": ("msccl:my.ring", {}),
+    }
+    with pytest.raises(ConfigError, match="expected one of all_gather, got coll of all_reduce"):
+        forced_algorithms({"all_gather": ring})
 
 
 def test_uneven_sizes_and_other_collectives_are_refused():
