@@ -31,6 +31,7 @@ COMMANDS = {
         "--collective", "--size", "--cluster", "--nodes", "-g", "--num-ranks", "--calibration",
         "--help",
     },
+    "convert": {"algorithm", "--collective", "-n", "--num-ranks", "--out", "--help"},
     "prove": {"algorithm", "--collective", "-n", "--num-ranks", "--size", "--root", "--help"},
     "kernels": {"--help"},  # A group: coverage and report.
     "torch": {"--help"},  # A group: build.

@@ -1,4 +1,4 @@
-"""`simrank prove`: whether an algorithm computes its collective."""
+"""`simrank prove` and `simrank convert`: algorithms and files of them, proved and written."""
 
 from __future__ import annotations
 
@@ -8,9 +8,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from simrank import units
-from simrank.cli.common import EXIT_STATUS, FAILED, app
+from simrank.cli.common import EXIT_STATUS, FAILED, app, check_writable, write_text
 from simrank.collectives import Problem, algorithms_for, build
-from simrank.collectives.msccl import SUFFIX, program_problem, prove_program, read_msccl
+from simrank.collectives.msccl import (
+    SUFFIX,
+    program_of,
+    program_problem,
+    prove_program,
+    read_msccl,
+    xml_of,
+)
 from simrank.collectives.problem import COLLECTIVES, GATHERED, ROOTED
 from simrank.collectives.proof import prove as prove_schedule
 from simrank.config.quantity import closest
@@ -18,7 +25,9 @@ from simrank.errors import ConfigError, ConfigProblem, ScheduleError
 
 if TYPE_CHECKING:
     from simrank.collectives.proof import Proof
+    from simrank.collectives.schedule import Schedule
 
+_SIZE_BYTES = 1 << 16  # Per rank: enough for every chunk; files say nothing of sizes.
 _LARGE = ("all_gather", "reduce_scatter", "all_to_all", *GATHERED)
 
 
@@ -49,6 +58,24 @@ def prove(
     typer.echo(_text(algorithm, problem, proof))
 
 
+@app.command(epilog=EXIT_STATUS)
+def convert(
+    algorithm: Annotated[str, typer.Argument(help="An algorithm.")],
+    collective: Annotated[str, typer.Option(help="What it computes.")] = "all_reduce",
+    num_ranks: Annotated[int, typer.Option("-n", "--num-ranks", min=1, help="Ranks.")] = 8,
+    out: Annotated[str | None, typer.Option(help="File to write; default: stdout.")] = None,
+) -> None:
+    """Write an algorithm as MSCCL's XML, which MSCCL runs, and simrank too."""
+    check_writable(out)
+    problem = _problem(collective, num_ranks, _SIZE_BYTES * num_ranks, 0)
+    text = xml_of(program_of(_schedule(problem, algorithm), problem))
+    if out is None:
+        typer.echo(text, nl=False)
+    else:
+        write_text(out, text)
+        typer.echo(out)
+
+
 def _proof(
     algorithm: str, collective: str | None, num_ranks: int | None, *, size: str, root: int
 ) -> tuple[Problem, Proof]:
@@ -66,14 +93,19 @@ def _proof(
         problem = program_problem(program, size_bytes)
         return problem, prove_program(program, problem)
     problem = _problem(collective or "all_reduce", num_ranks or 8, size_bytes, root)
+    return problem, prove_schedule(_schedule(problem, algorithm, "a file or "), problem)
+
+
+def _schedule(problem: Problem, algorithm: str, or_else: str = "") -> Schedule:
+    """Return the schedule of an algorithm of the table; what else may be named is said."""
     names = algorithms_for(problem.collective, problem.world_size)
     if algorithm not in names:
-        near, expected = closest(algorithm, names), f"a file or one of {', '.join(names)}"
+        near, expected = closest(algorithm, names), f"{or_else}one of {', '.join(names)}"
         to_fix = near and f"write `{near}`"
         raise ConfigError(
             ConfigProblem("command line", None, "algorithm", expected, algorithm, to_fix)
         )
-    return problem, prove_schedule(build(problem, algorithm), problem)
+    return build(problem, algorithm)
 
 
 def _size(size: str) -> int:

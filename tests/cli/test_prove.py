@@ -1,4 +1,4 @@
-"""`simrank prove`: algorithms of the table and files."""
+"""`simrank prove` and `simrank convert`: algorithms of the table and files."""
 
 import pytest
 
@@ -92,3 +92,25 @@ def test_what_a_file_says_is_not_overruled(cli, tmp_path):
         status, _, err = cli("prove", path, option, given)
         assert status == 2
         assert f"expected {own}, as {path} says, got {given}" in err
+
+
+def test_an_algorithm_is_written_and_proved_again(cli, tmp_path):
+    """To a file, or to stdout: the same."""
+    path = tmp_path / "out.xml"
+    status, out, _ = cli("convert", "halving_doubling", "-n", 6, "--out", path)
+    assert (status, out) == (0, f"{path}\n")
+    assert cli("convert", "halving_doubling", "-n", 6)[1] == path.read_text()
+    status, out, _ = cli("prove", path)
+    assert status == 0
+    assert "computes all_reduce of 1 MiB on 6 ranks" in out
+
+
+def test_what_the_format_has_no_words_for_is_not_written(cli, tmp_path):
+    """A root: exit status 1; what does not exist, or cannot be written, is usage."""
+    status, _, err = cli("convert", "binomial", "--collective", "broadcast")
+    assert status == 1
+    assert "broadcast binomial: a collective with a root cannot be said in MSCCL's XML" in err
+    status, _, err = cli("convert", "rnig")
+    assert status == 2
+    assert "algorithm: expected one of ring, one_shot" in err
+    assert cli("convert", "ring", "--out", tmp_path / "no" / "out.xml")[0] == 2

@@ -13,14 +13,17 @@ from simrank.collectives.msccl.algorithm import (
     schedule_of,
 )
 from simrank.collectives.msccl.read import parse_msccl, read_msccl
+from simrank.collectives.msccl.write import program_of, xml_of
 
 __all__ = [
     "SUFFIX",
     "forced_algorithms",
     "parse_msccl",
+    "program_of",
     "program_problem",
     "prove_program",
     "read_msccl",
     "register_msccl",
     "schedule_of",
+    "xml_of",
 ]
