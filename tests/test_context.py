@@ -266,7 +266,7 @@ def test_groups_that_nobody_destroyed_are_a_note():
 def test_an_algorithm_can_come_from_a_file(tmp_path, monkeypatch):
     """MSCCL's XML: a program gets its data, and its time; other numbers of ranks are refused."""
     monkeypatch.setattr(table, "_TABLE", dict(table._TABLE))
-    path = tmp_path / "pair.xml"
+    path = tmp_path / "two.xml"
     path.write_text(text_of("exchange"))
     sums = []
 
