@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from simrank import distributed as distributed_module
 from simrank import multiprocessing as multiprocessing_module
 from simrank.collectives.choice import chooser_of
+from simrank.collectives.msccl import forced_algorithms
 from simrank.config.choices import checked_choice
 from simrank.config.project import project_settings
 from simrank.device import AddressSpace, Device, Network, Operation
@@ -85,7 +86,8 @@ class Context(TorchNames):
         time_limit_s: Wall-clock seconds that simulating may take in all before `TimeLimitError`
             says where each rank is; time in a debugger does not count. None: no limit.
         algorithms: Per collective a forced algorithm: `{"all_reduce": "ring"}`, or with options
-            `{"all_reduce": ("ring", {"num_channels": 2})}`; default: chosen.
+            `{"all_reduce": ("ring", {"num_channels": 2})}`, or in MSCCL's XML
+            `{"all_reduce": "mine.xml"}`; default: chosen.
         on_failure: What a rank that raises does to the others of its spawn. "abort" ends them all.
             "continue" lets them run on: what waits for the dead rank raises PeerDiedError there,
             and `spawn` raises at the end, with all root causes.
@@ -491,9 +493,6 @@ def _race_checker(engine: Engine, races: str) -> RaceChecker | None:
 
 def _library(cluster: Cluster, algorithms: Mapping[str, Any]) -> CollectiveLibrary:
     chooser = chooser_of(cluster)
-    forced = {
-        collective: (named, {}) if isinstance(named, str) else (named[0], named[1])
-        for collective, named in algorithms.items()
-    }
+    forced = forced_algorithms(algorithms)
     num_sms = min(cluster.collectives.num_channels, cluster.device.num_sms)
     return CollectiveLibrary(chooser.cost, chooser, forced, num_sms)

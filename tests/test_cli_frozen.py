@@ -37,6 +37,8 @@ COMMANDS = {
         "--collective", "--cluster", "--nodes", "-g", "--num-ranks", "--calibration", "--out",
         "--help",
     },
+    "convert": {"algorithm", "--collective", "-n", "--num-ranks", "--out", "--help"},
+    "prove": {"algorithm", "--collective", "-n", "--num-ranks", "--size", "--root", "--help"},
     "kernels": {"--help"},  # A group: coverage and report.
     "torch": {"--help"},  # A group: build.
     "schema": {"kind", "--to", "--help"},

@@ -4,8 +4,10 @@ import pytest
 
 import simrank
 import simrank.distributed as dist
+from simrank.collectives import algorithms as table
 from simrank.engine import Handle
 from simrank.errors import ConfigError, DeadlockError
+from tests.collectives.msccl.programs import text_of
 
 
 def test_two_contexts_never_see_each_other():
@@ -259,3 +261,27 @@ def test_groups_that_nobody_destroyed_are_a_note():
             ctx.multiprocessing.spawn(program, (ctx, False), nprocs=3)
     assert ctx.notes == ["  ranks 1-2: returned without destroy_process_group() of 'default_pg'"]
     assert ctx.findings == []
+
+
+def test_an_algorithm_can_come_from_a_file(tmp_path, monkeypatch):
+    """MSCCL's XML: a program gets its data, and its time; other numbers of ranks are refused."""
+    monkeypatch.setattr(table, "_TABLE", dict(table._TABLE))
+    path = tmp_path / "two.xml"
+    path.write_text(text_of("exchange"))
+    sums = []
+
+    def program(rank, ctx):
+        dist.init_process_group("nccl")
+        x = ctx.full((1001,), rank + 1.0)
+        dist.all_reduce(x)
+        sums.append(x.sum().item())
+
+    with simrank.Context(algorithms={"all_reduce": str(path)}) as ctx:
+        ctx.multiprocessing.spawn(program, args=(ctx,), nprocs=2)
+        assert ctx.now_ps > 6_600_000
+    assert sums == [3003.0, 3003.0]
+    with (
+        simrank.Context(algorithms={"all_reduce": str(path)}) as ctx,
+        pytest.raises(ValueError, match="runs on 2 ranks, not on 3"),
+    ):
+        ctx.multiprocessing.spawn(program, args=(ctx,), nprocs=3)

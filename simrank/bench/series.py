@@ -5,11 +5,13 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from simrank.bench.predicted import NCCL
 from simrank.bench.program import OUT_OF_PLACE, Case, counts, redop_of, root_of
 from simrank.collectives import Problem, algorithms_for, build
+from simrank.collectives.msccl import SUFFIX, register_msccl
 from simrank.config.model import in_file_order
 from simrank.config.quantity import choice_text, closest
 from simrank.errors import ConfigError, UnsupportedError
@@ -83,7 +85,9 @@ def series_of(config: BenchConfig) -> Iterator[Series]:
         for num_ranks in config.num_ranks or (cluster.num_devices,)
         for collective in config.collectives
     ]
-    _check(config, {(call_name(each), num_ranks) for _, num_ranks, each in combinations})
+    calls = {(call_name(each), num_ranks) for _, num_ranks, each in combinations}
+    config = _with_files(config, calls)
+    _check(config, calls)
     for cluster in dict.fromkeys(cluster for cluster, _, _ in combinations):
         check_faults(config.faults, cluster)
     kernels = {name: _kernel(name, options) for name, options in config.algorithms.items()}
@@ -100,6 +104,29 @@ def series_of(config: BenchConfig) -> Iterator[Series]:
                     yield Series(cluster, num_ranks, collective, name, {}, *facts, kernel)
             elif name in ("auto", NCCL) or name in algorithms_for(call_name(collective), num_ranks):
                 yield Series(cluster, num_ranks, collective, name, _integers(options), *facts)
+
+
+def _with_files(config: BenchConfig, calls: set[tuple[str, int]]) -> BenchConfig:
+    """Return the benchmark with files of algorithms (MSCCL's XML) in the table, by their names.
+
+    Raises:
+        ConfigError: A file cannot be read, or is of no algorithm that the benchmark calls.
+        ScheduleError: It would wait for ever, or does not compute its collective.
+    """
+    folder = Path() if config.source.path is None else config.source.path.parent
+    named = {}
+    for name, options in config.algorithms.items():
+        if not name.endswith(SUFFIX):
+            named[name] = options
+            continue
+        found = register_msccl(folder / name)
+        if (found.collective, found.world_size) not in calls:
+            each = sorted(calls)
+            wanted = " or ".join(f"{collective} on {ranks} ranks" for collective, ranks in each)
+            got = f"{found.collective} on {found.world_size} ranks"
+            raise ConfigError(config.source.problem(("algorithms", name), wanted, got))
+        named[found.name] = options
+    return config.model_copy(update={"algorithms": named})
 
 
 def call_name(collective: str) -> str:

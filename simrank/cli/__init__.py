@@ -1,4 +1,4 @@
-"""The command line: `run`, `bench`, `check`, `kernels`, `torch` and more; `main` runs it."""
+"""The command line: `run`, `bench`, `check`, `prove`, `torch` and more; `main` runs it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from simrank.cli import accuracy, bench, calibrate, configs, explain, kernels, run, torch, tune
+from simrank.cli import (
+    accuracy,
+    bench,
+    calibrate,
+    configs,
+    explain,
+    kernels,
+    prove,
+    run,
+    torch,
+    tune,
+)
 from simrank.cli.common import BAD_CONFIG, BUG, FAILED, app
 from simrank.errors import ConfigError, SimrankError
 
@@ -24,6 +35,7 @@ __all__ = [
     "explain",
     "kernels",
     "main",
+    "prove",
     "run",
     "torch",
     "tune",

@@ -262,10 +262,11 @@ def _fold_rounds(schedule: Schedule, names: _Names) -> tuple[list[_Pending], int
     folds: list[_Pending] = []
     num_names = names.num_inputs
     for steps in schedule.rounds():
-        if not steps.num_steps:
+        chunks = one_chunk_steps(steps)
+        if not chunks.num_steps:
             continue
         writes = []
-        for slots, sources, moved in _destinations(schedule, one_chunk_steps(steps), names):
+        for slots, sources, moved in _destinations(schedule, chunks, names):
             if sources.shape[0] == 1:
                 writes.append((slots, sources[0], moved))
                 continue

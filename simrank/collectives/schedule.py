@@ -6,7 +6,7 @@ Start reading at `Round`, then `Schedule`. An algorithm is a pure function that 
 Rules that every schedule keeps:
 
 * A step moves `count` consecutive chunks of one rank's buffer to another's. A step from a rank to
-  itself is local and costs no time.
+  itself is local and costs no time; of no chunks, it is there only for its lanes.
 * Steps of a round read what earlier rounds left: no step reads a chunk that another step of the
   same round writes (with `in_place_safe`, also when OUTPUT lies over INPUT).
 * Steps of a round that write the same chunk are applied in their order and written once.
@@ -52,11 +52,13 @@ class Round(NamedTuple):
         dst_chunk: First chunk that is written.
         count: Number of consecutive chunks.
         op: `Op`. COPY: dst = src. REDUCE: dst = operand (+) src.
-        channel: Lane of the step on both ranks.
+        channel: Lane of the step on both ranks; if there is `dst_channel`, on the sender only.
         operand_buffer: `Buffer` of the REDUCE operand on `dst`; None means the destination chunk.
         operand_chunk: First chunk of the operand; None together with `operand_buffer`.
         fan: Steps of equal id >= 0 are one step inside a switch (a multicast, or an in-switch
             reduction): they load a link that they share once. None means no such steps.
+        dst_channel: Lane of the step on the receiver, if that is another one. What a local step
+            leaves on it then comes after all that its own lane has done.
     """
 
     src: IntArray
@@ -71,6 +73,7 @@ class Round(NamedTuple):
     operand_buffer: IntArray | None = None
     operand_chunk: IntArray | None = None
     fan: IntArray | None = None
+    dst_channel: IntArray | None = None
 
     @property
     def num_steps(self) -> int:
@@ -176,7 +179,9 @@ class Schedule:
         root: Root rank of a rooted collective, else None.
         num_loops: How often the rounds are repeated, each time on the next slice of every chunk
             (see `loop_elements`).
-        num_channels: Lanes per rank.
+        num_channels: Channels of the library that it stands for; lanes per rank, if `num_lanes` is
+            0.
+        num_lanes: Lanes per rank, where those are not channels.
         uniform: Every channel is a ring: in each round that moves data, all ranks send once to the
             next rank of the channel's ring. Steps are listed channel by channel and in the order
             of the ring, the same in all rounds, and each is as long as the largest chunk (shorter
@@ -199,6 +204,7 @@ class Schedule:
     root: int | None = None
     num_loops: int = 1
     num_channels: int = 1
+    num_lanes: int = 0
     uniform: bool = False
     synchronizing: bool = True
     in_place_safe: bool = True

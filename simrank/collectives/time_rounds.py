@@ -118,15 +118,15 @@ class TimePlayer:
 
     def round_completions(self, arrivals_ps: npt.ArrayLike) -> IntArray:
         """Return what `completions` does, without closed forms: every round is played."""
-        num_channels = self._schedule.num_channels
-        clocks = np.tile(self._start(arrivals_ps), num_channels)
+        num_lanes = self._schedule.num_lanes or self._schedule.num_channels
+        clocks = np.tile(self._start(arrivals_ps), num_lanes)
         for loop in range(self._schedule.num_loops):
             for src, dst, costs, is_late in self._kept.get(loop) or self._loop_rounds(loop):
                 ready = clocks[src]
                 ready = np.where(is_late, np.maximum(ready, clocks[dst]), ready)
                 np.maximum.at(clocks, src, ready + costs.busy_ps)
                 np.maximum.at(clocks, dst, ready + costs.flight_ps)
-        return known_or_marked(clocks.reshape(num_channels, -1).max(axis=0))
+        return known_or_marked(clocks.reshape(num_lanes, -1).max(axis=0))
 
     def _start(self, arrivals_ps: npt.ArrayLike) -> IntArray:
         launched: IntArray = np.asarray(arrivals_ps, dtype=np.int64)
@@ -138,7 +138,7 @@ class TimePlayer:
         kept: list[_Sent] = []
         room = self._room
         for steps in self._schedule.rounds():
-            if steps.src is steps.dst:
+            if steps.src is steps.dst and steps.dst_channel is None:
                 continue
             sent = self._sent(steps, tables)
             room -= len(sent.src) + ROUND_STEPS
@@ -154,12 +154,17 @@ class TimePlayer:
         step_bytes = self._step_bytes(steps, tables)
         costs = self._lane(steps, step_bytes).costs(step_bytes)
         lanes = steps.channel * self._schedule.world_size
-        columns = (lanes + steps.src, lanes + steps.dst, *costs, self._is_late(step_bytes))
+        src, dst, is_late = lanes + steps.src, lanes + steps.dst, self._is_late(step_bytes)
         remote = steps.src != steps.dst
+        if steps.dst_channel is not None:
+            # Local steps cost nothing here either, but bring one lane the clock of another.
+            dst = steps.dst_channel * self._schedule.world_size + steps.dst
+            costs = StepCosts(*(np.where(remote, cost, 0) for cost in costs))
+            return _Sent(src, dst, costs, is_late & remote)
         if not remote.all():
-            columns = tuple(column[remote] for column in columns)
-        src, dst, busy_ps, flight_ps, is_late = columns
-        return _Sent(src, dst, StepCosts(busy_ps, flight_ps), is_late)
+            costs = StepCosts(*(cost[remote] for cost in costs))
+            src, dst, is_late = src[remote], dst[remote], is_late[remote]
+        return _Sent(src, dst, costs, is_late)
 
     def _ring_completions(self, start: IntArray) -> IntArray:
         schedule = self._schedule

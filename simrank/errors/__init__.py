@@ -3,6 +3,7 @@
 ```text
 SimrankError(Exception)
   ConfigError               a YAML file or option is wrong: file:line: key.path: expected X, got Y
+    ScheduleError           an algorithm would wait for ever, or computes something else
   UnsupportedError          a feature that simrank refuses, by name
   HubError                  a task drove the engine; only the hub (the main greenlet) may
   NoRankError               called outside a rank, or outside a Context
@@ -34,6 +35,7 @@ from simrank.errors.base import (
     NoRankError,
     OutOfMemoryError,
     RankState,
+    ScheduleError,
     SimrankError,
     SimulationError,
     UninitializedValueError,
@@ -85,6 +87,7 @@ __all__ = [
     "RaceError",
     "RankAborted",
     "RankState",
+    "ScheduleError",
     "Side",
     "SimrankError",
     "SimulationError",

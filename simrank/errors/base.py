@@ -75,6 +75,27 @@ class ConfigError(SimrankError):
         super().__init__("\n".join(str(problem) for problem in problems))
 
 
+class ScheduleError(ConfigError):
+    """An algorithm would wait for ever, or does not compute its collective.
+
+    Attributes:
+        places: Where its parts stand, one line of text for each.
+    """
+
+    def __init__(self, what: str, *places: str) -> None:
+        super().__init__()
+        self.places = places
+        self.args = ("\n".join([what, *(f"  {place}" for place in _few(places))]),)
+
+
+def _few(places: tuple[str, ...]) -> tuple[str, ...]:
+    """Return as many lines as a report may have."""
+    room = MAX_REPORT_LINES - 1
+    if len(places) <= room:
+        return places
+    return (*places[: room - 1], f"and {len(places) - room + 1} more")
+
+
 class UnsupportedError(SimrankError):
     """A feature that simrank refuses rather than getting it quietly wrong."""
 

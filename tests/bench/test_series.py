@@ -1,7 +1,13 @@
 """The series of a benchmark: every combination of its lists but size and form."""
 
+import pytest
+
+from simrank import bench
 from simrank.bench.series import series_of
-from simrank.config import bench_config_from_mapping
+from simrank.collectives import algorithms as table
+from simrank.config import bench_config_from_mapping, load_bench_config
+from simrank.errors import ConfigError
+from tests.collectives.msccl.programs import text_of
 
 SMALL = {"cluster": "hgx_h100", "collectives": ["all_reduce"], "sizes": ["1 KiB"]}
 
@@ -34,3 +40,40 @@ def test_an_uneven_exchange_runs_the_algorithms_of_the_even_one():
     (named,) = series(collectives=["all_to_all_v"], algorithms=["pairwise"])
     assert named.call_name == "all_to_all"
     assert [each.algorithm for each in series(collectives=["sendrecv"])] == ["auto"]
+
+
+@pytest.fixture
+def four(tmp_path, monkeypatch):
+    """A folder with an algorithm of four ranks, and a benchmark that names it."""
+    monkeypatch.setattr(table, "_TABLE", dict(table._TABLE))
+    (tmp_path / "own.xml").write_text(text_of("ring"))
+    (tmp_path / "bench.yaml").write_text(
+        "cluster: hgx_h100\ncollectives: [all_reduce, all_gather]\nnum_ranks: [4, 8]\n"
+        "algorithms:\n- own.xml\n- ring\nsizes: [1 KiB]\nin_place: false\n"
+    )
+    return tmp_path
+
+
+def test_files_are_algorithms_beside_the_others(four):
+    """Their paths begin at the benchmark; they run what they say that they compute, and right."""
+    config = load_bench_config(four / "bench.yaml")
+    found = [(each.algorithm, each.collective, each.num_ranks) for each in series_of(config)]
+    assert found[0] == ("msccl:own", "all_reduce", 4)
+    assert [name for name, *_ in found].count("msccl:own") == 1
+    rows = bench.run(four / "bench.yaml")
+    assert [row["algorithm"] for row in rows[:2]] == ["msccl:own", "ring"]
+    assert [row["num_wrong"] for row in rows] == [0] * 5
+    assert rows[0]["time_us"] == pytest.approx(rows[1]["time_us"], rel=0.1)
+
+
+def test_a_file_of_what_is_not_called_is_refused(four):
+    """With its place in the benchmark; and so are options of a file."""
+    text = (four / "bench.yaml").read_text()
+    (four / "bench.yaml").write_text(text.replace("[4, 8]", "8"))
+    with pytest.raises(ConfigError) as caught:
+        list(series_of(load_bench_config(four / "bench.yaml")))
+    assert "bench.yaml:4: algorithms" in str(caught.value)
+    wanted = "expected all_gather on 8 ranks or all_reduce on 8 ranks, got all_reduce on 4 ranks"
+    assert wanted in str(caught.value)
+    with pytest.raises(ConfigError, match="has no option 'x'"):
+        series(num_ranks=4, algorithms={str(four / "own.xml"): {"x": 1}})

@@ -26,6 +26,7 @@ from simrank.errors import (
     RaceError,
     RankAborted,
     RankState,
+    ScheduleError,
     SpawnException,
     TimeOverflowError,
     UninitializedValueError,
@@ -36,6 +37,7 @@ STATES = (RankState((0, 1), "all_reduce #7", "train.py", 3), RankState((2,), "re
 ACCESS = RaceAccess("add_", "writes", "default", "train.py", 3)
 ERRORS = [
     ConfigError(ConfigProblem("a.yaml", 3, "links[0]", "450 GB/s", "450")),
+    ScheduleError("ring.xml: deadlock", "gpu 0", "gpu 1"),
     HubError(),
     TimeOverflowError(5, 1 << 62),
     UninitializedValueError("the tensor", "train.py:3"),

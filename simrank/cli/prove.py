@@ -1,0 +1,149 @@
+"""`simrank prove` and `simrank convert`: algorithms and files of them, proved and written."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from simrank import units
+from simrank.cli.common import EXIT_STATUS, FAILED, app, check_writable, write_text
+from simrank.collectives import Problem, algorithms_for, build
+from simrank.collectives.msccl import (
+    SUFFIX,
+    program_of,
+    program_problem,
+    prove_program,
+    read_msccl,
+    xml_of,
+)
+from simrank.collectives.problem import COLLECTIVES, GATHERED, ROOTED
+from simrank.collectives.proof import prove as prove_schedule
+from simrank.config.quantity import closest
+from simrank.errors import ConfigError, ConfigProblem, ScheduleError
+
+if TYPE_CHECKING:
+    from simrank.collectives.proof import Proof
+    from simrank.collectives.schedule import Schedule
+
+_SIZE_BYTES = 1 << 16  # Per rank: enough for every chunk; files say nothing of sizes.
+_LARGE = ("all_gather", "reduce_scatter", "all_to_all", *GATHERED)
+
+
+@app.command(epilog=EXIT_STATUS)
+def prove(
+    algorithm: Annotated[str, typer.Argument(help="An algorithm, or MSCCL's XML of one.")],
+    collective: Annotated[
+        str | None, typer.Option(help="What it computes [all_reduce, or what the file says].")
+    ] = None,
+    num_ranks: Annotated[
+        int | None, typer.Option("-n", "--num-ranks", min=1, help="Ranks [8, or the file's].")
+    ] = None,
+    size: Annotated[str, typer.Option(help="The size of nccl-tests, for example 16MiB.")] = "1MiB",
+    root: Annotated[int, typer.Option(help="Root rank of a rooted collective.")] = 0,
+) -> None:
+    """Prove that an algorithm computes its collective, for all data, or say what is wrong first.
+
+    Of a file also: that every message is sent and received, that no steps wait for each other, and
+    that none touch a chunk in an order which nothing decides.
+    """
+    try:
+        problem, proof = _proof(algorithm, collective, num_ranks, size=size, root=root)
+        if proof.flaw is not None:
+            raise ScheduleError(f"{algorithm}: {proof.flaw}")
+    except ScheduleError as error:
+        typer.echo(f"not proved: {error}")
+        raise typer.Exit(FAILED) from None
+    typer.echo(_text(algorithm, problem, proof))
+
+
+@app.command(epilog=EXIT_STATUS)
+def convert(
+    algorithm: Annotated[str, typer.Argument(help="An algorithm.")],
+    collective: Annotated[str, typer.Option(help="What it computes.")] = "all_reduce",
+    num_ranks: Annotated[int, typer.Option("-n", "--num-ranks", min=1, help="Ranks.")] = 8,
+    out: Annotated[str | None, typer.Option(help="File to write; default: stdout.")] = None,
+) -> None:
+    """Write an algorithm as MSCCL's XML, which MSCCL runs, and simrank too."""
+    check_writable(out)
+    problem = _problem(collective, num_ranks, _SIZE_BYTES * num_ranks, 0)
+    text = xml_of(program_of(_schedule(problem, algorithm), problem))
+    if out is None:
+        typer.echo(text, nl=False)
+    else:
+        write_text(out, text)
+        typer.echo(out)
+
+
+def _proof(
+    algorithm: str, collective: str | None, num_ranks: int | None, *, size: str, root: int
+) -> tuple[Problem, Proof]:
+    """Return what was proved, and how."""
+    size_bytes = _size(size)
+    if algorithm.endswith(SUFFIX):
+        program = read_msccl(algorithm)
+        for option, given, own in (
+            ("--collective", collective, program.collective),
+            ("--num-ranks", num_ranks, program.world_size),
+        ):
+            if given not in (None, own):
+                expected = f"{own}, as {algorithm} says"
+                raise ConfigError(ConfigProblem("command line", None, option, expected, str(given)))
+        problem = program_problem(program, size_bytes)
+        return problem, prove_program(program, problem)
+    problem = _problem(collective or "all_reduce", num_ranks or 8, size_bytes, root)
+    return problem, prove_schedule(_schedule(problem, algorithm, "a file or "), problem)
+
+
+def _schedule(problem: Problem, algorithm: str, or_else: str = "") -> Schedule:
+    """Return the schedule of an algorithm of the table; what else may be named is said."""
+    names = algorithms_for(problem.collective, problem.world_size)
+    if algorithm not in names:
+        near, expected = closest(algorithm, names), f"{or_else}one of {', '.join(names)}"
+        to_fix = near and f"write `{near}`"
+        raise ConfigError(
+            ConfigProblem("command line", None, "algorithm", expected, algorithm, to_fix)
+        )
+    return build(problem, algorithm)
+
+
+def _size(size: str) -> int:
+    try:
+        return units.parse_size(size)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+def _problem(collective: str, num_ranks: int, size_bytes: int, root: int) -> Problem:
+    known = (*COLLECTIVES, *GATHERED)
+    if collective not in known:
+        near, expected = closest(collective, known), f"one of {', '.join(known)}"
+        to_fix = near and f"write `{near}`"
+        problem = ConfigProblem("command line", None, "--collective", expected, collective, to_fix)
+        raise ConfigError(problem)
+    if root and collective not in ROOTED:
+        expected = f"no root of {collective}"
+        raise ConfigError(ConfigProblem("command line", None, "--root", expected, str(root)))
+    blocks = num_ranks if collective in _LARGE else 1
+    try:
+        return Problem(collective, num_ranks, size_bytes // 4 // blocks, root=root)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+def _text(algorithm: str, problem: Problem, proof: Proof) -> str:
+    blocks = problem.world_size if problem.collective in _LARGE else 1
+    size = units.format_size(problem.count * blocks * problem.itemsize)
+    busiest = f"{units.format_size(proof.busiest_bytes)} in or out of the busiest rank"
+    if proof.bound_bytes is not None:
+        times = f" ({proof.busiest_bytes / proof.bound_bytes:.2f} x)" if proof.bound_bytes else ""
+        bound = units.format_size(math.ceil(proof.bound_bytes))
+        busiest += f", of at least {bound} that any algorithm needs{times}"
+    rounds = "1 round" if proof.num_rounds == 1 else f"{proof.num_rounds} rounds"
+    return (
+        f"proved: {algorithm} computes {problem.collective} of {size} "
+        f"on {problem.world_size} ranks\n"
+        f"  {rounds}, {proof.num_steps} messages\n"
+        f"  {busiest}"
+    )
