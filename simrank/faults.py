@@ -106,7 +106,7 @@ class Faults:
         self._killed: set[tuple[int, int]] = set()
         self._calls: list[tuple[int, Kill | DelayArrivals]] = []
         self._generators: dict[tuple[int, int], np.random.Generator] = {}
-        self._links = _FaultyLinks(engine, network.cluster)
+        self._links = _FaultyLinks(network.cluster)
         check_faults(self._listed, network.cluster)
         for index, fault in enumerate(self._listed):
             self._plan(index, fault)
@@ -201,6 +201,10 @@ class Faults:
     def _set_link(self, index: int, fault: DropLink | SlowLink, factor: float) -> None:
         self._unseen.pop(index, None)
         for link, ends in _links(fault, self._network.cluster):
+            if factor == float("inf"):
+                where = "" if ends.node is None else f"node {ends.node}: "
+                note = f"a fault dropped the link {where}{ends.tail} -> {ends.head}"
+                self._engine.notes[note] = None
             nominal = float(self._network.cluster.link_bandwidth_bytes_per_s[link])
             self._network.set_bandwidth(link, nominal / factor)
             self._links.set(ends, factor)
@@ -241,8 +245,7 @@ class _FaultyLinks:
         version: How often a link has become slow or was dropped.
     """
 
-    def __init__(self, engine: Engine, cluster: Cluster) -> None:
-        self._engine = engine
+    def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._factors: dict[_Ends, float] = {}
         self._levels = _Levels(cost_level(cluster), None)
@@ -284,11 +287,6 @@ class _FaultyLinks:
             return ends_ps
         late_ps = far.completions(schedule, arrivals_ps, devices=devices, itemsize=itemsize)
         is_stuck = (ends_ps < NOT_KNOWN) & (late_ps - ends_ps >= _FAR_PS // 2)
-        if is_stuck.any():
-            for (tail, head, node), factor in self._factors.items():
-                where = "" if node is None else f"node {node}: "
-                if factor == float("inf"):
-                    self._engine.notes[f"a fault dropped the link {where}{tail} -> {head}"] = None
         return np.where(is_stuck, NOT_KNOWN, ends_ps)
 
 

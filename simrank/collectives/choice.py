@@ -161,7 +161,7 @@ class Chooser:
             tuple(Estimate(*each) for each in found.compared),
             LEVEL,
             found.protocol,
-            Stretch(found.duration_ps, played_ps),
+            Stretch(found.duration_ps, played_ps, found.latency_ps),
         )
 
     def _choose(

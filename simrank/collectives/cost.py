@@ -67,10 +67,12 @@ class Stretch:
     Attributes:
         duration_ps: What the library takes, from the common arrival to the last completion.
         played_ps: What the schedule takes then.
+        latency_ps: What of the duration is no flow of bytes.
     """
 
     duration_ps: int
     played_ps: int
+    latency_ps: int = 0
 
     def completions(
         self,

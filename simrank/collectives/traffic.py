@@ -38,6 +38,34 @@ def link_bytes(
     return {int(link): int(total[link]) * itemsize for link in np.flatnonzero(total)}
 
 
+def link_loads(
+    schedule: Schedule, network: Interconnect, devices: IntArray, itemsize: int
+) -> tuple[IntArray, IntArray]:
+    """Return what a collective puts on its links, as time sees it: the steps of rings are padded.
+
+    Shapes: (k links)
+        returns: [k] links and [k] their bytes
+
+    Args:
+        schedule: What the ranks run.
+        network: The hardware.
+        devices: The device of each rank.
+        itemsize: Bytes of an element.
+    """
+    if not schedule.uniform:
+        carried = link_bytes(schedule, network, devices, itemsize)
+        return np.array(list(carried), np.int64), np.array(list(carried.values()), np.int64)
+    moving = (steps for steps in schedule.rounds() if steps.src is not steps.dst)
+    steps = next(moving, None)
+    if steps is None:
+        return np.zeros(0, np.int64), np.zeros(0, np.int64)
+    paths = np.asarray(network.paths(devices[steps.src], devices[steps.dst]).links)
+    used, counts = np.unique(paths, return_counts=True)
+    kept = used < len(network.link_bandwidth_bytes_per_s) - 1  # The last one is the dummy.
+    step_bytes = schedule.max_chunk * schedule.num_rounds * itemsize
+    return used[kept].astype(np.int64), counts[kept].astype(np.int64) * step_bytes
+
+
 def _by_ends(schedule: Schedule) -> Iterator[tuple[Round, IntArray]]:
     """Yield rounds with the elements of each step; successive ones of equal ends are added up.
 

@@ -160,7 +160,7 @@ class Device:
     def hold_sms(self, num_sms: int) -> None:
         """Take SMs away from kernels (negative: give them back): a collective spins on them."""
         self.sms.held += num_sms
-        if self.sms.num_users:  # Else nobody's rate changes.
+        if self.sms.users:  # Else nobody's rate changes.
             self.pool.change(self.sms)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from simrank.device.buffer import wait_values
 from simrank.device.current import stream_on
@@ -34,18 +34,34 @@ class _Route(NamedTuple):
     latency_ps: int
 
 
+class Newcomer(Protocol):
+    """What will cross links and, while nothing else does, needs not to be looked at.
+
+    Attributes:
+        ends_ps: When it is done, alone.
+    """
+
+    ends_ps: int
+
+    def share(self) -> None:
+        """Share links from now on: something else is there."""
+
+
 class Network:
     """The links of a cluster in one run: what crosses them shares them.
 
     Attributes:
         cluster: The frozen cluster.
-        pool: Transfers in flight.
+        pool: Transfers in flight, and the bytes of collectives.
+        version: Grows whenever a link becomes slower or faster.
     """
 
     def __init__(self, engine: Engine, cluster: Cluster) -> None:
         self.engine = engine
         self.cluster = cluster
         self.pool = ActivityPool(engine, solve_rates)
+        self.version = 0
+        self._lone: Newcomer | None = None
         self._links: dict[int, Resource] = {}
         self._routes: dict[tuple[int, int], _Route] = {}
 
@@ -57,12 +73,31 @@ class Network:
         return self._links[index]
 
     def set_bandwidth(self, index: int, bandwidth_bytes_per_s: float) -> None:
-        """Change a link now; transfers in flight slow down or speed up from here on.
-
-        Collectives that have started keep the time they were given; later ones see the cluster
-        as it was described.
-        """
+        """Change a link now; what is in flight on it slows down or speeds up from here on."""
+        self._wake_lone()
+        self.version += 1
         self.pool.change(self.link(index), capacity=bandwidth_bytes_per_s / PS_PER_S)
+
+    def join(self, newcomer: Newcomer) -> None:
+        """Let something cross links, which it shares once it is not the only one."""
+        if len(self.pool) or self._has_lone():
+            self._wake_lone()
+            newcomer.share()
+        else:
+            self._lone = newcomer
+
+    def start(self, activity: Activity) -> None:
+        """Put bytes in flight now."""
+        self._wake_lone()
+        self.pool.start(activity)
+
+    def _has_lone(self) -> bool:
+        return self._lone is not None and self._lone.ends_ps > self.engine.now_ps
+
+    def _wake_lone(self) -> None:
+        lone, self._lone = self._lone, None
+        if lone is not None and lone.ends_ps > self.engine.now_ps:
+            lone.share()
 
     def route_bandwidth_bytes_per_s(self, src: int, dst: int) -> float:
         """Return what the narrowest link from device to device carries when it is free."""
@@ -101,7 +136,7 @@ class Network:
         flows_ps = start_ps + latency_ps
         if self.engine.delays is not None:
             flows_ps += self.engine.delays.draw(TRANSFER, src, lambda: None)
-        wakeup = self.engine.call_at(flows_ps, lambda: self.pool.start(activity))
+        wakeup = self.engine.call_at(flows_ps, lambda: self.start(activity))
 
         def drop() -> None:
             self.engine.cancel(wakeup)

@@ -317,7 +317,7 @@ class Call:
                 else:
                     for landing in ahead:
                         self._timed[list(landing.group_ranks)] = True
-                Flight(engine, self, begin_ps, ahead)
+                self._share_links(Flight(engine, self, begin_ps, ahead))
                 return
         # A rank that a late one does not matter to could have ended before now (an exchange with
         # empty parts): it ends now, since only now its part is known.
@@ -327,7 +327,13 @@ class Call:
             self._some_timed = True
             self._timed[decided] = True
             ahead = landings(ends_ps[decided] - engine.now_ps, decided)
-            Flight(engine, self, engine.now_ps, ahead)
+            flight = Flight(engine, self, engine.now_ps, ahead)
+            if self._timed.all():  # Bytes flow with the last ranks: those before were decided.
+                self._share_links(flight)
+
+    def _share_links(self, flight: Flight) -> None:
+        assert self._plan is not None, "it decided when ranks end"
+        self._plan.share_links(flight, int(self._arrivals.max()))
 
     @property
     def link_bytes(self) -> dict[int, int]:

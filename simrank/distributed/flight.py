@@ -61,6 +61,7 @@ class Flight:
 
     __slots__ = (
         "_ahead",
+        "_begin_ps",
         "_call",
         "_cursor",
         "_done_ps",
@@ -77,23 +78,32 @@ class Flight:
         self._call = call
         self._ahead = ahead
         self._cursor = 0
-        self._since_ps = begin_ps
+        self._begin_ps = self._since_ps = begin_ps
         self._done_ps = 0.0
         self._rate = 1.0
         self._wakeup: Wakeup = engine.call_at(self._end_ps(), self._land)
+
+    @property
+    def last_end_ps(self) -> int:
+        """When the last ranks end at nominal speed."""
+        return self._begin_ps + self._ahead[-1].after_ps
 
     def set_rate(self, rate: float) -> None:
         """Go on at another speed from now on.
 
         Args:
-            rate: Picoseconds of nominal time per picosecond; 1 is the nominal speed.
+            rate: Picoseconds of nominal time per picosecond; 1 is the nominal speed, 0 stands.
         """
+        if rate == self._rate:
+            return
         now_ps = self._engine.now_ps
         self._done_ps += (now_ps - self._since_ps) * self._rate
-        self._since_ps, self._rate = now_ps, rate
+        stood, self._since_ps, self._rate = self._rate == 0, now_ps, rate
         if self._cursor < len(self._ahead):
-            self._engine.cancel(self._wakeup)
-            self._wakeup = self._engine.call_at(self._end_ps(), self._land)
+            if not stood:
+                self._engine.cancel(self._wakeup)
+            if rate:
+                self._wakeup = self._engine.call_at(self._end_ps(), self._land)
 
     def _end_ps(self) -> int:
         """Return when the next ranks end, as it looks now."""

@@ -78,7 +78,7 @@ class ProcessGroup:
         self.mailboxes: dict[str, Mailboxes] = {}
         self.barriers: dict[int, MonitoredBarrier] = {}
         self.dead: dict[int, BaseException] = {}
-        self.planner = Planner(world.comm_library, self.devices)
+        self.planner = Planner(world.comm_library, world.network, self.devices)
         self.last_issued: list[CollectiveOperation | None] = [None] * len(ranks)
         self.forms: dict[Hashable, Form] = {}
         self._num_calls = [0] * len(ranks)
@@ -196,7 +196,7 @@ class ProcessGroup:
         self.has_moved = True
         self._device_of[group_rank] = device.index
         self.devices = np.array(self._device_of, dtype=np.int64)
-        self.planner = Planner(self.world.comm_library, self.devices)
+        self.planner = Planner(self.world.comm_library, self.world.network, self.devices)
 
     def device_of(self, group_rank: int) -> int:
         """Return the index of the device that a member's communicator is on."""

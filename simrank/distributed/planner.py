@@ -10,10 +10,11 @@ import numpy as np
 
 from simrank.collectives import DataPlayer, Problem
 from simrank.collectives.time_network import NOT_KNOWN
-from simrank.collectives.traffic import link_bytes
+from simrank.collectives.traffic import link_bytes, link_loads
 from simrank.device import as_dtype
 from simrank.distributed.flight import Landing, landings
 from simrank.distributed.leaks import Leaks
+from simrank.distributed.link_sharing import Flow, LinkLoads
 from simrank.distributed.mover import DataMover
 from simrank.distributed.reduce_op import ReduceOp
 from simrank.distributed.tuning import NO_WISHES, Wishes, tuning_of
@@ -25,8 +26,10 @@ if TYPE_CHECKING:
     from simrank.collectives.cost import CostModel
     from simrank.collectives.nccl.level import Tuning
     from simrank.collectives.schedule import IntArray, Schedule
+    from simrank.device import Network
     from simrank.device.races import RaceChecker
     from simrank.distributed.call import Call
+    from simrank.distributed.flight import Flight
     from simrank.distributed.flight_recorder import FlightRecorder
     from simrank.distributed.group import ProcessGroup
     from simrank.distributed.p2p import End
@@ -119,8 +122,9 @@ class CollectiveLibrary:
 class Planner:
     """Chooses and times the collectives of one group; equal calls share one plan."""
 
-    def __init__(self, library: CollectiveLibrary, devices: IntArray) -> None:
+    def __init__(self, library: CollectiveLibrary, network: Network, devices: IntArray) -> None:
         self.comm_library = library
+        self._network = network
         self._devices = devices
         self._plans: dict[Hashable, Plan] = {}
         self._wishes: Wishes | None = None
@@ -169,6 +173,17 @@ class Planner:
             cost, schedule, arrivals_ps, devices=devices, itemsize=itemsize
         )
 
+    def loads(self, schedule: Schedule, itemsize: int) -> LinkLoads:
+        """Return what a schedule does to the links."""
+        hardware = self.comm_library.cost.network
+        return LinkLoads(
+            self._network, *link_loads(schedule, hardware, self._devices, itemsize)
+        )  # fmt: skip
+
+    def flow(self, flight: Flight, loads: LinkLoads, flow_ps: int) -> None:
+        """Let the bytes of a collective in flight share links with what else crosses them."""
+        self._network.join(Flow(self._network, flight, loads, flow_ps))
+
     def link_bytes(self, schedule: Schedule, itemsize: int) -> dict[int, int]:
         """Return the bytes that a schedule sends over each link."""
         return link_bytes(schedule, self.comm_library.cost.network, self._devices, itemsize)
@@ -209,6 +224,24 @@ class Plan:
     def link_bytes(self) -> dict[int, int]:
         """The bytes that cross each link."""
         return self._planner.link_bytes(self.schedule, self._itemsize)
+
+    @cached_property
+    def _loads(self) -> LinkLoads:
+        return self._planner.loads(self.schedule, self._itemsize)
+
+    def share_links(self, flight: Flight, last_arrival_ps: int) -> None:
+        """Let the bytes of a collective in flight share links with what else crosses them.
+
+        Args:
+            flight: The collective.
+            last_arrival_ps: When its last rank came.
+        """
+        took_ps, stretch = flight.last_end_ps - last_arrival_ps, self._choice.stretch
+        if stretch is None:
+            flow_ps = min(took_ps, self._loads.alone_ps)
+        else:
+            flow_ps = took_ps - stretch.latency_ps
+        self._planner.flow(flight, self._loads, int(flow_ps))
 
     def completions(self, arrivals_ps: IntArray) -> IntArray:
         """Return when each rank ends; NOT_KNOWN where a missing rank decides."""

@@ -6,7 +6,7 @@ from math import ceil
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from simrank.engine.loop import Engine
     from simrank.engine.queue import Wakeup
@@ -23,15 +23,16 @@ class Resource:
         name: For reports.
         capacity: Units per picosecond that all activities together may use.
         held: Capacity that is taken away for now (a collective that spins on its SMs).
+        users: The activities in flight that demand some of it.
     """
 
-    __slots__ = ("capacity", "held", "name", "num_users")
+    __slots__ = ("capacity", "held", "name", "users")
 
     def __init__(self, name: str, capacity: float) -> None:
         self.name = name
         self.capacity = capacity
         self.held = 0.0
-        self.num_users = 0
+        self.users: dict[Activity, None] = {}
 
     @property
     def free(self) -> float:
@@ -48,12 +49,14 @@ class Activity:
         rate: Work done per picosecond now.
         demands: Per resource, how much of it one unit of work per picosecond uses.
         max_rate: The rate when nothing is shared; infinity if only resources limit it.
+        weight: Where activities share, their rates are in proportion to their weights.
         settled_ps: Up to when its pool has accounted for the work done.
         wakeup: Where its pool has queued its end, if that is known.
     """
 
     __slots__ = (
-        "demands", "done", "max_rate", "rate", "settled_ps", "wakeup", "work", "work_left",
+        "demands", "done", "max_rate", "rate", "settled_ps", "wakeup", "weight", "work",
+        "work_left",
     )  # fmt: skip
     is_collective = None  # For the deadlock report, if it stalls for ever.
 
@@ -64,14 +67,19 @@ class Activity:
         done: Callable[[], None],
         *,
         max_rate: float = float("inf"),
+        weight: float = 1.0,
     ) -> None:
         self.work = self.work_left = work
         self.demands = tuple(demands)
         self.done = done
         self.max_rate = max_rate
+        self.weight = weight
         self.rate = 0.0
         self.settled_ps = 0
         self.wakeup: Wakeup | None = None
+
+    def on_rate(self, rate: float) -> None:
+        """Follow a change of the rate; its pool has set it."""
 
     def pending_ranks(self) -> Iterator[tuple[None, str, None]]:
         """Yield what holds it up, for the deadlock report: it is nobody's call."""
@@ -94,14 +102,15 @@ class ActivityPool:
     """The activities that may share resources with one another, and their rates.
 
     A start, an end or a change of capacity settles the work done so far and re-queues the
-    projected ends. Changes of one simulated time are solved once.
+    projected ends. Changes of one simulated time are solved once, and only for what shares
+    something, directly or through others, with what has changed.
     """
 
     def __init__(self, engine: Engine, solve: Solver) -> None:
         self._engine = engine
         self._solve = solve
         self._active: dict[Activity, None] = {}
-        self._dirty = False
+        self._changed: dict[Resource, None] = {}
 
     def __len__(self) -> int:
         """Return how many activities are in flight."""
@@ -111,12 +120,15 @@ class ActivityPool:
         """Put an activity in flight now; `activity.done()` is called from the hub at its end."""
         activity.settled_ps = self._engine.now_ps
         self._active[activity] = None
-        shared = False
+        shared = [
+            resource
+            for resource, _ in activity.demands
+            if resource.users or resource.held > 0 or resource in self._changed
+        ]
         for resource, _ in activity.demands:
-            resource.num_users += 1
-            shared = shared or resource.num_users > 1 or resource.held > 0
-        if shared or self._dirty:
-            self._touch()
+            resource.users[activity] = None
+        if shared:
+            self._touch(shared)
         else:  # Nobody to share with: the rate is known without a solve.
             self._set_rate(activity, rate_alone(activity))
 
@@ -125,8 +137,8 @@ class ActivityPool:
         if capacity is not None:
             resource.capacity = capacity
         resource.held += held
-        if resource.num_users:
-            self._touch()
+        if resource.users:
+            self._touch([resource])
 
     def drop(self, activity: Activity) -> None:
         """Take an activity out of flight without its end (its rank was aborted)."""
@@ -135,15 +147,15 @@ class ActivityPool:
             if activity.wakeup is not None:
                 self._engine.cancel(activity.wakeup)
 
-    def _touch(self) -> None:
-        if not self._dirty:
-            self._dirty = True
+    def _touch(self, resources: Iterable[Resource]) -> None:
+        if not self._changed:
             self._engine.call_at(self._engine.now_ps, self._rebalance)
+        self._changed.update(dict.fromkeys(resources))
 
     def _rebalance(self) -> None:
-        self._dirty = False
         now_ps = self._engine.now_ps
-        activities = list(self._active)
+        activities = _connected(self._changed)
+        self._changed = {}
         for activity in activities:
             elapsed_ps = now_ps - activity.settled_ps
             if elapsed_ps:  # An infinite rate times no time is not a number.
@@ -161,6 +173,7 @@ class ActivityPool:
             self._engine.cancel(wakeup)
         activity.rate = rate
         activity.wakeup = None
+        activity.on_rate(rate)
         work_left = activity.work_left - activity.work * _ROUNDING
         if work_left > 0 and rate <= 0:  # Until something is freed; if nothing is, a deadlock.
             self._engine.pending[activity] = None
@@ -180,9 +193,27 @@ class ActivityPool:
         del self._active[activity]
         self._engine.pending.pop(activity, None)
         for resource, _ in activity.demands:
-            resource.num_users -= 1
-            if resource.num_users:
-                self._touch()
+            resource.users.pop(activity, None)
+        left = [resource for resource, _ in activity.demands if resource.users]
+        if left:
+            self._touch(left)
+
+
+def _connected(resources: Iterable[Resource]) -> list[Activity]:
+    """Return the activities that use some resources, or share others with those that do."""
+    found: dict[Activity, None] = {}
+    known = dict.fromkeys(resources)
+    waiting = list(known)
+    while waiting:
+        for activity in waiting.pop().users:
+            if activity in found:
+                continue
+            found[activity] = None
+            for resource, _ in activity.demands:
+                if resource not in known:
+                    known[resource] = None
+                    waiting.append(resource)
+    return list(found)
 
 
 def rate_alone(activity: Activity) -> float:

@@ -24,6 +24,9 @@ def solve_rates(activities: Sequence[Activity]) -> Sequence[float]:
     ]
     capacities = [resource.free for resource in numbers]
     rates: Sequence[float] = max_min_rates(
-        demands, capacities, [activity.max_rate for activity in activities]
+        demands,
+        capacities,
+        [activity.max_rate for activity in activities],
+        [activity.weight for activity in activities],
     ).tolist()
     return rates

@@ -48,7 +48,8 @@ def four(tmp_path, monkeypatch):
     monkeypatch.setattr(table, "_TABLE", dict(table._TABLE))
     (tmp_path / "own.xml").write_text(text_of("ring"))
     (tmp_path / "bench.yaml").write_text(
-        "cluster: {name: hgx_h100, cost_level: schedule}\ncollectives: [all_reduce, all_gather]\nnum_ranks: [4, 8]\n"
+        "cluster: {name: hgx_h100, cost_level: schedule}\n"
+        "collectives: [all_reduce, all_gather]\nnum_ranks: [4, 8]\n"
         "algorithms:\n- own.xml\n- ring\nsizes: [1 KiB]\nin_place: false\n"
     )
     return tmp_path

@@ -71,7 +71,7 @@ def test_activities_that_share_one_resource_keep_it_busy(arrivals):
     assert len(ends) == len(arrivals)
     assert ends == sorted(ends)
     assert free_ps <= ends[-1] <= free_ps + len(arrivals)
-    assert (link.num_users, len(pool)) == (0, 0)
+    assert (link.users, len(pool)) == ({}, 0)
 
 
 @given(works=st.lists(st.integers(1, 1000), min_size=1, max_size=8))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from simrank.collectives.nccl.constants import NVLS, NVLS_TREE, P2P, RING, TREE
-from simrank.collectives.nccl.laws import Communicator
+from simrank.collectives.nccl.laws import Communicator, terms
 from simrank.collectives.nccl.machine import constants_on, shape_on, spec_of
 from simrank.collectives.nccl.prediction import predict_times
 from simrank.units import PS_PER_US
@@ -70,12 +70,14 @@ class NcclChoice:
         algorithm: tree, ring, nvls, nvls_tree or p2p.
         protocol: LL, LL128 or Simple.
         duration_ps: From the common arrival to the last completion.
+        latency_ps: What of it is launch, set-up and steps; the rest is the flow of bytes.
         compared: The alternatives: algorithm and protocol, and what decided, in picoseconds.
     """
 
     algorithm: str
     protocol: str
     duration_ps: int
+    latency_ps: int
     compared: tuple[tuple[str, int], ...]
 
 
@@ -109,15 +111,17 @@ class NcclLevel:
         """
         shape = shape_on(self._cluster.node_of(devices))
         comm = Communicator(shape, spec_of(self._cluster, shape), constants_on(self._cluster))
+        size = max(size_bytes(problem), 1)
         found = predict_times(
             problem.collective,
-            [max(size_bytes(problem), 1)],
+            [size],
             comm,
             algorithms=tuning.algorithms,
             protocols=tuning.protocols,
             tuner_rows=tuning.tuner_rows,
         )
         algorithm, protocol = found.choices[int(found.chosen[0])]
+        parts = terms(problem.collective, algorithm, protocol, [size], comm)
         compared = sorted(
             zip(found.compared_us[:, 0].tolist(), found.choices, strict=True), key=lambda it: it[0]
         )
@@ -125,6 +129,7 @@ class NcclLevel:
             algorithm,
             protocol,
             math.ceil(found.times_us[0] * PS_PER_US),
+            round((parts.launch + parts.base + parts.latency) * PS_PER_US),
             tuple((" ".join(names), math.ceil(us * PS_PER_US)) for us, names in compared),
         )
 

@@ -1,0 +1,123 @@
+"""Collectives in flight share links with each other, with messages and with copies (E11, C3).
+
+A collective's latency passes whatever others do. Then its bytes flow: at full speed it uses its
+busiest link altogether, and the others in proportion. Where links are shared, all that flows
+through one gets an equal part of it (max-min), and the ends of the ranks move accordingly. What
+shares with nobody ends when it would have ended anyway, to the picosecond.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from simrank.engine import Activity
+
+if TYPE_CHECKING:
+    from simrank.collectives.schedule import IntArray
+    from simrank.device import Network
+    from simrank.distributed.flight import Flight
+    from simrank.engine import Resource
+
+
+class LinkLoads:
+    """The links that a collective uses, and how much of each at full speed.
+
+    Args:
+        network: The links.
+        links: [k] Their indices.
+        num_bytes: [k] What each carries.
+    """
+
+    def __init__(self, network: Network, links: IntArray, num_bytes: IntArray) -> None:
+        self._network = network
+        self._carried = list(
+            zip(map(network.link, links.tolist()), num_bytes.tolist(), strict=True)
+        )
+        self._version = -1
+        self._demands: tuple[tuple[Resource, float], ...] = ()
+        self._alone_ps = 0.0
+
+    @property
+    def alone_ps(self) -> float:
+        """How long its busiest link needs, alone, as links are now; infinite where one is down."""
+        self._refresh()
+        return self._alone_ps
+
+    @property
+    def demands(self) -> tuple[tuple[Resource, float], ...]:
+        """Bytes per picosecond of each link at full speed; none where a link is down."""
+        self._refresh()
+        return self._demands
+
+    def _refresh(self) -> None:
+        if self._version == self._network.version:
+            return
+        self._version = self._network.version
+        times = [
+            size / link.capacity if link.capacity else float("inf") for link, size in self._carried
+        ]
+        self._alone_ps = max(times, default=0.0)
+        self._demands = ()
+        if 0 < self._alone_ps < float("inf"):
+            # Of the busiest link exactly all: alone, nothing is slower by a rounding.
+            self._demands = tuple(
+                (link, link.capacity * (time_ps / self._alone_ps))
+                for (link, _), time_ps in zip(self._carried, times, strict=True)
+            )
+
+
+class _Bytes(Activity):
+    """The bytes of one collective, which flow as fast as its links let them.
+
+    Args:
+        flight: What is slowed down with them.
+        flow_ps: How long they take alone.
+        demands: Of its links, at full speed.
+    """
+
+    __slots__ = ("_flight",)
+
+    def __init__(
+        self, flight: Flight, flow_ps: int, demands: tuple[tuple[Resource, float], ...]
+    ) -> None:
+        # Equal parts of a link are equal numbers of bytes on it, whoever sends them.
+        busiest = max(demand for _, demand in demands)
+        super().__init__(float(flow_ps), demands, _nothing, max_rate=1.0, weight=1 / busiest)
+        self._flight = flight
+
+    def on_rate(self, rate: float) -> None:
+        """Slow the ends of ranks down, or let them go on."""
+        self._flight.set_rate(rate)
+
+
+def _nothing() -> None:
+    """Its flight ends by itself."""
+
+
+class Flow:
+    """How the bytes of one collective flow; a `device.Newcomer` on the network.
+
+    Args:
+        network: The links.
+        flight: The collective.
+        loads: What it does to them.
+        flow_ps: How long its bytes flow at nominal speed, up to its last end.
+
+    Attributes:
+        ends_ps: When they have flowed at nominal speed.
+    """
+
+    __slots__ = ("_flight", "_flow_ps", "_loads", "_network", "ends_ps")
+
+    def __init__(self, network: Network, flight: Flight, loads: LinkLoads, flow_ps: int) -> None:
+        self._network, self._flight, self._loads = network, flight, loads
+        self._flow_ps = flow_ps
+        self.ends_ps = flight.last_end_ps
+
+    def share(self) -> None:
+        """Share links from when the bytes begin to flow; until now they had them alone."""
+        begin_ps = max(self.ends_ps - self._flow_ps, self._network.engine.now_ps)
+        demands, left_ps = self._loads.demands, self.ends_ps - begin_ps
+        if demands and left_ps > 0:
+            flowing = _Bytes(self._flight, left_ps, demands)
+            self._network.engine.call_at(begin_ps, lambda: self._network.start(flowing))
