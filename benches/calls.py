@@ -232,7 +232,7 @@ def many_ranks(num_ranks: int = 10_000, num_calls: int = 10) -> float:
         x = simrank.ones(1)
         for _ in range(num_calls):
             dist.all_reduce(x, dist.ReduceOp.AVG)
-        assert x.item() == 1.0
+        assert abs(x.item() - 1.0) < 1e-4  # Sums of 1 / n are rounded.
 
     begin = clock()
     with simrank.Context.for_ranks(num_ranks) as context:

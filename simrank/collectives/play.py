@@ -20,6 +20,11 @@ __all__ = ["NOT_ARRIVED", "NOT_KNOWN", "DataPlayer", "Interconnect", "play_data"
 # above, and below these bytes of a chunk, rounds of stacked buffers are faster than single folds.
 MAX_COMPILED_STEPS = 20_000
 STACKED_BYTES = 32 * 1024
+# What is played again is compiled then: up to so many steps it costs as much as some three plays of
+# stacked rounds (measured: 64 to 256 ranks), and saves nine tenths of each later one. The values
+# between steps take so many bytes at most.
+MAX_COMPILED_LATER_STEPS = 1 << 20
+MAX_WORKSPACE_BYTES = 256 << 20
 
 
 class DataPlayer:
@@ -34,6 +39,7 @@ class DataPlayer:
     def __init__(self, schedule: Schedule) -> None:
         self._schedule = schedule
         self._folds: FoldPlayer | None = None
+        self._was_played = False
 
     def play(self, inputs: RankArrays, *, outputs: RankArrays, reduce_op: str = "sum") -> None:
         """Move the data of one collective between the buffers of all ranks; see `play_data`."""
@@ -41,16 +47,27 @@ class DataPlayer:
         how = reduction(reduce_op, dtype, schedule.world_size)
         # Overflow and NaN are results like others here: a device does not warn about them either.
         with np.errstate(all="ignore"):
-            if _is_stacked(schedule, dtype.itemsize):
+            if self._folds is None and self._is_stacked(dtype.itemsize):
                 _play_stacked(schedule, inputs, outputs=outputs, how=how)
             else:
                 if self._folds is None:
                     self._folds = FoldPlayer(schedule)
                 self._folds.play(list(inputs), outputs=list(outputs), how=how)
+        self._was_played = True
         if how.divisor is not None:
             for rank, array in enumerate(outputs):
                 if schedule.root is None or schedule.root == rank:
                     divide_towards_zero(array[: schedule.output.num_elements], how.divisor)
+
+    def _is_stacked(self, itemsize: int) -> bool:
+        """Return whether whole rounds of stacked buffers are cheaper than folds now."""
+        schedule, num_ranks = self._schedule, self._schedule.world_size
+        chunk_bytes = schedule.max_chunk * itemsize
+        num_steps = num_ranks * max(num_ranks, schedule.num_rounds * schedule.num_channels)
+        if num_steps <= MAX_COMPILED_STEPS or chunk_bytes >= STACKED_BYTES:
+            return False
+        is_small = num_steps * chunk_bytes <= MAX_WORKSPACE_BYTES
+        return not (self._was_played and is_small and num_steps <= MAX_COMPILED_LATER_STEPS)
 
 
 def play_data(
@@ -96,13 +113,6 @@ def _check(
                 f"{schedule.collective}: {name}[{rank}] must be 1-D {dtype.name} "
                 f"with at least {need} elements, got {array.dtype.name} {array.shape}"
             )
-
-
-def _is_stacked(schedule: Schedule, itemsize: int) -> bool:
-    """Return whether whole rounds of stacked buffers are cheaper than folds."""
-    num_ranks = schedule.world_size
-    num_steps = num_ranks * max(num_ranks, schedule.num_rounds * schedule.num_channels)
-    return num_steps > MAX_COMPILED_STEPS and schedule.max_chunk * itemsize < STACKED_BYTES
 
 
 def _play_stacked(

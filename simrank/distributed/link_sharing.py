@@ -8,7 +8,7 @@ shares with nobody ends when it would have ended anyway, to the picosecond.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from simrank.engine import Activity
 
@@ -94,30 +94,44 @@ def _nothing() -> None:
     """Its flight ends by itself."""
 
 
+class Shares(Protocol):
+    """What is known of the bytes of a collective; worked out only where links are shared."""
+
+    @property
+    def loads(self) -> LinkLoads:
+        """What it does to the links."""
+
+    def flow_ps(self, took_ps: int) -> int:
+        """Return how long bytes flow, of what it takes from its last arrival to its last end."""
+
+
 class Flow:
-    """How the bytes of one collective flow; a `device.Newcomer` on the network.
+    """How the bytes of one collective flow; a newcomer on the network.
 
     Args:
         network: The links.
         flight: The collective.
-        loads: What it does to them.
-        flow_ps: How long its bytes flow at nominal speed, up to its last end.
+        shares: What is known of its bytes.
+        last_arrival_ps: When its last rank came.
 
     Attributes:
         ends_ps: When they have flowed at nominal speed.
     """
 
-    __slots__ = ("_flight", "_flow_ps", "_loads", "_network", "ends_ps")
+    __slots__ = ("_flight", "_last_arrival_ps", "_network", "_shares", "ends_ps")
 
-    def __init__(self, network: Network, flight: Flight, loads: LinkLoads, flow_ps: int) -> None:
-        self._network, self._flight, self._loads = network, flight, loads
-        self._flow_ps = flow_ps
+    def __init__(
+        self, network: Network, flight: Flight, shares: Shares, last_arrival_ps: int
+    ) -> None:
+        self._network, self._flight, self._shares = network, flight, shares
+        self._last_arrival_ps = last_arrival_ps
         self.ends_ps = flight.last_end_ps
 
     def share(self) -> None:
         """Share links from when the bytes begin to flow; until now they had them alone."""
-        begin_ps = max(self.ends_ps - self._flow_ps, self._network.engine.now_ps)
-        demands, left_ps = self._loads.demands, self.ends_ps - begin_ps
+        flow_ps = self._shares.flow_ps(self.ends_ps - self._last_arrival_ps)
+        begin_ps = max(self.ends_ps - flow_ps, self._network.engine.now_ps)
+        demands, left_ps = self._shares.loads.demands, self.ends_ps - begin_ps
         if demands and left_ps > 0:
             flowing = _Bytes(self._flight, left_ps, demands)
             self._network.engine.call_at(begin_ps, lambda: self._network.start(flowing))

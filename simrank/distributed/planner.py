@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from simrank.collectives import DataPlayer, Problem
-from simrank.collectives.time_network import NOT_KNOWN
+from simrank.collectives.time_network import NOT_ARRIVED, NOT_KNOWN
 from simrank.collectives.traffic import link_bytes, link_loads
 from simrank.device import as_dtype
 from simrank.distributed.flight import Landing, landings
@@ -180,9 +180,9 @@ class Planner:
             self._network, *link_loads(schedule, hardware, self._devices, itemsize)
         )  # fmt: skip
 
-    def flow(self, flight: Flight, loads: LinkLoads, flow_ps: int) -> None:
+    def share_links(self, flight: Flight, plan: Plan, last_arrival_ps: int) -> None:
         """Let the bytes of a collective in flight share links with what else crosses them."""
-        self._network.join(Flow(self._network, flight, loads, flow_ps))
+        self._network.join(Flow(self._network, flight, plan, last_arrival_ps))
 
     def link_bytes(self, schedule: Schedule, itemsize: int) -> dict[int, int]:
         """Return the bytes that a schedule sends over each link."""
@@ -210,6 +210,7 @@ class Plan:
         self._planner = planner
         self._itemsize = problem.itemsize
         self._flights: dict[tuple[int, bytes], tuple[Landing, ...]] = {}
+        self._ends: dict[tuple[int, bytes], IntArray] = {}
         elements = max(self.schedule.input.num_elements, self.schedule.output.num_elements)
         self.details = {
             "algorithm": choice.algorithm,
@@ -226,31 +227,41 @@ class Plan:
         return self._planner.link_bytes(self.schedule, self._itemsize)
 
     @cached_property
-    def _loads(self) -> LinkLoads:
+    def loads(self) -> LinkLoads:
+        """What it does to the links."""
         return self._planner.loads(self.schedule, self._itemsize)
 
-    def share_links(self, flight: Flight, last_arrival_ps: int) -> None:
-        """Let the bytes of a collective in flight share links with what else crosses them.
-
-        Args:
-            flight: The collective.
-            last_arrival_ps: When its last rank came.
-        """
-        took_ps, stretch = flight.last_end_ps - last_arrival_ps, self._choice.stretch
+    def flow_ps(self, took_ps: int) -> int:
+        """Return how long bytes flow, of what it takes from its last arrival to its last end."""
+        stretch = self._choice.stretch
         if stretch is None:
-            flow_ps = min(took_ps, self._loads.alone_ps)
-        else:
-            flow_ps = took_ps - stretch.latency_ps
-        self._planner.flow(flight, self._loads, int(flow_ps))
+            return int(min(took_ps, self.loads.alone_ps))
+        return took_ps - stretch.latency_ps
+
+    def share_links(self, flight: Flight, last_arrival_ps: int) -> None:
+        """Let its bytes share links; see `link_sharing`."""
+        self._planner.share_links(flight, self, last_arrival_ps)
 
     def completions(self, arrivals_ps: IntArray) -> IntArray:
-        """Return when each rank ends; NOT_KNOWN where a missing rank decides."""
-        return self._planner.completions(self._choice, arrivals_ps, self._itemsize)
+        """Return when each rank ends; NOT_KNOWN where a missing rank decides.
+
+        Ends depend on arrivals only through their differences, and programs repeat themselves.
+        """
+        known = arrivals_ps < NOT_ARRIVED
+        begin_ps = int(arrivals_ps.min())
+        skew_ps = np.where(known, arrivals_ps - begin_ps, NOT_ARRIVED)
+        key = (self._planner.comm_library.cost.version, skew_ps.tobytes())
+        ends_ps = self._ends.get(key)
+        if ends_ps is None:
+            if len(self._ends) >= _MAX_FLIGHTS:
+                self._ends.clear()
+            ends_ps = self._planner.completions(self._choice, skew_ps, self._itemsize)
+            self._ends[key] = ends_ps
+        return np.where(ends_ps < NOT_KNOWN, ends_ps + begin_ps, NOT_KNOWN)
 
     def flight(self, arrivals_ps: IntArray) -> tuple[int, tuple[Landing, ...]]:
         """Return the first arrival, and when the ranks end after it; all have arrived.
 
-        Ends depend on arrivals only through their differences, and programs repeat themselves.
         Ranks that will never end (a link was dropped) are left out.
         """
         begin_ps = int(arrivals_ps.min())

@@ -83,7 +83,7 @@ def test_the_last_rank_decides_where_all_depend_on_all(late, count, collective):
     absent=st.sets(st.integers(0, 7), max_size=2),
 )
 def test_what_takes_as_long_as_its_schedule_ends_with_it(late, algorithm, absent):
-    """A stretch of one changes no end by a picosecond, with ranks that never come too."""
+    """A stretch of one changes no end by a picosecond; where all have come, they end together."""
     cost, devices = ScheduleCost(CLUSTERS["hgx_h100"]), np.arange(8)
     schedule = build(Problem("all_reduce", 8, 1000), algorithm)
     arrivals = np.array(late)
@@ -92,7 +92,19 @@ def test_what_takes_as_long_as_its_schedule_ends_with_it(late, algorithm, absent
     stretched = Stretch(12345, 12345).completions(
         cost, schedule, arrivals, devices=devices, itemsize=4
     )
+    if not absent:
+        plain[:] = plain.max()
     assert np.array_equal(plain, stretched)
+
+
+@pytest.mark.parametrize("collective", ["broadcast", "reduce"])
+def test_the_others_of_a_root_end_together(collective):
+    """One wake-up instead of as many as ranks; the last end is the closed form's."""
+    cluster = CLUSTERS["hgx_h100"]
+    choice = chosen(cluster, collective, 8, 1 << 20)
+    done = ends(cluster, choice, np.zeros(8, np.int64))
+    assert len(set(done[1:].tolist())) == 1
+    assert done.max() == choice.stretch.duration_ps
 
 
 def test_nobody_waits_for_ranks_that_it_does_not_depend_on():
