@@ -16,7 +16,7 @@ from simrank.cli.common import check_writable, parse_ranks, progress_bar, write_
 from simrank.trace import Timeline
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from simrank.bench.row import Row
     from simrank.bench.series import Series
@@ -29,6 +29,7 @@ class Results:
     Args:
         given: The options of the command line.
         head: What the JSON file says beside the rows.
+        page: Makes the HTML file of `head`, and of why rows are missing.
 
     Attributes:
         rows: As in the JSON file.
@@ -36,9 +37,15 @@ class Results:
         has_begun: Whether there is something to keep: the configuration was right.
     """
 
-    def __init__(self, given: dict[str, Any], head: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        given: dict[str, Any],
+        head: dict[str, Any],
+        page: Callable[[Mapping[str, Any], str | None], str],
+    ) -> None:
         self._json, self._csv, self._trace = given["json_file"], given["csv_file"], given["trace"]
-        for path in (self._json, self._csv, self._trace):
+        self._html, self._page = given["html_file"], page
+        for path in (self._json, self._csv, self._trace, self._html):
             check_writable(path)
         self._head = {"simrank": simrank.__version__, **head}
         ranks = parse_ranks(given["trace_ranks"])
@@ -75,6 +82,8 @@ class Results:
             lines += [",".join(map(_cell, row.values())) for row in self.rows]
             lines += [] if partial is None else [f"# partial: {partial}"]
             write_text(self._csv, "\n".join(lines) + "\n")
+        if self._html is not None:
+            write_text(self._html, self._page(self._head, partial))
         if self.timeline is not None:
             self.timeline.write(self._trace)
 
@@ -97,13 +106,16 @@ class Shown(Watcher):
     Args:
         config: The benchmark.
         results: Where rows are kept.
+        found: Gets every series with its rows.
     """
 
-    def __init__(self, config: BenchConfig, results: Results) -> None:
+    def __init__(
+        self, config: BenchConfig, results: Results, found: list[tuple[Series, list[Row]]]
+    ) -> None:
         self._table = Table(typer.echo, with_measured=bool(config.measured))
         self._several_clusters = len(config.clusters) > 1
         self._results = results
-        self._rows: list[Row] = []
+        self._found = found
         self._progress = progress_bar()
         self._task = self._progress.add_task("", total=None)
 
@@ -117,7 +129,9 @@ class Shown(Watcher):
 
     def on_rows(self, series: Series, rows: list[Row]) -> None:
         """Print the line of a size."""
-        self._rows += rows
+        if not self._found or self._found[-1][0] is not series:
+            self._found.append((series, []))
+        self._found[-1][1].extend(rows)
         columns = [as_columns(row, several_clusters=self._several_clusters) for row in rows]
         self._results.rows += columns
         self._progress.stop()  # The table goes to stdout, between two bars on stderr.
@@ -130,4 +144,4 @@ class Shown(Watcher):
         with self._progress:
             yield
         self._table.close()
-        typer.echo(footer(self._rows))
+        typer.echo(footer([row for _, rows in self._found for row in rows]))
