@@ -12,6 +12,7 @@ from simrank.trace.page import (
     Point,
     chart,
     document,
+    folded,
     folded_table,
     notes,
     pictures,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 SeriesRows = tuple["Series", list["Row"]]
 _NOT_KNOWN = "N/A"
+_MANY_TABLES = 6  # Whose titles would push the next picture out of sight.
 
 
 def collectives_page(
@@ -125,8 +127,12 @@ class _Group:
             chart("Time over size", (sizes, times), self.times),
         )
         yield notes(self._remarks())
-        for label, (_, rows) in zip(self._labels, self._found, strict=True):
-            yield _table(f"Table of {label}", rows)
+        tables = [
+            _table(f"Table of {label}", rows)
+            for label, (_, rows) in zip(self._labels, self._found, strict=True)
+        ]
+        is_long = len(tables) > _MANY_TABLES
+        yield from [folded(f"Tables of {len(tables)} series", *tables)] if is_long else tables
 
     def _remarks(self) -> Iterable[str]:
         untimed = sum(not row.time_us for _, rows in self._found for row in rows)

@@ -176,10 +176,11 @@ def test_no_rows_are_a_page_that_says_so():
 
 
 def test_thirty_series_fit_on_a_page():
-    """Below a megabyte, each with a name in the legend and a table."""
+    """Below a megabyte, each with a name in the legend and a table, all under one title."""
     config, found = both()
     many = [(series, rows * 6) for series, rows in found * 15]
     page = page_of(config, many)
     assert len(labels(page)) == 31
-    assert page.count("<details>") == 30
+    assert page.count("<summary>Table of ") == 30
+    assert page.count("<summary>Tables of 30 series") == 1
     assert len(page) < 1_000_000

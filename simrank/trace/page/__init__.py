@@ -2,7 +2,7 @@
 
 from simrank.trace.page.bars import Bar, bars
 from simrank.trace.page.chart import Curve, Point, chart, pictures
-from simrank.trace.page.document import document, folded_table, notes, section
+from simrank.trace.page.document import document, folded, folded_table, notes, section
 
 __all__ = [
     "Bar",
@@ -11,6 +11,7 @@ __all__ = [
     "bars",
     "chart",
     "document",
+    "folded",
     "folded_table",
     "notes",
     "pictures",

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from simrank.trace.page.axes import Axis
 
 _WIDTH, _HEIGHT = 580, 340  # Of the whole without strips; all in the units of the picture.
-_LEFT, _RIGHT, _TOP, _BOTTOM = 58, 16, 24, 42
+_LEFT, _RIGHT, _TOP, _BOTTOM = 58, 24, 24, 42
 _STRIP, _STRIP_GAP = 16, 3
 _LETTER = 6.0  # assumed: the mean width of a letter of a strip's text
 _DOT = 3.0
@@ -75,7 +75,7 @@ def chart(title: str, axes: tuple[Axis, Axis], curves: Sequence[Curve]) -> Marku
         around = {"class_": " ".join(("s" + str(index), *_classes(curve)))}
         groups.append(element("g", *picture.drawn(points, curve), **around))
         if len({point.what for point in points}) > 1:
-            strips.append(element("g", *picture.strip(points, len(strips)), **around))
+            strips.append(element("g", *picture.strip(points, curve.label, len(strips)), **around))
     height = _HEIGHT + len(strips) * (_STRIP + _STRIP_GAP)
     label = f"{title}: {', '.join(curve.label for curve in curves)}"
     drawn = element(
@@ -153,15 +153,19 @@ class _Picture:
         bands = []
         for has_band, group in groupby(points, key=lambda p: p.low is not None):
             inside = list(group)
-            if not has_band or len(inside) < 2:
+            if not has_band:
                 continue
             ends = [(p.x, p.high or 0.0) for p in inside]
             ends += [(p.x, p.low or 0.0) for p in reversed(inside)]
             places = [f"{number(self.at_x(x))} {number(self.at_y(y))}" for x, y in ends]
-            bands.append(element("path", d=f"M{'L'.join(places)}Z", class_="band"))
+            is_area = len(inside) > 1  # A point alone has a line from end to end.
+            around = {"class_": "band"} if is_area else {"class_": "line"}
+            bands.append(
+                element("path", d=f"M{'L'.join(places)}{'Z' if is_area else ''}", **around)
+            )
         return bands
 
-    def strip(self, points: Sequence[Point], index: int) -> list[Markup]:
+    def strip(self, points: Sequence[Point], label: str, index: int) -> list[Markup]:
         """Return what was chosen from where to where, below the axis."""
         top = _HEIGHT + index * (_STRIP + _STRIP_GAP)
         places = [self.at_x(point.x) for point in points]
@@ -171,7 +175,7 @@ class _Picture:
         for what, group in groupby(points, key=lambda p: p.what):
             last = first + len(list(group))
             left, width = borders[first], borders[last] - borders[first]
-            title = element("title", what)
+            title = element("title", f"{label}: {what}")
             size = {"width": width, "height": _STRIP, "class_": "strip"}
             parts.append(element("rect", title, x=left, y=top, **size))
             for text in (what, what.rpartition(" ")[2]):  # With its protocol, or that alone.

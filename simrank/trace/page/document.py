@@ -56,6 +56,11 @@ def notes(lines: Iterable[str]) -> Markup:
     return element("ul", *items, class_="notes") if items else Markup("")
 
 
+def folded(title: str, *parts: Markup) -> Markup:
+    """Return what is shown when its title is opened."""
+    return joined("\n", element("details", element("summary", title), *parts))
+
+
 def folded_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Markup:
     """Return a table that is shown when its title is opened.
 
@@ -69,4 +74,4 @@ def folded_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str
     table = element("table", element("thead", head), element("tbody", *lines), class_="rows")
     # Who has no mouse scrolls what has the focus.
     scrolled = element("div", table, class_="scroll", tabindex="0", role="region", aria_label=title)
-    return joined("\n", element("details", element("summary", title), scrolled))
+    return folded(title, scrolled)

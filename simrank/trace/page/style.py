@@ -48,6 +48,7 @@ figcaption{font-weight:600}
 .legend svg{flex:none}
 .notes{margin:.4rem 0;padding-left:1.1rem;font-size:.9rem}
 details{margin:.5rem 0}
+details details{margin-left:1.1rem}
 summary{cursor:pointer}
 .scroll{overflow-x:auto;max-height:32rem}
 table{border-collapse:collapse;font-size:.85rem;font-variant-numeric:tabular-nums}

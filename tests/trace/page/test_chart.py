@@ -28,7 +28,7 @@ def places(tree):
 def test_a_curve_rises_from_left_to_right():
     """From the lower left border to the upper right one, with the numbers at each point."""
     tree = drawn(AXES, curve(Point(1024, 0.0, "1 KiB: 0"), Point(4096, 10.0, "4 KiB: 10")))
-    assert places(tree) == [(58.0, 298.0), (564.0, 24.0)]
+    assert places(tree) == [(58.0, 298.0), (556.0, 24.0)]
     titles = [circle.find("title").text for circle in tree.iter("circle")]
     assert titles == ["1 KiB: 0", "4 KiB: 10"]
     assert tree.get("role") == "img"
@@ -36,11 +36,16 @@ def test_a_curve_rises_from_left_to_right():
 
 
 def test_an_interval_is_a_band():
-    """From the low ends to the high ones; without an interval there is none."""
+    """From the low ends to the high ones; without an interval there is none.
+
+    Of a point alone it is a line.
+    """
     banded = curve(Point(1024, 5.0, "", 4.0, 6.0), Point(4096, 5.0, "", 4.0, 6.0))
     (band,) = [path for path in drawn(AXES, banded).iter("path") if path.get("class") == "band"]
     ys = {round(float(y), 1) for y in re.findall(r"[\d.]+ ([\d.]+)", band.get("d"))}
     assert ys == {188.4, 133.6}
+    alone = drawn(AXES, curve(Point(1024, 5.0, "", 4.0, 6.0)))
+    assert [path.get("d") for path in alone.find("g")][:1] == ["M58 133.6L58 188.4"]
     plain = curve(Point(1024, 5.0, ""), Point(4096, 5.0, ""))
     assert 'class="band"' not in chart("Rates", AXES, [plain])
 
@@ -53,9 +58,9 @@ def test_a_change_is_marked_where_it_happens():
     (ring,) = [circle for circle in tree.iter("circle") if circle.get("class") == "change"]
     assert float(ring.get("cx")) == places(tree)[1][0]
     strips = [rect.find("title").text for rect in tree.iter("rect")]
-    assert strips == ["ring LL", "tree"]
+    assert strips == ["ring: ring LL", "ring: tree"]
     widths = [float(rect.get("width")) for rect in tree.iter("rect")]
-    assert sum(widths) == pytest.approx(564 - 58, abs=0.02)
+    assert sum(widths) == pytest.approx(556 - 58, abs=0.02)
     assert "strip" not in chart("Rates", AXES, [curve(*points[1:])])
 
 
