@@ -37,7 +37,7 @@ COMMANDS = {
     "schema": {"kind", "--to", "--help"},
     "run": {
         "program", "args", "-m", "--module", "--cluster", "--nproc-per-node", "--nproc_per_node",
-        "--nnodes", "--standalone", "--seed", "--trace", "--trace-ranks", "--summary",
+        "--nnodes", "--standalone", "--seed", "--trace", "--trace-ranks", "--html", "--summary",
         "--prefix", "-t", "--tee", "-r", "--redirects", "--log-dir", "--log_dir",
         "--local-ranks-filter", "--local_ranks_filter", "--shape-only", "--races", "--strict",
         "--default-device", "--on-failure", "--carrier", "--private", "--compute-time", "--devices",

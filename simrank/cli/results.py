@@ -12,7 +12,7 @@ import simrank
 from simrank.bench.row import as_columns
 from simrank.bench.run import Watcher
 from simrank.bench.table import Table, footer
-from simrank.cli.common import check_writable, parse_ranks, progress_bar, write_text
+from simrank.cli.common import check_writable, parse_ranks, progress_bar, why_it_ended, write_text
 from simrank.trace import Timeline
 
 if TYPE_CHECKING:
@@ -45,8 +45,7 @@ class Results:
     ) -> None:
         self._json, self._csv, self._trace = given["json_file"], given["csv_file"], given["trace"]
         self._html, self._page = given["html_file"], page
-        for path in (self._json, self._csv, self._trace, self._html):
-            check_writable(path)
+        check_writable(self._json, self._csv, self._trace, self._html)
         self._head = {"simrank": simrank.__version__, **head}
         ranks = parse_ranks(given["trace_ranks"])
         self.timeline = None if self._trace is None else Timeline(ranks)
@@ -66,7 +65,7 @@ class Results:
             yield
         except BaseException as error:
             if self.has_begun:
-                partial = f"{len(self.rows)} rows, then {_what(error)}"
+                partial = f"{len(self.rows)} rows, then {why_it_ended(error)}"
                 typer.echo(f"# Partial: {partial}")
                 self._write(partial)
             raise
@@ -86,14 +85,6 @@ class Results:
             write_text(self._html, self._page(self._head, partial))
         if self.timeline is not None:
             self.timeline.write(self._trace)
-
-
-def _what(error: BaseException) -> str:
-    """Return why a run ended, in one line."""
-    if isinstance(error, KeyboardInterrupt):
-        return "interrupted"
-    text = str(error).partition("\n")[0]
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def _cell(value: object) -> str:
