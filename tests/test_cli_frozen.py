@@ -24,7 +24,8 @@ COMMANDS = {
         "--warmup_iters", "-d", "--datatype", "-o", "--op", "-r", "--root", "-c", "--check", "-a",
         "--average", "-t", "--nthreads", "-z", "--blocking", "-T", "--timeout",
         *(option for settled in SETTLED for option in (settled.short, settled.long)),
-        "--algorithm", "--measured", "--seed", "--json", "--csv", "--trace", "--trace-ranks",
+        "--algorithm", "--measured", "--seed", "--json", "--csv", "--html", "--trace",
+        "--trace-ranks",
         "--help",
     },
     "check": {"file", "--help"},
@@ -44,7 +45,7 @@ COMMANDS = {
     "schema": {"kind", "--to", "--help"},
     "run": {
         "program", "args", "-m", "--module", "--cluster", "--nproc-per-node", "--nproc_per_node",
-        "--nnodes", "--standalone", "--seed", "--trace", "--trace-ranks", "--summary",
+        "--nnodes", "--standalone", "--seed", "--trace", "--trace-ranks", "--html", "--summary",
         "--prefix", "-t", "--tee", "-r", "--redirects", "--log-dir", "--log_dir",
         "--local-ranks-filter", "--local_ranks_filter", "--shape-only", "--races", "--strict",
         "--default-device", "--on-failure", "--carrier", "--private", "--compute-time", "--devices",

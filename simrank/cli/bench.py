@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from simrank.bench.page import collectives_page
+from simrank.bench.program_page import program_page
 from simrank.bench.run import run
 from simrank.bench.sweep import run_sweep, sweep_header, sweep_line
 from simrank.cli.common import EXIT_STATUS, FAILED, app, progress_bar
@@ -15,6 +18,8 @@ from simrank.config import BenchConfig, bench_config_from_mapping, load_bench_co
 from simrank.config.sweep import is_sweep, load_sweep
 
 if TYPE_CHECKING:
+    from simrank.bench.row import Row
+    from simrank.bench.series import Series
     from simrank.config.sweep import SweepConfig
 
 
@@ -68,6 +73,7 @@ def bench(
     seed: Annotated[int | None, typer.Option(help="Seed of everything random [0].")] = None,
     json_file: Annotated[str | None, typer.Option("--json", help="Write the rows.")] = None,
     csv_file: Annotated[str | None, typer.Option("--csv", help="Write the rows.")] = None,
+    html_file: Annotated[str | None, typer.Option("--html", help="Write a page of charts.")] = None,
     trace: Annotated[str | None, typer.Option(help="Write a timeline for Perfetto.")] = None,
     trace_ranks: Annotated[str | None, typer.Option(help="Only these ranks: 0,8.")] = None,
 ) -> None:
@@ -93,8 +99,9 @@ def _bench_collectives(config: BenchConfig, given: dict[str, Any]) -> None:
     """
     names = [cluster.name for cluster in config.clusters]
     head = {"seed": config.seed, "cluster": names[0] if len(names) == 1 else names}
-    results = Results(given, head)
-    shown = Shown(config, results)
+    found: list[tuple[Series, list[Row]]] = []
+    results = Results(given, head, partial(collectives_page, config, found))
+    shown = Shown(config, results, found)
     with results.kept(), shown.shown():
         limit_s = given["timeout"] or None
         run(config, timeline=results.timeline, watcher=shown, time_limit_s=limit_s)
@@ -104,7 +111,9 @@ def _bench_collectives(config: BenchConfig, given: dict[str, Any]) -> None:
 
 def _bench_program(config: SweepConfig, given: dict[str, Any]) -> None:
     """Benchmark a program: print its table as it grows, and write what was asked for."""
-    results = Results(given, {"seed": config.seed, "program": config.program})
+    rows: list[dict[str, Any]] = []
+    head = {"seed": config.seed, "program": config.program}
+    results = Results(given, head, partial(program_page, config, rows))
     with results.kept(), progress_bar() as progress:
         task = progress.add_task("", total=None)
 
@@ -117,6 +126,7 @@ def _bench_program(config: SweepConfig, given: dict[str, Any]) -> None:
 
         def show_row(row: dict[str, Any]) -> None:
             results.rows.append(row)
+            rows.append(row)
             progress.stop()  # The table goes to stdout, between two bars on stderr.
             typer.echo(sweep_line(row))
             progress.start()
@@ -130,7 +140,7 @@ def _bench_program(config: SweepConfig, given: dict[str, Any]) -> None:
         )
 
 
-_FOR_ANY_TARGET = {"target", "seed", "json_file", "csv_file", "trace", "trace_ranks"}
+_FOR_ANY_TARGET = {"target", "seed", "json_file", "csv_file", "html_file", "trace", "trace_ranks"}
 
 
 def _refuse_series_options(context: typer.Context) -> None:

@@ -89,26 +89,37 @@ def progress_bar() -> Progress:
     )
 
 
+def why_it_ended(error: BaseException) -> str:
+    """Return why a run ended, in one line."""
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted"
+    text = str(error).partition("\n")[0]
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
 def write_text(path: str, text: str) -> None:
     """Write a file, with the same bytes on every system."""
     Path(path).write_text(text, encoding="utf-8", newline="")
 
 
-def check_writable(path: str | None) -> None:
-    """Look before a long run whether its result can be written.
+def check_writable(*paths: str | None) -> None:
+    """Look before a long run whether its results can be written.
 
     Raises:
-        ConfigError: It cannot.
+        ConfigError: One cannot.
     """
-    if path is None:
-        return
-    folder = Path(path).absolute().parent
+    for path in filter(None, paths):
+        got = _why_not_writable(Path(path))
+        if got is not None:
+            raise ConfigError(ConfigProblem(path, None, "", "a file that can be written", got))
+
+
+def _why_not_writable(path: Path) -> str | None:
+    folder = path.absolute().parent
     if not folder.is_dir():
-        got = f"no folder {folder}"
-    elif Path(path).is_dir():
-        got = "a folder"
-    elif not os.access(path if Path(path).exists() else folder, os.W_OK):
-        got = "no permission to write it"
-    else:
-        return
-    raise ConfigError(ConfigProblem(path, None, "", "a file that can be written", got))
+        return f"no folder {folder}"
+    if path.is_dir():
+        return "a folder"
+    if not os.access(path if path.exists() else folder, os.W_OK):
+        return "no permission to write it"
+    return None

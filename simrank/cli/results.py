@@ -12,11 +12,11 @@ import simrank
 from simrank.bench.row import as_columns
 from simrank.bench.run import Watcher
 from simrank.bench.table import Table, footer
-from simrank.cli.common import check_writable, parse_ranks, progress_bar, write_text
+from simrank.cli.common import check_writable, parse_ranks, progress_bar, why_it_ended, write_text
 from simrank.trace import Timeline
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from simrank.bench.row import Row
     from simrank.bench.series import Series
@@ -29,6 +29,7 @@ class Results:
     Args:
         given: The options of the command line.
         head: What the JSON file says beside the rows.
+        page: Makes the HTML file of `head`, and of why rows are missing.
 
     Attributes:
         rows: As in the JSON file.
@@ -36,10 +37,15 @@ class Results:
         has_begun: Whether there is something to keep: the configuration was right.
     """
 
-    def __init__(self, given: dict[str, Any], head: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        given: dict[str, Any],
+        head: dict[str, Any],
+        page: Callable[[Mapping[str, Any], str | None], str],
+    ) -> None:
         self._json, self._csv, self._trace = given["json_file"], given["csv_file"], given["trace"]
-        for path in (self._json, self._csv, self._trace):
-            check_writable(path)
+        self._html, self._page = given["html_file"], page
+        check_writable(self._json, self._csv, self._trace, self._html)
         self._head = {"simrank": simrank.__version__, **head}
         ranks = parse_ranks(given["trace_ranks"])
         self.timeline = None if self._trace is None else Timeline(ranks)
@@ -59,7 +65,7 @@ class Results:
             yield
         except BaseException as error:
             if self.has_begun:
-                partial = f"{len(self.rows)} rows, then {_what(error)}"
+                partial = f"{len(self.rows)} rows, then {why_it_ended(error)}"
                 typer.echo(f"# Partial: {partial}")
                 self._write(partial)
             raise
@@ -75,16 +81,10 @@ class Results:
             lines += [",".join(map(_cell, row.values())) for row in self.rows]
             lines += [] if partial is None else [f"# partial: {partial}"]
             write_text(self._csv, "\n".join(lines) + "\n")
+        if self._html is not None:
+            write_text(self._html, self._page(self._head, partial))
         if self.timeline is not None:
             self.timeline.write(self._trace)
-
-
-def _what(error: BaseException) -> str:
-    """Return why a run ended, in one line."""
-    if isinstance(error, KeyboardInterrupt):
-        return "interrupted"
-    text = str(error).partition("\n")[0]
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def _cell(value: object) -> str:
@@ -97,13 +97,16 @@ class Shown(Watcher):
     Args:
         config: The benchmark.
         results: Where rows are kept.
+        found: Gets every series with its rows.
     """
 
-    def __init__(self, config: BenchConfig, results: Results) -> None:
+    def __init__(
+        self, config: BenchConfig, results: Results, found: list[tuple[Series, list[Row]]]
+    ) -> None:
         self._table = Table(typer.echo, with_measured=bool(config.measured))
         self._several_clusters = len(config.clusters) > 1
         self._results = results
-        self._rows: list[Row] = []
+        self._found = found
         self._progress = progress_bar()
         self._task = self._progress.add_task("", total=None)
 
@@ -117,7 +120,9 @@ class Shown(Watcher):
 
     def on_rows(self, series: Series, rows: list[Row]) -> None:
         """Print the line of a size."""
-        self._rows += rows
+        if not self._found or self._found[-1][0] is not series:
+            self._found.append((series, []))
+        self._found[-1][1].extend(rows)
         columns = [as_columns(row, several_clusters=self._several_clusters) for row in rows]
         self._results.rows += columns
         self._progress.stop()  # The table goes to stdout, between two bars on stderr.
@@ -130,4 +135,4 @@ class Shown(Watcher):
         with self._progress:
             yield
         self._table.close()
-        typer.echo(footer(self._rows))
+        typer.echo(footer([row for _, rows in self._found for row in rows]))

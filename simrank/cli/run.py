@@ -7,7 +7,7 @@ import json
 import os
 import shlex
 import sys
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from errno import EPIPE
 from importlib import import_module
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+import simrank
 from simrank import explore, units
 from simrank.cli import options, torchrun
 from simrank.cli.common import (
@@ -24,6 +25,8 @@ from simrank.cli.common import (
     check_writable,
     parse_ranks,
     progress_bar,
+    why_it_ended,
+    write_text,
 )
 from simrank.cli.debugging import flight_recorder, show_records, variables_text
 from simrank.cli.outputs import Outputs
@@ -38,9 +41,11 @@ from simrank.multiprocessing.script import run_module, run_script
 from simrank.ranks.output import is_unread, set_output
 from simrank.ranks.private import ERROR_FILES
 from simrank.trace import Summary, Timeline, summary_json, summary_text
+from simrank.trace.link_bytes import LinkBytes
+from simrank.trace.run_page import Seen, run_page
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from simrank.hardware.cluster import Cluster
 
@@ -90,6 +95,7 @@ def run_command(
     seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
     trace: Annotated[str | None, typer.Option(help="Write a timeline for Perfetto.")] = None,
     trace_ranks: Annotated[str | None, typer.Option(help="Only these ranks: 0,8.")] = None,
+    html: Annotated[str | None, typer.Option(help="Write a page of charts.")] = None,
     summary: Annotated[str, typer.Option(help="text, json or none.")] = "text",
     prefix: options.Prefix = "rank",
     tee: options.Tee = "0",
@@ -121,7 +127,7 @@ def run_command(
         races=races, on_failure=on_failure, carrier=carrier, summary=summary, prefix=prefix,
         compute_time=compute_time, devices=devices,
     )  # fmt: skip
-    check_writable(trace)
+    check_writable(trace, html)
     torchrun.check_program(program, as_module=as_module)
     built = load_cluster(cluster, torchrun.num_nodes(nnodes))
     settings: dict[str, Any] = {"cluster": built, "seed": seed, "data": not shape_only}
@@ -132,9 +138,7 @@ def run_command(
     num_ranks = torchrun.num_ranks(built, nproc_per_node)
     job = _Job(program, args or [], num_ranks, settings, as_module=as_module)
     max_ps = _max_delay_ps(max_delay)
-    variables = variables_text(os.environ)
-    if variables is not None and summary == "text":
-        typer.echo(variables, err=True)
+    _show_variables(summary)
     if seeds is not None:
         _explore(command, job, seeds, max_ps)
         return
@@ -142,12 +146,51 @@ def run_command(
     settings |= {"divergence": divergence}
     context = Context(**settings, delays=_delays(delays, max_ps))
     outputs = Outputs(prefix, tee, redirects, log_dir, local_ranks_filter)
-    with outputs.open(num_ranks, built.devices_per_node) as output:
+    opened = outputs.open(num_ranks, built.devices_per_node)
+    with opened as output, _page_kept(html, job, context):
         set_output(context.program, output)
         if log_dir is not None:
             context.program.local[ERROR_FILES] = log_dir
         _run_shown(job, context, trace, parse_ranks(trace_ranks), summary)
     sys.stdout.flush()  # Here, where it ends quietly if nobody reads it any more.
+
+
+def _show_variables(summary: str) -> None:
+    """Name what is set in the environment and has no effect."""
+    variables = variables_text(os.environ)
+    if variables is not None and summary == "text":
+        typer.echo(variables, err=True)
+
+
+@contextmanager
+def _page_kept(path: str | None, job: _Job, context: Context) -> Iterator[None]:
+    """Write the page of what runs inside, also where that fails."""
+    if path is None:
+        yield
+        return
+    added, links, partial = Summary(), LinkBytes(), None
+    context.observe(added)
+    context.observe(links)
+    try:
+        yield
+    except BaseException as error:
+        partial = why_it_ended(error)
+        raise
+    finally:
+        program = shlex.join([job.program, *job.args])
+        cluster = context.cluster
+        facts = {
+            "simrank": simrank.__version__,
+            "seed": str(job.settings["seed"]),
+            "cluster": cluster.name,
+            "ranks": str(job.num_ranks),
+        }
+        seen = Seen(added, links, context.now_ps, _peaks(context), cluster.provenance)
+        write_text(path, run_page(f"simrank run: {program}", facts, seen, partial))
+
+
+def _peaks(context: Context) -> dict[int, int]:
+    return {device.index: device.memory.peak_bytes for device in context.devices}
 
 
 def _run_shown(
@@ -169,10 +212,10 @@ def _run_shown(
     finally:
         if trace is not None:
             timeline.write(trace)
-    peaks = {device.index: device.memory.peak_bytes for device in context.devices}
     show = _SUMMARIES[summary]
     if show is not None:
-        typer.echo(show(added, context.now_ps, peaks, context.cluster.provenance), err=True)
+        facts = (added, context.now_ps, _peaks(context), context.cluster.provenance)
+        typer.echo(show(*facts), err=True)
     if summary == "text":
         for line in (*context.findings, *context.notes):
             typer.echo(line, err=True)

@@ -1,6 +1,7 @@
 """`simrank bench` as a user meets it: output, files, exit status."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -139,3 +140,32 @@ def test_several_clusters_have_a_column_of_their_own(cli, tmp_path):
     rows = json.loads((tmp_path / "r.json").read_text())["rows"]
     assert [row["cluster"] for row in rows] == ["hgx_h100", "hgx_a100"]
     assert status == 0
+
+
+def test_bench_writes_a_page_that_is_one_file(cli, tmp_path):
+    """Of collectives and of programs; equal runs give equal bytes."""
+    (tmp_path / "steps_of_a_page.py").write_text(
+        "import simrank.distributed as dist\n\ndef step(ctx, n):\n    dist.init_process_group()\n"
+        "    x = ctx.empty(n)\n    return lambda: x.add_(1)\n"
+    )
+    (tmp_path / "p.yaml").write_text(
+        "program: steps_of_a_page.step\ncluster: hgx_h100\nnum_ranks: 2\nparameters: {n: [8, 16]}\n"
+    )
+    for target in (["all_reduce", *FAST], [tmp_path / "p.yaml"]):
+        pages = []
+        for number in range(2):
+            path = tmp_path / f"{number}.html"
+            status, _, err = cli("bench", *target, "--html", path)
+            assert (status, err) == (0, "")
+            pages.append(path.read_bytes())
+        assert pages[0] == pages[1]
+        assert pages[0].startswith(b"<!DOCTYPE html>")
+        assert b"<svg" in pages[0]
+        assert not re.search(rb"<(script|link|img|iframe)|https?://|url\(", pages[0])
+
+
+def test_a_page_that_cannot_be_written_is_refused_before_the_run(cli, tmp_path):
+    """Nothing is printed but why."""
+    status, out, err = cli("bench", "all_reduce", *FAST, "--html", tmp_path / "none" / "p.html")
+    assert (status, out) == (2, "")
+    assert "expected a file that can be written, got no folder" in err

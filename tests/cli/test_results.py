@@ -48,10 +48,11 @@ def test_rows_are_printed_as_they_finish(cli, monkeypatch, capsys):
 
 
 def test_ctrl_c_keeps_finished_rows_and_gives_status_130(cli, ending, tmp_path):
-    """On the screen, in JSON, in CSV and in the timeline; all say that there is more."""
+    """On the screen, in JSON, CSV, the page and the timeline; all say that there is more."""
     ending(KeyboardInterrupt())
-    files = [tmp_path / name for name in ("r.json", "r.csv", "t.json")]
-    status, out, _ = cli(*BENCH, "--json", files[0], "--csv", files[1], "--trace", files[2])
+    files = [tmp_path / name for name in ("r.json", "r.csv", "t.json", "r.html")]
+    options = zip(("--json", "--csv", "--trace", "--html"), files, strict=True)
+    status, out, _ = cli(*BENCH, *(word for option in options for word in option))
     assert status == 130
     assert [line.split()[0] for line in out.splitlines() if line[0] != "#"] == ["1024", "2048"]
     assert out.endswith("# Partial: 4 rows, then interrupted\n")
@@ -62,6 +63,9 @@ def test_ctrl_c_keeps_finished_rows_and_gives_status_130(cli, ending, tmp_path):
     assert last == "# partial: 4 rows, then interrupted"
     assert ",2048," in last_row
     assert json.loads(files[2].read_text())["traceEvents"]
+    page = files[3].read_text()
+    assert "Partial: 4 rows, then interrupted" in page
+    assert page.count("<tr><td>") == 4
 
 
 def test_an_error_keeps_finished_rows(cli, ending, tmp_path):

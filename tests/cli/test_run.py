@@ -309,3 +309,23 @@ def test_ctrl_c_ends_the_script_with_status_130_and_says_where_each_rank_is(simr
     assert "simrank: interrupted at t=0.000 us\n  rank 0: running at turns.py:4\n" in err
     assert "ranks 1-3: not started" in err
     assert "traceEvents" in json.loads((tmp_path / "trace.json").read_text())
+
+
+def test_a_run_leaves_a_page_also_where_it_fails(simrank_run, tmp_path):
+    """Equal runs leave equal bytes; a failed one says why; an odd path is refused before."""
+    page, options = tmp_path / "p.html", ["--nproc-per-node", "2", "--summary", "none"]
+    contents = []
+    for _ in range(2):
+        status, out, err = simrank_run(*options, "--html", str(page), args=["--steps", "2"])
+        assert (status, err) == (0, "")
+        contents.append(page.read_text())
+    assert contents[0] == contents[1]
+    assert "all_reduce of 8 B on" in contents[0]
+    assert "2 calls, " in contents[0]
+    assert "Partial" not in contents[0]
+    status, _, _ = simrank_run(*options, "--html", str(page), args=["--fail-on", "1"])
+    assert status == 1
+    assert '<p class="partial">Partial: SpawnException' in page.read_text()
+    status, out, err = simrank_run(*options, "--html", str(tmp_path))
+    assert (status, out) == (2, "")
+    assert "expected a file that can be written, got a folder" in err

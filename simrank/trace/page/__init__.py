@@ -1,0 +1,19 @@
+"""Reports as one HTML file each, with pictures: start with `document`, then `chart`."""
+
+from simrank.trace.page.bars import Bar, bars
+from simrank.trace.page.chart import Curve, Point, chart, pictures
+from simrank.trace.page.document import document, folded, folded_table, notes, section
+
+__all__ = [
+    "Bar",
+    "Curve",
+    "Point",
+    "bars",
+    "chart",
+    "document",
+    "folded",
+    "folded_table",
+    "notes",
+    "pictures",
+    "section",
+]

@@ -1,0 +1,225 @@
+"""Curves over size as one SVG picture; what was chosen stands in strips below, in line with it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import groupby, pairwise
+from typing import TYPE_CHECKING
+
+from simrank.trace.page.markup import Markup, element, joined, number
+from simrank.trace.page.style import DASHES, LIGHT, NUM_LOOKS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from simrank.trace.page.axes import Axis
+
+_WIDTH, _HEIGHT = 580, 340  # Of the whole without strips; all in the units of the picture.
+_LEFT, _RIGHT, _TOP, _BOTTOM = 58, 24, 24, 42
+_STRIP, _STRIP_GAP = 16, 3
+_LETTER = 6.0  # assumed: the mean width of a letter of a strip's text
+_DOT = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A value of a curve.
+
+    Attributes:
+        x: Where.
+        y: The value.
+        text: The exact numbers, shown while the pointer is on it.
+        low: The lower end of its interval, or None.
+        high: The upper one.
+        what: What was chosen there; a change is marked.
+    """
+
+    x: float
+    y: float
+    text: str
+    low: float | None = None
+    high: float | None = None
+    what: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """Values that are joined by a line, or measured ones, which are not.
+
+    Attributes:
+        label: Its name in the legend.
+        points: Its values, by rising x.
+        look: Its colour and dashes, as a number; None for that of text.
+        is_measured: Whether it is shown as points alone.
+    """
+
+    label: str
+    points: tuple[Point, ...]
+    look: int | None
+    is_measured: bool = False
+
+
+def chart(title: str, axes: tuple[Axis, Axis], curves: Sequence[Curve]) -> Markup:
+    """Return a picture of curves, with bands for their intervals.
+
+    Args:
+        title: What it shows.
+        axes: Of x and y.
+        curves: What is drawn; values that an axis cannot hold are left out.
+    """
+    picture = _Picture(*axes)
+    groups: list[Markup] = []
+    strips: list[Markup] = []
+    for index, curve in enumerate(curves):
+        points = tuple(p for p in curve.points if axes[0].holds(p.x) and axes[1].holds(p.y))
+        around = {"class_": " ".join(("s" + str(index), *_classes(curve)))}
+        groups.append(element("g", *picture.drawn(points, curve), **around))
+        if len({point.what for point in points}) > 1:
+            strips.append(element("g", *picture.strip(points, curve.label, len(strips)), **around))
+    height = _HEIGHT + len(strips) * (_STRIP + _STRIP_GAP)
+    label = f"{title}: {', '.join(curve.label for curve in curves)}"
+    drawn = element(
+        "svg",
+        *picture.frame(),
+        *groups,
+        *strips,
+        viewBox=f"0 0 {_WIDTH} {height}",
+        class_="plot",
+        role="img",
+        aria_label=label,
+    )
+    return element("figure", element("figcaption", title), drawn)
+
+
+def legend(curves: Sequence[Curve]) -> Markup:
+    """Return the names of curves, each with its look and a box that hides the curve."""
+    labels = []
+    for index, curve in enumerate(curves):
+        box = element("input", type="checkbox", class_=f"t{index}", checked=True)
+        sample = () if curve.is_measured else (_line("M0 7H34", curve.look),)
+        dot = _dot(17.0, 7.0, curve)
+        look = {"class_": " ".join(_classes(curve)), "aria_hidden": "true"}
+        shown = element("svg", *sample, dot, width=34, height=14, **look)
+        labels.append(element("label", box, shown, curve.label))
+    return element("div", *labels, class_="legend")
+
+
+class _Picture:
+    """The places of a picture."""
+
+    def __init__(self, x: Axis, y: Axis) -> None:
+        self._x, self._y = x, y
+
+    def at_x(self, value: float) -> float:
+        return _LEFT + self._x.place(value) * (_WIDTH - _LEFT - _RIGHT)
+
+    def at_y(self, value: float) -> float:
+        return _HEIGHT - _BOTTOM - self._y.place(value) * (_HEIGHT - _TOP - _BOTTOM)
+
+    def frame(self) -> list[Markup]:
+        """Return the axes with their titles, and a line at each tick."""
+        bottom, parts = _HEIGHT - _BOTTOM, []
+        for value, text in self._x.ticks:
+            x = self.at_x(value)
+            parts.append(element("path", d=f"M{number(x)} {_TOP}V{bottom}", class_="grid"))
+            parts.append(element("text", text, x=x, y=bottom + 16, text_anchor="middle"))
+        for value, text in self._y.ticks:
+            y = self.at_y(value)
+            parts.append(
+                element("path", d=f"M{_LEFT} {number(y)}H{_WIDTH - _RIGHT}", class_="grid")
+            )
+            parts.append(element("text", text, x=_LEFT - 6, y=y + 4, text_anchor="end"))
+        middle = (_LEFT + _WIDTH - _RIGHT) / 2
+        below = {"y": bottom + 33, "text_anchor": "middle", "class_": "title"}
+        parts.append(element("text", self._x.title, x=middle, **below))
+        parts.append(element("text", self._y.title, x=4, y=13, class_="title"))
+        return parts
+
+    def drawn(self, points: Sequence[Point], curve: Curve) -> list[Markup]:
+        """Return a curve with its band, its points and the marks of its changes."""
+        parts = []
+        if not curve.is_measured and points:
+            parts += self._bands(points)
+            places = [f"{number(self.at_x(p.x))} {number(self.at_y(p.y))}" for p in points]
+            parts.append(_line("M" + "L".join(places), curve.look))
+        before = points[0].what if points else ""
+        for point in points:
+            has_changed, before = point.what != before, point.what
+            x, y = self.at_x(point.x), self.at_y(point.y)
+            parts.append(_dot(x, y, curve, point.text, has_changed=has_changed))
+        return parts
+
+    def _bands(self, points: Sequence[Point]) -> list[Markup]:
+        bands = []
+        for has_band, group in groupby(points, key=lambda p: p.low is not None):
+            inside = list(group)
+            if not has_band:
+                continue
+            ends = [(p.x, p.high or 0.0) for p in inside]
+            ends += [(p.x, p.low or 0.0) for p in reversed(inside)]
+            places = [f"{number(self.at_x(x))} {number(self.at_y(y))}" for x, y in ends]
+            is_area = len(inside) > 1  # A point alone has a line from end to end.
+            around = {"class_": "band"} if is_area else {"class_": "line"}
+            bands.append(
+                element("path", d=f"M{'L'.join(places)}{'Z' if is_area else ''}", **around)
+            )
+        return bands
+
+    def strip(self, points: Sequence[Point], label: str, index: int) -> list[Markup]:
+        """Return what was chosen from where to where, below the axis."""
+        top = _HEIGHT + index * (_STRIP + _STRIP_GAP)
+        places = [self.at_x(point.x) for point in points]
+        middles = [(one + other) / 2 for one, other in pairwise(places)]
+        borders = [places[0], *middles, places[-1]]
+        parts, first = [], 0
+        for what, group in groupby(points, key=lambda p: p.what):
+            last = first + len(list(group))
+            left, width = borders[first], borders[last] - borders[first]
+            title = element("title", f"{label}: {what}")
+            size = {"width": width, "height": _STRIP, "class_": "strip"}
+            parts.append(element("rect", title, x=left, y=top, **size))
+            for text in (what, what.rpartition(" ")[2]):  # With its protocol, or that alone.
+                if len(text) * _LETTER + 6 <= width:
+                    at = {"x": left + width / 2, "y": top + 12, "text_anchor": "middle"}
+                    parts.append(element("text", text, **at, class_="what", pointer_events="none"))
+                    break
+            first = last
+        return parts
+
+
+def _classes(curve: Curve) -> tuple[str, ...]:
+    look = "ink" if curve.look is None else f"k{curve.look % len(LIGHT)}"
+    return (look, "measured") if curve.is_measured else (look,)
+
+
+def _line(path: str, look: int | None) -> Markup:
+    dashes = DASHES[(look or 0) % NUM_LOOKS // len(LIGHT)]
+    return element("path", d=path, class_="line", stroke_dasharray=dashes or None)
+
+
+_SHAPES = (  # Around 0; each colour has one of its own.
+    None,
+    "M-3 -3H3V3H-3Z",
+    "M0 -4L4 3H-4Z",
+    "M0 -4L4 0L0 4L-4 0Z",
+    "M0 4L4 -3H-4Z",
+    "M-4 -1.3H-1.3V-4H1.3V-1.3H4V1.3H1.3V4H-1.3V1.3H-4Z",
+)
+
+
+def _dot(x: float, y: float, curve: Curve, text: str = "", *, has_changed: bool = False) -> Markup:
+    """Return the mark of a value: a diamond if it is measured, a ring where the choice changes."""
+    inside = (element("title", text),) if text else ()
+    if has_changed:
+        return element("circle", *inside, cx=x, cy=y, r=_DOT + 2, class_="change")
+    shape = _SHAPES[3] if curve.is_measured else _SHAPES[(curve.look or 0) % len(_SHAPES)]
+    if shape is None:
+        return element("circle", *inside, cx=x, cy=y, r=_DOT, class_="dot")
+    moved = f"translate({number(x)} {number(y)})"
+    return element("path", *inside, d=shape, transform=moved, class_="dot")
+
+
+def pictures(curves: Sequence[Curve], *charts: Markup) -> Markup:
+    """Return charts of the same curves beside each other, under one legend."""
+    shown = element("div", *charts, class_="charts")
+    return element("div", legend(curves), joined("\n", shown), class_="pictures")

@@ -1,0 +1,77 @@
+"""A page that is one file: it opens without a network, and nothing in it runs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from simrank.trace.page.markup import Markup, element, joined
+from simrank.trace.page.style import css
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+_NOTHING_ELSE = "default-src 'none'; style-src 'unsafe-inline'"  # What a browser may load or run.
+
+
+def document(
+    title: str,
+    facts: Sequence[tuple[str, str]],
+    body: Iterable[Markup],
+    *,
+    partial: str | None = None,
+    num_curves: int = 0,
+) -> str:
+    """Return a whole page.
+
+    Args:
+        title: Its heading, and the name of the window.
+        facts: What was run, as names and values.
+        body: What follows.
+        partial: What is missing, if something is.
+        num_curves: Of the picture that has most.
+    """
+    head = element(
+        "head",
+        element("meta", charset="utf-8"),
+        element("meta", http_equiv="Content-Security-Policy", content=_NOTHING_ELSE),
+        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        element("title", title),
+        element("style", Markup(css(num_curves))),
+    )
+    listed = [joined(element("dt", name), element("dd", value)) for name, value in facts]
+    said = [] if partial is None else [element("p", f"Partial: {partial}", class_="partial")]
+    parts = (element("h1", title), *said, element("dl", *listed), *body)
+    page = element("html", head, "\n", element("body", element("main", *parts)), lang="en")
+    return f"<!DOCTYPE html>\n{page}\n"
+
+
+def section(title: str, *parts: Markup) -> Markup:
+    """Return a part of a page under a heading."""
+    return joined("\n", element("section", element("h2", title), *parts))
+
+
+def notes(lines: Iterable[str]) -> Markup:
+    """Return remarks, or nothing where there are none."""
+    items = [element("li", line) for line in lines]
+    return element("ul", *items, class_="notes") if items else Markup("")
+
+
+def folded(title: str, *parts: Markup) -> Markup:
+    """Return what is shown when its title is opened."""
+    return joined("\n", element("details", element("summary", title), *parts))
+
+
+def folded_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Markup:
+    """Return a table that is shown when its title is opened.
+
+    Args:
+        title: What it shows.
+        columns: Their names, with units.
+        rows: Their cells.
+    """
+    head = element("tr", *(element("th", name, scope="col") for name in columns))
+    lines = [joined("\n", element("tr", *(element("td", cell) for cell in row))) for row in rows]
+    table = element("table", element("thead", head), element("tbody", *lines), class_="rows")
+    # Who has no mouse scrolls what has the focus.
+    scrolled = element("div", table, class_="scroll", tabindex="0", role="region", aria_label=title)
+    return folded(title, scrolled)

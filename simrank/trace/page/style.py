@@ -1,0 +1,86 @@
+"""What a page looks like: colours that differ to every eye, on a light and on a dark ground."""
+
+from __future__ import annotations
+
+from typing import Final
+
+# Okabe and Ito's, the light ones darkened and the dark ones lightened until each has a contrast of
+# 3:1 to its ground (WCAG 2.2, 1.4.11) and differs from the others by 12 (CIE76) where a kind of
+# cone is missing (Machado et al., 2009).
+LIGHT: Final = ("#0060a8", "#d55e00", "#008a63", "#c4689c", "#6e5c00", "#3d97cf")
+DARK: Final = ("#3d8fd6", "#ff8a3d", "#20b88a", "#e59ccb", "#f0e442", "#a8dcff")
+GROUNDS: Final = {"light": "#ffffff", "dark": "#16181d"}
+INKS: Final = {"light": "#1c1f24", "dark": "#e8eaed"}
+FAINT_INKS: Final = {"light": "#5c636e", "dark": "#a2a9b4"}
+LINES: Final = {"light": "#d9dce1", "dark": "#363b44"}
+DASHES: Final = ("", "7 3", "2 3", "9 3 2 3", "14 4")
+NUM_LOOKS: Final = len(LIGHT) * len(DASHES)
+
+_RULES = """\
+*{box-sizing:border-box}
+body{margin:0 auto;padding:1.2rem;max-width:1240px;background:var(--ground);color:var(--ink);
+font:15px/1.5 system-ui,sans-serif}
+h1{font-size:1.5rem;line-height:1.25;margin:0 0 .8rem}
+h2{font-size:1.15rem;margin:2.2rem 0 .6rem}
+h1,h2,p,dd,th,td,label,figcaption{overflow-wrap:anywhere}
+dl{display:grid;grid-template-columns:max-content 1fr;gap:.1rem 1rem;margin:0}
+dt,.faint{color:var(--faint)}
+dd{margin:0}
+.partial{border-left:4px solid var(--c1);padding:.3rem .8rem}
+.charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,480px),1fr));gap:.6rem}
+figure{margin:0;min-width:0;overflow-x:auto}
+figcaption{font-weight:600}
+.plot{display:block;width:100%;height:auto;font-size:11px;font-family:inherit}
+.plot text,.axis text{fill:var(--faint)}
+.plot .what,.plot .title{fill:var(--ink)}
+.grid{stroke:var(--line);stroke-width:1}
+.line{fill:none;stroke:currentColor;stroke-width:2;stroke-linejoin:round}
+.band{fill:currentColor;opacity:.14}
+.dot{fill:currentColor;stroke:transparent;stroke-width:9}
+.dot:hover{stroke:currentColor;stroke-width:3}
+.change{fill:var(--ground);stroke:currentColor;stroke-width:2}
+.measured .dot{fill:var(--ground);stroke:currentColor;stroke-width:1.5}
+.measured .dot:hover{fill:currentColor}
+.strip{fill:currentColor;fill-opacity:.2;stroke:currentColor;stroke-width:1}
+.ink{color:var(--ink)}
+.legend{display:flex;flex-wrap:wrap;gap:.1rem 1.1rem;margin:.3rem 0;font-size:.9rem}
+.legend label{display:inline-flex;align-items:center;gap:.4rem}
+.legend svg{flex:none}
+.notes{margin:.4rem 0;padding-left:1.1rem;font-size:.9rem}
+details{margin:.5rem 0}
+details details{margin-left:1.1rem}
+summary{cursor:pointer}
+.scroll{overflow-x:auto;max-height:32rem}
+table{border-collapse:collapse;font-size:.85rem;font-variant-numeric:tabular-nums}
+.rows th,.rows td{padding:.1rem .6rem;text-align:right;white-space:nowrap;
+border-bottom:1px solid var(--line)}
+.rows th{font-weight:600}
+.rows thead{position:sticky;top:0;background:var(--ground)}
+.bars{width:100%;table-layout:auto}
+.bars th{font-weight:400;text-align:left;padding:.15rem .8rem .15rem 0;overflow-wrap:break-word;
+max-width:24rem}
+.bars td{padding:.15rem 0;white-space:nowrap}
+.bars td:nth-child(2){width:70%;padding-right:1rem;min-width:8rem}
+.bars td:last-child{padding-left:.8rem;text-align:right}
+.bars svg{display:block;width:100%;overflow:visible;font-size:11px}
+.bars rect{fill:currentColor}
+@media print{details{display:block}.scroll{max-height:none}}
+"""
+
+
+def css(num_curves: int) -> str:
+    """Return the style sheet; a box of a legend hides the curve of its number."""
+    hiding = "".join(
+        f".pictures:has(.t{index}:not(:checked)) .s{index}{{display:none}}\n"
+        for index in range(num_curves)
+    )
+    looks = "".join(f".k{index}{{color:var(--c{index})}}\n" for index in range(len(LIGHT)))
+    dark = f"@media (prefers-color-scheme:dark){{:root{{{_variables('dark', DARK)}}}}}\n"
+    light = f":root{{color-scheme:light dark;{_variables('light', LIGHT)}}}\n"
+    return f"{light}{dark}{_RULES}{looks}{hiding}"
+
+
+def _variables(mode: str, colours: tuple[str, ...]) -> str:
+    named = {"ground": GROUNDS, "ink": INKS, "faint": FAINT_INKS, "line": LINES}
+    facts = [f"--{name}:{by_mode[mode]}" for name, by_mode in named.items()]
+    return ";".join([*facts, *(f"--c{index}:{colour}" for index, colour in enumerate(colours))])

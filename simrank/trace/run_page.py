@@ -1,0 +1,137 @@
+"""A run as a page: where time went per rank, the costliest collectives, links and memory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from simrank.errors import ranks_text
+from simrank.trace.page import Bar, bars, document, notes, section
+from simrank.trace.page.axes import time_text
+from simrank.trace.summary import constants_text
+from simrank.units import PS_PER_US, format_size
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from simrank.config.wires import Provenance
+    from simrank.trace.link_bytes import LinkBytes
+    from simrank.trace.page.markup import Markup
+    from simrank.trace.summary import CollectiveCost, RankTimes, Summary
+
+_MOST_ROWS = 40  # Bars of one picture: more than fit on a screen.
+_MOST_LINKS = 12
+_MOST_NAMED = 2  # Of links that carried equally much.
+_PARTS = ("compute", "exposed communication", "idle")
+_US_BY_UNIT = {"s": 1e6, "ms": 1e3, "us": 1.0}
+_BYTES_BY_UNIT = {"GB": 1e9, "MB": 1e6, "kB": 1e3, "B": 1.0}
+
+
+class Seen(NamedTuple):
+    """What was seen of a run.
+
+    Attributes:
+        summary: Of its operations.
+        links: What crossed them.
+        end_ps: When it ended.
+        peak_bytes: Per device the most that was allocated.
+        provenance: Where the cluster's constants come from.
+    """
+
+    summary: Summary
+    links: LinkBytes
+    end_ps: int
+    peak_bytes: dict[int, int]
+    provenance: Sequence[Provenance]
+
+
+def run_page(title: str, facts: Mapping[str, str], seen: Seen, partial: str | None = None) -> str:
+    """Return the page of a run; equal runs give equal text.
+
+    Args:
+        title: What ran.
+        facts: How, by name.
+        seen: What was seen of it.
+        partial: Why the run ended early, if it did.
+    """
+    listed = [*facts.items(), ("simulated time", time_text(seen.end_ps / PS_PER_US))]
+    if seen.provenance:
+        name, _, counts = constants_text(seen.provenance).partition(": ")
+        listed.append((name, counts))
+    sections = [
+        _times(seen.summary.ranks(seen.end_ps, seen.peak_bytes)),
+        _collectives(seen.summary.costliest()),
+        _links(seen.links.busiest()),
+        _memory(seen.peak_bytes),
+    ]
+    return document(title, listed, sections, partial=partial)
+
+
+def _times(found: Sequence[RankTimes]) -> Markup:
+    parts = [(seen.compute_us, seen.exposed_communication_us, seen.idle_us) for seen in found]
+    unit, scale = _unit([sum(each) for each in parts], _US_BY_UNIT)
+    rows = []
+    for seen, each in zip(found, parts, strict=True):
+        exposed = f"{100 * each[1] / (sum(each) or 1.0):.1f} % exposed"
+        rows.append(Bar(_named("rank", seen.ranks), tuple(part / scale for part in each), exposed))
+    return _section("Time per rank", unit, _PARTS, rows)
+
+
+def _collectives(costs: Sequence[CollectiveCost]) -> Markup:
+    unit, scale = _unit([cost.total_us for cost in costs], _US_BY_UNIT)
+    rows = []
+    for cost in costs:
+        algorithm = f" ({cost.algorithm})" if cost.algorithm else ""
+        label = f"{cost.name} of {format_size(cost.size_bytes)} on '{cost.group}'{algorithm}"
+        calls = "1 call" if cost.num_calls == 1 else f"{cost.num_calls} calls"
+        total = f"{calls}, {time_text(cost.total_us)}"
+        rows.append(Bar(label, (cost.total_us / scale,), total))
+    return _section("Costliest collectives", unit, ("time of all calls",), rows)
+
+
+def _links(busiest: Sequence[tuple[str, int]]) -> Markup:
+    names_by_size: dict[int, list[str]] = {}
+    for name, size in busiest:
+        names_by_size.setdefault(size, []).append(name)
+    unit, scale = _unit(list(names_by_size), _BYTES_BY_UNIT)
+    rows = []
+    for size, names in names_by_size.items():
+        left = len(names) - _MOST_NAMED
+        label = ", ".join(names[:_MOST_NAMED]) + (f" and {left} more" if left > 0 else "")
+        rows.append(Bar(label, (size / scale,), f"{size / scale:.4g} {unit}"))
+    return _section("Bytes over the busiest links", unit, ("bytes",), rows, _MOST_LINKS)
+
+
+def _memory(peak_bytes: Mapping[int, int]) -> Markup:
+    devices_by_peak: dict[int, list[int]] = {}
+    for device, peak in sorted(peak_bytes.items()):
+        devices_by_peak.setdefault(peak, []).append(device)
+    unit, scale = _unit(list(devices_by_peak), _BYTES_BY_UNIT)
+    rows = [
+        Bar(_named("device", devices), (peak / scale,), f"{peak / scale:.4g} {unit}")
+        for peak, devices in devices_by_peak.items()
+    ]
+    return _section("Peak memory per device", unit, ("peak memory",), rows)
+
+
+def _section(
+    title: str, unit: str, names: Sequence[str], rows: Sequence[Bar], most: int = _MOST_ROWS
+) -> Markup:
+    """Return bars under a heading, or that there is nothing to show."""
+    if not rows:
+        return section(title, notes(["None."]))
+    left = len(rows) - most
+    remarks = notes([f"{left} more are not shown."] if left > 0 else [])
+    return section(title, bars(unit, names, rows[:most]), remarks)
+
+
+def _named(what: str, numbers: Sequence[int]) -> str:
+    return f"{what}{'' if len(numbers) == 1 else 's'} {ranks_text(numbers)}"
+
+
+def _unit(values: Sequence[float], scale_by_unit: Mapping[str, float]) -> tuple[str, float]:
+    """Return the unit that suits the largest value, and how much it is."""
+    largest = max(values, default=0.0)
+    for unit, scale in scale_by_unit.items():
+        if largest >= scale:
+            return unit, scale
+    return list(scale_by_unit.items())[-1]

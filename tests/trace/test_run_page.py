@@ -1,0 +1,73 @@
+"""The page of a run: what the summary says, as bars."""
+
+import re
+
+import simrank
+import simrank.distributed as dist
+from simrank.trace import Summary
+from simrank.trace.link_bytes import LinkBytes
+from simrank.trace.run_page import Seen, run_page
+
+
+def program(rank, ctx):
+    dist.init_process_group()
+    small = ctx.empty(2**20)
+    dist.all_reduce(small)
+    if rank == 3:
+        ctx.empty((1024, 1024)).mul_(2.0)
+    ctx.synchronize()
+
+
+def seen_of(run):
+    summary, links = Summary(), LinkBytes()
+    with simrank.Context("hgx_h100", data=False) as ctx:
+        ctx.observe(summary)
+        ctx.observe(links)
+        ctx.multiprocessing.spawn(run, (ctx,), nprocs=4)
+    peaks = {device.index: device.memory.peak_bytes for device in ctx.devices}
+    return Seen(summary, links, ctx.now_ps, peaks, ctx.cluster.provenance)
+
+
+def rows(page):
+    """Return the names of all bars."""
+    return re.findall(r'<th scope="row">([^<]*)</th>', page)
+
+
+def test_ranks_collectives_links_and_memory_have_bars():
+    """Equal ranks, links and devices share one."""
+    page = run_page("simrank run: a.py", {"seed": "0"}, seen_of(program))
+    assert re.findall(r"<h2>([^<]*)</h2>", page) == [
+        "Time per rank", "Costliest collectives", "Bytes over the busiest links",
+        "Peak memory per device",
+    ]  # fmt: skip
+    names = rows(page)
+    assert names[:2] == ["ranks 0-2", "rank 3"]
+    assert names[2].startswith("all_reduce of 4 MiB on 'default_pg' (")
+    assert "devices 0-2" in names
+    assert any(name.endswith(" more") for name in names)
+    assert "<dt>constants of the cluster</dt>" in page
+
+
+def test_equal_runs_give_equal_text():
+    """To the byte."""
+    one, other = (run_page("t", {}, seen_of(program)) for _ in range(2))
+    assert one == other
+
+
+def test_a_run_of_nothing_has_a_page():
+    """No operation, no link, no memory, no time."""
+    nothing = Seen(Summary(), LinkBytes(), 0, {}, ())
+    page = run_page("t", {"x": "<b>"}, nothing, "interrupted")
+    assert page.count("<li>None.</li>") == 4
+    assert "Partial: interrupted" in page
+    assert "&lt;b&gt;" in page
+    idle = run_page("t", {}, nothing._replace(peak_bytes={0: 0, 1: 0}))
+    assert rows(idle) == ["ranks 0-1", "devices 0-1"]
+    assert "nan" not in idle
+
+
+def test_many_rows_are_cut_and_said():
+    """A hundred ranks that all differ."""
+    many = Seen(Summary(), LinkBytes(), 0, {rank: rank for rank in range(100)}, ())
+    page = run_page("t", {}, many)
+    assert page.count("<li>60 more are not shown.</li>") == 2
