@@ -148,20 +148,21 @@ class Chooser:
                 return None
             tuning = replace(tuning, algorithms=frozenset([named]))
         found = level.choose(problem, devices, tuning)
-        name = algorithm
-        if name == AUTO:
+        names = [algorithm]
+        if algorithm == AUTO:
             able = auto_algorithms(problem.collective, problem.world_size, library=True)
             doing = schedules_of(problem.collective, found.algorithm)
-            name = next(each for each in doing if each in able)
-        played_ps = self._estimate(problem, devices, name).duration_ps
+            names = [name for name in doing if name in able]
+        estimates = (self._estimate(problem, devices, name) for name in names)
+        played = min(estimates, key=lambda estimate: estimate.duration_ps)
         return Choice(
             found.algorithm if algorithm == AUTO else algorithm,
-            self._build(problem, name),
+            self._build(problem, played.algorithm),
             algorithm != AUTO,
             tuple(Estimate(*each) for each in found.compared),
             LEVEL,
             found.protocol,
-            Stretch(found.duration_ps, played_ps, found.latency_ps),
+            Stretch(found.duration_ps, played.duration_ps, found.latency_ps),
         )
 
     def _choose(

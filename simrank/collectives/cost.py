@@ -87,8 +87,8 @@ class Stretch:
 
         Times are linear in the costs of all steps: with arrivals that are that much closer
         together, the schedule is played at its own speed, and its ends are put that much later.
-        Ranks that play the same part end together, once all are known: of a time that is one number
-        for all ranks, the differences of the schedule's ends would be invented.
+        Where all depend on all, they end together: of a time that is one number for all ranks, the
+        differences of the schedule's ends would be invented.
         """
         arrivals = np.asarray(arrivals_ps, dtype=np.int64)
         known = arrivals < NOT_ARRIVED
@@ -102,22 +102,10 @@ class Stretch:
         done = ends < NOT_KNOWN
         stretched = np.full_like(ends, NOT_KNOWN)
         after = (ends[done] - ahead.max()) / self.played_ps * self.duration_ps
-        if done.all():
-            _end_together(schedule, after)
+        if schedule.synchronizing and done.all():
+            after[:] = after.max()
         stretched[done] = last + np.rint(after).astype(np.int64)
         return stretched
-
-
-def _end_together(schedule: Schedule, ends: npt.NDArray[np.float64]) -> None:
-    """Let all ranks of a synchronizing collective end with its last, and the root apart of others.
-
-    Of exchanges it is the messages of each rank that decide when it ends.
-    """
-    if schedule.root is not None:
-        others = np.arange(len(ends)) != schedule.root
-        ends[others] = ends[others].max(initial=0.0)
-    elif schedule.synchronizing:
-        ends[:] = ends.max()
 
 
 def cost_level(network: Interconnect) -> CostModel:

@@ -76,4 +76,4 @@ def test_the_costliest_collectives_come_first():
     assert summary_json(summary, end_ps, peaks)["collectives"][0]["num_calls"] == 1
     text = summary_text(summary, end_ps, peaks)
     assert text.startswith("simulated time: ")
-    assert "rank 0: compute 0.000 us" in text
+    assert "ranks 0-3: compute 0.000 us" in text

@@ -167,13 +167,6 @@ _FEW: tuple[Callable[[int], bool], str, int] = (
     f"at most {direct.MAX_WORLD_SIZE} ranks",
     MAX_AUTO_DIRECT_RANKS,
 )
-_SWITCHED: tuple[Callable[[int], bool], str, None, bool] = (
-    nvls.admits,
-    f"at most {nvls.MAX_WORLD_SIZE} ranks",
-    None,
-    True,
-)
-
 for _line in (
     Algorithm("all_reduce", "ring", ring.all_reduce, ring.OPTIONS),
     Algorithm("all_reduce", "one_shot", direct.one_shot_all_reduce, direct.OPTIONS, *_FEW),
@@ -182,8 +175,8 @@ for _line in (
         "all_reduce", "halving_doubling", halving_doubling.all_reduce, halving_doubling.OPTIONS
     ),
     Algorithm("all_reduce", "tree", tree.all_reduce, tree.OPTIONS, needs_library=True),
-    Algorithm("all_reduce", "nvls", nvls.all_reduce, nvls.OPTIONS, *_SWITCHED),
-    Algorithm("all_reduce", "nvls_tree", nvls.tree_all_reduce, nvls.OPTIONS, *_SWITCHED),
+    Algorithm("all_reduce", "nvls", nvls.all_reduce, nvls.OPTIONS, needs_library=True),
+    Algorithm("all_reduce", "nvls_tree", nvls.tree_all_reduce, nvls.OPTIONS, needs_library=True),
     Algorithm("all_gather", "ring", ring.all_gather, ring.OPTIONS),
     Algorithm("all_gather", "direct", direct.all_gather, direct.OPTIONS, *_FEW),
     Algorithm(

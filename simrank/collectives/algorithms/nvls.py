@@ -25,17 +25,16 @@ OPTIONS = {"num_chunks": 0}
 MAX_WORLD_SIZE = 1024  # Assumed: each rank takes steps with all others of its node.
 
 
-def admits(world_size: int) -> bool:
-    """Return whether the steps of a round are few enough."""
-    return world_size <= MAX_WORLD_SIZE
-
-
 def all_reduce(problem: Problem, options: Mapping[str, int]) -> Schedule:
     """Let the switch reduce a part of the data for each rank, and spread it.
+
+    Of more ranks than `MAX_WORLD_SIZE`, the double tree stands for it.
 
     Rounds: one per piece of a part (option num_chunks), and one more.
     Buffers: SCRATCH is where a rank's own share comes back; every part is rounded once.
     """
+    if problem.world_size > MAX_WORLD_SIZE:
+        return _plain_tree(problem, "nvls", options)
     ranks = np.arange(problem.world_size, dtype=np.int64).reshape(1, -1)
     begins = np.zeros(1, dtype=np.int64)
     hops = Hops.join([_reduce(ranks, ranks[0], 0), _spread(ranks, ranks[0], 1 + begins)])
@@ -45,7 +44,8 @@ def all_reduce(problem: Problem, options: Mapping[str, int]) -> Schedule:
 def tree_all_reduce(problem: Problem, options: Mapping[str, int]) -> Schedule:
     """Reduce in the switch of every node, up and down two trees of nodes, spread in the switches.
 
-    Where nodes have different numbers of ranks, this is the double tree over ranks.
+    Where nodes have different numbers of ranks, and of more ranks than `MAX_WORLD_SIZE`, the double
+    tree stands for it.
 
     Rounds: twice the height of the trees and two more, and one more for each further piece.
     Buffers: SCRATCH as in `all_reduce`; a part is rounded in its node, and at each node of its
@@ -53,9 +53,8 @@ def tree_all_reduce(problem: Problem, options: Mapping[str, int]) -> Schedule:
     """
     nodes = node_ranks(problem)
     num_nodes, num_local = nodes.shape
-    if num_local == 1:
-        plain = tree.all_reduce(problem, {**tree.OPTIONS, **options})
-        return replace(plain, algorithm="nvls_tree")
+    if num_local == 1 or problem.world_size > MAX_WORLD_SIZE:
+        return _plain_tree(problem, "nvls_tree", options)
     found = []
     for second, parent in enumerate(tree.binary_trees(num_nodes)):
         over_nodes = tree.Tree.of(parent)
@@ -70,6 +69,10 @@ def tree_all_reduce(problem: Problem, options: Mapping[str, int]) -> Schedule:
         found.append(_spread(nodes, parts, arrives, first_fan=(2 + second) * problem.world_size))
     hops = Hops.join(found)
     return _schedule(problem, "nvls_tree", options, hops=hops, num_parts=2 * num_local)
+
+
+def _plain_tree(problem: Problem, algorithm: str, options: Mapping[str, int]) -> Schedule:
+    return replace(tree.all_reduce(problem, {**tree.OPTIONS, **options}), algorithm=algorithm)
 
 
 def _reduce(nodes: IntArray, parts: IntArray, first_fan: int) -> Hops:

@@ -20,6 +20,7 @@ from simrank.collectives.problem import Problem
 from simrank.collectives.schedule import Buffer, ChunkTable, IntArray, Op, Round, Schedule
 
 OPTIONS = {"num_channels": 0, "num_chunks": 0}
+MAX_HOPS = 1 << 18  # Assumed: of more, fewer rails are told apart.
 MAX_CHANNELS = 32  # NCCL 2.30 src/include/device.h, MAXCHANNELS: two of its channels are one here.
 
 
@@ -31,7 +32,9 @@ def all_reduce(problem: Problem, options: Mapping[str, int]) -> Schedule:
     """
     nodes = node_ranks(problem)
     num_nodes, num_local = nodes.shape
-    channels = options["num_channels"] or min(num_local if num_nodes > 1 else 1, MAX_CHANNELS)
+    rails = min(num_local, MAX_CHANNELS) if num_nodes > 1 else 1
+    most = max(1, MAX_HOPS // (4 * problem.world_size))
+    channels = options["num_channels"] or min(rails, most)
     if channels > MAX_CHANNELS:
         raise ValueError(f"num_channels may be at most {MAX_CHANNELS}, got {channels}")
     num_hops = 4 * channels * (problem.world_size - 1)

@@ -27,12 +27,13 @@ if TYPE_CHECKING:
 
 LEVEL = "nccl"
 
-# NCCL's algorithm, and the schedules that do what it does; the first that admits the ranks is run.
+# NCCL's algorithm, and the schedules that do what it does: the fastest of them is played. The first
+# is what the algorithm's name means where a user names it.
 _SCHEDULES: Mapping[tuple[str, str], tuple[str, ...]] = {
     ("all_reduce", RING): ("ring",),
     ("all_reduce", TREE): ("tree",),
     ("all_reduce", NVLS): ("nvls",),
-    ("all_reduce", NVLS_TREE): ("nvls_tree", "tree"),
+    ("all_reduce", NVLS_TREE): ("nvls_tree",),
     ("all_gather", RING): ("ring",),
     ("reduce_scatter", RING): ("ring",),
     ("broadcast", RING): ("chain", "binomial"),
@@ -135,7 +136,7 @@ class NcclLevel:
 
 
 def schedules_of(collective: str, algorithm: str) -> tuple[str, ...]:
-    """Return the schedules that do what an algorithm of NCCL does, best first."""
+    """Return the schedules that do what an algorithm of NCCL does."""
     return _SCHEDULES[collective, algorithm]
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from simrank.collectives import Problem, build, play_data, play_time
-from simrank.collectives.algorithms import nvls, tree
+from simrank.collectives.algorithms import tree
 from simrank.collectives.bounds import bandwidth_bound_ps
 from simrank.collectives.traffic import link_bytes
 from simrank.hardware import load_cluster
@@ -85,7 +85,16 @@ def test_between_nodes_each_card_carries_a_share_of_the_tree():
     assert max(out) == (4 << 20) // 8
 
 
-def test_it_is_for_so_many_ranks_as_a_round_can_hold():
-    """Each rank takes a step with each other of its node."""
-    assert nvls.admits(1024)
-    assert not nvls.admits(1025)
+@pytest.mark.parametrize("algorithm", ["nvls", "nvls_tree"])
+def test_of_more_ranks_than_a_round_can_hold_the_double_tree_stands_for_it(algorithm):
+    """Each rank takes a step with each other of its node, which is too many of 1,032."""
+    schedule = build(Problem("all_reduce", 1032, 4, node_size=1032), algorithm)
+    assert schedule.algorithm == algorithm
+    assert max(steps.num_steps for steps in schedule.rounds()) < 4 * 1032
+
+
+def test_far_more_ranks_tell_fewer_rails_apart():
+    """131,072 ranks on nodes of eight: built, counted and listed in seconds."""
+    schedule = build(Problem("all_reduce", 131_072, 4, node_size=8), "nvls_tree")
+    assert schedule.num_channels == 2
+    assert sum(1 for _ in schedule.rounds()) == schedule.num_rounds + 1

@@ -20,7 +20,6 @@ def test_names_depend_on_the_number_of_ranks():
     assert algorithms_for("all_gather", 8) == ["ring", "direct", "halving_doubling"]
     assert algorithms_for("all_gather", 6) == ["ring", "direct"]
     assert "halving_doubling" in algorithms_for("all_reduce", 6)
-    assert "nvls" not in algorithms_for("all_reduce", 2000)
     assert auto_algorithms("broadcast", 10_000) == ["binomial"]
 
 

@@ -97,16 +97,6 @@ def test_what_takes_as_long_as_its_schedule_ends_with_it(late, algorithm, absent
     assert np.array_equal(plain, stretched)
 
 
-@pytest.mark.parametrize("collective", ["broadcast", "reduce"])
-def test_the_others_of_a_root_end_together(collective):
-    """One wake-up instead of as many as ranks; the last end is the closed form's."""
-    cluster = CLUSTERS["hgx_h100"]
-    choice = chosen(cluster, collective, 8, 1 << 20)
-    done = ends(cluster, choice, np.zeros(8, np.int64))
-    assert len(set(done[1:].tolist())) == 1
-    assert done.max() == choice.stretch.duration_ps
-
-
 def test_nobody_waits_for_ranks_that_it_does_not_depend_on():
     """The root of a broadcast ends without the others; they do not without it."""
     cluster = CLUSTERS["hgx_h100"]
