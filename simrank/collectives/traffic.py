@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from simrank.collectives.schedule import crosses_links, step_elements
+from simrank.collectives.schedule import Round, crosses_links, step_elements
 from simrank.collectives.time_network import step_links
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from simrank.collectives.schedule import IntArray, Round, Schedule
+    from simrank.collectives.schedule import IntArray, Schedule
     from simrank.collectives.time_network import Interconnect
 
 
@@ -67,27 +67,34 @@ def link_loads(
 
 
 def _by_ends(schedule: Schedule) -> Iterator[tuple[Round, IntArray]]:
-    """Yield rounds with the elements of each step; successive ones of equal ends are added up.
+    """Yield rounds with the elements of each step; those without fans are added up in one.
 
-    The rounds of a ring are: 2,046 of them on 1,024 ranks.
+    The rounds of a ring are all alike: 2,046 of them on 1,024 ranks.
     """
-    first, moved = None, np.zeros(0, dtype=np.int64)
+    size = schedule.world_size
+    columns: list[IntArray] = []
+    last: tuple[Round, IntArray] | None = None
     for steps in schedule.rounds():
-        elements = step_elements(schedule.tables, steps) * crosses_links(steps)
-        if first is not None and _have_equal_ends(first, steps):
-            moved = moved + elements
-            continue
-        if first is not None:
-            yield first, moved
-        first, moved = steps, elements
-    if first is not None:
-        yield first, moved
+        moved = step_elements(schedule.tables, steps) * crosses_links(steps)
+        if steps.fan is not None:
+            yield steps, moved
+        elif last is not None and last[0].src is steps.src and last[0].dst is steps.dst:
+            last[1][:] += moved
+        else:
+            columns.append(np.stack((steps.src * size + steps.dst, moved)))
+            last = steps, columns[-1][1]
+    if columns:
+        ends, moved = np.concatenate(columns, axis=1)
+        distinct, inverse = np.unique(ends, return_inverse=True)
+        total = np.zeros(len(distinct), dtype=np.int64)
+        np.add.at(total, inverse, moved)
+        yield _pairs_round(distinct // size, distinct % size), total
 
 
-def _have_equal_ends(one: Round, other: Round) -> bool:
-    pairs = ((one.src, other.src), (one.dst, other.dst))
-    no_fan = one.fan is None and other.fan is None
-    return no_fan and all(a is b or np.array_equal(a, b) for a, b in pairs)
+def _pairs_round(src: IntArray, dst: IntArray) -> Round:
+    """Return steps of which only the ends matter."""
+    zeros = np.zeros_like(src)
+    return Round(src, dst, zeros, zeros, zeros, zeros, zeros + 1, zeros, zeros)
 
 
 def _weights(steps: Round, links: npt.NDArray[np.integer[Any]], moved: IntArray) -> IntArray:

@@ -1,0 +1,145 @@
+"""How long large programs take: 1,024 ranks in three kinds of groups, and predictions by the array.
+
+Run `python benches/scale.py [--json FILE]`. Each case runs in a fresh process, so that its peak
+memory is its own. Data is left out, as for any model of that size.
+"""
+
+import argparse
+import json
+import platform
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import simrank
+import simrank.distributed as dist
+
+TENSOR, PIPELINE, DATA = 8, 8, 16  # Megatron's sizes of groups: 1,024 ranks.
+NUM_RANKS = TENSOR * PIPELINE * DATA
+CLUSTER = {"name": "h100_ib", "nodes": NUM_RANKS // 8}
+NUM_TENSOR_CALLS, NUM_DATA_CALLS, NUM_MESSAGES = 80, 16, 4  # Per rank and step: 100.
+NUM_GROUPS_PER_RANK = 108
+
+
+def clock(read: Callable[[], float] = time.perf_counter) -> float:
+    """Return wall time: a default is bound before any Context replaces it in this module."""
+    return read()
+
+
+def _layout() -> list[list[int]]:
+    """Return the members of every group: tensor next to each other, then data, then pipeline."""
+    ranks = np.arange(NUM_RANKS).reshape(PIPELINE, DATA, TENSOR)
+    by_tensor = ranks.reshape(-1, TENSOR)
+    by_data = np.moveaxis(ranks, 1, 2).reshape(-1, DATA)
+    by_pipeline = np.moveaxis(ranks, 0, 2).reshape(-1, PIPELINE)
+    return [row.tolist() for table in (by_tensor, by_data, by_pipeline) for row in table]
+
+
+def megatron_step() -> dict[str, Any]:
+    """Return the wall time of one step: 80 all_reduces in TP, 16 in DP, 4 messages along PP."""
+    layout, times = _layout(), []
+
+    def program(rank: int) -> None:
+        dist.init_process_group("nccl")
+        mine = [dist.new_group(group, use_local_synchronization=True) for group in layout
+                if rank in group]  # fmt: skip
+        tensor_group, data_group, pipeline_group = mine
+        stage = dist.get_rank(pipeline_group)
+        x, y = simrank.empty(1 << 20), simrank.empty(1 << 16)
+        dist.barrier()
+        times.append(clock())
+        for _ in range(NUM_MESSAGES // 2):
+            if stage > 0:
+                dist.recv(y, rank - NUM_RANKS // PIPELINE)
+            for _ in range(NUM_TENSOR_CALLS // 2):
+                dist.all_reduce(x, group=tensor_group)
+            if stage < PIPELINE - 1:
+                dist.send(y, rank + NUM_RANKS // PIPELINE)
+        for _ in range(NUM_DATA_CALLS):
+            dist.all_reduce(x, group=data_group)
+        dist.barrier()
+        times.append(clock())
+
+    with simrank.Context(CLUSTER, data=False) as context:
+        context.multiprocessing.spawn(program, nprocs=NUM_RANKS)
+        simulated_ms = context.now_ps / 1e9
+    return {"wall_s": max(times) - min(times), "simulated_ms": simulated_ms}
+
+
+def new_groups() -> dict[str, Any]:
+    """Return the wall time of 108 calls of new_group on each of 1,024 ranks."""
+    layout, times = _layout()[:NUM_GROUPS_PER_RANK], []
+
+    def program(rank: int) -> None:
+        del rank
+        dist.init_process_group("nccl")
+        times.append(clock())
+        for members in layout:
+            dist.new_group(members)
+        times.append(clock())
+
+    with simrank.Context(CLUSTER, data=False) as context:
+        context.multiprocessing.spawn(program, nprocs=NUM_RANKS)
+    return {"wall_s": max(times) - min(times)}
+
+
+def predictions() -> dict[str, Any]:
+    """Return the wall time of 100,000 predictions in one call."""
+    sizes = np.arange(1, 100_001) << 14
+    simrank.predict("all_reduce", sizes[:1], 1024, "h100_ib", nodes=128)
+    begin = clock()
+    found = simrank.predict("all_reduce", sizes, 1024, "h100_ib", nodes=128)
+    return {"wall_s": clock() - begin, "sizes": len(found.time_us)}
+
+
+# Name: what runs, and its aim in seconds.
+CASES: dict[str, tuple[Callable[[], dict[str, Any]], float]] = {
+    "step of 1,024 ranks, 100 calls each": (megatron_step, 2.0),
+    "new_group, 108 on each of 1,024 ranks": (new_groups, 3.0),
+    "100,000 predictions": (predictions, 1.0),
+}
+
+
+def run_case(name: str) -> dict[str, Any]:
+    """Run a case in a process of its own and return its figures."""
+    command = [sys.executable, __file__, "--case", name]
+    answer = subprocess.run(command, check=True, capture_output=True, text=True)
+    found: dict[str, Any] = json.loads(answer.stdout)
+    return found
+
+
+def main() -> None:
+    """Run all cases, or the one that the parent process asked for."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--case", choices=list(CASES), help="run one case here, print JSON")
+    parser.add_argument("--json", type=Path, help="write all figures to this file")
+    arguments = parser.parse_args()
+    if arguments.case:
+        found = CASES[arguments.case][0]()
+        found["peak_mib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        print(json.dumps(found))
+        return
+    rows = {}
+    for name, (_, aim_s) in CASES.items():
+        found = rows[name] = run_case(name)
+        of_aim = found["wall_s"] / aim_s
+        rest = {key: value for key, value in found.items() if key not in ("wall_s", "peak_mib")}
+        notes = ", ".join(f"{key} {value:.6g}" for key, value in rest.items())
+        print(
+            f"{name:38} {found['wall_s']:7.3f} s  aim {aim_s:g} s ({of_aim:.2f} of it); "
+            f"peak {found['peak_mib']:.0f} MiB; {notes}"
+        )
+    if arguments.json:
+        about = {"machine": platform.platform(), "python": platform.python_version()}
+        about |= {"simrank": simrank.__version__, "numpy": np.__version__}
+        arguments.json.write_text(json.dumps({**about, "rows": rows}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
