@@ -144,7 +144,7 @@ class Chooser:
             return None
         if algorithm != AUTO:
             named = algorithm_of(problem.collective, algorithm)
-            if named is None:
+            if named is None or not level.offers(problem, devices, named):
                 return None
             tuning = replace(tuning, algorithms=frozenset([named]))
         found = level.choose(problem, devices, tuning)

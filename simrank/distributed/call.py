@@ -8,7 +8,7 @@ import numpy as np
 
 from simrank.collectives.time_network import NOT_ARRIVED
 from simrank.device import Operation
-from simrank.distributed.flight import Flight, landings
+from simrank.distributed.flight import Flight, Landing, landings
 from simrank.distributed.mismatch import MadeCall, mismatch, same_device
 from simrank.distributed.request import UNEVEN, Signature
 from simrank.engine import user_site
@@ -143,7 +143,8 @@ class Call:
         self._plan: Plan | None = None
         self._snapshots: dict[int, Array] = {}
         self._timed = np.zeros(size, dtype=bool)
-        self._some_timed = False
+        self._ended = np.zeros(size, dtype=bool)
+        self._flight: Flight | None = None
         self._evaluation_queued = False
         self._all_played = False
         self._lost = False
@@ -306,34 +307,35 @@ class Call:
             self._plan = self.group.planner.plan(self)
         self.details = self._plan.details
         engine = self.group.engine
-        if self._num_arrived == self.group.size() and not self._some_timed:
+        if self._num_arrived == self.group.size() and self._flight is None:
             begin_ps, ahead = self._plan.flight(self._arrivals)
             if not ahead:
                 return
             if begin_ps + ahead[0].after_ps >= engine.now_ps:
-                self._some_timed = True
-                if len(ahead[0].group_ranks) == self.group.size():
-                    self._timed[:] = True
-                else:
-                    for landing in ahead:
-                        self._timed[list(landing.group_ranks)] = True
-                self._share_links(Flight(engine, self, begin_ps, ahead))
+                self._fly(begin_ps, ahead)
                 return
-        # A rank that a late one does not matter to could have ended before now (an exchange with
-        # empty parts): it ends now, since only now its part is known.
+        # What was projected from fewer arrivals is projected anew: which of those at one time came
+        # first decides nothing. A rank that a late one does not matter to could have ended before
+        # now (an exchange with empty parts): it ends now, since only now its part is known.
+        if self._flight is not None:
+            self._flight.cancel()
         ends_ps = np.maximum(self._plan.completions(self._arrivals), engine.now_ps)
-        decided = np.flatnonzero((ends_ps < NOT_ARRIVED) & ~self._timed)
+        decided = np.flatnonzero((ends_ps < NOT_ARRIVED) & ~self._ended)
+        self._timed[:] = self._ended
         if len(decided):
-            self._some_timed = True
-            self._timed[decided] = True
-            ahead = landings(ends_ps[decided] - engine.now_ps, decided)
-            flight = Flight(engine, self, engine.now_ps, ahead)
-            if self._timed.all():  # Bytes flow with the last ranks: those before were decided.
-                self._share_links(flight)
+            self._fly(engine.now_ps, landings(ends_ps[decided] - engine.now_ps, decided))
 
-    def _share_links(self, flight: Flight) -> None:
-        assert self._plan is not None, "it decided when ranks end"
-        self._plan.share_links(flight, int(self._arrivals.max()))
+    def _fly(self, begin_ps: int, ahead: tuple[Landing, ...]) -> None:
+        """Put ranks on their way to their ends; once all have arrived, their bytes share links."""
+        assert self._plan is not None, "it decided when they end"
+        if len(ahead[0].group_ranks) == self.group.size():
+            self._timed[:] = True
+        else:
+            for landing in ahead:
+                self._timed[list(landing.group_ranks)] = True
+        self._flight = Flight(self.group.engine, self, begin_ps, ahead)
+        if self._num_arrived == self.group.size():
+            self._plan.share_links(self._flight, int(self._arrivals.max()))
 
     @property
     def link_bytes(self) -> dict[int, int]:
@@ -355,11 +357,13 @@ class Call:
             with self.group.engine.one_wakeup():
                 for operation in live:
                     operation.end()
+        self._ended[list(group_ranks)] = True
         self._num_ended += len(operations)
         if self._num_ended == self.group.size():
             self.group.engine.pending.pop(self, None)
             self.group.calls.pop(self.seq, None)
             self._operations = []
+            self._flight = None  # It refers back.
             self.ahead = {}
 
     def _note_order(self, live: Sequence[CollectiveOperation]) -> None:

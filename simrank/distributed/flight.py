@@ -105,6 +105,12 @@ class Flight:
             if rate:
                 self._wakeup = self._engine.call_at(self._end_ps(), self._land)
 
+    def cancel(self) -> None:
+        """Forget the ends that are still ahead: they are projected anew."""
+        if self._cursor < len(self._ahead) and self._rate:
+            self._engine.cancel(self._wakeup)
+        self._cursor = len(self._ahead)
+
     def _end_ps(self) -> int:
         """Return when the next ranks end, as it looks now."""
         left_ps = self._ahead[self._cursor].after_ps - self._done_ps

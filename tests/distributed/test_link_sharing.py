@@ -202,3 +202,29 @@ def test_pairs_over_nodes_with_a_card_each_do_not_share():
 
     cluster = {"name": "h100_ib", "nodes": 2}
     assert took_ps(pairs(8), cluster, nprocs=16) == took_ps(pairs(1), cluster, nprocs=16)
+
+
+@pytest.mark.parametrize("count", [100_000, 1 << 22])
+@pytest.mark.parametrize("slow", [False, True])
+def test_who_of_those_that_come_together_is_first_decides_nothing(count, slow):
+    """Rooted collectives of two groups, on a slow link too: every seed gives every rank its end."""
+    fault = {"slow_link": "gpu1 -> nvswitch", "factor": 4, "from": "16 us"}
+
+    def ends_us(seed, collective):
+        found = {}
+
+        def program(rank, ctx):
+            dist.init_process_group("nccl")
+            groups = [dist.new_group(range(4)) for _ in range(2)]
+            works = [collective(ctx.empty(count), 1, group=g, async_op=True) for g in groups]
+            for work in works:
+                work.wait()
+            ctx.synchronize()
+            found[rank] = ctx.now_ps
+
+        took_ps(program, nprocs=4, seed=seed, faults=[fault] if slow else [])
+        return found
+
+    for collective in (dist.broadcast, dist.reduce):
+        first = ends_us(0, collective)
+        assert all(ends_us(seed, collective) == first for seed in (1, 2, 3, 5))

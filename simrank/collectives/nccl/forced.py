@@ -107,5 +107,9 @@ def only(
     ]
     if not left:
         pairs = ", ".join(f"{each.algorithm} {each.protocol}" for each in considered)
-        raise ValueError(f"none of what NCCL has for this collective here is left: {pairs}")
+        asked = " ".join(sorted({*(algorithms or ()), *(protocols or ())}))
+        raise ValueError(
+            f"none of what NCCL has for this collective here is left: {pairs}\n"
+            f"  asked for: {asked} (NCCL_ALGO, NCCL_PROTO, or how it reduces)"
+        )
     return left

@@ -15,11 +15,13 @@ from simrank.collectives.nccl.constants import NVLS, NVLS_TREE, P2P, RING, TREE
 from simrank.collectives.nccl.laws import Communicator, terms
 from simrank.collectives.nccl.machine import constants_on, shape_on, spec_of
 from simrank.collectives.nccl.prediction import predict_times
+from simrank.collectives.nccl.tuner import candidates
 from simrank.units import PS_PER_US
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from simrank.collectives.nccl.tuner import Candidate
     from simrank.collectives.problem import Problem
     from simrank.collectives.schedule import IntArray
     from simrank.config.tuner import TunerRow
@@ -104,14 +106,25 @@ class NcclLevel:
         has_network = spec.nics > 0 and spec.nic_bytes_per_s > 0
         return has_network or int(nodes.min()) == int(nodes.max())
 
+    def offers(self, problem: Problem, devices: IntArray, algorithm: str) -> bool:
+        """Whether NCCL has an algorithm for a problem on these devices."""
+        return any(each.algorithm == algorithm for each in self._candidates(problem, devices))
+
+    def _candidates(self, problem: Problem, devices: IntArray) -> list[Candidate]:
+        size = max(size_bytes(problem), 1)
+        return candidates(problem.collective, [size], self._communicator(devices))
+
+    def _communicator(self, devices: IntArray) -> Communicator:
+        shape = shape_on(self._cluster.node_of(devices))
+        return Communicator(shape, spec_of(self._cluster, shape), constants_on(self._cluster))
+
     def choose(self, problem: Problem, devices: IntArray, tuning: Tuning) -> NcclChoice:
         """Return what NCCL runs for a problem that it admits.
 
         Raises:
             ValueError: The tuning leaves nothing that NCCL has for the collective here.
         """
-        shape = shape_on(self._cluster.node_of(devices))
-        comm = Communicator(shape, spec_of(self._cluster, shape), constants_on(self._cluster))
+        comm = self._communicator(devices)
         size = max(size_bytes(problem), 1)
         found = predict_times(
             problem.collective,

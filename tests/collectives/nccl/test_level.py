@@ -144,6 +144,8 @@ def test_a_name_forces_as_nccl_algo_does():
     assert forced.is_forced
     own = chosen(cluster, "all_reduce", 8, 1 << 28, algorithm="one_shot")
     assert (own.level, own.stretch, own.protocol) == ("schedule", None, None)
+    pair = chosen(cluster, "all_reduce", 2, 64, algorithm="nvls")  # A switch of two ranks: none.
+    assert (pair.level, pair.schedule.algorithm) == ("schedule", "nvls")
     shaped = chosen(
         cluster, "all_reduce", 8, 1 << 20, algorithm="ring", options={"num_channels": 2}
     )
