@@ -91,6 +91,7 @@ class CollectiveOperation(Operation):
         """Give the SMs back: the rank was aborted."""
         if self.num_sms and self.start_ps >= 0 and not self.complete:
             self.stream.device.hold_sms(-self.num_sms)
+        self.call.drop(self.group_rank)
 
 
 class Splits:
@@ -144,6 +145,7 @@ class Call:
         self._snapshots: dict[int, Array] = {}
         self._timed = np.zeros(size, dtype=bool)
         self._ended = np.zeros(size, dtype=bool)
+        self._dropped: set[int] = set()
         self._flight: Flight | None = None
         self._evaluation_queued = False
         self._all_played = False
@@ -393,6 +395,12 @@ class Call:
             if operation is not None and not operation.complete and not self._timed[member]:
                 own = PeerDiedError(engine.now_ps, self.name, peer, error)
                 operation.stream.fail(operation, own)
+
+    def drop(self, group_rank: int) -> None:
+        """Forget a rank that was aborted; without any left, nothing is in flight any more."""
+        self._dropped.add(group_rank)
+        if self._flight is not None and len(self._dropped) + self._num_ended >= self.group.size():
+            self._flight.cancel()
 
     def _play(self, ending: Sequence[CollectiveOperation]) -> None:
         """Move data: of all ranks at the first end once all have arrived, else of those ending."""

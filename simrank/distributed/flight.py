@@ -7,7 +7,7 @@ from math import ceil
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from simrank.collectives.schedule import IntArray
     from simrank.engine import Engine, Wakeup
@@ -46,6 +46,10 @@ def landings(ends_ps: IntArray, group_ranks: IntArray) -> tuple[Landing, ...]:
     )
 
 
+def _nothing() -> None:
+    """It has no bytes in flight."""
+
+
 class Flight:
     """A collective, or the decided part of one, on its way to the ends of its ranks.
 
@@ -57,6 +61,9 @@ class Flight:
         call: Told of the ranks that end.
         begin_ps: When it began, in picoseconds.
         ahead: The ends, sorted.
+
+    Attributes:
+        let_go: Called when it is cancelled: takes its bytes out of flight.
     """
 
     __slots__ = (
@@ -69,6 +76,7 @@ class Flight:
         "_rate",
         "_since_ps",
         "_wakeup",
+        "let_go",
     )
 
     def __init__(
@@ -80,6 +88,7 @@ class Flight:
         self._cursor = 0
         self._begin_ps = self._since_ps = begin_ps
         self._done_ps = 0.0
+        self.let_go: Callable[[], None] = _nothing
         self._rate = 1.0
         self._wakeup: Wakeup = engine.call_at(self._end_ps(), self._land)
 
@@ -110,6 +119,12 @@ class Flight:
         if self._cursor < len(self._ahead) and self._rate:
             self._engine.cancel(self._wakeup)
         self._cursor = len(self._ahead)
+        self.let_go()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no end is ahead any more."""
+        return self._cursor == len(self._ahead)
 
     def _end_ps(self) -> int:
         """Return when the next ranks end, as it looks now."""
@@ -122,4 +137,6 @@ class Flight:
         self._cursor += 1
         if self._cursor < len(self._ahead):
             self._wakeup = self._engine.call_at(self._end_ps(), self._land)
+        else:
+            self.let_go = _nothing  # What it called refers back.
         self._call.end(landing.group_ranks)

@@ -132,6 +132,11 @@ class Flow:
         flow_ps = self._shares.flow_ps(self.ends_ps - self._last_arrival_ps)
         begin_ps = max(self.ends_ps - flow_ps, self._network.engine.now_ps)
         demands, left_ps = self._shares.loads.demands, self.ends_ps - begin_ps
-        if demands and left_ps > 0:
+        if demands and left_ps > 0 and not self._flight.is_over:
             flowing = _Bytes(self._flight, left_ps, demands)
-            self._network.engine.call_at(begin_ps, lambda: self._network.start(flowing))
+            self._network.engine.call_at(begin_ps, lambda: self._start(flowing))
+
+    def _start(self, flowing: _Bytes) -> None:
+        if not self._flight.is_over:
+            self._network.start(flowing)
+            self._flight.let_go = lambda: self._network.pool.drop(flowing)

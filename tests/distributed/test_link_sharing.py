@@ -12,6 +12,7 @@ import simrank.distributed as dist
 from simrank.collectives import Problem
 from simrank.collectives.choice import chooser_of
 from simrank.device import Network
+from simrank.errors import ProcessExitedException
 from simrank.hardware import load_cluster
 
 LINKS = {"name": "hgx_h100", "cost_level": "schedule"}
@@ -228,3 +229,26 @@ def test_who_of_those_that_come_together_is_first_decides_nothing(count, slow):
     for collective in (dist.broadcast, dist.reduce):
         first = ends_us(0, collective)
         assert all(ends_us(seed, collective) == first for seed in (1, 2, 3, 5))
+
+
+def test_a_job_that_was_killed_leaves_the_links_to_the_next():
+    """Nothing of its all_reduce is in flight any more."""
+
+    def program(rank, ctx, count):
+        dist.init_process_group("nccl")
+        dist.all_reduce(ctx.empty(count))
+        ctx.synchronize()
+
+    def second_us(faults):
+        with simrank.Context("hgx_h100", data=False, faults=faults) as ctx:
+            try:
+                ctx.multiprocessing.spawn(program, (ctx, 1 << 24), nprocs=8)
+            except ProcessExitedException:
+                assert faults
+            begin_ps = ctx.now_ps
+            ctx.multiprocessing.spawn(program, (ctx, 1 << 22), nprocs=8)
+            return (ctx.now_ps - begin_ps) / 1e6
+
+    alone_us = second_us([])
+    assert second_us([{"kill": 3, "at": "300 us"}]) == pytest.approx(alone_us, rel=0.001)
+    assert second_us([{"kill": 3, "at": "40 us"}]) == pytest.approx(alone_us, rel=0.001)
