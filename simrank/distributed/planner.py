@@ -148,8 +148,6 @@ class Planner:
 
     def _make(self, call: Call, splits: Array | None) -> Plan:
         op, reduce_op, root, dtype, _ = call.signature
-        if reduce_op == ReduceOp.PREMUL_SUM:  # Inputs arrive multiplied.
-            reduce_op = "sum"
         problem = Problem(
             _collective_of(call),
             len(self._devices),
@@ -162,6 +160,8 @@ class Planner:
         if call.on_device:
             tuning = tuning_of(problem.collective, dtype, reduce_op, self._wishes or NO_WISHES)
         choice = self.comm_library.choose(problem, self._devices, tuning)
+        if reduce_op == ReduceOp.PREMUL_SUM:  # Inputs arrive multiplied.
+            reduce_op = "sum"
         return Plan(choice, problem, self, None if op == "barrier" else reduce_op or "sum")
 
     def completions(self, choice: Choice, arrivals_ps: IntArray, itemsize: int) -> IntArray:

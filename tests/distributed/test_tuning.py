@@ -10,34 +10,44 @@ from simrank.distributed.tuning import NO_WISHES, Wishes, tuning_of
 from simrank.errors import ConfigError
 
 
-def ran(run, variables, num_elements=1 << 24, before=None):
-    """Return what an all_reduce of a program ran, with variables set by its ranks."""
-    found = []
+class Watch:
+    """Keeps what collectives have run: algorithm, protocol and cost level."""
 
-    class Watch:
-        def on_operation(self, operation):
-            if operation.kind == "collective":
-                details = operation.details
-                found.append((details["algorithm"], details["protocol"], details["cost_level"]))
+    def __init__(self):
+        self.found = []
 
-        def on_host(self, *_):
-            pass
+    def on_operation(self, operation):
+        if operation.kind == "collective":
+            details = operation.details
+            self.found.append((details["algorithm"], details["protocol"], details["cost_level"]))
 
-        on_task_switch = on_transfer = on_host
+    def on_host(self, *_):
+        pass
+
+    on_task_switch = on_transfer = on_host
+
+
+def all_ran(run, variables, num_elements=1 << 24, later=(), **how):
+    """Return what all_reduces of a program ran, with variables that its ranks set, some later."""
+    watch = Watch()
 
     def program(rank, ctx):
         if rank == 0:
-            ctx.observe(Watch())
+            ctx.observe(watch)
         os.environ.update(variables)
         dist.init_process_group()
-        x = ctx.empty(num_elements)
-        dist.all_reduce(x)
-        os.environ["NCCL_ALGO"] = "Ring"  # Too late: the communicator exists.
-        dist.all_reduce(x[: num_elements // 2])
+        dist.all_reduce(ctx.empty(num_elements), **how)
+        os.environ.update(later)
+        dist.all_reduce(ctx.empty(num_elements // 2), **how)
         ctx.synchronize()
 
     run(program, 8, data=False)
-    return found[0]
+    return watch.found
+
+
+def ran(run, variables, num_elements=1 << 24, **how):
+    """Return what the first of them ran."""
+    return all_ran(run, variables, num_elements, **how)[0]
 
 
 def test_a_program_runs_what_nccl_would_choose(run):
@@ -54,30 +64,14 @@ def test_the_variables_of_the_program_choose(run):
 
 def test_they_are_read_once_per_communicator(run):
     """What is set later changes nothing."""
-    seen = []
+    found = all_ran(run, {"NCCL_ALGO": "Tree"}, 128, later={"NCCL_ALGO": "Ring"})
+    assert {algorithm for algorithm, *_ in found} == {"tree"}
 
-    class Watch:
-        def on_operation(self, operation):
-            if operation.kind == "collective":
-                seen.append(operation.details["algorithm"])
 
-        def on_host(self, *_):
-            pass
-
-        on_task_switch = on_transfer = on_host
-
-    def program(rank, ctx):
-        if rank == 0:
-            ctx.observe(Watch())
-        os.environ["NCCL_ALGO"] = "Tree"
-        dist.init_process_group()
-        dist.all_reduce(ctx.empty(64))
-        os.environ["NCCL_ALGO"] = "Ring"
-        dist.all_reduce(ctx.empty(128))
-        ctx.synchronize()
-
-    run(program, 4, data=False)
-    assert set(seen) == {"tree"}
+def test_sums_of_multiplied_inputs_do_not_fit_into_a_switch(run):
+    """NCCL makes them, and averages, by an operation of its own."""
+    for op in (dist.ReduceOp.AVG, dist._make_nccl_premul_sum(0.5)):
+        assert ran(run, {}, op=op)[0] != "nvls"
 
 
 def test_a_tuner_file_chooses(run, tmp_path):
