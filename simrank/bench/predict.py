@@ -106,7 +106,7 @@ def predict(  # noqa: PLR0913 - nccl-tests' own options
     Raises:
         ValueError: An argument is none of what it may be; the text says what may stand there.
         UnsupportedError: The cluster says nothing of NCCL, or nothing of a network.
-        ConfigError: The cluster or a file is wrong.
+        ConfigError: The cluster, a file, `nccl_algo` or `nccl_proto` is wrong, or leaves nothing.
     """
     name = collective_of(collective)
     built = load_cluster(cluster, nodes)

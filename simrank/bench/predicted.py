@@ -9,9 +9,8 @@ import numpy as np
 from simrank.bench.predict import shape_of, spread_of
 from simrank.bench.row import timed_row
 from simrank.collectives.nccl import Communicator, predict_times
-from simrank.collectives.nccl.constants import RING, TREE
 from simrank.collectives.nccl.machine import constants_of, fitted_to, spec_of
-from simrank.collectives.nccl.tuner import nvls_reduces
+from simrank.distributed.tuning import Wishes, tuning_of
 from simrank.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -41,9 +40,15 @@ def predicted_rows(series: Series, config: BenchConfig) -> list[tuple[Case, Row]
     fitted = fitted_to(series.cluster)
     comm = Communicator(shape, spec_of(series.cluster, shape), constants_of(fitted))
     sizes = np.array([case.size_bytes for case in cases], dtype=np.int64)
-    reduces = series.redop == "none" or nvls_reduces(series.dtype, series.redop)
+    redop = None if series.redop == "none" else series.redop
+    tuning = tuning_of(series.call_name, series.dtype, redop, Wishes.of_environment())
     found = predict_times(
-        series.collective, sizes, comm, algorithms=None if reduces else (RING, TREE)
+        series.collective,
+        sizes,
+        comm,
+        algorithms=tuning.algorithms,
+        protocols=tuning.protocols,
+        tuner_rows=tuning.tuner_rows,
     )
     rows = []
     for case, time_us, index in zip(cases, found.times_us.tolist(), found.chosen, strict=True):

@@ -15,7 +15,7 @@ from simrank.collectives.problem import REDUCING
 from simrank.collectives.reference import count_wrong
 from simrank.config import BenchConfig, bench_config_from_mapping, load_bench_config, load_measured
 from simrank.context import Context
-from simrank.distributed.tuning import Wishes, tuning_of
+from simrank.distributed.tuning import NO_WISHES, Wishes, tuning_of
 from simrank.errors import ConfigError
 from simrank.units import format_size
 
@@ -75,6 +75,9 @@ def run(
         expected = f"a size that holds an element of {all_series[0].dtype} for each rank"
         largest = format_size(max(config.sizes_bytes))
         raise ConfigError(config.source.problem(("sizes",), expected, f"at most {largest}"))
+    if Wishes.of_environment() is not NO_WISHES:  # They leave something to each series?
+        for series in (each for each in all_series if each.algorithm != NCCL):
+            _chosen(series, series.cases(config)[0], _context(series, config, data=False))
     rows: list[Row] = []
 
     def on_case(series: Series, case: Case, new_rows: list[Row]) -> None:

@@ -294,7 +294,7 @@ def _submit(caller: Caller, request: Request, *, async_op: bool) -> CollectiveOp
         if async_op:
             stream = group.stream(group_rank, current.device, f"{group.name} (async)")
             after(stream, current)
-        group.planner.read_wishes()
+        group.planner.heed_wishes(request.signature)
         stream.make_room()  # Before the others see this call: the wait may be long.
     if request.signature.root is not None:
         request.only_reads = _only_reads(request.signature, group_rank, backend)

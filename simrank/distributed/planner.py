@@ -128,11 +128,24 @@ class Planner:
         self._devices = devices
         self._plans: dict[Hashable, Plan] = {}
         self._wishes: Wishes | None = None
+        self._heeded: set[Hashable] = set()  # What can be called with them.
 
-    def read_wishes(self) -> None:
-        """Read NCCL's variables of the running rank, at the first call only, as NCCL does."""
+    def heed_wishes(self, signature: Signature) -> None:
+        """Read NCCL's variables of the running rank, at the first call only, as NCCL does.
+
+        Raises:
+            ConfigError: They leave nothing that NCCL has for such a call.
+        """
         if self._wishes is None:
             self._wishes = Wishes.of_environment()
+        if self._wishes is NO_WISHES:
+            return
+        key = op, reduce_op, dtype = signature.op, signature.reduce_op, signature.dtype
+        if key not in self._heeded:
+            smallest = Problem(MADE_OF.get(op, op), len(self._devices), 1, root=signature.root or 0)
+            tuning = tuning_of(smallest.collective, dtype, reduce_op, self._wishes)
+            self.comm_library.choose(smallest, self._devices, tuning)
+            self._heeded.add(key)
 
     def plan(self, call: Call) -> Plan:
         """Return the plan of a call whose members have agreed on its signature."""

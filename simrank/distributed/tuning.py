@@ -36,8 +36,9 @@ class Wishes(NamedTuple):
 
     @classmethod
     def of_environment(cls) -> Wishes:
-        """Return those of the running rank; an empty value is none."""
-        return cls(*(os.environ.get(name) or None for name in NCCL_VARIABLES))
+        """Return those of the running rank, `NO_WISHES` if none is set; an empty value is none."""
+        found = cls(*(os.environ.get(name) or None for name in NCCL_VARIABLES))
+        return NO_WISHES if found == NO_WISHES else found
 
 
 NO_WISHES = Wishes(None, None, None)
@@ -56,18 +57,16 @@ def tuning_of(
         wishes: What the user asks for.
 
     Raises:
-        ValueError: A variable's value is none of NCCL's.
-        ConfigError: The tuner's file is wrong.
+        ConfigError: A variable's value is none of NCCL's, or the tuner's file is wrong.
     """
     base = ANY if reduce_op is None or nvls_reduces(dtype, reduce_op) else NO_SWITCH
     if wishes == NO_WISHES:
         return base
     algorithms = base.algorithms
-    if wishes.algorithms is not None:
-        named = parse_algorithms(wishes.algorithms, collective)
-        if named is not None:
-            algorithms = named if algorithms is None else named & algorithms
+    named = wishes.algorithms and parse_algorithms(wishes.algorithms, collective)
     protocols = wishes.protocols and parse_protocols(wishes.protocols, collective)
+    if named:
+        algorithms = named if algorithms is None else named & algorithms
     rows = () if wishes.tuner_file is None else _tuner_rows(wishes.tuner_file)
     return Tuning(algorithms, protocols or None, rows)
 

@@ -8,6 +8,7 @@ import pytest
 import simrank
 from simrank.bench.tune import tune
 from simrank.config.tuner import COLLECTIVES, MAX_BYTES, tuner_text
+from simrank.errors import ConfigError
 
 SIZES = 2 ** np.arange(0, 40)
 
@@ -21,7 +22,7 @@ def fastest(collective, **where):
                 found = simrank.predict(
                     collective, SIZES, nccl_algo=algorithm, nccl_proto=protocol, **where
                 )
-            except ValueError:
+            except ConfigError:
                 continue  # NCCL does not offer it.
             times.append(found.time_us)
     return np.min(times, axis=0)

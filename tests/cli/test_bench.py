@@ -169,3 +169,13 @@ def test_a_page_that_cannot_be_written_is_refused_before_the_run(cli, tmp_path):
     status, out, err = cli("bench", "all_reduce", *FAST, "--html", tmp_path / "none" / "p.html")
     assert (status, out) == (2, "")
     assert "expected a file that can be written, got no folder" in err
+
+
+@pytest.mark.parametrize("value", ["Rings", "Tree"])
+def test_variables_that_leave_nothing_are_told_before_anything_runs(cli, monkeypatch, value):
+    """With status 2, and what would be possible."""
+    monkeypatch.setenv("NCCL_ALGO", value)
+    status, out, err = cli("bench", "all_gather", "--cluster", "hgx_h100", *FAST)
+    assert (status, out) == (2, "")
+    assert err.startswith("NCCL_ALGO")
+    assert "ring" in err

@@ -84,14 +84,33 @@ def test_a_tuner_file_chooses(run, tmp_path):
 @pytest.mark.parametrize(
     ("variables", "message"),
     [
-        ({"NCCL_ALGO": "Rings"}, "NCCL_ALGO='Rings': no 'rings' in tree, ring, nvls, nvlstree"),
-        ({"NCCL_PROTO": "LL64"}, "NCCL_PROTO='LL64': no 'll64' in ll, ll128, simple"),
+        ({"NCCL_ALGO": "Rings"}, "NCCL_ALGO: expected names of tree, .* got 'rings'"),
+        ({"NCCL_PROTO": "LL64"}, "NCCL_PROTO: expected names of ll, .* got 'll64'"),
     ],
 )
-def test_what_nccl_would_not_read_is_an_error(run, variables, message):
+def test_what_nccl_would_not_read_is_an_error_of_the_calling_rank(run, variables, message):
     """With the variable and its value."""
-    with pytest.raises(ValueError, match=message):
-        ran(run, variables, 64)
+
+    def program(rank, ctx):
+        os.environ.update(variables)
+        dist.init_process_group()
+        with pytest.raises(ConfigError, match=message):
+            dist.all_reduce(ctx.empty(64))
+
+    run(program, 8, data=False)
+
+
+def test_variables_that_leave_nothing_are_an_error_of_the_calling_rank(run):
+    """A tree gathers nothing; it does reduce."""
+
+    def program(rank, ctx):
+        os.environ["NCCL_ALGO"] = "Tree"
+        dist.init_process_group()
+        dist.all_reduce(ctx.empty(64))
+        with pytest.raises(ConfigError, match=r"NCCL_ALGO.*ring LL, .* got tree"):
+            dist.all_gather_into_tensor(ctx.empty(64), ctx.empty(8))
+
+    run(program, 8, data=False)
 
 
 def test_a_wrong_tuner_file_is_an_error():

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeAlias
 
 from simrank.collectives.nccl.constants import NVLS, NVLS_TREE, P2P, PROTOCOLS, RING, TREE
+from simrank.errors import ConfigError, ConfigProblem
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -32,7 +33,7 @@ def parse_algorithms(text: str, collective: str) -> frozenset[str] | None:
     """Return the algorithms that a value of NCCL_ALGO leaves a collective; None: any.
 
     Raises:
-        ValueError: A name is none of NCCL's, or none is left that is modelled.
+        ConfigError: A name is none of NCCL's, or none is left that is modelled.
     """
     return _parse("NCCL_ALGO", text, collective, (_ALGORITHMS, _NOT_MODELLED))
 
@@ -41,7 +42,7 @@ def parse_protocols(text: str, collective: str) -> frozenset[str] | None:
     """Return the protocols that a value of NCCL_PROTO leaves a collective; None: any.
 
     Raises:
-        ValueError: A name is none of NCCL's.
+        ConfigError: A name is none of NCCL's.
     """
     return _parse("NCCL_PROTO", text, collective, (_PROTOCOLS, ()))
 
@@ -56,28 +57,31 @@ def _parse(variable: str, text: str, collective: str, names: _Names) -> frozense
         prefix, colon, listed = part.rpartition(":")
         of = prefix.strip().lower()
         if colon and of not in _COLLECTIVES:
-            raise ValueError(f"{variable}={text!r}: no {of!r} in {', '.join(_COLLECTIVES)}")
+            raise _wrong(variable, f"a collective of {', '.join(_COLLECTIVES)}", of)
         if not colon and number:
-            raise ValueError(f"{variable}={text!r}: only the first list can be for all collectives")
-        left = _left(f"{variable}={text!r}", listed.strip(), *names)
+            raise _wrong(variable, "COLLECTIVE: before each list but the first", part)
+        left = _left(variable, listed.strip(), *names)
         if not colon or _COLLECTIVES[of] == collective:
             found = left
     return found
 
 
+def _wrong(variable: str, expected: str, got: str) -> ConfigError:
+    return ConfigError(ConfigProblem(variable, None, "", expected, repr(got)))
+
+
 def _left(
-    setting: str, text: str, known: Mapping[str, str], not_modelled: Sequence[str]
+    variable: str, text: str, known: Mapping[str, str], not_modelled: Sequence[str]
 ) -> frozenset[str]:
     is_exclusion = text.startswith("^")
     words = [word.strip().lower() for word in text.removeprefix("^").split(",")]
     wrong = [word for word in words if word not in known and word not in not_modelled]
     if wrong:
-        names = ", ".join(known)
-        raise ValueError(f"{setting}: no {wrong[0]!r} in {names}")
+        raise _wrong(variable, f"names of {', '.join(known)}", wrong[0])
     named = frozenset(known[word] for word in words if word in known)
     left = frozenset(known.values()) - named if is_exclusion else named
     if not left:
-        raise ValueError(f"{setting}: simrank models {', '.join(known)} only")
+        raise _wrong(variable, f"some of {', '.join(known)}, which are modelled", text)
     return left
 
 
@@ -94,7 +98,7 @@ def only(
         protocols: Likewise.
 
     Raises:
-        ValueError: None is left.
+        ConfigError: None is left.
     """
     left = [
         each
@@ -108,8 +112,13 @@ def only(
     if not left:
         pairs = ", ".join(f"{each.algorithm} {each.protocol}" for each in considered)
         asked = " ".join(sorted({*(algorithms or ()), *(protocols or ())}))
-        raise ValueError(
-            f"none of what NCCL has for this collective here is left: {pairs}\n"
-            f"  asked for: {asked} (NCCL_ALGO, NCCL_PROTO, or how it reduces)"
+        raise ConfigError(
+            ConfigProblem(
+                "NCCL_ALGO, NCCL_PROTO",
+                None,
+                "",
+                f"something of what NCCL has for this collective and reduction here: {pairs}",
+                asked,
+            )
         )
     return left

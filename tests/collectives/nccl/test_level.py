@@ -11,6 +11,7 @@ from simrank.collectives.choice import chooser_of
 from simrank.collectives.cost import ScheduleCost, Stretch
 from simrank.collectives.nccl.level import NO_SWITCH, NcclLevel, Tuning, size_bytes
 from simrank.collectives.play import NOT_ARRIVED, NOT_KNOWN
+from simrank.errors import ConfigError
 from simrank.hardware import load_cluster
 
 FIXED = settings(derandomize=True, deadline=None, database=None, max_examples=60)
@@ -171,7 +172,7 @@ def test_what_a_switch_cannot_reduce_goes_through_rings_and_trees():
     trees = Tuning(frozenset(["tree"]), frozenset(["LL128"]))
     choice = chosen(cluster, "all_reduce", 8, 1 << 28, tuning=trees)
     assert (choice.algorithm, choice.protocol) == ("tree", "LL128")
-    with pytest.raises(ValueError, match="none of what NCCL has for this collective here is left"):
+    with pytest.raises(ConfigError, match="what NCCL has for this collective and reduction here"):
         chosen(cluster, "all_gather", 8, 1 << 28, tuning=trees)
 
 
