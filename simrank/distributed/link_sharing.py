@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from simrank.engine import Activity
+from simrank.units import PS_PER_S
 
 if TYPE_CHECKING:
     from simrank.collectives.schedule import IntArray
@@ -33,6 +34,8 @@ class LinkLoads:
         self._carried = list(
             zip(map(network.link, links.tolist()), num_bytes.tolist(), strict=True)
         )
+        nominal = network.cluster.link_bandwidth_bytes_per_s[links] / PS_PER_S
+        self._nominal_ps = float((num_bytes / nominal).max(initial=0.0))
         self._version = -1
         self._demands: tuple[tuple[Resource, float], ...] = ()
         self._alone_ps = 0.0
@@ -42,6 +45,14 @@ class LinkLoads:
         """How long its busiest link needs, alone, as links are now; infinite where one is down."""
         self._refresh()
         return self._alone_ps
+
+    @property
+    def slowdown(self) -> float:
+        """How much longer its busiest link needs than on the cluster as described, if it works."""
+        now_ps = max(
+            (size / link.capacity for link, size in self._carried if link.capacity), default=0.0
+        )
+        return now_ps / self._nominal_ps if now_ps else 1.0
 
     @property
     def demands(self) -> tuple[tuple[Resource, float], ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping, Sequence
 
     from simrank.collectives.choice import Choice, Chooser
-    from simrank.collectives.cost import CostModel
+    from simrank.collectives.cost import CostModel, Stretch
     from simrank.collectives.nccl.level import Tuning
     from simrank.collectives.schedule import IntArray, Schedule
     from simrank.device import Network
@@ -177,14 +178,14 @@ class Planner:
             reduce_op = "sum"
         return Plan(choice, problem, self, None if op == "barrier" else reduce_op or "sum")
 
-    def completions(self, choice: Choice, arrivals_ps: IntArray, itemsize: int) -> IntArray:
+    def completions(
+        self, schedule: Schedule, stretch: Stretch | None, arrivals_ps: IntArray, itemsize: int
+    ) -> IntArray:
         """Return when each rank ends; NOT_KNOWN where a missing rank decides."""
-        cost, schedule, devices = self.comm_library.cost, choice.schedule, self._devices
-        if choice.stretch is None:
+        cost, devices = self.comm_library.cost, self._devices
+        if stretch is None:
             return cost.completions(schedule, arrivals_ps, devices=devices, itemsize=itemsize)
-        return choice.stretch.completions(
-            cost, schedule, arrivals_ps, devices=devices, itemsize=itemsize
-        )
+        return stretch.completions(cost, schedule, arrivals_ps, devices=devices, itemsize=itemsize)
 
     def loads(self, schedule: Schedule, itemsize: int) -> LinkLoads:
         """Return what a schedule does to the links."""
@@ -222,8 +223,8 @@ class Plan:
         self._choice = choice
         self._planner = planner
         self._itemsize = problem.itemsize
-        self._flights: dict[tuple[int, bytes], tuple[Landing, ...]] = {}
-        self._ends: dict[tuple[int, bytes], IntArray] = {}
+        self._stretch, self._stretch_version = choice.stretch, 0
+        self._projected: dict[tuple[int, bytes], _Ends] = {}
         elements = max(self.schedule.input.num_elements, self.schedule.output.num_elements)
         self.details = {
             "algorithm": choice.algorithm,
@@ -246,7 +247,7 @@ class Plan:
 
     def flow_ps(self, took_ps: int) -> int:
         """Return how long bytes flow, of what it takes from its last arrival to its last end."""
-        stretch = self._choice.stretch
+        stretch = self._stretch
         if stretch is None:
             return int(min(took_ps, self.loads.alone_ps))
         return took_ps - stretch.latency_ps
@@ -256,20 +257,10 @@ class Plan:
         self._planner.share_links(flight, self, last_arrival_ps)
 
     def completions(self, arrivals_ps: IntArray) -> IntArray:
-        """Return when each rank ends; NOT_KNOWN where a missing rank decides.
-
-        Ends depend on arrivals only through their differences, and programs repeat themselves.
-        """
-        known = arrivals_ps < NOT_ARRIVED
+        """Return when each rank ends; NOT_KNOWN where a missing rank decides."""
         begin_ps = int(arrivals_ps.min())
-        skew_ps = np.where(known, arrivals_ps - begin_ps, NOT_ARRIVED)
-        key = (self._planner.comm_library.cost.version, skew_ps.tobytes())
-        ends_ps = self._ends.get(key)
-        if ends_ps is None:
-            if len(self._ends) >= _MAX_FLIGHTS:
-                self._ends.clear()
-            ends_ps = self._planner.completions(self._choice, skew_ps, self._itemsize)
-            self._ends[key] = ends_ps
+        skew_ps = np.where(arrivals_ps < NOT_ARRIVED, arrivals_ps - begin_ps, NOT_ARRIVED)
+        ends_ps = self._ends(skew_ps).after_ps
         return np.where(ends_ps < NOT_KNOWN, ends_ps + begin_ps, NOT_KNOWN)
 
     def flight(self, arrivals_ps: IntArray) -> tuple[int, tuple[Landing, ...]]:
@@ -278,13 +269,53 @@ class Plan:
         Ranks that will never end (a link was dropped) are left out.
         """
         begin_ps = int(arrivals_ps.min())
-        skew_ps = arrivals_ps - begin_ps
-        key = (self._planner.comm_library.cost.version, skew_ps.tobytes())
-        ahead = self._flights.get(key)
-        if ahead is None:
-            if len(self._flights) >= _MAX_FLIGHTS:
-                self._flights.clear()
-            ends_ps = self.completions(skew_ps)
-            known = np.flatnonzero(ends_ps < NOT_KNOWN)
-            ahead = self._flights[key] = landings(ends_ps[known], known)
-        return begin_ps, ahead
+        return begin_ps, self._ends(arrivals_ps - begin_ps).landings
+
+    def _ends(self, skew_ps: IntArray) -> _Ends:
+        """Return when ranks end: it depends on differences of arrivals, and programs repeat."""
+        version = self._planner.comm_library.cost.version
+        key = (version, skew_ps.tobytes())
+        ends = self._projected.get(key)
+        if ends is None:
+            if len(self._projected) >= _MAX_FLIGHTS:
+                self._projected.clear()
+            if version != self._stretch_version:
+                self._stretch_as_links_are(version)
+            after_ps = self._planner.completions(
+                self.schedule, self._stretch, skew_ps, self._itemsize
+            )
+            ends = self._projected[key] = _Ends(after_ps)
+        return ends
+
+    def _stretch_as_links_are(self, version: int) -> None:
+        """Let bytes flow as much longer as their busiest link needs now; latency stays (C3)."""
+        self._stretch_version = version
+        nominal = self._choice.stretch
+        if nominal is None:
+            return
+        together = np.zeros(self.schedule.world_size, dtype=np.int64)
+        ends_ps = self._planner.completions(self.schedule, None, together, self._itemsize)
+        played_ps = int(ends_ps[ends_ps < NOT_KNOWN].max(initial=0)) or nominal.played_ps
+        flow_ps = (nominal.duration_ps - nominal.latency_ps) * self.loads.slowdown
+        duration_ps = nominal.latency_ps + round(flow_ps)
+        self._stretch = replace(nominal, duration_ps=duration_ps, played_ps=played_ps)
+
+
+class _Ends:
+    """When the ranks of calls end, after the first arrival.
+
+    Shapes: (n ranks)
+        after_ps: [n]
+
+    Attributes:
+        after_ps: In picoseconds; NOT_KNOWN where a missing rank or a dropped link decides.
+    """
+
+    def __init__(self, after_ps: IntArray) -> None:
+        self.after_ps = after_ps
+
+    @cached_property
+    def landings(self) -> tuple[Landing, ...]:
+        """The ends that are known."""
+        known = np.flatnonzero(self.after_ps < NOT_KNOWN)
+        return landings(self.after_ps[known], known)

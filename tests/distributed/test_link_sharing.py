@@ -252,3 +252,21 @@ def test_a_job_that_was_killed_leaves_the_links_to_the_next():
     alone_us = second_us([])
     assert second_us([{"kill": 3, "at": "300 us"}]) == pytest.approx(alone_us, rel=0.001)
     assert second_us([{"kill": 3, "at": "40 us"}]) == pytest.approx(alone_us, rel=0.001)
+
+
+@pytest.mark.parametrize("count", [1_000, 100_000, 1 << 22])
+def test_when_a_link_becomes_slow_decides_nothing_before_bytes_flow(count):
+    """Before the collective is planned, or just after: its bytes take the same four times longer."""
+
+    def program(rank, ctx):
+        dist.init_process_group("nccl")
+        dist.all_reduce(ctx.empty(count))
+        ctx.synchronize()
+
+    def slow_from(time):
+        fault = {"slow_link": "gpu3 -> nvswitch", "factor": 4, "from": time}
+        return took_ps(program, "hgx_h100", nprocs=8, faults=[fault])
+
+    arrival = "8 us"  # Of all ranks: launched at 7 us, and some 6 us of latency follow.
+    assert slow_from("0 s") == pytest.approx(slow_from(arrival), abs=1000)
+    assert slow_from("0 s") > took_ps(program, "hgx_h100", nprocs=8)
