@@ -11,6 +11,7 @@ from simrank.bench.predicted import NCCL, nine_of_ten, predicted_rows
 from simrank.bench.program import ON_TARGET, Case, TestData, checked_program, timed_program
 from simrank.bench.row import Row, as_columns, timed_row
 from simrank.bench.series import series_of
+from simrank.collectives.nccl.constants import P2P, SIMPLE
 from simrank.collectives.problem import REDUCING
 from simrank.collectives.reference import count_wrong
 from simrank.config import BenchConfig, bench_config_from_mapping, load_bench_config, load_measured
@@ -239,7 +240,7 @@ def _chosen(series: Series, case: Case, context: Context) -> _Chosen:
         channels = int(series.kernel.options["num_channels"])
         return _Chosen(series.algorithm, None, "programs", channels)
     if series.collective == "sendrecv":
-        return _Chosen("p2p", None, context.comm_library.cost.level, 1)
+        return _messages(series, case, context)
     redop = None if case.redop == "none" else case.redop
     tuning = tuning_of(series.call_name, case.dtype, redop, Wishes.of_environment())
     choice = context.comm_library.choose(case.problem, np.arange(case.num_ranks), tuning)
@@ -247,6 +248,15 @@ def _chosen(series: Series, case: Case, context: Context) -> _Chosen:
     if choice.level == NCCL and nccl is not None:
         channels = nccl.channels
     return _Chosen(choice.algorithm, choice.protocol, choice.level, channels)
+
+
+def _messages(series: Series, case: Case, context: Context) -> _Chosen:
+    """Return what moves a message to the next rank."""
+    library = context.comm_library
+    level, pair = library.chooser.nccl, (0, min(1, series.num_ranks - 1))
+    if level is None or level.message(pair, case.size_bytes, series.num_ranks) is None:
+        return _Chosen(P2P, None, library.cost.level, 1)
+    return _Chosen(P2P, SIMPLE, NCCL, 1)
 
 
 def _row(

@@ -91,12 +91,12 @@ class Chooser:
         nccl: What NCCL chooses on this cluster; None: nothing is known of that.
 
     Attributes:
-        cost: As given.
+        cost, nccl: As given.
     """
 
     def __init__(self, cost: CostModel, nccl: NcclLevel | None = None) -> None:
         self.cost = cost
-        self._nccl = nccl
+        self.nccl = nccl
         self._memo: OrderedDict[object, Choice] = OrderedDict()
         self._schedules: OrderedDict[object, Schedule] = OrderedDict()
 
@@ -139,7 +139,7 @@ class Chooser:
         self, problem: Problem, devices: IntArray, algorithm: str, tuning: Tuning
     ) -> Choice | None:
         """Return what NCCL runs; None where it has no such algorithm, or the ranks are not its."""
-        level = self._nccl
+        level = self.nccl
         if level is None or not level.admits(problem, devices):
             return None
         if algorithm != AUTO:

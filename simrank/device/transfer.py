@@ -34,6 +34,22 @@ class _Route(NamedTuple):
     latency_ps: int
 
 
+class Pace(Protocol):
+    """How a library lets a message flow, where that is not what its links would do."""
+
+    @property
+    def latency_ps(self) -> int:
+        """Return what passes before the first byte flows."""
+
+    @property
+    def flow_ps(self) -> int:
+        """Return how long its bytes flow, alone."""
+
+    @property
+    def bytes_per_s(self) -> float:
+        """Return what all such messages on one link reach together."""
+
+
 class Newcomer(Protocol):
     """What will cross links and, while nothing else does, needs not to be looked at.
 
@@ -116,9 +132,21 @@ class Network:
         return route
 
     def transfer(
-        self, src: int, dst: int, size_bytes: int, done: Callable[[], None]
+        self,
+        src: int,
+        dst: int,
+        size_bytes: int,
+        done: Callable[[], None],
+        pace: Pace | None = None,
     ) -> Callable[[], None]:
         """Move bytes from device to device: the route's latency, then its shared bandwidth.
+
+        Args:
+            src: The device that sends.
+            dst: The device that gets them.
+            size_bytes: What crosses.
+            done: Called when it has.
+            pace: What a library makes of it; None: what the links do.
 
         Returns:
             What takes it out of flight, for a rank that was aborted.
@@ -132,7 +160,14 @@ class Network:
                 observer.on_transfer(size_bytes, names, start_ps, self.engine.now_ps)
             done()
 
-        activity = Activity(float(size_bytes) if links else 0.0, demands, arrived)
+        max_rate = float("inf")
+        if pace is not None and links:
+            latency_ps = pace.latency_ps
+            beyond = self.route_bandwidth_bytes_per_s(src, dst) / pace.bytes_per_s
+            demands = tuple((link, max(beyond, 1.0)) for link, _ in demands)
+            max_rate = size_bytes / pace.flow_ps if pace.flow_ps else max_rate
+        work = float(size_bytes) if links else 0.0
+        activity = Activity(work, demands, arrived, max_rate=max_rate)
         flows_ps = start_ps + latency_ps
         if self.engine.delays is not None:
             flows_ps += self.engine.delays.draw(TRANSFER, src, lambda: None)

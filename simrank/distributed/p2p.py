@@ -203,9 +203,9 @@ class Message:
     waits in the buffer. A larger one, and every one of gloo's, starts when both ends are ready.
     """
 
-    def __init__(self, group: ProcessGroup, eager_bytes: int) -> None:
-        self._group = group
-        self._eager_bytes = eager_bytes
+    def __init__(self, boxes: Mailboxes) -> None:
+        self._boxes = boxes
+        self._group = boxes.group
         self.ends: dict[bool, End] = {}
         self._ready: set[bool] = set()
         self._started = False
@@ -220,7 +220,7 @@ class Message:
         if self._in_buffer:
             self._deliver()
         elif not self._started and send is not None and True in self._ready:
-            is_eager = send.tensor.nbytes <= self._eager_bytes
+            is_eager = send.tensor.nbytes <= self._boxes.eager_bytes
             if is_eager or False in self._ready:
                 self._start(send)
 
@@ -231,12 +231,20 @@ class Message:
     def _start(self, send: End) -> None:
         self._started = True
         group = self._group
-        launch_ps = group.world.cluster.collectives.launch_latency_ps
+        network, size_bytes = group.world.network, send.tensor.nbytes
         src, dst = self._device(is_sender=True), self._device(is_sender=False)
+        level = self._boxes.level
+        # Without a batch, a pair has a communicator of its own.
+        num_members = group.size() if send.route.batched else 2
+        pace = None if level is None else level.message((src, dst), size_bytes, num_members)
+        if pace is not None:
+            network.transfer(src, dst, size_bytes, self._sent, pace)
+            return
 
         def leave() -> None:
-            group.world.network.transfer(src, dst, send.tensor.nbytes, self._sent)
+            network.transfer(src, dst, size_bytes, self._sent)
 
+        launch_ps = group.world.cluster.collectives.launch_latency_ps
         group.engine.call_at(group.engine.now_ps + launch_ps, leave)
 
     def _device(self, *, is_sender: bool) -> int:
@@ -286,6 +294,8 @@ class Mailboxes:
     Attributes:
         group: The group.
         posts_early: Whether calls are matched when they are issued.
+        eager_bytes: Up to what size a message leaves without its receiver.
+        level: What NCCL makes of a message; None: another library sends them, as links let it.
     """
 
     def __init__(self, group: ProcessGroup, backend: str) -> None:
@@ -293,7 +303,8 @@ class Mailboxes:
         self.posts_early = backend == NCCL
         costs = group.world.cluster.collectives
         is_eager = self.posts_early and group.world.comm_library.buffers_sends
-        self._eager_bytes = costs.buffer_bytes * costs.num_channels if is_eager else -1
+        self.level = group.world.comm_library.chooser.nccl if self.posts_early else None
+        self.eager_bytes = costs.buffer_bytes * costs.num_channels if is_eager else -1
         self._waiting: dict[tuple[Route, bool], deque[End]] = {}
         self._any: dict[tuple[int, int], deque[End]] = {}
         self._num: dict[tuple[Route, bool], int] = {}
@@ -337,7 +348,7 @@ class Mailboxes:
         """
         other = self._find(end)
         if other is None:
-            end.message = Message(self.group, self._eager_bytes)
+            end.message = Message(self)
             end.message.ends[end.is_send] = end
             if end.route.src is None:
                 self._any.setdefault((end.route.dst, end.route.tag), deque()).append(end)

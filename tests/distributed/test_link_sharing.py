@@ -256,7 +256,7 @@ def test_a_job_that_was_killed_leaves_the_links_to_the_next():
 
 @pytest.mark.parametrize("count", [1_000, 100_000, 1 << 22])
 def test_when_a_link_becomes_slow_decides_nothing_before_bytes_flow(count):
-    """Before the collective is planned, or just after: its bytes take the same four times longer."""
+    """Planned on a slow link, or just before: its bytes take four times longer all the same."""
 
     def program(rank, ctx):
         dist.init_process_group("nccl")

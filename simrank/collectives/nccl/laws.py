@@ -37,6 +37,9 @@ P2P_BASE_US = 9.2  # Fitted to sendrecv of 8 B on B200: 9.8 us with one LL step 
 P2P_PEER_US = 0.28  # Fitted to all-to-all on 8 B200: per further peer of the node.
 P2P_REMOTE_PEER_US = 2.7  # NCCL's LL step between nodes, per peer on another node.
 P2P_CHANNEL_BYTES = 16 << 20  # Source: fitted to sendrecv on B200 and A100; bytes per channel.
+# All-to-all of 16 B200 on two nodes: 0.45 of the cards with default network settings, 0.73 with
+# tuned ones (`configs/measured/b200x16_vultr_alltoall.csv` and the same report); between the two.
+P2P_NET_EFFICIENCY = 0.58
 P2P_MAX_CHANNELS = 32  # Source: NVIDIA/nccl v2.30.7, NCCL_MAX_NCHANNELS of p2p.
 
 
@@ -266,25 +269,69 @@ def _ramp(algorithm: str, protocol: str, comm: Communicator) -> float:
 
 def _p2p_terms(collective: str, sizes: Floats, comm: Communicator) -> Terms:
     """Messages between pairs: all_to_all, gather, scatter, sendrecv."""
-    shape, spec, calibration = comm.shape, comm.spec, comm.calibration
-    n, local, nodes = shape.num_ranks, shape.num_local, shape.num_nodes
+    shape, spec = comm.shape, comm.spec
     if collective == "sendrecv":
-        inside, between, own, remote = int(local > 1), int(nodes > 1), 1.0, 1.0
-        at_once = max(1, P2P_MAX_CHANNELS // n)
-        channels = np.clip(sizes / P2P_CHANNEL_BYTES, at_once, P2P_MAX_CHANNELS)
-        port = np.minimum(channels * spec.p2p_channel_bytes_per_s, spec.ring_bytes_per_s) / _PER_US
-    else:
-        inside, between = local - 1, n - shape.num_least
-        own, remote = (local - 1) / n, (n - shape.num_least) / n
-        port = np.full(len(sizes), spec.ring_bytes_per_s / _PER_US)
-    transfer = own * sizes / (port * calibration.bandwidth_intra) if local > 1 else 0 * sizes
-    latency = calibration.hop_intra * P2P_PEER_US * max(inside - 1, 0)
-    if nodes > 1:
-        per_nic = spec.nic_bytes_per_s * calibration.bandwidth_net / _PER_US
-        sharing = shape.num_least / max(spec.nics, 1)  # Ranks that share one network card.
-        transfer = np.maximum(transfer, remote * sizes * max(sharing, 1.0) / per_nic)
-        latency += calibration.hop_net * P2P_REMOTE_PEER_US * between
-    step = constants.STEP_US[RING, spec.wire][0]
+        return message_terms(sizes, comm, shape.num_ranks)
+    n, peers, remote = shape.num_ranks, shape.num_local - 1, shape.num_ranks - shape.num_least
+    port = np.full(len(sizes), spec.ring_bytes_per_s / _PER_US)
+    inside = peers / n * sizes / (port * comm.calibration.bandwidth_intra)
+    sharing = max(shape.num_least / max(spec.nics, 1), 1.0)  # Ranks that share one network card.
+    between = remote / n * sizes * sharing
+    return _exchange_terms(inside, between, (peers - 1, remote), comm)
+
+
+def message_terms(sizes_bytes: npt.ArrayLike, comm: Communicator, num_members: int) -> Terms:
+    """Return the parts of the time of a message from a rank to another one.
+
+    Args:
+        sizes_bytes: [m] Bytes that are sent.
+        comm: The two, or all ranks where each sends to the next one.
+        num_members: Ranks of the communicator: NCCL divides its channels among so many peers.
+    """
+    shape, spec, sizes = comm.shape, comm.spec, np.asarray(sizes_bytes, dtype=np.float64)
+    channels = np.clip(
+        sizes / P2P_CHANNEL_BYTES, max(1, P2P_MAX_CHANNELS // num_members), P2P_MAX_CHANNELS
+    )
+    port = np.minimum(channels * spec.p2p_channel_bytes_per_s, spec.ring_bytes_per_s) / _PER_US
+    inside = sizes / (port * comm.calibration.bandwidth_intra)
+    sharing = max(shape.num_least / max(spec.nics, 1), 1.0)
+    return _exchange_terms(
+        inside if shape.num_local > 1 else 0 * sizes, sizes * sharing, (0, 1), comm
+    )
+
+
+def message_bytes_per_s(comm: Communicator) -> float:
+    """Return what a port carries of messages, all channels together; between nodes, a card."""
+    if comm.shape.num_nodes == 1:
+        return comm.spec.ring_bytes_per_s * comm.calibration.bandwidth_intra
+    return _nic_bytes_per_us(comm) * _PER_US
+
+
+def _nic_bytes_per_us(comm: Communicator) -> float:
+    rate = comm.spec.nic_bytes_per_s * comm.calibration.bandwidth_net
+    return rate * P2P_NET_EFFICIENCY / _PER_US
+
+
+def _exchange_terms(
+    inside_us: Floats, nic_bytes: Floats, peers: tuple[int, int], comm: Communicator
+) -> Terms:
+    """Return the parts of an exchange of messages.
+
+    Shapes: (m sizes)
+        inside_us, nic_bytes: [m]
+
+    Args:
+        inside_us: What those to ranks of the node take.
+        nic_bytes: What a network card carries, if there are several nodes.
+        peers: Further ones on the node; those on other nodes.
+        comm: The ranks.
+    """
+    calibration, transfer = comm.calibration, inside_us
+    latency = calibration.hop_intra * P2P_PEER_US * max(peers[0], 0)
+    if comm.shape.num_nodes > 1:
+        transfer = np.maximum(transfer, nic_bytes / _nic_bytes_per_us(comm))
+        latency += calibration.hop_net * P2P_REMOTE_PEER_US * peers[1]
+    step = constants.STEP_US[RING, comm.spec.wire][0]
     base = P2P_BASE_US - UNCALIBRATED.launch_us + step
     ramp = calibration.ramp * np.sqrt((latency + step) * transfer)
     return Terms(calibration.launch_us, base, latency, transfer, ramp)

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from simrank.collectives.nccl.constants import NVLS, NVLS_TREE, P2P, RING, TREE
-from simrank.collectives.nccl.laws import Communicator, terms
+from simrank.collectives.nccl.laws import Communicator, message_bytes_per_s, message_terms, terms
 from simrank.collectives.nccl.machine import constants_on, shape_on, spec_of
 from simrank.collectives.nccl.prediction import predict_times
 from simrank.collectives.nccl.tuner import candidates
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from simrank.hardware import Cluster
 
 LEVEL = "nccl"
+_MAX_MESSAGES = 1024  # Assumed: sizes of messages that a program sends again and again.
 
 # NCCL's algorithm, and the schedules that do what it does: the fastest of them is played. The first
 # is what the algorithm's name means where a user names it.
@@ -84,6 +85,20 @@ class NcclChoice:
     compared: tuple[tuple[str, int], ...]
 
 
+class MessageTime(NamedTuple):
+    """How long a message takes.
+
+    Attributes:
+        latency_ps: Launch, set-up and steps, in picoseconds.
+        flow_ps: How long its bytes flow, alone.
+        bytes_per_s: What all messages through its port, or its network card, reach together.
+    """
+
+    latency_ps: int
+    flow_ps: int
+    bytes_per_s: float
+
+
 class NcclLevel:
     """NCCL's choices and times on one cluster.
 
@@ -93,6 +108,7 @@ class NcclLevel:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
+        self._messages: dict[tuple[bool, int, int], MessageTime] = {}
 
     def admits(self, problem: Problem, devices: IntArray) -> bool:
         """Whether NCCL could run it: two ranks or more, none of which share a device.
@@ -101,10 +117,7 @@ class NcclLevel:
         """
         if problem.world_size < 2 or len(np.unique(devices)) < problem.world_size:
             return False
-        spec, nodes = self._cluster.nccl, self._cluster.node_of(devices)
-        assert spec is not None, "else there is no such level"
-        has_network = spec.nics > 0 and spec.nic_bytes_per_s > 0
-        return has_network or int(nodes.min()) == int(nodes.max())
+        return self._has_way(self._cluster.node_of(devices))
 
     def offers(self, problem: Problem, devices: IntArray, algorithm: str) -> bool:
         """Whether NCCL has an algorithm for a problem on these devices."""
@@ -146,6 +159,39 @@ class NcclLevel:
             round((parts.launch + parts.base + parts.latency) * PS_PER_US),
             tuple((" ".join(names), math.ceil(us * PS_PER_US)) for us, names in compared),
         )
+
+    def message(self, devices: tuple[int, int], size: int, num_members: int) -> MessageTime | None:
+        """Return how long NCCL takes for a message; None: it has no way between these devices.
+
+        Args:
+            devices: Of the sender and of the receiver.
+            size: In bytes.
+            num_members: Ranks of the communicator.
+        """
+        pair = np.array(devices)
+        nodes = self._cluster.node_of(pair)
+        if devices[0] == devices[1] or not self._has_way(nodes):
+            return None
+        key = (int(nodes[0]) == int(nodes[1]), size, num_members)
+        found = self._messages.get(key)
+        if found is None:
+            if len(self._messages) >= _MAX_MESSAGES:
+                self._messages.clear()
+            comm = self._communicator(pair)
+            parts = message_terms([size], comm, num_members)
+            latency_us = parts.launch + parts.base + parts.latency
+            found = self._messages[key] = MessageTime(
+                round(latency_us * PS_PER_US),
+                math.ceil((parts.transfer[0] + parts.ramp[0]) * PS_PER_US),
+                message_bytes_per_s(comm),
+            )
+        return found
+
+    def _has_way(self, nodes: IntArray) -> bool:
+        spec = self._cluster.nccl
+        assert spec is not None, "else there is no such level"
+        has_network = spec.nics > 0 and spec.nic_bytes_per_s > 0
+        return has_network or int(nodes.min()) == int(nodes.max())
 
 
 def schedules_of(collective: str, algorithm: str) -> tuple[str, ...]:

@@ -7,7 +7,13 @@ from hypothesis import strategies as st
 
 from simrank.collectives.bounds import bandwidth_bound_ps
 from simrank.collectives.nccl import Calibration, Communicator, Shape
-from simrank.collectives.nccl.laws import terms, volumes
+from simrank.collectives.nccl.laws import (
+    P2P_NET_EFFICIENCY,
+    message_bytes_per_s,
+    message_terms,
+    terms,
+    volumes,
+)
 from tests.collectives.nccl.conftest import HOPPER
 
 ONE, TWO, FOUR = (Shape.packed(8 * nodes, 8) for nodes in (1, 2, 4))
@@ -113,6 +119,16 @@ def test_messages_within_a_node_do_not_need_a_network(pcie):
 
 
 def test_all_to_all_between_nodes_is_the_networks(hopper):
-    """Half of each rank's bytes cross its own card, which is slower than NVLink."""
+    """Half of each rank's bytes cross its own card, of which messages reach a part."""
     (time_us,) = terms("all_to_all", "p2p", "Simple", [1 << 30], Communicator(TWO, hopper)).transfer
-    assert time_us == pytest.approx((1 << 30) / 2 / 47_500)
+    assert time_us == pytest.approx((1 << 30) / 2 / (47_500 * P2P_NET_EFFICIENCY))
+    assert message_bytes_per_s(Communicator(TWO, hopper)) == 47.5e9 * P2P_NET_EFFICIENCY
+
+
+def test_a_message_between_two_has_more_channels_than_one_among_many(hopper):
+    """NCCL divides 32 channels among the peers of a communicator; large ones take them all."""
+    comm = Communicator(Shape.packed(2, 2), hopper)
+    size = [8 << 20, 1 << 32]
+    few, many = (message_terms(size, comm, members).transfer for members in (2, 8))
+    assert many[0] == pytest.approx(4 * few[0])
+    assert many[1] == few[1] == pytest.approx((1 << 32) / message_bytes_per_s(comm) * 1e6)
