@@ -101,6 +101,7 @@ class CollectiveLibrary:
         self.recorder: FlightRecorder | None = None
         self.follower: FollowsCalls | None = None
         self._players: OrderedDict[Schedule, DataPlayer] = OrderedDict()
+        self._loads: OrderedDict[Hashable, tuple[IntArray, IntArray]] = OrderedDict()
         self.on_call: Callable[[], None] | None = None
 
     def player(self, schedule: Schedule) -> DataPlayer:
@@ -111,6 +112,18 @@ class CollectiveLibrary:
                 self._players.popitem(last=False)
             player = self._players[schedule] = DataPlayer(schedule)
         return player
+
+    def loads(
+        self, schedule: Schedule, devices: IntArray, itemsize: int
+    ) -> tuple[IntArray, IntArray]:
+        """Return the links that a schedule uses and their bytes; groups alike share them."""
+        key = (schedule, devices.tobytes(), itemsize)
+        found = self._loads.get(key)
+        if found is None:
+            if len(self._loads) >= _MAX_PLAYERS:
+                self._loads.popitem(last=False)
+            found = self._loads[key] = link_loads(schedule, self.cost.network, devices, itemsize)
+        return found
 
     def choose(self, problem: Problem, devices: IntArray, tuning: Tuning | None) -> Choice:
         """Return what a collective runs on these devices, and why."""
@@ -127,6 +140,8 @@ class Planner:
         self.comm_library = library
         self._network = network
         self._devices = devices
+        # What is known of one group holds for all that are alike.
+        self._first_alike, self._nodes = network.cluster.first_alike(devices)
         self._plans: dict[Hashable, Plan] = {}
         self._wishes: Wishes | None = None
         self._heeded: set[Hashable] = set()  # What can be called with them.
@@ -145,7 +160,7 @@ class Planner:
         if key not in self._heeded:
             smallest = Problem(MADE_OF.get(op, op), len(self._devices), 1, root=signature.root or 0)
             tuning = tuning_of(smallest.collective, dtype, reduce_op, self._wishes)
-            self.comm_library.choose(smallest, self._devices, tuning)
+            self.comm_library.choose(smallest, self._first_alike, tuning)
             self._heeded.add(key)
 
     def plan(self, call: Call) -> Plan:
@@ -173,7 +188,7 @@ class Planner:
         tuning = None
         if call.on_device:
             tuning = tuning_of(problem.collective, dtype, reduce_op, self._wishes or NO_WISHES)
-        choice = self.comm_library.choose(problem, self._devices, tuning)
+        choice = self.comm_library.choose(problem, self._first_alike, tuning)
         if reduce_op == ReduceOp.PREMUL_SUM:  # Inputs arrive multiplied.
             reduce_op = "sum"
         return Plan(choice, problem, self, None if op == "barrier" else reduce_op or "sum")
@@ -182,17 +197,18 @@ class Planner:
         self, schedule: Schedule, stretch: Stretch | None, arrivals_ps: IntArray, itemsize: int
     ) -> IntArray:
         """Return when each rank ends; NOT_KNOWN where a missing rank decides."""
-        cost, devices = self.comm_library.cost, self._devices
+        cost = self.comm_library.cost
+        devices = self._devices if cost.version else self._first_alike  # Some links are slow now.
         if stretch is None:
             return cost.completions(schedule, arrivals_ps, devices=devices, itemsize=itemsize)
         return stretch.completions(cost, schedule, arrivals_ps, devices=devices, itemsize=itemsize)
 
     def loads(self, schedule: Schedule, itemsize: int) -> LinkLoads:
         """Return what a schedule does to the links."""
-        hardware = self.comm_library.cost.network
+        links, num_bytes = self.comm_library.loads(schedule, self._first_alike, itemsize)
         return LinkLoads(
-            self._network, *link_loads(schedule, hardware, self._devices, itemsize)
-        )  # fmt: skip
+            self._network, self._network.cluster.links_on(self._nodes, links), num_bytes
+        )
 
     def share_links(self, flight: Flight, plan: Plan, last_arrival_ps: int) -> None:
         """Let the bytes of a collective in flight share links with what else crosses them."""

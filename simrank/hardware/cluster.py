@@ -97,6 +97,36 @@ class Cluster:
         """Return the node of each device."""
         return np.asarray(device, dtype=np.int64) // self.devices_per_node
 
+    def first_alike(self, devices: Int64Array) -> tuple[Int64Array, Int64Array]:
+        """Return devices of the first nodes that stand to each other as some do.
+
+        What these take, those take: nodes are equal. After `with_link` they need not be; then
+        they are the devices themselves.
+
+        Shapes: (n devices on m nodes)
+            devices, returns: [n]; [m] the node that each of the first m nodes stands for
+        """
+        if not self._has_equal_nodes:
+            return devices, np.arange(self.num_nodes)
+        nodes, local = np.divmod(devices, self.devices_per_node)
+        found, first, labels = np.unique(nodes, return_index=True, return_inverse=True)
+        order = np.argsort(first)
+        rank_of = np.empty_like(order)
+        rank_of[order] = np.arange(len(order))
+        return rank_of[labels] * self.devices_per_node + local, found[order]
+
+    def links_on(self, nodes: Int64Array, links: Int64Array) -> Int64Array:
+        """Return links of the first nodes as those of the nodes that they stand for.
+
+        Shapes: (m nodes, k links)
+            nodes: [m]; links, returns: [k]
+        """
+        of_node = links < self._fabric_start
+        node, template = np.divmod(links[of_node], self.links_per_node)
+        moved = links.copy()
+        moved[of_node] = nodes[node] * self.links_per_node + template
+        return moved
+
     def paths(self, src: npt.ArrayLike, dst: npt.ArrayLike) -> Paths:
         """Return the routes of pairs of devices.
 
@@ -198,6 +228,18 @@ class Cluster:
             self,
             link_bandwidth_bytes_per_s=frozen(bandwidth),
             link_latency_ps=frozen(latency),
+        )
+
+    @cached_property
+    def _has_equal_nodes(self) -> bool:
+        """Return whether links of all nodes have the same rates and latencies."""
+        start = self._fabric_start
+        return all(
+            bool((of_nodes == of_nodes[0]).all())
+            for of_nodes in (
+                self.link_bandwidth_bytes_per_s[:start].reshape(self.num_nodes, -1),
+                self.link_latency_ps[:start].reshape(self.num_nodes, -1),
+            )
         )
 
     @property

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 Int64Array = npt.NDArray[np.int64]
 Int32Array = npt.NDArray[np.int32]
 
+_MAX_CLASSES = 1 << 14  # Assumed: of nodes of 90 devices, all routes are found at once.
 FABRIC = -1  # Owner of an edge of the fabric; other owners are 0 (source) or 1 (target node).
 
 
@@ -80,6 +81,7 @@ class RouteTable:
         self._num_vertices = num_vertices
         self._edges = edges
         self._prototypes: dict[int, _Prototype] = {}
+        self._of_all_classes: tuple[Int32Array, Int32Array, Int32Array] | None = None
 
     def links(self, src: Int64Array, dst: Int64Array, num_links: int) -> Int32Array:
         """Return the links between pairs of devices.
@@ -95,20 +97,21 @@ class RouteTable:
         local = self._num_devices
         src_node, src_local = np.divmod(src, local)
         dst_node, dst_local = np.divmod(dst, local)
-        code = (src_local * local + dst_local) * 2 + (src_node != dst_node)
-        seen = np.zeros(2 * local * local, dtype=bool)
-        seen[code] = True
-        classes = np.flatnonzero(seen)
-        row_of = np.zeros(2 * local * local, dtype=np.int32)
-        row_of[classes] = np.arange(len(classes), dtype=np.int32)
-        constant, from_src, from_dst = self._class_routes(classes, num_links)
-        rows = row_of[code]
+        rows = (src_local * local + dst_local) * 2 + (src_node != dst_node)
+        if 2 * local * local <= _MAX_CLASSES:
+            if self._of_all_classes is None:
+                classes = np.arange(2 * local * local)
+                self._of_all_classes = self._class_routes(classes, num_links)
+            constant, from_src, from_dst = self._of_all_classes
+        else:
+            classes, rows = np.unique(rows, return_inverse=True)
+            constant, from_src, from_dst = self._class_routes(classes, num_links)
         links: Int32Array = constant[rows]
         per_node = self._links_per_node
         links += from_src[rows] * (src_node * per_node).astype(np.int32)[:, None]
-        if from_dst.any():
-            links += from_dst[rows] * (dst_node * per_node).astype(np.int32)[:, None]
-        return links
+        links += from_dst[rows] * (dst_node * per_node).astype(np.int32)[:, None]
+        used = (links != num_links).any(axis=0)
+        return links[:, : int(used.sum())]  # Shorter than the longest route of other pairs.
 
     def _class_routes(
         self, classes: Int64Array, num_links: int

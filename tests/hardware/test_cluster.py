@@ -269,3 +269,29 @@ def test_routes_are_shortest_on_any_graph(data):
     assert (cluster.link_latency_ps[paths.links].sum(axis=1) == paths.latency_ps).all()
     for pair in zip(src, dst, strict=True):
         assert_connected(cluster, *pair)
+
+
+@given(st.lists(st.integers(0, 31), min_size=1, max_size=12, unique=True))
+def test_what_devices_take_those_alike_on_the_first_nodes_take(devices):
+    """Latencies of all routes are equal, and links become each other's."""
+    cluster = load_cluster({"name": "h100_ib", "nodes": 4})
+    own = np.array(devices)
+    alike, nodes = cluster.first_alike(own)
+    assert set(cluster.node_of(alike)) == set(range(len(nodes)))
+    assert np.array_equal(nodes[cluster.node_of(alike)], cluster.node_of(own))
+    pairs = [part.ravel() for part in np.indices((len(own), len(own)))]
+    expected, found = (cluster.paths(*(each[pair] for pair in pairs)) for each in (own, alike))
+    assert np.array_equal(expected.latency_ps, found.latency_ps)
+    moved = cluster.links_on(nodes, found.links.ravel().astype(np.int64))
+    assert np.array_equal(moved, expected.links.ravel())
+
+
+def test_devices_of_unequal_nodes_stand_for_themselves():
+    """After `with_link` the node says what a group takes."""
+    cluster = load_cluster({"name": "h100_ib", "nodes": 4})
+    slow = cluster.with_link("gpu0", "nvswitch", node=2, bandwidth_bytes_per_s=1e9)
+    own = np.array([17, 9])
+    alike, nodes = slow.first_alike(own)
+    assert alike.tolist() == [17, 9]
+    assert slow.links_on(nodes, np.arange(slow.num_links)).tolist() == list(range(slow.num_links))
+    assert cluster.first_alike(own)[0].tolist() == [1, 9]
