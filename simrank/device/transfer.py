@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from simrank.device.buffer import wait_values
@@ -85,7 +86,7 @@ class Network:
         """Return one direction of a link, as a shared resource in bytes per picosecond."""
         if index not in self._links:
             rate = float(self.cluster.link_bandwidth_bytes_per_s[index]) / PS_PER_S
-            self._links[index] = Resource(self.cluster.link_name(index), rate)
+            self._links[index] = Resource(partial(self.cluster.link_name, index), rate)
         return self._links[index]
 
     def set_bandwidth(self, index: int, bandwidth_bytes_per_s: float) -> None:

@@ -303,9 +303,10 @@ class World:
         """Return the groups that ranks have not called `new_group` for, though others have."""
         states = []
         for key, group in self._groups.items():
-            absent = set(range(self.size)) - set(group._makers)  # noqa: SLF001 - as above
-            if group._makers and absent and isinstance(key[1], int):  # noqa: SLF001
-                maker, site = min(group._makers.items())  # noqa: SLF001
+            makers = group._makers  # noqa: SLF001 - as above
+            if isinstance(key[1], int) and 0 < len(makers) < self.size:
+                absent = set(range(self.size)) - set(makers)
+                maker, site = min(makers.items())
                 file, line = (None, None) if site is None else site.line()
                 text = f"never called new_group for '{group.name}', as rank {maker} did"
                 states.append(RankState(tuple(sorted(absent)), text, file, line, waits=False))

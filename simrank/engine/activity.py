@@ -19,20 +19,28 @@ _ROUNDING = 1e-14
 class Resource:
     """Something that activities share: SMs, memory bandwidth, one direction of a link.
 
+    Args:
+        name: For reports; or what returns it, where there are many that nobody reports.
+        capacity: As the attribute.
+
     Attributes:
-        name: For reports.
         capacity: Units per picosecond that all activities together may use.
         held: Capacity that is taken away for now (a collective that spins on its SMs).
         users: The activities in flight that demand some of it.
     """
 
-    __slots__ = ("capacity", "held", "name", "users")
+    __slots__ = ("_name", "capacity", "held", "users")
 
-    def __init__(self, name: str, capacity: float) -> None:
-        self.name = name
+    def __init__(self, name: str | Callable[[], str], capacity: float) -> None:
+        self._name = name
         self.capacity = capacity
         self.held = 0.0
         self.users: dict[Activity, None] = {}
+
+    @property
+    def name(self) -> str:
+        """Return its name, for reports."""
+        return self._name if isinstance(self._name, str) else self._name()
 
     @property
     def free(self) -> float:

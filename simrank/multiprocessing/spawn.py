@@ -186,7 +186,7 @@ def spawn_in(  # noqa: PLR0913 - spawn's
         raise AssertionError("daemonic processes are not allowed to have children")
     if context.strict and is_users:
         check_picklable(fn, args, shared=share_args)
-    with calm_collector():
+    with calm_collector(nprocs):
         call = per_rank(fn, args, shared=share_args)
         group = _start(parent, getattr(fn, "__name__", str(fn)), call, nprocs, daemon=daemon)
         processes = ProcessContext(group, context, daemon=daemon)
