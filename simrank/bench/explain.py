@@ -11,6 +11,7 @@ from simrank.bench.predict import collective_of, shape_of, spread_of
 from simrank.collectives.bounds import busbw_factor
 from simrank.collectives.nccl import Communicator, constants, laws, plugin, tuner
 from simrank.collectives.nccl.machine import calibration_for, constants_of, spec_of
+from simrank.collectives.nccl.prediction import considered
 from simrank.config.tuner import load_tuner
 from simrank.hardware import load_cluster
 
@@ -136,10 +137,9 @@ def explain(  # noqa: PLR0913 - as `predict`
     comm = Communicator(shape, spec_of(built, shape), constants_of(fitted))
     sizes = np.array([size_bytes])
     options = sorted(
-        (_option(name, candidate, sizes, comm) for candidate in
-         tuner.candidates(name, sizes, comm)),
+        (_option(name, candidate, sizes, comm) for candidate in considered(name, sizes, comm)),
         key=lambda option: option.total if comm.calibration.takes_fastest else option.estimate,
-    )  # fmt: skip
+    )
     rows = () if nccl_tuner is None else load_tuner(nccl_tuner)
     offered = [(option.algorithm, option.protocol) for option in options]
     row, ignored = plugin.deciding(size_bytes, offered, plugin.matching(rows, name, shape))

@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from simrank.collectives.nccl import constants
 from simrank.collectives.nccl.constants import LL, NET, NVLS, NVLS_TREE, P2P, PROTOCOLS, RING, TREE
+from simrank.units import PS_PER_US
 
 if TYPE_CHECKING:
     from simrank.collectives.nccl.shape import Shape
@@ -184,11 +185,15 @@ def step_counts(collective: str, algorithm: str, shape: Shape) -> tuple[int, int
 
 
 def step_us(algorithm: str, protocol: str, comm: Communicator) -> tuple[float, float]:
-    """Return the latency of one step inside a node, and between nodes."""
+    """Return the latency of one step inside a node, and between nodes.
+
+    Simple pays a card's own latency twice: its data are flushed.
+    """
     shape, spec = comm.shape, comm.spec
     index = PROTOCOLS.index(protocol)
     inside = constants.STEP_US.get((algorithm, spec.wire), (0.0, 0.0, 0.0))[index]
     between = constants.STEP_US.get((algorithm, NET), (0.0, 0.0, 0.0))[index]
+    between += spec.nic_latency_ps / PS_PER_US * (2 if protocol == constants.SIMPLE else 1)
     if algorithm == RING and shape.num_nodes > 1:
         overhead = constants.NET_OVERHEAD_US[spec.host] * (3 if protocol == constants.SIMPLE else 1)
         inside = max(inside, overhead)
@@ -284,6 +289,7 @@ def _p2p_terms(collective: str, sizes: Floats, comm: Communicator) -> Terms:
         sharing = shape.num_least / max(spec.nics, 1)  # Ranks that share one network card.
         transfer = np.maximum(transfer, remote * sizes * max(sharing, 1.0) / per_nic)
         latency += calibration.hop_net * P2P_REMOTE_PEER_US * between
+        latency += calibration.hop_net * spec.nic_latency_ps / PS_PER_US
     step = constants.STEP_US[RING, spec.wire][0]
     base = P2P_BASE_US - UNCALIBRATED.launch_us + step
     ramp = calibration.ramp * np.sqrt((latency + step) * transfer)
