@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from simrank.trace.page.markup import Markup
 
 _STEPS = (0.05, 0.1, 0.2, 0.4)  # Errors from which on a cell has the next colour.
+_LOOK = "rows named"
 _MOST_CURVES = 12  # Of one picture.
 _WORDS = (
     "The first figure of a cell is the mean error without its sign, the second with it: negative "
@@ -68,7 +69,7 @@ def _means(grouped: Mapping[str, Sequence[Group]]) -> Markup:
             aims = group.aims_pct or [None] * len(NAMES)
             cells = [_cell(mean, aim) for mean, aim in zip(group.means, aims, strict=True)]
             rows.append([f"{name}: {group.title}", str(len(group.series)), *cells])
-    return table("Mean errors", ["constants: tried on", "series", *NAMES], rows)
+    return table("Mean errors", ["constants: tried on", "series", *NAMES], rows, _LOOK)
 
 
 def _cell(mean: tuple[float, float] | None, aim_pct: float | None = None) -> Markup:
@@ -100,7 +101,7 @@ def _parts(series: Sequence[SeriesErrors]) -> Iterable[Markup]:
         [_name(each), str(each.num_nodes), *(_cell(mean) for mean in each.by_class())]
         for each in series
     ]
-    yield table("Errors by class of size", ["table", "nodes", *NAMES], rows)
+    yield table("Errors by class of size", ["table", "nodes", *NAMES], rows, _LOOK)
     drawn = _by_picture(series)
     if not drawn:
         return

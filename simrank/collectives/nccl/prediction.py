@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from simrank.collectives.nccl import laws, plugin, tuner
 from simrank.collectives.nccl.forced import only
+from simrank.collectives.nccl.laws import Communicator
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     import numpy.typing as npt
 
-    from simrank.collectives.nccl.laws import Communicator, Floats
+    from simrank.collectives.nccl.laws import Floats
+    from simrank.collectives.nccl.shape import Shape
     from simrank.collectives.nccl.tuner import Candidate
     from simrank.config.tuner import TunerRow
+    from simrank.hardware.spec import NcclSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +60,21 @@ def considered(
     Raises:
         ValueError: Nothing is left.
     """
-    spec = comm.spec
-    every = tuner.candidates(collective, sizes_bytes, comm)
+    spec, sizes = comm.spec, np.asarray(sizes_bytes, dtype=np.float64)
+    if tuner.is_ready_made(collective):
+        every = _ready_made(collective, sizes.tobytes(), comm.shape, spec)
+    else:
+        every = tuner.candidates(collective, sizes, comm)
     return only(
         every,
         (spec.algorithms or None) if algorithms is None else algorithms,
         (spec.protocols or None) if protocols is None else protocols,
     )
+
+
+@lru_cache(maxsize=8)  # A fit changes the constants only, of which these estimates know nothing.
+def _ready_made(collective: str, sizes: bytes, shape: Shape, spec: NcclSpec) -> list[Candidate]:
+    return tuner.candidates(collective, np.frombuffer(sizes), Communicator(shape, spec))
 
 
 def predict_times(

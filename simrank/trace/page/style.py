@@ -60,6 +60,7 @@ table{border-collapse:collapse;font-size:.85rem;font-variant-numeric:tabular-num
 border-bottom:1px solid var(--line)}
 .rows th{font-weight:600}
 .rows thead{position:sticky;top:0;background:var(--ground)}
+.named th:first-child,.named td:first-child{text-align:left}
 .texts th,.texts td{text-align:left;white-space:normal;overflow-wrap:normal;vertical-align:top}
 .texts td:first-child{white-space:nowrap}
 .bars{width:100%;table-layout:auto}
