@@ -14,6 +14,7 @@ from simrank.collectives.nccl.machine import calibration_for, constants_of, spec
 from simrank.collectives.nccl.prediction import considered
 from simrank.config.tuner import load_tuner
 from simrank.hardware import load_cluster
+from simrank.units import PS_PER_US
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -239,6 +240,7 @@ def _constants(
         inside, between = laws.step_us(option.algorithm, option.protocol, comm)
         found.append(Constant(f"step over {spec.wire}", f"{inside:g} us", tables))
         if shape.num_nodes > 1:
+            between -= laws.nic_latency_us(option.protocol, spec)
             found.append(Constant("step between nodes", f"{between:g} us", tables))
     if option.protocol == constants.LL:
         most = laws.ll_max_bytes_per_us(comm) / 1e3
@@ -265,11 +267,17 @@ def _constants_of_cluster(cluster: Cluster, option: Option, comm: Communicator) 
     shape, spec = comm.shape, comm.spec
     is_nvls = option.algorithm in (constants.NVLS, constants.NVLS_TREE)
     port = "nvls_bandwidth" if is_nvls else "ring_bandwidth"
-    rates = {port: spec.nvls_bytes_per_s if is_nvls else spec.ring_bytes_per_s}
+    rate = spec.nvls_bytes_per_s if is_nvls else spec.ring_bytes_per_s
+    values = {port: f"{rate / 1e9:g} GB/s"}
     if shape.num_nodes > 1:
-        rates["nic_bandwidth"] = spec.nic_bytes_per_s
+        values["nic_bandwidth"] = f"{spec.nic_bytes_per_s / 1e9:g} GB/s"
+    if shape.num_nodes > 1 and spec.nic_latency_ps:
+        values["nic_latency"] = f"{spec.nic_latency_ps / PS_PER_US:g} us, twice with Simple"
+    values |= {
+        key: ", ".join(v) for key in ("algorithms", "protocols") if (v := getattr(spec, key))
+    }
     sources = {each.key: each.text for each in cluster.provenance}
     return [
-        Constant(f"{key} of {cluster.name}", f"{rate / 1e9:g} GB/s", sources[f"nccl.{key}"])
-        for key, rate in rates.items()
+        Constant(f"{key} of {cluster.name}", value, sources[f"nccl.{key}"])
+        for key, value in values.items()
     ]

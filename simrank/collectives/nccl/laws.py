@@ -185,19 +185,21 @@ def step_counts(collective: str, algorithm: str, shape: Shape) -> tuple[int, int
 
 
 def step_us(algorithm: str, protocol: str, comm: Communicator) -> tuple[float, float]:
-    """Return the latency of one step inside a node, and between nodes.
-
-    Simple pays a card's own latency twice: its data are flushed.
-    """
+    """Return the latency of one step inside a node, and between nodes."""
     shape, spec = comm.shape, comm.spec
     index = PROTOCOLS.index(protocol)
     inside = constants.STEP_US.get((algorithm, spec.wire), (0.0, 0.0, 0.0))[index]
     between = constants.STEP_US.get((algorithm, NET), (0.0, 0.0, 0.0))[index]
-    between += spec.nic_latency_ps / PS_PER_US * (2 if protocol == constants.SIMPLE else 1)
+    between += nic_latency_us(protocol, spec)
     if algorithm == RING and shape.num_nodes > 1:
         overhead = constants.NET_OVERHEAD_US[spec.host] * (3 if protocol == constants.SIMPLE else 1)
         inside = max(inside, overhead)
     return inside, between
+
+
+def nic_latency_us(protocol: str, spec: NcclSpec) -> float:
+    """Return what a step pays for a network card's own latency: Simple twice, for it flushes."""
+    return spec.nic_latency_ps / PS_PER_US * (2 if protocol == constants.SIMPLE else 1)
 
 
 def _latency_us(collective: str, algorithm: str, protocol: str, comm: Communicator) -> float:
