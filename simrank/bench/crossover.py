@@ -33,7 +33,7 @@ class MeasuredTimes:
 
     Attributes:
         table: The table's name.
-        size_bytes: [k] The sizes S of nccl-tests.
+        size_bytes: [k] The sizes S of nccl-tests, of those that are shown.
         time_us: [k] What was measured, in microseconds.
     """
 
@@ -115,5 +115,6 @@ def _measured(collective: str, shape: Shape, cluster: str) -> tuple[MeasuredTime
         for each in table_series(name):
             of = each.measured
             if (of.collective, of.comm.shape) == (collective, shape):
-                found.append(MeasuredTimes(name, of.size_bytes, of.time_us))
+                shown = (of.size_bytes >= SIZES_BYTES[0]) & (of.size_bytes <= SIZES_BYTES[-1])
+                found.append(MeasuredTimes(name, of.size_bytes[shown], of.time_us[shown]))
     return tuple(found)

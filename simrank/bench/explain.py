@@ -14,7 +14,6 @@ from simrank.collectives.nccl.machine import calibration_for, constants_of, spec
 from simrank.collectives.nccl.prediction import considered
 from simrank.config.tuner import load_tuner
 from simrank.hardware import load_cluster
-from simrank.units import PS_PER_US
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -272,10 +271,9 @@ def _constants_of_cluster(cluster: Cluster, option: Option, comm: Communicator) 
     if shape.num_nodes > 1:
         values["nic_bandwidth"] = f"{spec.nic_bytes_per_s / 1e9:g} GB/s"
     if shape.num_nodes > 1 and spec.nic_latency_ps:
-        values["nic_latency"] = f"{spec.nic_latency_ps / PS_PER_US:g} us, twice with Simple"
-    values |= {
-        key: ", ".join(v) for key in ("algorithms", "protocols") if (v := getattr(spec, key))
-    }
+        values["nic_latency"] = f"{laws.nic_latency_us(option.protocol, spec):g} us of each step"
+    left = {"algorithms": spec.algorithms, "protocols": spec.protocols}
+    values |= {key: ", ".join(names) for key, names in left.items() if names}
     sources = {each.key: each.text for each in cluster.provenance}
     return [
         Constant(f"{key} of {cluster.name}", value, sources[f"nccl.{key}"])

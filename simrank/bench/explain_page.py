@@ -75,9 +75,8 @@ def _picture(curves: list[Curve]) -> Markup:
     points = [point for curve in curves for point in curve.points]
     values = [v for p in points for v in (p.y, p.low, p.high) if v is not None]
     axes = sizes_axis(point.x for point in points), times_axis(values)
-    return pictures(
-        curves, chart("Candidates, the chosen one, and what was measured", axes, curves)
-    )
+    title = "Candidates, the chosen one, and what was measured"
+    return pictures(curves, chart(title, axes, curves))
 
 
 def _remarks(sizes: Crossover) -> Iterable[str]:
@@ -91,7 +90,7 @@ def _candidates(sizes: Crossover) -> Iterable[Curve]:
         name = " ".join(choice)
         rows = zip(sizes.size_bytes.tolist(), sizes.times_us[index].tolist(), strict=True)
         points = (Point(x, y, f"{format_size(x)}: {time_text(y)} by {name}") for x, y in rows)
-        yield Curve(name, tuple(points), index + 1)
+        yield Curve(name, tuple(points), index)
 
 
 def _chosen(sizes: Crossover) -> Curve:
@@ -102,7 +101,7 @@ def _chosen(sizes: Crossover) -> Curve:
         low, high = time_us / (1 + spread), time_us * (1 + spread)
         text = f"{format_size(size)}: NCCL takes {name}, {time_text(time_us)}"
         points.append(Point(size, time_us, text, low, high, name))
-    return Curve("NCCL's choice", tuple(points), 0)
+    return Curve("NCCL's choice", tuple(points), None)
 
 
 def _measured(found: MeasuredTimes) -> Curve:

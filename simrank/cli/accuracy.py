@@ -24,7 +24,7 @@ from simrank.hardware.gemm import load_gemm_rows, size_class_errors
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from simrank.bench.accuracy import SeriesErrors, TableSeries
+    from simrank.bench.accuracy import SeriesErrors
     from simrank.bench.aims import Group
 
 _ALL = "all"
@@ -83,13 +83,7 @@ def accuracy(
     name = fit or (_ALL if table is None else "none")
     if name not in (*FITS, _ALL):
         raise typer.BadParameter(f"--fit {fit}: expected one of {', '.join(FITS)}, {_ALL}")
-    built_in = measured_series(texts_of(builtin_tables()))
-    tried = built_in
-    if table is not None:
-        tried = measured_series(
-            texts_of([table]), cluster, collective=collective, num_ranks=num_ranks
-        )
-    bench = Bench(tried, built_in if table is None else [*tried, *_others(built_in, tried)])
+    bench = _bench(table, cluster, collective, num_ranks)
     found = {each: FITS[each].errors(bench) for each in (FITS if name == _ALL else [name])}
     if not any(found.values()):
         raise typer.BadParameter(f"--fit {name}: no table has enough sizes, or a partner")
@@ -105,9 +99,16 @@ def accuracy(
         write_text(html, accuracy_page(found, grouped))
 
 
-def _others(built_in: Sequence[TableSeries], tried: Sequence[TableSeries]) -> list[TableSeries]:
+def _bench(
+    table: str | None, cluster: str | None, collective: str | None, num_ranks: int | None
+) -> Bench:
+    """Return what is tried, and whose constants may be: the built-in tables', and its own."""
+    built_in = measured_series(texts_of(builtin_tables()))
+    if table is None:
+        return Bench(built_in, built_in)
+    tried = measured_series(texts_of([table]), cluster, collective=collective, num_ranks=num_ranks)
     names = {each.table for each in tried}
-    return [each for each in built_in if each.table not in names]
+    return Bench(tried, [*tried, *(each for each in built_in if each.table not in names)])
 
 
 def _show(shown: Table) -> None:
@@ -178,17 +179,17 @@ def _series_table(series: Sequence[SeriesErrors], grouped: Sequence[Group]) -> T
     """Return a line for each series, or pair of them, and their means."""
     are_pairs = any(each.fitted_to not in ("", each.table) for each in series)
     shown = Table(box=None, pad_edge=False)
-    columns = ("table", "cluster", "collective", "ranks", "nodes")
-    for column in (*columns, "fitted to") if are_pairs else columns:
-        shown.add_column(column, no_wrap=column != "fitted to")
+    columns = ("table", "fitted to" if are_pairs else "cluster", "collective", "ranks", "nodes")
+    for column in columns:
+        shown.add_column(column, no_wrap=True)
     for column in NAMES:
         shown.add_column(column, no_wrap=True, justify="right")
     for each in series:
-        facts = [each.table, each.cluster, each.collective, str(each.num_ranks)]
-        fitted = [each.fitted_to] if are_pairs else []
-        shown.add_row(*facts, str(each.num_nodes), *fitted, *_cells(each.by_class()))
+        facts = (each.table, each.fitted_to if are_pairs else each.cluster, each.collective)
+        numbers = str(each.num_ranks), str(each.num_nodes)
+        shown.add_row(*facts, *numbers, *_cells(each.by_class()))
     if len(series) > 1:
-        _add_means(shown, grouped, len(columns) + are_pairs - 1)
+        _add_means(shown, grouped, len(columns) - 1)
     return shown
 
 

@@ -86,8 +86,8 @@ def test_a_pasted_output_of_more_ranks_than_a_node_has_takes_more_nodes():
 
 def test_predictions_may_do_without_a_calibration():
     """None is NCCL's own constants; a name that there is not lists those that there are."""
-    fitted = simrank.predict("all_reduce", 8, cluster="h100_efa")
-    plain = simrank.predict("all_reduce", 8, cluster="h100_efa", calibration=None)
+    fitted = simrank.predict("all_reduce", 8, cluster="h200_roce")
+    plain = simrank.predict("all_reduce", 8, cluster="h200_roce", calibration=None)
     assert plain.calibration is None
     assert fitted.time_us > 1.5 * plain.time_us
     fitted, plain = (

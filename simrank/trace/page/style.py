@@ -30,6 +30,8 @@ dt,.faint{color:var(--faint)}
 dd{margin:0}
 .partial{border-left:4px solid var(--c1);padding:.3rem .8rem}
 .charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,480px),1fr));gap:.6rem}
+.charts>:only-child{max-width:760px}
+.charts.small>:only-child,.pictures .charts.small{max-width:420px}
 .charts.small{grid-template-columns:repeat(auto-fit,minmax(min(100%,340px),1fr))}
 figure{margin:0;min-width:0;overflow-x:auto}
 figcaption{font-weight:600}
