@@ -3,7 +3,15 @@
 import numpy as np
 import pytest
 
-from simrank.bench.accuracy import AIMED, SeriesErrors, builtin_tables, mean_errors, table_series
+from simrank.bench.accuracy import (
+    AIMED,
+    DIRECT,
+    SeriesErrors,
+    builtin_tables,
+    mean_errors,
+    table_series,
+)
+from simrank.bench.predict import P2P_SPREAD, UNCALIBRATED_SPREAD
 from simrank.errors import ConfigError
 
 HEADER = "system,op,nranks,bytes,dtype,time_us,algbw_GBps,busbw_GBps,source\n"
@@ -87,3 +95,15 @@ def test_a_table_of_ones_own_needs_a_cluster(tmp_path):
     assert found.to_json()["fitted_to"] is None
     (row,) = found.to_json()["rows"]
     assert row["error_pct"] == pytest.approx(100 * (row["predicted_us"] / 10 - 1))
+
+
+@pytest.mark.parametrize("is_p2p", [False, True])
+def test_nine_of_ten_measured_times_are_within_the_uncalibrated_spread(is_p2p):
+    """Which is not much wider than it has to be, for each class of sizes."""
+    spread = P2P_SPREAD if is_p2p else UNCALIBRATED_SPREAD
+    found = [each for name in builtin_tables() for each in table_errors(name)]
+    mine = [e for e in found if e.mode == DIRECT and (e.collective not in AIMED) == is_p2p]
+    for number, within in enumerate(spread):
+        ratios = np.concatenate([(1 + each.error)[each.in_class(number)] for each in mine])
+        shares = np.maximum(ratios, 1 / ratios) - 1
+        assert np.percentile(shares, 90, method="higher") == pytest.approx(within, rel=0.05)
