@@ -16,7 +16,7 @@ from simrank.bench.accuracy_page import accuracy_page
 from simrank.bench.aims import groups
 from simrank.bench.held_out import FITS, Bench
 from simrank.bench.size_classes import NAMES
-from simrank.cli.common import EXIT_STATUS, app, check_writable, write_text
+from simrank.cli.common import EXIT_STATUS, app, check_writable, progress_bar, write_text
 from simrank.cli.measured import FORMATS, texts_of
 from simrank.config.locate import builtin_names, locate
 from simrank.hardware.gemm import load_gemm_rows, size_class_errors
@@ -68,9 +68,9 @@ def accuracy(
     halves to every second size, and tries them on the others; site to a table of another site where
     NCCL finds the same; site-one too, and then refits the launch to one small size of the tried
     site (as calibrate --site); nodes to another number of nodes; collective to all_reduce, tried on
-    all_gather and reduce_scatter. all shows one line for each. Loops of torch and XLA have means of
-    their own: the framework's time is in theirs. Constants for your own TABLE come from it and from
-    the built-in ones.
+    all_gather and reduce_scatter. all shows one line for each, and takes half a minute. Loops of
+    torch and XLA have means of their own: the framework's time is in theirs. Constants for your own
+    TABLE come from it and from the built-in ones.
 
     gemm: matrix products, mean and largest error per device, dtype and size class. Each row is left
     out of the fit that predicts it. Rows in f32 ran as TF32 and are shown beside the others;
@@ -84,7 +84,7 @@ def accuracy(
     if name not in (*FITS, _ALL):
         raise typer.BadParameter(f"--fit {fit}: expected one of {', '.join(FITS)}, {_ALL}")
     bench = _bench(table, cluster, collective, num_ranks)
-    found = {each: FITS[each].errors(bench) for each in (FITS if name == _ALL else [name])}
+    found = _errors(list(FITS) if name == _ALL else [name], bench)
     if not any(found.values()):
         raise typer.BadParameter(f"--fit {name}: no table has enough sizes, or a partner")
     grouped = {each: groups(each, series) for each, series in found.items()}
@@ -109,6 +109,16 @@ def _bench(
     tried = measured_series(texts_of([table]), cluster, collective=collective, num_ranks=num_ranks)
     names = {each.table for each in tried}
     return Bench(tried, [*tried, *(each for each in built_in if each.table not in names)])
+
+
+def _errors(names: Sequence[str], bench: Bench) -> dict[str, list[SeriesErrors]]:
+    found = {}
+    with progress_bar() as progress:
+        task = progress.add_task("fits", total=len(names))
+        for name in names:
+            found[name] = FITS[name].errors(bench)
+            progress.advance(task)
+    return found
 
 
 def _show(shown: Table) -> None:
