@@ -12,7 +12,8 @@ from simrank.cli.nccl_tests import SETTLED
 
 COMMANDS = {
     "accuracy": {
-        "table", "--cluster", "--fit", "--collective", "-g", "--num-ranks", "--json", "--help",
+        "table", "--cluster", "--fit", "--collective", "-g", "--num-ranks", "--json", "--html",
+        "--help",
     },
     "calibrate": {
         "measured", "--cluster", "--collective", "-g", "--num-ranks", "--library", "--site",
@@ -32,7 +33,7 @@ COMMANDS = {
     "clusters": {"--help"},
     "explain": {
         "--collective", "--size", "--cluster", "--nodes", "-g", "--num-ranks", "--tuner",
-        "--calibration", "--help",
+        "--calibration", "--html", "--help",
     },
     "tune": {
         "--collective", "--cluster", "--nodes", "-g", "--num-ranks", "--calibration", "--out",

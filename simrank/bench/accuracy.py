@@ -10,12 +10,13 @@ import numpy as np
 
 from simrank.bench.measured_text import rows_by_file
 from simrank.bench.size_classes import ENDS_BYTES, NAMES
-from simrank.collectives.nccl import Communicator, Shape, predict_times
-from simrank.collectives.nccl.fitting import Measured, fit
+from simrank.collectives.nccl import Communicator, Shape, laws, predict_times
+from simrank.collectives.nccl.fitting import Measured
 from simrank.collectives.nccl.laws import UNCALIBRATED
 from simrank.collectives.nccl.machine import spec_of
 from simrank.config.locate import builtin_names, locate
 from simrank.config.machine import MachineConfig, load_machine
+from simrank.config.wires import ASSUMED
 from simrank.config.yaml_source import read_text
 from simrank.errors import ConfigError, ConfigProblem
 from simrank.hardware import load_cluster
@@ -26,12 +27,13 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from simrank.collectives.nccl.laws import Calibration, Floats
+    from simrank.collectives.nccl.prediction import Prediction
     from simrank.config.measured import MeasuredRow
     from simrank.hardware import Cluster
 
 AIMED = ("all_reduce", "all_gather", "reduce_scatter")
-# Of the mean error of those: with NCCL's constants; with every second size held out.
-AIMS_PCT = {"none": (28.0, 32.0, 22.0, 10.0), "halves": (8.0, 12.0, 9.0, 4.0)}
+PARTS = ("L", "base", "D", "W", "ramp")  # Of a time, as in `simrank.collectives.nccl.laws`.
+DIRECT = "back_to_back"  # As nccl-tests calls; other modes are loops of frameworks.
 _MIN_FITTED_SIZES = 8  # Assumed: fewer than constants cannot be told apart.
 
 
@@ -50,6 +52,10 @@ class SeriesErrors:
         measured_us: What was measured.
         predicted_us: What is predicted.
         chosen: Algorithm and protocol of each prediction.
+        parts_us: [5, sizes] What each prediction consists of: `PARTS`.
+        fitted_to: The table that the constants were fitted to; "": they are NCCL's.
+        is_rate_known: Whether somebody measured or published the rate of the network cards, if any.
+        remark: What else a reader of the errors has to know.
     """
 
     table: str
@@ -62,16 +68,23 @@ class SeriesErrors:
     measured_us: Floats
     predicted_us: Floats
     chosen: tuple[tuple[str, str], ...]
+    parts_us: Floats
+    fitted_to: str = ""
+    is_rate_known: bool = True
+    remark: str = ""
 
     @property
     def error(self) -> Floats:
         """Predicted over measured, less 1: negative is too fast."""
         return self.predicted_us / self.measured_us - 1
 
+    def in_class(self, number: int) -> npt.NDArray[np.bool_]:
+        """Return which sizes are of a class of sizes."""
+        return np.asarray(np.searchsorted(ENDS_BYTES, self.size_bytes) == number)
+
     def by_class(self) -> list[tuple[float, float] | None]:
         """Return the mean of absolute and of signed errors of each size class, as shares."""
-        index = np.searchsorted(ENDS_BYTES, self.size_bytes)
-        parts = [self.error[index == number] for number in range(len(NAMES))]
+        parts = [self.error[self.in_class(number)] for number in range(len(NAMES))]
         return [
             (float(np.abs(part).mean()), float(part.mean())) if len(part) else None
             for part in parts
@@ -87,6 +100,7 @@ class SeriesErrors:
             "num_ranks": self.num_ranks,
             "num_nodes": self.num_nodes,
             "mode": self.mode,
+            "fitted_to": self.fitted_to or None,
             "rows": [
                 {
                     "size_bytes": int(size),
@@ -110,15 +124,19 @@ class TableSeries:
         cluster: The cluster that is predicted.
         mode: How the calls followed each other: back_to_back, torch or xla.
         measured: What was measured, and on what.
+        is_rate_known: As in `SeriesErrors`.
+        remark: Likewise.
     """
 
     table: str
     cluster: str
     mode: str
     measured: Measured
+    is_rate_known: bool = True
+    remark: str = ""
 
-    def errors(self, calibration: Calibration = UNCALIBRATED) -> SeriesErrors:
-        """Predict it, with a calibration's constants."""
+    def errors(self, calibration: Calibration = UNCALIBRATED, fitted_to: str = "") -> SeriesErrors:
+        """Predict it, with a calibration's constants, which were fitted to some table."""
         of = self.measured
         comm = replace(of.comm, calibration=calibration)
         found = predict_times(of.collective, of.size_bytes, comm)
@@ -133,6 +151,10 @@ class TableSeries:
             of.time_us,
             found.times_us,
             tuple(found.choices[index] for index in found.chosen),
+            _parts_us(of.collective, of.size_bytes, comm, found),
+            fitted_to,
+            self.is_rate_known,
+            self.remark,
         )
 
     @property
@@ -140,11 +162,23 @@ class TableSeries:
         """Whether there are sizes enough to fit all constants to half of them."""
         return len(self.measured.size_bytes) >= _MIN_FITTED_SIZES
 
-    def part(self, which: slice) -> TableSeries:
+    def part(self, which: slice | npt.NDArray[np.bool_]) -> TableSeries:
         """Return some of its sizes."""
         of = self.measured
         part = of._replace(size_bytes=of.size_bytes[which], time_us=of.time_us[which])
         return replace(self, measured=part)
+
+
+def _parts_us(
+    collective: str, sizes: npt.NDArray[np.int64], comm: Communicator, found: Prediction
+) -> Floats:
+    parts = np.empty((len(PARTS), len(sizes)))
+    for index, choice in enumerate(found.choices):
+        mine = found.chosen == index
+        of = laws.terms(collective, *choice, sizes[mine], comm)
+        each = (of.launch, of.base, of.latency, of.transfer, of.ramp)
+        parts[:, mine] = np.stack([np.broadcast_to(part, mine.sum()) for part in each])
+    return parts
 
 
 def table_series(table: str, cluster: str | None = None) -> list[TableSeries]:
@@ -238,9 +272,16 @@ def _series(
         np.array([row.time_us for row in rows]),
         Communicator(shape, spec),
     )
-    return TableSeries(
-        table, built.name, "back_to_back" if machine is None else machine.mode, measured
-    )
+    mode = DIRECT if machine is None else machine.mode
+    is_known = shape.num_nodes == 1 or _is_known(built)
+    remark = "" if machine is None else machine.remark or ""
+    return TableSeries(table, built.name, mode, measured, is_known, remark)
+
+
+def _is_known(cluster: Cluster) -> bool:
+    """Return whether the rate of its network cards was measured or published, not assumed."""
+    kinds = {each.key: each.kind for each in cluster.provenance}
+    return kinds.get("nccl.nic_bandwidth", ASSUMED) != ASSUMED
 
 
 def _shape(cluster: Cluster, num_ranks: int, machine: MachineConfig | None) -> Shape:
@@ -266,31 +307,3 @@ def mean_errors(series: Sequence[SeriesErrors]) -> list[tuple[float, float] | No
         absolute, signed = zip(*known, strict=True) if known else ((), ())
         means.append((float(np.mean(absolute)), float(np.mean(signed))) if known else None)
     return means
-
-
-def fitted_errors(series: TableSeries) -> SeriesErrors:
-    """Return the errors of a series by constants that were fitted to all of it."""
-    return series.errors(fit([series.measured]).calibration)
-
-
-def held_out_errors(series: TableSeries) -> SeriesErrors:
-    """Return the errors of every second size by constants fitted to the others, and of those.
-
-    Raises:
-        ValueError: It has fewer than two sizes.
-    """
-    halves = [series.part(slice(start, None, 2)) for start in (0, 1)]
-    found = [
-        tried.errors(fit([fitted.measured]).calibration)
-        for tried, fitted in zip(halves, reversed(halves), strict=True)
-    ]
-    sizes = np.concatenate([each.size_bytes for each in found])
-    order = np.argsort(sizes, kind="stable")
-    chosen = [choice for each in found for choice in each.chosen]
-    return replace(
-        found[0],
-        size_bytes=sizes[order],
-        measured_us=np.concatenate([each.measured_us for each in found])[order],
-        predicted_us=np.concatenate([each.predicted_us for each in found])[order],
-        chosen=tuple(chosen[index] for index in order),
-    )

@@ -11,6 +11,7 @@ from simrank.bench.predict import collective_of, shape_of, spread_of
 from simrank.collectives.bounds import busbw_factor
 from simrank.collectives.nccl import Communicator, constants, laws, plugin, tuner
 from simrank.collectives.nccl.machine import calibration_for, constants_of, spec_of
+from simrank.collectives.nccl.prediction import considered
 from simrank.config.tuner import load_tuner
 from simrank.hardware import load_cluster
 
@@ -136,10 +137,9 @@ def explain(  # noqa: PLR0913 - as `predict`
     comm = Communicator(shape, spec_of(built, shape), constants_of(fitted))
     sizes = np.array([size_bytes])
     options = sorted(
-        (_option(name, candidate, sizes, comm) for candidate in
-         tuner.candidates(name, sizes, comm)),
+        (_option(name, candidate, sizes, comm) for candidate in considered(name, sizes, comm)),
         key=lambda option: option.total if comm.calibration.takes_fastest else option.estimate,
-    )  # fmt: skip
+    )
     rows = () if nccl_tuner is None else load_tuner(nccl_tuner)
     offered = [(option.algorithm, option.protocol) for option in options]
     row, ignored = plugin.deciding(size_bytes, offered, plugin.matching(rows, name, shape))
@@ -239,6 +239,7 @@ def _constants(
         inside, between = laws.step_us(option.algorithm, option.protocol, comm)
         found.append(Constant(f"step over {spec.wire}", f"{inside:g} us", tables))
         if shape.num_nodes > 1:
+            between -= laws.nic_latency_us(option.protocol, spec)
             found.append(Constant("step between nodes", f"{between:g} us", tables))
     if option.protocol == constants.LL:
         most = laws.ll_max_bytes_per_us(comm) / 1e3
@@ -265,11 +266,16 @@ def _constants_of_cluster(cluster: Cluster, option: Option, comm: Communicator) 
     shape, spec = comm.shape, comm.spec
     is_nvls = option.algorithm in (constants.NVLS, constants.NVLS_TREE)
     port = "nvls_bandwidth" if is_nvls else "ring_bandwidth"
-    rates = {port: spec.nvls_bytes_per_s if is_nvls else spec.ring_bytes_per_s}
+    rate = spec.nvls_bytes_per_s if is_nvls else spec.ring_bytes_per_s
+    values = {port: f"{rate / 1e9:g} GB/s"}
     if shape.num_nodes > 1:
-        rates["nic_bandwidth"] = spec.nic_bytes_per_s
+        values["nic_bandwidth"] = f"{spec.nic_bytes_per_s / 1e9:g} GB/s"
+    if shape.num_nodes > 1 and spec.nic_latency_ps:
+        values["nic_latency"] = f"{laws.nic_latency_us(option.protocol, spec):g} us of each step"
+    left = {"algorithms": spec.algorithms, "protocols": spec.protocols}
+    values |= {key: ", ".join(names) for key, names in left.items() if names}
     sources = {each.key: each.text for each in cluster.provenance}
     return [
-        Constant(f"{key} of {cluster.name}", f"{rate / 1e9:g} GB/s", sources[f"nccl.{key}"])
-        for key, rate in rates.items()
+        Constant(f"{key} of {cluster.name}", value, sources[f"nccl.{key}"])
+        for key, value in values.items()
     ]

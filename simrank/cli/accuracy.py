@@ -10,25 +10,25 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from simrank.bench.accuracy import (
-    AIMED,
-    AIMS_PCT,
-    SeriesErrors,
-    TableSeries,
-    builtin_tables,
-    fitted_errors,
-    held_out_errors,
-    mean_errors,
-    measured_series,
-)
+import simrank
+from simrank.bench.accuracy import builtin_tables, measured_series
+from simrank.bench.accuracy_page import accuracy_page
+from simrank.bench.aims import groups
+from simrank.bench.held_out import FITS, Bench
 from simrank.bench.size_classes import NAMES
-from simrank.cli.common import EXIT_STATUS, app, check_writable, write_text
+from simrank.cli.common import EXIT_STATUS, app, check_writable, progress_bar, write_text
 from simrank.cli.measured import FORMATS, texts_of
 from simrank.config.locate import builtin_names, locate
 from simrank.hardware.gemm import load_gemm_rows, size_class_errors
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Mapping, Sequence
+
+    from simrank.bench.accuracy import SeriesErrors
+    from simrank.bench.aims import Group
+
+_ALL = "all"
+_Cells = list[tuple[float, float] | None]
 
 
 @app.command(epilog=EXIT_STATUS)
@@ -41,8 +41,9 @@ def accuracy(
         str | None, typer.Option(help="What to predict [the cluster beside the table].")
     ] = None,
     fit: Annotated[
-        str, typer.Option(help="Constants: none (NCCL's), all or halves (every second size).")
-    ] = "none",
+        str | None,
+        typer.Option(help=f"Whose constants: {', '.join(FITS)}; all [all; of a TABLE none]."),
+    ] = None,
     collective: Annotated[
         str | None, typer.Option(help="What ran, where nccl-tests' output does not say it.")
     ] = None,
@@ -50,81 +51,168 @@ def accuracy(
         int | None,
         typer.Option("-g", "--num-ranks", min=2, help="Ranks, where the output lists none."),
     ] = None,
-    json_file: Annotated[str | None, typer.Option("--json", help="Write every row.")] = None,
+    json_file: Annotated[
+        str | None, typer.Option("--json", help="Write means, aims and every row.")
+    ] = None,
+    html: Annotated[
+        str | None, typer.Option(help="Write a page with pictures: one file, no script.")
+    ] = None,
 ) -> None:
     """How far the cost models are from what was measured.
 
     Collectives: NCCL's closed forms beside published tables, per size class the mean error without
-    its sign, and with it; negative is too fast. The constants are NCCL's own; or fitted to each
-    table (all), which flatters them; or fitted to every second size and tried on the others
-    (halves).
+    its sign, and with it; negative is too fast. Where an aim is missed, the tables that carry the
+    error are named, with the term of the law that is the largest there.
+
+    Constants (--fit): none are NCCL's own; table fits them to each table, which flatters them;
+    halves to every second size, and tries them on the others; site to a table of another site where
+    NCCL finds the same; site-one too, and then refits the launch to one small size of the tried
+    site (as calibrate --site); nodes to another number of nodes; collective to all_reduce, tried on
+    all_gather and reduce_scatter. all shows one line for each, and takes half a minute. Loops of
+    torch and XLA have means of their own: the framework's time is in theirs. Constants for your own
+    TABLE come from it and from the built-in ones.
 
     gemm: matrix products, mean and largest error per device, dtype and size class. Each row is left
     out of the fit that predicts it. Rows in f32 ran as TF32 and are shown beside the others;
     float32 products of simulated programs do not use them.
     """
-    check_writable(json_file)
+    check_writable(json_file, html)
     if table == "gemm":
         _show(_gemm_table())
         return
-    if fit not in _FITS:
-        raise typer.BadParameter(f"--fit {fit}: expected one of {', '.join(_FITS)}")
-    names = builtin_tables() if table is None else [table]
-    found = measured_series(texts_of(names), cluster, collective=collective, num_ranks=num_ranks)
-    if fit != "none":  # What loops of frameworks add is no constant of NCCL's; two sizes are few.
-        found = [each for each in found if each.mode == "back_to_back" and each.is_fittable]
-    series = [_FITS[fit](each) for each in found]
-    if not series:
-        raise typer.BadParameter(f"--fit {fit}: no table has enough sizes")
-    _show(_collectives_table(series, fit))
+    name = fit or (_ALL if table is None else "none")
+    if name not in (*FITS, _ALL):
+        raise typer.BadParameter(f"--fit {fit}: expected one of {', '.join(FITS)}, {_ALL}")
+    bench = _bench(table, cluster, collective, num_ranks)
+    found = _errors(list(FITS) if name == _ALL else [name], bench)
+    if not any(found.values()):
+        raise typer.BadParameter(f"--fit {name}: no table has enough sizes, or a partner")
+    grouped = {each: groups(each, series) for each, series in found.items()}
+    if name == _ALL:
+        _show(_overview(grouped))
+    else:
+        _show(_series_table(found[name], grouped[name]))
+    _show_missed(grouped)
     if json_file is not None:
-        write_text(json_file, json.dumps([each.to_json() for each in series], indent=1) + "\n")
+        write_text(json_file, _json_text(found, grouped))
+    if html is not None:
+        write_text(html, accuracy_page(found, grouped))
 
 
-_FITS: dict[str, Callable[[TableSeries], SeriesErrors]] = {
-    "none": lambda series: series.errors(),
-    "all": fitted_errors,
-    "halves": held_out_errors,
-}
+def _bench(
+    table: str | None, cluster: str | None, collective: str | None, num_ranks: int | None
+) -> Bench:
+    """Return what is tried, and whose constants may be: the built-in tables', and its own."""
+    built_in = measured_series(texts_of(builtin_tables()))
+    if table is None:
+        return Bench(built_in, built_in)
+    tried = measured_series(texts_of([table]), cluster, collective=collective, num_ranks=num_ranks)
+    names = {each.table for each in tried}
+    return Bench(tried, [*tried, *(each for each in built_in if each.table not in names)])
+
+
+def _errors(names: Sequence[str], bench: Bench) -> dict[str, list[SeriesErrors]]:
+    found = {}
+    with progress_bar() as progress:
+        task = progress.add_task("fits", total=len(names))
+        for name in names:
+            found[name] = FITS[name].errors(bench)
+            progress.advance(task)
+    return found
 
 
 def _show(shown: Table) -> None:
     Console(width=None if sys.stdout.isatty() else 160).print(shown)
 
 
-def _collectives_table(series: Sequence[SeriesErrors], fit: str) -> Table:
+def _overview(grouped: Mapping[str, Sequence[Group]]) -> Table:
+    """Return a line for each kind of fit and each group of series, with the aims."""
     shown = Table(box=None, pad_edge=False)
-    for column in ("table", "cluster", "collective", "ranks", "nodes"):
+    shown.add_column("--fit", no_wrap=True)
+    shown.add_column("constants, and on what they are tried")
+    shown.add_column("series", justify="right")
+    for column in NAMES:
+        shown.add_column(column, no_wrap=True, justify="right")
+    for name, mine in grouped.items():
+        shown.add_section()
+        shown.add_row(name, FITS[name].what)
+        for group in mine:
+            cells = _aimed_cells(group.means, group.aims_pct)
+            shown.add_row("", f"  {group.title}", str(len(group.series)), *cells)
+    return shown
+
+
+def _aimed_cells(means: _Cells, aims_pct: Sequence[float] | None) -> list[str]:
+    cells = []
+    for index, (mean, cell) in enumerate(zip(means, _cells(means), strict=True)):
+        if mean is None or aims_pct is None:
+            cells.append(cell + " " * (5 if aims_pct is None else 0))
+        else:
+            sign = ">" if 100 * mean[0] > aims_pct[index] else "<"
+            cells.append(f"{cell} {sign} {aims_pct[index]:2.0f}")
+    return cells
+
+
+def _show_missed(grouped: Mapping[str, Sequence[Group]]) -> None:
+    said = [
+        (name, line)
+        for name, mine in grouped.items()
+        for group in mine
+        for missed in group.missed()
+        for line in missed.lines()
+    ]
+    has_aims = any(group.aims_pct for mine in grouped.values() for group in mine)
+    if said:
+        typer.echo("\nAims that are missed, and by whom:")
+    elif has_aims:
+        typer.echo("\nAll aims are met.")
+    for name, line in said:
+        typer.echo(f"  {name}, {line}" if line.startswith(NAMES) else f"      {line}")
+
+
+def _json_text(
+    found: Mapping[str, Sequence[SeriesErrors]], grouped: Mapping[str, Sequence[Group]]
+) -> str:
+    fits = [
+        {
+            "fit": name,
+            "what": FITS[name].what,
+            "groups": [group.to_json() for group in grouped[name]],
+            "series": [each.to_json() for each in series],
+        }
+        for name, series in found.items()
+    ]
+    return json.dumps({"simrank": simrank.__version__, "fits": fits}, indent=1) + "\n"
+
+
+def _series_table(series: Sequence[SeriesErrors], grouped: Sequence[Group]) -> Table:
+    """Return a line for each series, or pair of them, and their means."""
+    are_pairs = any(each.fitted_to not in ("", each.table) for each in series)
+    shown = Table(box=None, pad_edge=False)
+    columns = ("table", "fitted to" if are_pairs else "cluster", "collective", "ranks", "nodes")
+    for column in columns:
         shown.add_column(column, no_wrap=True)
     for column in NAMES:
         shown.add_column(column, no_wrap=True, justify="right")
     for each in series:
-        facts = (each.table, each.cluster, each.collective, str(each.num_ranks))
-        shown.add_row(*facts, str(each.num_nodes), *_cells(each.by_class()))
+        facts = (each.table, each.fitted_to if are_pairs else each.cluster, each.collective)
+        numbers = str(each.num_ranks), str(each.num_nodes)
+        shown.add_row(*facts, *numbers, *_cells(each.by_class()))
     if len(series) > 1:
-        _add_means(shown, series, fit)
+        _add_means(shown, grouped, len(columns) - 1)
     return shown
 
 
-def _add_means(shown: Table, series: Sequence[SeriesErrors], fit: str) -> None:
-    direct = [each for each in series if each.mode == "back_to_back"]
-    aimed = [each for each in direct if each.collective in AIMED]
-    others = [each for each in direct if each.collective not in AIMED]
-    loops = [each for each in series if each.mode != "back_to_back"]
+def _add_means(shown: Table, grouped: Sequence[Group], num_empty: int) -> None:
     shown.add_section()
-    for title, mine in (
-        (f"mean: {', '.join(AIMED)}", aimed),
-        ("mean: other collectives", others),
-        ("mean: loops of torch and XLA", loops),
-    ):
-        if mine:
-            shown.add_row(title, "", "", "", "", *_cells(mean_errors(mine)))
-        if mine is aimed and aimed and fit in AIMS_PCT:
-            aims = (f"{aim:.0f} %       " for aim in AIMS_PCT[fit])
-            shown.add_row("aim", "", "", "", "", *aims)
+    empty = [""] * num_empty
+    for group in grouped:
+        shown.add_row(f"mean: {group.title}", *empty, *_cells(group.means))
+        if group.aims_pct is not None:
+            shown.add_row("aim", *empty, *(f"{aim:.0f} %       " for aim in group.aims_pct))
 
 
-def _cells(errors: Sequence[tuple[float, float] | None]) -> list[str]:
+def _cells(errors: _Cells) -> list[str]:
     return [
         "-" if each is None else f"{100 * each[0]:.0f} % ({100 * each[1]:+4.0f})" for each in errors
     ]

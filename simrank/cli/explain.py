@@ -10,8 +10,10 @@ from rich.console import Console
 from rich.table import Table
 
 from simrank import units
+from simrank.bench.crossover import crossover
 from simrank.bench.explain import explain as explained
-from simrank.cli.common import EXIT_STATUS, app
+from simrank.bench.explain_page import explain_page
+from simrank.cli.common import EXIT_STATUS, app, check_writable, write_text
 
 if TYPE_CHECKING:
     from simrank.bench.explain import Explanation
@@ -32,12 +34,17 @@ def explain(
     calibration: Annotated[
         str, typer.Option(help="auto, none, a built-in cluster's or a YAML file.")
     ] = "auto",
+    html: Annotated[
+        str | None, typer.Option(help="Write a page, with all candidates' times over size.")
+    ] = None,
 ) -> None:
     """Why a collective takes as long as predicted, and what NCCL had to choose from.
 
     The candidates with their terms, the one that NCCL chooses first, and every number that its
-    time follows from, with its source.
+    time follows from, with its source. The page (--html) shows besides from which size on NCCL
+    takes another, over 1 KiB to 8 GiB, beside what was measured.
     """
+    check_writable(html)
     try:
         size_bytes = units.parse_size(size)
         fitted = None if calibration == "none" else calibration
@@ -50,6 +57,16 @@ def explain(
             nccl_tuner=nccl_tuner,
             calibration=fitted,
         )
+        if html is not None:
+            over_size = crossover(
+                collective,
+                num_ranks,
+                cluster,
+                nodes=nodes,
+                nccl_tuner=nccl_tuner,
+                calibration=fitted,
+            )
+            write_text(html, explain_page(found, over_size))
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
     console = Console(width=None if sys.stdout.isatty() else 160, highlight=False)

@@ -26,6 +26,7 @@ from simrank.config.names import (
     REDOPS,
 )
 from simrank.config.quantity import (
+    ALL,
     MAX_COUNT,
     Count,
     CountOrZero,
@@ -33,42 +34,17 @@ from simrank.config.quantity import (
     Flag,
     Seed,
     Size,
-    check_word,
     one_of,
     read_size,
     reject,
+    words_of,
 )
 from simrank.config.yaml_source import KeyPath, Source, read_yaml
 from simrank.errors import ConfigError, ConfigProblem
 
 DEFAULT_SIZES = tuple(2**power for power in range(3, 28))  # 8 B to 128 MiB.
-ALL = "all"  # As nccl-tests' -d all, -o all and -r all.
 AVERAGES = ("avg", "rank0", "min", "max")
 MAX_SIZES = 10_000  # Assumed: a longer sweep is a typing error.
-
-
-def _words(
-    choices: tuple[str, ...], aliases: Mapping[str, str], *, example: str, has_all: bool = False
-) -> BeforeValidator:
-    """Return a validator of one word or a list of words, without repeats, or of `all`."""
-
-    def validate_words(value: object) -> tuple[str, ...]:
-        if value == ALL and has_all:
-            return choices
-        if isinstance(value, str):
-            return (check_word(value, choices, aliases),)
-        if not isinstance(value, list | tuple) or not value:
-            raise reject(f"a list such as [{example}]")
-        words = []
-        for index, item in enumerate(value):
-            try:
-                words.append(check_word(item, choices, aliases))
-            except PydanticCustomError as error:
-                facts = error.context or {}
-                raise reject(facts["expected"], to_fix=facts["to_fix"], sub=(index,)) from None
-        return tuple(dict.fromkeys(words))
-
-    return BeforeValidator(validate_words)
 
 
 class SizeRange(Model):
@@ -209,16 +185,16 @@ class _BenchKeys(Model):
     clusters: object = None
     num_ranks: Annotated[tuple[int, ...] | None, BeforeValidator(_num_ranks)] = None
     collectives: Annotated[
-        tuple[str, ...], _words(COLLECTIVES, COLLECTIVE_ALIASES, example="all_reduce")
+        tuple[str, ...], words_of(COLLECTIVES, COLLECTIVE_ALIASES, example="all_reduce")
     ]
     algorithms: Annotated[Mapping[str, Mapping[str, object]], BeforeValidator(_algorithms)] = Field(
         default_factory=lambda: {"auto": {}}
     )
     dtypes: Annotated[
-        tuple[str, ...], _words(DTYPES, DTYPE_ALIASES, example="float32", has_all=True)
+        tuple[str, ...], words_of(DTYPES, DTYPE_ALIASES, example="float32", has_all=True)
     ] = ("float32",)
     redops: Annotated[
-        tuple[str, ...], _words(REDOPS, REDOP_ALIASES, example="sum", has_all=True)
+        tuple[str, ...], words_of(REDOPS, REDOP_ALIASES, example="sum", has_all=True)
     ] = ("sum",)
     root: Annotated[int | None, BeforeValidator(_root), _ROOT_SCHEMA] = 0
     sizes: Annotated[object, BeforeValidator(_sizes)] = DEFAULT_SIZES

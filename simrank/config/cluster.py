@@ -12,8 +12,10 @@ from pydantic import BeforeValidator, Field
 
 from simrank.config.model import Model
 from simrank.config.names import (
+    NCCL_ALGORITHMS,
     NCCL_ARCHITECTURES,
     NCCL_HOSTS,
+    NCCL_PROTOCOLS,
     NCCL_WIRES,
     DtypeName,
 )
@@ -31,6 +33,7 @@ from simrank.config.quantity import (
     Time,
     one_of,
     reject,
+    words_of,
 )
 
 MAX_RANGE = 65_536  # Assumed: vertices that one entry such as `nic0..7` may name.
@@ -222,6 +225,11 @@ class NcclConfig(Sourced):
         p2p_channel_bandwidth_bytes_per_s: What one channel carries from a device to another.
         nics: Network cards of a node that carry collectives.
         nic_bandwidth_bytes_per_s: What collectives see of one of them, per direction.
+        nic_latency_ps: What a step over one of them takes longer than NCCL's tables have it, as
+            network plugins report it to NCCL; None: no longer, as over InfiniBand.
+        algorithms: What the network's plugin or operator leaves to choose from (NCCL_ALGO);
+            None: all.
+        protocols: Likewise (NCCL_PROTO).
     """
 
     architecture: Annotated[str, one_of(NCCL_ARCHITECTURES, {})]
@@ -233,6 +241,13 @@ class NcclConfig(Sourced):
     p2p_channel_bandwidth_bytes_per_s: Bandwidth = Field(alias="p2p_channel_bandwidth")
     nics: Count | None = None
     nic_bandwidth_bytes_per_s: Bandwidth | None = Field(default=None, alias="nic_bandwidth")
+    nic_latency_ps: Time | None = Field(default=None, alias="nic_latency")
+    algorithms: Annotated[tuple[str, ...] | None, words_of(NCCL_ALGORITHMS, {}, example="ring")] = (
+        None
+    )
+    protocols: Annotated[tuple[str, ...] | None, words_of(NCCL_PROTOCOLS, {}, example="Simple")] = (
+        None
+    )
 
 
 class ClusterConfig(Model):

@@ -62,6 +62,9 @@ COLLECTIVE_ALIASES = {
 NCCL_ARCHITECTURES = ("volta", "ampere", "hopper", "blackwell")
 NCCL_WIRES = ("nvlink", "pci")
 NCCL_HOSTS = ("intel", "amd")
+# What it has to choose from.
+NCCL_ALGORITHMS = ("tree", "ring", "nvls", "nvls_tree")
+NCCL_PROTOCOLS = ("LL", "LL128", "Simple")
 
 DtypeName = Annotated[str, one_of(DTYPES, DTYPE_ALIASES)]
 RedopName = Annotated[str, one_of(REDOPS, REDOP_ALIASES)]

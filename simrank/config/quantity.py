@@ -233,6 +233,33 @@ def one_of(choices: Sequence[str], aliases: Mapping[str, str]) -> BeforeValidato
     return BeforeValidator(lambda value: check_word(value, choices, aliases))
 
 
+ALL = "all"  # As nccl-tests' -d all, -o all and -r all.
+
+
+def words_of(
+    choices: tuple[str, ...], aliases: Mapping[str, str], *, example: str, has_all: bool = False
+) -> BeforeValidator:
+    """Return a validator of one word or a list of words, without repeats, or of `all`."""
+
+    def validate_words(value: object) -> tuple[str, ...]:
+        if value == ALL and has_all:
+            return choices
+        if isinstance(value, str):
+            return (check_word(value, choices, aliases),)
+        if not isinstance(value, list | tuple) or not value:
+            raise reject(f"a list such as [{example}]")
+        words = []
+        for index, item in enumerate(value):
+            try:
+                words.append(check_word(item, choices, aliases))
+            except PydanticCustomError as error:
+                facts = error.context or {}
+                raise reject(facts["expected"], to_fix=facts["to_fix"], sub=(index,)) from None
+        return tuple(dict.fromkeys(words))
+
+    return BeforeValidator(validate_words)
+
+
 _read_size = _quantity(units.parse_size, "a size with a unit", "8 MiB", "B")
 
 

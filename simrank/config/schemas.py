@@ -30,12 +30,15 @@ from simrank.config.names import (
     COLLECTIVES,
     DTYPE_ALIASES,
     DTYPES,
+    NCCL_ALGORITHMS,
     NCCL_ARCHITECTURES,
     NCCL_HOSTS,
+    NCCL_PROTOCOLS,
     NCCL_WIRES,
     REDOP_ALIASES,
     REDOPS,
 )
+from simrank.config.quantity import ALL
 
 if TYPE_CHECKING:
     from simrank.config.model import Model
@@ -210,6 +213,8 @@ _WRITTEN: dict[tuple[type, str], Json] = {
     (NcclConfig, "architecture"): {"enum": [*NCCL_ARCHITECTURES]},
     (NcclConfig, "wire"): {"enum": [*NCCL_WIRES], "default": "nvlink"},
     (NcclConfig, "host"): {"enum": [*NCCL_HOSTS], "default": "intel"},
+    (NcclConfig, "algorithms"): _words(NCCL_ALGORITHMS, {}),
+    (NcclConfig, "protocols"): _words(NCCL_PROTOCOLS, {}),
     (LinkConfig, "bandwidth"): _by_direction("450 GB/s", "Rate, per direction."),
     (LinkConfig, "latency"): _by_direction("1 us", "Time that the first byte takes."),
     (_BENCH, "cluster"): _ONE_CLUSTER,
@@ -219,8 +224,8 @@ _WRITTEN: dict[tuple[type, str], Json] = {
     (_BENCH, "algorithms"): _either(
         _TEXT, _list_of(_TEXT), {"type": "object", "additionalProperties": _OPTIONS}
     ),
-    (_BENCH, "dtypes"): _either({"const": bench.ALL}, _words(DTYPES, DTYPE_ALIASES)),
-    (_BENCH, "redops"): _either({"const": bench.ALL}, _words(REDOPS, REDOP_ALIASES)),
+    (_BENCH, "dtypes"): _either({"const": ALL}, _words(DTYPES, DTYPE_ALIASES)),
+    (_BENCH, "redops"): _either({"const": ALL}, _words(REDOPS, REDOP_ALIASES)),
     (_BENCH, "average"): {"enum": [*bench.AVERAGES], "default": "avg"},
     (_BENCH, "sizes"): _either(_QUANTITY, _list_of(_QUANTITY), _ref(bench.SizeRange)),
     (_BENCH, "in_place"): {"enum": ["both", True, False]},

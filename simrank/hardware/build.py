@@ -85,6 +85,9 @@ def _nccl_spec(nccl: NcclConfig) -> NcclSpec:
         p2p_channel_bytes_per_s=nccl.p2p_channel_bandwidth_bytes_per_s,
         nics=nccl.nics or 0,
         nic_bytes_per_s=nccl.nic_bandwidth_bytes_per_s or 0,
+        nic_latency_ps=nccl.nic_latency_ps or 0,
+        algorithms=nccl.algorithms or (),
+        protocols=nccl.protocols or (),
     )
 
 

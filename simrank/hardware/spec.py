@@ -74,6 +74,9 @@ class NcclSpec:
         p2p_channel_bytes_per_s: What one channel carries from a device to another.
         nics: Network cards of a node that carry collectives; 0: there is no network.
         nic_bytes_per_s: What collectives see of one of them.
+        nic_latency_ps: What a step over one takes longer than NCCL's tables have it.
+        algorithms: What the network's plugin or operator leaves to choose from; none named: all.
+        protocols: Likewise.
     """
 
     architecture: str
@@ -85,6 +88,9 @@ class NcclSpec:
     p2p_channel_bytes_per_s: int
     nics: int
     nic_bytes_per_s: int
+    nic_latency_ps: int = 0
+    algorithms: tuple[str, ...] = ()
+    protocols: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from simrank.bench.held_out import FITS
 from simrank.cli import main
 from simrank.config.locate import builtin_names
 
@@ -30,17 +31,19 @@ def test_the_command_prints_the_errors_of_products(capsys):
 
 def test_every_table_has_its_row_and_the_means_stand_beside_the_aims(capsys):
     """Collectives; loops of frameworks apart, for they have another error."""
-    status, out, _ = run(capsys)
+    status, out, _ = run(capsys, "--fit", "none")
     assert status == 0
     assert all(name in out for name in builtin_names("measured"))
-    rows = out.splitlines()
+    rows = out.partition("\n\n")[0].splitlines()
     assert rows[0].split()[:5] == ["table", "cluster", "collective", "ranks", "nodes"]
-    assert [row.split("  ")[0] for row in rows[-4:]] == [
-        "mean: all_reduce, all_gather, reduce_scatter",
+    assert [row.split("  ")[0] for row in rows[-5:]] == [
+        "mean: all_reduce, all_gather, reduce_scatter; NIC rate known",
         "aim",
+        "mean: all_reduce, all_gather, reduce_scatter; NIC rate assumed",
         "mean: other collectives",
         "mean: loops of torch and XLA",
     ]
+    assert "h100x16_gcp_a3high_allgather (all_gather, 16 ranks) 88 % too fast" in out
 
 
 def test_one_table_and_its_rows_as_json(capsys, tmp_path):
@@ -49,11 +52,57 @@ def test_one_table_and_its_rows_as_json(capsys, tmp_path):
     status, out, _ = run(capsys, "h100x8_aws_p5_allreduce", "--json", str(out_file))
     assert status == 0
     assert "mean" not in out
-    (series,) = json.loads(out_file.read_text())
-    assert (series["cluster"], series["collective"]) == ("hgx_h100", "all_reduce")
+    (fit,) = json.loads(out_file.read_text())["fits"]
+    (series,) = fit["series"]
+    assert (fit["fit"], series["cluster"], series["collective"]) == (
+        "none",
+        "hgx_h100",
+        "all_reduce",
+    )
     last = series["rows"][-1]
     assert (last["algorithm"], last["protocol"]) == ("nvls", "Simple")
     assert abs(last["error_pct"]) < 10
+    (group,) = fit["groups"]
+    assert group["aims_pct"] == [28.0, 32.0, 22.0, 10.0]
+    assert len(group["error_pct"]) == 4
+
+
+@pytest.mark.slow
+def test_every_kind_of_fit_has_its_line(capsys):
+    """With its aims; whoever carries a missed one is named."""
+    status, out, _ = run(capsys, "h200x16_dell_roce_allreduce", "--fit", "all")
+    assert status == 0
+    lines = out.splitlines()
+    for name in FITS:
+        assert any(line.startswith(f"{name} ") for line in lines), name
+    assert "Aims that are missed, and by whom:" in out
+    assert "h100x16_nebius_ib_allreduce -> h200x16_dell_roce_allreduce" in out
+
+
+def test_a_page_can_be_written(capsys, tmp_path):
+    """One file that runs nothing."""
+    page = tmp_path / "page.html"
+    status, _, _ = run(capsys, "h100x8_aws_p5_allreduce", "--fit", "site", "--html", str(page))
+    assert status == 0
+    text = page.read_text()
+    assert "<h2>site: fitted to another site of the platform</h2>" in text
+    assert "<script" not in text
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["--fit", "sites"], "expected one of none, table, halves, site, site-one, nodes"),
+        (["gb200x72_coreweave_allreduce", "--fit", "halves"], "no table has enough sizes"),
+        (["mi300xx8_rccl_allreduce", "--fit", "site"], "or a partner"),
+        (["--html", "no/such/folder.html"], "no folder"),
+    ],
+)
+def test_bad_usage_says_what_may_stand_there(capsys, args, message):
+    """Exit status 2, before anything is fitted."""
+    status, _, err = run(capsys, *args)
+    assert status == 2
+    assert message in " ".join("".join(c if c.isascii() else " " for c in err).split())
 
 
 def test_a_wrong_name_lists_the_tables_and_writes_nothing(capsys, tmp_path):

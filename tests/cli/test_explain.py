@@ -56,3 +56,24 @@ def test_bad_usage_says_what_may_stand_there(capsys, args, message):
     status, _, err = run(capsys, *args)
     assert status == 2
     assert message in " ".join("".join(c if c.isascii() else " " for c in err).split())
+
+
+def test_a_page_can_be_written(capsys, tmp_path):
+    """With the times of all candidates over size."""
+    page = tmp_path / "page.html"
+    status, out, _ = run(capsys, "--cluster", "h100_ib", "--size", "1MiB", "--html", str(page))
+    assert status == 0
+    assert out.startswith("all_reduce of 1MiB")
+    assert "Time over size" in page.read_text()
+    status, _, err = run(capsys, "--html", str(tmp_path / "none" / "page.html"))
+    assert status == 2
+    assert "no folder" in err
+
+
+def test_what_the_network_leaves_to_choose_from_is_said(capsys):
+    """With its source; there are no other candidates."""
+    status, out, _ = run(capsys, "--cluster", "a100_efa", "--size", "1MiB")
+    assert status == 0
+    assert "protocols of a100_efa" in out
+    assert "40 us of each step" in out
+    assert " LL " not in out

@@ -194,3 +194,32 @@ def test_every_key_is_explained(model):
     """A new key does not stay a secret."""
     for key in set(model.keys()) - {"description"}:
         assert key in README
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        (
+            "protocols: [simple]",
+            r"nccl.protocols\[0\]: expected one of LL, LL128, Simple, got simple",
+        ),
+        ("protocols: []", r"nccl.protocols: expected a list such as \[Simple\]"),
+        ("algorithms: [rings]", r"nccl.algorithms\[0\]: expected .*ring"),
+        ("nic_latency: 20", "nccl.nic_latency: expected a time with a unit, got 20"),
+    ],
+)
+def test_what_a_network_tells_nccl_is_checked(tmp_path, keys, message):
+    """With line and key; one word is a list of one."""
+    block = "\nnccl: {architecture: hopper, ring_bandwidth: 1 GB/s, channels: 1, source: assumed,\n"
+    block += "  p2p_channel_bandwidth: 1 GB/s, %s}\n"
+    path = tmp_path / "own.yaml"
+    path.write_text(GOOD + block % keys)
+    with pytest.raises(ConfigError, match=message):
+        load_cluster_config(path)
+    path.write_text(GOOD + block % "algorithms: ring, nic_latency: 20 us")
+    found = load_cluster_config(path).nccl
+    assert (found.algorithms, found.protocols, found.nic_latency_ps) == (
+        ("ring",),
+        None,
+        20_000_000,
+    )

@@ -37,8 +37,9 @@ PRIOR_SIGMAS = {
 NAMES = tuple(PRIOR_SIGMAS)
 DATA_SIGMA = 0.05  # Assumed: so far a repeated measurement is off.
 _HUBER = 2.0  # In units of that: beyond it an error counts linearly.
-# Where steps begin: NCCL's own network, and one whose steps take 11 times as long (EFA, TCPX).
-_STARTS = (0.0, 3.0)
+# Where steps begin, in units of the prior's sigma: NCCL's own constants; a network whose steps take
+# 11 times as long (TCPX); one over which LL reaches a fifth of its rate (Slingshot).
+_STARTS: tuple[dict[str, float], ...] = ({}, {"hop_net": 3.0}, {"bandwidth_ll": -5.0})
 _MAX_STEPS = 100
 _CONVERGED = 1e-9
 
@@ -87,9 +88,7 @@ def fit(tables: Sequence[Measured], names: Sequence[str] = NAMES) -> Fit:
     if not any(len(table.size_bytes) for table in tables):
         raise ValueError("there are no measured times to fit to")
     start = tables[0].comm.calibration
-    starts = [
-        np.array([hop_net if name == "hop_net" else 0.0 for name in names]) for hop_net in _STARTS
-    ]
+    starts = [np.array([away.get(name, 0.0) for name in names]) for away in _STARTS]
     kinds = [replace(start, takes_fastest=each) for each in (False, True)]
     if len(names) < len(NAMES):
         kinds = [start]  # Who keeps constants keeps the choice.

@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from simrank.collectives.nccl import constants
 from simrank.collectives.nccl.constants import LL, NET, NVLS, NVLS_TREE, P2P, PROTOCOLS, RING, TREE
+from simrank.units import PS_PER_US
 
 if TYPE_CHECKING:
     from simrank.collectives.nccl.shape import Shape
@@ -192,10 +193,16 @@ def step_us(algorithm: str, protocol: str, comm: Communicator) -> tuple[float, f
     index = PROTOCOLS.index(protocol)
     inside = constants.STEP_US.get((algorithm, spec.wire), (0.0, 0.0, 0.0))[index]
     between = constants.STEP_US.get((algorithm, NET), (0.0, 0.0, 0.0))[index]
+    between += nic_latency_us(protocol, spec)
     if algorithm == RING and shape.num_nodes > 1:
         overhead = constants.NET_OVERHEAD_US[spec.host] * (3 if protocol == constants.SIMPLE else 1)
         inside = max(inside, overhead)
     return inside, between
+
+
+def nic_latency_us(protocol: str, spec: NcclSpec) -> float:
+    """Return what a step pays for a network card's own latency: Simple twice, for it flushes."""
+    return spec.nic_latency_ps / PS_PER_US * (2 if protocol == constants.SIMPLE else 1)
 
 
 def _latency_us(collective: str, algorithm: str, protocol: str, comm: Communicator) -> float:
@@ -331,6 +338,7 @@ def _exchange_terms(
     if comm.shape.num_nodes > 1:
         transfer = np.maximum(transfer, nic_bytes / _nic_bytes_per_us(comm))
         latency += calibration.hop_net * P2P_REMOTE_PEER_US * peers[1]
+        latency += calibration.hop_net * comm.spec.nic_latency_ps / PS_PER_US
     step = constants.STEP_US[RING, comm.spec.wire][0]
     base = P2P_BASE_US - UNCALIBRATED.launch_us + step
     ramp = calibration.ramp * np.sqrt((latency + step) * transfer)

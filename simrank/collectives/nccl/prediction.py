@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from simrank.collectives.nccl import laws, plugin, tuner
 from simrank.collectives.nccl.forced import only
+from simrank.collectives.nccl.laws import Communicator
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     import numpy.typing as npt
 
-    from simrank.collectives.nccl.laws import Communicator, Floats
+    from simrank.collectives.nccl.laws import Floats
+    from simrank.collectives.nccl.shape import Shape
+    from simrank.collectives.nccl.tuner import Candidate
     from simrank.config.tuner import TunerRow
+    from simrank.hardware.spec import NcclSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +41,42 @@ class Prediction:
     compared_us: Floats
 
 
+def considered(
+    collective: str,
+    sizes_bytes: npt.ArrayLike,
+    comm: Communicator,
+    algorithms: Collection[str] | None = None,
+    protocols: Collection[str] | None = None,
+) -> list[Candidate]:
+    """Return what is there to choose from, with NCCL's estimates.
+
+    Args:
+        collective: For example all_reduce.
+        sizes_bytes: [m] The sizes S of nccl-tests.
+        comm: The ranks, and on what they are.
+        algorithms: Those that a user leaves; None: those that the cluster leaves.
+        protocols: Likewise.
+
+    Raises:
+        ValueError: Nothing is left.
+    """
+    spec, sizes = comm.spec, np.asarray(sizes_bytes, dtype=np.float64)
+    if tuner.is_ready_made(collective):
+        every = _ready_made(collective, sizes.tobytes(), comm.shape, spec)
+    else:
+        every = tuner.candidates(collective, sizes, comm)
+    return only(
+        every,
+        (spec.algorithms or None) if algorithms is None else algorithms,
+        (spec.protocols or None) if protocols is None else protocols,
+    )
+
+
+@lru_cache(maxsize=8)  # A fit changes the constants only, of which these estimates know nothing.
+def _ready_made(collective: str, sizes: bytes, shape: Shape, spec: NcclSpec) -> list[Candidate]:
+    return tuner.candidates(collective, np.frombuffer(sizes), Communicator(shape, spec))
+
+
 def predict_times(
     collective: str,
     sizes_bytes: npt.ArrayLike,
@@ -51,7 +92,7 @@ def predict_times(
         collective: For example all_reduce.
         sizes_bytes: [m] The sizes S of nccl-tests.
         comm: The ranks, and on what they are.
-        algorithms: Those that may be taken; None: any.
+        algorithms: Those that may be taken; None: those that the cluster leaves.
         protocols: Likewise.
         tuner_rows: What a tuner plugin asks for.
 
@@ -61,14 +102,14 @@ def predict_times(
     sizes = np.asarray(sizes_bytes, dtype=np.float64)
     if comm.shape.num_ranks == 1:
         raise ValueError("one rank sends nothing: a collective of it is a copy")
-    considered = only(tuner.candidates(collective, sizes, comm), algorithms, protocols)
-    choices = tuple((each.algorithm, each.protocol) for each in considered)
+    left = considered(collective, sizes, comm, algorithms, protocols)
+    choices = tuple((each.algorithm, each.protocol) for each in left)
     rows = plugin.matching(tuner_rows, collective, comm.shape)
     if comm.calibration.takes_fastest:
         every = np.stack([laws.terms(collective, *each, sizes, comm).total for each in choices])
         chosen = plugin.overridden(every.argmin(axis=0), sizes, choices, rows)
         return Prediction(every[chosen, np.arange(len(sizes))], chosen, choices, every)
-    estimates = np.stack([each.estimate_us for each in considered])
+    estimates = np.stack([each.estimate_us for each in left])
     chosen = plugin.overridden(estimates.argmin(axis=0), sizes, choices, rows)
     times = np.empty(len(sizes))
     for index, choice in enumerate(choices):

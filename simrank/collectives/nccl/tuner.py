@@ -59,7 +59,7 @@ def candidates(collective: str, sizes_bytes: npt.ArrayLike, comm: Communicator) 
         comm: The ranks, and on what they are.
     """
     sizes = np.asarray(sizes_bytes, dtype=np.float64)
-    if collective not in _ALGORITHMS:  # NCCL makes them of sends and receives.
+    if not is_ready_made(collective):
         simple = laws.terms(collective, P2P, SIMPLE, sizes, comm)
         return [Candidate(P2P, SIMPLE, simple.total)]
     found = []
@@ -72,6 +72,11 @@ def candidates(collective: str, sizes_bytes: npt.ArrayLike, comm: Communicator) 
             estimate = _estimate_us(collective, algorithm, protocol, sizes, comm)
             found.append(Candidate(algorithm, protocol, estimate))
     return found
+
+
+def is_ready_made(collective: str) -> bool:
+    """Whether NCCL has algorithms for a collective; it makes others of sends and receives."""
+    return collective in _ALGORITHMS
 
 
 _ALGORITHMS = {

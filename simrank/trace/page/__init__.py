@@ -1,19 +1,22 @@
 """Reports as one HTML file each, with pictures: start with `document`, then `chart`."""
 
 from simrank.trace.page.bars import Bar, bars
-from simrank.trace.page.chart import Curve, Point, chart, pictures
-from simrank.trace.page.document import document, folded, folded_table, notes, section
+from simrank.trace.page.chart import Curve, Point, beside, chart, pictures
+from simrank.trace.page.document import document, folded, folded_table, heat, notes, section, table
 
 __all__ = [
     "Bar",
     "Curve",
     "Point",
     "bars",
+    "beside",
     "chart",
     "document",
     "folded",
     "folded_table",
+    "heat",
     "notes",
     "pictures",
     "section",
+    "table",
 ]

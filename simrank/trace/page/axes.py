@@ -31,6 +31,7 @@ class Axis:
         high: The value at 1.
         ticks: Values that are written beside it, with their texts.
         is_log: Whether equal factors are equal distances.
+        mark: The value whose line is drawn stronger, if one is.
     """
 
     title: str
@@ -38,6 +39,7 @@ class Axis:
     high: float
     ticks: tuple[Tick, ...]
     is_log: bool = False
+    mark: float | None = None
 
     def holds(self, value: float) -> bool:
         """Whether a value has a place: neither infinite nor, of logarithms, zero."""
@@ -73,6 +75,20 @@ def times_axis(times_us: Iterable[float], title: str = "time") -> Axis:
     found = [time_us for time_us in times_us if _is_above_zero(time_us)] or [1.0]
     low, high = min(found) / _ROOM, max(found) * _ROOM
     return Axis(title, low, high, _log_ticks(low, high, time_text), is_log=True)
+
+
+def ratios_axis(ratios: Iterable[float], title: str) -> Axis:
+    """Return a logarithmic axis of ratios, as far below 1 as above, with powers of two as texts."""
+    logs = [abs(math.log2(ratio)) for ratio in ratios if _is_above_zero(ratio)]
+    most = max(math.ceil(max(logs, default=0.0)), 1)
+    step = -(-2 * most // _MOST_TICKS)
+    powers = range(-most // step * step, most + 1, step)
+    ticks = tuple(
+        (2.0**power, f"x {2.0**power:g}" if power >= 0 else f"x 1/{2**-power}")
+        for power in powers
+        if -most <= power
+    )
+    return Axis(title, 2.0**-most, 2.0**most, ticks, is_log=True, mark=1.0)
 
 
 def linear_axis(values: Iterable[float], title: str) -> Axis:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from simrank.trace.page.axes import Axis
 
 _WIDTH, _HEIGHT = 580, 340  # Of the whole without strips; all in the units of the picture.
+_SMALL = (380, 250)  # Of one of many pictures.
 _LEFT, _RIGHT, _TOP, _BOTTOM = 58, 24, 24, 42
 _STRIP, _STRIP_GAP = 16, 3
 _LETTER = 6.0  # assumed: the mean width of a letter of a strip's text
@@ -59,15 +60,19 @@ class Curve:
     is_measured: bool = False
 
 
-def chart(title: str, axes: tuple[Axis, Axis], curves: Sequence[Curve]) -> Markup:
+def chart(
+    title: str, axes: tuple[Axis, Axis], curves: Sequence[Curve], *, is_small: bool = False
+) -> Markup:
     """Return a picture of curves, with bands for their intervals.
 
     Args:
         title: What it shows.
         axes: Of x and y.
         curves: What is drawn; values that an axis cannot hold are left out.
+        is_small: Whether it is one of many.
     """
-    picture = _Picture(*axes)
+    width, height = _SMALL if is_small else (_WIDTH, _HEIGHT)
+    picture = _Picture(axes, width, height)
     groups: list[Markup] = []
     strips: list[Markup] = []
     for index, curve in enumerate(curves):
@@ -76,14 +81,14 @@ def chart(title: str, axes: tuple[Axis, Axis], curves: Sequence[Curve]) -> Marku
         groups.append(element("g", *picture.drawn(points, curve), **around))
         if len({point.what for point in points}) > 1:
             strips.append(element("g", *picture.strip(points, curve.label, len(strips)), **around))
-    height = _HEIGHT + len(strips) * (_STRIP + _STRIP_GAP)
+    height += len(strips) * (_STRIP + _STRIP_GAP)
     label = f"{title}: {', '.join(curve.label for curve in curves)}"
     drawn = element(
         "svg",
         *picture.frame(),
         *groups,
         *strips,
-        viewBox=f"0 0 {_WIDTH} {height}",
+        viewBox=f"0 0 {width} {height}",
         class_="plot",
         role="img",
         aria_label=label,
@@ -107,29 +112,29 @@ def legend(curves: Sequence[Curve]) -> Markup:
 class _Picture:
     """The places of a picture."""
 
-    def __init__(self, x: Axis, y: Axis) -> None:
-        self._x, self._y = x, y
+    def __init__(self, axes: tuple[Axis, Axis], width: int, height: int) -> None:
+        self._x, self._y = axes
+        self._width, self._height = width, height
 
     def at_x(self, value: float) -> float:
-        return _LEFT + self._x.place(value) * (_WIDTH - _LEFT - _RIGHT)
+        return _LEFT + self._x.place(value) * (self._width - _LEFT - _RIGHT)
 
     def at_y(self, value: float) -> float:
-        return _HEIGHT - _BOTTOM - self._y.place(value) * (_HEIGHT - _TOP - _BOTTOM)
+        return self._height - _BOTTOM - self._y.place(value) * (self._height - _TOP - _BOTTOM)
 
     def frame(self) -> list[Markup]:
         """Return the axes with their titles, and a line at each tick."""
-        bottom, parts = _HEIGHT - _BOTTOM, []
+        bottom, parts = self._height - _BOTTOM, []
         for value, text in self._x.ticks:
             x = self.at_x(value)
             parts.append(element("path", d=f"M{number(x)} {_TOP}V{bottom}", class_="grid"))
             parts.append(element("text", text, x=x, y=bottom + 16, text_anchor="middle"))
         for value, text in self._y.ticks:
             y = self.at_y(value)
-            parts.append(
-                element("path", d=f"M{_LEFT} {number(y)}H{_WIDTH - _RIGHT}", class_="grid")
-            )
+            line = {"class_": "grid mark" if value == self._y.mark else "grid"}
+            parts.append(element("path", d=f"M{_LEFT} {number(y)}H{self._width - _RIGHT}", **line))
             parts.append(element("text", text, x=_LEFT - 6, y=y + 4, text_anchor="end"))
-        middle = (_LEFT + _WIDTH - _RIGHT) / 2
+        middle = (_LEFT + self._width - _RIGHT) / 2
         below = {"y": bottom + 33, "text_anchor": "middle", "class_": "title"}
         parts.append(element("text", self._x.title, x=middle, **below))
         parts.append(element("text", self._y.title, x=4, y=13, class_="title"))
@@ -167,7 +172,7 @@ class _Picture:
 
     def strip(self, points: Sequence[Point], label: str, index: int) -> list[Markup]:
         """Return what was chosen from where to where, below the axis."""
-        top = _HEIGHT + index * (_STRIP + _STRIP_GAP)
+        top = self._height + index * (_STRIP + _STRIP_GAP)
         places = [self.at_x(point.x) for point in points]
         middles = [(one + other) / 2 for one, other in pairwise(places)]
         borders = [places[0], *middles, places[-1]]
@@ -221,5 +226,10 @@ def _dot(x: float, y: float, curve: Curve, text: str = "", *, has_changed: bool 
 
 def pictures(curves: Sequence[Curve], *charts: Markup) -> Markup:
     """Return charts of the same curves beside each other, under one legend."""
-    shown = element("div", *charts, class_="charts")
+    shown = beside(*charts)
     return element("div", legend(curves), joined("\n", shown), class_="pictures")
+
+
+def beside(*charts: Markup, are_small: bool = False) -> Markup:
+    """Return charts beside each other, as many in a row as fit."""
+    return element("div", *charts, class_="charts small" if are_small else "charts")

@@ -61,6 +61,28 @@ def folded(title: str, *parts: Markup) -> Markup:
     return joined("\n", element("details", element("summary", title), *parts))
 
 
+def table(
+    title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], class_: str = "rows"
+) -> Markup:
+    """Return a table, which scrolls where it is too large.
+
+    Args:
+        title: What it shows, for those who cannot see it.
+        columns: Their names, with units.
+        rows: Their cells: texts, or whole elements.
+        class_: What it looks like.
+    """
+    head = element("tr", *(element("th", name, scope="col") for name in columns))
+    lines = [joined("\n", element("tr", *map(_cell, row))) for row in rows]
+    drawn = element("table", element("thead", head), element("tbody", *lines), class_=class_)
+    # Who has no mouse scrolls what has the focus.
+    return element("div", drawn, class_="scroll", tabindex="0", role="region", aria_label=title)
+
+
+def _cell(cell: str) -> Markup:
+    return cell if isinstance(cell, Markup) else element("td", cell)
+
+
 def folded_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Markup:
     """Return a table that is shown when its title is opened.
 
@@ -69,9 +91,17 @@ def folded_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str
         columns: Their names, with units.
         rows: Their cells.
     """
-    head = element("tr", *(element("th", name, scope="col") for name in columns))
-    lines = [joined("\n", element("tr", *(element("td", cell) for cell in row))) for row in rows]
-    table = element("table", element("thead", head), element("tbody", *lines), class_="rows")
-    # Who has no mouse scrolls what has the focus.
-    scrolled = element("div", table, class_="scroll", tabindex="0", role="region", aria_label=title)
-    return folded(title, scrolled)
+    return folded(title, table(title, columns, rows))
+
+
+def heat(text: str, value: float | None, steps: Sequence[float]) -> Markup:
+    """Return a cell of a table whose colour says how far a value is from zero, and to which side.
+
+    Args:
+        text: What it says.
+        value: What its colour shows; None: nothing.
+        steps: From which distances on it has the next colour: four at most.
+    """
+    level = sum(abs(value) >= step for step in steps) if value is not None else 0
+    side = "low" if value is not None and value < 0 else "high"
+    return element("td", text, class_=f"{side}{level}" if level else None)

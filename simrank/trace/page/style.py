@@ -16,6 +16,8 @@ LINES: Final = {"light": "#d9dce1", "dark": "#363b44"}
 DASHES: Final = ("", "7 3", "2 3", "9 3 2 3", "14 4")
 NUM_LOOKS: Final = len(LIGHT) * len(DASHES)
 
+_HEAT_SHARES = (12, 26, 42, 60)  # Percent of a colour: ink keeps a contrast of 4.5:1 on them.
+
 _RULES = """\
 *{box-sizing:border-box}
 body{margin:0 auto;padding:1.2rem;max-width:1240px;background:var(--ground);color:var(--ink);
@@ -28,12 +30,16 @@ dt,.faint{color:var(--faint)}
 dd{margin:0}
 .partial{border-left:4px solid var(--c1);padding:.3rem .8rem}
 .charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,480px),1fr));gap:.6rem}
+.charts>:only-child{max-width:760px}
+.charts.small>:only-child,.pictures .charts.small{max-width:420px}
+.charts.small{grid-template-columns:repeat(auto-fit,minmax(min(100%,340px),1fr))}
 figure{margin:0;min-width:0;overflow-x:auto}
 figcaption{font-weight:600}
 .plot{display:block;width:100%;height:auto;font-size:11px;font-family:inherit}
 .plot text,.axis text{fill:var(--faint)}
 .plot .what,.plot .title{fill:var(--ink)}
 .grid{stroke:var(--line);stroke-width:1}
+.mark{stroke:var(--faint)}
 .line{fill:none;stroke:currentColor;stroke-width:2;stroke-linejoin:round}
 .band{fill:currentColor;opacity:.14}
 .dot{fill:currentColor;stroke:transparent;stroke-width:9}
@@ -56,6 +62,9 @@ table{border-collapse:collapse;font-size:.85rem;font-variant-numeric:tabular-num
 border-bottom:1px solid var(--line)}
 .rows th{font-weight:600}
 .rows thead{position:sticky;top:0;background:var(--ground)}
+.named th:first-child,.named td:first-child{text-align:left}
+.texts th,.texts td{text-align:left;white-space:normal;overflow-wrap:normal;vertical-align:top}
+.texts td:first-child{white-space:nowrap}
 .bars{width:100%;table-layout:auto}
 .bars th{font-weight:400;text-align:left;padding:.15rem .8rem .15rem 0;overflow-wrap:break-word;
 max-width:24rem}
@@ -74,10 +83,15 @@ def css(num_curves: int) -> str:
         f".pictures:has(.t{index}:not(:checked)) .s{index}{{display:none}}\n"
         for index in range(num_curves)
     )
+    heats = "".join(
+        f".{side}{level}{{background:color-mix(in srgb,var(--c{colour}) {share}%,var(--ground))}}\n"
+        for colour, side in enumerate(("low", "high"))
+        for level, share in enumerate(_HEAT_SHARES, 1)
+    )
     looks = "".join(f".k{index}{{color:var(--c{index})}}\n" for index in range(len(LIGHT)))
     dark = f"@media (prefers-color-scheme:dark){{:root{{{_variables('dark', DARK)}}}}}\n"
     light = f":root{{color-scheme:light dark;{_variables('light', LIGHT)}}}\n"
-    return f"{light}{dark}{_RULES}{looks}{hiding}"
+    return f"{light}{dark}{_RULES}{looks}{heats}{hiding}"
 
 
 def _variables(mode: str, colours: tuple[str, ...]) -> str:

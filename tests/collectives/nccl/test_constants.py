@@ -3,7 +3,7 @@
 import itertools
 
 from simrank.collectives.nccl import constants
-from simrank.config.names import NCCL_ARCHITECTURES, NCCL_HOSTS
+from simrank.config.names import NCCL_ALGORITHMS, NCCL_ARCHITECTURES, NCCL_HOSTS, NCCL_PROTOCOLS
 
 
 def test_every_latency_has_three_protocols():
@@ -32,3 +32,9 @@ def test_corrections_of_trees_end_where_they_do_not_correct():
     """23 sizes from 64 B on, as NCCL looks them up."""
     assert [len(row) for row in constants.TREE_CORRECTION] == [23, 23, 23]
     assert all(0 < factor <= 1 for row in constants.TREE_CORRECTION for factor in row)
+
+
+def test_a_clusters_file_names_what_nccl_has():
+    """The same words."""
+    assert set(NCCL_ALGORITHMS) == set(constants.ALGORITHMS)
+    assert NCCL_PROTOCOLS == constants.PROTOCOLS

@@ -1,5 +1,7 @@
 """Times of NCCL's algorithms: figures by hand, and laws that hold for all sizes."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -36,6 +38,24 @@ def test_a_tree_of_two_nodes_crosses_once_up_and_once_down(hopper):
     """NCCL's 25.2 us for 16 H100: 6.8 + 2 (7 x 0.6 + 5.0)."""
     parts = terms("all_reduce", "tree", "LL", [8], Communicator(TWO, hopper))
     assert parts.base + parts.latency == pytest.approx(25.2)
+
+
+def test_a_cards_own_latency_is_paid_at_each_step_between_nodes_and_twice_by_simple(hopper):
+    """NCCL's tuner adds it once more where data are flushed; messages pay it once."""
+    slow = replace(hopper, nic_latency_ps=20_000_000)
+    for protocol, times in (("LL", 1), ("LL128", 1), ("Simple", 2)):
+        own, more = (
+            terms("all_reduce", "tree", protocol, [8], Communicator(FOUR, spec)).latency
+            for spec in (hopper, slow)
+        )
+        assert more - own == pytest.approx(4 * times * 20)
+    own, more = (
+        terms("all_to_all", "p2p", "Simple", [8], Communicator(FOUR, spec)).latency
+        for spec in (hopper, slow)
+    )
+    assert more - own == pytest.approx(20)
+    one_node = terms("all_reduce", "ring", "LL", [8], Communicator(ONE, slow))
+    assert one_node.latency == pytest.approx(8.4)
 
 
 def test_a_ring_over_nodes_pays_the_hosts_overhead(hopper):

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simrank.trace.page.axes import linear_axis, sizes_axis, time_text, times_axis
+from simrank.trace.page.axes import linear_axis, ratios_axis, sizes_axis, time_text, times_axis
 
 ABOVE_ZERO = st.floats(1e-3, 1e12)
 
@@ -62,3 +62,21 @@ def test_a_logarithmic_axis_holds_no_zero():
     assert not axis.holds(0.0)
     assert not axis.holds(math.inf)
     assert axis.place(0.0) == 0.0
+
+
+def test_ratios_are_as_far_below_one_as_above():
+    """Twice as fast is as far from it as twice as slow."""
+    axis = ratios_axis([0.3, 1.2], "predicted / measured")
+    assert texts(axis) == ["x 1/4", "x 1/2", "x 1", "x 2", "x 4"]
+    assert (axis.place(1.0), axis.mark) == (0.5, 1.0)
+    assert axis.place(0.5) == pytest.approx(1 - axis.place(2.0))
+    assert texts(ratios_axis([], "")) == ["x 1/2", "x 1", "x 2"]
+
+
+@given(st.lists(ABOVE_ZERO))
+def test_any_ratio_has_a_place_and_one_a_tick(ratios):
+    """However far off, the texts do not touch."""
+    axis = ratios_axis(ratios, "")
+    assert all(axis.low <= ratio <= axis.high for ratio in ratios)
+    assert "x 1" in texts(axis)
+    assert len(axis.ticks) <= 9

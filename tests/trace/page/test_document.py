@@ -2,7 +2,7 @@
 
 from html.parser import HTMLParser
 
-from simrank.trace.page import document, folded_table, notes, section
+from simrank.trace.page import document, folded_table, heat, notes, section, table
 
 
 class Tags(HTMLParser):
@@ -59,3 +59,14 @@ def test_a_table_can_be_opened_and_scrolled_with_the_keyboard():
         "class": "scroll", "tabindex": "0", "role": "region", "aria-label": "All <rows>",
     }  # fmt: skip
     assert [tag for tag, _ in tags].count("td") == 2
+
+
+def test_a_cell_has_the_colour_of_its_side_and_distance():
+    """None where there is no value, or a small one."""
+    steps = (0.1, 0.5)
+    cells = [heat("text", value, steps) for value in (-0.6, -0.2, 0.0, None, 0.1, 9.0)]
+    classes = [dict(Tags(cell).seen[0][1]).get("class") for cell in cells]
+    assert classes == ["low2", "low1", None, None, "high1", "high2"]
+    shown = table("all", ["a", "b"], [["<x>", cells[0]]])
+    assert "<td>&lt;x&gt;</td>" in shown
+    assert cells[0] in shown

@@ -1,0 +1,53 @@
+"""The page of errors: means beside aims, errors in colours, ratios over size."""
+
+import re
+
+from simrank.bench.accuracy import table_series
+from simrank.bench.accuracy_page import accuracy_page
+from simrank.bench.aims import groups
+from simrank.bench.held_out import FITS, Bench
+
+NEBIUS, DELL, XLA = "h100x16_nebius_ib_allreduce", "h200x16_dell_roce_allreduce", "xla_h100x8"
+
+
+def page(fits, *names):
+    series = [each for name in names for each in table_series(name)]
+    found = {fit: FITS[fit].errors(Bench(series, series)) for fit in fits}
+    return found, accuracy_page(found, {name: groups(name, mine) for name, mine in found.items()})
+
+
+def test_equal_errors_give_equal_bytes():
+    """And every kind of fit has its part."""
+    found, text = page(("none", "site"), NEBIUS, DELL)
+    assert text == page(("none", "site"), NEBIUS, DELL)[1]
+    assert re.findall("<h2>(.*?)</h2>", text) == [
+        "Means, and what is aimed at",
+        "none: NCCL's own constants",
+        "site: fitted to another site of the platform",
+    ]
+    assert text.count('class="plot"') == sum(map(len, found.values())) == 4
+
+
+def test_a_cell_says_the_error_and_its_colour_the_side():
+    """Too fast is one colour, too slow another; of a pair it is said whose constants were tried."""
+    found, text = page(("site",), NEBIUS, DELL)
+    fast, slow = (next(e for e in found["site"] if e.table == name) for name in (DELL, NEBIUS))
+    for each, colour in ((fast, "low3"), (slow, "high4")):
+        mean, signed = each.by_class()[0]
+        assert f'<td class="{colour}">{100 * mean:.0f} % ({100 * signed:+.0f})</td>' in text
+    assert f"<td>{NEBIUS}, all_reduce, 16 ranks; of {DELL}</td>" in text
+
+
+def test_missed_aims_are_said_and_every_point_has_its_numbers():
+    """Behind a fold, as in the text."""
+    found, text = page(("site",), NEBIUS, DELL)
+    assert "Aims that are missed, and by whom" in text
+    assert "site, &lt;= 32 KiB: 39.4 % instead of 28 %" in text
+    assert f"error {100 * float(found['site'][0].error[-1]):+.1f} %" in text
+
+
+def test_loops_of_many_ranks_share_a_picture():
+    """One per collective, with a curve per number of ranks."""
+    _, text = page(("none",), XLA)
+    assert text.count('class="plot"') == 4
+    assert re.findall("</svg>([^<]*)</label>", text)[:3] == ["2 ranks", "4 ranks", "8 ranks"]
