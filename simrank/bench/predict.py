@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 # Source: `simrank accuracy`, all_reduce, all_gather and reduce_scatter of nccl-tests.
 UNCALIBRATED_SPREAD = (0.55, 1.31, 1.17, 0.3)
 # Likewise of messages between pairs: all_to_all and sendrecv, which the laws explain worst.
-P2P_SPREAD = (0.19, 0.83, 0.92, 1.38)
+P2P_SPREAD = (0.19, 0.69, 0.37, 0.39)
 P2P_COLLECTIVES = ("all_to_all", "all_to_all_v", "gather", "scatter", "sendrecv")
 
 
