@@ -160,6 +160,42 @@ class Tables(NamedTuple):
     scratch: ChunkTable = NO_CHUNKS
 
 
+class Phase(NamedTuple):
+    """Rounds in which every rank sends once on each channel, to the next rank of its ring.
+
+    Steps are listed channel by channel, ring by ring and in the order of the ring, the same in all
+    rounds. Each is as long as the largest (shorter ones are padded in time, as NCCL's aligned
+    chunks are). This permits closed forms.
+
+    Shapes: (C channels, R rings of m ranks each)
+        rings: [C, R, m]
+
+    Attributes:
+        rings: The ranks; each is on one ring of every channel.
+        num_rounds: How many.
+        num_chunks: Chunks that a step moves: those from a multiple of that number on.
+    """
+
+    rings: IntArray
+    num_rounds: int
+    num_chunks: int = 1
+
+    @property
+    def ends(self) -> tuple[IntArray, IntArray]:
+        """Who sends and who receives in each step."""
+        return self.rings.reshape(-1), np.roll(self.rings, -1, axis=-1).reshape(-1)
+
+    def step_elements(self, tables: Tables) -> int:
+        """Return the elements of a step."""
+        sizes = [tables.input.size, tables.output.size]
+        if self.num_chunks > 1:
+            sizes = [np.add.reduceat(each, self._first_chunks(each), axis=-1) for each in sizes]
+        return int(max(each.max(initial=0) for each in sizes))
+
+    def _first_chunks(self, size: IntArray) -> IntArray:
+        return np.arange(0, size.shape[-1], self.num_chunks)
+
+
 @dataclass(frozen=True, eq=False)
 class Schedule:
     """The steps of one collective algorithm, for one number of ranks and one size.
@@ -182,10 +218,8 @@ class Schedule:
         num_channels: Channels of the library that it stands for; lanes per rank, if `num_lanes` is
             0.
         num_lanes: Lanes per rank, where those are not channels.
-        uniform: Every channel is a ring: in each round that moves data, all ranks send once to the
-            next rank of the channel's ring. Steps are listed channel by channel and in the order
-            of the ring, the same in all rounds, and each is as long as the largest chunk (shorter
-            ones are padded in time, as NCCL's aligned chunks are). Permits closed forms.
+        phases: What its rounds are, if all of them that move data are those of rings, one phase
+            after the other; with several phases there is one loop. Else none.
         synchronizing: Every rank's completion depends on every rank's arrival.
         in_place_safe: OUTPUT may lie over INPUT where torch allows it; else INPUT is copied first.
         wide: Steps of a round onto one chunk accumulate in float32 and are rounded once; else they
@@ -205,7 +239,7 @@ class Schedule:
     num_loops: int = 1
     num_channels: int = 1
     num_lanes: int = 0
-    uniform: bool = False
+    phases: tuple[Phase, ...] = ()
     synchronizing: bool = True
     in_place_safe: bool = True
     wide: bool = False

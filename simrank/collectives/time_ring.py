@@ -40,12 +40,51 @@ class RingCosts(NamedTuple):
     @property
     def num_ranks(self) -> int:
         """Ranks of the ring."""
-        return len(self.stay_ps)
+        return int(self.stay_ps.shape[-1])
 
     @property
     def has_one_stay(self) -> bool:
         """Whether all senders are busy for the same time."""
         return int(self.stay_ps.min()) == int(self.stay_ps.max())
+
+
+def play_rings(
+    start_ps: IntArray, costs: RingCosts, num_rounds: int, *, is_eager: bool
+) -> IntArray:
+    """Return the clocks of some rings after some rounds, by the cheapest way that is exact.
+
+    Shapes: (R rings of m ranks each)
+        start_ps, costs, returns: [R, m]
+
+    Args:
+        start_ps: Clocks before the first round.
+        costs: Costs of the rings.
+        num_rounds: Rounds to play.
+        is_eager: Whether a message leaves without waiting for its receiver.
+    """
+    if len(start_ps) > 1 and is_eager and _have_one_stay(costs, num_rounds):
+        return _longest_walks(start_ps, costs, num_rounds)
+    ended = np.empty_like(start_ps)
+    for ring, start in enumerate(start_ps):
+        ended[ring] = _play_ring(
+            start, RingCosts(*(each[ring] for each in costs)), num_rounds, is_eager=is_eager
+        )
+    return ended
+
+
+def _have_one_stay(costs: RingCosts, num_rounds: int) -> bool:
+    """Return whether on each of some rings all senders are busy for the same time, long enough."""
+    highest = int(costs.move_ps.max())
+    is_small = highest * (3 * costs.num_ranks + num_rounds) < _LARGEST_PATH_PS
+    is_one = bool((costs.stay_ps == costs.stay_ps[:, :1]).all())
+    return is_small and is_one and num_rounds >= costs.num_ranks - 1
+
+
+def _play_ring(start: IntArray, costs: RingCosts, num_rounds: int, *, is_eager: bool) -> IntArray:
+    """Return the clocks of a ring after some rounds."""
+    if is_equal_ring(costs, num_rounds) or (is_eager and has_closed_form(costs, num_rounds)):
+        return ring_times(start, costs, num_rounds)
+    return ring_rounds(start, costs, num_rounds, is_eager=is_eager)
 
 
 def is_equal_ring(costs: RingCosts, num_rounds: int) -> bool:
@@ -128,21 +167,22 @@ def _longest_walks(start_ps: IntArray, costs: RingCosts, num_rounds: int) -> Int
 
     All of them must stay, if at all, for the highest stay; they do where all stays are equal, and
     where they pass every rank. The begins of a walk to p are the n ranks from p - k on; those that
-    lie in the next lap have one lap less to go.
+    lie in the next lap have one lap less to go. For several rings, one per row, all at once.
     """
-    num_ranks = len(start_ps)
+    num_ranks = costs.num_ranks
     rank = np.arange(num_ranks)
-    stay = int(costs.stay_ps.max())
-    before = np.cumsum(costs.move_ps) - costs.move_ps
-    lap = int(costs.move_ps.sum())
+    stay = costs.stay_ps.max(axis=-1, keepdims=True)
+    before = np.cumsum(costs.move_ps, axis=-1) - costs.move_ps
+    lap = costs.move_ps.sum(axis=-1, keepdims=True)
     begun = start_ps - before + rank * stay
-    in_this_lap = np.maximum.accumulate(begun[::-1])[::-1]
-    in_next_lap = np.full(num_ranks, _NEVER)
-    in_next_lap[1:] = np.maximum.accumulate(begun)[:-1] - (lap - num_ranks * stay)
+    in_this_lap = np.maximum.accumulate(begun[..., ::-1], axis=-1)[..., ::-1]
+    in_next_lap = np.full_like(start_ps, _NEVER)
+    later = np.maximum.accumulate(begun, axis=-1)[..., :-1]
+    in_next_lap[..., 1:] = later - (lap - num_ranks * stay)
     # Position r: the walks whose first begin is rank r; they end at rank r + k.
     begun = np.maximum(in_this_lap, in_next_lap) - rank * stay
     begun += (rank + num_rounds) // num_ranks * lap
-    ended: IntArray = np.roll(begun, num_rounds % num_ranks) + before
+    ended: IntArray = np.roll(begun, num_rounds % num_ranks, axis=-1) + before
     return ended
 
 

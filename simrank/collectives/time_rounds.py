@@ -17,13 +17,7 @@ from simrank.collectives.schedule import (
 )
 from simrank.collectives.time_channels import Channels
 from simrank.collectives.time_network import Interconnect, Lane, StepCosts, known_or_marked
-from simrank.collectives.time_ring import (
-    RingCosts,
-    has_closed_form,
-    is_equal_ring,
-    ring_rounds,
-    ring_times,
-)
+from simrank.collectives.time_ring import play_rings
 
 MAX_LANES = 16  # Rounds that share their arrays are few; others never come back.
 # Assumed: some 3 MB of rounds that are worked out stay with a player; larger schedules are read
@@ -106,13 +100,13 @@ class TimePlayer:
         self._devices = np.asarray(devices, dtype=np.int64)
         # The round is kept beside its lane so that no other array can get its identity.
         self._lanes: dict[tuple[int, int, bytes], tuple[Lane, Round]] = {}
-        self._channels: Channels | None = None
+        self._phases: list[Channels] = []
         self._kept: dict[int, list[_Sent]] = {}
         self._room = MAX_KEPT_STEPS
 
     def completions(self, arrivals_ps: npt.ArrayLike) -> IntArray:
         """Return when each rank is done, in picoseconds; see `play_time`."""
-        if self._schedule.uniform and self._schedule.num_rounds:
+        if self._schedule.phases:
             return known_or_marked(self._ring_completions(self._start(arrivals_ps)))
         return self.round_completions(arrivals_ps)
 
@@ -167,23 +161,29 @@ class TimePlayer:
         return _Sent(src, dst, costs, is_late)
 
     def _ring_completions(self, start: IntArray) -> IntArray:
-        schedule = self._schedule
-        if self._channels is None:
-            steps = next(steps for steps in schedule.rounds() if steps.src is not steps.dst)
-            self._channels = Channels(self._network, self._devices, steps=steps)
-        orders = self._channels.orders
-        clocks = [start[order] for order in orders]
-        loops = (self._longest(schedule.loop_tables(loop)) for loop in range(schedule.num_loops))
-        for longest, repeats in Counter(loops).items():
-            step_bytes = longest * self._itemsize
-            num_rounds = schedule.num_rounds * repeats
+        phases, network, devices = self._schedule.phases, self._network, self._devices
+        if not self._phases:
+            self._phases = [Channels(network, devices, phase=phase) for phase in phases]
+        clocks = np.tile(start, (len(phases[0].rings), 1))  # Of each channel.
+        for channels, step_bytes, num_rounds in self._runs():
             is_eager = not self._is_late(np.array(step_bytes))
-            for channel, costs in enumerate(self._channels.costs(step_bytes)):
-                clocks[channel] = _play_ring(clocks[channel], costs, num_rounds, is_eager=is_eager)
-        done = start.copy()
-        for order, ended in zip(orders, clocks, strict=True):
-            done[order] = np.maximum(done[order], ended)
+            for channel, costs in enumerate(channels.costs(step_bytes)):
+                rings = channels.rings[channel]
+                begun = clocks[channel, rings]
+                clocks[channel, rings] = play_rings(begun, costs, num_rounds, is_eager=is_eager)
+        done: IntArray = clocks.max(axis=0)
         return done
+
+    def _runs(self) -> Iterator[tuple[Channels, int, int]]:
+        """Yield rounds that are alike and follow each other: rings, bytes of a step, how many."""
+        schedule = self._schedule
+        for channels, phase in zip(self._phases, schedule.phases, strict=True):
+            loops = Counter(
+                phase.step_elements(schedule.loop_tables(loop))
+                for loop in range(schedule.num_loops)
+            )
+            for elements, repeats in loops.items():
+                yield channels, elements * self._itemsize, phase.num_rounds * repeats
 
     def _is_late(self, step_bytes: IntArray) -> npt.NDArray[np.bool_]:
         """Return whether messages wait for their receivers, being larger than a lane's buffer."""
@@ -193,13 +193,10 @@ class TimePlayer:
         )
 
     def _step_bytes(self, steps: Round, tables: Tables) -> IntArray:
-        if self._schedule.uniform:
-            longest = self._longest(tables)
-            return np.full(steps.num_steps, longest * self._itemsize, dtype=np.int64)
-        return step_elements(tables, steps) * self._itemsize
-
-    def _longest(self, tables: Tables) -> int:
-        return max(tables.input.max_size, tables.output.max_size)
+        step_bytes = step_elements(tables, steps) * self._itemsize
+        if self._schedule.phases:  # All of a round are padded.
+            step_bytes[:] = step_bytes.max(initial=0)
+        return step_bytes
 
     def _lane(self, steps: Round, step_bytes: IntArray) -> Lane:
         loaded = (step_bytes > 0) & crosses_links(steps)
@@ -211,10 +208,3 @@ class TimePlayer:
             lane = Lane(self._network, ends, fan=steps.fan, loaded=loaded)
             self._lanes[key] = (lane, steps)
         return self._lanes[key][0]
-
-
-def _play_ring(start: IntArray, costs: RingCosts, num_rounds: int, *, is_eager: bool) -> IntArray:
-    """Return the clocks of a ring after some rounds, by the cheapest way that is exact."""
-    if is_equal_ring(costs, num_rounds) or (is_eager and has_closed_form(costs, num_rounds)):
-        return ring_times(start, costs, num_rounds)
-    return ring_rounds(start, costs, num_rounds, is_eager=is_eager)

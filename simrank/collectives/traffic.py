@@ -52,18 +52,17 @@ def link_loads(
         devices: The device of each rank.
         itemsize: Bytes of an element.
     """
-    if not schedule.uniform:
+    if not schedule.phases:
         carried = link_bytes(schedule, network, devices, itemsize)
         return np.array(list(carried), np.int64), np.array(list(carried.values()), np.int64)
-    moving = (steps for steps in schedule.rounds() if steps.src is not steps.dst)
-    steps = next(moving, None)
-    if steps is None:
-        return np.zeros(0, np.int64), np.zeros(0, np.int64)
-    paths = np.asarray(network.paths(devices[steps.src], devices[steps.dst]).links)
-    used, counts = np.unique(paths, return_counts=True)
-    kept = used < len(network.link_bandwidth_bytes_per_s) - 1  # The last one is the dummy.
-    step_bytes = schedule.max_chunk * schedule.num_rounds * itemsize
-    return used[kept].astype(np.int64), counts[kept].astype(np.int64) * step_bytes
+    total = np.zeros(len(network.link_bandwidth_bytes_per_s), np.int64)  # The last is the dummy.
+    for phase in schedule.phases:
+        src, dst = phase.ends
+        links = np.asarray(network.paths(devices[src], devices[dst]).links)
+        counts = np.bincount(links.ravel(), minlength=len(total))
+        total += counts * (phase.step_elements(schedule.tables) * phase.num_rounds * itemsize)
+    used = np.flatnonzero(total[:-1])
+    return used, total[used]
 
 
 def _by_ends(schedule: Schedule) -> Iterator[tuple[Round, IntArray]]:

@@ -1,5 +1,7 @@
 """Every algorithm keeps the rules that `collectives/schedule.py` states."""
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -84,15 +86,19 @@ def test_rounds_are_counted_and_move_what_their_tables_hold(problem, algorithm):
 
 
 @pytest.mark.parametrize(("problem", "algorithm"), CASES)
-def test_uniform_schedules_are_rings(problem, algorithm):
-    """The mark promises rings, listed channel by channel in their order, the same in all rounds."""
+def test_phases_are_rings(problem, algorithm):
+    """They promise rings, channel by channel and ring by ring, and pay for their longest step."""
     schedule = build(problem, algorithm)
-    if not schedule.uniform or problem.world_size == 1:
-        return
-    rounds = [steps for steps in schedule.rounds() if (steps.src != steps.dst).any()]
-    orders = rounds[0].src.reshape(schedule.num_channels, problem.world_size)
-    assert (np.sort(orders, axis=1) == np.arange(problem.world_size)).all()
-    for steps in rounds:
-        assert np.array_equal(steps.src, orders.ravel())
-        assert np.array_equal(steps.dst, np.roll(orders, -1, axis=1).ravel())
-        assert np.array_equal(steps.channel, np.arange(steps.num_steps) // problem.world_size)
+    rounds = (steps for steps in schedule.rounds() if (steps.src != steps.dst).any())
+    for phase in schedule.phases:
+        every_rank = np.arange(problem.world_size)
+        assert (np.sort(phase.rings.reshape(len(phase.rings), -1)) == every_rank).all()
+        assert len(phase.rings) == schedule.num_channels
+        src, dst = phase.ends
+        for steps in itertools.islice(rounds, phase.num_rounds):
+            assert np.array_equal(steps.src, src)
+            assert np.array_equal(steps.dst, dst)
+            assert np.array_equal(steps.channel, np.arange(steps.num_steps) // problem.world_size)
+            longest = step_elements(schedule.tables, steps).max()
+            assert longest == phase.step_elements(schedule.tables)
+    assert not schedule.phases or next(rounds, None) is None

@@ -21,6 +21,7 @@ from simrank.collectives.schedule import (
     ChunkTable,
     IntArray,
     Op,
+    Phase,
     Round,
     Schedule,
     Tables,
@@ -44,7 +45,7 @@ class _RingPositions:
 
     def __init__(self, problem: Problem, num_channels: int) -> None:
         self.world_size, self.num_channels = problem.world_size, num_channels
-        orders = _orders(problem, num_channels)
+        self.orders = orders = _orders(problem, num_channels)
         self.src = orders.reshape(-1)
         self.dst = np.roll(orders, -1, axis=1).reshape(-1)
         self.channel = np.repeat(np.arange(num_channels, dtype=np.int64), self.world_size)
@@ -105,7 +106,7 @@ def all_reduce(problem: Problem, options: Mapping[str, int]) -> Schedule:
         yield from _gather_rounds(lanes, first_shift=-1)
 
     slots = ChunkTable.from_sizes([table.max_size] * (2 * num_channels))
-    return _schedule(problem, options, passes=2, rounds=rounds, tables=Tables(table, table, slots))
+    return _schedule(problem, options, lanes, rounds=rounds, tables=Tables(table, table, slots))
 
 
 def reduce_scatter(problem: Problem, options: Mapping[str, int]) -> Schedule:
@@ -125,7 +126,7 @@ def reduce_scatter(problem: Problem, options: Mapping[str, int]) -> Schedule:
         yield from _reduce_rounds(lanes, first_shift=1, last=lambda _: lanes.channel)
 
     slots = ChunkTable.from_sizes([whole.max_size] * (2 * num_channels))
-    return _schedule(problem, options, passes=1, rounds=rounds, tables=Tables(whole, own, slots))
+    return _schedule(problem, options, lanes, rounds=rounds, tables=Tables(whole, own, slots))
 
 
 def all_gather(problem: Problem, options: Mapping[str, int]) -> Schedule:
@@ -145,7 +146,7 @@ def all_gather(problem: Problem, options: Mapping[str, int]) -> Schedule:
         yield _own_chunks(lanes)
         yield from _gather_rounds(lanes, first_shift=0)
 
-    return _schedule(problem, options, passes=1, rounds=rounds, tables=Tables(own, whole))
+    return _schedule(problem, options, lanes, rounds=rounds, tables=Tables(own, whole))
 
 
 def _reduce_rounds(
@@ -207,22 +208,24 @@ def _own_chunks(lanes: _RingPositions) -> Round:
 def _schedule(
     problem: Problem,
     options: Mapping[str, int],
+    lanes: _RingPositions,
     *,
-    passes: int,
     rounds: Callable[[], Iterator[Round]],
     tables: Tables,
 ) -> Schedule:
+    passes = 2 if problem.collective == "all_reduce" else 1
+    num_rounds = passes * (problem.world_size - 1)
     return Schedule(
         collective=problem.collective,
         algorithm="ring",
         world_size=problem.world_size,
         rounds=rounds,
-        num_rounds=passes * (problem.world_size - 1),
+        num_rounds=num_rounds,
         input=tables.input,
         output=tables.output,
         scratch=tables.scratch,
         num_loops=options["num_loops"],
         num_channels=options["num_channels"],
-        uniform=problem.splits is None,
+        phases=(Phase(lanes.orders[:, None, :], num_rounds),) if problem.splits is None else (),
         options=options,
     )
