@@ -32,13 +32,16 @@ COMMANDS = {
     "clusters": {"--help"},
     "explain": {
         "--collective", "--size", "--cluster", "--nodes", "-g", "--num-ranks", "--tuner",
-        "--calibration", "--help",
+        "--graph", "--calibration", "--help",
     },
     "tune": {
         "--collective", "--cluster", "--nodes", "-g", "--num-ranks", "--calibration", "--out",
         "--help",
     },
-    "convert": {"algorithm", "--collective", "-n", "--num-ranks", "--out", "--help"},
+    "convert": {
+        "source", "--device", "--graph", "--collective", "-n", "--num-ranks", "--to", "--out",
+        "--help",
+    },
     "prove": {"algorithm", "--collective", "-n", "--num-ranks", "--size", "--root", "--help"},
     "kernels": {"--help"},  # A group: coverage and report.
     "torch": {"--help"},  # A group: build.
