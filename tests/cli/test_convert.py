@@ -71,3 +71,16 @@ def test_what_does_not_fit_is_refused(cli, args, message):
     status, _, err = cli("convert", *args)
     assert status == 2
     assert message in err
+
+
+def test_an_astra_sim_network_becomes_a_cluster_and_a_cluster_one(cli, tmp_path):
+    """What the NPUs are has to be said."""
+    network = FILES / "astra_sim" / "HGX-H100-validated.yml"
+    path, back = tmp_path / "node.yaml", tmp_path / "network.yml"
+    assert cli("convert", network)[0] == 2
+    assert cli("convert", network, "--device", "h100", "--to", path)[0] == 0
+    assert "of 8 devices" in cli("check", path)[1]
+    assert cli("convert", path, "--to", back)[0] == 0
+    assert "bandwidth: [ 400.000000 ]" in back.read_text()
+    assert "topology: [ Switch, Switch ]" in cli("convert", "h100_ib")[1]
+    assert "an ASTRA-sim network beside it" in cli("convert", "h100_ib", "--device", "h100")[2]
