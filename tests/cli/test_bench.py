@@ -169,3 +169,17 @@ def test_a_page_that_cannot_be_written_is_refused_before_the_run(cli, tmp_path):
     status, out, err = cli("bench", "all_reduce", *FAST, "--html", tmp_path / "none" / "p.html")
     assert (status, out) == (2, "")
     assert "expected a file that can be written, got no folder" in err
+
+
+def test_what_other_tools_read_is_written_beside_the_table(cli, tmp_path):
+    """nccl-tests' output and NCCL Inspector's JSON; `simrank accuracy` reads both."""
+    table, records = tmp_path / "out.txt", tmp_path / "0.log"
+    args = ("all_reduce", "-b", "1M", "-e", "4M", "-n", 1)
+    assert cli("bench", *args, "--nccl-tests", table, "--inspector", records)[0] == 0
+    for path in (table, records):
+        status, out, _ = cli("accuracy", path, "--cluster", "hgx_h100")
+        assert status == 0
+        assert "all_reduce" in out
+    status, _, err = cli("bench", "alltoall", "--inspector", records)
+    assert status == 2
+    assert "--inspector, got all_to_all" in err
