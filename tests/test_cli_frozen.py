@@ -44,6 +44,9 @@ COMMANDS = {
         "--help",
     },
     "prove": {"algorithm", "--collective", "-n", "--num-ranks", "--size", "--root", "--help"},
+    "replay": {
+        "file", "--cluster", "--nodes", "--seed", "--json", "--trace", "--trace-ranks", "--help",
+    },
     "kernels": {"--help"},  # A group: coverage and report.
     "torch": {"--help"},  # A group: build.
     "schema": {"kind", "--to", "--help"},
