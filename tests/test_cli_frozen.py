@@ -45,7 +45,8 @@ COMMANDS = {
     },
     "prove": {"algorithm", "--collective", "-n", "--num-ranks", "--size", "--root", "--help"},
     "replay": {
-        "file", "--cluster", "--nodes", "--seed", "--json", "--trace", "--trace-ranks", "--help",
+        "files", "--cluster", "--nodes", "--groups", "--seed", "--json", "--trace",
+        "--trace-ranks", "--help",
     },
     "kernels": {"--help"},  # A group: coverage and report.
     "torch": {"--help"},  # A group: build.

@@ -12,7 +12,7 @@ import simrank
 from simrank import units
 from simrank.cli.common import EXIT_STATUS, app, check_writable, parse_ranks, write_text
 from simrank.hardware import load_cluster
-from simrank.replay.goal import read_goal
+from simrank.replay.read import read_trace
 from simrank.replay.run import replay
 from simrank.trace import Timeline
 
@@ -26,10 +26,15 @@ _MAX_SHOWN = 16
 
 @app.command(name="replay", epilog=EXIT_STATUS)
 def replay_command(
-    file: Annotated[str, typer.Argument(help="A schedule of LogGOPSim (GOAL).")],
+    files: Annotated[
+        list[str], typer.Argument(help="A GOAL schedule, or Chakra's traces: name.0.et, ...")
+    ],
     cluster: Annotated[str, typer.Option(help="Cluster name or file.")] = "hgx_h100",
     nodes: Annotated[
         int | None, typer.Option(help="Nodes of the cluster [as many as the ranks need].")
+    ] = None,
+    groups: Annotated[
+        str | None, typer.Option(help="JSON of Chakra's process groups: name to ranks.")
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
     json_file: Annotated[str | None, typer.Option("--json", help="Write the times.")] = None,
@@ -43,7 +48,7 @@ def replay_command(
     Rank r is on device r. A trace that hangs is reported with the nodes that each rank waits for.
     """
     check_writable(json_file, trace_file)
-    trace = read_goal(file)
+    trace = read_trace(files, groups)
     built = _cluster(cluster, nodes, trace)
     timeline = Timeline(parse_ranks(trace_ranks)) if trace_file is not None else None
     try:

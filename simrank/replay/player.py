@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import simrank.distributed as dist
 from simrank.device.operation import KernelOperation
 from simrank.engine import Handle
 from simrank.errors import CollectiveMismatchError
 from simrank.errors.travel import add_note
-from simrank.replay.trace import ANY, CALC, SEND, Progress
+from simrank.hardware.roofline import kernel_ps
+from simrank.replay.trace import ANY, CALC, COLLECTIVE, SEND, Progress
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from simrank.context import Context
     from simrank.device import Stream, Tensor
+    from simrank.distributed import ProcessGroup
     from simrank.replay.trace import Node
 
 _MAX_SHOWN = 4
+_DTYPE = "bfloat16"  # Assumed, of arithmetic in traces that do not say which.
 
 
 class _Outstanding(Handle):
@@ -45,14 +48,20 @@ class Player:
     Args:
         rank: Its number.
         nodes: What it does.
+        groups: The groups of all collectives of all ranks.
         context: The Context that it runs in.
 
     Attributes:
         end_ps: When its last node so far was over.
+        calc_ps: How long its calcs so far take together.
     """
 
-    def __init__(self, rank: int, nodes: Sequence[Node], context: Context) -> None:
+    def __init__(
+        self, rank: int, nodes: Sequence[Node], groups: Sequence[tuple[int, ...]], context: Context
+    ) -> None:
         self._rank = rank
+        self._group_ranks = groups
+        self._groups: dict[tuple[int, ...], ProcessGroup | int | None] = {}
         self._nodes = nodes
         self._context = context
         self._streams: dict[int, Stream] = {}
@@ -60,11 +69,13 @@ class Player:
         self._under_way: dict[int, Node] = {}
         self._over: list[int] = []
         self._awaited: _Outstanding | None = None
-        self.end_ps = 0
+        self.end_ps = self.calc_ps = 0
 
     def play(self) -> None:
         """Do everything; returns when all of it is over."""
         dist.init_process_group("gloo")  # The backend with tags, and receives from any rank.
+        for ranks in self._group_ranks:  # Every rank makes all of them, in one order.
+            self._groups[ranks] = dist.new_group(list(ranks), backend="nccl")
         progress = Progress(self._nodes)
         while True:
             for number in progress.begun():
@@ -102,10 +113,14 @@ class Player:
         node = self._nodes[number]
         if node.kind == CALC:
             stream = self._stream(node.stream)
-            calc = KernelOperation(stream, node.label, duration_ps=node.duration_ps, demands=())
+            cost_ps = self._cost(node)
+            self.calc_ps += cost_ps
+            calc = KernelOperation(stream, node.label, duration_ps=cost_ps, demands=())
             stream.submit(calc, cost_ps=0)
             return calc
-        data = self._buffer(node)
+        if node.kind == COLLECTIVE:
+            return self._collective(node)
+        data = self._buffer(node.kind, node.size_bytes)
         if node.kind == SEND:
             work = dist.isend(data, node.peer, tag=node.tag)
         else:
@@ -113,9 +128,39 @@ class Player:
         assert work is not None, "every rank is in the default group"
         return work.handle
 
-    def _buffer(self, node: Node) -> Tensor:
-        """Return where a message is sent from, or comes to: nobody looks at what is there."""
-        key = node.kind, max(node.size_bytes, 1)
+    def _cost(self, node: Node) -> int:
+        """Return how long a calc takes: as it says, or what the device takes for it."""
+        if node.duration_ps or not (node.num_ops or node.size_bytes):
+            return node.duration_ps
+        return kernel_ps(self._context.cluster.device, node.num_ops, _DTYPE, node.size_bytes)
+
+    def _collective(self, node: Node) -> Handle:
+        """Start a collective; every rank has parts of one size, rounded up."""
+        num_ranks, group = len(node.group), self._groups[node.group]
+        options: dict[str, Any] = {"group": group, "async_op": True}
+        part = self._buffer("part", -(-node.size_bytes // num_ranks))
+        whole = self._buffer("whole", part.numel() * num_ranks)
+        if node.collective == "all_gather":
+            part = self._buffer("part", node.size_bytes)
+            whole = self._buffer("whole", part.numel() * num_ranks)
+            work = dist.all_gather_into_tensor(whole, part, **options)
+        elif node.collective == "reduce_scatter":
+            work = dist.reduce_scatter_tensor(part, whole, **options)
+        elif node.collective == "all_to_all":
+            work = dist.all_to_all_single(self._buffer("other", whole.numel()), whole, **options)
+        elif node.collective == "broadcast":
+            data = self._buffer("all", node.size_bytes)
+            work = dist.broadcast(data, node.group[0], **options)
+        elif node.collective == "barrier":
+            work = dist.barrier(**options)
+        else:
+            work = dist.all_reduce(self._buffer("all", node.size_bytes), **options)
+        assert work is not None, "the rank is in the group"
+        return work.handle
+
+    def _buffer(self, use: str, size_bytes: int) -> Tensor:
+        """Return where data are sent from, or come to: nobody looks at what is there."""
+        key = use, max(size_bytes, 1)
         if key not in self._buffers:
             self._buffers[key] = self._context.empty(key[1], dtype=self._context.uint8)
         return self._buffers[key]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from simrank.context import Context
 from simrank.errors import SimrankError
 from simrank.replay.player import Player
-from simrank.replay.trace import CALC, SEND
+from simrank.replay.trace import SEND
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -61,7 +61,7 @@ def replay(
     context = Context(cluster, data=False, seed=seed)
     for observer in observers:
         context.observe(observer)
-    players = [Player(rank, nodes, context) for rank, nodes in enumerate(trace.ranks)]
+    players = [Player(rank, nodes, trace.groups, context) for rank, nodes in enumerate(trace.ranks)]
     with context:
         context.multiprocessing.spawn(
             lambda rank: players[rank].play(), nprocs=num_ranks, share_args=True
@@ -75,6 +75,6 @@ def _times(rank: int, player: Player, trace: Trace) -> RankTimes:
         rank,
         len(nodes),
         player.end_ps,
-        sum(node.duration_ps for node in nodes if node.kind == CALC),
+        player.calc_ps,
         sum(node.size_bytes for node in nodes if node.kind == SEND),
     )

@@ -11,7 +11,7 @@ from simrank import units
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-SEND, RECV, CALC = "send", "recv", "calc"
+SEND, RECV, CALC, COLLECTIVE = "send", "recv", "calc", "collective"
 ANY = -1  # Of a peer.
 
 
@@ -21,15 +21,18 @@ class Node:
 
     Attributes:
         label: What the trace calls it.
-        kind: send, recv or calc.
+        kind: send, recv, calc or collective.
         place: File and line, for messages.
-        size_bytes: Of a message.
+        size_bytes: Of a message, of a collective as its trace counts it, or what a calc moves.
         peer: The rank at its other end; `ANY`: whoever sends first.
         tag: Of a message.
-        duration_ps: How long a calc takes.
+        duration_ps: How long a calc takes; 0: what `num_ops` and `size_bytes` take, if any.
         stream: Calcs of one stream run one after the other.
         requires: Nodes of the rank, by their positions, that are over before it begins.
         irequires: Nodes that have begun before it begins.
+        num_ops: Arithmetic of a calc.
+        collective: Which one.
+        group: The ranks that take part in a collective.
     """
 
     label: str
@@ -42,11 +45,17 @@ class Node:
     stream: int = 0
     requires: tuple[int, ...] = ()
     irequires: tuple[int, ...] = ()
+    num_ops: int = 0
+    collective: str = ""
+    group: tuple[int, ...] = ()
 
     def describe(self) -> str:
         """Return `l2: recv 8 B from rank 1 with tag 3 (trace.goal:7)`."""
         if self.kind == CALC:
             what = f"calc {units.format_time(self.duration_ps)}"
+        elif self.kind == COLLECTIVE:
+            size = units.format_size(self.size_bytes)
+            what = f"{self.collective} of {size} on ranks {', '.join(map(str, self.group))}"
         else:
             way = "to" if self.kind == SEND else "from"
             who = "any rank" if self.peer == ANY else f"rank {self.peer}"
@@ -66,6 +75,11 @@ class Trace:
 
     file: str
     ranks: tuple[tuple[Node, ...], ...]
+
+    @property
+    def groups(self) -> list[tuple[int, ...]]:
+        """The groups of all collectives."""
+        return sorted({node.group for nodes in self.ranks for node in nodes if node.group})
 
     @property
     def num_nodes(self) -> int:

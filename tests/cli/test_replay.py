@@ -48,3 +48,15 @@ def test_long_tables_are_cut(cli, tmp_path):
     status, out, _ = cli("replay", path, "--cluster", "h100_ib")
     assert status == 0
     assert "... 8 more ranks" in out
+
+
+def test_traces_of_chakra_are_replayed_in_both_forms(cli):
+    """With the same times."""
+    folder = TREE.parent.parent / "chakra"
+    tables = []
+    for suffix in ("et", "json"):
+        files = [folder / f"pipeline.{rank}.{suffix}" for rank in range(2)]
+        status, out, _ = cli("replay", *files)
+        assert status == 0
+        tables.append(out.partition("\n")[2])
+    assert tables[0] == tables[1]
