@@ -18,6 +18,7 @@ from simrank.bench.written import (
     machine_of,
     nccl_tests_text,
 )
+from simrank.cli import options
 from simrank.cli.common import EXIT_STATUS, FAILED, app, progress_bar
 from simrank.cli.nccl_tests import NcclTestsCommand, bad_option, collective_of, mapping_of
 from simrank.cli.results import Results, Shown
@@ -84,12 +85,8 @@ def bench(
     json_file: Annotated[str | None, typer.Option("--json", help="Write the rows.")] = None,
     csv_file: Annotated[str | None, typer.Option("--csv", help="Write the rows.")] = None,
     html_file: Annotated[str | None, typer.Option("--html", help="Write a page of charts.")] = None,
-    nccl_tests_file: Annotated[
-        str | None, typer.Option("--nccl-tests", help="Write what nccl-tests would print.")
-    ] = None,
-    inspector_file: Annotated[
-        str | None, typer.Option("--inspector", help="Write NCCL Inspector's JSON lines.")
-    ] = None,
+    nccl_tests_file: options.NcclTestsFile = None,
+    inspector_file: options.InspectorFile = None,
     trace: Annotated[str | None, typer.Option(help="Write a timeline for Perfetto.")] = None,
     trace_ranks: Annotated[str | None, typer.Option(help="Only these ranks: 0,8.")] = None,
 ) -> None:
