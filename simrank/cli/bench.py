@@ -18,7 +18,7 @@ from simrank.bench.written import (
     machine_of,
     nccl_tests_text,
 )
-from simrank.cli import options
+from simrank.cli import options  # noqa: TC001 - typer looks annotations up
 from simrank.cli.common import EXIT_STATUS, FAILED, app, progress_bar
 from simrank.cli.nccl_tests import NcclTestsCommand, bad_option, collective_of, mapping_of
 from simrank.cli.results import Results, Shown

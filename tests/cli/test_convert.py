@@ -46,6 +46,8 @@ def test_a_topology_is_a_cluster_as_it_is(cli):
     )
     assert status == 0
     assert "on 8 ranks of topo_8A100_4CX6" in out
+    status, out, _ = cli("check", FILES / "nccl" / "topo_8A100_4CX6.xml")
+    assert out.endswith("cluster topo_8A100_4CX6: 1 node(s) of 8 devices\n")
 
 
 def test_an_algorithm_is_written_as_msccls_xml(cli, tmp_path):

@@ -67,5 +67,5 @@ def test_bytes_that_are_nothing_are_refused(tmp_path):
     """Unless they are named as Chakra's binary files are."""
     path = tmp_path / "a.0.bin"
     path.write_bytes(b"\xff\xfe")
-    with pytest.raises(ConfigError, match="a.0.bin: expected .* got bytes that are no text"):
+    with pytest.raises(ConfigError, match=r"a\.0\.bin: expected .* got bytes that are no text"):
         read_trace([str(path)])
