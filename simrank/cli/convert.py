@@ -14,7 +14,7 @@ from simrank.collectives.msccl import program_of, xml_of
 from simrank.config import builtin_clusters
 from simrank.config.foreign.astra_sim import is_network, network_cluster
 from simrank.config.foreign.nccl_graph import keys_of, nccl_block, read_graph
-from simrank.config.foreign.nccl_topology import read_topology
+from simrank.config.foreign.nccl_topology import host_of, read_topology
 from simrank.config.load import cluster_from_yaml
 from simrank.config.yaml_source import parse_yaml, read_yaml
 from simrank.errors import ConfigError, ConfigProblem
@@ -97,7 +97,9 @@ def _of_cluster(
 def _cluster_text(cluster: dict[str, Any], graph: str | None, source: str) -> str:
     """Return a cluster as YAML that was checked."""
     if graph is not None:
-        cluster["nccl"] = nccl_block(cluster["device"]["like"], keys_of(read_graph(graph)))
+        cluster["nccl"] = nccl_block(
+            cluster["device"]["like"], host_of(source), keys_of(read_graph(graph))
+        )
     body = yaml.safe_dump(cluster, sort_keys=False, default_flow_style=None, width=1000)
     text = f"# Made from {Path(source).name} by `simrank convert`.\n{body}"
     cluster_from_yaml(parse_yaml(text, source))

@@ -152,12 +152,19 @@ def with_graph(config: ClusterConfig, found: dict[str, Found]) -> ClusterConfig:
     return config.model_copy(update={"nccl": config.nccl.model_copy(update=values)})
 
 
-def nccl_block(like: str, found: dict[str, Found]) -> dict[str, Any]:
-    """Return a block `nccl` of what a graph knows; the rest is a built-in cluster's."""
+def nccl_block(like: str, host: str | None, found: dict[str, Found]) -> dict[str, Any]:
+    """Return a block `nccl` of what a graph knows; the rest is a built-in cluster's.
+
+    Args:
+        like: That cluster.
+        host: Who made the hosts' processors, where that is known: intel or amd.
+        found: What `keys_of` a graph returned.
+    """
     data = read_yaml(locate("clusters", like)).data
     base: dict[str, Any] = data["nccl"]  # type: ignore[index]
     kept = ("architecture", "host", "p2p_channel_bandwidth")
     block = {key: base[key] for key in kept if key in base}
+    block |= {} if host is None else {"host": host}
     sources = {"p2p_channel_bandwidth": base["source"]["p2p_channel_bandwidth"]}
     sources |= {key: each.source for key, each in found.items() if key != "wire"}
     return block | {key: each.value for key, each in found.items()} | {"source": sources}

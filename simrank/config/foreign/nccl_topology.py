@@ -42,6 +42,7 @@ _PCIE_GBPS = {"2.5": 1.5, "5": 3.0, "8": 6.0, "16": 12.0, "32": 24.0, "64": 48.0
 _PCIE_UNKNOWN, _LANES = "8", 16
 _INTEL_GBPS = ((0xCF, 40.0), (0x8F, 22.0), (0x55, 10.0), (0, 6.0))  # By model of family 6.
 _SOCKETS_GBPS = {"AuthenticAMD": 16.0, "CentaurHauls": 6.0, "  Shanghai  ": 9.0}
+_HOSTS = {"GenuineIntel": "intel", "AuthenticAMD": "amd"}
 _POWER_GBPS, _LEAST_GBPS = 32.0, 6.0
 _NCCL = "NVIDIA/nccl 2.30 src/graph"
 _NVLINK_STEP = f"{_NCCL}/tuning.cc, NVLink LL step of 0.6 us"
@@ -71,6 +72,17 @@ def read_topology(path: str | Path, device: str | None = None) -> dict[str, Any]
         ConfigError: The file is none, or does not say which device it has.
     """
     return parse_topology(read_bytes(path), str(path), device)
+
+
+def host_of(path: str | Path) -> str | None:
+    """Return who made the processors of a node, as NCCL's tables have it; None: neither.
+
+    Raises:
+        ConfigError: As `read_topology`.
+    """
+    root = parse_xml(read_bytes(path), str(path), _PARENTS, skips_others=True)
+    vendors = {cpu.attributes.get("vendor", "") for cpu in root.inside("cpu")}
+    return _HOSTS.get(vendors.pop()) if len(vendors) == 1 else None
 
 
 def parse_topology(data: bytes, file: str, device: str | None = None) -> dict[str, Any]:

@@ -59,7 +59,7 @@ def test_eight_h100_have_the_channels_that_simrank_assumes():
 
 def test_a_cluster_without_a_block_of_nccl_takes_a_whole_block():
     """What the graph does not say is the built-in cluster's that has the device."""
-    block = nccl_block("hgx_h100", keys_of(parse_graph(file_of(graph()), "g.xml")))
+    block = nccl_block("hgx_h100", "amd", keys_of(parse_graph(file_of(graph()), "g.xml")))
     data = {
         "name": "own",
         "source": "assumed",
@@ -67,6 +67,7 @@ def test_a_cluster_without_a_block_of_nccl_takes_a_whole_block():
         "links": [{"between": ["gpu0", "gpu1"], "bandwidth": "1 GB/s", "latency": "1 us"}],
     }
     assert load_cluster_config(data | {"nccl": block}).nccl.architecture == "hopper"
+    assert block["host"] == "amd"
     with pytest.raises(ConfigError, match="own: nccl: expected a cluster that says what NCCL"):
         with_graph(load_cluster_config(data), {})
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 
 from simrank.config import load_cluster_config
-from simrank.config.foreign.nccl_topology import parse_topology, read_topology
+from simrank.config.foreign.nccl_topology import host_of, parse_topology, read_topology
 from simrank.errors import ConfigError
 from simrank.hardware import load_cluster
 from tests.property.broken import broken, read_or_refused
@@ -177,6 +177,14 @@ def test_an_unknown_device_is_asked_for_and_not_guessed():
     nothing = (' vendor="0x10de" device="0x2330"', "")
     assert "got nothing with sm 90" in complaint(nothing)
     assert node(nothing, device="h200")["device"]["like"] == "hgx_h200"
+
+
+def test_the_processors_makers_are_nccls_hosts(tmp_path):
+    """Where all are of one that NCCL's tables have."""
+    assert (host_of(A100), host_of(PAIRS)) == ("intel", "amd")
+    path = tmp_path / "t.xml"
+    path.write_text('<system><cpu vendor="GenuineIntel"/><cpu vendor="AuthenticAMD"/></system>')
+    assert host_of(path) is None
 
 
 def test_a_file_without_devices_says_which_one_to_take():
