@@ -183,3 +183,12 @@ def test_what_other_tools_read_is_written_beside_the_table(cli, tmp_path):
     status, _, err = cli("bench", "alltoall", "--inspector", records)
     assert status == 2
     assert "--inspector, got all_to_all" in err
+
+
+def test_forms_of_collectives_are_refused_for_programs(cli, tmp_path):
+    """Before anything runs."""
+    sweep = Path(__file__).parents[2] / "benches" / "tp_mlp.yaml"
+    for option in ("--nccl-tests", "--inspector"):
+        status, _, err = cli("bench", sweep, option, tmp_path / "out")
+        assert status == 2
+        assert f"{option}: expected a benchmark of collectives" in err
