@@ -25,7 +25,8 @@ COMMANDS = {
         "--warmup_iters", "-d", "--datatype", "-o", "--op", "-r", "--root", "-c", "--check", "-a",
         "--average", "-t", "--nthreads", "-z", "--blocking", "-T", "--timeout",
         *(option for settled in SETTLED for option in (settled.short, settled.long)),
-        "--algorithm", "--measured", "--seed", "--json", "--csv", "--html", "--trace",
+        "--algorithm", "--measured", "--seed", "--json", "--csv", "--html", "--nccl-tests",
+        "--inspector", "--trace",
         "--trace-ranks",
         "--help",
     },
@@ -33,14 +34,21 @@ COMMANDS = {
     "clusters": {"--help"},
     "explain": {
         "--collective", "--size", "--cluster", "--nodes", "-g", "--num-ranks", "--tuner",
-        "--calibration", "--html", "--help",
+        "--graph", "--calibration", "--html", "--help",
     },
     "tune": {
         "--collective", "--cluster", "--nodes", "-g", "--num-ranks", "--calibration", "--out",
         "--help",
     },
-    "convert": {"algorithm", "--collective", "-n", "--num-ranks", "--out", "--help"},
+    "convert": {
+        "source", "--device", "--graph", "--collective", "-n", "--num-ranks", "--to", "--out",
+        "--help",
+    },
     "prove": {"algorithm", "--collective", "-n", "--num-ranks", "--size", "--root", "--help"},
+    "replay": {
+        "files", "--cluster", "--nodes", "--groups", "--seed", "--json", "--trace",
+        "--trace-ranks", "--help",
+    },
     "kernels": {"--help"},  # A group: coverage and report.
     "torch": {"--help"},  # A group: build.
     "schema": {"kind", "--to", "--help"},

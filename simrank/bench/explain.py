@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -12,15 +12,19 @@ from simrank.collectives.bounds import busbw_factor
 from simrank.collectives.nccl import Communicator, constants, laws, plugin, tuner
 from simrank.collectives.nccl.machine import calibration_for, constants_of, spec_of
 from simrank.collectives.nccl.prediction import considered
+from simrank.config.foreign.nccl_graph import keys_of, read_graph, with_graph
+from simrank.config.load import load_cluster_config
 from simrank.config.tuner import load_tuner
 from simrank.hardware import load_cluster
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from simrank.collectives.nccl.shape import Shape
     from simrank.config.calibration import CalibrationConfig
+    from simrank.config.cluster import ClusterConfig
+    from simrank.config.foreign.nccl_graph import Found
     from simrank.config.load import ClusterRef
     from simrank.config.tuner import TunerRow
     from simrank.hardware import Cluster
@@ -71,6 +75,24 @@ class Constant:
     source: str
 
 
+class Replaced(NamedTuple):
+    """A number of the cluster that NCCL's graph knows better.
+
+    Attributes:
+        key: Its name in the cluster's block `nccl`.
+        value: What the graph says.
+        source: Where it says so.
+        before: What the cluster says.
+        before_source: Where that comes from.
+    """
+
+    key: str
+    value: str
+    source: str
+    before: str
+    before_source: str
+
+
 @dataclass(frozen=True, slots=True)
 class Explanation:
     """One prediction, taken apart.
@@ -88,6 +110,7 @@ class Explanation:
         spread: By which share nine of ten measured times differ at most.
         takes_fastest: Whether the fastest was chosen; else the least estimate.
         reason: Why the chosen one was: `as tuner.csv:3 says`, for example.
+        replaced: Numbers that a graph has instead of the cluster's own, and what those were.
     """
 
     cluster: str
@@ -102,6 +125,7 @@ class Explanation:
     spread: float
     takes_fastest: bool
     reason: str
+    replaced: tuple[Replaced, ...] = ()
 
 
 def explain(  # noqa: PLR0913 - as `predict`
@@ -112,6 +136,7 @@ def explain(  # noqa: PLR0913 - as `predict`
     *,
     nodes: int | None = None,
     nccl_tuner: str | Path | None = None,
+    nccl_graph: str | Path | None = None,
     calibration: str | None = "auto",
 ) -> Explanation:
     """Take the prediction of one size apart.
@@ -123,6 +148,7 @@ def explain(  # noqa: PLR0913 - as `predict`
         cluster: A built-in name, a file, a mapping or a configuration.
         nodes: Nodes, instead of those that the cluster states.
         nccl_tuner: As for `simrank.predict`.
+        nccl_graph: What NCCL's search found (its graph XML), instead of the cluster's numbers.
         calibration: Likewise.
 
     Raises:
@@ -131,7 +157,9 @@ def explain(  # noqa: PLR0913 - as `predict`
         ConfigError: The cluster or a file is wrong.
     """
     name = collective_of(collective)
-    built = load_cluster(cluster, nodes)
+    config = load_cluster_config(cluster, nodes)
+    found = {} if nccl_graph is None else keys_of(read_graph(nccl_graph))
+    built = load_cluster(with_graph(config, found) if found else config)
     shape = shape_of(built, num_ranks)
     fitted = calibration_for(built, calibration)
     comm = Communicator(shape, spec_of(built, shape), constants_of(fitted))
@@ -164,7 +192,21 @@ def explain(  # noqa: PLR0913 - as `predict`
         float(spread_of(fitted, name, shape, sizes)[0]),
         comm.calibration.takes_fastest,
         _reason(row, ignored, own),
+        tuple(_replaced(config, found)),
     )
+
+
+def _replaced(config: ClusterConfig, found: Mapping[str, Found]) -> Iterator[Replaced]:
+    """Yield what a graph says, beside what the cluster says."""
+    nccl = config.nccl
+    if nccl is None:
+        return
+    for key, each in found.items():
+        name = next(n for n, field in type(nccl).model_fields.items() if key in (n, field.alias))
+        value, source = getattr(nccl, name), nccl.source
+        shown = f"{value / 1e9:g} GB/s" if name != key and value else str(value or "none")
+        said = source.get(key, source.get("others", ""))
+        yield Replaced(key, str(each.value), each.source, shown, said)
 
 
 def _reason(row: TunerRow | None, ignored: Sequence[TunerRow], own: str) -> str:

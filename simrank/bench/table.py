@@ -87,11 +87,15 @@ def lines(rows: Sequence[Row], *, with_measured: bool) -> Iterator[str]:
         yield text.rstrip()
 
 
-def _left(row: Row) -> str:
+def count_of(row: Row) -> int:
+    """Return the elements that nccl-tests counts: of collectives of blocks those of one."""
     count = row.size_bytes // as_dtype(row.dtype).itemsize
-    if row.collective in BLOCKS:
-        count //= row.num_ranks
-    return f"{row.size_bytes:>12} {count:>12} {row.dtype:>13} {row.redop:>7} {row.root:>5}"
+    return count // row.num_ranks if row.collective in BLOCKS else count
+
+
+def _left(row: Row) -> str:
+    size = f"{row.size_bytes:>12} {count_of(row):>12}"
+    return f"{size} {row.dtype:>13} {row.redop:>7} {row.root:>5}"
 
 
 def _algorithm(row: Row) -> str:

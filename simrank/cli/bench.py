@@ -11,6 +11,14 @@ from simrank.bench.page import collectives_page
 from simrank.bench.program_page import program_page
 from simrank.bench.run import run
 from simrank.bench.sweep import run_sweep, sweep_header, sweep_line
+from simrank.bench.written import (
+    INSPECTOR,
+    NCCL_TESTS,
+    inspector_text,
+    machine_of,
+    nccl_tests_text,
+)
+from simrank.cli import options  # noqa: TC001 - typer looks annotations up
 from simrank.cli.common import EXIT_STATUS, FAILED, app, progress_bar
 from simrank.cli.nccl_tests import NcclTestsCommand, bad_option, collective_of, mapping_of
 from simrank.cli.results import Results, Shown
@@ -18,8 +26,11 @@ from simrank.config import BenchConfig, bench_config_from_mapping, load_bench_co
 from simrank.config.sweep import is_sweep, load_sweep
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from simrank.bench.row import Row
     from simrank.bench.series import Series
+    from simrank.bench.written import Machine
     from simrank.config.sweep import SweepConfig
 
 
@@ -74,6 +85,8 @@ def bench(
     json_file: Annotated[str | None, typer.Option("--json", help="Write the rows.")] = None,
     csv_file: Annotated[str | None, typer.Option("--csv", help="Write the rows.")] = None,
     html_file: Annotated[str | None, typer.Option("--html", help="Write a page of charts.")] = None,
+    nccl_tests_file: options.NcclTestsFile = None,
+    inspector_file: options.InspectorFile = None,
     trace: Annotated[str | None, typer.Option(help="Write a timeline for Perfetto.")] = None,
     trace_ranks: Annotated[str | None, typer.Option(help="Only these ranks: 0,8.")] = None,
 ) -> None:
@@ -100,7 +113,8 @@ def _bench_collectives(config: BenchConfig, given: dict[str, Any]) -> None:
     names = [cluster.name for cluster in config.clusters]
     head = {"seed": config.seed, "cluster": names[0] if len(names) == 1 else names}
     found: list[tuple[Series, list[Row]]] = []
-    results = Results(given, head, partial(collectives_page, config, found))
+    others = _others(config, given, found)
+    results = Results(given, head, partial(collectives_page, config, found), others)
     shown = Shown(config, results, found)
     with results.kept(), shown.shown():
         limit_s = given["timeout"] or None
@@ -109,8 +123,38 @@ def _bench_collectives(config: BenchConfig, given: dict[str, Any]) -> None:
         raise typer.Exit(FAILED)
 
 
+def _others(
+    config: BenchConfig, given: dict[str, Any], found: list[tuple[Series, list[Row]]]
+) -> dict[str, Callable[[], str]]:
+    """Return what writes the files that other tools read, by their paths.
+
+    Raises:
+        ConfigError: A form has no words for the benchmark.
+    """
+    others: dict[str, Callable[[], str]] = {}
+    for form, name, text in (
+        (NCCL_TESTS, "nccl_tests_file", nccl_tests_text),
+        (INSPECTOR, "inspector_file", inspector_text),
+    ):
+        if given[name] is not None:
+            machine = machine_of(config, form)
+            others[given[name]] = partial(_written, text, found, machine)
+    return others
+
+
+def _written(
+    text: Callable[[Sequence[Row], Machine], str],
+    found: list[tuple[Series, list[Row]]],
+    machine: Machine,
+) -> str:
+    return text([row for _, rows in found for row in rows], machine)
+
+
 def _bench_program(config: SweepConfig, given: dict[str, Any]) -> None:
     """Benchmark a program: print its table as it grows, and write what was asked for."""
+    for option, name in (("--nccl-tests", "nccl_tests_file"), ("--inspector", "inspector_file")):
+        if given[name] is not None:
+            raise bad_option(option, "a benchmark of collectives", config.program)
     rows: list[dict[str, Any]] = []
     head = {"seed": config.seed, "program": config.program}
     results = Results(given, head, partial(program_page, config, rows))
@@ -140,7 +184,17 @@ def _bench_program(config: SweepConfig, given: dict[str, Any]) -> None:
         )
 
 
-_FOR_ANY_TARGET = {"target", "seed", "json_file", "csv_file", "html_file", "trace", "trace_ranks"}
+_FOR_ANY_TARGET = {
+    "target",
+    "seed",
+    "json_file",
+    "csv_file",
+    "html_file",
+    "nccl_tests_file",
+    "inspector_file",
+    "trace",
+    "trace_ranks",
+}
 
 
 def _refuse_series_options(context: typer.Context) -> None:

@@ -31,6 +31,9 @@ def explain(
     nccl_tuner: Annotated[
         str | None, typer.Option("--tuner", help="What NCCL's example tuner plugin reads (CSV).")
     ] = None,
+    nccl_graph: Annotated[
+        str | None, typer.Option("--graph", help="What NCCL's search found there (its graph XML).")
+    ] = None,
     calibration: Annotated[
         str, typer.Option(help="auto, none, a built-in cluster's or a YAML file.")
     ] = "auto",
@@ -55,6 +58,7 @@ def explain(
             cluster,
             nodes=nodes,
             nccl_tuner=nccl_tuner,
+            nccl_graph=nccl_graph,
             calibration=fitted,
         )
         if html is not None:
@@ -74,6 +78,8 @@ def explain(
     console.print(_options(found))
     console.print(_terms(found))
     console.print(_constants(found))
+    if found.replaced:
+        console.print(_replaced(found))
 
 
 def _headline(found: Explanation, size: str) -> str:
@@ -115,4 +121,17 @@ def _constants(found: Explanation) -> Table:
     shown.add_column("source")
     for each in found.constants:
         shown.add_row(each.name, each.value, each.source)
+    return shown
+
+
+def _replaced(found: Explanation) -> Table:
+    """Return what a graph says, beside what it stands in for."""
+    shown = Table(box=None, pad_edge=False)
+    for column in ("\nof the graph", "\nvalue"):
+        shown.add_column(column, no_wrap=True)
+    for column in ("\nfrom", "\ninstead of"):
+        shown.add_column(column)
+    for each in found.replaced:
+        before = f"{each.before}, {each.before_source}" if each.before_source else each.before
+        shown.add_row(each.key, each.value, each.source, before)
     return shown

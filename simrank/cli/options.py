@@ -1,4 +1,4 @@
-"""The longer options of `simrank run`, each a type that says how it is written."""
+"""The longer options of commands, each a type that says how it is written."""
 
 from typing import Annotated
 
@@ -86,4 +86,10 @@ TimeLimit = Annotated[
     typer.Option(
         "--time-limit", min=0.001, help="Give up after so many seconds of wall-clock time."
     ),
+]
+NcclTestsFile = Annotated[
+    str | None, typer.Option("--nccl-tests", help="Write what nccl-tests would print.")
+]
+InspectorFile = Annotated[
+    str | None, typer.Option("--inspector", help="Write NCCL Inspector's JSON lines.")
 ]

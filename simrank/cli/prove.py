@@ -1,4 +1,4 @@
-"""`simrank prove` and `simrank convert`: algorithms and files of them, proved and written."""
+"""`simrank prove`: algorithms and files of them, proved."""
 
 from __future__ import annotations
 
@@ -8,15 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from simrank import units
-from simrank.cli.common import EXIT_STATUS, FAILED, app, check_writable, write_text
+from simrank.cli.common import EXIT_STATUS, FAILED, app
 from simrank.collectives import Problem, algorithms_for, build
 from simrank.collectives.msccl import (
     SUFFIX,
-    program_of,
     program_problem,
     prove_program,
     read_msccl,
-    xml_of,
 )
 from simrank.collectives.problem import COLLECTIVES, GATHERED, ROOTED
 from simrank.collectives.proof import prove as prove_schedule
@@ -27,7 +25,6 @@ if TYPE_CHECKING:
     from simrank.collectives.proof import Proof
     from simrank.collectives.schedule import Schedule
 
-_SIZE_BYTES = 1 << 16  # Per rank: enough for every chunk; files say nothing of sizes.
 _LARGE = ("all_gather", "reduce_scatter", "all_to_all", *GATHERED)
 
 
@@ -58,24 +55,6 @@ def prove(
     typer.echo(_text(algorithm, problem, proof))
 
 
-@app.command(epilog=EXIT_STATUS)
-def convert(
-    algorithm: Annotated[str, typer.Argument(help="An algorithm.")],
-    collective: Annotated[str, typer.Option(help="What it computes.")] = "all_reduce",
-    num_ranks: Annotated[int, typer.Option("-n", "--num-ranks", min=1, help="Ranks.")] = 8,
-    out: Annotated[str | None, typer.Option(help="File to write; default: stdout.")] = None,
-) -> None:
-    """Write an algorithm as MSCCL's XML, which MSCCL runs, and simrank too."""
-    check_writable(out)
-    problem = _problem(collective, num_ranks, _SIZE_BYTES * num_ranks, 0)
-    text = xml_of(program_of(_schedule(problem, algorithm), problem))
-    if out is None:
-        typer.echo(text, nl=False)
-    else:
-        write_text(out, text)
-        typer.echo(out)
-
-
 def _proof(
     algorithm: str, collective: str | None, num_ranks: int | None, *, size: str, root: int
 ) -> tuple[Problem, Proof]:
@@ -92,11 +71,11 @@ def _proof(
                 raise ConfigError(ConfigProblem("command line", None, option, expected, str(given)))
         problem = program_problem(program, size_bytes)
         return problem, prove_program(program, problem)
-    problem = _problem(collective or "all_reduce", num_ranks or 8, size_bytes, root)
-    return problem, prove_schedule(_schedule(problem, algorithm, "a file or "), problem)
+    problem = problem_named(collective or "all_reduce", num_ranks or 8, size_bytes, root)
+    return problem, prove_schedule(schedule_named(problem, algorithm, "a file or "), problem)
 
 
-def _schedule(problem: Problem, algorithm: str, or_else: str = "") -> Schedule:
+def schedule_named(problem: Problem, algorithm: str, or_else: str = "") -> Schedule:
     """Return the schedule of an algorithm of the table; what else may be named is said."""
     names = algorithms_for(problem.collective, problem.world_size)
     if algorithm not in names:
@@ -115,7 +94,8 @@ def _size(size: str) -> int:
         raise typer.BadParameter(str(error)) from None
 
 
-def _problem(collective: str, num_ranks: int, size_bytes: int, root: int) -> Problem:
+def problem_named(collective: str, num_ranks: int, size_bytes: int, root: int = 0) -> Problem:
+    """Return the collective of a name; what else may be named is said."""
     known = (*COLLECTIVES, *GATHERED)
     if collective not in known:
         near, expected = closest(collective, known), f"one of {', '.join(known)}"

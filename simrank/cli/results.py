@@ -30,6 +30,7 @@ class Results:
         given: The options of the command line.
         head: What the JSON file says beside the rows.
         page: Makes the HTML file of `head`, and of why rows are missing.
+        others: What makes further files, by their paths.
 
     Attributes:
         rows: As in the JSON file.
@@ -42,10 +43,12 @@ class Results:
         given: dict[str, Any],
         head: dict[str, Any],
         page: Callable[[Mapping[str, Any], str | None], str],
+        others: Mapping[str, Callable[[], str]] | None = None,
     ) -> None:
         self._json, self._csv, self._trace = given["json_file"], given["csv_file"], given["trace"]
         self._html, self._page = given["html_file"], page
-        check_writable(self._json, self._csv, self._trace, self._html)
+        self._others = others or {}
+        check_writable(self._json, self._csv, self._trace, self._html, *self._others)
         self._head = {"simrank": simrank.__version__, **head}
         ranks = parse_ranks(given["trace_ranks"])
         self.timeline = None if self._trace is None else Timeline(ranks)
@@ -83,6 +86,8 @@ class Results:
             write_text(self._csv, "\n".join(lines) + "\n")
         if self._html is not None:
             write_text(self._html, self._page(self._head, partial))
+        for path, text in self._others.items():
+            write_text(path, text())
         if self.timeline is not None:
             self.timeline.write(self._trace)
 

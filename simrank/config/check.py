@@ -5,10 +5,11 @@ from pathlib import Path
 
 from simrank.config.bench import bench_from_source
 from simrank.config.calibration import calibration_from_source
+from simrank.config.cluster import ClusterConfig
 from simrank.config.faults import load_faults
 from simrank.config.imports import describe_program
 from simrank.config.large import uncollected
-from simrank.config.load import cluster_from_yaml
+from simrank.config.load import cluster_from_yaml, read_cluster
 from simrank.config.locate import builtin_names, locate
 from simrank.config.machine import machine_from_source
 from simrank.config.measured import load_measured
@@ -22,7 +23,7 @@ def check_file(path: str | Path) -> str:
 
     Args:
         path: A YAML file of a cluster, a benchmark, faults or a table's machine, a measured CSV,
-            or the name of a built-in cluster.
+            NCCL's topology XML, or the name of a built-in cluster.
 
     Returns:
         What the file is, in a few words.
@@ -35,8 +36,14 @@ def check_file(path: str | Path) -> str:
         path = locate("clusters", str(path))
     if path.suffix == ".csv":
         return f"measured table with {len(load_measured(path))} rows"
+    if path.suffix == ".xml":
+        return _of_cluster(read_cluster(path))
     with uncollected():
         return _what_is(path)
+
+
+def _of_cluster(cluster: ClusterConfig) -> str:
+    return f"cluster {cluster.name}: {cluster.nodes} node(s) of {cluster.device.count} devices"
 
 
 def _what_is(path: Path) -> str:
@@ -50,8 +57,7 @@ def _what_is(path: Path) -> str:
     if kind_of(source) == "faults":
         return f"faults: {len(load_faults(path))}"
     if kind_of(source) == "cluster":
-        cluster = cluster_from_yaml(source)
-        return f"cluster {cluster.name}: {cluster.nodes} node(s) of {cluster.device.count} devices"
+        return _of_cluster(cluster_from_yaml(source))
     if kind_of(source) == "calibration":
         return f"calibration of {calibration_from_source(source).cluster}"
     if kind_of(source) == "measured":

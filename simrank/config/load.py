@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from simrank.config.cluster import ClusterConfig
+from simrank.config.foreign.nccl_topology import read_topology
 from simrank.config.large import uncollected
 from simrank.config.like import fill_like
 from simrank.config.locate import builtin_names, located
@@ -102,7 +103,9 @@ def with_nodes(
 
 
 def read_cluster(path: Path) -> ClusterConfig:
-    """Read and check the cluster in one file."""
+    """Read and check the cluster in one file: YAML, or NCCL's topology XML."""
+    if path.suffix == ".xml":
+        return _checked(Source(str(path), read_topology(path), path), ())
     with uncollected():
         return _checked(read_yaml(path), ())
 

@@ -18,6 +18,7 @@ _SUFFIXES = {
     "measured": ".csv",
     "gemm": ".csv",
 }
+_FILES = (".yaml", ".yml", ".csv", ".xml")
 
 
 def builtin_names(kind: str) -> list[str]:
@@ -77,7 +78,7 @@ def locate(kind: str, word: str, base: Path | None = None) -> Path:
     if word in names:
         return configs_dir() / kind / f"{word}{suffix}"
     path = Path(word) if base is None else base / word
-    looks_like_path = "/" in word or "\\" in word or Path(word).suffix in (".yaml", ".yml", ".csv")
+    looks_like_path = "/" in word or "\\" in word or Path(word).suffix in _FILES
     if looks_like_path or is_file(path):
         return path
     near = closest(word, names)

@@ -1,5 +1,7 @@
 """A prediction taken apart is the prediction."""
 
+from pathlib import Path
+
 import pytest
 
 import simrank
@@ -46,3 +48,16 @@ def test_one_rank_has_nothing_to_explain():
     """It would be a copy."""
     with pytest.raises(ValueError, match="expected 2 to 8"):
         explain("all_reduce", 8, 1)
+
+
+def test_what_nccls_graph_knows_stands_instead_of_what_the_cluster_says():
+    """And is shown beside it; the calibration of the built-in cluster does not hold then."""
+    graph = Path(__file__).parent.parent / "config" / "foreign" / "nccl" / "ncv4_graph.xml"
+    found = explain("all_reduce", 1 << 20, 4, "hgx_a100", nccl_graph=graph)
+    replaced = {each.key: (each.value, each.before) for each in found.replaced}
+    assert replaced["ring_bandwidth"] == ("24 GB/s", "235 GB/s")
+    assert replaced["channels"] == ("4", "24")
+    assert replaced["wire"] == ("pci", "nvlink")
+    assert "over 24 GB/s" in found.volume or "over 12 GB/s" in found.volume
+    assert not any(each.name.startswith("calibrated") for each in found.constants)
+    assert explain("all_reduce", 1 << 20, 4, "hgx_a100").replaced == ()

@@ -179,3 +179,26 @@ def test_variables_that_leave_nothing_are_told_before_anything_runs(cli, monkeyp
     assert (status, out) == (2, "")
     assert err.startswith("NCCL_ALGO")
     assert "ring" in err
+
+
+def test_what_other_tools_read_is_written_beside_the_table(cli, tmp_path):
+    """nccl-tests' output and NCCL Inspector's JSON; `simrank accuracy` reads both."""
+    table, records = tmp_path / "out.txt", tmp_path / "0.log"
+    args = ("all_reduce", "-b", "1M", "-e", "4M", "-n", 1)
+    assert cli("bench", *args, "--nccl-tests", table, "--inspector", records)[0] == 0
+    for path in (table, records):
+        status, out, _ = cli("accuracy", path, "--cluster", "hgx_h100")
+        assert status == 0
+        assert "all_reduce" in out
+    status, _, err = cli("bench", "alltoall", "--inspector", records)
+    assert status == 2
+    assert "--inspector, got all_to_all" in err
+
+
+def test_forms_of_collectives_are_refused_for_programs(cli, tmp_path):
+    """Before anything runs."""
+    sweep = Path(__file__).parents[2] / "benches" / "tp_mlp.yaml"
+    for option in ("--nccl-tests", "--inspector"):
+        status, _, err = cli("bench", sweep, option, tmp_path / "out")
+        assert status == 2
+        assert f"{option}: expected a benchmark of collectives" in err

@@ -1,4 +1,4 @@
-"""`simrank prove` and `simrank convert`: algorithms of the table and files."""
+"""`simrank prove`: algorithms of the table and files."""
 
 import pytest
 
