@@ -1,4 +1,4 @@
-"""How long large programs take: 1,024 ranks in three kinds of groups, and predictions by the array.
+"""How long large programs take: 1,024 ranks in three kinds of groups, 131,072, and predictions.
 
 Run `python benches/scale.py [--json FILE]`. Each case runs in a fresh process, so that its peak
 memory is its own. Data is left out, as for any model of that size.
@@ -25,6 +25,7 @@ NUM_RANKS = TENSOR * PIPELINE * DATA
 CLUSTER = {"name": "h100_ib", "nodes": NUM_RANKS // 8}
 NUM_TENSOR_CALLS, NUM_DATA_CALLS, NUM_MESSAGES = 80, 16, 4  # Per rank and step: 100.
 NUM_GROUPS_PER_RANK = 108
+MOST_RANKS = 131_072
 
 
 def clock(read: Callable[[], float] = time.perf_counter) -> float:
@@ -89,6 +90,32 @@ def new_groups() -> dict[str, Any]:
     return {"wall_s": max(times) - min(times)}
 
 
+def tensor_parallel_world(straggler: bool = False) -> dict[str, Any]:
+    """Return the wall time of 131,072 ranks: 8 all_reduces in each node, and one of all.
+
+    Args:
+        straggler: Let one rank come late to each of its calls.
+    """
+
+    def program(rank: int) -> None:
+        dist.init_process_group("nccl")
+        first = rank // TENSOR * TENSOR
+        mine = dist.new_group(list(range(first, first + TENSOR)), use_local_synchronization=True)
+        x = simrank.empty(1 << 16)
+        for _ in range(8):
+            dist.all_reduce(x, group=mine)
+        dist.all_reduce(x)
+
+    faults = [{"delay_arrivals": MOST_RANKS // 3, "by": "50 us"}] if straggler else []
+    cluster = {"name": "h100_ib", "nodes": MOST_RANKS // TENSOR}
+    begin = clock()
+    forced = {"all_reduce": "hierarchical"}
+    with simrank.Context(cluster, data=False, algorithms=forced, faults=faults) as context:
+        context.multiprocessing.spawn(program, nprocs=MOST_RANKS)
+        simulated_ms = context.now_ps / 1e9
+    return {"wall_s": clock() - begin, "simulated_ms": simulated_ms}
+
+
 def predictions() -> dict[str, Any]:
     """Return the wall time of 100,000 predictions in one call."""
     sizes = np.arange(1, 100_001) << 14
@@ -102,6 +129,8 @@ def predictions() -> dict[str, Any]:
 CASES: dict[str, tuple[Callable[[], dict[str, Any]], float]] = {
     "step of 1,024 ranks, 100 calls each": (megatron_step, 2.0),
     "new_group, 108 on each of 1,024 ranks": (new_groups, 3.0),
+    "131,072 ranks, 9 calls each": (tensor_parallel_world, 30.0),
+    "131,072 ranks, one of them late": (lambda: tensor_parallel_world(straggler=True), 30.0),
     "100,000 predictions": (predictions, 1.0),
 }
 

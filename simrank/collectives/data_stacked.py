@@ -244,14 +244,15 @@ class StackedPlayer:
 
     def _counts_are_ranges(self, steps: Round) -> bool:
         """Return whether `count` chunks lie side by side, in equal sizes, wherever steps look."""
-        if self._has_whole_rows or bool(np.all(steps.count == 1)):
+        if bool(np.all(steps.count == 1)):
             return True
         used = {int(number) for number in np.unique(steps.src_buffer)}
         used |= {int(number) for number in np.unique(steps.dst_buffer)}
         if steps.operand_buffer is not None:
             used |= {int(number) for number in np.unique(steps.operand_buffer)}
-        tables = {id(self._schedule.tables[number]) for number in used}
-        return len(tables) == 1 and self._schedule.tables[used.pop()].is_contiguous
+        tables = {id(table): table for table in (self._schedule.tables[number] for number in used)}
+        is_side_by_side = all(table.is_contiguous for table in tables.values())
+        return is_side_by_side and (self._has_whole_rows or len(tables) == 1)
 
 
 def _select(steps: Round, chosen: npt.NDArray[Any]) -> Round:

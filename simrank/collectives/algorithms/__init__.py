@@ -14,6 +14,7 @@ from simrank.collectives.algorithms import (
     direct,
     gathered,
     halving_doubling,
+    hierarchical,
     nvls,
     pairwise,
     ring,
@@ -177,6 +178,13 @@ for _line in (
     Algorithm("all_reduce", "tree", tree.all_reduce, tree.OPTIONS, needs_library=True),
     Algorithm("all_reduce", "nvls", nvls.all_reduce, nvls.OPTIONS, needs_library=True),
     Algorithm("all_reduce", "nvls_tree", nvls.tree_all_reduce, nvls.OPTIONS, needs_library=True),
+    Algorithm(
+        "all_reduce",
+        "hierarchical",
+        hierarchical.all_reduce,
+        hierarchical.OPTIONS,
+        needs_library=True,
+    ),
     Algorithm("all_gather", "ring", ring.all_gather, ring.OPTIONS),
     Algorithm("all_gather", "direct", direct.all_gather, direct.OPTIONS, *_FEW),
     Algorithm(
@@ -197,6 +205,13 @@ for _line in (
     ),
     Algorithm("all_to_all", "pairwise", pairwise.all_to_all, pairwise.OPTIONS),
     Algorithm("all_to_all", "direct", pairwise.direct_all_to_all, pairwise.OPTIONS, *_FEW),
+    Algorithm(
+        "all_to_all",
+        "hierarchical",
+        hierarchical.all_to_all,
+        hierarchical.OPTIONS,
+        needs_library=True,
+    ),
     Algorithm("broadcast", "binomial", rooted.binomial_broadcast, rooted.TREE_OPTIONS),
     Algorithm(
         "broadcast",

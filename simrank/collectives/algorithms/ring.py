@@ -15,13 +15,13 @@ from collections.abc import Callable, Iterator, Mapping
 import numpy as np
 
 from simrank.collectives.algorithms.layout import gathered_tables, local_only
+from simrank.collectives.algorithms.rings import Rings, gather_rounds, reduce_rounds
 from simrank.collectives.problem import Problem
 from simrank.collectives.schedule import (
     Buffer,
     ChunkTable,
     IntArray,
     Op,
-    Phase,
     Round,
     Schedule,
     Tables,
@@ -32,38 +32,14 @@ MAX_LOOPS = 65_536  # assumed: more would be steps of a few bytes, and rounds fo
 MAX_CHANNELS = 64  # NCCL 2.30 src/include/device.h, MAXCHANNELS.
 
 
-class _RingPositions:
-    """Arrays that all rounds of a ring share: one entry per channel and position on its ring.
+def _rings(problem: Problem, num_channels: int) -> Rings:
+    """Return a ring through all ranks per channel; block r of each channel belongs to rank r.
 
     On several nodes, channel c visits local ranks c, c + 1, ..., c - 1 of each node in turn, so
     that it enters nodes at another device, and crosses another rail, than its neighbours do.
-
-    Args:
-        problem: Its `node_size` says which ranks are on one node.
-        num_channels: Number of rings.
     """
-
-    def __init__(self, problem: Problem, num_channels: int) -> None:
-        self.world_size, self.num_channels = problem.world_size, num_channels
-        self.orders = orders = _orders(problem, num_channels)
-        self.src = orders.reshape(-1)
-        self.dst = np.roll(orders, -1, axis=1).reshape(-1)
-        self.channel = np.repeat(np.arange(num_channels, dtype=np.int64), self.world_size)
-        self._constants = [np.full(len(self.src), value, dtype=np.int64) for value in range(3)]
-        self._twice = np.concatenate((orders, orders), axis=1)
-
-    def const(self, value: int) -> IntArray:
-        """Return `value` for each lane: the same array each time, which players recognise."""
-        return self._constants[value]
-
-    def chunks(self, shift: int) -> IntArray:
-        """Return the chunk that belongs to the rank `shift` positions before, for each lane."""
-        first = -shift % self.world_size
-        blocks = self._twice[:, first : first + self.world_size]
-        chunks: IntArray = blocks[0]
-        if self.num_channels > 1:
-            chunks = blocks.reshape(-1) * self.num_channels + self.channel
-        return chunks
+    orders = _orders(problem, num_channels)[:, None, :]
+    return Rings(orders, orders * num_channels + np.arange(num_channels)[:, None, None])
 
 
 def _orders(problem: Problem, num_channels: int) -> IntArray:
@@ -91,22 +67,21 @@ def all_reduce(problem: Problem, options: Mapping[str, int]) -> Schedule:
     """Reduce-scatter around the ring, then all-gather around it.
 
     Rounds: 2 * (n - 1), each moving one chunk of count / n elements per rank.
-    Buffers: partial sums travel through two SCRATCH slots per channel (NCCL's connection buffer)
-        and are rounded to the storage dtype at each hop; OUTPUT is written once per chunk.
+    Buffers: those of `reduce_rounds`; OUTPUT is written once per chunk.
     """
     options = _complete(problem, options)
     num_ranks, num_channels = problem.world_size, options["num_channels"]
     table = ChunkTable.split(problem.count, num_ranks * num_channels)
     if num_ranks == 1:
         return local_only(problem, "ring", options, table=table)
-    lanes = _RingPositions(problem, num_channels)
+    rings = _rings(problem, num_channels)
 
     def rounds() -> Iterator[Round]:
-        yield from _reduce_rounds(lanes, first_shift=0, last=lambda chunk: chunk)
-        yield from _gather_rounds(lanes, first_shift=-1)
+        yield from reduce_rounds(rings, first_shift=0, last=lambda chunk: chunk)
+        yield from gather_rounds(rings, first_shift=-1)
 
-    slots = ChunkTable.from_sizes([table.max_size] * (2 * num_channels))
-    return _schedule(problem, options, lanes, rounds=rounds, tables=Tables(table, table, slots))
+    tables = Tables(table, table, rings.slot_table(table))
+    return _schedule(problem, options, rings, rounds=rounds, tables=tables)
 
 
 def reduce_scatter(problem: Problem, options: Mapping[str, int]) -> Schedule:
@@ -120,13 +95,13 @@ def reduce_scatter(problem: Problem, options: Mapping[str, int]) -> Schedule:
     whole, own = gathered_tables(problem, num_channels)
     if num_ranks == 1:
         return local_only(problem, "ring", options, table=whole)
-    lanes = _RingPositions(problem, num_channels)
+    rings = _rings(problem, num_channels)
 
     def rounds() -> Iterator[Round]:
-        yield from _reduce_rounds(lanes, first_shift=1, last=lambda _: lanes.channel)
+        yield from reduce_rounds(rings, first_shift=1, last=lambda _: rings.channel)
 
-    slots = ChunkTable.from_sizes([whole.max_size] * (2 * num_channels))
-    return _schedule(problem, options, lanes, rounds=rounds, tables=Tables(whole, own, slots))
+    tables = Tables(whole, own, rings.slot_table(whole))
+    return _schedule(problem, options, rings, rounds=rounds, tables=tables)
 
 
 def all_gather(problem: Problem, options: Mapping[str, int]) -> Schedule:
@@ -140,92 +115,51 @@ def all_gather(problem: Problem, options: Mapping[str, int]) -> Schedule:
     whole, own = gathered_tables(problem, num_channels)
     if num_ranks == 1:
         return local_only(problem, "ring", options, table=whole)
-    lanes = _RingPositions(problem, num_channels)
+    rings = _rings(problem, num_channels)
 
     def rounds() -> Iterator[Round]:
-        yield _own_chunks(lanes)
-        yield from _gather_rounds(lanes, first_shift=0)
+        yield _own_chunks(rings)
+        yield from gather_rounds(rings, first_shift=0)
 
-    return _schedule(problem, options, lanes, rounds=rounds, tables=Tables(own, whole))
-
-
-def _reduce_rounds(
-    lanes: _RingPositions, *, first_shift: int, last: Callable[[IntArray], IntArray]
-) -> Iterator[Round]:
-    """Yield n - 1 hops of partial sums; `last` maps a chunk to where its sum is stored."""
-    num_hops = lanes.world_size - 1
-    slots = [lanes.channel * 2 + parity for parity in (0, 1)]
-    for hop in range(num_hops):
-        chunk = lanes.chunks(first_shift + hop)
-        is_last = hop == num_hops - 1
-        yield Round(
-            src=lanes.src,
-            dst=lanes.dst,
-            src_buffer=lanes.const(Buffer.SCRATCH if hop else Buffer.INPUT),
-            src_chunk=slots[(hop - 1) % 2] if hop else chunk,
-            dst_buffer=lanes.const(Buffer.OUTPUT if is_last else Buffer.SCRATCH),
-            dst_chunk=last(chunk) if is_last else slots[hop % 2],
-            count=lanes.const(1),
-            op=lanes.const(Op.REDUCE),
-            channel=lanes.channel,
-            operand_buffer=lanes.const(Buffer.INPUT),
-            operand_chunk=chunk,
-        )
+    return _schedule(problem, options, rings, rounds=rounds, tables=Tables(own, whole))
 
 
-def _gather_rounds(lanes: _RingPositions, *, first_shift: int) -> Iterator[Round]:
-    """Yield n - 1 hops that copy finished chunks from OUTPUT to OUTPUT."""
-    for hop in range(lanes.world_size - 1):
-        chunk = lanes.chunks(first_shift + hop)
-        yield Round(
-            src=lanes.src,
-            dst=lanes.dst,
-            src_buffer=lanes.const(Buffer.OUTPUT),
-            src_chunk=chunk,
-            dst_buffer=lanes.const(Buffer.OUTPUT),
-            dst_chunk=chunk,
-            count=lanes.const(1),
-            op=lanes.const(Op.COPY),
-            channel=lanes.channel,
-        )
-
-
-def _own_chunks(lanes: _RingPositions) -> Round:
+def _own_chunks(rings: Rings) -> Round:
     """Return the local round that puts each rank's input into its position in OUTPUT."""
     return Round(
-        src=lanes.src,
-        dst=lanes.src,
-        src_buffer=lanes.const(Buffer.INPUT),
-        src_chunk=lanes.channel,
-        dst_buffer=lanes.const(Buffer.OUTPUT),
-        dst_chunk=lanes.chunks(0),
-        count=lanes.const(1),
-        op=lanes.const(Op.COPY),
-        channel=lanes.channel,
+        src=rings.src,
+        dst=rings.src,
+        src_buffer=rings.const(Buffer.INPUT),
+        src_chunk=rings.channel,
+        dst_buffer=rings.const(Buffer.OUTPUT),
+        dst_chunk=rings.chunks(0),
+        count=rings.const(1),
+        op=rings.const(Op.COPY),
+        channel=rings.channel,
     )
 
 
 def _schedule(
     problem: Problem,
     options: Mapping[str, int],
-    lanes: _RingPositions,
+    rings: Rings,
     *,
     rounds: Callable[[], Iterator[Round]],
     tables: Tables,
 ) -> Schedule:
     passes = 2 if problem.collective == "all_reduce" else 1
-    num_rounds = passes * (problem.world_size - 1)
+    phase = rings.phase(passes)
     return Schedule(
         collective=problem.collective,
         algorithm="ring",
         world_size=problem.world_size,
         rounds=rounds,
-        num_rounds=num_rounds,
+        num_rounds=phase.num_rounds,
         input=tables.input,
         output=tables.output,
         scratch=tables.scratch,
         num_loops=options["num_loops"],
         num_channels=options["num_channels"],
-        phases=(Phase(lanes.orders[:, None, :], num_rounds),) if problem.splits is None else (),
+        phases=(phase,) if problem.splits is None else (),
         options=options,
     )

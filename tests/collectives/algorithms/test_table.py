@@ -26,7 +26,7 @@ def test_names_depend_on_the_number_of_ranks():
 def test_what_needs_a_library_is_chosen_by_its_rules_only():
     """Not every cluster has a switch that reduces: `auto` without NCCL does not try it."""
     own, nccls = auto_algorithms("all_reduce", 8), auto_algorithms("all_reduce", 8, library=True)
-    assert {"tree", "nvls", "nvls_tree"} == set(nccls) - set(own)
+    assert {"tree", "nvls", "nvls_tree", "hierarchical"} == set(nccls) - set(own)
 
 
 @pytest.mark.parametrize(

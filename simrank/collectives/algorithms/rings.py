@@ -1,0 +1,106 @@
+"""Rounds of rings that several algorithms share: partial sums go around, finished chunks follow."""
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from simrank.collectives.schedule import Buffer, ChunkTable, IntArray, Op, Phase, Round
+
+
+class Rings:
+    """Arrays that all rounds of a phase share: one entry per channel, ring and position on it.
+
+    Shapes: (C channels, R rings of m ranks each)
+        ranks, own: [C, R, m]
+
+    Args:
+        ranks: The ranks, in the order of their rings.
+        own: The first chunk that belongs to the rank at each position.
+        num_chunks: Chunks that a step moves.
+        source: Where the ranks' own contributions lie.
+    """
+
+    def __init__(
+        self,
+        ranks: IntArray,
+        own: IntArray,
+        *,
+        num_chunks: int = 1,
+        source: Buffer = Buffer.INPUT,
+    ) -> None:
+        self.num_hops = ranks.shape[-1] - 1
+        self.source = source
+        self._ranks, self._num_chunks = ranks, num_chunks
+        self.src, self.dst = Phase(ranks, self.num_hops).ends
+        channels = np.arange(len(ranks), dtype=np.int64)
+        self.channel = np.repeat(channels, ranks[0].size)
+        self._constants = [np.full(len(self.src), value, dtype=np.int64) for value in range(3)]
+        self.count = np.full(len(self.src), num_chunks, dtype=np.int64)
+        self._twice = np.concatenate((own, own), axis=-1)
+
+    def const(self, value: int) -> IntArray:
+        """Return `value` for each lane: the same array each time, which players recognise."""
+        return self._constants[value]
+
+    def chunks(self, shift: int) -> IntArray:
+        """Return the chunk that belongs to the rank `shift` positions before, for each lane."""
+        first = -shift % (self.num_hops + 1)
+        blocks: IntArray = self._twice[..., first : first + self.num_hops + 1]
+        return blocks.reshape(-1)
+
+    def slots(self, parity: int) -> IntArray:
+        """Return the first SCRATCH chunk of one of each channel's two slots."""
+        slots: IntArray = (self.channel * 2 + parity) * self._num_chunks
+        return slots
+
+    def slot_table(self, table: ChunkTable) -> ChunkTable:
+        """Return the SCRATCH that `reduce_rounds` needs for chunks of a table."""
+        return ChunkTable.from_sizes([table.max_size] * (2 * len(self._ranks) * self._num_chunks))
+
+    def phase(self, num_passes: int = 1) -> Phase:
+        """Return what some passes around the rings are."""
+        return Phase(self._ranks, num_passes * self.num_hops, self._num_chunks)
+
+
+def reduce_rounds(
+    rings: Rings, *, first_shift: int, last: Callable[[IntArray], IntArray]
+) -> Iterator[Round]:
+    """Yield hops of partial sums through SCRATCH; `last` maps a chunk to where its sum is stored.
+
+    Buffers: partial sums travel through two SCRATCH slots per channel (NCCL's connection buffer)
+        and are rounded to the storage dtype at each hop; OUTPUT is written in the last one.
+    """
+    slots = [rings.slots(parity) for parity in (0, 1)]
+    for hop in range(rings.num_hops):
+        chunk = rings.chunks(first_shift + hop)
+        is_last = hop == rings.num_hops - 1
+        yield Round(
+            src=rings.src,
+            dst=rings.dst,
+            src_buffer=rings.const(Buffer.SCRATCH if hop else rings.source),
+            src_chunk=slots[(hop - 1) % 2] if hop else chunk,
+            dst_buffer=rings.const(Buffer.OUTPUT if is_last else Buffer.SCRATCH),
+            dst_chunk=last(chunk) if is_last else slots[hop % 2],
+            count=rings.count,
+            op=rings.const(Op.REDUCE),
+            channel=rings.channel,
+            operand_buffer=rings.const(rings.source),
+            operand_chunk=chunk,
+        )
+
+
+def gather_rounds(rings: Rings, *, first_shift: int) -> Iterator[Round]:
+    """Yield hops that copy finished chunks from OUTPUT to OUTPUT."""
+    for hop in range(rings.num_hops):
+        chunk = rings.chunks(first_shift + hop)
+        yield Round(
+            src=rings.src,
+            dst=rings.dst,
+            src_buffer=rings.const(Buffer.OUTPUT),
+            src_chunk=chunk,
+            dst_buffer=rings.const(Buffer.OUTPUT),
+            dst_chunk=chunk,
+            count=rings.count,
+            op=rings.const(Op.COPY),
+            channel=rings.channel,
+        )
