@@ -164,7 +164,7 @@ class Context(TorchNames):
         self._has_values = data
         self._checker = self.comm_library.races = _race_checker(self.engine, races)
         self.strict = strict
-        self.comm_library.buffers_sends = not strict
+        self.comm_library.buffers_sends = self.comm_library.makes_early = not strict
         self.module_globals = ModuleGlobals(is_strict=strict)
         if strict:
             self.engine.observers.append(self.module_globals)

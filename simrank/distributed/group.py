@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from simrank.device import Buffer, Device, Network, Stream
     from simrank.distributed.call import Call, CollectiveOperation
     from simrank.distributed.coalescing import CoalescingManager
+    from simrank.distributed.communicator import Initialisation, Pair
     from simrank.distributed.issue import Form
     from simrank.distributed.monitored import MonitoredBarrier
     from simrank.distributed.p2p import Mailboxes
@@ -60,6 +61,8 @@ class ProcessGroup:
         backend: The backend's name, as given.
         backends: The backend of each kind of device.
         barriers: Monitored barriers under way, by number.
+        is_eager: Whether its communicators are made with it, and not at their first use.
+        communicators: Those that are made at first use, by pair of ranks; None: of all members.
         dead: What each member raised that died while the others run on, or that gave up a call
             whose time limit passed, by global rank.
     """
@@ -77,6 +80,8 @@ class ProcessGroup:
         self.calls: dict[int, Call] = {}
         self.mailboxes: dict[str, Mailboxes] = {}
         self.barriers: dict[int, MonitoredBarrier] = {}
+        self.is_eager = True
+        self.communicators: dict[Pair | None, Initialisation] = {}
         self.dead: dict[int, BaseException] = {}
         self.planner = Planner(world.comm_library, world.network, self.devices)
         self.last_issued: list[CollectiveOperation | None] = [None] * len(ranks)
@@ -267,6 +272,7 @@ class World:
         group = self._groups.get(key)
         if group is None:
             group = self._groups[key] = ProcessGroup(name, ranks, self, backend)
+            group.is_eager = self.comm_library.makes_early
             group.label = str(key[1])
         elif maker is not None:
             same_ranks = group.ranks == ranks or tuple(group.ranks) == tuple(ranks)
@@ -323,6 +329,7 @@ class World:
             group.calls.clear()
             group.mailboxes.clear()
             group.barriers.clear()
+            group.communicators.clear()
 
 
 def _made_with(ranks: Sequence[int], backend: str) -> dict[str, object]:

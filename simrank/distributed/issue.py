@@ -14,6 +14,7 @@ from simrank.device.current import streams_of
 from simrank.distributed.backends import GLOO, check_dtype
 from simrank.distributed.call import CollectiveOperation, enter
 from simrank.distributed.coalescing import Held, IllegalWork
+from simrank.distributed.communicator import meet_first
 from simrank.distributed.group import membership
 from simrank.distributed.membership import member_group
 from simrank.distributed.order import note_order
@@ -294,7 +295,7 @@ def _submit(caller: Caller, request: Request, *, async_op: bool) -> CollectiveOp
         if async_op:
             stream = group.stream(group_rank, current.device, f"{group.name} (async)")
             after(stream, current)
-        group.planner.heed_wishes(request.signature)
+        _have_communicator(group, group_rank, request.signature)
         stream.make_room()  # Before the others see this call: the wait may be long.
     if request.signature.root is not None:
         request.only_reads = _only_reads(request.signature, group_rank, backend)
@@ -316,6 +317,13 @@ def _submit(caller: Caller, request: Request, *, async_op: bool) -> CollectiveOp
     if not on_host:
         note_order(program, group, operation)
     return operation
+
+
+def _have_communicator(group: ProcessGroup, group_rank: int, signature: Signature) -> None:
+    """Make the group's communicator if it is the first call, and heed NCCL's variables."""
+    if not group.is_eager:
+        meet_first(group, group_rank)
+    group.planner.heed_wishes(signature)
 
 
 def _enter(caller: Caller, group_rank: int, request: Request) -> tuple[Call, Entry | None]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from simrank.engine import Handle, user_site
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from simrank.device.clocks import Clock
     from simrank.distributed.group import ProcessGroup
@@ -38,6 +38,11 @@ class Meeting(Handle):
         self.order: Clock = {}
         group.engine.pending[self] = None
 
+    @property
+    def members(self) -> Sequence[int]:
+        """Return the group ranks that meet: by default all."""
+        return range(self.group.size())
+
     def describe(self) -> str:
         """Return its name in reports."""
         return f"{self.what} #{self.number} on group '{self.group.name}'"
@@ -47,7 +52,7 @@ class Meeting(Handle):
         self.came[group_rank] = user_site()
         if (races := self.group.world.comm_library.races) is not None:
             races.meet(self.order)
-        if len(self.came) == self.group.size():
+        if len(self.came) == len(self.members):
             engine = self.group.engine
             latency_ps = self.group.world.cluster.collectives.launch_latency_ps
             engine.call_at(engine.now_ps + 2 * latency_ps, self.all_came)  # Assumed.
@@ -68,7 +73,7 @@ class Meeting(Handle):
 
     def missing(self) -> list[int]:
         """Return the group ranks that have not come."""
-        return [rank for rank in range(self.group.size()) if rank not in self.came]
+        return [rank for rank in self.members if rank not in self.came]
 
     def pending_ranks(self) -> Iterator[tuple[int, str, CallSite | None]]:
         """Yield who has come, for the deadlock report."""

@@ -64,7 +64,7 @@ def init_process_group(
         TypeError: The timeout is no timedelta.
         UnsupportedError: The backend is not simulated.
     """
-    del init_method, store, group_name, pg_options, device_id
+    del init_method, store, group_name, pg_options
     program = require_rank("init_process_group")
     state = membership(program)
     if state.default is not None:
@@ -83,6 +83,7 @@ def init_process_group(
     state.num_groups = 0
     world = world_of(program)
     state.default = world.group((state.generation, 0), "default_pg", range(world.size), parsed)
+    state.default.is_eager |= device_id is not None
 
 
 def destroy_process_group(group: Group = None) -> None:
@@ -223,7 +224,7 @@ def new_group(
         ValueError: A rank is named twice or does not exist.
         CollectiveMismatchError: Another rank made its n-th group otherwise.
     """
-    del pg_options, device_id
+    del pg_options
     program = require_rank("new_group")
     default = group_or_default(None, program)
     state, rank = membership(program), program.rank
@@ -242,6 +243,7 @@ def new_group(
     made = world_of(program).group(key, name, members, parsed, Maker(rank, user_site()))
     if made.group_rank(rank) < 0:
         return NON_GROUP_MEMBER
+    made.is_eager |= default.is_eager or device_id is not None
     state.made.append(made)
     return made
 

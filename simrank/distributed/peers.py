@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, overload
 from simrank.device.current import new_stream, stream_on
 from simrank.distributed.backends import GLOO, NCCL, check_dtype
 from simrank.distributed.coalescing import CoalescingManager
+from simrank.distributed.communicator import meet_first
 from simrank.distributed.group import ProcessGroup, membership
 from simrank.distributed.issue import (
     Caller,
@@ -311,6 +312,10 @@ def _submit(caller: Caller, ends: Sequence[End]) -> PeerOperation:
     else:
         own = group.group_rank(program.rank)
         group.use_device(own, current.device)
+        if not group.is_eager:
+            route = ends[0].route
+            assert route.src is not None, "nccl has no receives from any source"
+            meet_first(group, own, None if route.batched else (route.src, route.dst))
         stream = group.stream(own, current.device, _stream_name(group, ends))
         after(stream, current)
         stream.make_room()

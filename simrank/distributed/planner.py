@@ -78,6 +78,7 @@ class CollectiveLibrary:
         num_sms: SMs that a collective occupies on each rank.
         leaks: Work that nobody has waited for.
         buffers_sends: Whether an nccl send up to the protocol's buffer ends without its receiver.
+        makes_early: Whether groups have their communicators from the start.
         races: Who looks for races; None where that is off.
         follower: Told of the calls of each rank; None where nobody asked.
         recorder: Who keeps the last calls of each rank; None where nobody asked.
@@ -97,6 +98,7 @@ class CollectiveLibrary:
         self.num_sms = num_sms
         self.leaks = Leaks()
         self.buffers_sends = True
+        self.makes_early = True
         self.races: RaceChecker | None = None
         self.recorder: FlightRecorder | None = None
         self.follower: FollowsCalls | None = None

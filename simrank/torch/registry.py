@@ -129,6 +129,7 @@ def make_new_group(original: Any) -> Any:
             return c10d.GroupMember.NON_GROUP_MEMBER, None
         if device_id is not None:
             group.bound_device_id = device_id
+            group.simulated.is_eager = True
         prefix = dist.PrefixStore(f"{group_name}/", store)
         group.store = prefix
         tag: dict[str, Any] = (

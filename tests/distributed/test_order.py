@@ -9,7 +9,7 @@ from simrank.errors import SimrankError
 
 def two_groups(rank, ctx, turns):
     """Sum over two groups at the same time; `turns` are the ranks that begin with the second."""
-    dist.init_process_group()
+    dist.init_process_group(device_id=rank)
     ctx.cuda.set_device(rank)
     groups = [dist.new_group(), dist.new_group()]
     tensors = [ctx.ones(4), ctx.ones(4)]

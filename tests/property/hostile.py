@@ -126,7 +126,8 @@ class Rank:
 
     def run(self):
         """Run it, and return the values at the end."""
-        dist.init_process_group(self.plan.backend)
+        # Which call is the first one of a group is drawn: communicators are made before.
+        dist.init_process_group(self.plan.backend, device_id=self.rank)
         self.ctx.cuda.set_device(self.rank)
         self.groups = [dist.group.WORLD, *(dist.new_group(g) for g in self.plan.groups[1:])]
         self.twins = [dist.new_group(group) for group in self.plan.groups]
