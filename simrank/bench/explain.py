@@ -252,7 +252,7 @@ def _volume_text(collective: str, option: Option, comm: Communicator) -> str:
     if option.algorithm == constants.P2P:
         return "what a rank sends, over its port and over the network cards that ranks share"
     carried = laws.volumes(collective, option.algorithm, np.array([1.0]), comm)
-    rate = laws.port_bytes_per_us(option.algorithm, option.protocol, comm.spec) / 1e3
+    rate = laws.port_bytes_per_us(option.algorithm, option.protocol, comm) / 1e3
     if option.protocol == constants.LL:
         rate = min(rate, laws.ll_max_bytes_per_us(comm) / 1e3)
     text = f"{carried.port[0]:.4g} S over {rate:.4g} GB/s of a GPU's port"
@@ -310,6 +310,8 @@ def _constants_of_cluster(cluster: Cluster, option: Option, comm: Communicator) 
     port = "nvls_bandwidth" if is_nvls else "ring_bandwidth"
     rate = spec.nvls_bytes_per_s if is_nvls else spec.ring_bytes_per_s
     values = {port: f"{rate / 1e9:g} GB/s"}
+    if not is_nvls and shape.num_local <= spec.mesh_links:
+        values[port] += f", of which {max(shape.num_local - 1, 1)} of {spec.mesh_links} rings"
     if shape.num_nodes > 1:
         values["nic_bandwidth"] = f"{spec.nic_bytes_per_s / 1e9:g} GB/s"
     if shape.num_nodes > 1 and spec.nic_latency_ps:

@@ -127,8 +127,9 @@ class Chooser:
         if key not in self._memo:
             if len(self._memo) >= MAX_CHOICES:
                 self._memo.popitem(last=False)
-            node_size = node_size_of(self.cost.network.node_of(devices))
-            placed = replace(problem, node_size=node_size)
+            network = self.cost.network
+            node_size = node_size_of(network.node_of(devices))
+            placed = replace(problem, node_size=node_size, is_mesh=network.is_mesh)
             found = None
             if tuning is not None and not given:
                 found = self._by_nccl(placed, devices, algorithm, tuning)

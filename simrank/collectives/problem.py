@@ -39,6 +39,7 @@ class Problem:
         itemsize: Bytes of an element; algorithms choose pipeline chunks by it.
         node_size: Ranks per node, if each node has an equal run of consecutive ranks; 0 if not, or
             not known. Algorithms place their lanes by it.
+        is_mesh: Whether every two ranks of a node have a link of their own.
     """
 
     collective: str
@@ -48,6 +49,7 @@ class Problem:
     splits: tuple[int, ...] | None = None
     itemsize: int = 4
     node_size: int = 0
+    is_mesh: bool = False
 
     def __post_init__(self) -> None:
         """Check the fields against each other.

@@ -72,6 +72,10 @@ class Interconnect(Protocol):
     def link_bandwidth_bytes_per_s(self) -> FloatArray:
         """Bandwidth of each link, and inf for the padding link at the end."""
 
+    @property
+    def is_mesh(self) -> bool:
+        """Whether every two devices of a node have a link of their own."""
+
     def paths(self, src: IntArray, dst: IntArray, /) -> Paths:
         """Return the routes from each source to the destination at the same position."""
 

@@ -70,3 +70,13 @@ class Topology:
     num_node_vertices: int
     node_wires: tuple[Wire, ...]
     fabric_wires: tuple[Wire, ...]
+
+    @property
+    def is_mesh(self) -> bool:
+        """Whether every two devices of a node are joined by a wire of their own."""
+        pairs = {
+            (min(wire.first, wire.second), max(wire.first, wire.second))
+            for wire in self.node_wires
+            if max(wire.first, wire.second) < self.num_devices
+        }
+        return 2 * len(pairs) == self.num_devices * (self.num_devices - 1)

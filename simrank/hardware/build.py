@@ -54,7 +54,7 @@ def build_cluster(config: ClusterConfig) -> Cluster:
         topology=topology,
         routes=_route_table(topology, config.nodes),
         provenance=provenance_of(config),
-        nccl=None if config.nccl is None else _nccl_spec(config.nccl),
+        nccl=None if config.nccl is None else _nccl_spec(config.nccl, topology),
         nccl_fit=None if config.nccl is None else _nccl_fit(config),
     )
 
@@ -73,7 +73,7 @@ def _builtin_nccl(name: str) -> NcclConfig | None:
     return load_cluster_config(name).nccl
 
 
-def _nccl_spec(nccl: NcclConfig) -> NcclSpec:
+def _nccl_spec(nccl: NcclConfig, topology: Topology) -> NcclSpec:
     """Return what NCCL finds, as the simulator sees it."""
     return NcclSpec(
         architecture=nccl.architecture,
@@ -86,6 +86,7 @@ def _nccl_spec(nccl: NcclConfig) -> NcclSpec:
         nics=nccl.nics or 0,
         nic_bytes_per_s=nccl.nic_bandwidth_bytes_per_s or 0,
         nic_latency_ps=nccl.nic_latency_ps or 0,
+        mesh_links=topology.num_devices - 1 if topology.is_mesh else 0,
         algorithms=nccl.algorithms or (),
         protocols=nccl.protocols or (),
     )

@@ -93,6 +93,11 @@ class Cluster:
         """Return the number of directed links that each node has."""
         return 2 * len(self.topology.node_wires)
 
+    @cached_property
+    def is_mesh(self) -> bool:
+        """Whether every two devices of a node have a link of their own."""
+        return self.topology.is_mesh
+
     def node_of(self, device: npt.ArrayLike) -> Int64Array:
         """Return the node of each device."""
         return np.asarray(device, dtype=np.int64) // self.devices_per_node

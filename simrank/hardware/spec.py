@@ -69,6 +69,8 @@ class NcclSpec:
         wire: What joins the devices of a node: nvlink or pci.
         host: Who made the hosts' processors: intel or amd.
         ring_bytes_per_s: Bus bandwidth of all rings of a node together.
+        mesh_links: Links of a device that each join it to another device of its node, and to no
+            switch; 0: there is one.
         nvls_bytes_per_s: What a device's port carries to the switch that reduces; 0: none does.
         channels: Channels of all rings together.
         p2p_channel_bytes_per_s: What one channel carries from a device to another.
@@ -89,8 +91,19 @@ class NcclSpec:
     nics: int
     nic_bytes_per_s: int
     nic_latency_ps: int = 0
+    mesh_links: int = 0
     algorithms: tuple[str, ...] = ()
     protocols: tuple[str, ...] = ()
+
+    def ring_bytes_per_s_of(self, num_local: int) -> float:
+        """Return the bus bandwidth of rings through some ranks of a node.
+
+        On a mesh of n devices they go through n - 1 rings that share no link: with fewer ranks
+        there are fewer, and two have one link. Through a switch, every rank fills its port.
+        """
+        if not self.mesh_links:
+            return self.ring_bytes_per_s
+        return self.ring_bytes_per_s * max(num_local - 1, 1) / self.mesh_links
 
 
 @dataclass(frozen=True, slots=True)

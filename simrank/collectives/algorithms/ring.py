@@ -2,7 +2,7 @@
 
 One ring in the order of ranks crosses between nodes on a single rail. So on several nodes there are
 by default as many channels as a node has ranks, each with a share of every chunk and a ring of its
-own.
+own; and on a node without a switch as many as there are rings that share no link.
 
 Source:
     Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations",
@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 
+from simrank.collectives.algorithms.disjoint import MAX_RANKS, disjoint_rings
 from simrank.collectives.algorithms.layout import gathered_tables, local_only
 from simrank.collectives.algorithms.rings import Rings, gather_rounds, reduce_rounds
 from simrank.collectives.problem import Problem
@@ -47,15 +48,22 @@ def _orders(problem: Problem, num_channels: int) -> IntArray:
     size = problem.node_size or problem.world_size
     nodes = np.arange(problem.world_size, dtype=np.int64).reshape(-1, size)
     if problem.num_nodes == 1:
-        return np.tile(nodes, (num_channels, 1))
+        rings = disjoint_rings(problem.world_size) if _is_small_mesh(problem) else nodes
+        return np.resize(rings, (num_channels, problem.world_size))
     # Fewer channels than rails are spread over them.
     shifts = [channel * size // min(size, num_channels) for channel in range(num_channels)]
     return np.stack([np.roll(nodes, -shift, axis=1).reshape(-1) for shift in shifts])
 
 
+def _is_small_mesh(problem: Problem) -> bool:
+    return problem.is_mesh and problem.num_nodes == 1 and 2 < problem.world_size <= MAX_RANKS
+
+
 def _complete(problem: Problem, options: Mapping[str, int]) -> dict[str, int]:
     """Return the options with the number of channels: by default one for each rail."""
     num_rails = problem.node_size if problem.num_nodes > 1 else 1
+    if _is_small_mesh(problem):
+        num_rails = len(disjoint_rings(problem.world_size))
     for name, most in (("num_channels", MAX_CHANNELS), ("num_loops", MAX_LOOPS)):
         if options[name] > most:
             raise ValueError(f"{name} may be at most {most}, got {options[name]}")

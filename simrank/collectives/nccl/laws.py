@@ -230,11 +230,13 @@ def volumes(collective: str, algorithm: str, sizes: Floats, comm: Communicator) 
     return Volumes((local + 1) / local * sizes, crossing / nics)
 
 
-def port_bytes_per_us(algorithm: str, protocol: str, spec: NcclSpec) -> float:
+def port_bytes_per_us(algorithm: str, protocol: str, comm: Communicator) -> float:
     """Return the rate of a device's port for an algorithm, with a protocol's flags in it."""
+    spec = comm.spec
     if algorithm in (NVLS, NVLS_TREE):
         return spec.nvls_bytes_per_s * constants.NVLS_EFFICIENCY[spec.architecture] / _PER_US
-    return spec.ring_bytes_per_s * PROTOCOL_FACTOR[protocol] / _PER_US
+    ring = spec.ring_bytes_per_s_of(comm.shape.num_local)
+    return ring * PROTOCOL_FACTOR[protocol] / _PER_US
 
 
 def ll_max_bytes_per_us(comm: Communicator) -> float:
@@ -251,7 +253,7 @@ def _transfer_us(
     spec, calibration = comm.spec, comm.calibration
     carried = volumes(collective, algorithm, sizes, comm)
     of_ll = calibration.bandwidth_ll if protocol == LL else 1.0
-    port = port_bytes_per_us(algorithm, protocol, spec) * calibration.bandwidth_intra * of_ll
+    port = port_bytes_per_us(algorithm, protocol, comm) * calibration.bandwidth_intra * of_ll
     spent = carried.port / port
     if protocol == LL:
         spent = np.maximum(spent, carried.port / ll_max_bytes_per_us(comm))
@@ -280,7 +282,7 @@ def _p2p_terms(collective: str, sizes: Floats, comm: Communicator) -> Terms:
     if collective == "sendrecv":
         return message_terms(sizes, comm, shape.num_ranks)
     n, peers, remote = shape.num_ranks, shape.num_local - 1, shape.num_ranks - shape.num_least
-    port = np.full(len(sizes), spec.ring_bytes_per_s / _PER_US)
+    port = spec.ring_bytes_per_s_of(shape.num_local) / _PER_US
     inside = peers / n * sizes / (port * comm.calibration.bandwidth_intra)
     sharing = max(shape.num_least / max(spec.nics, 1), 1.0)  # Ranks that share one network card.
     between = remote / n * sizes * sharing
@@ -299,7 +301,9 @@ def message_terms(sizes_bytes: npt.ArrayLike, comm: Communicator, num_members: i
     channels = np.clip(
         sizes / P2P_CHANNEL_BYTES, max(1, P2P_MAX_CHANNELS // num_members), P2P_MAX_CHANNELS
     )
-    port = np.minimum(channels * spec.p2p_channel_bytes_per_s, spec.ring_bytes_per_s) / _PER_US
+    port = (
+        np.minimum(channels * spec.p2p_channel_bytes_per_s, spec.ring_bytes_per_s_of(2)) / _PER_US
+    )
     inside = sizes / (port * comm.calibration.bandwidth_intra)
     sharing = max(shape.num_least / max(spec.nics, 1), 1.0)
     return _exchange_terms(
@@ -310,7 +314,7 @@ def message_terms(sizes_bytes: npt.ArrayLike, comm: Communicator, num_members: i
 def message_bytes_per_s(comm: Communicator) -> float:
     """Return what a port carries of messages, all channels together; between nodes, a card."""
     if comm.shape.num_nodes == 1:
-        return comm.spec.ring_bytes_per_s * comm.calibration.bandwidth_intra
+        return comm.spec.ring_bytes_per_s_of(2) * comm.calibration.bandwidth_intra
     return _nic_bytes_per_us(comm) * _PER_US
 
 

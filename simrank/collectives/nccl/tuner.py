@@ -172,7 +172,7 @@ def _crossing_GBps(comm: Communicator) -> float:  # noqa: N802 - the unit's name
 
 def _ring_GBps(protocol: str, comm: Communicator) -> float:  # noqa: N802 - the unit's name
     spec = comm.spec
-    bus = spec.ring_bytes_per_s / _GBPS
+    bus = spec.ring_bytes_per_s_of(comm.shape.num_local) / _GBPS
     if comm.shape.num_nodes > 1:
         bus = min(bus, _network_GBps(comm))
     if protocol == LL:
@@ -186,7 +186,7 @@ def _ring_GBps(protocol: str, comm: Communicator) -> float:  # noqa: N802 - the 
 def _tree_GBps(protocol: str, comm: Communicator) -> float:  # noqa: N802 - the unit's name
     """Return half of the bus bandwidth: a tree sends all up, and all down."""
     spec, column, is_one_node = comm.spec, comm.shape.column, comm.shape.num_nodes == 1
-    bus = spec.ring_bytes_per_s / _GBPS
+    bus = spec.ring_bytes_per_s_of(comm.shape.num_local) / _GBPS
     if not is_one_node:
         bus = min(bus, _crossing_GBps(comm))
     per_channel = constants.TREE_CHANNEL_GBPS[spec.architecture][column]

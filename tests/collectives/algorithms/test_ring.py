@@ -1,9 +1,12 @@
 """The ring's hops, by hand."""
 
+import numpy as np
 import pytest
 
-from simrank.collectives import Problem, build
+from simrank.collectives import Problem, build, play_data
 from simrank.collectives.schedule import Buffer
+from simrank.collectives.traffic import link_bytes
+from simrank.hardware import load_cluster
 
 
 def hops(schedule):
@@ -73,3 +76,24 @@ def test_one_node_or_an_unknown_one_has_one_ring():
     for node_size in (0, 8):
         schedule = build(Problem("all_reduce", 8, 64, node_size=node_size), "ring")
         assert rings(schedule) == [list(range(8))]
+
+
+def test_a_mesh_has_as_many_rings_as_share_no_link():
+    """Seven on eight ranks: all 56 links carry the same."""
+    cluster = load_cluster("mi300x")
+    problem = Problem("all_reduce", 8, 56 << 10, node_size=8, is_mesh=cluster.is_mesh)
+    schedule = build(problem, "ring")
+    assert schedule.num_channels == 7
+    carried = link_bytes(schedule, cluster, np.arange(8), 4)
+    assert len(carried) == 56
+    assert len(set(carried.values())) == 1
+
+
+@pytest.mark.parametrize("size", [2, 3, 4, 5, 6, 8])
+def test_rings_of_a_mesh_sum_everything(size):
+    """Whatever their order, and as few as there are."""
+    problem = Problem("all_reduce", size, 101, node_size=size, is_mesh=True)
+    inputs = np.random.default_rng(0).integers(0, 100, (size, 101))
+    outputs = [np.empty(101, dtype=np.int64) for _ in range(size)]
+    play_data(build(problem, "ring"), list(inputs), outputs=outputs)
+    assert all((output == inputs.sum(axis=0)).all() for output in outputs)

@@ -195,3 +195,16 @@ def test_a_cluster_without_network_cards_is_left_to_its_links():
     assert chooser_of(cluster).choose(
         Problem("all_reduce", 8, 64), devices=np.arange(8)
     ).level == "schedule"  # fmt: skip
+
+
+def test_few_ranks_of_a_mesh_have_few_rings():
+    """Two MI300X have one link, three two each; two were measured: 47.7 GB/s of bus bandwidth."""
+    found = {
+        size: simrank.predict("all_reduce", 1 << 32, size, "mi300x", calibration=None).busbw_GBps[0]
+        for size in (2, 3, 8)
+    }
+    assert found[2] == pytest.approx(47.67, rel=0.02)
+    assert found[3] == pytest.approx(2 * found[2], rel=0.03)
+    assert found[8] == pytest.approx(312.9, rel=0.05)
+    pair = simrank.predict("sendrecv", 1 << 32, 8, "mi300x", calibration=None)
+    assert pair.busbw_GBps[0] < 48
