@@ -13,13 +13,14 @@ SOURCE: Final = "NVIDIA/nccl v2.30.7 src/graph/tuning.cc"
 LL, LL128, SIMPLE = "LL", "LL128", "Simple"
 PROTOCOLS: Final = (LL, LL128, SIMPLE)
 TREE, RING, NVLS, NVLS_TREE, P2P = "tree", "ring", "nvls", "nvls_tree", "p2p"
-ALGORITHMS: Final = (TREE, RING, NVLS, NVLS_TREE)
+PAT = "pat"  # Parallel aggregated trees, of groups with one rank per node.
+ALGORITHMS: Final = (TREE, RING, NVLS, NVLS_TREE, PAT)
 
 NVLINK, PCI, NET = "nvlink", "pci", "net"
 VOLTA, AMPERE, HOPPER, BLACKWELL = "volta", "ampere", "hopper", "blackwell"
 
 # By algorithm: of LL, LL128, Simple. Those that are not here start at once.
-BASE_US: Final = {TREE: (6.8, 14.0, 8.4), RING: (6.6, 14.0, 8.4)}
+BASE_US: Final = {TREE: (6.8, 14.0, 8.4), RING: (6.6, 14.0, 8.4), PAT: (8.0, 8.0, 8.0)}
 
 # One step over a link, by algorithm and kind of link: of LL, LL128, Simple.
 STEP_US: Final = {
@@ -33,6 +34,9 @@ STEP_US: Final = {
     (RING, NET): (2.7, 4.0, 14.0),
     (NVLS, NET): (0.0, 0.0, 18.0),
     (NVLS_TREE, NET): (0.0, 0.0, 20.9),
+    (PAT, NVLINK): (0.0, 0.0, 2.8),  # Per rank: what it computes.
+    (PAT, PCI): (0.0, 0.0, 2.8),
+    (PAT, NET): (0.0, 0.0, 14.0 / 3.5),
 }
 
 # What a host adds to a step between nodes: of LL and LL128; of Simple it is three times that.
@@ -69,6 +73,7 @@ NVLS_TREE_CHANNEL_GBPS: Final = {
 }
 NVLS_EFFICIENCY: Final = {VOLTA: 0.0, AMPERE: 0.0, HOPPER: 0.85, BLACKWELL: 0.74}
 
+PAT_FACTOR: Final = 0.75  # Of the bus bandwidth.
 RING_LL_FACTOR: Final = 0.5  # Of the bus bandwidth: half of what LL sends are flags.
 RING_LL128_FACTOR: Final = 0.92
 TREE_FACTOR: Final = 0.92

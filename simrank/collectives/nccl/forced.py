@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias
 
-from simrank.collectives.nccl.constants import NVLS, NVLS_TREE, P2P, PROTOCOLS, RING, TREE
+from simrank.collectives.nccl.constants import NVLS, NVLS_TREE, P2P, PAT, PROTOCOLS, RING, TREE
 from simrank.errors import ConfigError, ConfigProblem
 
 if TYPE_CHECKING:
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from simrank.collectives.nccl.tuner import Candidate
 
-_ALGORITHMS = {"tree": TREE, "ring": RING, "nvls": NVLS, "nvlstree": NVLS_TREE}
-_NOT_MODELLED = ("collnetdirect", "collnetchain", "pat")
+_ALGORITHMS = {"tree": TREE, "ring": RING, "nvls": NVLS, "nvlstree": NVLS_TREE, "pat": PAT}
+_NOT_MODELLED = ("collnetdirect", "collnetchain")
 _PROTOCOLS = {name.lower(): name for name in PROTOCOLS}
 _COLLECTIVES = {
     "broadcast": "broadcast",

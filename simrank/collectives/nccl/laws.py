@@ -20,7 +20,17 @@ import numpy as np
 import numpy.typing as npt
 
 from simrank.collectives.nccl import constants
-from simrank.collectives.nccl.constants import LL, NET, NVLS, NVLS_TREE, P2P, PROTOCOLS, RING, TREE
+from simrank.collectives.nccl.constants import (
+    LL,
+    NET,
+    NVLS,
+    NVLS_TREE,
+    P2P,
+    PAT,
+    PROTOCOLS,
+    RING,
+    TREE,
+)
 from simrank.units import PS_PER_US
 
 if TYPE_CHECKING:
@@ -184,6 +194,8 @@ def step_counts(collective: str, algorithm: str, shape: Shape) -> tuple[int, int
         return num_steps(collective, shape.num_ranks) - between, between
     if algorithm == TREE:
         return 2 * (shape.num_local - 1), 2 * depth
+    if algorithm == PAT:
+        return shape.num_ranks, depth
     return 1, 2 * depth if algorithm == NVLS_TREE else int(nodes > 1)
 
 
@@ -223,6 +235,8 @@ def volumes(collective: str, algorithm: str, sizes: Floats, comm: Communicator) 
         whole = {"all_reduce": 2 * (n - 1) / n, "broadcast": 1.0, "reduce": 1.0}
         port = whole.get(collective, (n - 1) / n) * sizes
         return Volumes(port, port / nics)
+    if algorithm == PAT:  # One rank per node.
+        return Volumes(0 * sizes, (n - 1) / n / constants.PAT_FACTOR * sizes / nics)
     if algorithm == TREE:
         return Volumes(2 * sizes if local > 1 else 0 * sizes, crossing / nics)
     if algorithm == NVLS:

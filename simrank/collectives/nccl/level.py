@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from simrank.collectives.nccl.constants import NVLS, NVLS_TREE, P2P, RING, TREE
+from simrank.collectives.nccl.constants import NVLS, NVLS_TREE, P2P, PAT, RING, TREE
 from simrank.collectives.nccl.laws import Communicator, message_bytes_per_s, message_terms, terms
 from simrank.collectives.nccl.machine import constants_on, shape_on, spec_of
 from simrank.collectives.nccl.prediction import predict_times
@@ -39,12 +39,16 @@ _SCHEDULES: Mapping[tuple[str, str], tuple[str, ...]] = {
     ("all_reduce", NVLS_TREE): ("nvls_tree",),
     ("all_gather", RING): ("ring",),
     ("reduce_scatter", RING): ("ring",),
+    ("all_gather", PAT): ("halving_doubling", "ring"),
+    ("reduce_scatter", PAT): ("halving_doubling", "ring"),
     ("broadcast", RING): ("chain", "binomial"),
     ("reduce", RING): ("chain", "binomial"),
     ("all_to_all", P2P): ("direct", "pairwise"),
     ("gather", P2P): ("direct",),
     ("scatter", P2P): ("direct",),
 }
+
+_STAND_INS = (PAT,)  # Their schedules have the same steps, but nobody means them by these names.
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +206,7 @@ def schedules_of(collective: str, algorithm: str) -> tuple[str, ...]:
 def algorithm_of(collective: str, schedule: str) -> str | None:
     """Return the algorithm of NCCL that a schedule is; None: NCCL has no such one."""
     for (each, algorithm), schedules in _SCHEDULES.items():
-        if each == collective and schedules[0] == schedule:
+        if each == collective and schedules[0] == schedule and algorithm not in _STAND_INS:
             return algorithm
     return None
 

@@ -1,7 +1,7 @@
 """What NCCL's example tuner plugin would choose, by the rows of its file.
 
 Rules: the first row that matches and that NCCL offers is taken; a row that asks for what NCCL does
-not offer is passed over, and so are algorithms that are not modelled (CollNet, PAT). A collective
+not offer is passed over, and so are algorithms that are not modelled (CollNet). A collective
 is one call that NCCL has not fused with others, on buffers that are not registered. The number of
 channels in a row changes nothing here. Source: NVIDIA/nccl plugins/tuner/example/plugin.cc,
 src/enqueue.cc.

@@ -18,6 +18,7 @@ from simrank.collectives.nccl.constants import (
     NVLS,
     NVLS_TREE,
     P2P,
+    PAT,
     PROTOCOLS,
     RING,
     SIMPLE,
@@ -66,7 +67,7 @@ def candidates(collective: str, sizes_bytes: npt.ArrayLike, comm: Communicator) 
     for algorithm in _ALGORITHMS[collective]:
         if not _is_possible(algorithm, comm):
             continue
-        for protocol in (SIMPLE,) if algorithm in (NVLS, NVLS_TREE) else PROTOCOLS:
+        for protocol in (SIMPLE,) if algorithm in _SIMPLE_ONLY else PROTOCOLS:
             if protocol == LL128 and comm.spec.wire != NVLINK:
                 continue
             estimate = _estimate_us(collective, algorithm, protocol, sizes, comm)
@@ -79,10 +80,11 @@ def is_ready_made(collective: str) -> bool:
     return collective in _ALGORITHMS
 
 
+_SIMPLE_ONLY = (NVLS, NVLS_TREE, PAT)
 _ALGORITHMS = {
     "all_reduce": (TREE, RING, NVLS, NVLS_TREE),
-    "all_gather": (RING,),  # NVLS needs registered buffers, PAT one rank per node.
-    "reduce_scatter": (RING,),
+    "all_gather": (RING, PAT),  # NVLS needs registered buffers.
+    "reduce_scatter": (RING, PAT),
     "broadcast": (RING,),
     "reduce": (RING,),
 }
@@ -109,6 +111,8 @@ def _is_possible(algorithm: str, comm: Communicator) -> bool:
         return has_switch and shape.num_nodes == 1
     if algorithm == NVLS_TREE:
         return has_switch and shape.num_nodes > 1
+    if algorithm == PAT:
+        return shape.num_local == 1
     return True
 
 
@@ -153,6 +157,8 @@ def _algorithm_GBps(  # noqa: N802 - the unit's name
         per_channel = constants.NVLS_TREE_CHANNEL_GBPS[spec.architecture][shape.column]
         return min(_nvls_GBps(spec), _crossing_GBps(comm), spec.channels * per_channel)
     steps = laws.num_steps(collective, shape.num_ranks)
+    if algorithm == PAT:
+        return constants.PAT_FACTOR * _network_GBps(comm) * shape.num_ranks / steps
     bus = 2 * _nvls_GBps(spec) if algorithm == NVLS else _ring_GBps(protocol, comm)
     return bus * shape.num_ranks / steps
 

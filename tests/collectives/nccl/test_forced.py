@@ -17,7 +17,7 @@ def test_names_leave_what_they_name():
 
 def test_a_caret_leaves_the_others():
     """`^NVLS,Tree` is everything but those two."""
-    assert parse_algorithms("^NVLS,Tree", "all_reduce") == {"ring", "nvls_tree"}
+    assert parse_algorithms("^NVLS,Tree", "all_reduce") == {"ring", "nvls_tree", "pat"}
     assert parse_algorithms("^PAT", "all_reduce") == {"ring", "tree", "nvls", "nvls_tree"}
 
 
@@ -49,14 +49,16 @@ def test_lists_that_nccl_would_not_read_are_refused(text, message):
 @pytest.mark.parametrize("text", ["Foo", "", "Ring,Foo", "^Foo"])
 def test_other_names_are_refused(text):
     """With those that there are."""
-    with pytest.raises(ConfigError, match="expected names of tree, ring, nvls, nvlstree, got"):
+    with pytest.raises(ConfigError, match="expected names of tree, ring, nvls, nvlstree, pat, got"):
         parse_algorithms(text, "all_reduce")
 
 
 def test_what_is_not_modelled_is_refused_by_name():
-    """PAT is NCCL's, but has no law here."""
-    with pytest.raises(ConfigError, match=r"some of tree, ring, .* which are modelled, got 'PAT'"):
-        parse_algorithms("PAT", "all_reduce")
+    """CollNet is NCCL's, but has no law here."""
+    with pytest.raises(
+        ConfigError, match=r"some of tree, ring, .* which are modelled, got 'CollNetDirect'"
+    ):
+        parse_algorithms("CollNetDirect", "all_reduce")
 
 
 def test_nothing_left_is_an_error(hopper):

@@ -208,3 +208,28 @@ def test_few_ranks_of_a_mesh_have_few_rings():
     assert found[8] == pytest.approx(312.9, rel=0.05)
     pair = simrank.predict("sendrecv", 1 << 32, 8, "mi300x", calibration=None)
     assert pair.busbw_GBps[0] < 48
+
+
+@pytest.mark.parametrize("collective", ["all_gather", "reduce_scatter"])
+@pytest.mark.parametrize(("num_nodes", "algorithm"), [(2, "ring"), (128, "pat"), (96, "pat")])
+def test_one_rank_per_node_takes_trees_where_a_ring_is_long(collective, num_nodes, algorithm):
+    """NCCL's PAT, of 4 MiB here: so FSDP runs beside tensor parallelism."""
+    cluster = load_cluster({"name": "h100_ib", "nodes": 128})
+    problem = Problem(collective, num_nodes, (1 << 20) // num_nodes)
+    choice = chooser_of(cluster).choose(problem, devices=np.arange(num_nodes) * 8)
+    assert choice.algorithm == algorithm
+    packed = chooser_of(cluster).choose(problem, devices=np.arange(num_nodes))
+    assert packed.algorithm == "ring"
+
+
+def test_trees_take_less_than_the_ring_would():
+    """Five steps over the network instead of 31, and three quarters of its rate."""
+    cluster = load_cluster({"name": "h100_ib", "nodes": 32})
+    level, devices = NcclLevel(cluster), np.arange(32) * 8
+    for count, factor in ((1 << 15, 0.6), (1 << 28, 1.4)):
+        problem = Problem("all_gather", 32, count // 32)
+        ring, pat = (
+            level.choose(problem, devices, Tuning(frozenset([name]), frozenset(["Simple"])))
+            for name in ("ring", "pat")
+        )
+        assert pat.duration_ps < factor * ring.duration_ps
