@@ -26,7 +26,7 @@ COMMANDS = {
         "--average", "-t", "--nthreads", "-z", "--blocking", "-T", "--timeout",
         *(option for settled in SETTLED for option in (settled.short, settled.long)),
         "--algorithm", "--measured", "--seed", "--json", "--csv", "--html", "--trace",
-        "--trace-ranks",
+        "--trace-ranks", "--jobs", "--backend",
         "--help",
     },
     "check": {"file", "--help"},

@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from simrank.bench.page import collectives_page
-from simrank.bench.program_page import program_page
+from simrank.bench.parallel import Workers
 from simrank.bench.run import run
-from simrank.bench.sweep import run_sweep, sweep_header, sweep_line
-from simrank.cli.common import EXIT_STATUS, FAILED, app, progress_bar
+from simrank.cli import options  # noqa: TC001 - typer reads it
+from simrank.cli.common import EXIT_STATUS, FAILED, app
 from simrank.cli.nccl_tests import NcclTestsCommand, bad_option, collective_of, mapping_of
 from simrank.cli.results import Results, Shown
+from simrank.cli.sweeps import bench_program
 from simrank.config import BenchConfig, bench_config_from_mapping, load_bench_config
 from simrank.config.sweep import is_sweep, load_sweep
 
 if TYPE_CHECKING:
     from simrank.bench.row import Row
     from simrank.bench.series import Series
-    from simrank.config.sweep import SweepConfig
 
 
 @app.command(epilog=EXIT_STATUS, cls=NcclTestsCommand)
@@ -71,6 +71,8 @@ def bench(
     algorithm: Annotated[str, typer.Option(help="Algorithm.")] = "auto",
     measured: Annotated[str | None, typer.Option(help="CSV of measured times.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of everything random [0].")] = None,
+    jobs: options.Jobs = None,
+    backend: options.Backend = None,
     json_file: Annotated[str | None, typer.Option("--json", help="Write the rows.")] = None,
     csv_file: Annotated[str | None, typer.Option("--csv", help="Write the rows.")] = None,
     html_file: Annotated[str | None, typer.Option("--html", help="Write a page of charts.")] = None,
@@ -80,14 +82,17 @@ def bench(
     """Benchmark collectives: from a YAML file, or one collective with nccl-tests' options."""
     collective = collective_of(target)
     if collective is not None:
+        _refuse_options(context, _OF_PROGRAMS, _NO_PROGRAM)
         config = bench_config_from_mapping(mapping_of(collective, context.params))
         _bench_collectives(config, context.params)
         return
     _refuse_series_options(context)
     changes = {} if seed is None else {"seed": seed}
     if is_sweep(target):
-        _bench_program(load_sweep(target).model_copy(update=changes), context.params)
+        workers = Workers(jobs, backend)
+        bench_program(load_sweep(target).model_copy(update=changes), context.params, workers)
     else:
+        _refuse_options(context, _OF_PROGRAMS, _NO_PROGRAM)
         _bench_collectives(load_bench_config(target).model_copy(update=changes), context.params)
 
 
@@ -109,45 +114,22 @@ def _bench_collectives(config: BenchConfig, given: dict[str, Any]) -> None:
         raise typer.Exit(FAILED)
 
 
-def _bench_program(config: SweepConfig, given: dict[str, Any]) -> None:
-    """Benchmark a program: print its table as it grows, and write what was asked for."""
-    rows: list[dict[str, Any]] = []
-    head = {"seed": config.seed, "program": config.program}
-    results = Results(given, head, partial(program_page, config, rows))
-    with results.kept(), progress_bar() as progress:
-        task = progress.add_task("", total=None)
-
-        def on_start() -> None:
-            results.begin()
-            typer.echo(sweep_header(config))
-
-        def show_progress(title: str, done: int, total: int) -> None:
-            progress.update(task, description=title, completed=done, total=total)
-
-        def show_row(row: dict[str, Any]) -> None:
-            results.rows.append(row)
-            rows.append(row)
-            progress.stop()  # The table goes to stdout, between two bars on stderr.
-            typer.echo(sweep_line(row))
-            progress.start()
-
-        run_sweep(
-            config,
-            timeline=results.timeline,
-            on_start=on_start,
-            on_row=show_row,
-            on_progress=show_progress,
-        )
-
-
+_OF_PROGRAMS = {"jobs", "backend"}
+_NO_PROGRAM = "the benchmark of a program beside this option", "a benchmark of collectives"
+_NO_SERIES = "the name of a collective beside this option", "a YAML file, whose own keys decide"
 _FOR_ANY_TARGET = {"target", "seed", "json_file", "csv_file", "html_file", "trace", "trace_ranks"}
 
 
 def _refuse_series_options(context: typer.Context) -> None:
     """Raise ConfigError for options that a YAML file would silently win over."""
+    names = {parameter.name or "" for parameter in context.command.params}
+    of_series = names - _FOR_ANY_TARGET - _OF_PROGRAMS
+    _refuse_options(context, of_series, _NO_SERIES)
+
+
+def _refuse_options(context: typer.Context, names: set[str], why: tuple[str, str]) -> None:
+    """Raise ConfigError for options that mean nothing here."""
     for parameter in context.command.params:
-        name = parameter.name or ""
-        source = context.get_parameter_source(name)
-        if name not in _FOR_ANY_TARGET and source is not None and source.name == "COMMANDLINE":
-            expected = "the name of a collective beside this option"
-            raise bad_option(parameter.opts[-1], expected, "a YAML file, whose own keys decide")
+        source = context.get_parameter_source(parameter.name or "")
+        if parameter.name in names and source is not None and source.name == "COMMANDLINE":
+            raise bad_option(parameter.opts[-1], *why)

@@ -1,4 +1,4 @@
-"""The longer options of `simrank run`, each a type that says how it is written."""
+"""The longer options of `simrank run` and `bench`, each a type that says how it is written."""
 
 from typing import Annotated
 
@@ -86,4 +86,11 @@ TimeLimit = Annotated[
     typer.Option(
         "--time-limit", min=0.001, help="Give up after so many seconds of wall-clock time."
     ),
+]
+Jobs = Annotated[
+    int | None, typer.Option("--jobs", min=1, help="Runs of a program at once, in processes [1].")
+]
+Backend = Annotated[
+    str | None,
+    typer.Option("--backend", help="Who runs them: loky, ray or dask, or dask:tcp://host:8786."),
 ]
