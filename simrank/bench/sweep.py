@@ -246,12 +246,11 @@ def _check_algorithms(config: SweepConfig) -> None:
 
 
 def fingerprint(config: SweepConfig) -> str:
-    """Return a text that is another where anything that decides rows is, but for imported files.
-
-    Raises:
-        ConfigError: The program is not there.
-    """
-    file = program_file(config)
+    """Return a text that is another where anything that decides rows is, but for imported files."""
+    try:
+        file = program_file(config)
+    except ConfigError:  # Nowhere, as running it says, or found by a finder of some package.
+        file = None
     facts = (
         config.program,
         [cluster.model_dump_json() for cluster in config.clusters],

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -66,7 +65,7 @@ class SweepResults(Results):
     def __init__(self, config: SweepConfig, given: dict[str, Any]) -> None:
         head = {"seed": config.seed, "program": config.program}
         super().__init__(given, head, lambda *facts: program_page(config, self.rows, *facts))
-        self._fingerprint = partial(fingerprint, config)
+        self._fingerprint = fingerprint(config)  # Now: files may change while it runs.
         self._num_cells = len(config.cells())
         self._by_cell: dict[int, Row] = {}
         path = given["json_file"]
@@ -86,7 +85,7 @@ class SweepResults(Results):
 
     def to_resume(self) -> dict[str, Any]:
         """Return which runs the rows are of, and what they depend on."""
-        return {"config": self._fingerprint(), "cells": sorted(self._by_cell)}
+        return {"config": self._fingerprint, "cells": sorted(self._by_cell)}
 
     def finished(self, path: str | None) -> Mapping[int, Row]:
         """Return the rows, by run, of a file that the same benchmark left when it ended early."""
@@ -95,7 +94,7 @@ class SweepResults(Results):
             found = json.loads(text or "{}")
         except (OSError, ValueError):
             return {}  # No such file, or no result: it will be written anew.
-        expected = {**self._head, "config": self._fingerprint()}
+        expected = {**self._head, "config": self._fingerprint}
         if not isinstance(found, dict) or "partial" not in found:
             return {}
         if any(found.get(name) != value for name, value in expected.items()):
