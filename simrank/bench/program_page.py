@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from simrank.bench.page import head_facts
+from simrank.config.sweep import ALGORITHMS, ERROR
 from simrank.trace.page import Bar, bars, document, folded_table, section
 
 if TYPE_CHECKING:
@@ -31,7 +32,8 @@ def program_page(
     """
     drawn = []
     if rows:
-        found = list(zip(_labels(config, rows), rows, strict=True))
+        labelled = zip(_labels(config, rows), rows, strict=True)
+        found = [(label, row) for label, row in labelled if row[ERROR] is None]
         of_rank = "of a step, on the rank with most exposed communication"
         names = list(_PARTS)
         drawn = [
@@ -45,7 +47,7 @@ def program_page(
 
 def _labels(config: SweepConfig, rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Yield for each row what makes it another than the rest."""
-    names = ["cluster", *config.parameters]
+    names = ["cluster", *config.parameters, *([ALGORITHMS] if config.algorithms else [])]
     differing = [name for name in names if len({str(row[name]) for row in rows}) > 1]
     for row in rows:
         words = [

@@ -2,100 +2,195 @@
 
 from __future__ import annotations
 
+import hashlib
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from simrank.bench.parallel import Workers, in_parallel
+from simrank.collectives.algorithms import collectives_with
+from simrank.config.imports import program_file
+from simrank.config.sweep import ALGORITHMS, ERROR
 from simrank.context import Context
-from simrank.errors import ConfigError
+from simrank.errors import ConfigError, SimrankError, SpawnException
 from simrank.hardware.build import build_cluster
 from simrank.multiprocessing.script import import_program, program_imports
 from simrank.multiprocessing.spawn import spawn_in
 from simrank.trace import Summary
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
-    from simrank.config.cluster import ClusterConfig
-    from simrank.config.sweep import SweepConfig
+    from simrank.config.sweep import Cell, Forced, SweepConfig
     from simrank.trace import Timeline
 
 Row = dict[str, Any]
+_MEASURES = ("step_us", "compute_us", "exposed_us", "idle_us", "peak_bytes")
+_HERE = Workers()
+
+
+class SweepWatcher:
+    """What a benchmark of a program tells while it runs; by default, nothing."""
+
+    def on_start(self) -> None:
+        """Nothing is wrong with the configuration; the first run begins."""
+
+    def on_progress(self, what: str, done: int, total: int) -> None:
+        """Tell what runs, how many runs are done, and how many there are."""
+
+    def on_end(self, index: int, row: Row) -> None:
+        """Tell the number of a run and its row when it has ended: in any order."""
+
+    def on_row(self, row: Row, report: str | None) -> None:
+        """Tell the rows in their order, and the whole text of an error."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """How much of a benchmark is done here, and by whom.
+
+    Attributes:
+        workers: Who does the runs.
+        finished: Rows of runs that need not be done again, by their number.
+    """
+
+    workers: Workers = _HERE
+    finished: Mapping[int, Row] = field(default_factory=dict)
+
+
+class _Outcome(NamedTuple):
+    """The row of a run, and the whole text of its error."""
+
+    row: Row
+    report: str | None
 
 
 def run_sweep(
     config: SweepConfig,
     *,
     timeline: Timeline | None = None,
-    on_start: Callable[[], None] | None = None,
-    on_row: Callable[[Row], None] | None = None,
-    on_progress: Callable[[str, int, int], None] | None = None,
+    watcher: SweepWatcher | None = None,
+    part: Part | None = None,
 ) -> list[Row]:
-    """Run a program for every cluster and combination of parameters.
+    """Run a program for every cluster, combination of parameters and algorithm.
 
-    Its modules are imported from the folder of the file, the current one, or what is installed, in
-    this order, and forgotten afterwards.
+    Its modules are imported anew for each run, from the folder of the file, the current one, or
+    what is installed, in this order, and forgotten afterwards: no run sees what another left.
 
     Args:
         config: The benchmark.
-        timeline: Observes every run.
-        on_start: Called when nothing is wrong with the configuration.
-        on_row: Called with each row when it is known.
-        on_progress: Called with what runs, how many runs are done, and how many there are.
+        timeline: Observes every run; only where the workers are here.
+        watcher: Is told of the start, of progress and of rows.
+        part: Who does the runs, and which are done already; None: all of them, here.
 
     Returns:
-        A row per run: cluster, the parameters, `num_ranks`, and per timed iteration, of the rank
-        that took longest: `step_us`, `compute_us`, `exposed_us` (communication that no computation
-        hides) and `idle_us`; and `peak_bytes` of its device.
+        A row per run, in the order of `config.cells()`, whoever did it: cluster, the parameters,
+        `num_ranks`, and per timed iteration, of the rank that took longest: `step_us`,
+        `compute_us`, `exposed_us` (communication that no computation hides) and `idle_us`;
+        `peak_bytes` of its device; `error`, in one line, in place of these where it failed.
 
     Raises:
-        ConfigError: The program is not there.
-        SimrankError: Its module raised when it was imported.
-        SpawnException: The program raised.
+        ConfigError: The program is not there, or no collective has an algorithm, or the workers
+            are not there.
+        SimrankError: Its module raised when it was imported; a worker was killed.
     """
+    watcher, part = watcher or SweepWatcher(), part or Part()
+    part.workers.check()
+    _check_algorithms(config)
     folders = [Path.cwd()] if config.folder is None else [config.folder, Path.cwd()]
     with program_imports(*folders):
-        make = _function(config)
-        if on_start is not None:
-            on_start()
-        return _run_all(config, make, timeline, on_row, on_progress)
-
-
-def _run_all(
-    config: SweepConfig,
-    make: Callable[..., Callable[[], Any]],
-    timeline: Timeline | None,
-    on_row: Callable[[Row], None] | None,
-    on_progress: Callable[[str, int, int], None] | None,
-) -> list[Row]:
-    runs = [(cluster, chosen) for cluster in config.clusters for chosen in config.combinations()]
-    rows = []
-    for number, (cluster, chosen) in enumerate(runs):
-        if on_progress is not None:
-            shown = ", ".join(f"{name}={value}" for name, value in chosen.items())
-            on_progress(f"{cluster.name} {shown}", number, len(runs))
-        row = _run_one(config, make, cluster, chosen, timeline)
-        rows.append(row)
-        if on_row is not None:
-            on_row(row)
+        _function(config)
+    watcher.on_start()
+    cells = config.cells()
+    run = partial(_run_cell, config, folders, timeline)
+    outcomes = {
+        index: _Outcome({**row, **cells[index].columns}, None)
+        for index, row in part.finished.items()
+    }
+    rows: list[Row] = []
+    missing = [index for index in range(len(cells)) if index not in outcomes]
+    for index, row in outcomes.items():
+        watcher.on_end(index, row.row)
+    _tell(rows, outcomes, watcher)
+    watcher.on_progress(_title(cells, missing), len(cells) - len(missing), len(cells))
+    for index, outcome in in_parallel(run, tuple(missing), part.workers):
+        missing.remove(index)
+        outcomes[index] = outcome
+        watcher.on_end(index, outcome.row)
+        _tell(rows, outcomes, watcher)
+        watcher.on_progress(_title(cells, missing), len(cells) - len(missing), len(cells))
     return rows
+
+
+def _title(cells: list[Cell], missing: list[int]) -> str:
+    """Return what the first run that has not ended is."""
+    if not missing:
+        return ""
+    (_, cluster), *rest = cells[missing[0]].columns.items()
+    return f"{cluster} {', '.join(f'{name}={value}' for name, value in rest)}"
+
+
+def _tell(rows: list[Row], outcomes: Mapping[int, _Outcome], watcher: SweepWatcher) -> None:
+    """Add the rows before which none is missing."""
+    while len(rows) in outcomes:
+        row, report = outcomes[len(rows)]
+        rows.append(row)
+        watcher.on_row(row, report)
+
+
+def _run_cell(
+    config: SweepConfig, folders: list[Path], timeline: Timeline | None, index: int
+) -> _Outcome:
+    cell = config.cells()[index]
+    first = {**cell.columns, "num_ranks": _asked_ranks(config, cell)}
+    try:
+        with program_imports(*folders):
+            measured = _run_one(config, _function(config), cell, timeline)
+    except (SimrankError, ValueError) as error:  # ValueError: an algorithm that cannot run.
+        none = dict.fromkeys(_MEASURES)
+        return _Outcome({**first, **none, ERROR: _one_line(error)}, str(error))
+    return _Outcome({**first, **measured, ERROR: None}, None)
+
+
+def _asked_ranks(config: SweepConfig, cell: Cell) -> int:
+    asked = config.num_ranks or cell.cluster.num_devices
+    return int(cell.chosen[asked]) if isinstance(asked, str) else asked
+
+
+def _one_line(error: Exception) -> str:
+    """Return what went wrong: of ranks, the root cause on the lowest of them."""
+    if not isinstance(error, SpawnException):
+        return _first_line(error)
+    rank = min(error.errors)
+    return f"rank {rank}: {_first_line(error.errors[rank])}"
+
+
+def _first_line(error: BaseException) -> str:
+    text = str(error).partition("\n")[0]
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def _run_one(
     config: SweepConfig,
     make: Callable[..., Callable[[], Any]],
-    cluster: ClusterConfig,
-    chosen: dict[str, Any],
+    cell: Cell,
     timeline: Timeline | None,
 ) -> Row:
-    num_ranks = config.ranks_for(cluster, chosen)
+    num_ranks = config.ranks_for(cell.cluster, cell.chosen)
     summary = Summary()
-    context = Context(build_cluster(cluster), seed=config.seed, data=config.data)
+    context = Context(
+        build_cluster(cell.cluster),
+        seed=config.seed,
+        data=config.data,
+        algorithms=_by_collective(cell.forced),
+    )
     if timeline is not None:
         context.observe(timeline)
     spans: list[tuple[int, int]] = []
 
     def program(rank: int) -> None:
-        step = make(context, **chosen)
+        step = make(context, **cell.chosen)
         for _ in range(config.iterations.warmup):
             step()
         context.synchronize()
@@ -111,30 +206,62 @@ def _run_one(
     with context:
         spawn_in(context.program, program, (), num_ranks, is_users=False)
     peaks = {device.index: device.memory.peak_bytes for device in context.devices}
-    return _row(config, cluster, chosen, spans, (summary, peaks))
+    return _measures(config, spans, summary, peaks)
 
 
-def _row(
-    config: SweepConfig,
-    cluster: ClusterConfig,
-    chosen: dict[str, Any],
-    spans: list[tuple[int, int]],
-    seen: tuple[Summary, dict[int, int]],
+def _measures(
+    config: SweepConfig, spans: list[tuple[int, int]], summary: Summary, peaks: dict[int, int]
 ) -> Row:
-    summary, peaks = seen
     times = config.iterations.timed
     whole_ps = max(end for _, end in spans) - min(start for start, _ in spans)
     slowest = max(summary.ranks(whole_ps, peaks), key=lambda ranks: ranks.exposed_communication_us)
-    return {
-        "cluster": cluster.name,
-        **chosen,
-        "num_ranks": len(spans),
-        "step_us": whole_ps / 1e6 / times,
-        "compute_us": slowest.compute_us / times,
-        "exposed_us": slowest.exposed_communication_us / times,
-        "idle_us": slowest.idle_us / times,
-        "peak_bytes": max(peaks.values(), default=0),
-    }
+    values = (
+        whole_ps / 1e6 / times,
+        slowest.compute_us / times,
+        slowest.exposed_communication_us / times,
+        slowest.idle_us / times,
+        max(peaks.values(), default=0),
+    )
+    return dict(zip(_MEASURES, values, strict=True))
+
+
+def _by_collective(forced: Forced | None) -> Mapping[str, str]:
+    """Return the algorithm of each collective that is forced to one: all that have it."""
+    if forced is None or forced == "auto":
+        return {}
+    return dict.fromkeys(collectives_with(forced), forced) if isinstance(forced, str) else forced
+
+
+def _check_algorithms(config: SweepConfig) -> None:
+    """Raise ConfigError for an algorithm that no collective has."""
+    for index, forced in enumerate(config.algorithms or ()):
+        for collective, name in [(None, forced)] if isinstance(forced, str) else forced.items():
+            having = collectives_with(name)
+            if name != "auto" and not (having if collective is None else collective in having):
+                of, sub = ("", ()) if collective is None else (f" of {collective}", (collective,))
+                key_path = (ALGORITHMS, index, *sub)
+                raise ConfigError(
+                    config.source.problem(key_path, f"auto, or an algorithm{of}", name)
+                )
+
+
+def fingerprint(config: SweepConfig) -> str:
+    """Return a text that is another where anything that decides rows is, but for imported files."""
+    try:
+        file = program_file(config)
+    except ConfigError:  # Nowhere, as running it says, or found by a finder of some package.
+        file = None
+    facts = (
+        config.program,
+        [cluster.model_dump_json() for cluster in config.clusters],
+        config.num_ranks,
+        config.parameters,
+        config.algorithms,
+        config.iterations,
+        config.data,
+        None if file is None else file.read_bytes(),
+    )
+    return hashlib.sha256(repr(facts).encode()).hexdigest()
 
 
 def _function(config: SweepConfig) -> Callable[..., Callable[[], Any]]:
@@ -164,22 +291,20 @@ _WIDTH = 12
 
 def sweep_header(config: SweepConfig) -> str:
     """Return the head of the table."""
-    names = [
-        "cluster",
-        *config.parameters,
-        "ranks",
-        "step us",
-        "compute us",
-        "exposed us",
-        "idle us",
-    ]
-    return " ".join(name.rjust(_WIDTH) for name in [*names, "peak GB"])
+    forced = () if config.algorithms is None else (ALGORITHMS,)
+    times = ("step us", "compute us", "exposed us", "idle us")
+    names = ["cluster", *config.parameters, *forced, "ranks", *times, "peak GB"]
+    return " ".join(name.rjust(_WIDTH) for name in names)
 
 
 def sweep_line(row: Row) -> str:
-    """Return a row of the table."""
-    cells = []
+    """Return a row of the table; an error stands in place of the times."""
+    cells: list[str] = []
     for name, value in row.items():
+        if value is None and name in (*_MEASURES, ERROR):
+            continue
+        if name == ERROR:
+            return " ".join([*(cell.rjust(_WIDTH) for cell in cells), f" {value}"])
         if name == "peak_bytes":
             cells.append(f"{value / 1e9:.2f}")
         else:

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from simrank.bench.page import collectives_page
-from simrank.bench.program_page import program_page
+from simrank.bench.parallel import Workers
 from simrank.bench.run import run
-from simrank.bench.sweep import run_sweep, sweep_header, sweep_line
 from simrank.bench.written import (
     INSPECTOR,
     NCCL_TESTS,
@@ -19,9 +18,10 @@ from simrank.bench.written import (
     nccl_tests_text,
 )
 from simrank.cli import options  # noqa: TC001 - typer looks annotations up
-from simrank.cli.common import EXIT_STATUS, FAILED, app, progress_bar
+from simrank.cli.common import EXIT_STATUS, FAILED, app
 from simrank.cli.nccl_tests import NcclTestsCommand, bad_option, collective_of, mapping_of
 from simrank.cli.results import Results, Shown
+from simrank.cli.sweeps import bench_program
 from simrank.config import BenchConfig, bench_config_from_mapping, load_bench_config
 from simrank.config.sweep import is_sweep, load_sweep
 
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from simrank.bench.row import Row
     from simrank.bench.series import Series
     from simrank.bench.written import Machine
-    from simrank.config.sweep import SweepConfig
 
 
 @app.command(epilog=EXIT_STATUS, cls=NcclTestsCommand)
@@ -45,10 +44,7 @@ def bench(
     num_ranks: Annotated[
         int | None, typer.Option("-g", "--ngpus", "--num-ranks", help="Ranks [all devices].")
     ] = None,
-    nthreads: Annotated[
-        int | None,
-        typer.Option("-t", "--nthreads", min=1, help="Times as many ranks as -g [1] says."),
-    ] = None,
+    nthreads: options.Nthreads = None,
     begin: Annotated[
         str, typer.Option("-b", "--minbytes", help="Smallest size; K, M, G are 1024-based.")
     ] = "8",
@@ -75,13 +71,12 @@ def bench(
     blocking: Annotated[
         int, typer.Option("-z", "--blocking", min=0, max=1, help="1 to wait for each iteration.")
     ] = 0,
-    timeout: Annotated[
-        float,
-        typer.Option("-T", "--timeout", min=0, help="Wall-clock seconds of a series; 0: any."),
-    ] = 0,
+    timeout: options.SeriesTimeout = 0,
     algorithm: Annotated[str, typer.Option(help="Algorithm.")] = "auto",
     measured: Annotated[str | None, typer.Option(help="CSV of measured times.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of everything random [0].")] = None,
+    jobs: options.Jobs = None,
+    backend: options.Backend = None,
     json_file: Annotated[str | None, typer.Option("--json", help="Write the rows.")] = None,
     csv_file: Annotated[str | None, typer.Option("--csv", help="Write the rows.")] = None,
     html_file: Annotated[str | None, typer.Option("--html", help="Write a page of charts.")] = None,
@@ -93,14 +88,18 @@ def bench(
     """Benchmark collectives: from a YAML file, or one collective with nccl-tests' options."""
     collective = collective_of(target)
     if collective is not None:
+        _refuse_options(context, _OF_PROGRAMS, _NO_PROGRAM)
         config = bench_config_from_mapping(mapping_of(collective, context.params))
         _bench_collectives(config, context.params)
         return
     _refuse_series_options(context)
     changes = {} if seed is None else {"seed": seed}
     if is_sweep(target):
-        _bench_program(load_sweep(target).model_copy(update=changes), context.params)
+        _refuse_options(context, _OF_COLLECTIVES, _NO_COLLECTIVE)
+        workers = Workers(jobs, backend)
+        bench_program(load_sweep(target).model_copy(update=changes), context.params, workers)
     else:
+        _refuse_options(context, _OF_PROGRAMS, _NO_PROGRAM)
         _bench_collectives(load_bench_config(target).model_copy(update=changes), context.params)
 
 
@@ -150,58 +149,24 @@ def _written(
     return text([row for _, rows in found for row in rows], machine)
 
 
-def _bench_program(config: SweepConfig, given: dict[str, Any]) -> None:
-    """Benchmark a program: print its table as it grows, and write what was asked for."""
-    for option, name in (("--nccl-tests", "nccl_tests_file"), ("--inspector", "inspector_file")):
-        if given[name] is not None:
-            raise bad_option(option, "a benchmark of collectives", config.program)
-    rows: list[dict[str, Any]] = []
-    head = {"seed": config.seed, "program": config.program}
-    results = Results(given, head, partial(program_page, config, rows))
-    with results.kept(), progress_bar() as progress:
-        task = progress.add_task("", total=None)
-
-        def on_start() -> None:
-            results.begin()
-            typer.echo(sweep_header(config))
-
-        def show_progress(title: str, done: int, total: int) -> None:
-            progress.update(task, description=title, completed=done, total=total)
-
-        def show_row(row: dict[str, Any]) -> None:
-            results.rows.append(row)
-            rows.append(row)
-            progress.stop()  # The table goes to stdout, between two bars on stderr.
-            typer.echo(sweep_line(row))
-            progress.start()
-
-        run_sweep(
-            config,
-            timeline=results.timeline,
-            on_start=on_start,
-            on_row=show_row,
-            on_progress=show_progress,
-        )
-
-
-_FOR_ANY_TARGET = {
-    "target",
-    "seed",
-    "json_file",
-    "csv_file",
-    "html_file",
-    "nccl_tests_file",
-    "inspector_file",
-    "trace",
-    "trace_ranks",
-}
+_OF_PROGRAMS = {"jobs", "backend"}
+_NO_PROGRAM = "the benchmark of a program beside this option", "a benchmark of collectives"
+_OF_COLLECTIVES = {"nccl_tests_file", "inspector_file"}
+_NO_COLLECTIVE = "a benchmark of collectives", "one of a program"
+_NO_SERIES = "the name of a collective beside this option", "a YAML file, whose own keys decide"
+_OF_FILES = {"json_file", "csv_file", "html_file", "trace", "trace_ranks"}
+_FOR_ANY_TARGET = {"target", "seed"} | _OF_FILES | _OF_COLLECTIVES | _OF_PROGRAMS
 
 
 def _refuse_series_options(context: typer.Context) -> None:
     """Raise ConfigError for options that a YAML file would silently win over."""
+    names = {parameter.name or "" for parameter in context.command.params}
+    _refuse_options(context, names - _FOR_ANY_TARGET, _NO_SERIES)
+
+
+def _refuse_options(context: typer.Context, names: set[str], why: tuple[str, str]) -> None:
+    """Raise ConfigError for options that mean nothing here."""
     for parameter in context.command.params:
-        name = parameter.name or ""
-        source = context.get_parameter_source(name)
-        if name not in _FOR_ANY_TARGET and source is not None and source.name == "COMMANDLINE":
-            expected = "the name of a collective beside this option"
-            raise bad_option(parameter.opts[-1], expected, "a YAML file, whose own keys decide")
+        source = context.get_parameter_source(parameter.name or "")
+        if parameter.name in names and source is not None and source.name == "COMMANDLINE":
+            raise bad_option(parameter.opts[-1], *why)

@@ -9,7 +9,14 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from typer.core import TyperGroup
 
 import simrank
@@ -74,14 +81,19 @@ def parse_ranks(text: str | None, option: str = "--trace-ranks") -> list[int] | 
 
 
 def progress_bar() -> Progress:
-    """Return a progress bar on stderr, which shows nothing where that is no terminal."""
+    """Return a progress bar on stderr, which shows nothing where that is no terminal.
+
+    It says the time that has passed, and the time left at the mean speed so far.
+    """
     console = Console(file=sys.stderr)  # This one, even while a program's output is kept.
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
+        TimeRemainingColumn(),
         console=console,
+        speed_estimate_period=float("inf"),
         transient=True,
         redirect_stdout=False,
         redirect_stderr=False,

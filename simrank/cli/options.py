@@ -87,9 +87,23 @@ TimeLimit = Annotated[
         "--time-limit", min=0.001, help="Give up after so many seconds of wall-clock time."
     ),
 ]
+Nthreads = Annotated[
+    int | None,
+    typer.Option("-t", "--nthreads", min=1, help="Times as many ranks as -g [1] says."),
+]
+SeriesTimeout = Annotated[
+    float, typer.Option("-T", "--timeout", min=0, help="Wall-clock seconds of a series; 0: any.")
+]
 NcclTestsFile = Annotated[
     str | None, typer.Option("--nccl-tests", help="Write what nccl-tests would print.")
 ]
 InspectorFile = Annotated[
     str | None, typer.Option("--inspector", help="Write NCCL Inspector's JSON lines.")
+]
+Jobs = Annotated[
+    int | None, typer.Option("--jobs", min=1, help="Runs of a program at once, in processes [1].")
+]
+Backend = Annotated[
+    str | None,
+    typer.Option("--backend", help="Who runs them: loky, ray or dask, or dask:tcp://host:8786."),
 ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -74,26 +76,30 @@ class Results:
             raise
         self._write(None)
 
+    def document(self, partial: str | None) -> str:
+        """Return the text of the JSON file, with why rows are missing, if some are."""
+        said = {} if partial is None else {"partial": partial, **self.to_resume()}
+        return json.dumps({**self._head, **said, "rows": self.rows}, indent=1) + "\n"
+
+    def to_resume(self) -> dict[str, Any]:
+        """Return what else a run needs that goes on from a file; here none does."""
+        return {}
+
     def _write(self, partial: str | None) -> None:
         if self._json is not None:
-            said = {} if partial is None else {"partial": partial}
-            document = {**self._head, **said, "rows": self.rows}
-            write_text(self._json, json.dumps(document, indent=1) + "\n")
+            write_text(self._json, self.document(partial))
         if self._csv is not None:
-            lines = [",".join(self.rows[0])] if self.rows else []
-            lines += [",".join(map(_cell, row.values())) for row in self.rows]
-            lines += [] if partial is None else [f"# partial: {partial}"]
-            write_text(self._csv, "\n".join(lines) + "\n")
+            text = io.StringIO()
+            table = csv.writer(text, lineterminator="\n")
+            table.writerows([*self.rows[:1], *(row.values() for row in self.rows)])
+            text.write("" if partial is None else f"# partial: {partial}\n")
+            write_text(self._csv, text.getvalue() or "\n")
         if self._html is not None:
             write_text(self._html, self._page(self._head, partial))
-        for path, text in self._others.items():
-            write_text(path, text())
+        for path, make in self._others.items():
+            write_text(path, make())
         if self.timeline is not None:
             self.timeline.write(self._trace)
-
-
-def _cell(value: object) -> str:
-    return "" if value is None else str(value)
 
 
 class Shown(Watcher):

@@ -51,7 +51,7 @@ def _what_is(path: Path) -> str:
     assert isinstance(source.data, Mapping)
     if "program" in source.data:
         sweep = load_sweep(path)
-        num_runs = len(sweep.combinations()) * len(sweep.clusters)
+        num_runs = len(sweep.cells())
         imported = describe_program(sweep)
         return f"benchmark of program {sweep.program}, {num_runs} runs; it imports {imported}"
     if kind_of(source) == "faults":

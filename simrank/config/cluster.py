@@ -103,6 +103,7 @@ NOT_MEASURED = {
     "launch_queue",
     "lazy_loading",
     "gemm_table",
+    "block_clusters",
     "multicast",
     "architecture",
     "wire",
@@ -148,6 +149,10 @@ class DeviceConfig(Sourced):
         lazy_loading: Whether a kernel's code is loaded at its first launch, which waits until
             the device is quiet (CUDA_MODULE_LOADING=LAZY, CUDA's default since 12.2).
         gemm_table: A table of measured matrix products, a built-in name or a CSV file.
+        best_product_flops: The best rate of any bfloat16 matrix product that was measured; without
+            a table, the times of products follow from it.
+        has_block_clusters: Whether thread blocks in a cluster fetch an operand once (Hopper and
+            later); likewise.
         multicast: Whether one address may stand for the memory of all devices of a node, and
             switches copy and reduce what goes there (NVLink SHARP).
     """
@@ -165,6 +170,8 @@ class DeviceConfig(Sourced):
     launch_queue: Count = 1024
     lazy_loading: Flag = False
     gemm_table: Text | None = None
+    best_product_flops: Flops | None = Field(default=None, alias="best_product")
+    has_block_clusters: Flag = Field(default=False, alias="block_clusters")
     multicast: Flag = False
 
 

@@ -16,17 +16,27 @@ def describe_program(config: SweepConfig) -> str:
     Raises:
         ConfigError: There is no such module.
     """
-    module, _, function = config.program.rpartition(".")
+    function = config.program.rpartition(".")[2]
+    file = program_file(config)
+    if file is None:
+        return f"{function} of {config.program.rpartition('.')[0]}"
+    return f"{function} of {file.name} in {file.parent}"
+
+
+def program_file(config: SweepConfig) -> Path | None:
+    """Return the file that running a benchmark imports first, or None if it is none of Python.
+
+    Raises:
+        ConfigError: There is no such module.
+    """
+    module = config.program.rpartition(".")[0]
     beside = [] if config.folder is None else [str(config.folder)]
     spec = _spec(module, [*beside, str(Path.cwd()), *sys.path])
     if spec is None:
         expected = "the name of a function with its module, such as my_steps.mlp"
         got = f"{config.program} (no module {module})"
         raise ConfigError(config.source.problem(("program",), expected, got))
-    if spec.origin is None or not Path(spec.origin).is_file():
-        return f"{function} of {module}"
-    origin = Path(spec.origin)
-    return f"{function} of {origin.name} in {origin.parent}"
+    return Path(spec.origin) if spec.origin and Path(spec.origin).is_file() else None
 
 
 def _spec(module: str, folders: list[str]) -> ModuleSpec | None:

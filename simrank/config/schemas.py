@@ -235,6 +235,9 @@ _WRITTEN: dict[tuple[type, str], Json] = {
     (_SWEEP, "clusters"): _either(_ONE_CLUSTER, _list_of(_ONE_CLUSTER)),
     (_SWEEP, "num_ranks"): _either(_TEXT, {"type": "integer", "minimum": 1}),
     (_SWEEP, "parameters"): {"type": "object", "minProperties": 1},
+    (_SWEEP, "algorithms"): _or_list(
+        _either(_TEXT, {"type": "object", "additionalProperties": _TEXT})
+    ),
     (_FaultsFile, "faults"): _FAULT_LIST,
     (Kill, "kill"): _RANKS,
     (Slow, "slow"): _RANKS,

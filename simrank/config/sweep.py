@@ -5,6 +5,7 @@ program: benches.tp_mlp.mlp        # a function(ctx, **parameters) that returns 
 clusters: [hgx_h100, hgx_b200]
 num_ranks: tp_size                 # a number, or the parameter that says it
 parameters: {tp_size: [1, 2, 4, 8], hidden: [4096, 8192]}
+algorithms: [auto, ring, {all_reduce: tree}]  # of collectives; or not at all
 ```
 """
 
@@ -12,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from itertools import product
 from math import prod
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from pydantic import BeforeValidator
 
@@ -26,6 +27,9 @@ from simrank.config.yaml_source import Source, read_yaml
 from simrank.errors import ConfigError
 
 MAX_RUNS = 10_000  # Assumed: more combinations are a typing error.
+# Of a row, besides the parameters.
+ALGORITHMS, ERROR = "algorithms", "error"
+Forced = str | Mapping[str, str]  # A name, or names by collective.
 
 
 def _lists(value: object) -> dict[str, tuple[Any, ...]]:
@@ -36,11 +40,50 @@ def _lists(value: object) -> dict[str, tuple[Any, ...]]:
     for name, given in value.items():
         if not isinstance(name, str) or not name.isidentifier():
             raise reject("the name of a parameter of the function", sub=(name,))
+        if name in (ALGORITHMS, ERROR):
+            raise reject("another name than a column has", sub=(name,))
         items = tuple(given) if isinstance(given, list | tuple) else (given,)
         if not items:
             raise reject("at least one value", sub=(name,))
         items_by_name[name] = items
     return items_by_name
+
+
+def _algorithms(value: object) -> tuple[Forced, ...]:
+    """Validate algorithms of collectives: for each a name, or names by collective."""
+    items = tuple(value) if isinstance(value, list | tuple) else (value,)
+    if not items:
+        raise reject("at least one algorithm")
+    for index, item in enumerate(items):
+        words = list(item.items()) if isinstance(item, Mapping) else [("", item)]
+        if not words or not all(isinstance(word, str) for pair in words for word in pair):
+            expected = "the name of an algorithm, or a mapping from collective to name"
+            raise reject(expected, sub=(index,) if isinstance(value, list | tuple) else ())
+    return items
+
+
+class Cell(NamedTuple):
+    """One run of a benchmark.
+
+    Attributes:
+        cluster: On which it runs.
+        chosen: Its parameters.
+        forced: The algorithms of its collectives; None where the file does not speak of them.
+    """
+
+    cluster: ClusterConfig
+    chosen: dict[str, Any]
+    forced: Forced | None
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        """What it is: the first columns of its row."""
+        if self.forced is None:
+            return {"cluster": self.cluster.name, **self.chosen}
+        named = self.forced
+        if not isinstance(named, str):
+            named = " ".join(f"{collective}={name}" for collective, name in named.items())
+        return {"cluster": self.cluster.name, **self.chosen, ALGORITHMS: named}
 
 
 class _Keys(Model):
@@ -51,6 +94,7 @@ class _Keys(Model):
     clusters: object = None
     num_ranks: object = None
     parameters: Annotated[Mapping[str, tuple[Any, ...]], BeforeValidator(_lists)]
+    algorithms: Annotated[tuple[Forced, ...] | None, BeforeValidator(_algorithms)] = None
     iterations: Iterations = Iterations(warmup=1, timed=1)
     data: Flag = False
     seed: Seed = 0
@@ -64,6 +108,7 @@ class SweepConfig(Model):
         clusters: The clusters, read and checked.
         num_ranks: How many ranks run it, or the parameter that says it; None: all devices.
         parameters: For each parameter its values.
+        algorithms: Of collectives, each run with all parameters; None: as NCCL or the links choose.
         iterations: How often what it returns is run, untimed and timed.
         data: Whether tensors have values; without, large ones are shapes only.
         seed: Seed of everything random.
@@ -75,6 +120,7 @@ class SweepConfig(Model):
     clusters: tuple[ClusterConfig, ...]
     num_ranks: int | str | None
     parameters: Mapping[str, tuple[Any, ...]]
+    algorithms: tuple[Forced, ...] | None
     iterations: Iterations
     data: bool
     seed: int
@@ -88,6 +134,11 @@ class SweepConfig(Model):
             dict(zip(names, values, strict=True)) for values in product(*self.parameters.values())
         ]
 
+    def cells(self) -> list[Cell]:
+        """Return every run: clusters x parameters x algorithms, the last one running fastest."""
+        algorithms = self.algorithms or (None,)
+        return [Cell(*each) for each in product(self.clusters, self.combinations(), algorithms)]
+
     def ranks_for(self, cluster: ClusterConfig, chosen: Mapping[str, Any]) -> int:
         """Return on how many ranks a combination of parameters runs.
 
@@ -96,8 +147,7 @@ class SweepConfig(Model):
         """
         asked = self.num_ranks
         num_ranks = chosen[asked] if isinstance(asked, str) else asked or cluster.num_devices
-        is_number = isinstance(num_ranks, int) and not isinstance(num_ranks, bool)
-        if is_number and 1 <= num_ranks <= cluster.num_devices:
+        if _is_count(num_ranks) and num_ranks <= cluster.num_devices:
             return int(num_ranks)
         expected = f"1 to {cluster.num_devices} ranks, the devices of {cluster.name}"
         got = self.source.describe((), num_ranks)
@@ -131,6 +181,7 @@ def load_sweep(path: str | Path) -> SweepConfig:
         clusters=tuple(_clusters(source, given[0])),
         num_ranks=_num_ranks(source, keys),
         parameters=keys.parameters,
+        algorithms=keys.algorithms,
         iterations=keys.iterations,
         data=keys.data,
         seed=keys.seed,
@@ -138,12 +189,35 @@ def load_sweep(path: str | Path) -> SweepConfig:
         source=source,
     )
     num_runs = len(config.clusters) * prod(map(len, config.parameters.values()))
+    num_runs *= len(config.algorithms or (None,))
     if num_runs > MAX_RUNS:
         expected = f"at most {MAX_RUNS} combinations"
         raise ConfigError(source.problem(("parameters",), expected, f"{num_runs}"))
-    for cluster, chosen in product(config.clusters, config.combinations()):
-        config.ranks_for(cluster, chosen)
+    _check_ranks(config)
     return config
+
+
+def _check_ranks(config: SweepConfig) -> None:
+    """Raise ConfigError for what is no number of ranks, and where no run has devices enough.
+
+    Those that have too few beside others that do not are rows that say so.
+    """
+    too_many = []
+    cells = config.cells()
+    for cell in cells:
+        try:
+            config.ranks_for(cell.cluster, cell.chosen)
+        except ConfigError as error:
+            asked = config.num_ranks
+            if isinstance(asked, str) and not _is_count(cell.chosen[asked]):
+                raise
+            too_many.append(error)
+    if len(too_many) == len(cells):
+        raise too_many[0]
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
 def _clusters(source: Source, key: str) -> Iterator[ClusterConfig]:
@@ -175,7 +249,7 @@ def _num_ranks(source: Source, keys: _Keys) -> int | str | None:
         return None
     if isinstance(value, str) and value in keys.parameters:
         return value
-    if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+    if isinstance(value, int) and _is_count(value):
         return value
     expected = f"a whole number from 1, or one of {', '.join(keys.parameters)}"
     got = source.describe(("num_ranks",), value)

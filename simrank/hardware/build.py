@@ -106,6 +106,8 @@ def _device_spec(device: DeviceConfig) -> DeviceSpec:
         lazy_loading=device.lazy_loading,
         multicast=device.multicast,
         gemm_table=_gemm_table(device.gemm_table),
+        best_product_flops=device.best_product_flops,
+        has_block_clusters=device.has_block_clusters,
         host_link_bandwidth_bytes_per_s=device.host_link_bandwidth_bytes_per_s,
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from simrank.hardware.gemm import gemm_ps
+from simrank.hardware.gemm_rule import predicted_ps
 from simrank.units import transfer_ps
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ def kernel_ps(
         dtype: Name of the dtype they are done in.
         bytes_moved: Bytes it reads and writes in the device's memory.
         product: The shape of a library's matrix product; its arithmetic takes the measured time
-            where the device has a table of them.
+            where the device has a table of them, else what a rule carries over from others.
 
     Returns:
         The longest of its arithmetic, its memory traffic and the device's floor. Arithmetic of
@@ -44,6 +45,8 @@ def kernel_ps(
     arithmetic_ps = None
     if product is not None and spec.gemm_table is not None:
         arithmetic_ps = gemm_ps(spec.gemm_table, dtype, *product)
+    elif product is not None:
+        arithmetic_ps = predicted_ps(spec, dtype, product)
     if arithmetic_ps is None:
         peak = peak_flops(spec, dtype)
         arithmetic_ps = 0 if peak is None else transfer_ps(flops, peak)

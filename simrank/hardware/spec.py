@@ -25,7 +25,10 @@ class DeviceSpec:
         launch_queue: Launches that may be outstanding before the host waits for one to end.
         lazy_loading: Whether a kernel's code is loaded at its first launch.
         multicast: Whether one address may stand for the memory of all devices of its node.
-        gemm_table: File of measured matrix products; None where products run at the roofline.
+        gemm_table: File of measured matrix products; None where a rule says how long they take.
+        best_product_flops: Operations per second of the best bfloat16 product that was measured;
+            None: nobody has.
+        has_block_clusters: Whether blocks that run together fetch operands once.
     """
 
     name: str
@@ -40,6 +43,8 @@ class DeviceSpec:
     lazy_loading: bool = False
     multicast: bool = False
     gemm_table: str | None = None
+    best_product_flops: int | None = None
+    has_block_clusters: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from simrank.config.sweep import load_sweep
 ROW = {
     "cluster": "hgx_h100", "n": 1, "kind": "<a>", "num_ranks": 8, "step_us": 10.0,
     "compute_us": 6.0, "exposed_us": 3.0, "idle_us": 1.0, "peak_bytes": 4096,
+    "error": None,
 }  # fmt: skip
 HEAD = {"simrank": "0", "seed": 0, "program": "steps.f"}
 
@@ -46,3 +47,11 @@ def test_no_rows_and_no_time_do_not_break_it(config):
     assert "nan" not in page
     assert "Partial: x" in program_page(config, [], HEAD, "x")
     assert page == program_page(config, [{**ROW, **empty}], HEAD)
+
+
+def test_a_run_that_failed_is_in_the_table_only(config):
+    """It has no times to draw."""
+    failed = {**ROW, "n": 2, **dict.fromkeys(("step_us", "compute_us", "exposed_us", "idle_us"))}
+    page = program_page(config, [ROW, {**failed, "error": "rank 0: too <bad>"}], HEAD)
+    assert re.findall(r'<th scope="row">([^<]*)</th>', page) == ["n=1"] * 2
+    assert "rank 0: too &lt;bad&gt;" in page

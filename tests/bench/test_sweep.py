@@ -5,8 +5,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from simrank.bench.sweep import run_sweep
+from simrank.bench import sweep as sweep_module
+from simrank.bench.parallel import Workers
+from simrank.bench.sweep import Part, SweepWatcher, run_sweep, sweep_header, sweep_line
 from simrank.cli import main
 from simrank.config.sweep import load_sweep
 from simrank.errors import ConfigError
@@ -53,9 +57,7 @@ def sweep(tmp_path):
 
 def test_every_combination_is_a_row_and_times_are_per_step(sweep):
     """The last parameter runs fastest; computation and exposed communication make up the step."""
-    seen = []
-    rows = run_sweep(load_sweep(sweep()), on_row=seen.append)
-    assert seen == rows
+    rows = run_sweep(load_sweep(sweep()))
     assert [(row["cluster"], row["size"], row["reduces"]) for row in rows] == [
         (cluster, size, reduces)
         for cluster in ("hgx_h100", "hgx_b200")
@@ -165,3 +167,127 @@ def test_the_benchmark_of_the_tensor_parallel_mlp_runs_and_overlap_helps(capsys)
     assert serial["exposed_us"] == 0
     assert overlapped["step_us"] < exposed["step_us"] < serial["step_us"]
     assert overlapped["exposed_us"] < 0.6 * exposed["exposed_us"]
+
+
+TINY = """
+import simrank.distributed as dist
+
+def step(ctx, ranks, size=8):
+    dist.init_process_group("nccl")
+    if size == 5:
+        raise KeyError("five, said\\nthe program")
+    x, everyones = ctx.empty(size), ctx.empty(size * ranks)
+    gather = lambda: dist.all_gather_into_tensor(everyones, x)
+    return gather if size == 7 else lambda: dist.all_reduce(x)
+"""
+
+
+@pytest.fixture
+def tiny(tmp_path):
+    """Write a benchmark of six runs, and return it read."""
+
+    def make(rest="parameters: {ranks: [1, 2], size: [8, 5, 6]}"):
+        name = f"tiny_of_{tmp_path.name.replace('-', '_')}"
+        (tmp_path / f"{name}.py").write_text(TINY)
+        text = f"program: {name}.step\ncluster: hgx_h100\nnum_ranks: ranks\n{rest}\n"
+        (tmp_path / "tiny.yaml").write_text(text)
+        return load_sweep(tmp_path / "tiny.yaml")
+
+    return make
+
+
+class Heard(SweepWatcher):
+    def __init__(self):
+        self.rows, self.ended, self.progress = [], [], []
+
+    def on_row(self, row, report):
+        self.rows.append((row, report))
+
+    def on_end(self, index, row):
+        self.ended.append(index)
+
+    def on_progress(self, what, done, total):
+        self.progress.append((what, done, total))
+
+
+@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(order=st.permutations(range(6)), num_finished=st.integers(0, 6))
+def test_rows_are_the_same_in_the_same_order_however_runs_end(tiny, order, num_finished):
+    """In any order, some of them earlier; each runs once."""
+    config = tiny()
+    expected = run_sweep(config)
+
+    def in_order(run, indices, workers):
+        return ((each, run(each)) for each in order if each in indices)
+
+    finished = {each: dict(expected[each]) for each in order[:num_finished]}
+    heard = Heard()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sweep_module, "in_parallel", in_order)
+        rows = run_sweep(config, watcher=heard, part=Part(finished=finished))
+    assert json.dumps(rows) == json.dumps(expected) == json.dumps([row for row, _ in heard.rows])
+    assert heard.ended == list(order)
+    assert [done for _, done, _ in heard.progress] == list(range(num_finished, 7))
+    assert heard.progress[-1] == ("", 6, 6)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # Of the libraries.
+@pytest.mark.parametrize("backend", [None, "loky", "dask", "ray"])
+def test_rows_are_the_same_whoever_runs_them(tiny, backend):
+    """Processes of this machine, and backends of joblib where they are installed."""
+    if backend is not None:
+        pytest.importorskip("joblib")
+        pytest.importorskip({"dask": "distributed", "ray": "ray", "loky": "joblib"}[backend])
+    config = tiny()
+    one, two = Heard(), Heard()
+    run_sweep(config, watcher=one)
+    run_sweep(config, watcher=two, part=Part(Workers(2, backend)))
+    assert one.rows == two.rows
+
+
+def test_a_run_that_fails_is_a_row_with_its_error(tiny):
+    """On one line; the whole text is told beside it. The others are as without it."""
+    config, heard = tiny(), Heard()
+    rows = run_sweep(config, watcher=heard)
+    errors = ["rank 0: KeyError: 'five, said\\nthe program'" if each == 5 else None
+              for each in (8, 5, 6) * 2]  # fmt: skip
+    assert [row["error"] for row in rows] == errors
+    assert rows[1]["step_us"] is rows[1]["peak_bytes"] is None
+    assert [list(row) == list(rows[0]) for row in rows] == [True] * 6
+    assert sweep_line(rows[1]).endswith(f" {errors[1]}")
+    assert sweep_line(rows[0]).endswith("0.00")
+    reports = [report for _, report in heard.rows]
+    assert "Traceback" in reports[1]
+    assert [report is None for report in reports] == [error is None for error in errors]
+
+
+def test_a_cluster_with_too_few_devices_is_a_row_beside_others_that_have_enough(tiny):
+    """So are algorithms that do not run on as many ranks."""
+    config = tiny("parameters: {ranks: [2, 16, 3], size: 7}\nalgorithms: [auto, halving_doubling]")
+    rows = run_sweep(config)
+    assert [(row["num_ranks"], row["algorithms"]) for row in rows] == [
+        (ranks, name) for ranks in (2, 16, 3) for name in ("auto", "halving_doubling")
+    ]
+    errors = [row["error"] for row in rows]
+    assert errors[:2] == [None, None]
+    assert errors[4] is None
+    assert "expected 1 to 8 ranks, the devices of hgx_h100, got 16" in errors[2] == errors[3]
+    assert errors[5].startswith("ValueError: all_gather halving_doubling runs on powers of two")
+
+
+def test_algorithms_are_run_side_by_side(tiny):
+    """By their name, wherever a collective has it, or by collective."""
+    config = tiny(
+        "parameters: {ranks: 8, size: 65536}\nalgorithms: [ring, two_shot, {all_reduce: ring}]"
+    )
+    ring, two_shot, again = run_sweep(config)
+    assert ring["step_us"] == again["step_us"] != two_shot["step_us"]
+    assert again["algorithms"] == "all_reduce=ring"
+    assert sweep_header(config).split()[:4] == ["cluster", "ranks", "size", "algorithms"]
+    for wrong, message in (
+        ("[auto, rign]", r"yaml:5: algorithms\[1\]: expected auto, or an algorithm, got rign"),
+        ("[{all_gather: nvlz}]", "expected auto, or an algorithm of all_gather, got nvlz"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            run_sweep(tiny(f"parameters: {{ranks: 8}}\nalgorithms: {wrong}"))

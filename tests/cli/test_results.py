@@ -121,7 +121,7 @@ def test_configuration_errors_of_a_programs_benchmark_come_before_any_output(cli
     ):
         path.write_text(
             f"program: {program}\ncluster: hgx_h100\nnum_ranks: {ranks}\n"
-            "parameters: {n: [1, 99]}\n"
+            "parameters: {n: [98, 99]}\n"
         )
         status, out, err = cli("bench", path)
         assert (status, out) == (2, "")

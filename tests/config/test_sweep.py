@@ -29,6 +29,10 @@ parameters: {size: [1024, 4194304], reduces: [0, 2]}
         (("[hgx_h100, hgx_b200]", "hgx_h100"), "clusters: expected a list of clusters, got hgx"),
         (("num_ranks: 4", "num_ranks: 40"), "num_ranks: expected 1 to 8 ranks, the devices of"),
         (("num_ranks: 4", "num_ranks: size"), "num_ranks: expected 1 to 8 ranks, the devices of"),
+        (("reduces:", "error:"), "parameters.error: expected another name than a column has"),
+        (("num_ranks: 4", "algorithms: []"), "algorithms: expected at least one algorithm"),
+        (("num_ranks: 4", "algorithms: [a, 5]"), "algorithms[1]: expected the name of an"),
+        (("num_ranks: 4", "algorithms: {all_reduce: 1}"), "algorithms: expected the name of an"),
         (
             ("[0, 2]", "[0, 2], " + ", ".join(f"p{i}: [0, 1, 2, 3]" for i in range(30))),
             f"parameters: expected at most 10000 combinations, got {2 * 2 * 2 * 4**30}",
@@ -53,3 +57,17 @@ def test_combinations_are_all_of_the_lists_the_last_one_fastest(tmp_path):
     assert [tuple(each.values()) for each in combinations] == [
         (1024, 0, 8), (1024, 2, 8), (4194304, 0, 8), (4194304, 2, 8),
     ]  # fmt: skip
+
+
+def test_runs_are_clusters_times_combinations_times_algorithms(tmp_path):
+    """Without the key there is no column."""
+    path = tmp_path / "sweep.yaml"
+    path.write_text(GOOD)
+    assert [*load_sweep(path).cells()[5].columns.values()] == ["hgx_b200", 1024, 2]
+    path.write_text(GOOD + "algorithms: [auto, {all_reduce: ring, all_gather: direct}]\n")
+    cells = load_sweep(path).cells()
+    assert len(cells) == 16
+    assert cells[3].columns == {
+        "cluster": "hgx_h100", "size": 1024, "reduces": 2,
+        "algorithms": "all_reduce=ring all_gather=direct",
+    }  # fmt: skip

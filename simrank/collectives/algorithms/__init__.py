@@ -86,6 +86,11 @@ def algorithms_for(collective: str, world_size: int) -> list[str]:
     ]
 
 
+def collectives_with(name: str) -> list[str]:
+    """Return the collectives that have an algorithm of a name."""
+    return [line.collective for line in _TABLE.values() if line.name == name]
+
+
 def auto_algorithms(collective: str, world_size: int, *, library: bool = False) -> list[str]:
     """Return the names among which `auto` chooses: those that are not too slow to estimate.
 
