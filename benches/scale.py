@@ -4,18 +4,12 @@ Run `python benches/scale.py [--json FILE]`. Each case runs in a fresh process, 
 memory is its own. Data is left out, as for any model of that size.
 """
 
-import argparse
-import json
-import platform
-import resource
-import subprocess
-import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+from cases import Case, main
 
 import simrank
 import simrank.distributed as dist
@@ -125,50 +119,14 @@ def predictions() -> dict[str, Any]:
     return {"wall_s": clock() - begin, "sizes": len(found.time_us)}
 
 
-# Name: what runs, and its aim in seconds.
-CASES: dict[str, tuple[Callable[[], dict[str, Any]], float]] = {
-    "step of 1,024 ranks, 100 calls each": (megatron_step, 2.0),
-    "new_group, 108 on each of 1,024 ranks": (new_groups, 3.0),
-    "131,072 ranks, 9 calls each": (tensor_parallel_world, 30.0),
-    "131,072 ranks, one of them late": (lambda: tensor_parallel_world(straggler=True), 30.0),
-    "100,000 predictions": (predictions, 1.0),
+CASES = {
+    "step of 1,024 ranks, 100 calls each": Case(megatron_step, 2.0),
+    "new_group, 108 on each of 1,024 ranks": Case(new_groups, 3.0),
+    "131,072 ranks, 9 calls each": Case(tensor_parallel_world, 30.0),
+    "131,072 ranks, one of them late": Case(lambda: tensor_parallel_world(straggler=True), 30.0),
+    "100,000 predictions": Case(predictions, 1.0),
 }
 
 
-def run_case(name: str) -> dict[str, Any]:
-    """Run a case in a process of its own and return its figures."""
-    command = [sys.executable, __file__, "--case", name]
-    answer = subprocess.run(command, check=True, capture_output=True, text=True)
-    found: dict[str, Any] = json.loads(answer.stdout)
-    return found
-
-
-def main() -> None:
-    """Run all cases, or the one that the parent process asked for."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--case", choices=list(CASES), help="run one case here, print JSON")
-    parser.add_argument("--json", type=Path, help="write all figures to this file")
-    arguments = parser.parse_args()
-    if arguments.case:
-        found = CASES[arguments.case][0]()
-        found["peak_mib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-        print(json.dumps(found))
-        return
-    rows = {}
-    for name, (_, aim_s) in CASES.items():
-        found = rows[name] = run_case(name)
-        of_aim = found["wall_s"] / aim_s
-        rest = {key: value for key, value in found.items() if key not in ("wall_s", "peak_mib")}
-        notes = ", ".join(f"{key} {value:.6g}" for key, value in rest.items())
-        print(
-            f"{name:38} {found['wall_s']:7.3f} s  aim {aim_s:g} s ({of_aim:.2f} of it); "
-            f"peak {found['peak_mib']:.0f} MiB; {notes}"
-        )
-    if arguments.json:
-        about = {"machine": platform.platform(), "python": platform.python_version()}
-        about |= {"simrank": simrank.__version__, "numpy": np.__version__}
-        arguments.json.write_text(json.dumps({**about, "rows": rows}, indent=1) + "\n")
-
-
 if __name__ == "__main__":
-    main()
+    main(__file__, CASES, seconds="wall_s")

@@ -4,20 +4,13 @@ Run `python benches/schedule.py [--json FILE]`. Each case runs in a fresh proces
 memory is its own; the best of some repeats is printed beside the aim.
 """
 
-import argparse
-import json
-import platform
-import resource
-import subprocess
-import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+from cases import Case, main
 
-import simrank
 from simrank.collectives import Problem, build, play_data
 from simrank.collectives.play import NOT_ARRIVED
 from simrank.collectives.reference import count_wrong
@@ -127,68 +120,32 @@ def node_with_data() -> dict[str, Any]:
     return {"play_s": play_s, "check_s": check_s}
 
 
-CASES: dict[str, tuple[Callable[[], dict[str, Any]], float | None]] = {
-    "ring all_reduce, 1,024 ranks, 8 KiB": (lambda: ring_with_data(8 * 1024, 5), 0.08),
-    "ring all_reduce, 1,024 ranks, 1 MiB": (lambda: ring_with_data(MIB, 3), 1.2),
-    "ring all_reduce, 8 ranks, 64 MiB": (node_with_data, None),
-    "ring times, 131,072 ranks, equal nodes": (lambda: ring_without_data(slow_link=False), 0.1),
-    "ring times, 131,072 ranks, one slow link": (lambda: ring_without_data(slow_link=True), 20.0),
-    "one ring, 131,072 ranks, equal nodes": (
+CASES = {
+    "ring all_reduce, 1,024 ranks, 8 KiB": Case(lambda: ring_with_data(8 * 1024, 5), 0.08),
+    "ring all_reduce, 1,024 ranks, 1 MiB": Case(lambda: ring_with_data(MIB, 3), 1.2),
+    "ring all_reduce, 8 ranks, 64 MiB": Case(node_with_data, None),
+    "ring times, 131,072 ranks, equal nodes": Case(lambda: ring_without_data(slow_link=False), 0.1),
+    "ring times, 131,072 ranks, one slow link": Case(
+        lambda: ring_without_data(slow_link=True), 20.0
+    ),
+    "one ring, 131,072 ranks, equal nodes": Case(
         lambda: ring_without_data(slow_link=False, num_channels=1),
         0.1,
     ),
-    "one ring, 131,072 ranks, one slow link": (
+    "one ring, 131,072 ranks, one slow link": Case(
         lambda: ring_without_data(slow_link=True, num_channels=1),
         20.0,
     ),
-    "chain times, 512 ranks one by one": (staggered_chain, None),
-    "first routes, ring of 1,000 devices": (first_routes, 1.0),
+    "chain times, 512 ranks one by one": Case(staggered_chain, None),
+    "first routes, ring of 1,000 devices": Case(first_routes, 1.0),
 }
 
 
-def run_case(name: str) -> dict[str, Any]:
-    """Run a case in a process of its own and return its figures."""
-    command = [sys.executable, __file__, "--case", name]
-    answer = subprocess.run(command, check=True, capture_output=True, text=True)
-    found: dict[str, Any] = json.loads(answer.stdout)
-    return found
-
-
-def print_row(name: str, found: dict[str, Any]) -> None:
-    """Print one case beside its aim."""
-    aim = CASES[name][1]
-    beside = "" if aim is None else f"  aim {aim:g} s ({found['play_s'] / aim:.2f} of it)"
-    rest = {key: value for key, value in found.items() if key not in ("play_s", "peak_mib")}
-    notes = ", ".join(f"{key} {value:.4g}" for key, value in rest.items())
-    print(f"{name:42} {found['play_s']:8.4f} s{beside}; peak {found['peak_mib']:.0f} MiB; {notes}")
-
-
-def main() -> None:
-    """Run all cases, or the one that the parent process asked for."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--case", choices=list(CASES), help="run one case here, print JSON")
-    parser.add_argument("--json", type=Path, help="write all figures to this file")
-    arguments = parser.parse_args()
-    if arguments.case:
-        found = CASES[arguments.case][0]()
-        found["peak_mib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-        print(json.dumps(found))
-        return
-    rows = {}
-    for name in CASES:
-        rows[name] = run_case(name)
-        print_row(name, rows[name])
-    smpi = SMPI_SECONDS / rows["ring all_reduce, 1,024 ranks, 8 KiB"]["play_s"]
-    print(
-        f"SimGrid SMPI needs about {SMPI_SECONDS:g} s for the first case: {smpi:.0f} times as long"
-    )
-    if arguments.json:
-        about = {"machine": platform.platform(), "python": platform.python_version()}
-        about |= {"simrank": simrank.__version__, "numpy": np.__version__}
-        arguments.json.write_text(
-            json.dumps({"seed": SEED, **about, "rows": rows}, indent=1) + "\n"
-        )
-
-
 if __name__ == "__main__":
-    main()
+    rows = main(__file__, CASES, seconds="play_s", seed=SEED)
+    if rows:
+        smpi = SMPI_SECONDS / rows["ring all_reduce, 1,024 ranks, 8 KiB"]["play_s"]
+        print(
+            f"SimGrid SMPI needs about {SMPI_SECONDS:g} s for the first case: {smpi:.0f} times as "
+            "long"
+        )
