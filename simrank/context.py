@@ -30,6 +30,7 @@ from simrank.errors import SimrankError
 from simrank.hardware.cluster import Cluster
 from simrank.hardware.load import load_cluster
 from simrank.kernels import hook
+from simrank.kernels.algorithms import kernels_of
 from simrank.kernels.races.operations import accesses_of
 from simrank.multiprocessing.spawn import check_method, end_daemons, spawn_in, warn_of_method
 from simrank.ranks import Program, current_program, set_program, stdlib
@@ -86,8 +87,8 @@ class Context(TorchNames):
         time_limit_s: Wall-clock seconds that simulating may take in all before `TimeLimitError`
             says where each rank is; time in a debugger does not count. None: no limit.
         algorithms: Per collective a forced algorithm: `{"all_reduce": "ring"}`, or with options
-            `{"all_reduce": ("ring", {"num_channels": 2})}`, or in MSCCL's XML
-            `{"all_reduce": "mine.xml"}`; default: chosen.
+            `("ring", {"num_channels": 2})`, a file of MSCCL's XML, or a Triton kernel with options
+            `{"kernel": "mine.py", "num_channels": 8}`; default: chosen.
         on_failure: What a rank that raises does to the others of its spawn. "abort" ends them all.
             "continue" lets them run on: what waits for the dead rank raises PeerDiedError there,
             and `spawn` raises at the end, with all root causes.
@@ -492,7 +493,8 @@ def _race_checker(engine: Engine, races: str) -> RaceChecker | None:
 
 
 def _library(cluster: Cluster, algorithms: Mapping[str, Any]) -> CollectiveLibrary:
-    chooser = chooser_of(cluster)
-    forced = forced_algorithms(algorithms)
+    chooser, (kernels, named) = chooser_of(cluster), kernels_of(algorithms)
     num_sms = min(cluster.collectives.num_channels, cluster.device.num_sms)
-    return CollectiveLibrary(chooser.cost, chooser, forced, num_sms)
+    library = CollectiveLibrary(chooser.cost, chooser, forced_algorithms(named), num_sms)
+    library.kernels.update(kernels)
+    return library

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from simrank.device import Buffer, Tensor, current_stream
-from simrank.device.current import streams_of
+from simrank.device.current import streams_of, use_stream
 from simrank.distributed.backends import GLOO, check_dtype
 from simrank.distributed.call import CollectiveOperation, enter
 from simrank.distributed.coalescing import Held, IllegalWork
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from simrank.distributed.flight_recorder import Entry
     from simrank.distributed.group import ProcessGroup
     from simrank.distributed.membership import Group
+    from simrank.distributed.planner import RunsCollective
     from simrank.distributed.request import Signature
 
 COALESCED = ("all_reduce", "all_gather_into_tensor", "reduce_scatter_tensor")
@@ -260,6 +261,9 @@ def issue(caller: Caller, request: Request, *, async_op: bool) -> Work | None:
     Raises:
         CollectiveMismatchError: Another member called something else.
     """
+    kernel = caller.group.world.comm_library.kernels.get(request.signature.op)
+    if kernel is not None and caller.backend != GLOO:
+        return _launch(kernel, caller, request, async_op=async_op)
     operation = _submit(caller, request, async_op=async_op)
     blocks = caller.backend == GLOO or request.signature.op == "barrier" or request.is_staged
     if not async_op:
@@ -268,6 +272,30 @@ def issue(caller: Caller, request: Request, *, async_op: bool) -> Work | None:
             operation.host_ordered()
         return None
     return make_work(caller.group, operation, request.results, blocks_host=blocks)
+
+
+def _launch(
+    kernel: RunsCollective, caller: Caller, request: Request, *, async_op: bool
+) -> Work | None:
+    """Let a kernel of the user do what the library would: on the same stream, with a Work of it.
+
+    Raises:
+        UnsupportedError: The kernel sums tensors of simrank, and this is something else.
+    """
+    program, group, _ = caller
+    op, reduce_op, *_ = request.signature
+    if reduce_op not in (None, "sum") or request.is_staged or request.splits is not None:
+        raise UnsupportedError(f"{op} of {request.signature} by the kernel {kernel.name}: it sums")
+    stream = current = stream_for(program, request.source)
+    if async_op:
+        own = group.group_rank(program.rank)
+        stream = group.stream(own, current.device, f"{group.name} (async)")
+        after(stream, current)
+    with use_stream(stream):
+        operation = kernel.launch_on(group, request.source, request.target)
+    if not async_op:
+        return None
+    return make_work(group, operation, request.results, blocks_host=False)
 
 
 def make_work(

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from simrank.collectives.cost import CostModel, Stretch
     from simrank.collectives.nccl.level import Tuning
     from simrank.collectives.schedule import IntArray, Schedule
-    from simrank.device import Network
+    from simrank.device import Buffer, Network, Operation
     from simrank.device.races import RaceChecker
     from simrank.distributed.call import Call
     from simrank.distributed.flight import Flight
@@ -68,6 +68,19 @@ class FollowsCalls(Protocol):
         """A rank sends or receives."""
 
 
+class RunsCollective(Protocol):
+    """A kernel that runs in the place of the library's collective (C6).
+
+    Attributes:
+        name: What users call it.
+    """
+
+    name: str
+
+    def launch_on(self, group: ProcessGroup, source: Buffer, target: Buffer) -> Operation:
+        """Launch it on the running rank's current stream."""
+
+
 class CollectiveLibrary:
     """What the collective library of one Context is: costs, choices, forced algorithms.
 
@@ -75,6 +88,7 @@ class CollectiveLibrary:
         cost: The cost level in force.
         chooser: Picks algorithms.
         algorithms: Per collective the forced algorithm and its options; absent: "auto".
+        kernels: Per collective the kernel that runs instead.
         num_sms: SMs that a collective occupies on each rank.
         leaks: Work that nobody has waited for.
         buffers_sends: Whether an nccl send up to the protocol's buffer ends without its receiver.
@@ -95,6 +109,7 @@ class CollectiveLibrary:
         self.cost = cost
         self.chooser = chooser
         self.algorithms = algorithms
+        self.kernels: dict[str, RunsCollective] = {}
         self.num_sms = num_sms
         self.leaks = Leaks()
         self.buffers_sends = True

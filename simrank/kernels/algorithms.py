@@ -1,4 +1,6 @@
-"""Collectives as Triton kernels, for benchmarks: a module, its options, its symmetric memory (C6).
+"""Collectives as Triton kernels: a module, its options, its symmetric memory (C6).
+
+A benchmark names one as an algorithm, and so does a Context, for the collectives of its programs.
 
 A module has `kernel`, `COLLECTIVE`, `buffer_elements` and `pad_words`; see `benches/kernels`.
 """
@@ -11,8 +13,9 @@ import sys
 import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
-from simrank.device import as_dtype
+from simrank.device import Tensor, as_dtype
 from simrank.distributed import symmetric_memory
 from simrank.errors import UnsupportedError
 from simrank.ranks import require_rank
@@ -23,8 +26,11 @@ if TYPE_CHECKING:
     from importlib.abc import Loader
     from types import ModuleType
 
-    from simrank.device import Tensor
+    from simrank.device import Buffer
+    from simrank.distributed import ProcessGroup
     from simrank.kernels.launch import TritonOperation
+
+    _Call = tuple[int, int, str]  # Group rank, elements, element type.
 
 # Assumed: what a kernel of one NVLink domain starts with.
 DEFAULTS: dict[str, Any] = {
@@ -65,6 +71,8 @@ class KernelAlgorithm:
         self.collective: str = self._module.COLLECTIVE
         self.kernel: Any = self._module.kernel
         self.options = {**DEFAULTS, **options}
+        self._prepared: WeakKeyDictionary[ProcessGroup, dict[_Call, PreparedKernel]]
+        self._prepared = WeakKeyDictionary()
         if self.options["buffer"] != "hbm":
             raise UnsupportedError(f"buffer: {self.options['buffer']} is not supported: only hbm")
         size = self.options["slot_size"]
@@ -78,15 +86,35 @@ class KernelAlgorithm:
                 f"slot_size must be a power of two in bytes, got {self.options['slot_size']}"
             )
 
-    def prepare(self, count: int, dtype: object) -> PreparedKernel:
+    def launch_on(self, group: ProcessGroup, source: Buffer, target: Buffer) -> TritonOperation:
+        """Launch it for a call of a program, with memory that is made at the first of its size.
+
+        Raises:
+            UnsupportedError: The tensors are not simrank's own.
+        """
+        if not (isinstance(source, Tensor) and isinstance(target, Tensor)):
+            raise UnsupportedError(f"the kernel {self.name} takes tensors of simrank only")
+        rank = group.group_rank(require_rank(self.name).rank)
+        count = min(source.numel(), target.numel())  # Of a gathered buffer, a rank's part.
+        key = (rank, count, source.dtype.name)
+        calls = self._prepared.setdefault(group, {})
+        if key not in calls:
+            calls[key] = self.prepare(count, source.dtype, group)
+        return calls[key].launch(source, target)
+
+    def prepare(
+        self, count: int, dtype: object, group: ProcessGroup | None = None
+    ) -> PreparedKernel:
         """Allocate this rank's symmetric memory for calls of one size; every rank must call it.
 
         Args:
             count: As in NCCL's call.
             dtype: Element type.
+            group: Who calls; None: all ranks.
         """
         program = require_rank("a kernel algorithm")
-        options, kind, world_size = self.options, as_dtype(dtype), program.world_size
+        world_size = program.world_size if group is None else group.size()
+        options, kind = self.options, as_dtype(dtype)
         slot = max(options["slot_size"] // kind.itemsize, 1)
         num_channels, num_slots = options["num_channels"], options["num_slots"]
         words = self._module.pad_words(world_size, num_channels, num_slots)
@@ -95,7 +123,28 @@ class KernelAlgorithm:
         elements = self._module.buffer_elements(count, world_size, num_channels, num_slots, slot)
         buffer = symmetric_memory.empty(max(elements, 1), dtype=kind)
         symmetric_memory.set_signal_pad_size(before)
-        return PreparedKernel(self, count, slot, buffer)
+        return PreparedKernel(self, (count, slot), buffer, group)
+
+
+def kernels_of(given: Mapping[str, Any]) -> tuple[dict[str, KernelAlgorithm], dict[str, Any]]:
+    """Return the kernels among forced algorithms, which are mappings, and the others.
+
+    Raises:
+        ValueError: A mapping names no kernel, or one that is of another collective.
+    """
+    kernels, others = {}, {}
+    for collective, how in given.items():
+        if not hasattr(how, "keys"):
+            others[collective] = how
+            continue
+        if "kernel" not in how:
+            raise ValueError(f"algorithms[{collective!r}]: expected a key `kernel` in {how}")
+        reference = str(how["kernel"])
+        options = {key: value for key, value in how.items() if key != "kernel"}
+        kernel = kernels[collective] = KernelAlgorithm(reference, reference, options)
+        if kernel.collective != collective:
+            raise ValueError(f"{reference} is a kernel for {kernel.collective}, not {collective}")
+    return kernels, others
 
 
 def size_is_no_power(size: int) -> bool:
@@ -106,12 +155,17 @@ def size_is_no_power(size: int) -> bool:
 class PreparedKernel:
     """A kernel algorithm with the symmetric memory of one rank, ready for calls of one size."""
 
-    def __init__(self, algorithm: KernelAlgorithm, count: int, slot: int, buffer: Tensor) -> None:
+    def __init__(
+        self,
+        algorithm: KernelAlgorithm,
+        sizes: tuple[int, int],
+        buffer: Tensor,
+        group: ProcessGroup | None,
+    ) -> None:
         self._algorithm = algorithm
-        self._count = count
-        self._slot = slot
+        self._count, self._slot = sizes
         self._buffer = buffer
-        self._handle = symmetric_memory.rendezvous(buffer)
+        self._handle = symmetric_memory.rendezvous(buffer, group)
 
     def launch(self, source: Tensor, target: Tensor) -> TritonOperation:
         """Launch it on the current stream."""
