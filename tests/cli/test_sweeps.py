@@ -151,7 +151,7 @@ def test_another_seed_program_or_a_complete_file_start_anew(cut_at_three, sweep,
     assert "# Goes on" not in cli("bench", sweep, "--json", cut_at_three)[1]
 
 
-@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=5, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_a_file_that_is_not_as_it_was_written_starts_anew_or_goes_on(
     cut_at_three, sweep, whole, data
