@@ -139,8 +139,8 @@ class _Group:
         if untimed:
             yield f"{untimed} rows took no time; they are in the tables only."
         labels_by_line: dict[str, list[str]] = {}
-        for label, (_, rows) in zip(self._labels, self._found, strict=True):
-            for line in (errors_line(rows), constants_line(rows)):
+        for label, (series, rows) in zip(self._labels, self._found, strict=True):
+            for line in (errors_line(rows, series.algorithm), constants_line(rows)):
                 if line is not None:
                     labels_by_line.setdefault(line.removeprefix("# "), []).append(label)
         for line, labels in labels_by_line.items():

@@ -46,7 +46,8 @@ class Table:
 
     def close(self) -> None:
         """Print what is said of a series when it is complete."""
-        for line in (errors_line(self._rows), constants_line(self._rows)):
+        named = "" if self._series is None else self._series.algorithm
+        for line in (errors_line(self._rows, named), constants_line(self._rows)):
             if line is not None:
                 self._echo(line)
         self._rows = []
@@ -124,8 +125,17 @@ def _time(time_us: float) -> str:
     return f"{time_us:.2f}" if time_us < _WHOLE_FROM_US else f"{time_us:.0f}"
 
 
-def errors_line(rows: Sequence[Row]) -> str | None:
-    """Return the mean absolute error of a series by class of size; None without measured rows."""
+_CHOSEN_BY_NCCL = ("auto", "nccl")
+
+
+def errors_line(rows: Sequence[Row], named: str) -> str | None:
+    """Return the mean absolute error of a series by class of size; None without measured rows.
+
+    Args:
+        rows: Of the series.
+        named: The algorithm that was asked for: real machines ran what NCCL chose, so that others
+            differ for another reason than an error.
+    """
     parts = []
     low_bytes = 0.0
     for name, high_bytes in zip(CLASS_TEXTS, (*ENDS_BYTES, float("inf")), strict=True):
@@ -137,6 +147,10 @@ def errors_line(rows: Sequence[Row]) -> str | None:
         low_bytes = high_bytes
         if errors:
             parts.append(f"{sum(errors) / len(errors):.0f} % {name}")
+    if parts and named not in _CHOSEN_BY_NCCL:
+        return (
+            f"# Measured was what NCCL chose; {named} was asked for: the differences are no errors"
+        )
     return f"# Mean absolute error beside the measured times: {', '.join(parts)}" if parts else None
 
 

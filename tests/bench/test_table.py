@@ -41,6 +41,14 @@ def test_errors_are_averaged_by_class_of_size():
     from dataclasses import replace
 
     large = replace(ROW, size_bytes=2**30, error_pct=-10.0)
-    line = errors_line([ROW, replace(ROW, error_pct=-24.0), large])
+    line = errors_line([ROW, replace(ROW, error_pct=-24.0), large], "auto")
     assert line.endswith("23 % up to 32 KiB, 10 % above")
-    assert errors_line([replace(ROW, error_pct=None)]) is None
+    assert errors_line([replace(ROW, error_pct=None)], "nccl") is None
+
+
+def test_what_nccl_did_not_choose_has_differences_and_no_errors():
+    """A ring beside times that were measured of a switch."""
+    line = errors_line([ROW], "ring")
+    assert line == (
+        "# Measured was what NCCL chose; ring was asked for: the differences are no errors"
+    )
