@@ -50,6 +50,7 @@ P2P_REMOTE_PEER_US = 2.7  # NCCL's LL step between nodes, per peer on another no
 P2P_CHANNEL_BYTES = 16 << 20  # Source: fitted to sendrecv on B200 and A100; bytes per channel.
 # All-to-all of 16 B200 on two nodes: 0.45 of the cards with default network settings, 0.73 with
 # tuned ones (`configs/measured/b200x16_vultr_alltoall.csv` and the same report); between the two.
+# One message at a time reached 0.39 there, with default settings. Other sites: assumed to be alike.
 P2P_NET_EFFICIENCY = 0.58
 P2P_MAX_CHANNELS = 32  # Source: NVIDIA/nccl v2.30.7, NCCL_MAX_NCHANNELS of p2p.
 
@@ -319,10 +320,9 @@ def message_terms(sizes_bytes: npt.ArrayLike, comm: Communicator, num_members: i
         np.minimum(channels * spec.p2p_channel_bytes_per_s, spec.ring_bytes_per_s_of(2)) / _PER_US
     )
     inside = sizes / (port * comm.calibration.bandwidth_intra)
-    sharing = max(shape.num_least / max(spec.nics, 1), 1.0)
-    return _exchange_terms(
-        inside if shape.num_local > 1 else 0 * sizes, sizes * sharing, (0, 1), comm
-    )
+    if shape.num_local == 1:
+        inside = 0 * sizes
+    return _exchange_terms(inside, sizes, (0, 1), comm)  # One message of a node crosses its card.
 
 
 def message_bytes_per_s(comm: Communicator) -> float:

@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -152,3 +154,13 @@ def test_a_message_between_two_has_more_channels_than_one_among_many(hopper):
     few, many = (message_terms(size, comm, members).transfer for members in (2, 8))
     assert many[0] == pytest.approx(4 * few[0])
     assert many[1] == few[1] == pytest.approx((1 << 32) / message_bytes_per_s(comm) * 1e6)
+
+
+def test_a_node_sends_one_message_to_the_next_however_many_ranks_share_its_card(hopper):
+    """Each rank sends to the next one: of a node one crosses, as alone."""
+    shared = replace(hopper, nics=1)
+    eight, one = (
+        message_terms([1 << 30], Communicator(shape, shared), 16).transfer
+        for shape in (TWO, Shape.packed(2, 1))
+    )
+    assert eight[0] == one[0]
