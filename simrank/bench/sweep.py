@@ -13,6 +13,7 @@ from simrank.collectives.algorithms import collectives_with
 from simrank.config.imports import program_file
 from simrank.config.sweep import ALGORITHMS, ERROR
 from simrank.context import Context
+from simrank.distributed.tuning import Wishes
 from simrank.errors import ConfigError, SimrankError, SpawnException
 from simrank.hardware.build import build_cluster
 from simrank.multiprocessing.script import import_program, program_imports
@@ -139,6 +140,14 @@ def _tell(rows: list[Row], outcomes: Mapping[int, _Outcome], watcher: SweepWatch
         watcher.on_row(row, report)
 
 
+def is_row(row: object) -> bool:
+    """Whether what a file has can be the row of a run: with all measures, or with an error."""
+    if not isinstance(row, dict) or ERROR not in row or type(row.get("num_ranks")) is not int:
+        return False
+    expected = (int, float) if row[ERROR] is None else (type(None),)
+    return all(name in row and type(row[name]) in expected for name in _MEASURES)
+
+
 def _run_cell(
     config: SweepConfig, folders: list[Path], timeline: Timeline | None, index: int
 ) -> _Outcome:
@@ -246,11 +255,16 @@ def _check_algorithms(config: SweepConfig) -> None:
 
 
 def fingerprint(config: SweepConfig) -> str:
-    """Return a text that is another where anything that decides rows is, but for imported files."""
+    """Return a text that is another where anything that decides rows is, but for imported files.
+
+    NCCL's variables are among it: they choose for all runs.
+    """
     try:
         file = program_file(config)
     except ConfigError:  # Nowhere, as running it says, or found by a finder of some package.
         file = None
+    wishes = Wishes.of_environment()
+    tuner = None if wishes.tuner_file is None else Path(wishes.tuner_file)
     facts = (
         config.program,
         [cluster.model_dump_json() for cluster in config.clusters],
@@ -260,6 +274,8 @@ def fingerprint(config: SweepConfig) -> str:
         config.iterations,
         config.data,
         None if file is None else file.read_bytes(),
+        wishes,
+        None if tuner is None or not tuner.is_file() else tuner.read_bytes(),
     )
     return hashlib.sha256(repr(facts).encode()).hexdigest()
 

@@ -18,6 +18,7 @@ from simrank.bench.held_out import FITS, Bench
 from simrank.bench.size_classes import NAMES
 from simrank.cli.common import EXIT_STATUS, app, check_writable, progress_bar, write_text
 from simrank.cli.measured import FORMATS, texts_of
+from simrank.cli.nccl_tests import bad_option
 from simrank.config.locate import builtin_names, locate
 from simrank.hardware.gemm import load_gemm_rows, size_class_errors
 
@@ -76,10 +77,12 @@ def accuracy(
     out of the fit that predicts it. Rows in f32 ran as TF32 and are shown beside the others;
     float32 products of simulated programs do not use them.
     """
-    check_writable(json_file, html)
     if table == "gemm":
+        _refuse(cluster=cluster, fit=fit, collective=collective, num_ranks=num_ranks)
+        _refuse(json=json_file, html=html)
         _show(_gemm_table())
         return
+    check_writable(json_file, html)
     name = fit or (_ALL if table is None else "none")
     if name not in (*FITS, _ALL):
         raise typer.BadParameter(f"--fit {fit}: expected one of {', '.join(FITS)}, {_ALL}")
@@ -97,6 +100,14 @@ def accuracy(
         write_text(json_file, _json_text(found, grouped))
     if html is not None:
         write_text(html, accuracy_page(found, grouped))
+
+
+def _refuse(**options: object) -> None:
+    """Raise ConfigError for options that would change nothing beside `gemm`."""
+    for name, value in options.items():
+        if value is not None:
+            expected = "no such option beside gemm"
+            raise bad_option(f"--{name.replace('_', '-')}", expected, str(value))
 
 
 def _bench(

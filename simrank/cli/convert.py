@@ -10,6 +10,7 @@ import yaml
 
 from simrank.cli.common import EXIT_STATUS, app, check_writable, write_text
 from simrank.cli.prove import problem_named, schedule_named
+from simrank.collectives.algorithms import collectives_with
 from simrank.collectives.msccl import program_of, xml_of
 from simrank.config import builtin_clusters
 from simrank.config.foreign.astra_sim import is_network, network_cluster
@@ -61,6 +62,9 @@ def convert(
         text = _of_cluster(context, source, suffix == ".xml", device, graph)
     else:
         _refuse(context, _OF_FILES, "a file of others beside this option")
+        if Path(source).exists() and not collectives_with(source):
+            expected = "a file that ends in .xml, .yaml or .yml, a cluster or an algorithm"
+            raise ConfigError(ConfigProblem(source, None, "", expected, "another name"))
         problem = problem_named(collective, num_ranks, _SIZE_BYTES * num_ranks)
         text = xml_of(program_of(schedule_named(problem, source), problem))
     if out is None:

@@ -15,6 +15,7 @@ from simrank.bench.sweep import (
     Part,
     SweepWatcher,
     fingerprint,
+    is_row,
     run_sweep,
     sweep_header,
     sweep_line,
@@ -107,7 +108,7 @@ class SweepResults(Results):
             return {}
         numbers = range(self._num_cells)
         are_right = all(
-            type(index) is int and index in numbers and isinstance(row, dict) and ERROR in row
+            type(index) is int and index in numbers and is_row(row)
             for index, row in zip(cells, rows, strict=True)
         )
         return dict(zip(cells, rows, strict=True)) if are_right else {}

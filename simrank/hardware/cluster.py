@@ -192,7 +192,8 @@ class Cluster:
         if is_fabric:
             return self._fabric_start + template
         if node is None and self.num_nodes > 1:
-            raise ValueError(f"{src_vertex} -> {dst_vertex} exists on every node: say which")
+            link = f"{src_vertex} -> {dst_vertex}"
+            raise ValueError(f"{link} exists on every node: say which, as in `node 0: {link}`")
         if not 0 <= (node or 0) < self.num_nodes:
             raise ValueError(f"nodes of {self.name} are 0 to {self.num_nodes - 1}, got {node}")
         return (node or 0) * self.links_per_node + template

@@ -29,6 +29,19 @@ def test_the_command_prints_the_errors_of_products(capsys):
     assert BF16 in out
 
 
+@pytest.mark.parametrize(
+    "option",
+    ["--cluster=h100_ib", "--fit=site", "--collective=broadcast", "-g=4", "--json=x", "--html=x"],
+)
+def test_options_of_collectives_are_refused_beside_products(capsys, tmp_path, monkeypatch, option):
+    """They would change nothing, and no file would be there."""
+    monkeypatch.chdir(tmp_path)
+    status, _, err = run(capsys, "gemm", *option.split("="))
+    assert status == 2
+    assert "expected no such option beside gemm" in err
+    assert not [*tmp_path.iterdir()]
+
+
 def test_every_table_has_its_row_and_the_means_stand_beside_the_aims(capsys):
     """Collectives; loops of frameworks apart, for they have another error."""
     status, out, _ = run(capsys, "--fit", "none")

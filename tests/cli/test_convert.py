@@ -75,6 +75,17 @@ def test_what_does_not_fit_is_refused(cli, args, message):
     assert message in err
 
 
+def test_a_file_of_another_name_is_told_which_names_files_have(cli, tmp_path, monkeypatch):
+    """It is no algorithm that simrank does not have; a file called as an algorithm is in no way."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("topology.txt", "ring"):
+        (tmp_path / name).touch()
+    status, _, err = cli("convert", "topology.txt")
+    assert status == 2
+    assert err.startswith("topology.txt: expected a file that ends in .xml, .yaml or .yml, a ")
+    assert cli("convert", "ring")[0] == 0
+
+
 def test_an_astra_sim_network_becomes_a_cluster_and_a_cluster_one(cli, tmp_path):
     """What the NPUs are has to be said."""
     network = FILES / "astra_sim" / "HGX-H100-validated.yml"

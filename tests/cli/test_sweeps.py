@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from simrank.bench import sweep as sweep_module
 from simrank.cli import main, sweeps
+from simrank.config.sweep import load_sweep
 
 PROGRAM = """
 import simrank.distributed as dist
@@ -151,6 +152,31 @@ def test_another_seed_program_or_a_complete_file_start_anew(cut_at_three, sweep,
     assert "# Goes on" not in cli("bench", sweep, "--json", cut_at_three)[1]
 
 
+@pytest.mark.parametrize("name", ["NCCL_ALGO", "NCCL_PROTO", "NCCL_TUNER_CONFIG_FILE"])
+def test_nccls_variables_are_part_of_a_benchmark(cut_at_three, sweep, cli, monkeypatch, name):
+    """Rows that ran with another value are no rows of this one."""
+    tuner = sweep.with_name("tuner.csv")
+    tuner.write_text("")
+    value = {"NCCL_ALGO": "ring", "NCCL_PROTO": "LL"}.get(name, str(tuner))
+    partial = cut_at_three.read_text()
+    monkeypatch.setenv(name, value)
+    assert "# Goes on" not in cli("bench", sweep, "--json", cut_at_three)[1]
+    monkeypatch.delenv(name)
+    cut_at_three.write_text(partial)
+    assert "# Goes on" in cli("bench", sweep, "--json", cut_at_three)[1]
+
+
+def test_a_fingerprint_is_another_once_the_tuners_file_changes(sweep, tmp_path, monkeypatch):
+    """As it is once the program's file does."""
+    tuner = tmp_path / "tuner.csv"
+    monkeypatch.setenv("NCCL_TUNER_CONFIG_FILE", str(tuner))
+    found = set()
+    for text in ("", "allreduce,0,65536,tree,simple,2,1,-1,-1,-1"):
+        tuner.write_text(text)
+        found.add(sweep_module.fingerprint(load_sweep(sweep)))
+    assert len(found) == 2
+
+
 @settings(max_examples=5, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_a_file_that_is_not_as_it_was_written_starts_anew_or_goes_on(
@@ -168,6 +194,17 @@ def test_a_file_that_is_not_as_it_was_written_starts_anew_or_goes_on(
     broken.write_text(text[: data.draw(st.integers(0, len(text)))] if key == "seed" else text)
     assert status_of("bench", sweep, "--json", broken) == 1
     assert broken.read_text() == whole[1]
+
+
+@pytest.mark.parametrize("wrong", [{"compute_us": None}, {"num_ranks": "2"}, {"error": 7}])
+def test_rows_without_their_numbers_are_run_again(cut_at_three, sweep, whole, cli, wrong):
+    """The page and the table need them."""
+    document = json.loads(cut_at_three.read_text())
+    document["rows"][0] |= wrong
+    cut_at_three.write_text(json.dumps(document))
+    page = sweep.with_name("page.html")
+    assert cli("bench", sweep, "--json", cut_at_three, "--html", page)[0] == 1
+    assert cut_at_three.read_text() == whole[1]
 
 
 def test_jobs_are_for_benchmarks_of_programs_and_not_beside_a_trace(cli, sweep, tmp_path):

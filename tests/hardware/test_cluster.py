@@ -158,7 +158,7 @@ def test_with_link_changes_one_direction_of_one_node():
     ("ends", "node", "message"),
     [
         (("gpu0", "rail0"), 0, "no link from gpu0 to rail0"),
-        (("gpu0", "nvswitch"), None, "say which"),
+        (("gpu0", "nvswitch"), None, "say which, as in `node 0: gpu0 -> nvswitch`"),
         (("gpu0", "nvswitch"), 2, "nodes of h100_ib are 0 to 1"),
     ],
 )

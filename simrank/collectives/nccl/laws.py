@@ -48,10 +48,11 @@ P2P_BASE_US = 9.2  # Fitted to sendrecv of 8 B on B200: 9.8 us with one LL step 
 P2P_PEER_US = 0.28  # Fitted to all-to-all on 8 B200: per further peer of the node.
 P2P_REMOTE_PEER_US = 2.7  # NCCL's LL step between nodes, per peer on another node.
 P2P_CHANNEL_BYTES = 16 << 20  # Source: fitted to sendrecv on B200 and A100; bytes per channel.
-# All-to-all of 16 B200 on two nodes: 0.45 of the cards with default network settings, 0.73 with
-# tuned ones (`configs/measured/b200x16_vultr_alltoall.csv` and the same report); between the two.
-# One message at a time reached 0.39 there, with default settings. Other sites: assumed to be alike.
-P2P_NET_EFFICIENCY = 0.58
+P2P_NET_CHUNK_BYTES = 128 << 10  # Source: NVIDIA/nccl v2.30.7, NCCL_P2P_NET_CHUNKSIZE.
+# Between such pieces a card waits. All-to-all of 16 B200 on two nodes reached 0.45 of the cards by
+# default network settings and 0.73 with tuned ones (`configs/measured/b200x16_vultr_alltoall.csv`
+# and the same report): this is between the two. Other networks: assumed to be alike.
+P2P_NET_CHUNK_US = 2.0
 P2P_MAX_CHANNELS = 32  # Source: NVIDIA/nccl v2.30.7, NCCL_MAX_NCHANNELS of p2p.
 
 
@@ -333,8 +334,8 @@ def message_bytes_per_s(comm: Communicator) -> float:
 
 
 def _nic_bytes_per_us(comm: Communicator) -> float:
-    rate = comm.spec.nic_bytes_per_s * comm.calibration.bandwidth_net
-    return rate * P2P_NET_EFFICIENCY / _PER_US
+    rate = comm.spec.nic_bytes_per_s * comm.calibration.bandwidth_net / _PER_US
+    return P2P_NET_CHUNK_BYTES / (P2P_NET_CHUNK_BYTES / rate + P2P_NET_CHUNK_US)
 
 
 def _exchange_terms(
