@@ -1,0 +1,151 @@
+"""How functions, arguments and results go between the pool and its workers: pickled, by value.
+
+A function goes by name, with the file of its module: a worker imports modules by name where that
+finds the same file, and from the file otherwise (test modules are often not importable by name).
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import io
+import pickle
+import sys
+import types
+from dataclasses import dataclass
+from multiprocessing import spawn as mp_spawn
+from typing import Any
+
+from simrank.errors.travel import add_note
+
+_PROTOCOL = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Parcel:
+    """A pickle and where the modules that it names come from.
+
+    Attributes:
+        body: The pickle.
+        files: Module name -> its file.
+        main: How the worker makes the program's main module its own, if the pickle names it.
+    """
+
+    body: bytes
+    files: dict[str, str]
+    main: dict[str, Any] | None
+
+    def __bytes__(self) -> bytes:
+        """Return it as bytes."""
+        return pickle.dumps((self.body, self.files, self.main), _PROTOCOL)
+
+
+class _Pickler(pickle.Pickler):
+    """Notes the modules of what goes by name."""
+
+    def __init__(self, file: io.BytesIO) -> None:
+        super().__init__(file, _PROTOCOL)
+        self.modules: set[str] = set()
+
+    def reducer_override(self, value: object) -> Any:  # noqa: ANN401 - pickle's
+        """Note a function's or a class's module; leave the pickling to pickle."""
+        if isinstance(value, types.FunctionType | type):
+            self.modules.add(value.__module__)
+        return NotImplemented
+
+
+def packed(value: object) -> bytes:
+    """Return a value for a worker.
+
+    Raises:
+        PicklingError, AttributeError, TypeError: It cannot be pickled, for example a function
+            that is defined inside another.
+    """
+    file = io.BytesIO()
+    pickler = _Pickler(file)
+    try:
+        pickler.dump(value)
+    except Exception as error:
+        add_note(
+            error,
+            "simrank: a request is pickled for its workers, and this one could not\n"
+            "  to fix: define the function at the top of a module",
+        )
+        raise
+    files = {}
+    for name in sorted(pickler.modules - {"__main__"}):
+        path = getattr(sys.modules.get(name), "__file__", None)
+        if path is not None and not name.startswith("simrank."):
+            files[name] = path
+    main = None
+    if "__main__" in pickler.modules:
+        given = mp_spawn.get_preparation_data("simrank worker")
+        main = {key: given[key] for key in given if key.startswith("init_main")}
+    return bytes(Parcel(file.getvalue(), files, main))
+
+
+def unpacked(data: bytes) -> Any:  # noqa: ANN401 - what was packed
+    """Return what the pool packed, in a worker; its modules are imported."""
+    body, files, main = pickle.loads(data)
+    if main and "__mp_main__" not in sys.modules:
+        mp_spawn.prepare(main)
+    for name, path in files.items():
+        _import(name, path)
+    return pickle.loads(body)
+
+
+def _import(name: str, path: str) -> None:
+    if name in sys.modules:
+        return
+    try:
+        found = importlib.util.find_spec(name)
+    except (ImportError, AttributeError, ValueError):  # A part of the name is no package.
+        found = None
+    if found is not None and found.origin == path:
+        importlib.import_module(name)
+        return
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        importlib.import_module(name)
+        return
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+
+
+class _ResultPickler(pickle.Pickler):
+    """Takes results off their devices: the pool's process uses none."""
+
+    def reducer_override(self, value: object) -> Any:  # noqa: ANN401 - pickle's
+        """Return how a tensor of a GPU is made anew on the host."""
+        if type(value).__module__.partition(".")[0] == "torch" and getattr(value, "is_cuda", False):
+            tensor: Any = value
+            return tensor.detach().cpu().__reduce_ex__(_PROTOCOL)
+        return NotImplemented
+
+
+def result(value: object) -> bytes:
+    """Return a case's result for the pool.
+
+    Raises:
+        TypeError: It cannot be pickled.
+    """
+    file = io.BytesIO()
+    try:
+        _ResultPickler(file, _PROTOCOL).dump(value)
+    except Exception as error:
+        raise TypeError(f"the result, a {type(value).__name__}, cannot be pickled") from error
+    return file.getvalue()
+
+
+def failure(error: BaseException) -> bytes | None:
+    """Return an exception pickled, or None if it would not come back as what it is."""
+    try:
+        data = pickle.dumps(error, _PROTOCOL)
+        return data if type(pickle.loads(data)) is type(error) else None
+    except Exception:  # noqa: BLE001 - whatever a program's own classes raise
+        return None
