@@ -36,6 +36,7 @@ class WorkerFacts:
         stacks: Of its threads, where it hung or crashed; empty if not asked for, or not given.
         output: The tail of its standard output and standard error.
         waits: Whether it had not answered.
+        pid: Its process id, or 0.
     """
 
     rank: int
@@ -47,6 +48,7 @@ class WorkerFacts:
     stacks: str = ""
     output: str = ""
     waits: bool = False
+    pid: int = 0
 
 
 class PoolError(SimrankError):
@@ -86,6 +88,11 @@ class PoolError(SimrankError):
     def ended(self) -> dict[int, str]:
         """Return how processes ended that ended by themselves, by rank."""
         return {rank: fact.ended for rank, fact in self.facts.items() if fact.ended}
+
+    @property
+    def pids(self) -> dict[int, int]:
+        """Return the process ids, by rank."""
+        return {rank: fact.pid for rank, fact in self.facts.items() if fact.pid}
 
     @property
     def stacks(self) -> dict[int, str]:

@@ -18,7 +18,6 @@ from simrank.errors import InactiveRanksError, ranks_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-
     from types import FrameType
 
     from simrank.validate.page import Page

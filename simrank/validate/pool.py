@@ -16,27 +16,17 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from simrank.errors import (
-    InfrastructureError,
-    PoolError,
-    RanksPartedError,
-    RanksRaisedError,
-    WorkerDiedError,
-    WorkerTimeoutError,
-    ranks_text,
-)
+from simrank.errors import InfrastructureError, PoolError
 from simrank.errors.travel import add_note
 from simrank.validate import report, travel
 from simrank.validate.limits import Limits
 from simrank.validate.team import Setup, Team
+from simrank.validate.verdict import verdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import Self, TextIO
 
-    from simrank.validate.team import Case
-
-_CAUSE_S = 0.25  # assumed: peers of a rank that dies fail within this, before its end is seen
 _KEPT_EVENTS = 1_000
 BACKENDS = ("gloo", "nccl", None)
 
@@ -145,8 +135,8 @@ class WorkerPool:
             PoolStartError: Workers did not start, twice.
             PortInUseError, TooFewDevicesError: The pool cannot start as asked.
         """
-        parcel = travel.packed((fn, args))
         active = self._active(ranks)
+        request = (fn, args)
         limit_s = self.limits.case_s if timeout is None else timeout
         with self._lock:
             if self._is_closed:
@@ -155,14 +145,14 @@ class WorkerPool:
             if fresh:
                 self._end_team("fresh workers were asked for", at_once=False)
             try:
-                return self._attempt(active, parcel, limit_s)
+                return self._attempt(active, request, limit_s)
             except InfrastructureError as error:
                 if not self.options.retry:
                     raise
                 first = error
             self._say(f"{_first_line(first)}; once more, on fresh workers")
             try:
-                return self._attempt(active, parcel, limit_s)
+                return self._attempt(active, request, limit_s)
             except InfrastructureError as error:
                 add_note(error, "simrank: the case was run twice, the second time on fresh workers")
                 raise error from first
@@ -274,11 +264,12 @@ class WorkerPool:
             options.echo,
         )
 
-    def _attempt(self, active: tuple[int, ...], parcel: bytes, limit_s: float) -> list[Any]:
+    def _attempt(self, active: tuple[int, ...], request: object, limit_s: float) -> list[Any]:
+        parcels = travel.parcels(request, len(active))
         team = self._team()
         try:
-            case = team.ask(self._case, active, parcel, limit_s)
-            error = self._verdict(team, case)
+            case = team.ask(self._case, active, parcels, limit_s)
+            error = verdict(team, case)
         except BaseException:
             self._end_team("the case was cut off", at_once=True)
             raise
@@ -291,46 +282,6 @@ class WorkerPool:
         if error is not None:
             raise error
         return [pickle.loads(case.answers[rank].body) for rank in active]
-
-    def _verdict(self, team: Team, case: Case) -> PoolError | None:
-        """Return what is wrong, or None."""
-        dead = [process for process in team.ended() if process.rank in case.ranks]
-        raised = {rank: a for rank, a in case.answers.items() if not a.is_return}
-        first_s = min((answer.arrived_s for answer in raised.values()), default=float("inf"))
-        number = f"case {case.number}"
-        many = f"of {len(case.ranks)} rank(s)"
-        end = [] if case.is_answered else ["the workers were killed; the next case has fresh ones"]
-        if dead and min(process.ended_s for process in dead) <= first_s + _CAUSE_S:
-            who = ranks_text(process.rank for process in dead)
-            what = f"{number}: rank {who} died: {dead[0].ended}"
-            return WorkerDiedError(
-                what, team.facts(case, with_stacks=False), case=case.number, end=end
-            )
-        if raised:
-            return RanksRaisedError(
-                f"{number}: {len(raised)} {many} raised",
-                team.facts(case, with_stacks=False),
-                errors={rank: _exception(answer) for rank, answer in sorted(raised.items())},
-                case=case.number,
-                end=end,
-            )
-        if case.is_answered:
-            return None
-        missing = len(case.ranks) - len(case.answers)
-        limit = "" if case.has_parted else f" within {case.timeout_s:g} s"
-        what = (
-            f"{number}: {missing} {many} {'hang' if case.has_parted else 'did not answer'}{limit}"
-        )
-        return self._hang(team, case, what, end)
-
-    def _hang(self, team: Team, case: Case, what: str, end: Sequence[str]) -> PoolError:
-        pages = team.pages(case.ranks)
-        waits = report.waits_for(pages)
-        end = [*report.waits_text(waits), *end]
-        facts = team.facts(case, with_stacks=True)
-        if report.never_come(pages, waits) or report.are_in_a_ring(waits):
-            return RanksPartedError(what, facts, waits_for=waits, case=case.number, end=end)
-        return WorkerTimeoutError(what, facts, case=case.number, end=end)
 
     def _end_team(self, why: str, *, at_once: bool) -> None:
         if self._teams:
@@ -352,16 +303,6 @@ def _end(teams: list[Team], resources: ExitStack, owner: int) -> None:
         for team in teams:
             team.end(at_once=True)
         resources.close()
-
-
-def _exception(answer: report.Answer) -> BaseException:
-    """Return what a rank raised: itself, or its text where it cannot be had."""
-    try:
-        error: BaseException = pickle.loads(answer.body)
-    except Exception:  # noqa: BLE001 - none was sent, or its class is not importable here
-        return RuntimeError(answer.shown)
-    add_note(error, f"in the worker:\n{answer.traceback}")
-    return error
 
 
 def _first_line(error: BaseException) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from simrank.errors import WorkerFacts, ranks_text
@@ -13,30 +13,11 @@ from simrank.validate.calls import SENDS, message_key
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from simrank.validate.case import Answer
+
 _ANSWERED = ("answered", "raised")  # Stages of `worker`.
 _MAX_WAITS = 6
 _OWN = os.path.dirname(__file__)
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What a rank answered to a request.
-
-    Attributes:
-        is_return: Whether it returned; else it raised.
-        body: The pickled result, or the exception as `worker` sends it.
-        state: What the worker says of itself: counts of calls, and whether its groups are whole.
-        arrived_s: When, on the monotonic clock.
-        shown: `Type: text` of the exception.
-        traceback: Its traceback.
-    """
-
-    is_return: bool
-    body: bytes
-    state: dict[str, Any]
-    arrived_s: float
-    shown: str = ""
-    traceback: str = ""
 
 
 def facts_of(

@@ -11,15 +11,16 @@ import pickle
 import selectors
 import time
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from multiprocessing import process as mp_process
 from typing import TYPE_CHECKING, Any
 
 from simrank.errors import ChannelError, PoolStartError, TooFewDevicesError
 from simrank.validate import ports, report
+from simrank.validate.case import Answer, Case, answer_of
 from simrank.validate.channel import Frame, Kind
 from simrank.validate.process import Process
-from simrank.validate.report import Answer, facts_of
+from simrank.validate.report import facts_of
 from simrank.validate.worker import STACKS_SIGNAL
 
 if TYPE_CHECKING:
@@ -186,7 +187,9 @@ class Team:
         """Return the workers that have ended by themselves."""
         return [process for process in self.processes if process.has_ended()]
 
-    def ask(self, number: int, ranks: Sequence[int], parcel: bytes, timeout_s: float) -> Case:
+    def ask(
+        self, number: int, ranks: Sequence[int], parcels: Sequence[bytes], timeout_s: float
+    ) -> Case:
         """Send a request to some ranks and wait for what comes of it.
 
         One that fails shortens the wait for the others: they get a moment to fail, too.
@@ -199,18 +202,18 @@ class Team:
             process.output.forget()
         started = time.monotonic()
         deadline = started + timeout_s
-        body = pickle.dumps((tuple(ranks), parcel))
         case = Case(number, tuple(ranks), {}, timeout_s)
         asked = [self.processes[rank] for rank in ranks]
         try:
-            for process in asked:
+            for process, parcel in zip(asked, parcels, strict=True):
+                body = pickle.dumps((tuple(ranks), parcel))
                 process.channel.send(Frame(Kind.RUN, number, body), timeout_s)
         except (OSError, TimeoutError):  # It is dead, or stuck: seen below.
             deadline = min(deadline, started + self._limits.settle_s)
         while not case.is_answered and time.monotonic() < deadline:
             for process, frame in self._events(min(deadline, time.monotonic() + _LOOK_S)):
                 if frame.request == number:  # Not the late answer of another.
-                    case.answers[process.rank] = _answer(frame)
+                    case.answers[process.rank] = answer_of(frame)
             if self._have_parted(case):
                 break
             if case.has_failed or any(process.ended for process in asked):
@@ -247,6 +250,7 @@ class Team:
             found.append(
                 replace(
                     facts,
+                    pid=process.pid,
                     stacks=report.stacks_text(process.stacks()) if shows else "",
                     output=process.output.tail() if is_shown else "",
                 )
@@ -287,44 +291,3 @@ class Team:
             if time.monotonic() > deadline:
                 return
             self._events(deadline)
-
-
-@dataclass(slots=True)
-class Case:
-    """A request and the answers to it.
-
-    Attributes:
-        number: The request's.
-        ranks: Who was asked.
-        answers: What came, by rank.
-        timeout_s: How long was waited at most.
-        waiting: The calls in which ranks wait for others that never come, by rank.
-        waiting_since_s: When these were seen first, on the monotonic clock.
-        has_parted: Whether that was long enough ago to be believed.
-    """
-
-    number: int
-    ranks: tuple[int, ...]
-    answers: dict[int, Answer]
-    timeout_s: float
-    waiting: dict[int, Any] = field(default_factory=dict)
-    waiting_since_s: float = field(default_factory=time.monotonic)
-    has_parted: bool = False
-
-    @property
-    def is_answered(self) -> bool:
-        """Whether all answered."""
-        return len(self.answers) == len(self.ranks)
-
-    @property
-    def has_failed(self) -> bool:
-        """Whether one raised."""
-        return any(not answer.is_return for answer in self.answers.values())
-
-
-def _answer(frame: Frame) -> Answer:
-    state, body = pickle.loads(frame.body)
-    if frame.kind == Kind.RETURNED:
-        return Answer(True, body, state, time.monotonic())
-    pickled, shown, traceback = pickle.loads(body)
-    return Answer(False, pickled or b"", state, time.monotonic(), shown, traceback)

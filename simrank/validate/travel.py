@@ -13,6 +13,8 @@ import pickle
 import sys
 import types
 from dataclasses import dataclass
+from multiprocessing import context as mp_context
+from multiprocessing import resource_sharer
 from multiprocessing import spawn as mp_spawn
 from typing import Any
 
@@ -40,6 +42,23 @@ class Parcel:
         return pickle.dumps((self.body, self.files, self.main), _PROTOCOL)
 
 
+class _Handing:
+    """Stands for a process that is being spawned: queues and locks only go to such.
+
+    Descriptors are handed over by a socket, once for each pickle.
+    """
+
+    DupFd = staticmethod(resource_sharer.DupFd)
+
+    def __init__(self) -> None:
+        self.has_handed = False
+
+    def duplicate_for_child(self, fd: int) -> int:
+        """Return a descriptor to hand over."""
+        self.has_handed = True
+        return fd
+
+
 class _Pickler(pickle.Pickler):
     """Notes the modules of what goes by name."""
 
@@ -55,12 +74,29 @@ class _Pickler(pickle.Pickler):
 
 
 def packed(value: object) -> bytes:
-    """Return a value for a worker.
+    """Return a value for a worker; `parcels` says what it raises."""
+    return parcels(value, 1)[0]
+
+
+def parcels(value: object, num_workers: int) -> list[bytes]:
+    """Return a value for each of some workers; queues and locks of multiprocessing may be in it.
 
     Raises:
         PicklingError, AttributeError, TypeError: It cannot be pickled, for example a function
             that is defined inside another.
     """
+    handing = _Handing()
+    mp_context.set_spawning_popen(handing)  # type: ignore[arg-type]
+    try:
+        first = _parcel(value)
+        if not handing.has_handed:
+            return [first] * num_workers
+        return [first, *(_parcel(value) for _ in range(num_workers - 1))]
+    finally:
+        mp_context.set_spawning_popen(None)
+
+
+def _parcel(value: object) -> bytes:
     file = io.BytesIO()
     pickler = _Pickler(file)
     try:
