@@ -6,7 +6,9 @@ finds the same file, and from the file otherwise (test modules are often not imp
 
 from __future__ import annotations
 
+import copyreg
 import importlib
+import importlib.machinery
 import importlib.util
 import io
 import pickle
@@ -16,6 +18,7 @@ from dataclasses import dataclass
 from multiprocessing import context as mp_context
 from multiprocessing import resource_sharer
 from multiprocessing import spawn as mp_spawn
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 from simrank.errors.travel import add_note
@@ -29,12 +32,12 @@ class Parcel:
 
     Attributes:
         body: The pickle.
-        files: Module name -> its file.
+        files: Module name -> its file, or the folders of a package without one.
         main: How the worker makes the program's main module its own, if the pickle names it.
     """
 
     body: bytes
-    files: dict[str, str]
+    files: dict[str, str | list[str]]
     main: dict[str, Any] | None
 
     def __bytes__(self) -> bytes:
@@ -65,6 +68,12 @@ class _Pickler(pickle.Pickler):
     def __init__(self, file: io.BytesIO) -> None:
         super().__init__(file, _PROTOCOL)
         self.modules: set[str] = set()
+        # Connections and locks as multiprocessing pickles them; tensors as copies, not shared.
+        self.dispatch_table = {
+            kind: reduce
+            for kind, reduce in ForkingPickler._extra_reducers.items()  # type: ignore[attr-defined]  # noqa: SLF001 - what it registers
+            if not kind.__module__.startswith("torch")
+        } | copyreg.dispatch_table
 
     def reducer_override(self, value: object) -> Any:  # noqa: ANN401 - pickle's
         """Note a function's or a class's module; leave the pickling to pickle."""
@@ -109,10 +118,12 @@ def _parcel(value: object) -> bytes:
         )
         raise
     files = {}
-    for name in sorted(pickler.modules - {"__main__"}):
-        path = getattr(sys.modules.get(name), "__file__", None)
-        if path is not None and not name.startswith("simrank."):
-            files[name] = path
+    for module in sorted(pickler.modules - {"__main__"}):
+        parts = module.split(".")
+        if parts[0] != "simrank":
+            for name in (".".join(parts[: end + 1]) for end in range(len(parts))):
+                if (place := _place(name)) is not None:
+                    files[name] = place
     main = None
     if "__main__" in pickler.modules:
         given = mp_spawn.get_preparation_data("simrank worker")
@@ -125,32 +136,56 @@ def unpacked(data: bytes) -> Any:  # noqa: ANN401 - what was packed
     body, files, main = pickle.loads(data)
     if main and "__mp_main__" not in sys.modules:
         mp_spawn.prepare(main)
-    for name, path in files.items():
-        _import(name, path)
-    return pickle.loads(body)
+    for name, place in files.items():
+        if name not in sys.modules:
+            _import(name, place)
+    return _Unpickler(io.BytesIO(body)).load()
 
 
-def _import(name: str, path: str) -> None:
-    if name in sys.modules:
-        return
+def _place(name: str) -> str | list[str] | None:
+    module = sys.modules.get(name)
+    path = getattr(module, "__file__", None)
+    folders = getattr(module, "__path__", None)
+    return list(folders) if path is None and folders is not None else path
+
+
+class _Unpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:  # noqa: ANN401 - a function or class
+        """Find it in what was loaded from a file, too: no package need be above that."""
+        if module not in sys.modules:
+            return super().find_class(module, name)
+        found: Any = sys.modules[module]
+        for part in name.split("."):
+            found = getattr(found, part)
+        return found
+
+
+def _import(name: str, place: str | list[str]) -> None:
+    """Import a module by its name where that finds the same file, else from the file."""
     try:
         found = importlib.util.find_spec(name)
     except (ImportError, AttributeError, ValueError):  # A part of the name is no package.
         found = None
-    if found is not None and found.origin == path:
+    if found is not None and place in (found.origin, found.submodule_search_locations):
         importlib.import_module(name)
         return
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        importlib.import_module(name)
-        return
+    if isinstance(place, str):
+        spec = importlib.util.spec_from_file_location(name, place)
+    else:
+        spec = importlib.machinery.ModuleSpec(name, None, is_package=True)
+        spec.submodule_search_locations = place
+    assert spec is not None, "every file of Python's has a loader"
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:
-        spec.loader.exec_module(module)
+        if spec.loader is not None:
+            spec.loader.exec_module(module)
     except BaseException:
         del sys.modules[name]
         raise
+    above, _, own = name.rpartition(".")
+    if above in sys.modules:
+        setattr(sys.modules[above], own, module)
 
 
 class _ResultPickler(pickle.Pickler):
