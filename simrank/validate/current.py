@@ -57,6 +57,11 @@ class Worker:
         """Whether the pool's groups are as they were made."""
         return self._groups is None or self._groups.are_whole()
 
+    def make_group(self, ranks: tuple[int, ...]) -> None:
+        """Make the process group of some ranks, as every worker does at the same time."""
+        assert self._groups is not None, "the pool has a backend"
+        self._groups.make(ranks)
+
     def group(self) -> Any:  # noqa: ANN401 - a torch group
         """Return the process group of the active ranks."""
         if self._groups is None:
@@ -83,6 +88,11 @@ def worker() -> Worker:
     if not _WORKER:
         raise NoRankError("this process is no worker of a pool")
     return _WORKER[0]
+
+
+def make_group(ranks: tuple[int, ...]) -> None:
+    """Make the process group of some ranks; a request of the pool's own."""
+    worker().make_group(ranks)
 
 
 def rank() -> int:

@@ -74,12 +74,18 @@ class Groups:
         self._calls.stage("first collective")
         try_group(dist.group.WORLD, backend)
 
-    def of(self, ranks: tuple[int, ...]) -> Any:  # noqa: ANN401 - torch's
-        """Return the group of some ranks, made by these alone when they first ask for it."""
-        if ranks not in self._own:
-            import torch.distributed as dist  # noqa: PLC0415 - optional
+    def make(self, ranks: tuple[int, ...]) -> None:
+        """Make the group of some ranks; every worker does, members or not.
 
-            self._own[ranks] = dist.new_group(list(ranks), use_local_synchronization=True)
+        Not by the members alone (`use_local_synchronization`): torch 2.13 names such a group by the
+        number of groups that a rank has, which differs where ranks were in other groups before,
+        and they wait for each other for ever.
+        """
+        dist: Any = sys.modules["torch.distributed"]
+        self._own[ranks] = dist.new_group(list(ranks))
+
+    def of(self, ranks: tuple[int, ...]) -> Any:  # noqa: ANN401 - torch's
+        """Return the group of some ranks."""
         return self._own[ranks]
 
     def drop_strangers(self) -> None:
@@ -94,7 +100,10 @@ class Groups:
     def are_whole(self) -> bool:
         """Whether no case has destroyed one of the pool's own."""
         there = _all_groups()
-        return all(any(group is kept for group in there) for kept in self._own.values())
+        others = sys.modules["torch.distributed"].GroupMember.NON_GROUP_MEMBER
+        return all(
+            kept is others or any(group is kept for group in there) for kept in self._own.values()
+        )
 
     def leave(self) -> None:
         """Destroy subgroups, then the main group, each on its own."""

@@ -40,7 +40,7 @@ class Output:
 
     def drain(self) -> bool:
         """Take what there is, without waiting; return False once nothing can come any more."""
-        while True:
+        while self._fd >= 0:
             try:
                 piece = os.read(self._fd, _CHUNK_BYTES)
             except BlockingIOError:
@@ -51,6 +51,7 @@ class Output:
             del self._kept[:-_KEPT_BYTES]
             if self._echo is not None:
                 self._show(piece)
+        return False
 
     def _show(self, piece: bytes) -> None:
         assert self._echo is not None, "asked before"

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from simrank.errors import InfrastructureError, PoolError
 from simrank.errors.travel import add_note
 from simrank.validate import report, travel
+from simrank.validate.current import make_group
 from simrank.validate.limits import Limits
 from simrank.validate.team import Setup, Team
 from simrank.validate.verdict import verdict
@@ -136,7 +137,7 @@ class WorkerPool:
             PortInUseError, TooFewDevicesError: The pool cannot start as asked.
         """
         active = self._active(ranks)
-        request = (fn, args)
+        parcels = travel.parcels((fn, args), len(active))
         limit_s = self.limits.case_s if timeout is None else timeout
         with self._lock:
             if self._is_closed:
@@ -145,14 +146,15 @@ class WorkerPool:
             if fresh:
                 self._end_team("fresh workers were asked for", at_once=False)
             try:
-                return self._attempt(active, request, limit_s)
+                return self._attempt(active, parcels, limit_s)
             except InfrastructureError as error:
                 if not self.options.retry:
                     raise
                 first = error
             self._say(f"{_first_line(first)}; once more, on fresh workers")
+            parcels = travel.parcels((fn, args), len(active))  # Descriptors are handed over once.
             try:
-                return self._attempt(active, request, limit_s)
+                return self._attempt(active, parcels, limit_s)
             except InfrastructureError as error:
                 add_note(error, "simrank: the case was run twice, the second time on fresh workers")
                 raise error from first
@@ -264,11 +266,23 @@ class WorkerPool:
             options.echo,
         )
 
-    def _attempt(self, active: tuple[int, ...], request: object, limit_s: float) -> list[Any]:
-        parcels = travel.parcels(request, len(active))
+    def _attempt(
+        self, active: tuple[int, ...], parcels: Sequence[bytes], limit_s: float
+    ) -> list[Any]:
         team = self._team()
+        everyone = tuple(range(self.num_workers))
+        if self.backend is not None and active != everyone and active not in team.groups:
+            making = travel.parcels((make_group, (active,)), self.num_workers)
+            self._ask(team, everyone, making, limit_s)
+            team.groups.add(active)
+        return self._ask(team, active, parcels, limit_s)
+
+    def _ask(
+        self, team: Team, ranks: tuple[int, ...], parcels: Sequence[bytes], limit_s: float
+    ) -> list[Any]:
+        """Ask a team; keep it only if it is fit for another case."""
         try:
-            case = team.ask(self._case, active, parcels, limit_s)
+            case = team.ask(self._case, ranks, parcels, limit_s)
             error = verdict(team, case)
         except BaseException:
             self._end_team("the case was cut off", at_once=True)
@@ -281,7 +295,7 @@ class WorkerPool:
             self._end_team("" if error is None else _first_line(error), at_once=True)
         if error is not None:
             raise error
-        return [pickle.loads(case.answers[rank].body) for rank in active]
+        return [pickle.loads(case.answers[rank].body) for rank in ranks]
 
     def _end_team(self, why: str, *, at_once: bool) -> None:
         if self._teams:

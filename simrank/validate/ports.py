@@ -28,9 +28,9 @@ def bound(port: int = 0) -> socket.socket:
         )  # What closed lately is free.
         listener.bind(("127.0.0.1", port))
         listener.listen(_BACKLOG)
-    except OSError as error:
+    except BaseException as error:
         listener.close()
-        if error.errno == errno.EADDRINUSE:
+        if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
             raise PortInUseError(port, holder(port)) from error
         raise
     return listener
@@ -43,13 +43,20 @@ def holder(port: int) -> str | None:
         return None
     for process in sorted(Path("/proc").glob("[0-9]*")):
         try:
-            held = {str(fd.readlink()) for fd in (process / "fd").iterdir()}
+            fds = list((process / "fd").iterdir())
             name = (process / "comm").read_text().strip()
         except OSError:  # It has ended, or is somebody else's.
             continue
-        if held & sockets:
+        if any(_target(fd) in sockets for fd in fds):
             return f"{name} (pid {process.name})"
     return None
+
+
+def _target(fd: Path) -> str:
+    try:
+        return str(fd.readlink())
+    except OSError:  # Closed since.
+        return ""
 
 
 def _inodes(port: int) -> list[str]:

@@ -6,6 +6,7 @@ The seeds are TransformerEngine's pool's: a case gives the same numbers alone an
 from __future__ import annotations
 
 import os
+import random
 import sys
 from contextlib import suppress
 from typing import Any
@@ -22,19 +23,23 @@ class Baseline:
         self._argv = list(sys.argv)
 
     def restore(self) -> None:
-        """Put them back, and seed the random generators of the libraries that are imported."""
+        """Put them back, and seed the random generators of Python, numpy and torch.
+
+        A library that a case itself is the first to import, inside a function, is not seeded there.
+        """
         if dict(os.environ) != self._environment:
             os.environ.clear()
             os.environ.update(self._environment)
         with suppress(OSError):  # A folder that was removed since.
             os.chdir(self._folder)
         sys.argv[:] = self._argv
-        for name, seed in (("random", "seed"), ("numpy.random", "seed"), ("torch", "manual_seed")):
-            module = sys.modules.get(name)
-            if module is not None:
-                getattr(module, seed)(SEED)
+        random.seed(SEED)
+        numpy: Any = sys.modules.get("numpy")
+        if numpy is not None:
+            numpy.random.seed(SEED)
         torch: Any = sys.modules.get("torch")
         if torch is not None:
+            torch.manual_seed(SEED)
             torch.set_default_dtype(torch.float32)
             torch.set_grad_enabled(True)
             if torch.are_deterministic_algorithms_enabled():  # Setting it imports a compiler.

@@ -61,6 +61,10 @@ class Setup:
 class Team:
     """Workers, ready for requests once this is made.
 
+    Attributes:
+        processes: The workers, by rank.
+        groups: The sets of ranks that the pool has let them make process groups of.
+
     Raises:
         PoolStartError: One did not become ready in time, or failed.
         TooFewDevicesError: There are fewer GPUs than workers.
@@ -72,6 +76,8 @@ class Team:
         self._limits = limits
         self._selector = selectors.DefaultSelector()
         self._is_ended = False
+        self._num_requests = 0
+        self.groups: set[tuple[int, ...]] = set()
         try:
             with ExitStack() as until_started:
                 listener = None
@@ -200,6 +206,8 @@ class Team:
         for process in self.processes:
             process.output.drain()
             process.output.forget()
+        self._num_requests += 1
+        request = self._num_requests
         started = time.monotonic()
         deadline = started + timeout_s
         case = Case(number, tuple(ranks), {}, timeout_s)
@@ -207,12 +215,12 @@ class Team:
         try:
             for process, parcel in zip(asked, parcels, strict=True):
                 body = pickle.dumps((tuple(ranks), parcel))
-                process.channel.send(Frame(Kind.RUN, number, body), timeout_s)
+                process.channel.send(Frame(Kind.RUN, request, body), timeout_s)
         except (OSError, TimeoutError):  # It is dead, or stuck: seen below.
             deadline = min(deadline, started + self._limits.settle_s)
         while not case.is_answered and time.monotonic() < deadline:
             for process, frame in self._events(min(deadline, time.monotonic() + _LOOK_S)):
-                if frame.request == number:  # Not the late answer of another.
+                if frame.request == request:  # Not the late answer of another.
                     case.answers[process.rank] = answer_of(frame)
             if self._have_parted(case):
                 break
