@@ -29,6 +29,11 @@ COLLECTIVES = (
     "monitored_barrier", "new_group", "reduce", "reduce_scatter", "reduce_scatter_single",
     "reduce_scatter_tensor", "scatter", "scatter_object_list",
 )  # fmt: skip
+# Two names of one call.
+_SAME = {
+    "all_gather_single": "all_gather_into_tensor",
+    "reduce_scatter_single": "reduce_scatter_tensor",
+}
 SENDS, RECEIVES = ("send", "isend", "send_object_list"), ("recv", "irecv", "recv_object_list")
 _OWN = os.path.dirname(__file__)
 
@@ -155,7 +160,7 @@ class Calls:
                 peer = given.get("dst" if name in SENDS else "src")
                 during = self._message(name, group, peer)
             else:
-                during = self.during(name, group, ranks)
+                during = self.during(_SAME.get(name, name), group, ranks)
             with during as issued:
                 work = original(*args, **kwargs)
             if hasattr(work, "wait"):

@@ -134,8 +134,8 @@ def _parcel(value: object) -> bytes:
 def unpacked(data: bytes) -> Any:  # noqa: ANN401 - what was packed
     """Return what the pool packed, in a worker; its modules are imported."""
     body, files, main = pickle.loads(data)
-    if main and "__mp_main__" not in sys.modules:
-        mp_spawn.prepare(main)
+    if main:
+        mp_spawn.prepare(main)  # A second time does nothing: it is the main module by then.
     for name, place in files.items():
         if name not in sys.modules:
             _import(name, place)

@@ -193,3 +193,10 @@ def break_the_channel():
 def count_down(queue, lock):
     with lock:
         queue.put(validate.rank())
+
+
+def write_and_poll(results):
+    results[validate.rank()] = validate.rank() * 10
+    while len(results) < validate.world_size():
+        time.sleep(0.01)
+    return len(results)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from simrank.validate import Options, WorkerPool
+from simrank.validate import Limits, Options, WorkerPool
 
 TOKEN = "SIMRANK_TEST_TOKEN"
 NONE_LEFT_S = 10.0
@@ -49,7 +49,7 @@ def token():
 def pool():
     """Four plain processes that a module's tests share; nothing is run twice."""
     word = uuid.uuid4().hex
-    options = Options(retry=False)
+    options = Options(retry=False, limits=Limits(settle_s=0.1))
     with WorkerPool(4, None, 20, env={TOKEN: word}, options=options) as shared:
         yield shared
     assert none_left(word) == []

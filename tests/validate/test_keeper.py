@@ -37,7 +37,11 @@ def program(token, body):
     """Run a program that starts a pool, its workers children, and they children of their own."""
     source = START + textwrap.dedent(body)
     return subprocess.Popen(
-        [sys.executable, "-c", source, token], stdout=subprocess.PIPE, text=True, cwd=HERE.parent
+        [sys.executable, "-c", source, token],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        cwd=HERE.parent,
     )
 
 
@@ -65,6 +69,7 @@ def test_no_rank_survives_a_pool_whose_process_is_killed(token):
     assert none_left(token) == []
 
 
+@pytest.mark.slow
 def test_no_rank_survives_a_process_that_is_killed_while_a_rank_holds_its_interpreter(token):
     """Nor one that is in the middle of a case and listens to nobody."""
     body = """
@@ -78,6 +83,7 @@ def test_no_rank_survives_a_process_that_is_killed_while_a_rank_holds_its_interp
     assert none_left(token) == []
 
 
+@pytest.mark.slow
 def test_no_rank_survives_where_a_fork_holds_the_lifeline_open(token):
     """A child of the pool's process inherited the other end: its parent's end is seen otherwise."""
     body = """
@@ -92,6 +98,7 @@ def test_no_rank_survives_where_a_fork_holds_the_lifeline_open(token):
     assert none_left(token) == []
 
 
+@pytest.mark.slow
 def test_a_pool_made_in_a_short_lived_thread_keeps_its_workers():
     """A parent-death signal alone would kill them when that thread ends."""
     made = []
@@ -107,6 +114,7 @@ def test_a_pool_made_in_a_short_lived_thread_keeps_its_workers():
         assert two.run(os.getpid) == pids
 
 
+@pytest.mark.slow
 def test_a_fork_that_ends_does_not_end_the_pool_of_its_parent(token):
     """It has a copy of the pool, and no right to it."""
     body = """
@@ -144,6 +152,7 @@ def test_what_a_crashed_rank_started_is_killed_with_it(token):
         assert not set(pids) & set(holders(token))
 
 
+@pytest.mark.slow
 def test_a_worker_dies_with_its_keeper(token):
     """Somebody kills the keeper: the worker follows at once, and the case says so."""
     options = Options(retry=False)
@@ -154,4 +163,12 @@ def test_a_worker_dies_with_its_keeper(token):
         threading.Timer(0.2, os.kill, (keeper, signal.SIGKILL)).start()
         with pytest.raises(WorkerDiedError, match="its keeper with it"):
             two.run(cases.sleep)
+    assert none_left(token) == []
+
+
+def test_a_session_with_a_stuck_rank_ends_by_itself_and_not_with_zero(token):
+    """Megatron's scenario 2: one rank fails, the others sit in an all-reduce; no outside help."""
+    process = program(token, "started(sys.argv[1]).run(cases.raise_on, [0])")
+    assert process.wait(timeout=30) == 1
+    process.stdout.close()
     assert none_left(token) == []

@@ -144,6 +144,7 @@ def test_a_rank_that_returned_is_not_waited_for(pool):
     assert "in wait_in_all_reduce" in caught.value.stacks[0]
 
 
+@pytest.mark.slow
 def test_ranks_in_different_calls_are_told_apart(pool):
     """The same place of a group's order, and another operation."""
     with pytest.raises(RanksPartedError) as caught:
@@ -174,6 +175,7 @@ def test_a_rank_that_holds_the_interpreter_is_killed_and_shown(pool):
     assert isinstance(caught.value, InfrastructureError)
 
 
+@pytest.mark.slow
 def test_a_stopped_worker_is_killed_all_the_same(pool):
     """It takes no signal but one, and writes no stack."""
     pool.run(cases.add, 1, 2)
@@ -189,8 +191,8 @@ def test_a_stopped_worker_is_killed_all_the_same(pool):
     [
         ("SIGKILL", "killed by SIGKILL"),
         ("SIGSEGV", "killed by SIGSEGV"),
-        ("SIGABRT", "killed by SIGABRT"),
-        ("exit", "exited with code 7"),
+        pytest.param("SIGABRT", "killed by SIGABRT", marks=pytest.mark.slow),
+        pytest.param("exit", "exited with code 7", marks=pytest.mark.slow),
     ],
 )
 def test_a_crash_is_typed_and_has_the_tail_of_the_output(pool, how, text):
@@ -205,6 +207,7 @@ def test_a_crash_is_typed_and_has_the_tail_of_the_output(pool, how, text):
     assert pool.run(cases.add, 1, 2) == [3] * 4
 
 
+@pytest.mark.slow
 def test_a_worker_that_died_between_two_cases_is_replaced(pool):
     """It is no case's fault."""
     pool.run(cases.add, 1, 2)
@@ -302,6 +305,7 @@ def test_every_case_starts_from_the_same_state(pool):
     assert pool.run(cases.facts) == before
 
 
+@pytest.mark.slow
 def test_a_case_gives_the_same_on_fresh_workers_as_on_used_ones(pool):
     """Gap d: what a pool's reuse changes is found by running the case on fresh workers."""
     used = [pool.run(cases.facts) for _ in range(2)][-1]
@@ -322,6 +326,15 @@ def test_the_reset_hook_runs_before_every_case_on_active_ranks(tmp_path, monkeyp
 
 def reset_hook():
     cases.mark(os.environ["SEEN"])
+
+
+@pytest.mark.slow
+def test_a_spin_loop_on_a_shared_dictionary_ends(pool):
+    """Mooncake's tests: each rank writes its result and polls until all have."""
+    with multiprocessing.get_context("spawn").Manager() as manager:
+        results = manager.dict()
+        assert pool.run(cases.write_and_poll, results) == [4] * 4
+        assert sorted(results.items()) == [(0, 0), (1, 10), (2, 20), (3, 30)]
 
 
 def test_map_goes_on_after_a_failure(pool):
@@ -424,6 +437,7 @@ def test_what_was_entered_is_left_after_the_workers_are_gone(token):
     assert seen == [[]]
 
 
+@pytest.mark.slow
 def test_an_interrupt_kills_at_once_and_closes(token):
     """Ctrl-C reaches no worker, so the pool ends them."""
 
@@ -482,6 +496,7 @@ def test_queues_and_locks_of_multiprocessing_go_to_workers(pool):
     queue.join_thread()
 
 
+@pytest.mark.slow
 def test_requests_of_several_threads_come_one_after_the_other(pool):
     """One request, one response."""
     found = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import subprocess
 import sys
 import types
 
@@ -102,3 +103,31 @@ def test_a_result_that_cannot_be_pickled_names_its_type():
 def test_an_exception_travels_only_if_it_comes_back(error, comes_back):
     """One that pickles but does not unpickle would break the pool."""
     assert (travel.failure(error) is not None) == comes_back
+
+
+SCRIPT = """
+import os, sys
+from simrank.validate import WorkerPool, rank
+
+CALLS = []
+
+
+def answer():
+    CALLS.append(1)
+    return rank(), len(CALLS), __name__
+
+
+if __name__ == "__main__":
+    with WorkerPool(2, None) as pool:
+        pool.run(answer)
+        print(pool.run(answer))
+"""
+
+
+def test_functions_of_the_main_program_travel(tmp_path):
+    """The script is loaded once in each worker, under multiprocessing's name for it."""
+    (tmp_path / "script.py").write_text(SCRIPT)
+    done = subprocess.run(
+        [sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.stdout == "[(0, 2, '__mp_main__'), (1, 2, '__mp_main__')]\n", done.stderr
