@@ -65,6 +65,7 @@ TESTED_ELSEWHERE = {
     "validate/calls.py": "validate/test_groups.py",
     "validate/case.py": "validate/test_pool.py",
     "validate/current.py": "validate/test_pool.py",
+    "validate/options.py": "validate/test_pool.py",
     "validate/team.py": "validate/test_pool.py",
     "validate/verdict.py": "validate/test_pool.py",
     "validate/worker.py": "validate/test_pool.py",

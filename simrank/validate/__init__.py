@@ -17,7 +17,8 @@ from simrank.validate.children import (
 )
 from simrank.validate.current import active_group, active_ranks, collective, rank, world_size
 from simrank.validate.limits import Limits
-from simrank.validate.pool import Options, Outcome, WorkerPool
+from simrank.validate.options import Options, Outcome
+from simrank.validate.pool import WorkerPool
 from simrank.validate.spawn import SpawnContext, spawn
 
 __all__ = [

@@ -52,6 +52,7 @@ class Calls:
         self.members: dict[str, list[int]] = {}
         self.active: frozenset[int] | None = None
         self._page = page
+        self._pid = os.getpid()
         self._rank = rank
         self._depth = 0
         self._stage = ""
@@ -64,7 +65,7 @@ class Calls:
         """Publish that this worker is in no collective, but at some stage of its life."""
         self._stage = name
         self._depth = 0
-        self._page.write({"stage": name, "counts": self.counts})
+        self._publish({})
 
     @contextmanager
     def during(self, op: str, group: str, ranks: Sequence[int]) -> Iterator[dict[str, Any]]:
@@ -100,13 +101,16 @@ class Calls:
     def _enter(self, call: dict[str, Any]) -> Iterator[dict[str, Any]]:
         file, line = self._site()
         call |= {"file": file, "line": line}
-        self._page.write({"stage": self._stage, "counts": self.counts, "call": call})
+        self._publish({"call": call})
         self._depth += 1
         try:
             yield call
         finally:
             self._depth -= 1
-            self._page.write({"stage": self._stage, "counts": self.counts, "last": call})
+            self._publish({"last": call})
+
+    def _publish(self, call: dict[str, Any]) -> None:
+        self._page.write({"pid": self._pid, "stage": self._stage, "counts": self.counts, **call})
 
     def _check(self, op: str, group: str, ranks: Sequence[int]) -> None:
         if self.active is not None and not self.active.issuperset(ranks):
@@ -163,6 +167,8 @@ class Calls:
                 during = self.during(_SAME.get(name, name), group, ranks)
             with during as issued:
                 work = original(*args, **kwargs)
+                if self._is_queued(given.get("group"), dist):
+                    issued["is_queued"] = True
             if hasattr(work, "wait"):
                 self._works[work] = issued
             return work
@@ -192,6 +198,13 @@ class Calls:
         if name not in self._ranks:
             self._ranks[name] = tuple(dist.get_process_group_ranks(group))
         return self._label(group, dist), self._ranks[name]
+
+    def _is_queued(self, group: Any, dist: Any) -> bool:  # noqa: ANN401 - torch's
+        """Whether a call returns when it is queued on a stream: the rank waits elsewhere for it."""
+        if group is dist.GroupMember.NON_GROUP_MEMBER:
+            return False
+        backend: str = dist.get_backend(group)
+        return backend == "nccl"
 
     def _label(self, group: Any, dist: Any) -> str:  # noqa: ANN401 - torch's
         described = getattr(group, "group_desc", "undefined")

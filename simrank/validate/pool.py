@@ -13,57 +13,23 @@ import time
 import weakref
 from collections import deque
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from simrank.errors import InfrastructureError, PoolError
 from simrank.errors.travel import add_note
 from simrank.validate import report, travel
 from simrank.validate.current import make_group
-from simrank.validate.limits import Limits
-from simrank.validate.team import Setup, Team
+from simrank.validate.options import Options, Outcome, Setup
+from simrank.validate.team import Team
 from simrank.validate.verdict import verdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
-    from typing import Self, TextIO
+    from typing import Self
 
 _KEPT_EVENTS = 1_000
 BACKENDS = ("gloo", "nccl", None)
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """What is rarely set.
-
-    Attributes:
-        limits: All wall-clock limits but a case's, which is the pool's `timeout`.
-        retry: Whether a case that failed for what may be the machine's fault is run once more.
-        echo: Where the pool says what it does, and workers' output is copied as it comes; or None.
-        preload: Modules that workers import before the first request.
-        port: Of the process groups' store; 0: a free one.
-    """
-
-    limits: Limits = field(default_factory=Limits)
-    retry: bool = True
-    echo: TextIO | None = None
-    preload: Sequence[str] = ()
-    port: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What came of one case of `WorkerPool.map`.
-
-    Attributes:
-        results: What each active rank returned; empty if the case failed.
-        error: What `run` would have raised, or None.
-        duration_s: Wall-clock time, retries and respawns included.
-    """
-
-    results: list[Any]
-    error: PoolError | None
-    duration_s: float
 
 
 class WorkerPool:

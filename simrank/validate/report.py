@@ -51,14 +51,14 @@ def call_text(call: Mapping[str, Any]) -> str:
 
 
 def waits_for(pages: Mapping[int, Mapping[str, Any]]) -> dict[int, tuple[int, ...]]:
-    """Return, for each rank that is in a call, the ranks that have not come to it.
+    """Return, for each rank that waits in a call, the ranks that have not come to it.
 
     Args:
         pages: What each rank published, the ranks that answered included.
     """
     found = {}
     for rank, page in pages.items():
-        call = page.get("call")
+        call = call_of(page)
         if call is None:
             continue
         others = [other for other in call.get("ranks", ()) if other != rank and other in pages]
@@ -68,8 +68,16 @@ def waits_for(pages: Mapping[int, Mapping[str, Any]]) -> dict[int, tuple[int, ..
     return found
 
 
+def call_of(page: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return the call that a rank waits in, or may wait for: the last one, if that was queued."""
+    last = page.get("last", {})
+    is_open = last.get("is_queued") and page.get("stage") not in _ANSWERED
+    found: Mapping[str, Any] | None = page.get("call", last if is_open else None)
+    return found
+
+
 def _has_come(rank: int, call: Mapping[str, Any], other: int, page: Mapping[str, Any]) -> bool:
-    theirs = page.get("call", {})
+    theirs = call_of(page) or {}
     counts = page.get("counts", {})
     if call.get("is_message"):
         pair = (rank, other) if call["op"] in SENDS else (other, rank)
@@ -85,12 +93,12 @@ def never_come(
 ) -> bool:
     """Whether a rank waits for one that has answered, or made another call in that one's place."""
     for rank, others in waits.items():
-        call = pages[rank]["call"]
+        call = call_of(pages[rank]) or {}
         for other in others:
-            theirs = pages[other].get("call", {})
+            theirs = call_of(pages[other]) or {}
             if pages[other].get("stage") in _ANSWERED:
                 return True
-            if (theirs.get("group"), theirs.get("seq")) == (call["group"], call["seq"]):
+            if (theirs.get("group"), theirs.get("seq")) == (call.get("group"), call.get("seq")):
                 return True
     return False
 

@@ -22,7 +22,8 @@ from simrank.errors import (
     WorkerDiedError,
 )
 from simrank.validate.current import rank
-from simrank.validate.pool import Options, WorkerPool
+from simrank.validate.options import Options
+from simrank.validate.pool import WorkerPool
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -11,7 +11,7 @@ import pickle
 import selectors
 import time
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from multiprocessing import process as mp_process
 from typing import TYPE_CHECKING, Any
 
@@ -25,37 +25,14 @@ from simrank.validate.worker import STACKS_SIGNAL
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Collection, Mapping, Sequence
-    from typing import TextIO
+    from collections.abc import Collection, Sequence
 
     from simrank.errors import WorkerFacts
     from simrank.validate.limits import Limits
+    from simrank.validate.options import Setup
 
 _LOOK_S = 0.05  # assumed: how often pages are looked at while a case runs
 _LAST_S = 60.0  # assumed: how much longer torch's own limit is, so that the pool's report is first
-
-
-@dataclass(frozen=True, slots=True)
-class Setup:
-    """What every generation of a pool's workers is started with.
-
-    Attributes:
-        num_workers: How many.
-        backend: "gloo", "nccl" or None.
-        environment: Of every worker.
-        reset: The pool's hook, packed.
-        preload: Modules that workers import before their first request.
-        port: Of the store of the process groups; 0: a free one.
-        echo: Where what workers print is copied, or None.
-    """
-
-    num_workers: int
-    backend: str | None
-    environment: Mapping[str, str]
-    reset: bytes
-    preload: Sequence[str]
-    port: int
-    echo: TextIO | None
 
 
 class Team:
@@ -134,26 +111,32 @@ class Team:
                 what = f"workers were not ready after {self._limits.start_s:g} s"
                 if dead:
                     what = f"rank {dead[0].rank} was not ready: {dead[0].ended}"
-                raise PoolStartError(what, self._facts())
+                raise PoolStartError(what, self._facts(with_stacks=not dead))
 
     def _refused(self, process: Process, body: bytes) -> Exception:
         pickled, shown, traceback = pickle.loads(body)
-        error = None if pickled is None else pickle.loads(pickled)
+        answer = Answer(False, pickled or b"", {}, time.monotonic(), shown, traceback)
+        error = answer.exception()
         if isinstance(error, TooFewDevicesError):
             return error
-        answer = Answer(False, b"", {}, time.monotonic(), shown, traceback)
-        facts = [
-            facts_of(process.rank, {}, answer) if fact.rank == process.rank else fact
-            for fact in self._facts()
-        ]
+        facts = self._facts()
+        own = facts_of(process.rank, {}, answer)
+        facts[process.rank] = replace(own, output=facts[process.rank].output, pid=process.pid)
         return PoolStartError(f"rank {process.rank} could not start", facts)
 
-    def _facts(self) -> list[WorkerFacts]:
+    def _facts(self, *, with_stacks: bool = False) -> list[WorkerFacts]:
+        """Return what is known of workers that answer no request."""
+        pages = self.pages(range(len(self.processes)))
+        for process in self.processes if with_stacks else ():
+            process.pid = process.pid or pages[process.rank].get("pid", 0)
+            process.ask_stacks(STACKS_SIGNAL)
         found = []
         for process in self.processes:
-            facts = facts_of(process.rank, process.page.read(), None, process.ended)
+            facts = facts_of(process.rank, pages[process.rank], None, process.ended)
             process.output.drain()
-            found.append(replace(facts, output=process.output.tail()))
+            stacks = report.stacks_text(process.stacks()) if with_stacks else ""
+            output = process.output.tail()
+            found.append(replace(facts, output=output, stacks=stacks, pid=process.pid))
         return found
 
     def _events(self, deadline: float) -> list[tuple[Process, Frame]]:
@@ -234,7 +217,7 @@ class Team:
         """Look whether a rank has waited for a while for one that never comes."""
         pages = self.pages(case.ranks)
         waits = report.waits_for(pages)
-        waiting = {rank: pages[rank]["call"] for rank in waits}
+        waiting = {rank: report.call_of(pages[rank]) for rank in waits}
         if not waits or not report.never_come(pages, waits) or waiting != case.waiting:
             case.waiting, case.waiting_since_s = waiting, time.monotonic()
         case.has_parted = time.monotonic() - case.waiting_since_s > self._limits.settle_s and bool(

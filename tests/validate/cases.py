@@ -200,3 +200,7 @@ def write_and_poll(results):
     while len(results) < validate.world_size():
         time.sleep(0.01)
     return len(results)
+
+
+def resident():
+    return int(Path("/proc/self/statm").read_text().split()[1])

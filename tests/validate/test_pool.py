@@ -305,6 +305,26 @@ def test_every_case_starts_from_the_same_state(pool):
     assert pool.run(cases.facts) == before
 
 
+def test_a_warm_worker_does_not_grow(pool):
+    """Memory is flat over many cases."""
+    for _ in range(20):
+        first = pool.run(cases.resident)
+    for _ in range(200):
+        last = pool.run(cases.resident)
+    assert all(after < 1.05 * before for before, after in zip(first, last, strict=True))
+
+
+def test_a_start_that_takes_too_long_has_the_stacks_of_all_ranks(tmp_path, monkeypatch):
+    """Here a module that sleeps when it is imported."""
+    (tmp_path / "sleepy_module.py").write_text("import time\ntime.sleep(600)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    options = Options(limits=Limits(start_s=1.0), preload=("sleepy_module",), retry=False)
+    with WorkerPool(2, None, options=options) as two, pytest.raises(PoolStartError) as caught:
+        two.start()
+    assert "ranks 0-1: importing sleepy_module, in no collective" in str(caught.value)
+    assert "sleepy_module.py" in caught.value.stacks[1]
+
+
 @pytest.mark.slow
 def test_a_case_gives_the_same_on_fresh_workers_as_on_used_ones(pool):
     """Gap d: what a pool's reuse changes is found by running the case on fresh workers."""

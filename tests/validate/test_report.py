@@ -21,6 +21,12 @@ def message(op, peer, rank, seq=1):
     return {"stage": "running", "counts": {f"g: {pair[0]}->{pair[1]}": seq}, "call": call}
 
 
+def queued(op, seq=1):
+    """Return the page of a rank that has queued a call, as on nccl, and waits for it elsewhere."""
+    page = at(op, seq)
+    return {**page, "last": page.pop("call") | {"is_queued": True}}
+
+
 BUSY = {"stage": "running", "counts": {}}
 DONE = {"stage": "answered", "counts": {}}
 
@@ -37,6 +43,8 @@ DONE = {"stage": "answered", "counts": {}}
         ([message("recv", 1, 0), message("send", 0, 1)], {}),
         ([message("send", 1, 0), message("send", 0, 1)], {0: (1,), 1: (0,)}),
         ([{"stage": "running", "counts": {"g": 5}}, at("all_reduce", 5)], {}),
+        ([queued("all_reduce"), DONE, queued("all_reduce")], {0: (1,), 2: (1,)}),
+        ([queued("all_reduce"), queued("all_reduce"), queued("all_reduce", 2)], {2: (0, 1)}),
     ],
 )
 def test_a_rank_waits_for_who_has_not_come_to_its_call(pages, waits):
