@@ -36,6 +36,12 @@ def raise_on(ranks, *, peers_wait=True):
         wait_in_all_reduce()
 
 
+def raise_while_others_compute(rank):
+    if validate.rank() == rank:
+        raise ValueError(f"boom {rank}")
+    time.sleep(FOREVER_S)
+
+
 def raise_alone(ranks):
     raise_on(ranks, peers_wait=False)
 

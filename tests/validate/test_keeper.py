@@ -88,14 +88,20 @@ def test_no_rank_survives_where_a_fork_holds_the_lifeline_open(token):
     """A child of the pool's process inherited the other end: its parent's end is seen otherwise."""
     body = """
         pool = started(sys.argv[1])
-        if os.fork() == 0:
-            time.sleep(4)
-            os._exit(0)
+        child = os.fork()
+        if child == 0:
+            time.sleep(600)
+        print(child, flush=True)
         print("ready", flush=True)
         time.sleep(600)
     """
-    killed_when_ready(program(token, body))
-    assert none_left(token) == []
+    process = program(token, body)
+    fork = int(process.stdout.readline())
+    killed_when_ready(process)
+    try:
+        assert none_left(token) == []
+    finally:
+        os.kill(fork, signal.SIGKILL)
 
 
 @pytest.mark.slow

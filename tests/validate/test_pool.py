@@ -116,6 +116,15 @@ def test_a_rank_that_raises_is_reported_though_its_peers_sit_in_a_collective(poo
     assert pool.run(cases.add, 1, 2) == [3] * 4
 
 
+def test_a_rank_that_raises_is_reported_though_its_peers_are_in_no_collective_that_is_known(pool):
+    """They may sit in C++ that nobody published."""
+    started = time.monotonic()
+    with pytest.raises(RanksRaisedError, match="boom 1") as caught:
+        pool.run(cases.raise_while_others_compute, 1)
+    assert time.monotonic() - started < 5
+    assert caught.value.facts[0].doing == "running, in no collective"
+
+
 def test_the_text_of_an_asymmetric_failure():
     """All of it: who raised, who waits where, what was done about it."""
     with (
