@@ -15,7 +15,7 @@ from simrank.ranks import libraries
 from simrank.ranks.current import register_default_context
 
 if TYPE_CHECKING:
-    from simrank import bench, distributed, errors, explore, multiprocessing
+    from simrank import bench, distributed, errors, explore, multiprocessing, validate
     from simrank.bench.predict import predict
     from simrank.context import Context
     from simrank.device import Event, Stream, Tensor
@@ -32,6 +32,7 @@ __all__ = [
     "explore",
     "multiprocessing",
     "predict",
+    "validate",
 ]
 _PLACES = {
     "Context": "simrank.context",

@@ -28,6 +28,7 @@ from simrank import distributed as distributed
 from simrank import errors as errors
 from simrank import explore as explore
 from simrank import multiprocessing as multiprocessing
+from simrank import validate as validate
 from simrank.context import Context as Context
 from simrank.device import DType
 from simrank.device import Event as Event

@@ -62,6 +62,13 @@ TESTED_ELSEWHERE = {
     "suites/session.py": "suites/test_driver.py",
     "suites/world.py": "suites/test_driver.py",
     "trace/kernel_report.py": "cli/test_kernels.py",
+    "validate/calls.py": "validate/test_groups.py",
+    "validate/case.py": "validate/test_pool.py",
+    "validate/current.py": "validate/test_pool.py",
+    "validate/options.py": "validate/test_pool.py",
+    "validate/team.py": "validate/test_pool.py",
+    "validate/verdict.py": "validate/test_pool.py",
+    "validate/worker.py": "validate/test_pool.py",
 }
 TOUR = (
     "engine/loop.py",

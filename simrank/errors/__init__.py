@@ -23,6 +23,17 @@ SimrankError(Exception)
       ProcessRaisedException
         SpawnException      a rank raised; `.errors` has every root cause
       ProcessExitedException  a rank called `sys.exit` with a non-zero code
+  PoolError                 a real run failed (simrank.validate)
+    RanksRaisedError        the function raised on some ranks; every traceback is in it
+    RanksPartedError        ranks wait in collectives that others never enter (also a TimeoutError)
+    ChannelError            what came from a worker is no frame of simrank's
+    PortInUseError          a port is taken, and by whom (also an OSError)
+    TooFewDevicesError      fewer GPUs than workers
+    InfrastructureError     perhaps the machine's fault; a pool tries once more
+      WorkerDiedError       a worker's process ended
+      WorkerTimeoutError    a case took too long (also a TimeoutError)
+      PoolStartError        workers did not become ready
+  InactiveRanksError        a collective needs ranks that a request left out (also a RuntimeError)
 RankAborted(SystemExit)     thrown into the siblings of a rank that failed
 ```
 """
@@ -65,21 +76,41 @@ from simrank.errors.runs import (
     TimeOverflowError,
     WaitTimeoutError,
 )
+from simrank.errors.workers import (
+    ChannelError,
+    InactiveRanksError,
+    InfrastructureError,
+    PoolError,
+    PoolStartError,
+    PortInUseError,
+    RanksPartedError,
+    RanksRaisedError,
+    TooFewDevicesError,
+    WorkerDiedError,
+    WorkerFacts,
+    WorkerTimeoutError,
+)
 
 __all__ = [
     "MAX_REPORT_LINES",
     "CallVariant",
+    "ChannelError",
     "CollectiveMismatchError",
     "ConfigError",
     "ConfigProblem",
     "DeadlockError",
     "DistBackendError",
     "HubError",
+    "InactiveRanksError",
+    "InfrastructureError",
     "LivelockError",
     "NoRankError",
     "OutOfMemoryError",
     "Parting",
     "PeerDiedError",
+    "PoolError",
+    "PoolStartError",
+    "PortInUseError",
     "ProcessException",
     "ProcessExitedException",
     "ProcessRaisedException",
@@ -87,15 +118,21 @@ __all__ = [
     "RaceError",
     "RankAborted",
     "RankState",
+    "RanksPartedError",
+    "RanksRaisedError",
     "ScheduleError",
     "Side",
     "SimrankError",
     "SimulationError",
     "SpawnException",
     "TimeOverflowError",
+    "TooFewDevicesError",
     "UninitializedValueError",
     "UnsupportedError",
     "WaitTimeoutError",
+    "WorkerDiedError",
+    "WorkerFacts",
+    "WorkerTimeoutError",
     "at_text",
     "ranks_text",
     "states_text",

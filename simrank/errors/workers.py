@@ -1,0 +1,236 @@
+"""What goes wrong in real runs: a case fails, a worker dies, ranks hang, a pool cannot start.
+
+The type says whose fault it is. `InfrastructureError` and what is below it may be the machine's, so
+a pool runs the case once more; everything else is the program's and is reported as it happened.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from simrank.errors.base import (
+    MAX_REPORT_LINES,
+    RankState,
+    SimrankError,
+    ranks_text,
+    states_text,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerFacts:
+    """What is known of one rank when a case failed.
+
+    Attributes:
+        rank: The rank.
+        doing: What it did last, for example `all_reduce #7 on group 'default_pg'` or `returned`.
+        file: The user's file where it did that, or None.
+        line: The line in it, or None.
+        traceback: Of what it raised; empty if it raised nothing.
+        ended: How its process ended by itself, for example `killed by SIGSEGV`; empty if it did
+            not.
+        stacks: Of its threads, where it hung or crashed; empty if not asked for, or not given.
+        output: The tail of its standard output and standard error.
+        waits: Whether it had not answered.
+        pid: Its process id, or 0.
+    """
+
+    rank: int
+    doing: str
+    file: str | None = None
+    line: int | None = None
+    traceback: str = ""
+    ended: str = ""
+    stacks: str = ""
+    output: str = ""
+    waits: bool = False
+    pid: int = 0
+
+
+class PoolError(SimrankError):
+    """A real run failed.
+
+    Attributes:
+        facts: What is known of each rank, by rank.
+        case: The number of the request in its pool, from 1; 0 before the first.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        facts: Iterable[WorkerFacts] = (),
+        *,
+        case: int = 0,
+        end: Sequence[str] = (),
+    ) -> None:
+        self.facts = {fact.rank: fact for fact in sorted(facts, key=lambda fact: fact.rank)}
+        self.case = case
+        lines = [what, *_states(self.facts.values()), *(f"  {line}" for line in end)]
+        for title, texts in (
+            ("", self.tracebacks),
+            ("stacks of ", self.stacks),
+            ("output of ", self.outputs),
+        ):
+            for ranks, text in _alike(texts):
+                lines += [f"--- {title}{ranks} ---", text.rstrip("\n")]
+        super().__init__("\n".join(lines))
+
+    @property
+    def tracebacks(self) -> dict[int, str]:
+        """Return the original traceback of every rank that raised."""
+        return {rank: fact.traceback for rank, fact in self.facts.items() if fact.traceback}
+
+    @property
+    def ended(self) -> dict[int, str]:
+        """Return how processes ended that ended by themselves, by rank."""
+        return {rank: fact.ended for rank, fact in self.facts.items() if fact.ended}
+
+    @property
+    def pids(self) -> dict[int, int]:
+        """Return the process ids, by rank."""
+        return {rank: fact.pid for rank, fact in self.facts.items() if fact.pid}
+
+    @property
+    def stacks(self) -> dict[int, str]:
+        """Return the stacks of all threads, by rank."""
+        return {rank: fact.stacks for rank, fact in self.facts.items() if fact.stacks}
+
+    @property
+    def outputs(self) -> dict[int, str]:
+        """Return the tail of what each rank printed."""
+        return {rank: fact.output for rank, fact in self.facts.items() if fact.output.strip()}
+
+
+def _states(facts: Iterable[WorkerFacts]) -> list[str]:
+    """Return one line per set of ranks that did the same."""
+    alike: dict[tuple[str, str | None, int | None, bool], list[int]] = {}
+    for fact in facts:
+        alike.setdefault((fact.doing, fact.file, fact.line, fact.waits), []).append(fact.rank)
+    states = [
+        RankState(tuple(ranks), doing, file, line, waits)
+        for (doing, file, line, waits), ranks in alike.items()
+    ]
+    return states_text(states, MAX_REPORT_LINES - 2)
+
+
+def _alike(texts: Mapping[int, str]) -> list[tuple[str, str]]:
+    """Return texts with the ranks that have them, each text once."""
+    owners: dict[str, list[int]] = {}
+    for rank, text in texts.items():
+        owners.setdefault(text, []).append(rank)
+    return [
+        (f"{'rank' if len(ranks) == 1 else 'ranks'} {ranks_text(ranks)}", text)
+        for text, ranks in owners.items()
+    ]
+
+
+class RanksRaisedError(PoolError):
+    """The function of a case raised on one or more ranks; it is never run again.
+
+    Attributes:
+        errors: Rank -> the exception that it raised; own type kept where it can be pickled, else
+            a RuntimeError with its text.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        facts: Iterable[WorkerFacts],
+        *,
+        errors: Mapping[int, BaseException],
+        case: int = 0,
+        end: Sequence[str] = (),
+    ) -> None:
+        super().__init__(what, facts, case=case, end=end)
+        self.errors = dict(errors)
+
+
+class RanksPartedError(PoolError, TimeoutError):
+    """Ranks wait in collectives that others never enter: the program's fault, and a time limit's.
+
+    Attributes:
+        waits_for: Rank -> the ranks that had not entered the call it was in.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        facts: Iterable[WorkerFacts],
+        *,
+        waits_for: Mapping[int, Sequence[int]],
+        case: int = 0,
+        end: Sequence[str] = (),
+    ) -> None:
+        super().__init__(what, facts, case=case, end=end)
+        self.waits_for = {rank: tuple(others) for rank, others in waits_for.items()}
+
+
+class InactiveRanksError(SimrankError, RuntimeError):
+    """A request on some ranks called a collective that needs others, too.
+
+    Attributes:
+        inactive: The ranks of the group that take no part in the request.
+    """
+
+    def __init__(self, call: str, inactive: Sequence[int]) -> None:
+        self.inactive = tuple(inactive)
+        ranks = f"{'rank' if len(inactive) == 1 else 'ranks'} {ranks_text(inactive)}"
+        super().__init__(
+            f"{call} would wait for ever: {ranks} of its group take no part in this request\n"
+            "  to fix: pass group=simrank.validate.active_group()"
+        )
+
+
+class ChannelError(PoolError):
+    """What came over a worker's private channel is no frame of simrank's."""
+
+
+class PortInUseError(PoolError, OSError):
+    """A port that was asked for is taken.
+
+    Attributes:
+        port: The port.
+        holder: Who listens there, for example `python3 (pid 4711)`; None if the system tells not.
+    """
+
+    def __init__(self, port: int, holder: str | None) -> None:
+        self.port = port
+        self.holder = holder
+        who = (
+            "the system does not tell who listens there" if holder is None else f"held by {holder}"
+        )
+        super().__init__(f"port {port} is in use: {who}\n  to fix: port=0 takes a free one")
+
+
+class TooFewDevicesError(PoolError):
+    """There are fewer GPUs than workers; tests skip with its text.
+
+    Attributes:
+        needed: How many were asked for.
+        found: How many there are.
+    """
+
+    def __init__(self, backend: str, needed: int, found: int) -> None:
+        self.needed = needed
+        self.found = found
+        super().__init__(f"backend {backend!r} needs {needed} GPUs, but found {found}")
+
+
+class InfrastructureError(PoolError):
+    """Perhaps the machine's fault: the case is run once more, on fresh workers."""
+
+
+class WorkerDiedError(InfrastructureError):
+    """A worker's process ended in the middle of a case, or between two."""
+
+
+class WorkerTimeoutError(InfrastructureError, TimeoutError):
+    """A case took longer than its time limit, and no rank was seen to have parted from the rest."""
+
+
+class PoolStartError(InfrastructureError):
+    """Workers did not become ready: who had come how far, and what they printed."""

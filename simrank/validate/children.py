@@ -1,0 +1,66 @@
+"""Child processes of tests that start their own: killed at the end, counted, given a time limit.
+
+The order at every join is: wait with a limit, kill who is left, assert that nobody was, assert exit
+codes; with several children, gather all of that first. Semantics as in cuda-python's
+`helpers/child_processes.py` (PR 2124).
+"""
+
+from __future__ import annotations
+
+import weakref
+from contextlib import contextmanager, suppress
+from multiprocessing.process import BaseProcess
+from typing import TYPE_CHECKING, Any
+
+from simrank.validate.limits import timeout_factor
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+CHILD_S, MARGIN_S = 30.0, 30.0  # As there; a test's own limit is their sum.
+
+
+def child_timeout() -> float:
+    """Return how many seconds a child may take: 30, or longer under a sanitizer."""
+    return CHILD_S * timeout_factor()
+
+
+def outer_timeout() -> float:
+    """Return how many seconds a test with children may take: they run side by side."""
+    return child_timeout() + MARGIN_S
+
+
+def kill_subprocesses(*processes: BaseProcess) -> list[BaseProcess]:
+    """Kill those that are alive, wait for their end, and return exactly those.
+
+    Whoever was never started, has ended or was closed is passed over; nothing is raised for it.
+    """
+    killed = []
+    for process in processes:
+        with suppress(ValueError, AssertionError):  # Closed; or not a child of this process.
+            if process.is_alive():
+                process.kill()
+                process.join()
+                killed.append(process)
+    return killed
+
+
+@contextmanager
+def track_child_processes() -> Iterator[weakref.WeakSet[BaseProcess]]:
+    """Note every process of multiprocessing that is made inside, and kill who is left at the end.
+
+    It is to be the outermost guard: enter it before whatever a child could keep from closing.
+    """
+    made: weakref.WeakSet[BaseProcess] = weakref.WeakSet()
+    original = BaseProcess.__init__
+
+    def init(self: BaseProcess, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - the original's
+        original(self, *args, **kwargs)
+        made.add(self)
+
+    BaseProcess.__init__ = init  # type: ignore[method-assign]
+    try:
+        yield made
+    finally:
+        BaseProcess.__init__ = original  # type: ignore[method-assign]
+        kill_subprocesses(*made)

@@ -1,0 +1,289 @@
+"""`WorkerPool`: real processes that stay, run one request after the other, and cannot hang.
+
+Start reading at `WorkerPool.run`. What may go wrong is in `simrank.errors.workers`; a worker's side
+of it in `worker`, and what sees to it that no process is left in `keeper`.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import threading
+import time
+import weakref
+from collections import deque
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from simrank.errors import InfrastructureError, PoolError
+from simrank.errors.travel import add_note
+from simrank.validate import report, travel
+from simrank.validate.current import make_group
+from simrank.validate.options import Options, Outcome, Setup
+from simrank.validate.team import Team
+from simrank.validate.verdict import verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from typing import Self
+
+_KEPT_EVENTS = 1_000
+BACKENDS = ("gloo", "nccl", None)
+
+
+class WorkerPool:
+    """Workers with ranks 0 to `num_workers - 1`, started when they are first needed.
+
+    Args:
+        num_workers: How many; for nccl at most the number of GPUs.
+        backend: Of the process group that all workers share: "gloo", "nccl", or None for plain
+            processes, without torch.
+        timeout: Seconds that one case may take; `SIMRANK_TIMEOUT_FACTOR` multiplies it.
+        env: Variables that workers have beside this process's; None removes one.
+        reset: Called on every active rank before every case, after simrank's own reset.
+        options: What is rarely set.
+
+    Raises:
+        ValueError: The backend is unknown, or the number is not positive.
+    """
+
+    def __init__(
+        self,
+        num_workers: int,
+        backend: str | None = "gloo",
+        timeout: float = 90.0,
+        *,
+        env: Mapping[str, str | None] | None = None,
+        reset: Callable[[], object] | None = None,
+        options: Options | None = None,
+    ) -> None:
+        if num_workers < 1:
+            raise ValueError(f"num_workers: expected 1 or more, got {num_workers}")
+        if backend not in BACKENDS:
+            raise ValueError(f"backend: expected 'gloo', 'nccl' or None, got {backend!r}")
+        self.num_workers = num_workers
+        self.backend = backend
+        self.options = options or Options()
+        self.limits = replace(self.options.limits, case_s=timeout).scaled()
+        self.events: deque[str] = deque(maxlen=_KEPT_EVENTS)
+        self.num_starts = 0
+        self._reset = travel.packed(reset)
+        self._env = dict(env or {})
+        self._case = 0
+        self._teams: list[Team] = []  # None or one; a list, for who ends it when this is gone.
+        self._resources = ExitStack()
+        self._lock = threading.Lock()
+        self._is_closed = False
+        self._finalizer = weakref.finalize(self, _end, self._teams, self._resources, os.getpid())
+
+    def run(
+        self,
+        fn: Callable[..., Any],
+        *args: Any,  # noqa: ANN401 - the function's own
+        ranks: Sequence[int] | None = None,
+        timeout: float | None = None,
+        fresh: bool = False,
+    ) -> list[Any]:
+        """Run `fn(*args)` on every rank, or on some, and return what each returned, by rank.
+
+        Args:
+            fn: A function of a module; `simrank.validate.rank()` tells it where it runs.
+            args: Pickled once; every rank gets its own copy.
+            ranks: Who takes part; the others are not asked and keep their place.
+            timeout: Seconds, instead of the pool's.
+            fresh: Whether to start new workers for it.
+
+        Raises:
+            RanksRaisedError: It raised; the error has the traceback of every rank that did.
+            RanksPartedError: Ranks wait for others that never come.
+            WorkerTimeoutError: It took too long, twice.
+            WorkerDiedError: A worker died, twice.
+            PoolStartError: Workers did not start, twice.
+            PortInUseError, TooFewDevicesError: The pool cannot start as asked.
+        """
+        active = self._active(ranks)
+        parcels = travel.parcels((fn, args), len(active))
+        limit_s = self.limits.case_s if timeout is None else timeout
+        with self._lock:
+            if self._is_closed:
+                raise PoolError("the pool is closed")
+            self._case += 1
+            if fresh:
+                self._end_team("fresh workers were asked for", at_once=False)
+            try:
+                return self._attempt(active, parcels, limit_s)
+            except InfrastructureError as error:
+                if not self.options.retry:
+                    raise
+                first = error
+            self._say(f"{_first_line(first)}; once more, on fresh workers")
+            parcels = travel.parcels((fn, args), len(active))  # Descriptors are handed over once.
+            try:
+                return self._attempt(active, parcels, limit_s)
+            except InfrastructureError as error:
+                add_note(error, "simrank: the case was run twice, the second time on fresh workers")
+                raise error from first
+
+    def map(
+        self,
+        fn: Callable[..., Any],
+        cases: Iterable[Sequence[Any]],
+        *,
+        ranks: Sequence[int] | None = None,
+        timeout: float | None = None,
+    ) -> list[Outcome]:
+        """Run `fn(*case)` for every case, whatever comes of the ones before.
+
+        Returns:
+            One outcome per case, in order.
+        """
+        found = []
+        for case in cases:
+            started = time.monotonic()
+            results: list[Any] = []
+            error = None
+            try:
+                results = self.run(fn, *case, ranks=ranks, timeout=timeout)
+            except PoolError as raised:
+                error = raised
+            found.append(Outcome(results, error, time.monotonic() - started))
+        return found
+
+    def enter(self, resource: Any) -> Any:  # noqa: ANN401 - a context manager
+        """Enter a context that is left when the pool closes, after its workers have ended.
+
+        What a worker holds open cannot make the end of a resource wait: the worker is gone by then.
+        """
+        return self._resources.enter_context(resource)
+
+    @property
+    def pids(self) -> list[int]:
+        """Return the process ids of the workers, by rank; none before the first case."""
+        return [process.pid for team in self._teams for process in team.processes]
+
+    def output(self, rank: int) -> str:
+        """Return the tail of what a rank has printed since the last case began."""
+        for team in self._teams:
+            team.processes[rank].output.drain()
+            return team.processes[rank].output.tail()
+        return ""
+
+    def start(self) -> None:
+        """Start the workers now, if there are none; raises as `run` does."""
+        with self._lock:
+            self._team()
+
+    def close(self) -> None:
+        """End the workers, in bounded time, whatever they do; then what was entered."""
+        with self._lock:
+            self._is_closed = True
+            try:
+                self._end_team("", at_once=False)
+            finally:
+                self._finalizer.detach()
+                self._resources.close()
+
+    def __enter__(self) -> Self:
+        """Return the pool, which is closed at the end."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Close it; at once, if the program was interrupted."""
+        if kind is not None and not issubclass(kind, Exception):
+            self._end_team("", at_once=True)  # Interrupted: nobody is told to leave.
+        self.close()
+
+    def _active(self, ranks: Sequence[int] | None) -> tuple[int, ...]:
+        if ranks is None:
+            return tuple(range(self.num_workers))
+        active = tuple(sorted(set(ranks)))
+        if not active or active[0] < 0 or active[-1] >= self.num_workers:
+            raise ValueError(
+                f"ranks: expected some of 0 to {self.num_workers - 1}, got {list(ranks)}"
+            )
+        return active
+
+    def _team(self) -> Team:
+        if self._teams and (dead := self._teams[0].ended()):
+            what = f"rank {dead[0].rank} {dead[0].ended} between two cases"
+            self._end_team(what, at_once=True)
+        if not self._teams:
+            self._teams.append(Team(self._setup(), self.limits))
+            self.num_starts += 1
+        return self._teams[0]
+
+    def _setup(self) -> Setup:
+        environment = {"OMP_NUM_THREADS": "1", **os.environ}  # As torchrun does.
+        if self.backend == "gloo":
+            environment.setdefault("GLOO_SOCKET_IFNAME", "lo")
+        for name, value in self._env.items():
+            environment.pop(name, None)
+            if value is not None:
+                environment[name] = value
+        options = self.options
+        return Setup(
+            self.num_workers,
+            self.backend,
+            environment,
+            self._reset,
+            options.preload,
+            options.port,
+            options.echo,
+        )
+
+    def _attempt(
+        self, active: tuple[int, ...], parcels: Sequence[bytes], limit_s: float
+    ) -> list[Any]:
+        team = self._team()
+        everyone = tuple(range(self.num_workers))
+        if self.backend is not None and active != everyone and active not in team.groups:
+            making = travel.parcels((make_group, (active,)), self.num_workers)
+            self._ask(team, everyone, making, limit_s)
+            team.groups.add(active)
+        return self._ask(team, active, parcels, limit_s)
+
+    def _ask(
+        self, team: Team, ranks: tuple[int, ...], parcels: Sequence[bytes], limit_s: float
+    ) -> list[Any]:
+        """Ask a team; keep it only if it is fit for another case."""
+        try:
+            case = team.ask(self._case, ranks, parcels, limit_s)
+            error = verdict(team, case)
+        except BaseException:
+            self._end_team("the case was cut off", at_once=True)
+            raise
+        if case.is_answered and not team.ended():
+            if not report.are_even({rank: a.state for rank, a in case.answers.items()}):
+                what = "ranks made different calls, or destroyed the pool's groups"
+                self._end_team(what, at_once=True)
+        else:
+            self._end_team("" if error is None else _first_line(error), at_once=True)
+        if error is not None:
+            raise error
+        return [pickle.loads(case.answers[rank].body) for rank in ranks]
+
+    def _end_team(self, why: str, *, at_once: bool) -> None:
+        if self._teams:
+            if why:
+                self._say(f"{why}; the workers are {'killed' if at_once else 'ended'}")
+            team = self._teams.pop()
+            team.end(at_once=at_once)
+
+    def _say(self, what: str) -> None:
+        self.events.append(what)
+        if self.options.echo is not None:
+            self.options.echo.write(f"[pool] {what}\n")
+            self.options.echo.flush()
+
+
+def _end(teams: list[Team], resources: ExitStack, owner: int) -> None:
+    """End what a pool leaves behind; not in a fork of its process, whose workers they are not."""
+    if os.getpid() == owner:
+        for team in teams:
+            team.end(at_once=True)
+        resources.close()
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).partition("\n")[0]

@@ -1,0 +1,136 @@
+"""The main program of a worker: it waits for a request, runs it, answers, and waits again.
+
+Whoever reads it starts at `main`. By then standard output is the pool's pipe, the channel is open,
+and torch has not been imported.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import pickle
+import signal
+import socket
+import sys
+import traceback
+from typing import TYPE_CHECKING, Any
+
+from simrank.validate import travel
+from simrank.validate.calls import Calls
+from simrank.validate.channel import Channel, Frame, Kind
+from simrank.validate.current import Worker, set_worker
+from simrank.validate.page import Page
+from simrank.validate.reset import Baseline
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+# Its stacks are written by C code, whoever holds the interpreter: a rank in a loop, or in a C call.
+STACKS_SIGNAL = getattr(signal, "SIGRTMIN", signal.SIGUSR2 - 3) + 3
+
+
+def main(config: dict[str, Any]) -> None:
+    """Be a worker until the pool says it is over, or is gone.
+
+    Args:
+        config: As for `keeper.main`.
+    """
+    for fd in config["worker_fds"]:
+        os.set_inheritable(fd, False)
+    stacks = config["stacks"]
+    faulthandler.enable(stacks)
+    faulthandler.register(STACKS_SIGNAL, stacks, all_threads=True)
+    page = Page(config["page"])
+    channel = Channel(socket.socket(fileno=config["channel"]))
+    frame = channel.receive()
+    setup = pickle.loads(frame.body)
+    calls = Calls(page, setup["rank"])
+    worker = Worker(setup["rank"], setup["num_workers"], setup["backend"], calls)
+    set_worker(worker)
+    try:
+        _prepare(worker, setup, config["listener"])
+    except BaseException as error:  # noqa: BLE001 - the pool is told, and raises
+        channel.send(Frame(Kind.REFUSED, 0, _raised(error)))
+        return
+    baseline = Baseline()
+    channel.send(Frame(Kind.READY, 0, pickle.dumps(os.getpid())))
+    while (request := _next(channel)) is not None and request.kind == Kind.RUN:
+        channel.send(_answer(worker, baseline, request))
+    calls.stage("ending")
+    worker.leave()
+
+
+def _next(channel: Channel) -> Frame | None:
+    try:
+        return channel.receive()
+    except EOFError:  # The keeper ends this process; what is left to do is to leave.
+        return None
+
+
+def _prepare(worker: Worker, setup: dict[str, Any], listener: int | None) -> None:
+    """Do what is done once: modules, process groups, and a first collective."""
+    calls = worker.calls
+    calls.stage("preparing")
+    os.chdir(setup["folder"])
+    import multiprocessing.process as mp_process  # noqa: PLC0415 - kept off the first page
+
+    mp_process.current_process().authkey = setup["authkey"]
+    for name in setup["preload"]:
+        calls.stage(f"importing {name}")
+        __import__(name)
+        calls.watch_torch()
+    if worker.backend is not None:
+        worker.join(setup, listener)
+    elif listener is not None:
+        os.close(listener)
+    calls.stage("unpacking the reset hook")
+    worker.reset = travel.unpacked(setup["reset"])
+    calls.watch_torch()
+    calls.stage("idle")
+
+
+def _answer(worker: Worker, baseline: Baseline, frame: Frame) -> Frame:
+    """Run a request; every end of it but the process's own is an answer."""
+    try:
+        value = _run(worker, baseline, frame)
+        kind, body = Kind.RETURNED, travel.result(value)
+    except BaseException as error:  # noqa: BLE001 - reported, with its traceback
+        kind, body = Kind.RAISED, _raised(error)
+    calls = worker.calls
+    calls.stage("answered" if kind == Kind.RETURNED else "raised")
+    state = {
+        "counts": calls.counts,
+        "members": calls.members,
+        "is_whole": worker.are_groups_whole(),
+    }
+    sys.stdout.flush()
+    sys.stderr.flush()
+    return Frame(kind, frame.request, pickle.dumps((state, body)))
+
+
+def _run(worker: Worker, baseline: Baseline, frame: Frame) -> Any:  # noqa: ANN401 - its result
+    calls = worker.calls
+    calls.begin()
+    calls.stage("unpacking the request")
+    active, parcel = pickle.loads(frame.body)
+    fn, args = travel.unpacked(parcel)
+    calls.watch_torch()
+    worker.activate(active)
+    calls.stage("resetting")
+    baseline.restore()
+    worker.drop_groups()
+    if worker.reset is not None:
+        worker.reset()
+    calls.stage("running")
+    call: Callable[..., Any] = fn
+    return call(*args)
+
+
+def _raised(error: BaseException) -> bytes:
+    """Return an exception as plain data: pickled if it can be, its text, its traceback."""
+    shown = traceback.TracebackException.from_exception(error)
+    own = os.path.dirname(__file__)
+    while len(shown.stack) > 1 and shown.stack[0].filename.startswith(own):
+        del shown.stack[0]
+    last = "".join(shown.format_exception_only()).strip()
+    return pickle.dumps((travel.failure(error), last, "".join(shown.format())))

@@ -1,0 +1,212 @@
+"""What workers run in these tests; functions of a module, as a request needs them."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from simrank import validate
+
+STATE = {"value": 0}
+FOREVER_S = 600
+
+
+def rank_and(value):
+    return validate.rank(), value
+
+
+def add(a, b):
+    return a + b
+
+
+def wait_in_all_reduce():
+    with validate.collective("all_reduce"):
+        time.sleep(FOREVER_S)
+
+
+def raise_on(ranks, *, peers_wait=True):
+    if validate.rank() in ranks:
+        raise ValueError(f"boom {validate.rank()}")
+    if peers_wait:
+        wait_in_all_reduce()
+
+
+def raise_while_others_compute(rank):
+    if validate.rank() == rank:
+        raise ValueError(f"boom {rank}")
+    time.sleep(FOREVER_S)
+
+
+def raise_alone(ranks):
+    raise_on(ranks, peers_wait=False)
+
+
+def return_early(rank):
+    if validate.rank() != rank:
+        wait_in_all_reduce()
+
+
+def part():
+    with validate.collective("all_reduce" if validate.rank() == 0 else "broadcast"):
+        time.sleep(FOREVER_S)
+
+
+def ring():
+    after = (validate.rank() + 1) % validate.world_size()
+    pair = sorted((validate.rank(), after))
+    with validate.collective("all_reduce", f"pair {pair}", pair):
+        time.sleep(FOREVER_S)
+
+
+def sleep():
+    time.sleep(FOREVER_S)
+
+
+def hold_the_interpreter(rank):
+    """Wait in C code that never gives the interpreter back."""
+    if validate.rank() == rank:
+        ctypes.PyDLL(None).sleep(FOREVER_S)
+
+
+def end(rank, how):
+    if validate.rank() == rank:
+        sys.stdout.write("last words\n")
+        sys.stdout.flush()
+        if how == "exit":
+            os._exit(7)
+        os.kill(os.getpid(), getattr(signal, how))
+    wait_in_all_reduce()
+
+
+def die_once(path):
+    """Die on rank 0 where no file is, and make it."""
+    if validate.rank() == 0 and not Path(path).exists():
+        Path(path).touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return "alive"
+
+
+def make_noise(num_lines=3):
+    """Print as Python, C and a child process do."""
+    for number in range(num_lines):
+        sys.stdout.write(f"python {number}\n")
+        sys.stderr.write(f"python error {number}\n")
+    libc = ctypes.CDLL(None)
+    libc.puts(b"banner of C")
+    libc.fflush(None)
+    os.write(1, b"\x00\x00srk1 raw bytes \xff\xfe")
+    os.write(2, b"NCCL version 2.27.3+cuda12.9\n")
+    subprocess.run([sys.executable, "-c", "print('a child')"], check=True)
+    return "quiet"
+
+
+def print_half_a_line():
+    os.write(1, b'{"ok": tru')
+    return validate.rank()
+
+
+def print_much(num_bytes):
+    os.write(1, b"x" * 100)
+    for _ in range(num_bytes // 1000):
+        os.write(1, b"y" * 999 + b"\n")
+    return os.getpid()
+
+
+def set_state(value):
+    STATE["value"] += value
+    return STATE["value"]
+
+
+def spoil():
+    """Change what a case could leave behind."""
+    os.environ["SPOILED"] = "1"
+    os.chdir("/")
+    sys.argv.append("spoiled")
+
+
+def facts():
+    import random
+
+    return os.environ.get("SPOILED"), os.getcwd(), list(sys.argv), random.random()
+
+
+def start_descendants(folder):
+    """Start a child, and a grandchild in a session of its own; return their ids."""
+    program = (
+        "import os, subprocess, sys, time\n"
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'],\n"
+        "    start_new_session=True)\n"
+        "print(child.pid, flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    child = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    return [os.getpid(), child.pid, int(child.stdout.readline())]
+
+
+def unpicklable():
+    return lambda: None
+
+
+class StubbornError(Exception):
+    def __init__(self, first, second):
+        super().__init__("stubborn")
+
+
+def raise_stubborn():
+    raise StubbornError(1, 2)
+
+
+def leave(code):
+    sys.exit(code)
+
+
+def mark(path):
+    """Append this rank to a file."""
+    with Path(path).open("a") as file:
+        file.write(f"{validate.rank()}\n")
+
+
+def descriptors():
+    return sorted(os.listdir("/proc/self/fd")), os.getsid(0), os.getpgid(0), os.getpid()
+
+
+def write_to(fd):
+    """Try to write where the channel is."""
+    os.write(fd, b"not a frame at all, and longer than a frame's head is")
+
+
+def channel_fd():
+    return [
+        int(fd)
+        for fd in os.listdir("/proc/self/fd")
+        if os.path.exists(f"/proc/self/fd/{fd}")
+        and os.readlink(f"/proc/self/fd/{fd}").startswith("socket:")
+    ]
+
+
+def break_the_channel():
+    if validate.rank() == 1:
+        for fd in channel_fd():
+            write_to(fd)
+    time.sleep(FOREVER_S)
+
+
+def count_down(queue, lock):
+    with lock:
+        queue.put(validate.rank())
+
+
+def write_and_poll(results):
+    results[validate.rank()] = validate.rank() * 10
+    while len(results) < validate.world_size():
+        time.sleep(0.01)
+    return len(results)
+
+
+def resident():
+    return int(Path("/proc/self/statm").read_text().split()[1])
