@@ -42,12 +42,13 @@ def read_trace(files: Sequence[str], groups_file: str | None = None) -> Trace:
         return parse_goal(text.replace("\r\n", "\n"), files[0])
     ranks: dict[int, list[RawNode]] = {}
     for file in files:
+        nodes = _raw_nodes(read_bytes(file), file)  # What is no trace needs no other name.
         rank = _rank_of(file, len(files))
         if rank in ranks:
             raise ConfigError(
                 ConfigProblem(file, None, "", "a file per rank", f"rank {rank} again")
             )
-        ranks[rank] = _raw_nodes(read_bytes(file), file)
+        ranks[rank] = nodes
     groups = {} if groups_file is None else _groups(groups_file, len(files))
     return chakra_trace([ranks[rank] for rank in range(len(files))], groups, files[0])
 

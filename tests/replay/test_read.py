@@ -69,3 +69,11 @@ def test_bytes_that_are_nothing_are_refused(tmp_path):
     path.write_bytes(b"\xff\xfe")
     with pytest.raises(ConfigError, match=r"a\.0\.bin: expected .* got bytes that are no text"):
         read_trace([str(path)])
+
+
+def test_a_schedule_without_its_first_line_is_told_what_it_lacks(tmp_path):
+    """And not that its name is wrong."""
+    path = tmp_path / "ring.goal"
+    path.write_text("rank 0 {\nl1: send 8b to 1 tag 0\n}\n")
+    with pytest.raises(ConfigError, match=r"ring\.goal:1: expected a GOAL schedule .* got rank 0"):
+        read_trace([str(path)])
