@@ -1,4 +1,4 @@
-"""What a collective sends over each link, for those who look at a run."""
+"""What a collective moves: bytes over each link, and in the memory of each device."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from simrank.collectives.schedule import Round, crosses_links, step_elements
+from simrank.collectives.schedule import Op, Round, crosses_links, step_elements
 from simrank.collectives.time_network import step_links
 
 if TYPE_CHECKING:
@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
     from simrank.collectives.schedule import IntArray, Schedule
     from simrank.collectives.time_network import Interconnect
+
+# Of the bytes that rings send, the part that is added to what is there.
+_REDUCED_PART = {"all_reduce": 0.5, "reduce_scatter": 1.0, "reduce": 1.0}
 
 
 def link_bytes(
@@ -112,3 +115,35 @@ def _weights(steps: Round, links: npt.NDArray[np.integer[Any]], moved: IntArray)
         is_first[first] = True
         weights[shared] *= is_first.reshape(pairs.shape)
     return weights
+
+
+def memory_bytes(schedule: Schedule, itemsize: int) -> int:
+    """Return what a collective reads and writes in the memory of a device, the mean over ranks.
+
+    A step reads what it sends and writes what it receives; one that reduces reads its operand too.
+    Inside a switch a multicast is read once, and what is reduced on the way is written once.
+
+    Args:
+        schedule: What the ranks run.
+        itemsize: Bytes of an element.
+    """
+    if schedule.phases:
+        accesses = 2 + _REDUCED_PART.get(schedule.collective, 0.0)
+        sent = sum(
+            phase.step_elements(schedule.tables) * phase.num_rounds * len(phase.rings)
+            for phase in schedule.phases
+        )
+        return round(sent * accesses) * itemsize
+    total = sum(_accessed(schedule, steps) for steps in schedule.rounds())
+    return -(-total // schedule.world_size) * itemsize
+
+
+def _accessed(schedule: Schedule, steps: Round) -> int:
+    """Return the elements that the steps of a round read and write, on all ranks together."""
+    moved = step_elements(schedule.tables, steps) * (steps.count > 0)
+    if steps.fan is None:
+        return int(moved @ (2 + (steps.op == Op.REDUCE)))
+    plain = steps.fan < 0
+    accessed = int(moved[plain] @ (2 + (steps.op[plain] == Op.REDUCE)))
+    _, first = np.unique(steps.fan[~plain], return_index=True)
+    return accessed + int(moved[~plain].sum() + moved[~plain][first].sum())

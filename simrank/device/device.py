@@ -60,6 +60,7 @@ class Device:
         memory: Its memory.
         pool: The activities on it.
         sms: Its SMs, as a shared resource; collectives hold some of them.
+        hbm: The bandwidth of its memory, in bytes per picosecond; shared in the same way.
         loaded: Kernels whose code it has; None where all is loaded from the start.
         launches: Its launch queue.
         streams: All of its streams, where that matters for loading.
@@ -157,11 +158,11 @@ class Device:
         self.slowdown = factor
         self.launch_overhead_ps = ceil(self.spec.launch_overhead_ps * factor)
 
-    def hold_sms(self, num_sms: int) -> None:
-        """Take SMs away from kernels (negative: give them back): a collective spins on them."""
-        self.sms.held += num_sms
-        if self.sms.users:  # Else nobody's rate changes.
-            self.pool.change(self.sms)
+    def hold(self, resource: Resource, amount: float) -> None:
+        """Take some of a resource away from kernels (negative: give it back): a collective runs."""
+        resource.held += amount
+        if resource.users:  # Else nobody's rate changes.
+            self.pool.change(resource)
 
 
 class Devices:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import ceil
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from simrank.errors import CollectiveMismatchError
 
 Array = np.ndarray[Any, Any]
+_UNSEEN_BYTES = 64 * 1024  # Assumed: what less does to a memory of TB/s is not worth a look.
 
 
 class CollectiveOperation(Operation):
@@ -38,9 +40,13 @@ class CollectiveOperation(Operation):
         inputs: What it contributes.
         outputs: What it gets.
         num_sms: SMs that it occupies from its arrival on; none where the host runs it.
+        memory_bytes_per_ps: Bandwidth of memory that it takes from its last peer's arrival on.
     """
 
-    __slots__ = ("call", "group_rank", "inputs", "is_launch", "num_sms", "outputs", "request")
+    __slots__ = (
+        "call", "group_rank", "inputs", "is_launch", "memory_bytes_per_ps", "num_sms", "outputs",
+        "request",
+    )  # fmt: skip
     kind = "collective"
     holds_memory = True
 
@@ -54,6 +60,7 @@ class CollectiveOperation(Operation):
         self.request = request
         self.inputs, self.outputs = request.source, request.target
         self.num_sms = num_sms
+        self.memory_bytes_per_ps = 0.0
         self.is_launch = num_sms > 0  # What the host runs is none.
 
     @property
@@ -64,13 +71,26 @@ class CollectiveOperation(Operation):
     def begin(self) -> None:
         """Arrive: spin on some SMs until the collective lets this rank go."""
         if self.num_sms:
-            self.stream.device.hold_sms(self.num_sms)
+            device = self.stream.device
+            device.hold(device.sms, self.num_sms)
         self.call.arrive(self)
 
+    def take_memory(self, bytes_per_ps: float) -> None:
+        """Take bandwidth of the device's memory for as long as it lasts."""
+        device = self.stream.device
+        device.hold(device.hbm, bytes_per_ps - self.memory_bytes_per_ps)
+        self.memory_bytes_per_ps = bytes_per_ps
+
+    def _give_back(self) -> None:
+        device = self.stream.device
+        device.hold(device.sms, -self.num_sms)
+        if self.memory_bytes_per_ps:
+            self.take_memory(0.0)
+
     def end(self) -> None:
-        """Give the SMs back and complete."""
+        """Give back what it holds and complete."""
         if self.num_sms:
-            self.stream.device.hold_sms(-self.num_sms)
+            self._give_back()
         self.details = self.call.details
         last_issued = self.call.group.last_issued
         if last_issued[self.group_rank] is self:
@@ -88,9 +108,9 @@ class CollectiveOperation(Operation):
             self.call.group.lose(self.rank, error)
 
     def drop(self) -> None:
-        """Give the SMs back: the rank was aborted."""
+        """Give back what it holds: the rank was aborted."""
         if self.num_sms and self.start_ps >= 0 and not self.complete:
-            self.stream.device.hold_sms(-self.num_sms)
+            self._give_back()
         self.call.drop(self.group_rank)
 
 
@@ -337,7 +357,19 @@ class Call:
                 self._timed[list(landing.group_ranks)] = True
         self._flight = Flight(self.group.engine, self, begin_ps, ahead)
         if self._num_arrived == self.group.size():
-            self._plan.share_links(self._flight, int(self._arrivals.max()))
+            last_arrival_ps = int(self._arrivals.max())
+            self._plan.share_links(self._flight, last_arrival_ps)
+            self._take_memory(self._plan, begin_ps + ahead[-1].after_ps - last_arrival_ps)
+
+    def _take_memory(self, plan: Plan, took_ps: int) -> None:
+        """Let a collective have its part of the memories' bandwidth, spread over its time."""
+        if plan.memory_bytes < _UNSEEN_BYTES or took_ps <= 0:
+            return
+        # In exact binary parts: what is given back leaves nothing behind.
+        bytes_per_ps = ceil(plan.memory_bytes / took_ps * 2**20) / 2**20
+        for operation in self._operations:
+            if operation is not None and operation.num_sms and operation.stream.head is operation:
+                operation.take_memory(bytes_per_ps)
 
     @property
     def link_bytes(self) -> dict[int, int]:

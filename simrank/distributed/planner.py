@@ -11,7 +11,7 @@ import numpy as np
 
 from simrank.collectives import DataPlayer, Problem
 from simrank.collectives.time_network import NOT_ARRIVED, NOT_KNOWN
-from simrank.collectives.traffic import link_bytes, link_loads
+from simrank.collectives.traffic import link_bytes, link_loads, memory_bytes
 from simrank.device import as_dtype
 from simrank.distributed.flight import Landing, landings
 from simrank.distributed.leaks import Leaks
@@ -277,6 +277,11 @@ class Plan:
     def loads(self) -> LinkLoads:
         """What it does to the links."""
         return self._planner.loads(self.schedule, self._itemsize)
+
+    @cached_property
+    def memory_bytes(self) -> int:
+        """What it reads and writes in a device's memory; the mean over the ranks."""
+        return memory_bytes(self.schedule, self._itemsize)
 
     def flow_ps(self, took_ps: int) -> int:
         """Return how long bytes flow, of what it takes from its last arrival to its last end."""

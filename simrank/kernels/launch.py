@@ -218,7 +218,7 @@ class TritonOperation(Operation):
             self._setting(), grid.left, self, occupancy, body, owner=self._program
         )
         self._program = None
-        device.hold_sms(self._held_sms())
+        device.hold(device.sms, self._held_sms())
         run.group.on_complete(self._tasks_ended)
         run.start()
 
@@ -250,7 +250,7 @@ class TritonOperation(Operation):
         if self._run is None:
             return  # Dropped meanwhile.
         self._run = None
-        device.hold_sms(-self._held_sms())
+        device.hold(device.sms, -self._held_sms())
         cost = kernel_cost(self.statistics, device, max(launch.num_programs, 1), launch.ctas_per_sm)
         taken_ps = device.engine.now_ps - self.start_ps
         self.cost = cost._replace(duration_ps=taken_ps, limiter="programs")
@@ -275,7 +275,7 @@ class TritonOperation(Operation):
             self.stream.device.pool.drop(self._activity)
         if self._run is not None:
             run, self._run = self._run, None
-            self.stream.device.hold_sms(-self._held_sms())
+            self.stream.device.hold(self.stream.device.sms, -self._held_sms())
             run.stop()
 
 

@@ -1,4 +1,6 @@
-"""What a collective sends over each link."""
+"""What a collective sends over each link, and touches in memories."""
+
+import dataclasses
 
 import numpy as np
 import pytest
@@ -6,7 +8,7 @@ import pytest
 from simrank.collectives import Problem
 from simrank.collectives.algorithms import build
 from simrank.collectives.schedule import Buffer, ChunkTable, Op, Round, Schedule
-from simrank.collectives.traffic import link_bytes
+from simrank.collectives.traffic import link_bytes, memory_bytes
 from simrank.hardware.load import load_cluster
 
 
@@ -56,3 +58,19 @@ def test_steps_inside_a_switch_load_the_link_they_share_once():
         "node 0: gpu0 -> nvswitch": 400,
         **{f"node 0: nvswitch -> gpu{rank}": 400 for rank in (1, 2, 3)},
     }
+
+
+@pytest.mark.parametrize("num_ranks", [2, 3, 6, 8])
+def test_rings_in_closed_form_touch_the_memory_that_their_steps_do(num_ranks):
+    """Sent: 2 (n - 1) / n of the data; two accesses each, and one more where it is added."""
+    schedule = build(Problem("all_reduce", num_ranks, 2400), "ring")
+    steps = dataclasses.replace(schedule, phases=())
+    sent = (num_ranks - 1) * 2400 * 4 // num_ranks
+    assert memory_bytes(schedule, 4) == memory_bytes(steps, 4) == sent * (3 + 2)
+
+
+def test_in_a_switch_data_is_read_once_and_sums_are_written_once():
+    """NVLS reads each rank's data once, writes the sum of its part, and each rank's result."""
+    schedule = build(Problem("all_reduce", 8, 2400), "nvls")
+    # Per part: 8 reads and a write, a read and 8 writes.
+    assert memory_bytes(schedule, 2) == 2400 * 2 * (9 + 9) // 8
