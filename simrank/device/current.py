@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol, cast
 from weakref import WeakValueDictionary
 
+from simrank.device.hardware_queues import HardwareQueues
 from simrank.errors import SimrankError, UnsupportedError
 from simrank.ranks import Program, require_program
 
@@ -84,20 +85,28 @@ class ProgramStreams:
 
     def __init__(self, device: Device) -> None:
         self.default = device.new_stream("default")
+        self._queues = HardwareQueues.of_environment()
+        self._share_queue(self.default)
         self._others: WeakValueDictionary[int, Stream] = WeakValueDictionary()
         self._num_made = 0
 
-    def new(self, name: str | None) -> Stream:
-        """Return another stream."""
+    def new(self, name: str | None, *, by_host: bool = False) -> Stream:
+        """Return another stream; one of work that the host does shares nothing of the device."""
         stream = self.default.device.new_stream(name or f"stream {self._num_made + 1}")
-        self.add(stream)
+        self.add(stream, by_host=by_host)
         return stream
 
-    def add(self, stream: Stream) -> int:
+    def add(self, stream: Stream, *, by_host: bool = False) -> int:
         """Count a stream as one of the program's; return its number."""
         self._num_made += 1
         self._others[self._num_made] = stream
+        if not by_host:
+            self._share_queue(stream)
         return self._num_made
+
+    def _share_queue(self, stream: Stream) -> None:
+        if self._queues is not None:
+            stream.hardware_queue = self._queues.next()
 
     def __iter__(self) -> Iterator[Stream]:
         """Yield the default stream, then the others in the order they were made."""
@@ -114,9 +123,9 @@ def streams_of(device: Device, program: Program) -> ProgramStreams:
     return streams
 
 
-def new_stream(device: Device, name: str | None = None) -> Stream:
-    """Return a new stream of the running program on a device."""
-    return streams_of(device, require_program("Stream")).new(name)
+def new_stream(device: Device, name: str | None = None, *, by_host: bool = False) -> Stream:
+    """Return a new stream of the running program on a device, or of its host's work for it."""
+    return streams_of(device, require_program("Stream")).new(name, by_host=by_host)
 
 
 def current_stream(program: Program | None = None) -> Stream:

@@ -46,6 +46,7 @@ class Operation(Handle):
     is_launch = True
     is_implied = False
     holds_memory = False  # Whether what it touches stays until somebody has waited for it.
+    holds_queue = False  # Whether it holds its stream's hardware queue until it is over.
     tells_accesses = False  # Whether it tells race checks itself what it does to shared memory.
 
     def __init__(
@@ -96,9 +97,13 @@ class Operation(Handle):
     def blocker(self) -> Handle:
         """Return what this operation really waits for."""
         head = self.stream.head
-        if self.start_ps >= 0 or head is None or head is self:
+        if self.start_ps >= 0 or head is None:
             return self
-        return head.blocker()
+        if head is not self:
+            return head.blocker()
+        queue = self.stream.hardware_queue
+        first = self if queue is None else queue.first
+        return self if first is self or first is None else first.blocker()
 
     def host_ordered(self) -> None:
         """Note that the running program has seen this operation's end (for race checks)."""
@@ -113,6 +118,8 @@ class Operation(Handle):
             if self.run is not None and stream.device.races is not None:
                 stream.device.races.began(self)
             self.begin()
+            if stream.hardware_queue is not None and not self.holds_queue:
+                stream.hardware_queue.passed(self)
 
     def begin(self) -> None:
         """Start to take time; called at the simulated start."""
@@ -240,6 +247,7 @@ class WaitOperation(Operation):
     kind = "wait"
     is_launch = False
     is_implied = True
+    holds_queue = True
 
     def __init__(self, stream: Stream, target: Handle) -> None:
         super().__init__(stream, "wait")

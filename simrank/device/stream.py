@@ -15,9 +15,10 @@ from simrank.ranks import require_program
 from simrank.units import PS_PER_MS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Sequence
 
     from simrank.device.device import Device
+    from simrank.device.hardware_queues import HardwareQueue
     from simrank.device.order import Agent
 
 
@@ -29,6 +30,7 @@ class Stream:
         name: For timelines.
         head: The operation that runs, or waits at its turn; None when idle.
         tail: The operation issued last, or None if everything has ended.
+        hardware_queue: What it shares with other streams of its program; None: nothing.
 
     Args:
         device: None is the current one; else a device, its index or its name.
@@ -49,6 +51,7 @@ class Stream:
         self.name = name
         self.head: Operation | None = None
         self.race_agent: Agent | None = None  # Set where races are looked for.
+        self.hardware_queue: HardwareQueue | None = None
         if device.loaded is not None:
             device.streams[self] = None
         self._advancing = False
@@ -79,9 +82,11 @@ class Stream:
         engine.progress += 1
         if operation.is_launch:  # Only now: a race or a kill may have been raised above.
             self.device.launches.num_outstanding += 1
+        if self.hardware_queue is not None:
+            self.hardware_queue.issued(operation)
         if self.head is None:
             self.head = operation
-            self._start(operation)
+            self.start(operation)
         else:
             self._queue.append(operation)
 
@@ -91,7 +96,10 @@ class Stream:
         if launches.num_outstanding >= launches.capacity:
             launches.wait_for_room(self)
 
-    def _start(self, operation: Operation) -> None:
+    def start(self, operation: Operation) -> None:
+        """Begin the operation at the head, unless others are before it in the hardware's queue."""
+        if self.hardware_queue is not None and self.hardware_queue.first is not operation:
+            return  # Its turn comes.
         engine = self.device.engine
         start_ps, now_ps = operation.issue_ps, engine.now_ps
         if engine.delays is not None:
@@ -100,15 +108,14 @@ class Stream:
         if start_ps > now_ps:
             engine.fire_at(start_ps, operation)
         else:
-            operation.start_ps = now_ps
-            if operation.run is not None and self.device.races is not None:
-                self.device.races.began(operation)
-            operation.begin()
+            operation.fire()
 
     def ended(self, operation: Operation) -> None:
         """Go on with the next operation."""
         assert self.head is operation, "a stream runs its operations in order"
         self.head = None
+        if self.hardware_queue is not None and operation.holds_queue:
+            self.hardware_queue.passed(operation)
         if operation.is_launch:
             launches = self.device.launches
             launches.num_outstanding -= 1
@@ -120,7 +127,7 @@ class Stream:
         try:
             while self.head is None and self._queue:
                 self.head = self._queue.popleft()
-                self._start(self.head)
+                self.start(self.head)
         finally:
             self._advancing = False
 
@@ -155,8 +162,10 @@ class Stream:
         launches = self.device.launches
         launches.let_go_on(len(launches.waiting))  # One of them may have died with its turn.
 
-    def _leave(self, operations: Iterable[Operation]) -> None:
-        """Make room in the launch queue for what will never end by itself."""
+    def _leave(self, operations: Sequence[Operation]) -> None:
+        """Make room in the queues for what will never end by itself."""
+        if self.hardware_queue is not None:
+            self.hardware_queue.forget(operations)
         num_launches = sum(operation.is_launch for operation in operations)
         self.device.launches.num_outstanding -= num_launches
         self.device.launches.let_go_on(num_launches)

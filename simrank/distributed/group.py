@@ -207,11 +207,13 @@ class ProcessGroup:
         """Return the index of the device that a member's communicator is on."""
         return self._device_of[group_rank]
 
-    def stream(self, group_rank: int, device: Device, name: str) -> Stream:
+    def stream(
+        self, group_rank: int, device: Device, name: str, *, by_host: bool = False
+    ) -> Stream:
         """Return a member's stream of this group, by name: of asynchronous calls, or of a pair."""
         key = (group_rank, device.index, name)
         if key not in self._streams:
-            self._streams[key] = new_stream(device, name)
+            self._streams[key] = new_stream(device, name, by_host=by_host)
         return self._streams[key]
 
 

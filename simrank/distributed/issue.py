@@ -317,7 +317,8 @@ def _submit(caller: Caller, request: Request, *, async_op: bool) -> CollectiveOp
     if backend != GLOO:
         group.use_device(group_rank, current.device)
     if on_host:
-        stream = group.stream(group_rank, current.device, f"{group.name} (gloo)")
+        name = f"{group.name} (gloo)"
+        stream = group.stream(group_rank, current.device, name, by_host=True)
         after_writes(stream, current, request.tensors)
     else:
         if async_op:

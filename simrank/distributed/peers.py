@@ -307,7 +307,7 @@ def _submit(caller: Caller, ends: Sequence[End]) -> PeerOperation:
     tensors = [end.tensor for end in ends]
     current = stream_for(program, tensors[0])
     if backend == GLOO:
-        stream = new_stream(current.device, f"{group.name} (gloo p2p)")
+        stream = new_stream(current.device, f"{group.name} (gloo p2p)", by_host=True)
         after_writes(stream, current, tensors)
     else:
         own = group.group_rank(program.rank)
