@@ -152,7 +152,8 @@ class Chooser:
         names = [algorithm]
         if algorithm == AUTO:
             able = auto_algorithms(problem.collective, problem.world_size, library=True)
-            doing = schedules_of(problem.collective, found.algorithm)
+            is_one_node = len(np.unique(self.cost.network.node_of(devices))) == 1
+            doing = schedules_of(problem.collective, found.algorithm, is_one_node=is_one_node)
             names = [name for name in doing if name in able]
         estimates = (self._estimate(problem, devices, name) for name in names)
         played = min(estimates, key=lambda estimate: estimate.duration_ps)

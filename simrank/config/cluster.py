@@ -102,6 +102,7 @@ NOT_MEASURED = {
     "between",
     "launch_queue",
     "lazy_loading",
+    "collnet",
     "gemm_table",
     "block_clusters",
     "multicast",
@@ -237,6 +238,7 @@ class NcclConfig(Sourced):
         algorithms: What the network's plugin or operator leaves to choose from (NCCL_ALGO);
             None: all.
         protocols: Likewise (NCCL_PROTO).
+        collnet: Whether switches of the network reduce (SHARP), and NCCL_COLLNET_ENABLE=1 is set.
     """
 
     architecture: Annotated[str, one_of(NCCL_ARCHITECTURES, {})]
@@ -255,6 +257,7 @@ class NcclConfig(Sourced):
     protocols: Annotated[tuple[str, ...] | None, words_of(NCCL_PROTOCOLS, {}, example="Simple")] = (
         None
     )
+    collnet: Flag = False
 
 
 class ClusterConfig(Model):

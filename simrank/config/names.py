@@ -63,7 +63,15 @@ NCCL_ARCHITECTURES = ("volta", "ampere", "hopper", "blackwell")
 NCCL_WIRES = ("nvlink", "pci")
 NCCL_HOSTS = ("intel", "amd")
 # What it has to choose from.
-NCCL_ALGORITHMS = ("tree", "ring", "nvls", "nvls_tree", "pat")
+NCCL_ALGORITHMS = (
+    "tree",
+    "ring",
+    "collnet_direct",
+    "collnet_chain",
+    "nvls",
+    "nvls_tree",
+    "pat",
+)
 NCCL_PROTOCOLS = ("LL", "LL128", "Simple")
 
 DtypeName = Annotated[str, one_of(DTYPES, DTYPE_ALIASES)]

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from simrank.config.names import NCCL_ALGORITHMS
 from simrank.config.quantity import choice_text, closest
 from simrank.config.yaml_source import read_text
 from simrank.errors import ConfigError, ConfigProblem
@@ -42,7 +43,7 @@ COLLECTIVES = {
     "broadcast": "broadcast",
     "reduce": "reduce",
 }
-ALGORITHMS = ("tree", "ring", "collnet_direct", "collnet_chain", "nvls", "nvls_tree", "pat")
+ALGORITHMS = NCCL_ALGORITHMS
 PROTOCOLS = ("ll", "ll128", "simple")
 ANY = -1
 # NCCL's own number of channels. The plugin documents -1, but then asks for one channel: its code

@@ -89,6 +89,7 @@ def _nccl_spec(nccl: NcclConfig, topology: Topology) -> NcclSpec:
         mesh_links=topology.num_devices - 1 if topology.is_mesh else 0,
         algorithms=nccl.algorithms or (),
         protocols=nccl.protocols or (),
+        has_collnet=nccl.collnet,
     )
 
 

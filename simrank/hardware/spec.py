@@ -84,6 +84,7 @@ class NcclSpec:
         nic_latency_ps: What a step over one takes longer than NCCL's tables have it.
         algorithms: What the network's plugin or operator leaves to choose from; none named: all.
         protocols: Likewise.
+        has_collnet: Whether switches of the network reduce (SHARP), and NCCL may use that.
     """
 
     architecture: str
@@ -99,6 +100,7 @@ class NcclSpec:
     mesh_links: int = 0
     algorithms: tuple[str, ...] = ()
     protocols: tuple[str, ...] = ()
+    has_collnet: bool = False
 
     def ring_bytes_per_s_of(self, num_local: int) -> float:
         """Return the bus bandwidth of rings through some ranks of a node.

@@ -14,7 +14,9 @@ LL, LL128, SIMPLE = "LL", "LL128", "Simple"
 PROTOCOLS: Final = (LL, LL128, SIMPLE)
 TREE, RING, NVLS, NVLS_TREE, P2P = "tree", "ring", "nvls", "nvls_tree", "p2p"
 PAT = "pat"  # Parallel aggregated trees, of groups with one rank per node.
-ALGORITHMS: Final = (TREE, RING, NVLS, NVLS_TREE, PAT)
+# Switches of the network reduce (SHARP).
+COLLNET_DIRECT, COLLNET_CHAIN = "collnet_direct", "collnet_chain"
+ALGORITHMS: Final = (TREE, RING, COLLNET_DIRECT, COLLNET_CHAIN, NVLS, NVLS_TREE, PAT)
 
 NVLINK, PCI, NET = "nvlink", "pci", "net"
 VOLTA, AMPERE, HOPPER, BLACKWELL = "volta", "ampere", "hopper", "blackwell"
@@ -28,10 +30,16 @@ STEP_US: Final = {
     (RING, NVLINK): (0.6, 1.9, 3.4),
     (NVLS, NVLINK): (0.0, 0.0, 25.0),
     (NVLS_TREE, NVLINK): (0.0, 0.0, 25.0),
+    (COLLNET_DIRECT, NVLINK): (0.0, 0.0, 3.7),
+    (COLLNET_CHAIN, NVLINK): (0.0, 0.0, 2.8),
     (TREE, PCI): (1.0, 1.9, 4.0),
     (RING, PCI): (1.0, 2.5, 5.7),
     (TREE, NET): (5.0, 8.5, 14.0),
     (RING, NET): (2.7, 4.0, 14.0),
+    (COLLNET_DIRECT, PCI): (0.0, 0.0, 3.7),
+    (COLLNET_CHAIN, PCI): (0.0, 0.0, 2.8),
+    (COLLNET_DIRECT, NET): (0.0, 0.0, 31.0),
+    (COLLNET_CHAIN, NET): (0.0, 0.0, 30.0),
     (NVLS, NET): (0.0, 0.0, 18.0),
     (NVLS_TREE, NET): (0.0, 0.0, 20.9),
     (PAT, NVLINK): (0.0, 0.0, 2.8),  # Per rank: what it computes.
@@ -74,6 +82,8 @@ NVLS_TREE_CHANNEL_GBPS: Final = {
 NVLS_EFFICIENCY: Final = {VOLTA: 0.0, AMPERE: 0.0, HOPPER: 0.85, BLACKWELL: 0.74}
 
 PAT_FACTOR: Final = 0.75  # Of the bus bandwidth.
+COLLNET_PEER_US: Final = 0.4  # Each way, for each further rank of the node.
+COLLNET_FACTOR: Final = {VOLTA: 1.0, AMPERE: 1.0, HOPPER: 0.85, BLACKWELL: 0.85}  # Of the bus.
 RING_LL_FACTOR: Final = 0.5  # Of the bus bandwidth: half of what LL sends are flags.
 RING_LL128_FACTOR: Final = 0.92
 TREE_FACTOR: Final = 0.92

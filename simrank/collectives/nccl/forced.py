@@ -7,9 +7,9 @@ Source: NVIDIA/nccl v2.30.7, src/tuning/cost_model.cc.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
-from simrank.collectives.nccl.constants import NVLS, NVLS_TREE, P2P, PAT, PROTOCOLS, RING, TREE
+from simrank.collectives.nccl.constants import ALGORITHMS, P2P, PROTOCOLS
 from simrank.errors import ConfigError, ConfigProblem
 
 if TYPE_CHECKING:
@@ -17,8 +17,7 @@ if TYPE_CHECKING:
 
     from simrank.collectives.nccl.tuner import Candidate
 
-_ALGORITHMS = {"tree": TREE, "ring": RING, "nvls": NVLS, "nvlstree": NVLS_TREE, "pat": PAT}
-_NOT_MODELLED = ("collnetdirect", "collnetchain")
+_ALGORITHMS = {name.replace("_", ""): name for name in ALGORITHMS}
 _PROTOCOLS = {name.lower(): name for name in PROTOCOLS}
 _COLLECTIVES = {
     "broadcast": "broadcast",
@@ -33,9 +32,9 @@ def parse_algorithms(text: str, collective: str) -> frozenset[str] | None:
     """Return the algorithms that a value of NCCL_ALGO leaves a collective; None: any.
 
     Raises:
-        ConfigError: A name is none of NCCL's, or none is left that is modelled.
+        ConfigError: A name is none of NCCL's, or none is left.
     """
-    return _parse("NCCL_ALGO", text, collective, (_ALGORITHMS, _NOT_MODELLED))
+    return _parse("NCCL_ALGO", text, collective, _ALGORITHMS)
 
 
 def parse_protocols(text: str, collective: str) -> frozenset[str] | None:
@@ -44,13 +43,12 @@ def parse_protocols(text: str, collective: str) -> frozenset[str] | None:
     Raises:
         ConfigError: A name is none of NCCL's.
     """
-    return _parse("NCCL_PROTO", text, collective, (_PROTOCOLS, ()))
+    return _parse("NCCL_PROTO", text, collective, _PROTOCOLS)
 
 
-_Names: TypeAlias = "tuple[Mapping[str, str], Sequence[str]]"
-
-
-def _parse(variable: str, text: str, collective: str, names: _Names) -> frozenset[str] | None:
+def _parse(
+    variable: str, text: str, collective: str, known: Mapping[str, str]
+) -> frozenset[str] | None:
     """Return what the lists of a value leave a collective: its own list wins over that of all."""
     found = None
     for number, part in enumerate(text.split(";")):
@@ -60,7 +58,7 @@ def _parse(variable: str, text: str, collective: str, names: _Names) -> frozense
             raise _wrong(variable, f"a collective of {', '.join(_COLLECTIVES)}", of)
         if not colon and number:
             raise _wrong(variable, "COLLECTIVE: before each list but the first", part)
-        left = _left(variable, listed.strip(), *names)
+        left = _left(variable, listed.strip(), known)
         if not colon or _COLLECTIVES[of] == collective:
             found = left
     return found
@@ -70,18 +68,16 @@ def _wrong(variable: str, expected: str, got: str) -> ConfigError:
     return ConfigError(ConfigProblem(variable, None, "", expected, repr(got)))
 
 
-def _left(
-    variable: str, text: str, known: Mapping[str, str], not_modelled: Sequence[str]
-) -> frozenset[str]:
+def _left(variable: str, text: str, known: Mapping[str, str]) -> frozenset[str]:
     is_exclusion = text.startswith("^")
     words = [word.strip().lower() for word in text.removeprefix("^").split(",")]
-    wrong = [word for word in words if word not in known and word not in not_modelled]
+    wrong = [word for word in words if word not in known]
     if wrong:
         raise _wrong(variable, f"names of {', '.join(known)}", wrong[0])
-    named = frozenset(known[word] for word in words if word in known)
+    named = frozenset(known[word] for word in words)
     left = frozenset(known.values()) - named if is_exclusion else named
     if not left:
-        raise _wrong(variable, f"some of {', '.join(known)}, which are modelled", text)
+        raise _wrong(variable, f"some of {', '.join(known)}", text)
     return left
 
 

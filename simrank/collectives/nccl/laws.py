@@ -21,6 +21,8 @@ import numpy.typing as npt
 
 from simrank.collectives.nccl import constants
 from simrank.collectives.nccl.constants import (
+    COLLNET_CHAIN,
+    COLLNET_DIRECT,
     LL,
     NET,
     NVLS,
@@ -198,6 +200,10 @@ def step_counts(collective: str, algorithm: str, shape: Shape) -> tuple[int, int
         return 2 * (shape.num_local - 1), 2 * depth
     if algorithm == PAT:
         return shape.num_ranks, depth
+    if algorithm == COLLNET_DIRECT:
+        return 2 * min(1, shape.num_local - 1), 1
+    if algorithm == COLLNET_CHAIN:
+        return 2 * (shape.num_local - 1), 1
     return 1, 2 * depth if algorithm == NVLS_TREE else int(nodes > 1)
 
 
@@ -208,6 +214,8 @@ def step_us(algorithm: str, protocol: str, comm: Communicator) -> tuple[float, f
     inside = constants.STEP_US.get((algorithm, spec.wire), (0.0, 0.0, 0.0))[index]
     between = constants.STEP_US.get((algorithm, NET), (0.0, 0.0, 0.0))[index]
     between += nic_latency_us(protocol, spec)
+    if algorithm == COLLNET_DIRECT:
+        inside += constants.COLLNET_PEER_US * (shape.num_local - 1)
     if algorithm == RING and shape.num_nodes > 1:
         overhead = constants.NET_OVERHEAD_US[spec.host] * (3 if protocol == constants.SIMPLE else 1)
         inside = max(inside, overhead)
@@ -241,9 +249,22 @@ def volumes(collective: str, algorithm: str, sizes: Floats, comm: Communicator) 
         return Volumes(0 * sizes, (n - 1) / n / constants.PAT_FACTOR * sizes / nics)
     if algorithm == TREE:
         return Volumes(2 * sizes if local > 1 else 0 * sizes, crossing / nics)
-    if algorithm == NVLS:
+    if algorithm in (COLLNET_DIRECT, COLLNET_CHAIN):  # What goes up and comes back shares the bus.
+        both = 2 * sizes / collnet_factor(algorithm, comm)
+        return Volumes(both if local > 1 else 0 * both, both / nics)
+    if algorithm == NVLS and nodes == 1:
         return Volumes((n + 1) / n * sizes, sizes / nics)
+    if algorithm == NVLS:
+        crossing = 2 * (n - 1) / n * sizes  # As NCCL counts what its switches reduce.
     return Volumes((local + 1) / local * sizes, crossing / nics)
+
+
+def collnet_factor(algorithm: str, comm: Communicator) -> float:
+    """Return what CollNet reaches of the bus: direct, ranks without a card of their own cost."""
+    if algorithm == COLLNET_CHAIN:
+        return 1.0
+    ranks_per_nic = comm.shape.num_local / max(comm.spec.nics, 1)
+    return constants.COLLNET_FACTOR[comm.spec.architecture] * 2 / (1 + ranks_per_nic)
 
 
 def port_bytes_per_us(algorithm: str, protocol: str, comm: Communicator) -> float:
@@ -288,7 +309,7 @@ def _ramp(algorithm: str, protocol: str, comm: Communicator) -> float:
         return 0.0
     if algorithm not in (NVLS, NVLS_TREE):
         return calibration.ramp
-    ranks = shape.num_ranks if algorithm == NVLS else shape.num_local
+    ranks = shape.num_local if shape.num_nodes > 1 else shape.num_ranks
     return calibration.ramp * math.sqrt(max(ranks, _RAMP_RANKS) / _RAMP_RANKS)
 
 

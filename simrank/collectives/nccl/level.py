@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from simrank.collectives.nccl.constants import NVLS, NVLS_TREE, P2P, PAT, RING, TREE
+from simrank.collectives.nccl.constants import (
+    COLLNET_CHAIN,
+    COLLNET_DIRECT,
+    NVLS,
+    NVLS_TREE,
+    P2P,
+    PAT,
+    RING,
+    TREE,
+)
 from simrank.collectives.nccl.laws import Communicator, message_bytes_per_s, message_terms, terms
 from simrank.collectives.nccl.machine import constants_on, shape_on, spec_of
 from simrank.collectives.nccl.prediction import predict_times
@@ -37,6 +46,8 @@ _SCHEDULES: Mapping[tuple[str, str], tuple[str, ...]] = {
     ("all_reduce", TREE): ("tree",),
     ("all_reduce", NVLS): ("nvls",),
     ("all_reduce", NVLS_TREE): ("nvls_tree",),
+    ("all_reduce", COLLNET_DIRECT): ("nvls_tree",),
+    ("all_reduce", COLLNET_CHAIN): ("tree",),
     ("all_gather", RING): ("ring",),
     ("reduce_scatter", RING): ("ring",),
     ("all_gather", PAT): ("halving_doubling", "ring"),
@@ -48,7 +59,11 @@ _SCHEDULES: Mapping[tuple[str, str], tuple[str, ...]] = {
     ("scatter", P2P): ("direct",),
 }
 
-_STAND_INS = (PAT,)  # Their schedules have the same steps, but nobody means them by these names.
+_STAND_INS = (  # Their schedules end alike, but nobody means them by these names.
+    PAT,
+    COLLNET_DIRECT,
+    COLLNET_CHAIN,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +90,7 @@ class NcclChoice:
     """What NCCL runs.
 
     Attributes:
-        algorithm: tree, ring, nvls, nvls_tree or p2p.
+        algorithm: NCCL's name of it, for example nvls_tree; p2p of messages.
         protocol: LL, LL128 or Simple.
         duration_ps: From the common arrival to the last completion.
         latency_ps: What of it is launch, set-up and steps; the rest is the flow of bytes.
@@ -198,8 +213,10 @@ class NcclLevel:
         return has_network or int(nodes.min()) == int(nodes.max())
 
 
-def schedules_of(collective: str, algorithm: str) -> tuple[str, ...]:
+def schedules_of(collective: str, algorithm: str, *, is_one_node: bool = True) -> tuple[str, ...]:
     """Return the schedules that do what an algorithm of NCCL does."""
+    if algorithm == NVLS and not is_one_node:  # The network's switches stand where trees would.
+        algorithm = NVLS_TREE
     return _SCHEDULES[collective, algorithm]
 
 

@@ -12,6 +12,8 @@ import numpy as np
 
 from simrank.collectives.nccl import constants, laws
 from simrank.collectives.nccl.constants import (
+    COLLNET_CHAIN,
+    COLLNET_DIRECT,
     LL,
     LL128,
     NVLINK,
@@ -41,7 +43,7 @@ class Candidate(NamedTuple):
     """An algorithm and protocol that NCCL considers.
 
     Attributes:
-        algorithm: tree, ring, nvls, nvls_tree or p2p.
+        algorithm: NCCL's name of it, for example nvls_tree; p2p of messages.
         protocol: LL, LL128 or Simple.
         estimate_us: [m] NCCL's own estimate for each size, in microseconds.
     """
@@ -80,10 +82,10 @@ def is_ready_made(collective: str) -> bool:
     return collective in _ALGORITHMS
 
 
-_SIMPLE_ONLY = (NVLS, NVLS_TREE, PAT)
+_SIMPLE_ONLY = (COLLNET_DIRECT, COLLNET_CHAIN, NVLS, NVLS_TREE, PAT)
 _ALGORITHMS = {
-    "all_reduce": (TREE, RING, NVLS, NVLS_TREE),
-    "all_gather": (RING, PAT),  # NVLS needs registered buffers.
+    "all_reduce": (TREE, RING, COLLNET_DIRECT, COLLNET_CHAIN, NVLS, NVLS_TREE),
+    "all_gather": (RING, PAT),  # NVLS and CollNet need registered buffers.
     "reduce_scatter": (RING, PAT),
     "broadcast": (RING,),
     "reduce": (RING,),
@@ -107,8 +109,10 @@ def nvls_reduces(dtype: str, redop: str) -> bool:
 def _is_possible(algorithm: str, comm: Communicator) -> bool:
     shape, spec = comm.shape, comm.spec
     has_switch = spec.nvls_bytes_per_s > 0 and shape.num_least >= _MIN_NVLS_RANKS
+    if algorithm in (COLLNET_DIRECT, COLLNET_CHAIN):
+        return spec.has_collnet and shape.num_nodes > 1
     if algorithm == NVLS:  # Between nodes it takes CollNet.
-        return has_switch and shape.num_nodes == 1
+        return has_switch and (shape.num_nodes == 1 or spec.has_collnet)
     if algorithm == NVLS_TREE:
         return has_switch and shape.num_nodes > 1
     if algorithm == PAT:
@@ -155,11 +159,16 @@ def _algorithm_GBps(  # noqa: N802 - the unit's name
         return _tree_GBps(protocol, comm)
     if algorithm == NVLS_TREE:
         per_channel = constants.NVLS_TREE_CHANNEL_GBPS[spec.architecture][shape.column]
-        return min(_nvls_GBps(spec), _crossing_GBps(comm), spec.channels * per_channel)
+        bus = min(2 * _nvls_GBps(spec), _crossing_GBps(comm), spec.channels * per_channel)
+        return bus * shape.num_ranks / laws.num_steps(collective, shape.num_ranks)
     steps = laws.num_steps(collective, shape.num_ranks)
     if algorithm == PAT:
         return constants.PAT_FACTOR * _network_GBps(comm) * shape.num_ranks / steps
+    if algorithm in (COLLNET_DIRECT, COLLNET_CHAIN):
+        return 0.5 * laws.collnet_factor(algorithm, comm) * _ring_GBps(protocol, comm)
     bus = 2 * _nvls_GBps(spec) if algorithm == NVLS else _ring_GBps(protocol, comm)
+    if algorithm == NVLS and shape.num_nodes > 1:
+        bus = min(bus, _network_GBps(comm))
     return bus * shape.num_ranks / steps
 
 

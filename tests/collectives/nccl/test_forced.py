@@ -17,16 +17,26 @@ def test_names_leave_what_they_name():
 
 def test_a_caret_leaves_the_others():
     """`^NVLS,Tree` is everything but those two."""
-    assert parse_algorithms("^NVLS,Tree", "all_reduce") == {"ring", "nvls_tree", "pat"}
-    assert parse_algorithms("^PAT", "all_reduce") == {"ring", "tree", "nvls", "nvls_tree"}
+    assert parse_algorithms("^NVLS,Tree,CollNetChain", "all_reduce") == {
+        "ring",
+        "collnet_direct",
+        "nvls_tree",
+        "pat",
+    }
+    assert parse_algorithms("^PAT,CollNetDirect,CollNetChain", "all_reduce") == {
+        "ring",
+        "tree",
+        "nvls",
+        "nvls_tree",
+    }
 
 
 def test_a_collective_may_have_a_list_of_its_own():
     """It wins over the list for all; without either, anything may be chosen."""
     text = "ring,collnetdirect;allreduce:tree,collnetdirect;broadcast:ring"
-    assert parse_algorithms(text, "all_reduce") == {"tree"}
+    assert parse_algorithms(text, "all_reduce") == {"tree", "collnet_direct"}
     assert parse_algorithms(text, "broadcast") == {"ring"}
-    assert parse_algorithms(text, "all_gather") == {"ring"}
+    assert parse_algorithms(text, "all_gather") == {"ring", "collnet_direct"}
     assert parse_algorithms("allreduce:tree", "all_gather") is None
     assert parse_protocols("LL,Simple;allreduce:^LL", "all_reduce") == {"LL128", "Simple"}
     assert parse_protocols("^LL128;AllReduce: LL128", "all_reduce") == {"LL128"}
@@ -49,16 +59,24 @@ def test_lists_that_nccl_would_not_read_are_refused(text, message):
 @pytest.mark.parametrize("text", ["Foo", "", "Ring,Foo", "^Foo"])
 def test_other_names_are_refused(text):
     """With those that there are."""
-    with pytest.raises(ConfigError, match="expected names of tree, ring, nvls, nvlstree, pat, got"):
+    known = "tree, ring, collnetdirect, collnetchain, nvls, nvlstree, pat"
+    with pytest.raises(ConfigError, match=f"expected names of {known}, got"):
         parse_algorithms(text, "all_reduce")
 
 
-def test_what_is_not_modelled_is_refused_by_name():
-    """CollNet is NCCL's, but has no law here."""
-    with pytest.raises(
-        ConfigError, match=r"some of tree, ring, .* which are modelled, got 'CollNetDirect'"
-    ):
-        parse_algorithms("CollNetDirect", "all_reduce")
+def test_everything_left_out_is_an_error():
+    """Nothing is left to choose from."""
+    everything = "^tree,ring,collnetdirect,collnetchain,nvls,nvlstree,pat"
+    with pytest.raises(ConfigError, match=r"some of tree, ring, .*, got '\^tree"):
+        parse_algorithms(everything, "all_reduce")
+
+
+def test_collnet_without_switches_that_reduce_is_an_error(hopper):
+    """As without NCCL's plugin for them."""
+    comm = Communicator(Shape.packed(16, 8), hopper)
+    considered = candidates("all_reduce", [8], comm)
+    with pytest.raises(ConfigError, match="tree LL, .* nvls_tree Simple"):
+        only(considered, {"collnet_direct"}, None)
 
 
 def test_nothing_left_is_an_error(hopper):

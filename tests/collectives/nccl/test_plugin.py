@@ -42,7 +42,7 @@ def test_a_row_holds_for_its_collective():
 
 
 def test_the_first_row_that_nccl_offers_decides():
-    """Those before it are ignored: another protocol, CollNet, which is not modelled."""
+    """Those before it are ignored: another protocol, CollNet, without switches for it."""
     found = rows(
         "allreduce,0,100,nvls,ll,-1,-1,-1\nallreduce,0,100,collnet_direct,simple,-1,-1,-1\n"
         "allreduce,0,100,ring,simple,-1,-1,-1\nallreduce,0,100,tree,ll,-1,-1,-1\n"

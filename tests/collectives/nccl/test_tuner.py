@@ -1,9 +1,11 @@
 """NCCL's choice: its own figures, and who takes part in which collective."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from simrank.collectives.nccl import Communicator, Shape
+from simrank.collectives.nccl import Communicator, Shape, laws
 from simrank.collectives.nccl.tuner import candidates
 
 ONE, TWO, FOUR = (Shape.packed(8 * nodes, 8) for nodes in (1, 2, 4))
@@ -53,6 +55,27 @@ def test_nvls_takes_three_ranks_and_one_node(hopper):
     assert nvls not in names("all_reduce", TWO, hopper)
     assert nvls_tree in names("all_reduce", TWO, hopper)
     assert nvls_tree not in names("all_reduce", ONE, hopper)
+
+
+def test_switches_of_the_network_that_reduce_let_nvls_cross_nodes(hopper):
+    """And CollNet, of all_reduce on several nodes; two passes over the network become one each."""
+    sharp = replace(hopper, has_collnet=True)
+    crossing = {("nvls", "Simple"), ("collnet_direct", "Simple"), ("collnet_chain", "Simple")}
+    plain = names("all_reduce", TWO, hopper)
+    assert names("all_reduce", TWO, sharp) == plain | crossing
+    assert names("all_reduce", ONE, sharp) == names("all_reduce", ONE, hopper)
+    assert names("all_gather", TWO, sharp) == names("all_gather", TWO, hopper)
+    assert best(8 << 20, Shape.packed(96, 8), sharp) == ("nvls", "Simple")
+
+
+def test_a_rank_without_a_card_of_its_own_halves_collnet_direct(hopper):
+    """NCCL's ratio of devices and cards, averaged with one; a chain does not mind."""
+    shape = Shape.packed(96, 8)
+    every = Communicator(shape, replace(hopper, has_collnet=True))
+    third = Communicator(shape, replace(hopper, has_collnet=True, nics=4))
+    factors = [laws.collnet_factor("collnet_direct", comm) for comm in (every, third)]
+    assert factors == pytest.approx([0.85, 0.85 * 2 / 3])
+    assert laws.collnet_factor("collnet_chain", third) == 1
 
 
 def test_pcie_has_neither_ll128_nor_nvls(pcie):
