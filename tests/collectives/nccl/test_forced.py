@@ -75,7 +75,7 @@ def test_collnet_without_switches_that_reduce_is_an_error(hopper):
     """As without NCCL's plugin for them."""
     comm = Communicator(Shape.packed(16, 8), hopper)
     considered = candidates("all_reduce", [8], comm)
-    with pytest.raises(ConfigError, match="tree LL, .* nvls_tree Simple"):
+    with pytest.raises(ConfigError, match=r"tree LL, .* nvls_tree Simple"):
         only(considered, {"collnet_direct"}, None)
 
 
