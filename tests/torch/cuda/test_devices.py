@@ -149,7 +149,7 @@ for num_devices, memory_gib in ((256, 80), (1000, 64), (1000, 80)):
 
 
 def test_many_devices_fit_into_47_bits():
-    """256 devices of 80 GiB and 1,000 of 64 GiB have addresses, in a process with no tensors yet."""
+    """256 devices of 80 GiB and 1,000 of 64 GiB have addresses, where no tensor is alive."""
     subprocess.run([sys.executable, "-c", _FULL], check=True)
 
 
