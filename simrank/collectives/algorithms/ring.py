@@ -14,14 +14,19 @@ from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 
-from simrank.collectives.algorithms.disjoint import MAX_RANKS, disjoint_rings
 from simrank.collectives.algorithms.layout import gathered_tables, local_only
-from simrank.collectives.algorithms.rings import Rings, gather_rounds, reduce_rounds
+from simrank.collectives.algorithms.rings import (
+    MAX_CHANNELS,
+    Rings,
+    gather_rounds,
+    num_rails,
+    reduce_rounds,
+    ring_orders,
+)
 from simrank.collectives.problem import Problem
 from simrank.collectives.schedule import (
     Buffer,
     ChunkTable,
-    IntArray,
     Op,
     Round,
     Schedule,
@@ -30,44 +35,20 @@ from simrank.collectives.schedule import (
 
 OPTIONS = {"num_channels": 0, "num_loops": 1}
 MAX_LOOPS = 65_536  # assumed: more would be steps of a few bytes, and rounds for hours
-MAX_CHANNELS = 64  # NCCL 2.30 src/include/device.h, MAXCHANNELS.
 
 
 def _rings(problem: Problem, num_channels: int) -> Rings:
-    """Return a ring through all ranks per channel; block r of each channel belongs to rank r.
-
-    On several nodes, channel c visits local ranks c, c + 1, ..., c - 1 of each node in turn, so
-    that it enters nodes at another device, and crosses another rail, than its neighbours do.
-    """
-    orders = _orders(problem, num_channels)[:, None, :]
+    """Return a ring through all ranks per channel; block r of each channel belongs to rank r."""
+    orders = ring_orders(problem, num_channels)[:, None, :]
     return Rings(orders, orders * num_channels + np.arange(num_channels)[:, None, None])
-
-
-def _orders(problem: Problem, num_channels: int) -> IntArray:
-    """Return the ranks of each channel in the order of its ring: [channels, ranks]."""
-    size = problem.node_size or problem.world_size
-    nodes = np.arange(problem.world_size, dtype=np.int64).reshape(-1, size)
-    if problem.num_nodes == 1:
-        rings = disjoint_rings(problem.world_size) if _is_small_mesh(problem) else nodes
-        return np.resize(rings, (num_channels, problem.world_size))
-    # Fewer channels than rails are spread over them.
-    shifts = [channel * size // min(size, num_channels) for channel in range(num_channels)]
-    return np.stack([np.roll(nodes, -shift, axis=1).reshape(-1) for shift in shifts])
-
-
-def _is_small_mesh(problem: Problem) -> bool:
-    return problem.is_mesh and problem.num_nodes == 1 and 2 < problem.world_size <= MAX_RANKS
 
 
 def _complete(problem: Problem, options: Mapping[str, int]) -> dict[str, int]:
     """Return the options with the number of channels: by default one for each rail."""
-    num_rails = problem.node_size if problem.num_nodes > 1 else 1
-    if _is_small_mesh(problem):
-        num_rails = len(disjoint_rings(problem.world_size))
     for name, most in (("num_channels", MAX_CHANNELS), ("num_loops", MAX_LOOPS)):
         if options[name] > most:
             raise ValueError(f"{name} may be at most {most}, got {options[name]}")
-    num_channels = options["num_channels"] or min(num_rails, MAX_CHANNELS)
+    num_channels = options["num_channels"] or min(num_rails(problem), MAX_CHANNELS)
     return {**options, "num_channels": num_channels}
 
 

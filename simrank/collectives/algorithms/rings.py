@@ -4,7 +4,38 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from simrank.collectives.algorithms.disjoint import MAX_RANKS, disjoint_rings
+from simrank.collectives.problem import Problem
 from simrank.collectives.schedule import Buffer, ChunkTable, IntArray, Op, Phase, Round
+
+MAX_CHANNELS = 64  # NCCL 2.30 src/include/device.h, MAXCHANNELS.
+
+
+def num_rails(problem: Problem) -> int:
+    """Return how many rings through all ranks share no link between nodes, or on a mesh none."""
+    if _is_small_mesh(problem):
+        return len(disjoint_rings(problem.world_size))
+    return problem.node_size if problem.num_nodes > 1 else 1
+
+
+def ring_orders(problem: Problem, num_channels: int) -> IntArray:
+    """Return the ranks of each channel in the order of its ring: [channels, ranks].
+
+    On several nodes, channel c visits local ranks c, c + 1, ..., c - 1 of each node in turn, so
+    that it enters nodes at another device, and crosses another rail, than its neighbours do.
+    """
+    size = problem.node_size or problem.world_size
+    nodes = np.arange(problem.world_size, dtype=np.int64).reshape(-1, size)
+    if problem.num_nodes == 1:
+        rings = disjoint_rings(problem.world_size) if _is_small_mesh(problem) else nodes
+        return np.resize(rings, (num_channels, problem.world_size))
+    # Fewer channels than rails are spread over them.
+    shifts = [channel * size // min(size, num_channels) for channel in range(num_channels)]
+    return np.stack([np.roll(nodes, -shift, axis=1).reshape(-1) for shift in shifts])
+
+
+def _is_small_mesh(problem: Problem) -> bool:
+    return problem.is_mesh and problem.num_nodes == 1 and 2 < problem.world_size <= MAX_RANKS
 
 
 class Rings:
