@@ -102,6 +102,7 @@ NOT_MEASURED = {
     "between",
     "launch_queue",
     "lazy_loading",
+    "fp32_lanes",
     "collnet",
     "gemm_table",
     "block_clusters",
@@ -147,6 +148,8 @@ class DeviceConfig(Sourced):
             that runs further ahead waits. Source of the default: about 1,000 launches were measured
             to be accepted before the host blocks (NVIDIA's developer forum, topic 68937); that the
             streams of a device share the queue is assumed.
+        fp32_lanes: Lanes of an SM that add and multiply in FP32: 128 on NVIDIA's of compute
+            capability 8.6 to 10 and AMD's CDNA 3, 64 on A100 (CUDA C++ Programming Guide).
         lazy_loading: Whether a kernel's code is loaded at its first launch, which waits until
             the device is quiet (CUDA_MODULE_LOADING=LAZY, CUDA's default since 12.2).
         gemm_table: A table of measured matrix products, a built-in name or a CSV file.
@@ -170,6 +173,7 @@ class DeviceConfig(Sourced):
     host_link_bandwidth_bytes_per_s: Bandwidth = Field(alias="host_link")
     launch_queue: Count = 1024
     lazy_loading: Flag = False
+    fp32_lanes: Count = 128
     gemm_table: Text | None = None
     best_product_flops: Flops | None = Field(default=None, alias="best_product")
     has_block_clusters: Flag = Field(default=False, alias="block_clusters")

@@ -105,6 +105,7 @@ def _device_spec(device: DeviceConfig) -> DeviceSpec:
         launch_overhead_ps=device.launch_overhead_ps,
         launch_queue=device.launch_queue,
         lazy_loading=device.lazy_loading,
+        fp32_lanes=device.fp32_lanes,
         multicast=device.multicast,
         gemm_table=_gemm_table(device.gemm_table),
         best_product_flops=device.best_product_flops,

@@ -23,6 +23,7 @@ class DeviceSpec:
         launch_overhead_ps: Host time to launch one operation, in picoseconds.
         host_link_bandwidth_bytes_per_s: Rate between the device and its host, per direction.
         launch_queue: Launches that may be outstanding before the host waits for one to end.
+        fp32_lanes: Lanes of an SM that add and multiply in FP32.
         lazy_loading: Whether a kernel's code is loaded at its first launch.
         multicast: Whether one address may stand for the memory of all devices of its node.
         gemm_table: File of measured matrix products; None where a rule says how long they take.
@@ -41,6 +42,7 @@ class DeviceSpec:
     host_link_bandwidth_bytes_per_s: int
     launch_queue: int = 1024
     lazy_loading: bool = False
+    fp32_lanes: int = 128
     multicast: bool = False
     gemm_table: str | None = None
     best_product_flops: int | None = None

@@ -233,7 +233,7 @@ class TritonOperation(Operation):
         engine.call_at(engine.now_ps, self._tasks_over)
 
     def _tasks_over(self) -> None:
-        """Complete, at the earliest after what every kernel takes."""
+        """Complete, at the earliest after what as much takes in lockstep."""
         run, device = self._run, self.stream.device
         if run is None:
             return  # Dropped meanwhile.
@@ -241,17 +241,17 @@ class TritonOperation(Operation):
             error = run.group.failed[0].error
             assert error is not None, "it failed"
             self.raise_in_rank(error)
-        engine = device.engine
-        least_ps = self.start_ps + device.spec.kernel_floor_ps
-        engine.call_at(max(engine.now_ps, least_ps), self._tasks_end)
+        engine, launch = device.engine, self.launch
+        cost = kernel_cost(self.statistics, device, max(launch.num_programs, 1), launch.ctas_per_sm)
+        least_ps = self.start_ps + cost.duration_ps  # Together they get no more than there is.
+        engine.call_at(max(engine.now_ps, least_ps), lambda: self._tasks_end(cost))
 
-    def _tasks_end(self) -> None:
-        device, launch = self.stream.device, self.launch
+    def _tasks_end(self, cost: KernelCost) -> None:
+        device = self.stream.device
         if self._run is None:
             return  # Dropped meanwhile.
         self._run = None
         device.hold(device.sms, -self._held_sms())
-        cost = kernel_cost(self.statistics, device, max(launch.num_programs, 1), launch.ctas_per_sm)
         taken_ps = device.engine.now_ps - self.start_ps
         self.cost = cost._replace(duration_ps=taken_ps, limiter="programs")
         self._describe()

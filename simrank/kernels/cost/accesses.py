@@ -19,15 +19,18 @@ if TYPE_CHECKING:
 LOAD_PS = 300_000
 ATOMIC_PS = 300_000
 STORE_PS = 50_000
-# Assumed: half of the SMs saturate memory and links, so one program gets no more than this share.
+# Assumed: as many programs as half of the SMs saturate the memory; fewer leave some of it unused.
 _SATURATING_SHARE = 0.5
+# So many saturate a link: a channel of NCCL, which is one program, reaches 18 to 21 GB/s of the 376
+# of an H100's port (`p2p_channel_bandwidth` in `configs/clusters`).
+_SATURATING_LINK = 20
 
 
 class _Route(NamedTuple):
     """The way to another device."""
 
     latency_ps: int
-    bandwidth_bytes_per_s: float
+    program_bytes_per_s: float  # Of one program, beside the others.
 
 
 class AccessCosts:
@@ -40,9 +43,9 @@ class AccessCosts:
 
     def __init__(self, device: Device, num_resident: int) -> None:
         self._device = device
-        saturating = max(device.spec.num_sms * _SATURATING_SHARE, 1.0)
-        self._num_sharing = min(max(num_resident, 1), saturating)
-        self._own = _Route(0, device.spec.memory_bandwidth_bytes_per_s)
+        num_sharing = max(num_resident, device.spec.num_sms * _SATURATING_SHARE, 1.0)
+        self._own = _Route(0, device.spec.memory_bandwidth_bytes_per_s / num_sharing)
+        self._num_sharing_link = max(num_resident, _SATURATING_LINK)
         self._routes: dict[int, _Route] = {}  # To peers, looked up once.
         # Costs so far: the sizes of a kernel's accesses are few.
         self._known: dict[tuple[Device | None, int, bool], int] = {}
@@ -54,8 +57,8 @@ class AccessCosts:
         if cost_ps is None:
             route = self._route(storage.device)
             latency_ps = STORE_PS if writes else LOAD_PS + 2 * route.latency_ps
-            shared = size_bytes * self._num_sharing
-            cost_ps = self._known[key] = latency_ps + ceil_ps(shared / route.bandwidth_bytes_per_s)
+            cost_ps = latency_ps + ceil_ps(size_bytes / route.program_bytes_per_s)
+            self._known[key] = cost_ps
         return cost_ps
 
     def atomic_ps(self, storages: Sequence[Storage]) -> int:
@@ -76,5 +79,6 @@ class AccessCosts:
             network, own = self._device.network, self._device.index
             latency_ps = int(network.cluster.paths([own], [peer.index]).latency_ps[0])
             rate = network.route_bandwidth_bytes_per_s(own, peer.index)
-            route = self._routes[peer.index] = _Route(latency_ps, rate)
+            route = _Route(latency_ps, rate / self._num_sharing_link)
+            self._routes[peer.index] = route
         return route

@@ -12,9 +12,13 @@ from simrank.kernels.machine import Extent, Statistics
 from simrank.units import ceil_ps
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from simrank.device.device import Device
     from simrank.device.memory import Storage
     from simrank.hardware.spec import DeviceSpec
+    from simrank.kernels.machine.protocols import Sync
+    from simrank.kernels.machine.statistics import Counts
 
 # Assumed: L2 delivers 2.5 times the memory's bandwidth (H100: 5.5 to 7 TB/s were measured beside
 # 3.35 of HBM3; Chips and Cheese, "Nvidia's H100: Funny L2, and Tons of Bandwidth", 2023).
@@ -23,6 +27,17 @@ _L2_PER_HBM = 2.5
 _SMS_THAT_SATURATE = 0.5
 # Assumed: atomics of one launch go to L2 at one per clock and slice, about 2.4e12 a second.
 _ATOMICS_PER_S = 2.4e12
+# Assumed: what Triton's dots reach of the data sheet's rate, which clocks under load and the ends
+# of loops do not allow. Fitted, with the next, to `benches/kernels_published.py`.
+_DOT_EFFICIENCY = 0.72
+# Of the vector units' time beside dots, or the other way round where that is less, what is not
+# hidden: between the two dots of attention each step waits for the one before it.
+_NOT_HIDDEN = 0.8
+# Operations per clock and SM, but for those of FP32 lanes. Source: CUDA C++ Programming Guide 13.0,
+# "Arithmetic Instructions", compute capability 8.0 to 10.0.
+_SIMPLE_PER_CLOCK, _SPECIAL_PER_CLOCK = 64, 16
+# Assumed: integers are addresses, and one is computed for 16 bytes that lie side by side.
+_INTEGER_PER_CLOCK = 64 * 8
 # Assumed where neither the compiler's metadata nor `num_ctas_per_sm` says it.
 DEFAULT_CTAS_PER_SM = 2
 
@@ -39,7 +54,9 @@ class KernelCost(NamedTuple):
         duration_ps: The launch, alone on its device.
         memory_ps: Its traffic with the device's memory.
         l2_ps: All its loads and stores through L2.
-        arithmetic_ps: Its dots, in whole waves.
+        arithmetic_ps: Its dots and vector operations, as far as they do not overlap.
+        tensor_ps: Its dots alone.
+        vector_ps: Its vector operations alone.
         link_ps: Its traffic with other devices.
         atomics_ps: Its atomics.
         limiter: The longest of them, by name.
@@ -52,6 +69,8 @@ class KernelCost(NamedTuple):
     memory_ps: int
     l2_ps: int
     arithmetic_ps: int
+    tensor_ps: int
+    vector_ps: int
     link_ps: int
     atomics_ps: int
     limiter: str
@@ -77,10 +96,12 @@ def kernel_cost(
     hbm_bytes, all_bytes, link_ps = _traffic(statistics, device)
     used = min(num_programs / (spec.num_sms * _SMS_THAT_SATURATE), 1.0)
     bandwidth = spec.memory_bandwidth_bytes_per_s * max(used, 1e-6)
+    tensor_ps, vector_ps = _units_ps(statistics, spec, num_programs)
+    both_ps = max(tensor_ps, vector_ps) + ceil(_NOT_HIDDEN * min(tensor_ps, vector_ps))
     times = {
         "memory": _ps(hbm_bytes, bandwidth),
         "l2": _ps(all_bytes, bandwidth * _L2_PER_HBM),
-        "arithmetic": _arithmetic_ps(statistics, spec, num_programs, slots),
+        "arithmetic": max(both_ps, _library_ps(statistics, spec, num_programs)),
         "links": link_ps,
         "atomics": _ps(statistics.num_atomics, _ATOMICS_PER_S),
         "launch": spec.kernel_floor_ps,
@@ -91,6 +112,8 @@ def kernel_cost(
         memory_ps=times["memory"],
         l2_ps=times["l2"],
         arithmetic_ps=times["arithmetic"],
+        tensor_ps=tensor_ps,
+        vector_ps=vector_ps,
         link_ps=link_ps,
         atomics_ps=times["atomics"],
         limiter=limiter,
@@ -116,8 +139,9 @@ def _traffic(statistics: Statistics, device: Device) -> tuple[int, int, int]:
             link_ps = max(link_ps, _link_ps(device, traffic.device, moved))
             continue
         extent = max(traffic.high - traffic.low, 0)
-        hbm_bytes += min(traffic.read_bytes, extent) + min(traffic.written_bytes, extent)
-        all_bytes += moved
+        read, written = traffic.read_sectors_bytes, traffic.written_sectors_bytes
+        hbm_bytes += min(read, extent) + min(written, extent)
+        all_bytes += read + written
     return hbm_bytes, all_bytes, link_ps
 
 
@@ -132,14 +156,32 @@ def _link_ps(device: Device, peer: Device, moved_bytes: int) -> int:
 def flops_ps(spec: DeviceSpec, name: str, num_flops: int) -> int:
     """Return how long the whole device takes for operations of dots on elements of a type."""
     peak = peak_flops(spec, _PEAK_NAMES.get(name, "float32"))
-    return 0 if peak is None else _ps(num_flops, peak)
+    return 0 if peak is None else _ps(num_flops, peak * _DOT_EFFICIENCY)
 
 
-def _arithmetic_ps(statistics: Statistics, spec: DeviceSpec, num_programs: int, slots: int) -> int:
-    """Return the time of the dots: whole waves, of which the last may be nearly empty."""
-    total_ps = sum(flops_ps(spec, name, flops) for name, flops in statistics.flops.items())
-    in_waves_ps = ceil(total_ps * ceil(num_programs / slots) * slots / num_programs)
-    return max(in_waves_ps, _library_ps(statistics, spec, num_programs))
+def operations_ps(spec: DeviceSpec, operations: Sequence[int]) -> int:
+    """Return how long the vector units of the whole device take.
+
+    Args:
+        spec: The device.
+        operations: By `machine.Unit`.
+    """
+    fused_per_s = peak_flops(spec, "float32")
+    if fused_per_s is None:
+        return 0
+    clocks_per_s = fused_per_s / (2 * spec.fp32_lanes)
+    per_clock = (2 * spec.fp32_lanes, _SIMPLE_PER_CLOCK, _SPECIAL_PER_CLOCK, _INTEGER_PER_CLOCK)
+    clocks = sum(number / rate for number, rate in zip(operations, per_clock, strict=True))
+    return _ps(clocks, clocks_per_s)
+
+
+def _units_ps(statistics: Statistics, spec: DeviceSpec, num_programs: int) -> tuple[int, int]:
+    """Return the times of dots and of vector operations, on the SM that has the most of them."""
+    tensor_ps = sum(flops_ps(spec, name, flops) for name, flops in statistics.flops.items())
+    vector_ps = operations_ps(spec, statistics.operations)
+    # Programs on one SM share its units: the SMs with one program more end last.
+    uneven = ceil(num_programs / spec.num_sms) * spec.num_sms / num_programs
+    return ceil(tensor_ps * uneven), ceil(vector_ps * uneven)
 
 
 def _library_ps(statistics: Statistics, spec: DeviceSpec, num_programs: int) -> int:
@@ -176,6 +218,7 @@ class TimedStatistics(Statistics):
         super().__init__()
         self._device = device
         self._slots = slots
+        self._charged = list(self.operations)
 
     def count(
         self,
@@ -190,11 +233,26 @@ class TimedStatistics(Statistics):
         super().count(storage, num_lanes, num_active, extent, writes=writes)
         sync = machine.now().sync
         if sync is not None:
-            sync.charge_access(storage, num_active * extent.itemsize, writes=writes)
+            self._charge_operations(sync)
+            moved = round(num_active * extent.itemsize * extent.waste)
+            sync.charge_access(storage, moved, writes=writes)
 
     def count_flops(self, name: str, num_flops: int, num_outputs: int) -> None:
         """Count a dot, and charge it to the program that runs now."""
         super().count_flops(name, num_flops, num_outputs)
         sync = machine.now().sync
         if sync is not None:
+            self._charge_operations(sync)
             sync.charge(flops_ps(self._device.spec, name, num_flops) * self._slots)
+
+    def _charge_operations(self, sync: Sync) -> None:
+        """Charge the vector operations since the last access: no other program ran since."""
+        done = [now - before for now, before in zip(self.operations, self._charged, strict=True)]
+        if any(done):
+            self._charged = list(self.operations)
+            sync.charge(operations_ps(self._device.spec, done) * self._slots)
+
+    def restore(self, snapshot: Counts) -> None:
+        """Set the counts back; what they hold is not charged to anybody."""
+        super().restore(snapshot)
+        self._charged = list(self.operations)

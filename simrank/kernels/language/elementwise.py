@@ -9,6 +9,8 @@ import numpy as np
 import triton.language as tl
 
 from simrank.kernels.language import special
+from simrank.kernels.machine.now import spend
+from simrank.kernels.machine.vectors import Unit, comparing
 from simrank.kernels.values import types
 from simrank.kernels.values.block import Block, addresses, as_block, cast_to, constant
 from simrank.kernels.values.broadcasting import aligned, check_broadcast, with_axes
@@ -66,7 +68,9 @@ def _extreme(ignoring: Callable[..., Any], propagating: Callable[..., Any]) -> C
     ) -> Block:
         ours, theirs, result = _pair(x, y)
         compute = propagating if propagate_nan == tl.PropagateNan.ALL else ignoring
-        return Block(compute(ours, theirs), result)
+        values = compute(ours, theirs)
+        spend(comparing(result.kind), values)
+        return Block(values, result)
 
     return choose
 
@@ -137,6 +141,7 @@ def where(condition: Operand, x: Operand, y: Operand) -> Block:
     num_axes = max(np.ndim(values) for values in (chosen.values, ours, theirs))
     spread = [with_axes(values, num_axes) for values in (chosen.values, ours, theirs)]
     values = np.where(*spread)
+    spend(comparing(result.kind), values)
     if num_axes == 0:
         return Block(result.scalar(values), result)
     return Block(values.astype(result.compute, copy=False), result)
@@ -171,7 +176,10 @@ def fma(x: Operand, y: Operand, z: Operand) -> Block:
     ours, theirs, third = (block.values for block in blocks)
     one, other = aligned(ours, third)
     one, two = aligned(one, theirs)
-    return Block(fused_in(result, one, two, other), result)
+    values = fused_in(result, one, two, other)
+    for _ in range(2):  # Of which this is both.
+        spend(result.unit, values)
+    return Block(values, result)
 
 
 def fused_in(element: ElementType, first: Any, second: Any, third: Any) -> Any:
@@ -219,6 +227,7 @@ def fdiv(x: Operand, y: Operand, ieee_rounding: bool = False, approx: bool = Fal
     ours, theirs, result = _pair(x, y, divides=True)
     if result.kind != "f":
         raise TypeError("fdiv requires floating-point operands after type promotion")
+    spend(Unit.SPECIAL, ours)
     return _rounded(np.true_divide(ours, theirs), result)
 
 
@@ -257,12 +266,14 @@ def _high_of_64(one: Value, other: Value) -> Value:
 def _floating(name: str, compute: Callable[[Any], Any]) -> Callable[[Any], Block]:
     """Return a function that Triton has for fp32 and fp64 only, or for fp32 only."""
     elements = (float32,) if name.endswith("_rn") else (float32, float64)
+    unit = Unit.SIMPLE if name in _ROUNDING else Unit.SPECIAL
 
     def function(x: Operand) -> Block:
         block = as_block(x)
         element = block.element
         if element not in elements:
             raise ValueError(f"Expected dtype {[e.name for e in elements]} but got {element}")
+        spend(unit, block.values)
         return Block(compute(block.values), element)
 
     function.__name__ = name
@@ -289,6 +300,7 @@ def expect_zero(x: Block, mask: Operand) -> Block:
     return where(mask, x, 0)
 
 
+_ROUNDING = ("floor", "ceil")
 _PLAIN: dict[str, Callable[[Any], Any]] = {
     "exp": np.exp,
     "exp2": np.exp2,

@@ -59,8 +59,9 @@ def _function(name: str, signatures: Signatures, compute: Compute) -> Callable[.
             raise ValueError(f"libdevice.{name}: input arg type does not match. "
                              f"Expect one of {wanted}, got {given}")  # fmt: skip
         values = _broadcast(blocks)
-        computed = compute(*values)
-        return Block(computed.astype(result.compute, copy=False), result)
+        computed = compute(*values).astype(result.compute, copy=False)
+        machine.spend(machine.Unit.SPECIAL, computed)
+        return Block(computed, result)
 
     call.__name__ = name
     return call

@@ -18,9 +18,11 @@ from simrank.kernels.machine.now import (
     require_all,
     run,
     set_running,
+    spend,
 )
 from simrank.kernels.machine.order import Order
 from simrank.kernels.machine.statistics import Extent, Statistics
+from simrank.kernels.machine.vectors import Unit
 
 __all__ = [
     "EVERYBODY",
@@ -32,6 +34,7 @@ __all__ = [
     "PublishedError",
     "Setting",
     "Statistics",
+    "Unit",
     "UnmaskableError",
     "is_as_hardware",
     "is_running",
@@ -39,4 +42,5 @@ __all__ = [
     "require_all",
     "run",
     "set_running",
+    "spend",
 ]

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from simrank.kernels.machine.statistics import Statistics
 
 
+_ndarray = np.ndarray
 EVERYBODY = -2  # Stands for all programs of a batch, where they do the same.
 
 
@@ -160,6 +161,20 @@ def now() -> Programs:
     if _running is None:
         raise RuntimeError(_outside)
     return _running
+
+
+def spend(unit: int, values: Value) -> None:
+    """Count one operation for each element of a block; scalars have units of their own.
+
+    Args:
+        unit: What kind of operation: `vectors.Unit`.
+        values: Of the block: one row for all programs, or one for each.
+    """
+    programs = _running
+    if programs is None or type(values) is not _ndarray or values.ndim == 1:
+        return
+    copies = len(programs.ids) if len(values) == 1 else 1
+    programs.statistics.operations[unit] += values.size * copies
 
 
 def is_as_hardware() -> bool:

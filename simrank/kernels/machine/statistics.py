@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from simrank.kernels.machine.now import now
+from simrank.kernels.machine.vectors import NUM_UNITS
 
 if TYPE_CHECKING:
     from simrank.device.device import Device
@@ -14,18 +15,26 @@ if TYPE_CHECKING:
 
 
 class Extent(NamedTuple):
-    """The elements that an access touches, from the lowest to the highest, and their size."""
+    """The elements that an access touches.
+
+    Attributes:
+        low, high: The lowest and the highest one.
+        itemsize: Bytes of each.
+        waste: Bytes moved for each byte that was asked for: memory moves whole sectors.
+    """
 
     low: int
     high: int
     itemsize: int
+    waste: float = 1.0
 
 
 class Counts(NamedTuple):
     """Counts as they were, for `restore`."""
 
-    traffic: dict[int, tuple[Device | None, int, int, int, int]]
+    traffic: dict[int, tuple[Device | None, tuple[int, ...]]]
     flops: dict[str, int]
+    operations: list[int]
     num_atomics: int
     num_lanes: int
     num_masked_lanes: int
@@ -39,17 +48,25 @@ class Traffic:
         device: Where the storage is; None: on the host.
         read_bytes: Loaded, masked-off lanes not counted.
         written_bytes: Stored and by atomics.
+        read_sectors_bytes: What was moved for what was loaded: whole sectors.
+        written_sectors_bytes: Likewise for what was stored.
         low, high: The range of elements' bytes that was touched.
     """
 
-    __slots__ = ("device", "high", "low", "read_bytes", "written_bytes")
+    __slots__ = (
+        "device", "high", "low", "read_bytes", "read_sectors_bytes", "written_bytes",
+        "written_sectors_bytes",
+    )  # fmt: skip
 
     def __init__(self, device: Device | None, size_bytes: int) -> None:
         self.device = device
-        self.read_bytes = 0
-        self.written_bytes = 0
+        self.read_bytes = self.read_sectors_bytes = 0
+        self.written_bytes = self.written_sectors_bytes = 0
         self.low = size_bytes
         self.high = 0
+
+
+_COUNTED = [name for name in Traffic.__slots__ if name != "device"]
 
 
 class Statistics:
@@ -58,6 +75,7 @@ class Statistics:
     Attributes:
         traffic: Bytes per storage, by its address.
         flops: Floating-point operations of dots, by the type of their inputs.
+        operations: Of the vector units, by `vectors.Unit`.
         dot_outputs: Most elements that the result of a dot has had in one program.
         num_atomics: Atomic operations, in elements.
         views: Storages as arrays, by numpy's number of the dtype; made once.
@@ -76,6 +94,7 @@ class Statistics:
         self.num_steps = 0
         self.dot_outputs = 0
         self.flops: dict[str, int] = {}
+        self.operations = [0] * NUM_UNITS
         self.num_atomics = 0
         self.views: dict[tuple[Storage, int], Array] = {}
         self.num_lanes = 0
@@ -100,14 +119,17 @@ class Statistics:
             writes: Whether it wrote.
         """
         self.num_steps += 1
+        moved = round(num_active * extent.itemsize * extent.waste)
         traffic = self.traffic.get(storage.address)
         if traffic is None:
             traffic = self.traffic[storage.address] = Traffic(storage.device, storage.size_bytes)
-        low, high, itemsize = extent
+        low, high, itemsize, _ = extent
         if writes:
             traffic.written_bytes += num_active * itemsize
+            traffic.written_sectors_bytes += moved
         else:
             traffic.read_bytes += num_active * itemsize
+            traffic.read_sectors_bytes += moved
         traffic.low = min(traffic.low, low * itemsize)
         traffic.high = max(traffic.high, (high + 1) * itemsize)
         self.num_lanes += num_lanes
@@ -148,13 +170,14 @@ class Statistics:
     def snapshot(self) -> Counts:
         """Return the counts as they are, for `restore`."""
         traffic = {
-            address: (t.device, t.read_bytes, t.written_bytes, t.low, t.high)
+            address: (t.device, tuple(getattr(t, name) for name in _COUNTED))
             for address, t in self.traffic.items()
         }
         lines = None if self.profile is None else self.profile.snapshot()
         return Counts(
             traffic,
             dict(self.flops),
+            list(self.operations),
             self.num_atomics,
             self.num_lanes,
             self.num_masked_lanes,
@@ -167,9 +190,11 @@ class Statistics:
         self.num_lanes = snapshot.num_lanes
         self.num_masked_lanes = snapshot.num_masked_lanes
         self.flops = snapshot.flops
+        self.operations = snapshot.operations
         if self.profile is not None and snapshot.lines is not None:
             self.profile.restore(snapshot.lines)
         self.traffic = {}
-        for address, (device, *counts) in snapshot.traffic.items():
+        for address, (device, counts) in snapshot.traffic.items():
             restored = self.traffic[address] = Traffic(device, 0)
-            restored.read_bytes, restored.written_bytes, restored.low, restored.high = counts
+            for name, count in zip(_COUNTED, counts, strict=True):
+                setattr(restored, name, count)

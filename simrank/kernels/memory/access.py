@@ -19,6 +19,7 @@ from simrank.kernels.memory.addresses import (
     segments_of,
 )
 from simrank.kernels.memory.illegal import Asked
+from simrank.kernels.memory.sectors import sector_waste
 from simrank.kernels.values.block import Anchor, Block, as_block, cast_to
 from simrank.kernels.values.broadcasting import aligned, common_shape, with_axes
 from simrank.kernels.values.types import int1
@@ -217,22 +218,21 @@ def _gather(
     storage = base.storage if isinstance(base, Anchor) else base
     view = launch_view(programs, storage, element.carrier)
     statistics = programs.statistics
-    num_active, copies = index.size, copies or _copies(programs, index)
+    num_active, copies, given = index.size, copies or _copies(programs, index), index
     if active is not None:
         num_active = int(np.count_nonzero(active))
         if not num_active:
             statistics.count_masked(index.size * copies)
             return np.zeros(index.shape, element.compute)
-        given, index = index, np.where(active, index, index.flat[int(active.argmax())])
+        index = np.where(active, index, index.flat[int(active.argmax())])
     low, high = int(np.minimum.reduce(index, None)), int(np.maximum.reduce(index, None))
     if low < 0 or high >= len(view):
-        given = index if active is None else given
         if isinstance(base, Anchor):
             return _gather_anywhere(programs, _absolute(base, given, element), active, element)
         wrong = Asked(given, active, "load")
         raise illegal.outside(programs, storage, wrong, element)
     statistics.note_block(index.size // len(index))
-    extent = Extent(low, high, element.itemsize)
+    extent = Extent(low, high, element.itemsize, sector_waste(given, element.itemsize))
     statistics.count(storage, index.size * copies, num_active * copies, extent, writes=False)
     if programs.sync is not None:
         itemsize = element.itemsize
@@ -331,7 +331,7 @@ def _scatter(
             _scatter_anywhere(programs, elsewhere, values, element, asked)
             return
         raise illegal.outside(programs, storage, Asked(lanes, active, "store"), element)
-    extent = Extent(low, high, element.itemsize)
+    extent = Extent(low, high, element.itemsize, sector_waste(lanes, element.itemsize))
     statistics = programs.statistics
     statistics.count(storage, num_lanes * copies, num_active * copies, extent, writes=True)
     if programs.log is not None and owners is not None:
@@ -365,7 +365,7 @@ def _publish(
     extent: Extent,
 ) -> None:
     """Write where others may see it, at the program's own time."""
-    low, high, itemsize = extent
+    low, high, itemsize, _ = extent
     bytes_touched = low * itemsize, (high + 1) * itemsize
     if sync.races is not None:
         given = np.asarray(values, view.dtype)

@@ -12,6 +12,8 @@ import numpy as np
 import triton.language as tl
 
 from simrank.kernels import machine
+from simrank.kernels.machine.now import spend
+from simrank.kernels.machine.vectors import Unit
 from simrank.kernels.values import types
 from simrank.kernels.values.conversions import converted
 from simrank.kernels.values.types import ElementType, element_type, int1
@@ -330,6 +332,8 @@ def cast_to(block: Block, target: ElementType, *, toward_zero: bool = False) -> 
     values = block.values
     if "p" in (own.kind, target.kind):
         return _cast_pointer(block, target)
+    if own.kind != target.kind or _narrows(own, target):
+        spend(Unit.SIMPLE, values)
     return Block(converted(values, own, target, toward_zero=toward_zero), target)
 
 

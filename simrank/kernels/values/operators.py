@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from simrank.kernels.machine.now import spend
+from simrank.kernels.machine.vectors import Unit, comparing
 from simrank.kernels.values import types
 from simrank.kernels.values.block import Block, addresses, as_block, pointee_of, scalar_of, wide
 from simrank.kernels.values.broadcasting import aligned, common_shape
@@ -67,7 +69,9 @@ def _arithmetic(compute: Callable[[Any, Any], Any], name: str, *, swapped: bool)
             ours, theirs = self.values, other.values
             is_one = type(ours) is not _ndarray or type(theirs) is not _ndarray
             if is_one or ours.shape[1:] == theirs.shape[1:]:
-                return Block(compute(theirs, ours) if swapped else compute(ours, theirs), own)
+                values = compute(theirs, ours) if swapped else compute(ours, theirs)
+                spend(own.unit, values)
+                return Block(values, own)
         if own.kind == "p" or (type(other) is Block and other.element.kind == "p"):
             return _move_pointer(self, other, name)
         ours, theirs, result = operands(self, other)
@@ -78,6 +82,7 @@ def _arithmetic(compute: Callable[[Any, Any], Any], name: str, *, swapped: bool)
             values = result.round(values)
         elif result.kind == "b":
             values = (values & 1).astype(np.bool_)
+        spend(result.unit, values)
         return Block(values, result)
 
     return operator
@@ -114,6 +119,7 @@ def _moved(pointer: Block, targets: Value, steps: Any, name: str) -> Block:
     if pointer.base is None:
         steps = steps * np.int64(pointee_of(pointer.element).itemsize)
     moved = targets + steps if name == "add" else targets - steps
+    spend(Unit.INTEGER, moved)
     return Block(moved, pointer.element, pointer.base)
 
 
@@ -123,6 +129,7 @@ def _divide(first: Block, second: Operand, *, swapped: bool) -> Block:
         result = types.float32
         ours, theirs = ours.astype(np.float32), theirs.astype(np.float32)
     values = np.true_divide(theirs, ours) if swapped else np.true_divide(ours, theirs)
+    spend(Unit.SPECIAL, values)
     return Block(values, result)
 
 
@@ -154,7 +161,9 @@ def _bitwise(compute: Callable[[Any, Any], Any], *, swapped: bool) -> BinaryOper
         ours, theirs, result = operands(self, other)
         if result.kind in "fp":
             raise TypeError(f"invalid operands of type {self.element} and {result}")
-        return Block(compute(theirs, ours) if swapped else compute(ours, theirs), result)
+        values = compute(theirs, ours) if swapped else compute(ours, theirs)
+        spend(Unit.INTEGER, values)
+        return Block(values, result)
 
     return operator
 
@@ -165,8 +174,10 @@ def _comparison(compute: Callable[[Any, Any], Any], *, equals: bool) -> BinaryOp
             return NotImplemented
         if self.element.kind == "p":
             return _compare_pointers(self, other, compute)
-        ours, theirs, _ = operands(self, other)
-        return Block(compute(ours, theirs), int1)
+        ours, theirs, computed = operands(self, other)
+        values = compute(ours, theirs)
+        spend(comparing(computed.kind), values)
+        return Block(values, int1)
 
     return operator
 

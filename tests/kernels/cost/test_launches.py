@@ -44,7 +44,7 @@ def statistics_of_a_product(device, m, n, k, tile):
     found = machine.Statistics()
     for number, (rows, columns) in enumerate(((m, k), (k, n), (m, n))):
         storage = _Storage(1 + number, 2 * rows * columns, device)
-        extent = (0, rows * columns - 1, 2)
+        extent = machine.Extent(0, rows * columns - 1, 2)
         found.count(storage, rows * columns, rows * columns, extent, writes=number == 2)
     found.count_flops("bf16", 2 * m * n * k, tile * tile)
     return found, -(-m // tile) * -(-n // tile)

@@ -1,0 +1,65 @@
+"""What vector units do is counted by how fast they are at it."""
+
+import pytest
+
+triton = pytest.importorskip("triton")
+tl = pytest.importorskip("triton.language")
+machine = pytest.importorskip("simrank.kernels.machine")
+Unit = machine.Unit
+
+
+@triton.jit
+def one_of_each(x, y, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    values = tl.load(x + at)
+    values = values * 2.0 + 1.0
+    values = tl.exp2(values)
+    values = tl.where(values > 1.0, values, 0.0)
+    tl.store(y + at, values.to(tl.bfloat16))
+    tl.store(y + n + tl.program_id(0), tl.sum(values, axis=0).to(tl.bfloat16))
+
+
+@pytest.mark.parametrize("mode", ["batched", "tasks", "one-by-one"])
+def test_every_program_and_element_is_counted_once(run, mode):
+    """Two fused operations, one exponential; a comparison, a choice, a conversion and a sum."""
+    found = {}
+
+    def body(rank, ctx):
+        n = 24 * 128
+        x, y = ctx.ones(n), ctx.empty(n + 24, dtype=ctx.bfloat16)
+        done = ctx.launch(one_of_each, (24,), x, y, n, BLOCK=128, mode=mode)
+        ctx.synchronize()
+        found.update(zip(Unit, done.statistics.operations, strict=True))
+
+    run(body, 1)
+    elements = 24 * 128
+    assert found[Unit.FUSED] == 2 * elements
+    assert found[Unit.SPECIAL] == elements
+    assert found[Unit.SIMPLE] == 4 * elements
+    assert found[Unit.INTEGER] > 0
+
+
+def test_what_all_programs_share_is_counted_for_each(run):
+    """Rows that are the same in all programs are computed once here, and by each on hardware."""
+    found = []
+
+    @triton.jit
+    def shared(y, BLOCK: tl.constexpr):
+        at = tl.arange(0, BLOCK)
+        tl.store(y + tl.program_id(0) * BLOCK + at, tl.exp2(at.to(tl.float32)))
+
+    def body(rank, ctx):
+        done = ctx.launch(shared, (10,), ctx.empty(640), BLOCK=64)
+        ctx.synchronize()
+        found.append(done.statistics.operations[Unit.SPECIAL])
+
+    run(body, 1)
+    assert found == [640]
+
+
+def test_integers_have_units_of_their_own():
+    """Floats are added beside them."""
+    from simrank.kernels.machine.vectors import comparing, unit_of
+
+    assert [unit_of(kind) for kind in "fiupb"] == [Unit.FUSED, *[Unit.INTEGER] * 4]
+    assert [comparing(kind) for kind in "fi"] == [Unit.SIMPLE, Unit.INTEGER]
