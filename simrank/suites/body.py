@@ -1,0 +1,222 @@
+"""The body of a marked test in a real worker: its module is imported as pytest imports it.
+
+Conftests are imported, so that they may set up search paths and libraries; their hooks and
+fixtures run in the main program only.
+"""
+
+from __future__ import annotations
+
+import os
+import types
+import unittest
+import warnings
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from _pytest import assertion
+from _pytest.capture import CaptureFixture
+from _pytest.config import _prepareconfig, apply_warning_filters, parse_warning_filter
+from _pytest.outcomes import OutcomeException
+from _pytest.pathlib import import_path
+
+from simrank.errors import BodyError, NoRankError
+from simrank.errors.travel import add_note, remade
+from simrank.suites.failures import told
+from simrank.suites.simulated import finish
+from simrank.validate import rank
+from simrank.validate.lent import lend
+from simrank.validate.travel import unpacked
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+Warned = tuple[type[Warning], str, str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """A session of pytest: its command line, where it was called, and its modules' paths."""
+
+    args: tuple[str, ...]
+    folder: str
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """What a test is, for a worker.
+
+    Attributes:
+        session: Of the main program.
+        path: Its file.
+        names: Its classes, then its function, from the module on.
+        place: Where the ranks run.
+        filters: Of its marks `filterwarnings`.
+        is_property: Whether the function is what Hypothesis makes examples for.
+        environment: What has changed since the workers started; None is removed.
+        folder: The current one.
+        values: For each rank, the pickled `Values`.
+    """
+
+    session: Session
+    path: str
+    names: tuple[str, ...]
+    place: str
+    filters: tuple[str, ...]
+    is_property: bool
+    environment: Mapping[str, str | None]
+    folder: str
+    values: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Values:
+    """What a body is given by value.
+
+    Attributes:
+        arguments: Name -> value.
+        ranks: The names that stand for the rank.
+        made_there: Name of what each worker makes for itself -> the kind of it.
+        instance: Attributes of the test's instance.
+        owners: For the module and each class, the attributes that were set since collection.
+    """
+
+    arguments: dict[str, Any]
+    ranks: tuple[str, ...]
+    made_there: dict[str, Any]
+    instance: dict[str, Any]
+    owners: tuple[dict[str, Any], ...]
+
+
+def load(session: Session, path: str) -> None:
+    """Import a test's module, in a request of its own: the body starts from a fresh state."""
+    lend()  # Names of torch are bound as modules are imported.
+    _module(session, path)
+
+
+@cache
+def _config(session: Session) -> pytest.Config:
+    """Read the command line and import the initial conftests, as the main program did."""
+    before = os.getcwd()
+    os.chdir(session.folder)
+    try:
+        config = _prepareconfig([*session.args, "--capture=no"])  # The pool has what is printed.
+    finally:
+        os.chdir(before)
+    item: Any = SimpleNamespace(config=config, ihook=config.hook)
+    explaining: Any = assertion.pytest_runtest_protocol(item)
+    next(explaining)  # From now on comparisons are explained.
+    _kept.append(explaining)
+    return config
+
+
+_kept: list[Any] = []
+
+
+@cache
+def _module(session: Session, path: str) -> types.ModuleType:
+    config = _config(session)
+    mode, root = config.getoption("importmode"), config.rootpath
+    with_namespaces = {
+        "consider_namespace_packages": config.getini("consider_namespace_packages"),
+    }
+    config.pluginmanager._loadconftestmodules(Path(path), mode, root, **with_namespaces)
+    return import_path(path, mode=mode, root=root, **with_namespaces)
+
+
+def run(body: Body) -> list[Warned]:
+    """Run a body on this rank; return what it warned of.
+
+    Raises:
+        BodyError: It raised; the error has what pytest shows of that.
+    """
+    module = _module(body.session, body.path)
+    lend()
+    for name, value in body.environment.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+    os.chdir(body.folder)
+    try:
+        values: Values = unpacked(body.values[rank()])
+        call = _callable(module, body, values)
+        with warnings.catch_warnings(record=True) as log:
+            _filter_warnings(_config(body.session))
+            for text in body.filters:
+                warnings.filterwarnings(*parse_warning_filter(text, escape=False))
+            _call(call, values)
+    except BaseException as error:
+        if isinstance(error, NoRankError):
+            add_note(
+                error,
+                f"simrank: this rank is a real process ({body.place}), not a simulated one\n"
+                '  to fix: torch.distributed runs on both; ranks(..., on="simrank") keeps it there',
+            )
+        failure = told(error)
+        facts = (failure.kind, failure.text, failure.place, failure.shown)
+        if isinstance(error, OutcomeException):  # pytest hides where its classes are from pickle.
+            raise BodyError(*facts, outcome=type(error).__name__) from error
+        raise BodyError(*facts, pickled=remade(error)) from error
+    return [(w.category, str(w.message), w.filename, w.lineno) for w in log or ()]
+
+
+def _filter_warnings(config: pytest.Config) -> None:
+    warnings.simplefilter("default")
+    for kind in (DeprecationWarning, PendingDeprecationWarning):
+        warnings.filterwarnings("always", category=kind)
+    given = config.known_args_namespace.pythonwarnings or []
+    apply_warning_filters(config.getini("filterwarnings"), given)
+
+
+def _callable(module: types.ModuleType, body: Body, values: Values) -> Callable[..., Any]:
+    """Return the function of a test, bound to an instance where it is a method."""
+    owners: list[Any] = [module]
+    for name in body.names[:-1]:
+        owners.append(getattr(owners[-1], name))
+    for owner, attributes in zip(owners, values.owners, strict=True):
+        for name, value in attributes.items():
+            setattr(owner, name, value)
+    own, name = owners[-1], body.names[-1]
+    if len(owners) > 1:
+        own = own(name) if issubclass(own, unittest.TestCase) else own()
+        vars(own).update(values.instance)
+    call: Any = getattr(own, name)
+    if body.is_property:
+        inner = call.hypothesis.inner_test
+        return inner if len(owners) == 1 else types.MethodType(inner, own)
+    found: Callable[..., Any] = call
+    return found
+
+
+def _call(call: Callable[..., Any], values: Values) -> None:
+    arguments = values.arguments | dict.fromkeys(values.ranks, rank())
+    with ExitStack() as made:
+        for name, kind in values.made_there.items():
+            arguments[name] = made.enter_context(_made(kind))
+        finish(call(**arguments))
+
+
+def _made(kind: Any) -> Any:
+    """Return a context of what each process has for itself."""
+    if kind is pytest.MonkeyPatch:
+        return pytest.MonkeyPatch.context()
+    return _Captured(kind)
+
+
+class _Captured:
+    """Captures what this process prints, as `capsys` and `capfd` do."""
+
+    def __init__(self, kind: type) -> None:
+        self._fixture: Any = CaptureFixture(kind, None, _ispytest=True)  # type: ignore[arg-type]
+
+    def __enter__(self) -> Any:
+        self._fixture._start()
+        return self._fixture
+
+    def __exit__(self, *_: object) -> None:
+        self._fixture.close()
