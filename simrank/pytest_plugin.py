@@ -30,10 +30,13 @@ from simrank.suites.options import add_options, driver_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping
+    from multiprocessing.process import BaseProcess
+    from weakref import WeakSet
 
     from simrank.context import Context
     from simrank.suites.real import RealRanks
 
+_CHILDREN = pytest.StashKey["WeakSet[BaseProcess]"]()
 _REAL = pytest.StashKey["RealRanks"]()
 
 
@@ -107,6 +110,30 @@ def ranks_on(request: pytest.FixtureRequest) -> str:
     return marker.place_of(request.node)
 
 
+@pytest.fixture
+def child_processes(request: pytest.FixtureRequest) -> Generator[WeakSet[BaseProcess]]:
+    """The processes of multiprocessing that a test and its fixtures make.
+
+    Who is left when the body is over is killed before any fixture is torn down, so that none waits
+    for ever for a child in its own end.
+    """
+    from simrank.validate import track_child_processes  # noqa: PLC0415 - see above
+
+    with track_child_processes() as made:
+        request.node.stash[_CHILDREN] = made
+        yield made
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None]:
+    """Kill the children that a test has left, before its fixtures are torn down."""
+    if _CHILDREN in item.stash:
+        from simrank.validate import kill_subprocesses  # noqa: PLC0415 - see above
+
+        kill_subprocesses(*item.stash[_CHILDREN])
+    yield
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Let a marked test run once on each place, if there are several."""
     names = marker.places(metafunc.config)
@@ -121,17 +148,15 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Give tests on real processes an outer time limit, and note what their modules hold."""
-    if marker.places(config) == [marker.SIMULATED]:
-        return
-    from simrank.suites import real  # noqa: PLC0415 - see above
+    """Let children be tracked from the first fixture on; give tests on real processes limits."""
+    for item in items:
+        names = getattr(item, "fixturenames", [])
+        if "child_processes" in names:
+            names.sort(key=lambda name: name != "child_processes")
+    if marker.places(config) != [marker.SIMULATED]:
+        from simrank.suites import real  # noqa: PLC0415 - see above
 
-    real.remember(items)
-    if config.pluginmanager.hasplugin("timeout"):
-        _, outer_s = marker.limits(config)
-        for item in items:
-            if marker.is_real(item) and item.get_closest_marker("timeout") is None:
-                item.add_marker(pytest.mark.timeout(outer_s))
+        real.remember(config, items)
 
 
 # ---- running ----

@@ -26,8 +26,7 @@ from _pytest.pathlib import import_path
 
 from simrank.errors import BodyError, NoRankError
 from simrank.errors.travel import add_note, remade
-from simrank.suites.failures import told
-from simrank.suites.simulated import finish
+from simrank.suites.outcomes import finish, told
 from simrank.validate import rank
 from simrank.validate.lent import lend
 from simrank.validate.travel import unpacked

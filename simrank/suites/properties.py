@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, control, settings
 from hypothesis.errors import FailedHealthCheck
 
 from simrank.suites.marker import asked, is_real, make_context
+from simrank.suites.outcomes import finish
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -97,8 +98,6 @@ def _example(
     item: pytest.Function, inner: Callable[..., Any], runner: Runner
 ) -> Callable[..., None]:
     """Return what runs one example of a property on simulated ranks."""
-    from simrank.suites.simulated import finish  # noqa: PLC0415 - real ranks need none of it
-
     variable: Any = control._current_build_context  # What note() and draw() ask for.
 
     @functools.wraps(inner)

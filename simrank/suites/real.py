@@ -24,10 +24,11 @@ from simrank.errors import (
 from simrank.errors.travel import made_again
 from simrank.suites import body as worker_side
 from simrank.suites.body import Body, Values
-from simrank.suites.failures import Told, expected_by, raise_by_rank
 from simrank.suites.marker import RANK, REAL, asked, is_real, limits, place_of, refuse
+from simrank.suites.outcomes import Told, expected_by, raise_by_rank
 from simrank.validate import Limits, Options, WorkerPool, travel
 from simrank.validate.limits import timeout_factor
+from simrank.validate.testing import OUTER_LIMITS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -183,13 +184,21 @@ class _Pool:
 # ---- what goes to the workers ----
 
 
-def remember(items: Sequence[pytest.Item]) -> None:
-    """Note what modules and classes hold after collection: setup functions may add to it."""
-    for item in items:
-        if is_real(item):
-            known = item.config.stash.setdefault(_COLLECTED, {})
-            for owner in _owners(item):
-                known.setdefault(id(owner), dict(vars(owner)))
+def remember(config: pytest.Config, items: Sequence[pytest.Item]) -> None:
+    """Note what modules and classes hold after collection, and give tests their outer time limit.
+
+    Setup functions may add to a module and a class. A limit that the user wrote down stays.
+    """
+    _, outer_s = limits(config)
+    known = config.stash.setdefault(_COLLECTED, {})
+    has_timeouts = config.pluginmanager.hasplugin("timeout")
+    real = [item for item in items if is_real(item)]
+    config.stash[OUTER_LIMITS] = {item.nodeid: outer_s for item in real}
+    for item in real:
+        for owner in _owners(item):
+            known.setdefault(id(owner), dict(vars(owner)))
+        if has_timeouts and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(outer_s))
 
 
 def _owners(item: pytest.Item) -> list[Any]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
-import warnings
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,8 +10,8 @@ import pytest
 
 from simrank.errors import SpawnException
 from simrank.multiprocessing.spawn import spawn_in
-from simrank.suites.failures import expected_by, raise_by_rank, told
 from simrank.suites.marker import RANK, asked, make_context
+from simrank.suites.outcomes import expected_by, finish, raise_by_rank, told
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -89,23 +87,6 @@ class _Test:
             when = "" if failure.time_ps is None else f" at t={failure.time_ps / 1e6:.3f} us"
             failures = {rank: told(error) for rank, error in failure.errors.items()}
             raise_by_rank(failures, when, self._expected)
-
-
-def finish(result: object) -> None:
-    """Run what an `async def` returned; refuse a body that has not run.
-
-    Raises:
-        Failed: The body is a generator, of which nothing runs by itself.
-    """
-    if inspect.iscoroutine(result):
-        import asyncio  # noqa: PLC0415 - few tests need it
-
-        result = asyncio.run(result)
-    if inspect.isgenerator(result) or inspect.isasyncgen(result):
-        pytest.fail("the body of a test marked with ranks may not yield: nothing of it has run")
-    if result is not None:
-        text = f"a test returned {type(result).__name__}: did you mean assert instead of return?"
-        warnings.warn(pytest.PytestReturnNotNoneWarning(text), stacklevel=2)
 
 
 def _search(test: _Test, options: Mapping[str, Any], num_seeds: int) -> None:

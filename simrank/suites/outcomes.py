@@ -1,8 +1,10 @@
-"""One failure of what ranks raised, equal ones told once; the same for simulated and real ranks."""
+"""What came of a body on its ranks: one failure of what they raised, simulated and real alike."""
 
 from __future__ import annotations
 
+import inspect
 import sys
+import warnings
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
@@ -30,6 +32,23 @@ class Told(NamedTuple):
     text: str
     place: str
     shown: str
+
+
+def finish(result: object) -> None:
+    """Run what an `async def` returned; refuse a body that has not run.
+
+    Raises:
+        Failed: The body is a generator, of which nothing runs by itself.
+    """
+    if inspect.iscoroutine(result):
+        import asyncio  # noqa: PLC0415 - few tests need it
+
+        result = asyncio.run(result)
+    if inspect.isgenerator(result) or inspect.isasyncgen(result):
+        pytest.fail("the body of a test marked with ranks may not yield: nothing of it has run")
+    if result is not None:
+        text = f"a test returned {type(result).__name__}: did you mean assert instead of return?"
+        warnings.warn(pytest.PytestReturnNotNoneWarning(text), stacklevel=2)
 
 
 def told(error: BaseException) -> Told:
