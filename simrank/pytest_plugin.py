@@ -154,9 +154,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if "child_processes" in names:
             names.sort(key=lambda name: name != "child_processes")
     if marker.places(config) != [marker.SIMULATED]:
-        from simrank.suites import real  # noqa: PLC0415 - see above
+        from simrank.suites.real import remember  # noqa: PLC0415 - see above
 
-        real.remember(config, items)
+        remember(config, items)
 
 
 # ---- running ----

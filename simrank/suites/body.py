@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from _pytest import assertion
 from _pytest.capture import CaptureFixture
-from _pytest.config import _prepareconfig, apply_warning_filters, parse_warning_filter
+from _pytest.config import _prepareconfig
 from _pytest.outcomes import OutcomeException
 from _pytest.pathlib import import_path
 
@@ -32,9 +32,10 @@ from simrank.validate.lent import lend
 from simrank.validate.travel import unpacked
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
 Warned = tuple[type[Warning], str, str, int]
+Filter = tuple[str, Any, Any, Any, int]  # As in `warnings.filters`.
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,7 @@ class Body:
         path: Its file.
         names: Its classes, then its function, from the module on.
         place: Where the ranks run.
-        filters: Of its marks `filterwarnings`.
+        filters: The main program's, of warnings.
         is_property: Whether the function is what Hypothesis makes examples for.
         environment: What has changed since the workers started; None is removed.
         folder: The current one.
@@ -65,7 +66,7 @@ class Body:
     path: str
     names: tuple[str, ...]
     place: str
-    filters: tuple[str, ...]
+    filters: tuple[Filter, ...]
     is_property: bool
     environment: Mapping[str, str | None]
     folder: str
@@ -145,9 +146,9 @@ def run(body: Body) -> list[Warned]:
         values: Values = unpacked(body.values[rank()])
         call = _callable(module, body, values)
         with warnings.catch_warnings(record=True) as log:
-            _filter_warnings(_config(body.session))
-            for text in body.filters:
-                warnings.filterwarnings(*parse_warning_filter(text, escape=False))
+            _filter_warnings(body.filters)
+            if body.is_property:  # `assume` asks for the example, which the main program makes.
+                warnings.filterwarnings("ignore", message=".*outside a property-based test")
             _call(call, values)
     except BaseException as error:
         if isinstance(error, NoRankError):
@@ -164,12 +165,13 @@ def run(body: Body) -> list[Warned]:
     return [(w.category, str(w.message), w.filename, w.lineno) for w in log or ()]
 
 
-def _filter_warnings(config: pytest.Config) -> None:
-    warnings.simplefilter("default")
-    for kind in (DeprecationWarning, PendingDeprecationWarning):
-        warnings.filterwarnings("always", category=kind)
-    given = config.known_args_namespace.pythonwarnings or []
-    apply_warning_filters(config.getini("filterwarnings"), given)
+def _filter_warnings(filters: Sequence[Filter]) -> None:
+    """Let warnings be told, hidden or raised as in the main program."""
+    warnings.resetwarnings()
+    for action, message, category, module, line in reversed(filters):
+        texts = [getattr(pattern, "pattern", pattern) or "" for pattern in (message, module)]
+        kind: Any = action
+        warnings.filterwarnings(kind, texts[0], category, texts[1], line)
 
 
 def _callable(module: types.ModuleType, body: Body, values: Values) -> Callable[..., Any]:
@@ -197,7 +199,11 @@ def _call(call: Callable[..., Any], values: Values) -> None:
     with ExitStack() as made:
         for name, kind in values.made_there.items():
             arguments[name] = made.enter_context(_made(kind))
-        finish(call(**arguments))
+        try:
+            finish(call(**arguments))
+        except SystemExit as error:  # As of a simulated rank: None and 0 are success.
+            if error.code not in (None, 0):
+                raise
 
 
 def _made(kind: Any) -> Any:

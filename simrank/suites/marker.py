@@ -187,6 +187,10 @@ def check_real(item: pytest.Item) -> None:
     found, place = asked(item), place_of(item)
     if found.on and place not in found.on:
         pytest.skip(f"the marker says on={'|'.join(found.on)}, and this is {place}")
+    several = places(item.config)
+    if len(several) > 1 and getattr(item, "callspec", None) is None:
+        text = f"{item.name}, a method of unittest.TestCase, runs on one of {', '.join(several)}"
+        pytest.fail(f"{text}\n  to fix: give one --ranks-on", pytrace=False)
     if place == SIMULATED:
         return
     _check({name: value for name, value in found.options.items() if name != "seeds"})

@@ -22,8 +22,8 @@ from simrank.errors import (
     states_text,
 )
 from simrank.errors.travel import made_again
-from simrank.suites import body as worker_side
-from simrank.suites.body import Body, Values
+from simrank.suites.body import Body, Session, Values, load
+from simrank.suites.body import run as run_body
 from simrank.suites.marker import RANK, REAL, asked, is_real, limits, place_of, refuse
 from simrank.suites.outcomes import Told, expected_by, raise_by_rank
 from simrank.validate import Limits, Options, WorkerPool, travel
@@ -62,7 +62,7 @@ class RealRanks:
         self._config = config
         self._pools: dict[tuple[int, str], _Pool] = {}
         params = config.invocation_params
-        self._session = worker_side.Session(tuple(map(str, params.args)), str(params.dir))
+        self._session = Session(tuple(map(str, params.args)), str(params.dir))
 
     def run(
         self, item: pytest.Function, body: Callable[..., Any], values: Mapping[str, Any]
@@ -114,9 +114,7 @@ class RealRanks:
             path=str(item.path),
             names=(*names, item.originalname),
             place=place_of(item),
-            filters=tuple(
-                text for mark in item.iter_markers("filterwarnings") for text in mark.args
-            ),
+            filters=tuple(warnings.filters),
             is_property=hasattr(item.obj, "hypothesis") and not hasattr(body, "hypothesis"),
             environment=pool.changed_environment(),
             folder=os.getcwd(),
@@ -144,9 +142,9 @@ class _Pool:
         self._pool.start()
         key = self._pool.num_starts, body.path
         if key not in self._loaded:
-            self._pool.run(worker_side.load, body.session, body.path)
+            self._pool.run(load, body.session, body.path)
             self._loaded.add(key)
-        return self._pool.run(worker_side.run, body)
+        return self._pool.run(run_body, body)
 
     @property
     def is_down(self) -> bool:
