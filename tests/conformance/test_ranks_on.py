@@ -101,6 +101,22 @@ def test_one_body_runs_on_simulated_ranks_and_on_gloo(pytester):
     )
 
 
+def test_a_keyword_that_barrier_does_not_have_is_not_swallowed(pytester):
+    """A guard that catches everything would never run its barrier, and say nothing of it."""
+    pytester.makepyfile("""
+import pytest
+import torch.distributed as dist
+
+@pytest.mark.ranks(1)
+def test_it(rank):
+    dist.init_process_group()
+    dist.barrier(tiemout=30)
+""")
+    result = pytester.runpytest_inprocess("--ranks-on=gloo")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*TypeError: barrier() got an unexpected keyword*'tiemout'*"])
+
+
 def test_what_gloo_cannot_be_is_refused_by_name_and_gpus_that_are_missing_are_a_skip(pytester):
     """A body that asks for nccl, and ranks of it where there is no GPU."""
     pytester.makepyfile("""

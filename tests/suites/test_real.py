@@ -261,6 +261,46 @@ def test_after(rank):
     )
 
 
+def test_there_is_one_pool_for_each_number_of_ranks_and_it_starts_when_it_is_needed(
+    outcome, monkeypatch
+):
+    """Not for tests that are skipped; its workers stay from test to test, and go at the end."""
+    pools = []
+    start = WorkerPool.start
+
+    def note(pool):
+        start(pool)
+        if pool not in pools:
+            pools.append(pool)
+
+    monkeypatch.setattr(WorkerPool, "start", note)
+    body = """
+@pytest.mark.skip
+@pytest.mark.ranks(7)
+def test_skipped(rank):
+    pass
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("turn", [0, 1])
+def test_two(rank, turn):
+    os.environ["PASSED"] = os.environ.get("PASSED", "") + "1"
+    assert os.environ["PASSED"] == "1"
+
+@pytest.mark.ranks(1)
+def test_one(rank):
+    pass
+"""
+    outcome(body, REAL).assert_outcomes(passed=3, skipped=1)
+    assert sorted(pool.num_workers for pool in pools) == [1, 2]
+    assert [pool.num_starts for pool in pools] == [1, 1]
+    assert [pool.pids for pool in pools] == [[], []]
+
+
+def test_a_session_that_collects_nothing_says_so_as_pytest_does(outcome):
+    """No worker is started for it; its status is pytest's own."""
+    assert outcome("", REAL).ret == pytest.ExitCode.NO_TESTS_COLLECTED
+
+
 def test_with_x_the_first_failure_is_the_last_test_and_lf_runs_it_again(pytester):
     """As of any other tests."""
     pytester.makepyfile(
