@@ -34,6 +34,13 @@ from simrank.validate.travel import unpacked
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+# What each rank has by itself, and what its pool adds where the main program has nothing.
+_OWN_VARIABLES = (
+    "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
+    "SIMRANK_WORKER",
+)  # fmt: skip
+_ADDED_VARIABLES = ("OMP_NUM_THREADS", "GLOO_SOCKET_IFNAME")
+
 Warned = tuple[type[Warning], str, str, int]
 Filter = tuple[str, Any, Any, Any, int]  # As in `warnings.filters`.
 
@@ -57,7 +64,7 @@ class Body:
         place: Where the ranks run.
         filters: The main program's, of warnings.
         is_property: Whether the function is what Hypothesis makes examples for.
-        environment: What has changed since the workers started; None is removed.
+        environment: The main program's.
         folder: The current one.
         values: For each rank, the pickled `Values`.
     """
@@ -68,7 +75,7 @@ class Body:
     place: str
     filters: tuple[Filter, ...]
     is_property: bool
-    environment: Mapping[str, str | None]
+    environment: Mapping[str, str]
     folder: str
     values: tuple[bytes, ...]
 
@@ -136,16 +143,18 @@ def run(body: Body) -> list[Warned]:
     """
     module = _module(body.session, body.path)
     lend()
-    for name, value in body.environment.items():
-        if value is None:
-            os.environ.pop(name, None)
-        else:
-            os.environ[name] = value
+    own = {name: os.environ[name] for name in _OWN_VARIABLES if name in os.environ}
+    added = {name: os.environ[name] for name in _ADDED_VARIABLES if name in os.environ}
+    os.environ.clear()
+    os.environ.update(added | dict(body.environment) | own)
     os.chdir(body.folder)
     try:
         values: Values = unpacked(body.values[rank()])
-        call = _callable(module, body, values)
-        with warnings.catch_warnings(record=True) as log:
+        with (
+            pytest.MonkeyPatch.context() as patches,
+            warnings.catch_warnings(record=True) as log,
+        ):
+            call = _callable(module, body, values, patches)
             _filter_warnings(body.filters)
             if body.is_property:  # `assume` asks for the example, which the main program makes.
                 warnings.filterwarnings("ignore", message=".*outside a property-based test")
@@ -174,14 +183,16 @@ def _filter_warnings(filters: Sequence[Filter]) -> None:
         warnings.filterwarnings(kind, texts[0], category, texts[1], line)
 
 
-def _callable(module: types.ModuleType, body: Body, values: Values) -> Callable[..., Any]:
+def _callable(
+    module: types.ModuleType, body: Body, values: Values, patches: pytest.MonkeyPatch
+) -> Callable[..., Any]:
     """Return the function of a test, bound to an instance where it is a method."""
     owners: list[Any] = [module]
     for name in body.names[:-1]:
         owners.append(getattr(owners[-1], name))
     for owner, attributes in zip(owners, values.owners, strict=True):
         for name, value in attributes.items():
-            setattr(owner, name, value)
+            patches.setattr(owner, name, value, raising=False)
     own, name = owners[-1], body.names[-1]
     if len(owners) > 1:
         own = own(name) if issubclass(own, unittest.TestCase) else own()

@@ -37,11 +37,6 @@ if TYPE_CHECKING:
 
 _AGAIN = "the workers were killed; the next test has fresh ones"
 _END_S = 10.0  # assumed: what a pool needs to end, of the margin that a test has for it
-# What each rank has by itself, whatever the main program has.
-_OWN_VARIABLES = (
-    "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
-    "SIMRANK_WORKER",
-)  # fmt: skip
 # Where the classes of pytest's fixtures are that belong to the main program.
 _OF_MAIN = ("cacheprovider", "config", "fixtures", "logging", "pytester", "recwarn", "subtests")
 # Exceptions of pytest's that are no failures of a rank, or one that a body asks for.
@@ -61,6 +56,7 @@ class RealRanks:
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
         self._pools: dict[tuple[int, str], _Pool] = {}
+        self._num_devices: dict[str, int] = {}  # Place -> GPUs, once they were too few.
         params = config.invocation_params
         self._session = Session(tuple(map(str, params.args)), str(params.dir))
 
@@ -74,13 +70,16 @@ class RealRanks:
             Failed: Ranks have failed, or what the body needs cannot go to workers.
         """
         pool = self._pool(item)
+        self._check_devices(item)
         found = _values(item, getattr(body, "__self__", None), values)
         error: PoolError | None = None
         warned = []
         try:
             warned = pool.run(self._body(item, body, found, pool))
         except TooFewDevicesError as few:
-            pytest.skip(f"needs {few.needed} GPUs, found {few.found}")
+            self._num_devices[place_of(item)] = few.found
+            self._check_devices(item)
+            raise
         except PoolError as raised:
             error = raised
         if self._config.getoption("capture") != "no":  # Else it was shown as it came.
@@ -89,6 +88,12 @@ class RealRanks:
             _raise(item, error, is_killed=pool.is_down)
         for kind, text, file, line in dict.fromkeys(w for of_rank in warned for w in of_rank):
             warnings.warn_explicit(text, kind, file, line)
+
+    def _check_devices(self, item: pytest.Item) -> None:
+        """Skip a test for which too few GPUs were found before."""
+        needed, found = asked(item).num_ranks, self._num_devices.get(place_of(item))
+        if found is not None and needed > found:
+            pytest.skip(f"needs {needed} GPUs, found {found}")
 
     def restarts(self) -> list[str]:
         """Return, for each pool whose workers were started again, how often and why."""
@@ -116,7 +121,7 @@ class RealRanks:
             place=place_of(item),
             filters=tuple(warnings.filters),
             is_property=hasattr(item.obj, "hypothesis") and not hasattr(body, "hypothesis"),
-            environment=pool.changed_environment(),
+            environment=dict(os.environ),
             folder=os.getcwd(),
             values=_parcels(item, values, pool.num_ranks),
         )
@@ -134,7 +139,6 @@ class _Pool:
         # A test is run once: what makes it pass at the second time is no business of its pool.
         options = Options(limits=Limits(start_s=start_s), retry=False, echo=echo)
         self._pool = WorkerPool(num_ranks, REAL[place], limit_s, options=options)
-        self._environment = dict(os.environ)
         self._loaded: set[tuple[int, str]] = set()
 
     def run(self, body: Body) -> list[list[Warned]]:
@@ -150,16 +154,6 @@ class _Pool:
     def is_down(self) -> bool:
         """Whether there are no workers now."""
         return not self._pool.pids
-
-    def changed_environment(self) -> dict[str, str | None]:
-        """Return what variables have changed since the pool was made."""
-        now = dict(os.environ)
-        changed: dict[str, str | None] = {
-            name: now.get(name)
-            for name in {*now, *self._environment}
-            if now.get(name) != self._environment.get(name)
-        }
-        return {name: value for name, value in changed.items() if name not in _OWN_VARIABLES}
 
     def outputs(self, error: PoolError | None) -> dict[int, str]:
         """Return what ranks have printed: of those that are gone as the error has it."""
@@ -238,6 +232,7 @@ def _check_patches(item: pytest.Function) -> None:
     if isinstance(patches, pytest.MonkeyPatch):
         names = [name for _, name, _ in patches._setattr]
         names += [str(key) for mapping, key, _ in patches._setitem if mapping is not os.environ]
+        names += ["sys.path"] if patches._savesyspath is not None else []
         if names:
             why = f"has patched {', '.join(names)} in the main program, which workers do not see"
             refuse(item, why, "patch it in the body: `monkeypatch` is each rank's own there")

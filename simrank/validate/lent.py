@@ -68,9 +68,9 @@ def _init_with(original: Callable[..., None], found: Worker) -> Callable[..., No
             UnsupportedError: It names another backend than the one that the ranks run on.
             ValueError: There is a default group already.
         """
-        given = {"timeout": timeout, "world_size": world_size, "rank": rank, **others}
+        given = {"timeout": timeout, "world_size": world_size, "rank": rank}
         if store is not None or init_method not in (None, "env://"):  # A rendezvous of its own.
-            original(backend, init_method, store=store, **given)
+            original(backend, init_method, store=store, **given, **others)
             return
         if backend is not None and ":" not in backend and backend.lower() != found.backend:
             raise UnsupportedError(
@@ -79,6 +79,8 @@ def _init_with(original: Callable[..., None], found: Worker) -> Callable[..., No
             )
         if sys.modules["torch.distributed"].is_initialized():
             raise ValueError("trying to initialize the default process group twice!")
+        if found.backend == "nccl" and _is_own_device(others.get("device_id"), found.rank):
+            del others["device_id"]  # The pool has named it, too.
         is_own = rank in (-1, found.rank) and world_size in (-1, found.num_workers)
         is_plain = timeout is None and not any(others.values()) and ":" not in (backend or "")
         if is_own and is_plain:
@@ -88,9 +90,14 @@ def _init_with(original: Callable[..., None], found: Worker) -> Callable[..., No
         store = found.store(f"own {made[0]}.{made[1]}")  # Keys that no case before has used.
         given |= {"rank": int(os.environ["RANK"]) if rank == -1 else rank}
         given |= {"world_size": found.num_workers if world_size == -1 else world_size}
-        original(backend or found.backend, store=store, **given)
+        original(backend or found.backend, store=store, **given, **others)
 
     return init_process_group
+
+
+def _is_own_device(device_id: Any, rank: int) -> bool:  # noqa: ANN401 - torch's
+    """Whether a device, or its number, is the one that the pool has given to a rank."""
+    return device_id is not None and getattr(device_id, "index", device_id) == rank
 
 
 def _destroy_with(original: Callable[..., None], found: Worker) -> Callable[..., None]:

@@ -11,7 +11,7 @@ HERE = Path(__file__).parent
 PAGE = (HERE / "README.md").read_text()
 ROW = re.compile(r"^\| (?!no\.|behaviour|---)(?:(\w+) \| )?(.*) \| (.*) \|$", re.MULTILINE)
 # Where the tests of real processes are.
-FOLDERS = (HERE, HERE.parent / "suites", HERE.parent / "conformance")
+FOLDERS = (HERE, HERE.parent / "conformance")
 
 
 def section(title):

@@ -301,6 +301,7 @@ def test_a_session_that_collects_nothing_says_so_as_pytest_does(outcome):
     assert outcome("", REAL).ret == pytest.ExitCode.NO_TESTS_COLLECTED
 
 
+@pytest.mark.slow
 def test_with_x_the_first_failure_is_the_last_test_and_lf_runs_it_again(pytester):
     """As of any other tests."""
     pytester.makepyfile(
@@ -371,14 +372,37 @@ def test_it(surroundings, monkeypatch, capsys, rank):
     print(rank)
     assert capsys.readouterr().out == f"{rank}\\n"
 
+@pytest.fixture
+def changed():
+    global VALUE
+    before, VALUE = VALUE, "of the fixture"
+    yield
+    VALUE = before
+
+VALUE = "of the module"
+
 @pytest.mark.ranks(2)
-def test_next(rank):
+def test_next(rank, changed):
     assert "OF_FIXTURE" not in os.environ
     assert time.time() > 2
+    assert VALUE == "of the fixture"
+
+@pytest.mark.ranks(2)
+def test_with_fresh_workers(rank, surroundings):
+    os._exit(rank)
+
+@pytest.mark.ranks(2)
+def test_started_in_surroundings(rank, surroundings):
+    open(f"rank{rank}", "w").close()
+
+@pytest.mark.ranks(2)
+def test_last(rank):
+    assert "OF_FIXTURE" not in os.environ
+    assert VALUE == "of the module"
 """,
         REAL,
     )
-    result.assert_outcomes(passed=2)
+    result.assert_outcomes(passed=4, failed=1, errors=1)
 
 
 REFUSED = """
@@ -471,14 +495,27 @@ def test_without_torch_its_backends_are_a_usage_error_in_one_line(outcome, monke
 
 def test_too_few_gpus_are_a_skip_that_says_how_many(outcome, monkeypatch):
     """Not a failure."""
+    started = []
 
     def start(pool):
+        started.append(pool)
         raise TooFewDevicesError("nccl", pool.num_workers, 1)
 
     monkeypatch.setattr(WorkerPool, "start", start)
-    result = outcome("@pytest.mark.ranks(4)\ndef test_it(rank): pass", REAL, "-rs")
-    result.assert_outcomes(skipped=1)
+    body = """
+@pytest.mark.ranks(4)
+def test_four(rank):
+    pass
+
+@pytest.mark.ranks(2)
+def test_two(rank):
+    pass
+"""
+    result = outcome(body, REAL, "-rs")
+    result.assert_outcomes(skipped=2)
     result.stdout.fnmatch_lines(["*SKIPPED * needs 4 GPUs, found 1"])
+    result.stdout.fnmatch_lines(["*SKIPPED * needs 2 GPUs, found 1"])
+    assert len(started) == 1  # Workers need not start to say so again.
 
 
 @pytest.mark.parametrize("text", ["soon", "-1", "0.0", "inf"])
@@ -542,6 +579,7 @@ def test_it(rank):
     assert "Captured output" not in result.stdout.str()
 
 
+@pytest.mark.slow
 def test_examples_of_hypothesis_run_on_real_ranks(outcome):
     """A failing one shrinks; `assume` is none."""
     result = outcome(
