@@ -57,8 +57,7 @@ class RealRanks:
         self._config = config
         self._pools: dict[tuple[int, str], _Pool] = {}
         self._num_devices: dict[str, int] = {}  # Place -> GPUs, once they were too few.
-        params = config.invocation_params
-        self._session = Session(tuple(map(str, params.args)), str(params.dir))
+        self._session = _session_of(config)
 
     def run(
         self, item: pytest.Function, body: Callable[..., Any], values: Mapping[str, Any]
@@ -125,6 +124,15 @@ class RealRanks:
             folder=os.getcwd(),
             values=_parcels(item, values, pool.num_ranks),
         )
+
+
+def _session_of(config: pytest.Config) -> Session:
+    """Return how workers are to read the command line: to the same end, wherever they stand."""
+    params = config.invocation_params
+    found = [f"--import-mode={config.getoption('importmode')}", f"--rootdir={config.rootpath}"]
+    if config.inipath is not None:
+        found.append(f"--config-file={config.inipath}")
+    return Session((*map(str, params.args), *found), str(params.dir))
 
 
 class _Pool:

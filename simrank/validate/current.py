@@ -26,6 +26,7 @@ class Worker:
         calls: Where it says what it is doing.
         reset: The pool's hook, called before every case, or None.
         request: The number of the current request, the same on every rank.
+        is_leaving: Whether the process ends.
     """
 
     def __init__(self, rank: int, num_workers: int, backend: str | None, calls: Calls) -> None:
@@ -36,6 +37,7 @@ class Worker:
         self.calls = calls
         self.reset: Callable[[], object] | None = None
         self.request = 0
+        self.is_leaving = False
         self._groups: groups.Groups | None = None
 
     def join(self, setup: dict[str, Any], listener: int | None) -> None:
@@ -77,6 +79,7 @@ class Worker:
 
     def leave(self) -> None:
         """Destroy the groups, each on its own; nobody is asked, and a failure keeps none."""
+        self.is_leaving = True
         if self._groups is not None:
             self._groups.leave()
 

@@ -104,7 +104,8 @@ def _destroy_with(original: Callable[..., None], found: Worker) -> Callable[...,
     def destroy_process_group(group: Any = None) -> None:  # noqa: ANN401 - torch's
         """Stand for torch's: of all groups the pool's own stay."""
         default = _c10d().GroupMember.WORLD
-        if default is None or (group is not None and group is not default):
+        is_others = default is None or (group is not None and group is not default)
+        if is_others or found.is_leaving:
             original(group)
             return
         _set_default(None)

@@ -1,7 +1,11 @@
 """Tests marked with ranks on real processes: `--ranks-on=processes`, which needs no torch."""
 
+import asyncio  # noqa: F401 - once, as what follows: pytester forgets what its sessions import
+
 import pytest
 
+import simrank.suites.properties
+import simrank.suites.real  # noqa: F401
 from simrank.errors import TooFewDevicesError
 from simrank.validate import WorkerPool
 
