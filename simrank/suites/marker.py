@@ -142,10 +142,13 @@ def is_real(item: pytest.Item) -> bool:
     return item.get_closest_marker(MARK) is not None and place_of(item) != SIMULATED
 
 
-def limits(config: pytest.Config) -> tuple[float, float]:
-    """Return how many seconds a body may take before factors, and a test in all after them.
+def limits(config: pytest.Config, own_s: float | None = None) -> tuple[float, float]:
+    """Return how many seconds a body may take on real processes, and its test in all.
 
-    The first is 30, as cuda-python gives a child, or what the option or the project says.
+    Args:
+        config: Of the session, whose option or ini file may say it. Else it is 30, as cuda-python
+            gives a child.
+        own_s: What the test itself asks for.
 
     Raises:
         UsageError: That is no positive number.
@@ -153,14 +156,16 @@ def limits(config: pytest.Config) -> tuple[float, float]:
     from simrank.validate.children import CHILD_S, MARGIN_S  # noqa: PLC0415 - see above
     from simrank.validate.limits import timeout_factor  # noqa: PLC0415 - see above
 
-    given = config.getoption("--ranks-timeout") or config.getini("ranks_timeout") or CHILD_S
+    asked_for = config.getoption("--ranks-timeout") or config.getini("ranks_timeout")
+    given = own_s or asked_for or CHILD_S
     try:
         limit_s = float(given)
     except ValueError:
         limit_s = 0.0
     if not 0.0 < limit_s < float("inf"):
         raise pytest.UsageError(f"ranks_timeout: expected a number of seconds, got {given!r}")
-    return limit_s, limit_s * timeout_factor() + MARGIN_S
+    limit_s *= timeout_factor()
+    return limit_s, limit_s + MARGIN_S
 
 
 def check_places(config: pytest.Config) -> None:

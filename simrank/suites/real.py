@@ -28,7 +28,7 @@ from simrank.suites.marker import RANK, REAL, asked, is_real, limits, place_of, 
 from simrank.suites.outcomes import Told, expected_by, raise_by_rank
 from simrank.validate import Limits, Options, WorkerPool, travel
 from simrank.validate.limits import timeout_factor
-from simrank.validate.testing import OUTER_LIMITS
+from simrank.validate.testing import OUTER_LIMITS, seconds_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -43,6 +43,7 @@ _OF_MAIN = ("cacheprovider", "config", "fixtures", "logging", "pytester", "recwa
 _OUTCOMES = {
     kind.Exception.__name__: kind.Exception for kind in (pytest.exit, pytest.fail, pytest.xfail)
 }
+_LIMIT, _LONGEST = pytest.StashKey[float](), pytest.StashKey[float]()
 _COLLECTED = pytest.StashKey[dict[int, dict[str, Any]]]()
 
 
@@ -74,7 +75,7 @@ class RealRanks:
         error: PoolError | None = None
         warned = []
         try:
-            warned = pool.run(self._body(item, body, found, pool))
+            warned = pool.run(self._body(item, body, found, pool), item.stash[_LIMIT])
         except TooFewDevicesError as few:
             self._num_devices[place_of(item)] = few.found
             self._check_devices(item)
@@ -141,22 +142,22 @@ class _Pool:
     def __init__(self, num_ranks: int, place: str, config: pytest.Config) -> None:
         self.num_ranks = num_ranks
         self._place = place
-        limit_s, outer_s = limits(config)
-        start_s = (outer_s - _END_S) / timeout_factor()
+        limit_s = config.stash[_LONGEST] / timeout_factor()  # torch's own limit is beyond that.
+        start_s = (limits(config)[1] - _END_S) / timeout_factor()
         echo = sys.stdout if config.getoption("capture") == "no" else None
         # A test is run once: what makes it pass at the second time is no business of its pool.
         options = Options(limits=Limits(start_s=start_s), retry=False, echo=echo)
         self._pool = WorkerPool(num_ranks, REAL[place], limit_s, options=options)
         self._loaded: set[tuple[int, str]] = set()
 
-    def run(self, body: Body) -> list[list[Warned]]:
+    def run(self, body: Body, limit_s: float) -> list[list[Warned]]:
         """Run a body; its module is loaded first, in a request of its own."""
         self._pool.start()
         key = self._pool.num_starts, body.path
         if key not in self._loaded:
             self._pool.run(load, body.session, body.path)
             self._loaded.add(key)
-        return self._pool.run(run_body, body)
+        return self._pool.run(run_body, body, timeout=limit_s)
 
     @property
     def is_down(self) -> bool:
@@ -185,20 +186,28 @@ class _Pool:
 
 
 def remember(config: pytest.Config, items: Sequence[pytest.Item]) -> None:
-    """Note what modules and classes hold after collection, and give tests their outer time limit.
+    """Note what modules and classes hold after collection, and give tests their time limits.
 
-    Setup functions may add to a module and a class. A limit that the user wrote down stays.
+    Setup functions may add to a module and a class. A `timeout` that the user wrote is the limit of
+    the body; the test in all has a margin more.
     """
-    _, outer_s = limits(config)
     known = config.stash.setdefault(_COLLECTED, {})
-    has_timeouts = config.pluginmanager.hasplugin("timeout")
-    real = [item for item in items if is_real(item)]
-    config.stash[OUTER_LIMITS] = {item.nodeid: outer_s for item in real}
-    for item in real:
+    outer = config.stash.setdefault(OUTER_LIMITS, {})
+    for item in items:
+        if not is_real(item):
+            continue
         for owner in _owners(item):
             known.setdefault(id(owner), dict(vars(owner)))
-        if has_timeouts and item.get_closest_marker("timeout") is None:
-            item.add_marker(pytest.mark.timeout(outer_s))
+        given = item.get_closest_marker("timeout")
+        own_s = None if given is None else seconds_of(given)
+        limit_s, outer_s = limits(config, own_s)
+        item.stash[_LIMIT] = limit_s
+        config.stash[_LONGEST] = max(limit_s, config.stash.get(_LONGEST, 0.0))
+        outer[item.nodeid] = outer_s
+        if config.pluginmanager.hasplugin("timeout") and own_s != 0.0:  # That says: no limit.
+            others = {} if given is None else {**given.kwargs, "timeout": outer_s}
+            mark = pytest.mark.timeout(**others) if others else pytest.mark.timeout(outer_s)
+            item.add_marker(mark, append=False)
 
 
 def _owners(item: pytest.Item) -> list[Any]:

@@ -27,16 +27,14 @@ def test_every_test_on_real_ranks_has_an_outer_time_limit(request: pytest.Fixtur
     items = {item.nodeid: item for item in request.session.items}
     wrong = []
     for nodeid, needed_s in known.items():
-        given_s = _limit_of(items[nodeid]) if nodeid in items else needed_s
-        if given_s is None or given_s < needed_s:
-            wrong.append(f"{nodeid}: {given_s}")
-    assert not wrong, f"expected timeout({needed_s:g}) or more:\n" + "\n".join(wrong)
+        marker = items[nodeid].get_closest_marker("timeout") if nodeid in items else None
+        given_s = None if marker is None else seconds_of(marker)
+        if nodeid in items and (given_s is None or given_s < needed_s):
+            wrong.append(f"{nodeid}: {given_s}, expected {needed_s:g} or more")
+    assert not wrong, "outer time limits:\n" + "\n".join(wrong)
 
 
-def _limit_of(item: pytest.Item) -> float | None:
-    """Return the seconds of a test's nearest `timeout` marker, or None."""
-    marker = item.get_closest_marker("timeout")
-    if marker is None:
-        return None
+def seconds_of(marker: pytest.Mark) -> float | None:
+    """Return the seconds of a `timeout` marker; None if it has none."""
     given = marker.args[0] if marker.args else marker.kwargs.get("timeout")
     return None if given is None else float(given)

@@ -227,6 +227,16 @@ def test_hangs(rank):
 def test_takes_too_long(rank):
     time.sleep(600 * rank)
 
+@pytest.mark.timeout(0.5, method="signal")
+@pytest.mark.ranks(2)
+def test_takes_longer_than_it_asked_for(rank):
+    time.sleep(600)
+
+@pytest.mark.timeout(60)
+@pytest.mark.ranks(2)
+def test_asked_for_longer(rank):
+    time.sleep(1.6)
+
 @pytest.mark.ranks(2)
 def test_crashes(rank):
     if rank == 1:
@@ -244,7 +254,7 @@ def test_after(rank):
     assert os.environ["PYTEST_CURRENT_TEST"].endswith("test_after (call)")
 """
     result = outcome(body, REAL, "--ranks-timeout=1.5")
-    result.assert_outcomes(passed=2, failed=5)
+    result.assert_outcomes(passed=3, failed=6)
     assert result.ret == 1
     result.stdout.fnmatch_lines(
         [
@@ -255,12 +265,13 @@ def test_after(rank):
             "RanksPartedError: case *: 1 of 2 rank(s) hang",
             "  rank 0 waits for rank 1",
             "WorkerTimeoutError: case *: 1 of 2 rank(s) did not answer within 1.5 s",
+            "WorkerTimeoutError: case *: 2 of 2 rank(s) did not answer within 0.5 s",
             "WorkerDiedError: case *: rank 1 died: killed by SIGSEGV",
             "*Captured output of rank 1 call*",
             "last words",
             "WorkerDiedError: case *: rank 0 died: exited with code 7",
             "*simrank: workers that were replaced*",
-            "2 ranks on processes were started 6 times",
+            "2 ranks on processes were started 7 times",
         ]
     )
 
