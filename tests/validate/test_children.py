@@ -87,7 +87,7 @@ fork = multiprocessing.get_context("fork")
 @pytest.fixture
 def ipc_device():
     reading, writing = os.pipe()
-    child = fork.Process(target=time.sleep, args=(600,))
+    child = fork.Process(target=time.sleep, args=(600,), daemon=True)
     child.start()
     os.close(writing)  # The child holds the other.
     yield reading
