@@ -33,6 +33,7 @@ SimrankError(Exception)
       WorkerDiedError       a worker's process ended
       WorkerTimeoutError    a case took too long (also a TimeoutError)
       PoolStartError        workers did not become ready
+  BodyError                 what a test's body raised in a worker, as it is shown
   InactiveRanksError        a collective needs ranks that a request left out (also a RuntimeError)
 RankAborted(SystemExit)     thrown into the siblings of a rank that failed
 ```
@@ -77,6 +78,7 @@ from simrank.errors.runs import (
     WaitTimeoutError,
 )
 from simrank.errors.workers import (
+    BodyError,
     ChannelError,
     InactiveRanksError,
     InfrastructureError,
@@ -93,6 +95,7 @@ from simrank.errors.workers import (
 
 __all__ = [
     "MAX_REPORT_LINES",
+    "BodyError",
     "CallVariant",
     "ChannelError",
     "CollectiveMismatchError",

@@ -36,6 +36,24 @@ def _remade(kind: type[_Error], args: tuple[object, ...], held: dict[str, Any]) 
     return error
 
 
+def remade(error: BaseException) -> bytes | None:
+    """Return an exception pickled so that its constructor is not called; None if that fails too."""
+    attributes = {name: _travelling(value) for name, value in vars(error).items()}
+    try:
+        data = pickle.dumps((type(error), tuple(map(_travelling, error.args)), attributes))
+        made_again(data)
+    except Exception:  # noqa: BLE001 - whatever a program's own classes raise
+        return None
+    return data
+
+
+def made_again(data: bytes) -> BaseException:
+    """Return the exception that `remade` has pickled."""
+    kind, args, attributes = pickle.loads(data)
+    error: BaseException = _remade(kind, args, attributes)
+    return error
+
+
 def _travelling(value: object) -> object:
     """Return the value, or what stands for it in another process."""
     if isinstance(value, dict):

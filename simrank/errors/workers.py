@@ -149,6 +149,37 @@ class RanksRaisedError(PoolError):
         self.errors = dict(errors)
 
 
+class BodyError(SimrankError):
+    """The body of a test raised in a worker.
+
+    Attributes:
+        kind: The name of the exception's type.
+        text: Its text.
+        place: The innermost file and line.
+        shown: What pytest shows of it.
+        pickled: The exception as `errors.travel.remade` has it, or None.
+        outcome: The name of pytest's exception that it is, or empty.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        text: str,
+        place: str,
+        shown: str,
+        *,
+        pickled: bytes | None = None,
+        outcome: str = "",
+    ) -> None:
+        self.kind = kind
+        self.text = text
+        self.place = place
+        self.shown = shown
+        self.pickled = pickled
+        self.outcome = outcome
+        super().__init__(f"{kind}: {text}")
+
+
 class RanksPartedError(PoolError, TimeoutError):
     """Ranks wait in collectives that others never enter: the program's fault, and a time limit's.
 

@@ -4,4 +4,8 @@ Each rank has a pytest session of its own, as under `torchrun -m pytest`, with i
 conftests and test modules (`session`). They live in one simulation (`world`), which the real
 session drives test by test (`driver`): its tests are stand-ins (`nodes`), and what the ranks
 report becomes one report each (`reports`).
+
+Tests marked with `ranks` are the other half. `marker` reads what one asks for and where it runs.
+Its body runs on simulated ranks (`simulated`), or on real processes: `real` in the main program,
+`body` in a worker. `outcomes` makes one failure of what ranks raised; `properties` are Hypothesis'.
 """

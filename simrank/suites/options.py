@@ -72,8 +72,10 @@ def driver_for(config: pytest.Config) -> Driver | None:
 
 
 def _is_part() -> bool:
-    """Whether the session of pytest that starts is one of those that `--simrank` has made."""
+    """Whether the session that starts is one that `--simrank` has made, or a real worker's."""
     session = sys.modules.get("simrank.suites.session")
     current = sys.modules.get("simrank.ranks.current")
     is_rank = current is not None and current.rank_program() is not None
-    return is_rank or (session is not None and bool(session.parsing))
+    validate = sys.modules.get("simrank.validate.current")
+    is_worker = validate is not None and validate.is_worker()
+    return is_rank or is_worker or (session is not None and bool(session.parsing))

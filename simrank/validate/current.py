@@ -25,6 +25,8 @@ class Worker:
         active: The ranks that take part in the current request, ascending.
         calls: Where it says what it is doing.
         reset: The pool's hook, called before every case, or None.
+        request: The number of the current request, the same on every rank.
+        is_leaving: Whether the process ends.
     """
 
     def __init__(self, rank: int, num_workers: int, backend: str | None, calls: Calls) -> None:
@@ -34,6 +36,8 @@ class Worker:
         self.active: tuple[int, ...] = tuple(range(num_workers))
         self.calls = calls
         self.reset: Callable[[], object] | None = None
+        self.request = 0
+        self.is_leaving = False
         self._groups: groups.Groups | None = None
 
     def join(self, setup: dict[str, Any], listener: int | None) -> None:
@@ -68,8 +72,14 @@ class Worker:
             raise NoRankError("a pool without a backend has no process groups")
         return self._groups.of(self.active)
 
+    def store(self, name: str) -> Any:  # noqa: ANN401 - torch's
+        """Return a part of the workers' store that nobody else uses."""
+        assert self._groups is not None, "the pool has a backend"
+        return self._groups.store(name)
+
     def leave(self) -> None:
         """Destroy the groups, each on its own; nobody is asked, and a failure keeps none."""
+        self.is_leaving = True
         if self._groups is not None:
             self._groups.leave()
 
@@ -77,6 +87,11 @@ class Worker:
 def set_worker(worker: Worker) -> None:
     """Make this process a worker; once."""
     _WORKER[:] = [worker]
+
+
+def is_worker() -> bool:
+    """Whether this process is a worker of a pool."""
+    return bool(_WORKER)
 
 
 def worker() -> Worker:

@@ -88,6 +88,10 @@ class Groups:
         """Return the group of some ranks."""
         return self._own[ranks]
 
+    def store(self, name: str) -> Any:  # noqa: ANN401 - torch's
+        """Return a part of the store under a name."""
+        return sys.modules["torch.distributed"].PrefixStore(f"simrank {name}", self._store)
+
     def drop_strangers(self) -> None:
         """Destroy what a case made and did not destroy; the pool's own groups stay."""
         dist: Any = sys.modules["torch.distributed"]

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 _ANSWERED = ("answered", "raised")  # Stages of `worker`.
 _MAX_WAITS = 6
-_OWN = os.path.dirname(__file__)
+_PACKAGE = os.path.dirname(os.path.dirname(__file__))
+_OWN = tuple(f'File "{os.path.join(_PACKAGE, name)}' for name in ("validate", "suites"))
 
 
 def facts_of(
@@ -136,7 +137,11 @@ def stacks_text(written: str) -> str:
     Args:
         written: What faulthandler wrote.
     """
-    kept = [line for line in written.splitlines() if f'File "{_OWN}' not in line]
+    kept = [
+        line
+        for line in written.splitlines()
+        if not line.lstrip().startswith((*_OWN, "Extension modules:"))
+    ]
     text = re.sub(r"(Current thread|Thread) 0x\w+", r"\1", "\n".join(kept))
     return "" if text.strip().endswith("first):") and "\n" not in text.strip() else text.strip()
 

@@ -15,6 +15,7 @@ import sys
 import traceback
 from typing import TYPE_CHECKING, Any
 
+from simrank.errors import BodyError
 from simrank.validate import travel
 from simrank.validate.calls import Calls
 from simrank.validate.channel import Channel, Frame, Kind
@@ -111,6 +112,7 @@ def _answer(worker: Worker, baseline: Baseline, frame: Frame) -> Frame:
 def _run(worker: Worker, baseline: Baseline, frame: Frame) -> Any:  # noqa: ANN401 - its result
     calls = worker.calls
     calls.begin()
+    worker.request = frame.request
     calls.stage("unpacking the request")
     active, parcel = pickle.loads(frame.body)
     fn, args = travel.unpacked(parcel)
@@ -128,7 +130,8 @@ def _run(worker: Worker, baseline: Baseline, frame: Frame) -> Any:  # noqa: ANN4
 
 def _raised(error: BaseException) -> bytes:
     """Return an exception as plain data: pickled if it can be, its text, its traceback."""
-    shown = traceback.TracebackException.from_exception(error)
+    cause = error.__cause__ if isinstance(error, BodyError) else None
+    shown = traceback.TracebackException.from_exception(cause or error)
     own = os.path.dirname(__file__)
     while len(shown.stack) > 1 and shown.stack[0].filename.startswith(own):
         del shown.stack[0]

@@ -9,6 +9,7 @@ import simrank.errors
 from simrank.engine import TimeLimitError
 from simrank.engine.watchdog import StoppedByWatchdog
 from simrank.errors import (
+    BodyError,
     CallVariant,
     ChannelError,
     CollectiveMismatchError,
@@ -44,6 +45,7 @@ from simrank.errors import (
     WorkerFacts,
     WorkerTimeoutError,
 )
+from simrank.errors.travel import made_again, remade
 
 STATES = (RankState((0, 1), "all_reduce #7", "train.py", 3), RankState((2,), "returned"))
 ACCESS = RaceAccess("add_", "writes", "default", "train.py", 3)
@@ -81,6 +83,7 @@ ERRORS = [
     WorkerTimeoutError("case 1", FACTS),
     PoolStartError("case 1", FACTS),
     InactiveRanksError("barrier", [1]),
+    BodyError("ValueError", "bad", "test_x.py:3", "E   ValueError: bad", pickled=b"x"),
     RankAborted(3),
     StoppedByWatchdog(),
 ]  # fmt: skip
@@ -162,3 +165,28 @@ def test_an_attribute_that_cannot_travel_comes_as_its_text():
     error.first = lambda: None
 
     assert "<lambda>" in pickle.loads(pickle.dumps(error)).first
+
+
+class TwoPartsError(Exception):
+    def __init__(self, first, second):
+        super().__init__(f"{first} and {second}")
+        self.first = first
+
+
+def test_an_exception_is_made_again_though_its_constructor_takes_something_else():
+    """With text and attributes; what cannot be pickled is told by its text."""
+    error = TwoPartsError(1, 2)
+    error.held = open  # A builtin travels by name,
+    error.stuck = (value for value in ())  # a generator does not.
+    again = made_again(remade(error))
+    assert (type(again), str(again), again.first, again.held) == (TwoPartsError, "1 and 2", 1, open)
+    assert again.stuck.startswith("<generator")
+
+
+def test_an_exception_of_a_class_that_nobody_can_name_is_not_made_again():
+    """The caller tells it by its text."""
+
+    class LocalError(Exception):
+        pass
+
+    assert remade(LocalError()) is None

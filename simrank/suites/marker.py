@@ -1,0 +1,217 @@
+"""The marker `ranks`: how many ranks a test asks for, where they run, and what it asks of them.
+
+pytest loads this in every run: everything else is imported when the first marked test needs it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib.util
+import inspect
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from simrank.context import Context
+
+MARK = "ranks"
+HELP = (
+    "ranks(n, *, on=None, seeds=None, cluster=None, **context): run the body on n ranks, simulated "
+    "or as --ranks-on says; on= names where it may run; the other keywords are simrank.Context's"
+)
+SIMULATED = "simrank"
+# Where ranks are real processes -> the backend of their pool.
+REAL: dict[str, str | None] = {"gloo": "gloo", "nccl": "nccl", "processes": None}
+PLACES = (SIMULATED, *REAL)
+# Options that decide whether a simulated test passes: without them a pass would mean something
+# else. The others describe the simulated machine, or what is written about it.
+_VERDICTS = ("seeds", "races", "strict", "faults", "delays", "on_failure", "data")
+
+
+class PerRank:
+    """Stands for a fixture's value that every rank has for itself."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __repr__(self) -> str:
+        """Return what it stands for."""
+        return f"<{self._name} of a rank>"
+
+    def __getattr__(self, name: str) -> Any:
+        """Say that there is no value here."""
+        raise AttributeError(
+            f"fixture '{self._name}' has a value on the ranks only, not in other fixtures"
+        )
+
+
+RANK = PerRank("rank")
+
+
+class Asked(NamedTuple):
+    """What a marker says: ranks, where they may run (nothing: everywhere), and options."""
+
+    num_ranks: int
+    on: tuple[str, ...]
+    options: dict[str, Any]
+
+
+def asked(node: pytest.Item) -> Asked:
+    """Return what a marked test asks for.
+
+    Raises:
+        UsageError: The marker is written wrongly.
+    """
+    marker = node.get_closest_marker(MARK)
+    if marker is None:
+        raise pytest.UsageError(f"{node.nodeid}: this fixture is for tests marked with ranks(n)")
+    options = {name: _beside(node, value) for name, value in marker.kwargs.items()}
+    on = _places_of(node.nodeid, options.pop("on", ()))
+    given = marker.args or (options.pop("n", None),)
+    num_ranks = given[0]
+    if len(given) != 1 or isinstance(num_ranks, bool) or not isinstance(num_ranks, int):
+        raise pytest.UsageError(f"{node.nodeid}: write ranks(n) with a number of ranks, {HELP}")
+    if num_ranks < 1:
+        raise pytest.UsageError(f"{node.nodeid}: ranks({num_ranks}): expected 1 or more")
+    return Asked(num_ranks, on, options)
+
+
+def _places_of(nodeid: str, given: Any) -> tuple[str, ...]:
+    on = (given,) if isinstance(given, str) else tuple(given)
+    for name in on:
+        if name not in PLACES:
+            choices = ", ".join(PLACES)
+            raise pytest.UsageError(f"{nodeid}: ranks(on={name!r}): expected one of {choices}")
+    return on
+
+
+def _beside(node: pytest.Item, value: Any) -> Any:
+    """Return the path of a YAML file that lies beside the test; anything else as it is."""
+    if isinstance(value, str) and value.endswith((".yaml", ".yml")):
+        beside = node.path.parent / value
+        return str(beside) if beside.exists() else value
+    return value
+
+
+def make_context(num_ranks: int, options: Mapping[str, Any]) -> Context:
+    """Return the Context that the options of a marker describe.
+
+    Raises:
+        UsageError: An option is none of Context's.
+    """
+    from simrank.context import Context  # noqa: PLC0415 - see above
+
+    settings = {name: value for name, value in options.items() if name != "seeds"}
+    _check(settings)
+    if "cluster" in settings:
+        return Context(**settings)
+    return Context.for_ranks(num_ranks, **settings)
+
+
+def _check(options: Mapping[str, Any]) -> None:
+    from simrank.context import Context  # noqa: PLC0415 - see above
+
+    known = [*inspect.signature(Context.__init__).parameters][1:]
+    for name in options:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            to_fix = f"\n  to fix: write `{near[0]}`" if near else ""
+            raise pytest.UsageError(f"ranks(...): Context has no option `{name}`{to_fix}")
+
+
+# ---- where ranks run ----
+
+
+def places(config: pytest.Config) -> list[str]:
+    """Return where the ranks of this session run, in the order of the command line."""
+    return list(dict.fromkeys(config.getoption("--ranks-on") or [SIMULATED]))
+
+
+def place_of(item: pytest.Item) -> str:
+    """Return where a marked test runs."""
+    callspec = getattr(item, "callspec", None)
+    chosen: str | None = None if callspec is None else callspec.params.get("ranks_on")
+    return chosen or places(item.config)[0]
+
+
+def is_real(item: pytest.Item) -> bool:
+    """Whether a test is marked and runs on real processes."""
+    return item.get_closest_marker(MARK) is not None and place_of(item) != SIMULATED
+
+
+def limits(config: pytest.Config, own_s: float | None = None) -> tuple[float, float]:
+    """Return how many seconds a body may take on real processes, and its test in all.
+
+    Args:
+        config: Of the session, whose option or ini file may say it. Else it is 30, as cuda-python
+            gives a child.
+        own_s: What the test itself asks for.
+
+    Raises:
+        UsageError: That is no positive number.
+    """
+    from simrank.validate.children import CHILD_S, MARGIN_S  # noqa: PLC0415 - see above
+    from simrank.validate.limits import timeout_factor  # noqa: PLC0415 - see above
+
+    asked_for = config.getoption("--ranks-timeout") or config.getini("ranks_timeout")
+    given = own_s or asked_for or CHILD_S
+    try:
+        limit_s = float(given)
+    except ValueError:
+        limit_s = 0.0
+    if not 0.0 < limit_s < float("inf"):
+        raise pytest.UsageError(f"ranks_timeout: expected a number of seconds, got {given!r}")
+    limit_s *= timeout_factor()
+    return limit_s, limit_s + MARGIN_S
+
+
+def check_places(config: pytest.Config) -> None:
+    """Refuse a session whose ranks cannot be had.
+
+    Raises:
+        UsageError: They need torch, which is not installed.
+    """
+    for name in places(config):
+        if REAL.get(name) is not None and importlib.util.find_spec("torch") is None:
+            raise pytest.UsageError(f"--ranks-on={name} needs torch, which is not installed")
+    if places(config) != [SIMULATED]:
+        limits(config)
+
+
+def check_real(item: pytest.Item) -> None:
+    """Skip or refuse a test on real processes that means the simulator; the text says the cure.
+
+    Raises:
+        Skipped: The marker says that it runs elsewhere.
+        Failed: It asks for what the simulator alone has.
+        UsageError: The marker is written wrongly.
+    """
+    found, place = asked(item), place_of(item)
+    if found.on and place not in found.on:
+        pytest.skip(f"the marker says on={'|'.join(found.on)}, and this is {place}")
+    several = places(item.config)
+    if len(several) > 1 and getattr(item, "callspec", None) is None:
+        text = f"{item.name}, a method of unittest.TestCase, runs on one of {', '.join(several)}"
+        pytest.fail(f"{text}\n  to fix: give one --ranks-on", pytrace=False)
+    if place == SIMULATED:
+        return
+    _check({name: value for name, value in found.options.items() if name != "seeds"})
+    reasons = [f"the option {name}=" for name in _VERDICTS if name in found.options]
+    if "ctx" in getattr(item, "fixturenames", ()):
+        reasons.append("the fixture ctx")
+    if reasons:
+        refuse(item, f"asks for {' and '.join(reasons)}, which only the simulator has")
+
+
+def refuse(item: pytest.Item, why: str, to_fix: str = "") -> None:
+    """Fail a test that cannot run on real processes.
+
+    Raises:
+        Failed: Always.
+    """
+    cure = to_fix or f'ranks({asked(item).num_ranks}, ..., on="simrank") keeps the test there'
+    text = f"--ranks-on={place_of(item)}: {item.name} {why}\n  to fix: {cure}"
+    pytest.fail(text, pytrace=False)

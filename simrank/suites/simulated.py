@@ -1,0 +1,131 @@
+"""The body of a marked test on simulated ranks: once, under many seeds, and with a timeline."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from simrank.errors import SpawnException
+from simrank.multiprocessing.spawn import spawn_in
+from simrank.suites.marker import RANK, asked, make_context
+from simrank.suites.outcomes import expected_by, finish, raise_by_rank, told
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from simrank.context import Context
+    from simrank.engine.delays import Delays
+
+
+def run(item: pytest.Function, body: Callable[..., Any], values: Mapping[str, Any]) -> None:
+    """Run a marked test as its marker asks."""
+    __tracebackhide__ = True
+    num_ranks, _, options = asked(item)
+    test = _Test(item, body, values, num_ranks)
+    seeds = options.get("seeds")
+    if seeds is not None:
+        _search(test, options, int(seeds))
+        return
+    given: Any = values.get("ctx") or item.funcargs.get("ctx")  # Some fixture may have asked.
+    is_given = hasattr(given, "multiprocessing")  # A fixture of the user's may have this name.
+    test.run_traced(given if is_given else make_context(num_ranks, options))
+
+
+class _Test:
+    """A test's body, its fixtures' values and its ranks."""
+
+    def __init__(
+        self,
+        item: pytest.Function,
+        body: Callable[..., Any],
+        values: Mapping[str, Any],
+        num_ranks: int,
+    ) -> None:
+        self._body = body
+        self._values = values
+        self.num_ranks = num_ranks
+        self._trace_path = _trace_path(item)
+        self._expected = expected_by(item)
+
+    def run_traced(self, context: Context) -> None:
+        """Run it in a Context, and write its timeline where one is asked for."""
+        __tracebackhide__ = True
+        if self._trace_path is None:
+            self.run(context)
+            return
+        from simrank.trace import Timeline  # noqa: PLC0415 - few runs need it
+
+        timeline = Timeline()
+        context.observe(timeline)
+        try:
+            self.run(context)
+        finally:
+            self._trace_path.parent.mkdir(parents=True, exist_ok=True)
+            timeline.write(self._trace_path)
+
+    def run(self, context: Context) -> None:
+        """Run it in a Context; what ranks raise is told by rank."""
+        __tracebackhide__ = True
+        values = dict(self._values)
+        if "ctx" in values:
+            values["ctx"] = context
+
+        def on_rank(rank: int) -> None:
+            own = {name: rank if value is RANK else value for name, value in values.items()}
+            finish(self._body(**own))
+
+        failure = None
+        try:
+            with context:
+                spawn_in(context.program, on_rank, (), self.num_ranks, is_users=False)
+        except SpawnException as error:
+            failure = error
+        if failure is not None:
+            when = "" if failure.time_ps is None else f" at t={failure.time_ps / 1e6:.3f} us"
+            failures = {rank: told(error) for rank, error in failure.errors.items()}
+            raise_by_rank(failures, when, self._expected)
+
+
+def _search(test: _Test, options: Mapping[str, Any], num_seeds: int) -> None:
+    """Run the test under many seeds of delays, after once without."""
+    from simrank import explore  # noqa: PLC0415 - few tests need it
+
+    __tracebackhide__ = True
+    num_ranks = test.num_ranks
+    context = make_context(num_ranks, options)
+    options = {**options, "cluster": context.cluster}  # Read once for all seeds.
+    test.run_traced(context)
+
+    def once(delays: Delays | None) -> None:
+        test.run(make_context(num_ranks, {**options, "delays": delays}))
+
+    failure = explore.search(_failing_as_exception(once), num_seeds)
+    if failure is not None:
+        with suppress(pytest.fail.Exception):  # Its timeline is what one wants to see.
+            test.run_traced(make_context(num_ranks, {**options, "delays": failure.delays}))
+        replay = f"to replay: ranks({num_ranks}, delays={str(failure.delays)!r})"
+        pytest.fail(f"{failure}\n{replay}\n\n{failure.error}", pytrace=False)
+
+
+def _failing_as_exception(once: Callable[[Delays], None]) -> Callable[[Delays], None]:
+    """Turn pytest's failures, which are no Exceptions, into some."""
+
+    def run(delays: Delays) -> None:
+        try:
+            once(delays)
+        except pytest.fail.Exception as error:
+            raise AssertionError(str(error)) from None
+
+    return run
+
+
+def _trace_path(item: pytest.Item) -> Path | None:
+    """Return where the timeline of a test is written; None if none is asked for."""
+    folder: str | None = item.config.getoption("--simrank-trace")
+    if folder is None:
+        return None
+    name = "".join(c if c.isalnum() or c in "-_." else "_" for c in item.nodeid)
+    return Path(folder) / f"{name}.json"
