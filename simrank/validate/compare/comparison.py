@@ -1,0 +1,212 @@
+"""Two sides held against each other, rank by rank: start with `compared`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from simrank.errors import at_text, ranks_text
+from simrank.validate.compare.differences import Likeness, likeness
+from simrank.validate.compare.job import DIED, RAISED, RETURNED, WAITS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from simrank.validate.compare.job import Issued, Job, Record, Side
+    from simrank.validate.compare.tolerance import Tolerance
+
+RESULTS, ENDINGS, COLLECTIVES, MESSAGES = "results", "endings", "collectives", "messages"
+TOPICS = (ENDINGS, COLLECTIVES, MESSAGES, RESULTS)  # A cause before what it leads to.
+_MISMATCH = "CollectiveMismatchError"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A difference, on the ranks that have it.
+
+    Attributes:
+        topic: One of `TOPICS`.
+        ranks: Where.
+        text: What differs, as the first of them has it.
+        num_texts: How many ranks have it in other words, for example with other numbers.
+        file: The user's file, or None.
+        line: The line in it, or None.
+    """
+
+    topic: str
+    ranks: tuple[int, ...]
+    text: str
+    num_texts: int = 1
+    file: str | None = None
+    line: int | None = None
+
+
+@dataclass(slots=True)
+class Comparison:
+    """What a comparison came to.
+
+    Attributes:
+        job: What ran.
+        tolerance: How far numbers might be apart.
+        simulated: The one side.
+        real: The other; None: it did not run.
+        findings: Differences, in the order of `TOPICS`.
+        likeness: Of the results, by rank where both returned.
+        notes: What a reader has to know besides.
+    """
+
+    job: Job
+    tolerance: Tolerance
+    simulated: Side
+    real: Side | None
+    findings: list[Finding] = field(default_factory=list)
+    likeness: dict[int, Likeness] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """A difference of one rank: `key` is alike where ranks have the same one in other numbers."""
+
+    topic: str
+    key: object
+    text: str
+    file: str | None = None
+    line: int | None = None
+
+
+def compared(job: Job, simulated: Side, real: Side | None, tolerance: Tolerance) -> Comparison:
+    """Hold the two sides of a job against each other."""
+    found = Comparison(job, tolerance, simulated, real)
+    if real is None:
+        return found
+    seen: dict[int, list[_Seen]] = {}
+    is_mismatch = any(record.error == _MISMATCH for record in simulated.records)
+    has_failed = any(record.ending != RETURNED for record in real.records)
+    if is_mismatch and has_failed:
+        found.notes.append(
+            "ranks made different calls: a mismatch where it is simulated; what real processes "
+            "make of it (errors, hangs) is not compared"
+        )
+    for mine, theirs in zip(simulated.records, real.records, strict=True):
+        own: list[_Seen] = []
+        if not (is_mismatch and has_failed):
+            own += _endings(mine, theirs)
+        own += _calls(mine, theirs)
+        if mine.ending == theirs.ending == RETURNED:
+            alike = likeness(mine.value, theirs.value, tolerance)
+            found.likeness[mine.rank] = alike
+            own += [_Seen(RESULTS, each.place, str(each)) for each in alike.differences]
+        seen[mine.rank] = own
+    found.findings = _grouped(seen)
+    return found
+
+
+def _grouped(seen: dict[int, list[_Seen]]) -> list[Finding]:
+    """Return differences with all ranks that have them."""
+    ranks: dict[tuple[str, object], dict[int, _Seen]] = {}
+    for rank, own in seen.items():
+        for each in own:
+            ranks.setdefault((each.topic, each.key), {})[rank] = each
+    found = []
+    for (topic, _), by_rank in ranks.items():
+        first = next(iter(by_rank.values()))
+        num_texts = len({each.text for each in by_rank.values()})
+        found.append(
+            Finding(topic, tuple(by_rank), first.text, num_texts, first.file, first.line)
+        )
+    return sorted(found, key=lambda each: TOPICS.index(each.topic))
+
+
+# ---- how ranks ended ----
+
+
+def ending_text(record: Record) -> str:
+    """Return how a rank ended, in words."""
+    at = at_text(record.file, record.line)
+    if record.ending == RAISED:
+        text = f": {record.text}" if record.text else ""
+        return f"raised {record.error}{at}{text}"
+    if record.ending == WAITS:
+        return f"waits for ever{': ' if record.error else ''}{record.error}{at}"
+    if record.ending == DIED:
+        return f"died: {record.error}"
+    return "returned"
+
+
+def _endings(mine: Record, theirs: Record) -> Iterator[_Seen]:
+    if mine.ending == theirs.ending and (mine.ending != RAISED or _is_same_error(mine, theirs)):
+        return
+    text = f"simulated {ending_text(mine)}; real {ending_text(theirs)}"
+    key = (mine.ending, mine.error, theirs.ending, theirs.error)
+    place = mine if mine.ending != RETURNED else theirs
+    yield _Seen(ENDINGS, key, text, place.file, place.line)
+
+
+def _is_same_error(mine: Record, theirs: Record) -> bool:
+    """Whether errors are of one class; one of simrank's is whatever it derives from."""
+    return mine.error == theirs.error or theirs.error in mine.error_kinds
+
+
+# ---- what they issued ----
+
+
+def call_text(call: Issued) -> str:
+    """Return a call in words, with its line."""
+    group = f"ranks {ranks_text(call.ranks)}" if call.ranks else "a group of unknown ranks"
+    shapes = f"{call.shapes} " if call.shapes else ""
+    return f"{call.op} {shapes}on {group}{at_text(call.file, call.line)}"
+
+
+def _calls(mine: Record, theirs: Record) -> Iterator[_Seen]:
+    """Yield the first collective and the first message that differ.
+
+    A rank that was ended from outside left no list on real processes; what failed on one side only
+    is told as that, and cuts its list off.
+    """
+    if WAITS in (mine.ending, theirs.ending) or DIED in (mine.ending, theirs.ending):
+        return
+    for topic, one, other in (
+        (COLLECTIVES, mine.collectives, theirs.collectives),
+        (MESSAGES, mine.messages, theirs.messages),
+    ):
+        found = _first_difference(topic, one, other, is_cut=mine.ending != theirs.ending)
+        if found is not None:
+            yield found
+
+
+def _first_difference(
+    topic: str, one: Sequence[Issued], other: Sequence[Issued], *, is_cut: bool
+) -> _Seen | None:
+    word = topic.removesuffix("s")
+    for index, (mine, theirs) in enumerate(zip(one, other, strict=False)):
+        if mine != theirs:
+            text = f"{word} {index + 1}: simulated {call_text(mine)}; real {call_text(theirs)}"
+            key = (index, mine.op, theirs.op, mine.line, theirs.line)
+            return _Seen(topic, key, text, mine.file or theirs.file, mine.line or theirs.line)
+    if len(one) == len(other) or is_cut:
+        return None
+    side, longer = ("simulated", one) if len(one) > len(other) else ("real", other)
+    index = min(len(one), len(other))
+    extra = longer[index]
+    text = f"{len(one)} simulated, {len(other)} real; {word} {index + 1} is only {side}: "
+    return _Seen(topic, (index, side, extra.op), text + call_text(extra), extra.file, extra.line)
+
+
+def counts_text(records: Sequence[Record]) -> str:
+    """Return how many calls ranks issued: `7 collectives`, or `7-9 collectives, 1 message`."""
+    parts = []
+    for topic in (COLLECTIVES, MESSAGES):
+        numbers = [len(getattr(record, topic)) for record in records]
+        if any(numbers):
+            low, high = min(numbers), max(numbers)
+            number = str(high) if low == high else f"{low}-{high}"
+            parts.append(f"{number} {topic if high != 1 else topic.removesuffix('s')}")
+    return ", ".join(parts) or "nothing"
+
+
+def ops_text(records: Sequence[Record]) -> str:
+    """Return what ranks issued, with how often, most frequent first."""
+    ops = Counter(call.op for record in records for call in record.collectives)
+    return ", ".join(f"{number} {op}" for op, number in ops.most_common(6))
