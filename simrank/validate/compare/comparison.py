@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from simrank.errors import at_text, ranks_text
+from simrank.validate.compare.alignment import first_parting
 from simrank.validate.compare.differences import Likeness, likeness
 from simrank.validate.compare.job import DIED, RAISED, RETURNED, WAITS
 
@@ -93,7 +94,7 @@ def compared(job: Job, simulated: Side, real: Side | None, tolerance: Tolerance)
         own: list[_Seen] = []
         if not (is_mismatch and has_failed):
             own += _endings(mine, theirs)
-        own += _calls(mine, theirs)
+        own += _calls(mine, theirs, job.backend)
         if mine.ending == theirs.ending == RETURNED:
             alike = likeness(mine.value, theirs.value, tolerance)
             found.likeness[mine.rank] = alike
@@ -159,7 +160,7 @@ def call_text(call: Issued) -> str:
     return f"{call.op} {shapes}on {group}{at_text(call.file, call.line)}"
 
 
-def _calls(mine: Record, theirs: Record) -> Iterator[_Seen]:
+def _calls(mine: Record, theirs: Record, backend: str) -> Iterator[_Seen]:
     """Yield the first collective and the first message that differ.
 
     A rank that was ended from outside left no list on real processes; what failed on one side only
@@ -171,27 +172,28 @@ def _calls(mine: Record, theirs: Record) -> Iterator[_Seen]:
         (COLLECTIVES, mine.collectives, theirs.collectives),
         (MESSAGES, mine.messages, theirs.messages),
     ):
-        found = _first_difference(topic, one, other, is_cut=mine.ending != theirs.ending)
-        if found is not None:
-            yield found
+        parting = first_parting(one, other, backend)
+        is_cut = mine.ending != theirs.ending and parting is not None and (
+            parting[0] == len(one) or parting[1] == len(other)
+        )
+        if parting is not None and not is_cut:
+            yield _parted(topic, one, other, *parting)
 
 
-def _first_difference(
-    topic: str, one: Sequence[Issued], other: Sequence[Issued], *, is_cut: bool
-) -> _Seen | None:
+def _parted(topic: str, one: Sequence[Issued], other: Sequence[Issued], i: int, j: int) -> _Seen:
+    """Return the first calls that differ, one of which may be missing."""
     word = topic.removesuffix("s")
-    for index, (mine, theirs) in enumerate(zip(one, other, strict=False)):
-        if mine != theirs:
-            text = f"{word} {index + 1}: simulated {call_text(mine)}; real {call_text(theirs)}"
-            key = (index, mine.op, theirs.op, mine.line, theirs.line)
-            return _Seen(topic, key, text, mine.file or theirs.file, mine.line or theirs.line)
-    if len(one) == len(other) or is_cut:
-        return None
-    side, longer = ("simulated", one) if len(one) > len(other) else ("real", other)
-    index = min(len(one), len(other))
-    extra = longer[index]
-    text = f"{len(one)} simulated, {len(other)} real; {word} {index + 1} is only {side}: "
-    return _Seen(topic, (index, side, extra.op), text + call_text(extra), extra.file, extra.line)
+    mine, theirs = (calls[k] if k < len(calls) else None for calls, k in ((one, i), (other, j)))
+    extra = mine or theirs
+    assert extra is not None, "they part before the end of one"
+    if mine is not None and theirs is not None:
+        text = f"{word} {i + 1}: simulated {call_text(mine)}; real {call_text(theirs)}"
+    else:
+        side, place = ("simulated", i) if theirs is None else ("real", j)
+        counts = f"{len(one)} simulated, {len(other)} real"
+        text = f"{counts}; {word} {place + 1} is only {side}: {call_text(extra)}"
+    key = (i, *((call.op, call.line) if call else None for call in (mine, theirs)))
+    return _Seen(topic, key, text, extra.file, extra.line)
 
 
 def counts_text(records: Sequence[Record]) -> str:

@@ -80,15 +80,16 @@ def _call(
         each = [f"{dtype}{list(shape)}" for dtype, shape in zip(dtypes, shapes, strict=True)]
         shown.append(", ".join(dict.fromkeys(each)) + (f" x {len(each)}" if len(each) > 1 else ""))
     text = " to ".join(dict.fromkeys(filter(None, shown)))
-    return Issued(op, tuple(_elements(*way) for way in ways), ranks, text, *site)
+    elements, results = (_elements(*way) for way in ways)
+    return Issued(op, elements, results, ranks, text, len(ways[0][0]), *site)
 
 
-def _elements(dtypes: Sequence[str], shapes: Sequence[Sequence[int]]) -> tuple[str, ...]:
-    """Return `4 Float` for each type of which there is an element."""
+def _elements(dtypes: Sequence[str], shapes: Sequence[Sequence[int]]) -> dict[str, int]:
+    """Return how many elements there are of each type."""
     found: Counter[str] = Counter()
     for dtype, shape in zip(dtypes, shapes, strict=True):
         found[dtype] += prod(shape)
-    return tuple(f"{number} {dtype}" for dtype, number in sorted(found.items()) if number)
+    return {dtype: number for dtype, number in found.items() if number}
 
 
 class Followed:

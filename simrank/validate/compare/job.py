@@ -5,11 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import CodeType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from simrank.errors import SimrankError
 from simrank.multiprocessing.imports import will_import
 from simrank.multiprocessing.script import load_script, program_imports
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 RETURNED, RAISED, WAITS, DIED = "returned", "raised", "waits", "died"
 _MAKES_GROUP = "init_process_group"
@@ -80,18 +83,22 @@ class Issued:
 
     Attributes:
         op: For example `all_reduce`, or `send 0->1` between ranks of the group.
-        moved: What goes in and what comes out, as elements by type; lists are one tensor to some
-            backends and many to others.
+        elements: What goes in, as elements by type; a list is one tensor to some backends and many
+            to others.
+        results: What comes out, likewise.
         ranks: The group's global ranks.
-        shapes: The same for reports.
+        shapes: Both for reports.
+        num_inputs: How many tensors go in.
         file: Where, in the user's program; None: from C++.
         line: The line in it.
     """
 
     op: str
-    moved: tuple[tuple[str, ...], ...]
+    elements: Mapping[str, int]
+    results: Mapping[str, int]
     ranks: tuple[int, ...]
     shapes: str = field(compare=False)
+    num_inputs: int = field(compare=False)
     file: str | None = field(default=None, compare=False)
     line: int | None = field(default=None, compare=False)
 
