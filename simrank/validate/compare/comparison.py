@@ -55,6 +55,7 @@ class Comparison:
         findings: Differences, in the order of `TOPICS`.
         likeness: Of the results, by rank where both returned.
         notes: What a reader has to know besides.
+        times: The simulated time beside the measured one, or why it is not.
     """
 
     job: Job
@@ -64,6 +65,7 @@ class Comparison:
     findings: list[Finding] = field(default_factory=list)
     likeness: dict[int, Likeness] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    times: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,7 @@ class _Seen:
 def compared(job: Job, simulated: Side, real: Side | None, tolerance: Tolerance) -> Comparison:
     """Hold the two sides of a job against each other."""
     found = Comparison(job, tolerance, simulated, real)
+    found.times = list(_times(found))
     if real is None:
         return found
     seen: dict[int, list[_Seen]] = {}
@@ -118,6 +121,34 @@ def _grouped(seen: dict[int, list[_Seen]]) -> list[Finding]:
             Finding(topic, tuple(by_rank), first.text, num_texts, first.file, first.line)
         )
     return sorted(found, key=lambda each: TOPICS.index(each.topic))
+
+
+def _times(found: Comparison) -> Iterator[str]:
+    """Yield simulated time beside measured time, where one says something of the other."""
+    own_us = [each.time_us for each in found.simulated.records if each.time_us is not None]
+    if found.job.backend == "gloo":
+        yield "not compared: gloo runs on hosts, whose speed no cluster describes"
+        return
+    if not own_us:
+        return
+    simulated = f"simulated {max(own_us):.1f} us on the slowest rank"
+    real = found.real
+    if real is None or not real.device:
+        yield simulated
+        return
+    real_us = [each.time_us for each in real.records if each.time_us is not None]
+    if not is_same_device(found.simulated.device, real.device):
+        yield f"not compared: {real.device} is not the cluster's {found.simulated.device}"
+    elif real_us:
+        error = 100 * (max(own_us) / max(real_us) - 1)
+        yield f"{simulated}, measured {max(real_us):.1f} us ({error:+.1f} %); a first run, not warm"
+
+
+def is_same_device(described: str, found: str) -> bool:
+    """Whether a GPU is the one that a cluster describes: its model stands in both names."""
+    words = (word.strip("()").upper() for word in described.replace("-", " ").split())
+    models = [word for word in words if any(c.isdigit() for c in word) and word[0].isalpha()]
+    return bool(models) and models[0] in found.upper().replace("-", " ").split()
 
 
 # ---- how ranks ended ----

@@ -142,8 +142,10 @@ class Side:
         about: On what it ran.
         records: Of each rank.
         failure: What the whole run ended with, or "".
+        device: The GPU's name, or "" where there is none.
     """
 
     about: str
     records: list[Record]
     failure: str = ""
+    device: str = ""

@@ -89,7 +89,7 @@ def simulated(job: Job, cluster: str | None = None) -> Side:
         kept.write()
     for record in records:
         record.collectives, record.messages = kept.calls.get(record.rank, ([], []))
-    return Side(f"simulated on {context.cluster.name}", records, failure)
+    return Side(context.cluster.name, records, failure, context.cluster.device.name)
 
 
 @contextmanager
@@ -143,24 +143,21 @@ def pool_for(job: Job, timeout_s: float = 90.0) -> WorkerPool:
 
 def real_in(pool: WorkerPool, job: Job) -> Side:
     """Run a job on a pool's workers; raises as `real`."""
-    about, failure = f"real {job.backend} processes", ""
+    about, device, failure = f"{job.backend} processes", "", ""
     facts: Mapping[int, WorkerFacts] = {}
     with tempfile.TemporaryDirectory(prefix="simrank_") as folder:
         try:
-            about = pool.run(_rank, job, folder)[0]
+            about, device = pool.run(_rank, job, folder)[0]
         except TooFewDevicesError as error:
             raise MissingError(str(error)) from None
         except PoolStartError:
             raise
         except PoolError as error:
-            for root in getattr(error, "errors", {}).values():
-                if isinstance(root, TooFewDevicesError):
-                    raise MissingError(str(root)) from None
             if any(_read(folder, rank) is None for rank in error.tracebacks):
                 raise  # Not the program: what is around it.
             failure, facts = str(error), error.facts
         records = [_read(folder, rank) or _of_facts(facts[rank]) for rank in range(job.num_ranks)]
-    return Side(about, records, failure)
+    return Side(about, records, failure, device)
 
 
 def check_torch() -> None:
@@ -171,6 +168,27 @@ def check_torch() -> None:
     """
     if find_spec("torch") is None:
         raise MissingError("torch is not installed: there are no real processes to compare with")
+
+
+def check_real(job: Job) -> None:
+    """Look, before anything runs for long, whether this machine has what the real side needs.
+
+    Raises:
+        MissingError: It has not.
+    """
+    check_torch()
+    if job.backend == "nccl":
+        with WorkerPool(1, None) as pool:  # This process does not need torch.
+            found = pool.run(_num_gpus)[0]
+        if found < job.num_ranks:
+            raise MissingError(str(TooFewDevicesError("nccl", job.num_ranks, found)))
+
+
+def _num_gpus() -> int:
+    import torch  # noqa: PLC0415 - optional, and only in workers
+
+    found: int = torch.cuda.device_count()
+    return found
 
 
 def _environment(job: Job) -> dict[str, str | None]:
@@ -184,17 +202,14 @@ def _environment(job: Job) -> dict[str, str | None]:
     return found
 
 
-def _rank(job: Job, folder: str) -> str:
+def _rank(job: Job, folder: str) -> tuple[str, str]:
     """Be a real rank: run the program, leave the record, and raise what it raised."""
     import torch  # noqa: PLC0415 - optional, and only in workers
 
-    rank, about = worker_rank(), f"real gloo processes of torch {torch.__version__}"
+    rank, device = worker_rank(), ""
     if job.backend == "nccl":
-        found = torch.cuda.device_count()
-        if found < job.num_ranks:
-            raise TooFewDevicesError("nccl", job.num_ranks, found)
         torch.cuda.set_device(rank)
-        about = f"{torch.cuda.get_device_name()}, nccl of torch {torch.__version__}"
+        device = torch.cuda.get_device_name()
     with Followed(job.backend) as followed:
         record = recorded(
             job, rank, lambda: executed(job) if job.function is None else called(job, rank)
@@ -203,7 +218,8 @@ def _rank(job: Job, folder: str) -> str:
     _path(folder, rank).write_bytes(pickle.dumps(record))
     if record.ending == RAISED:
         raise RuntimeError(f"{record.error}: {record.text}")  # Peers that wait for it are ended.
-    return about
+    about = f"{job.backend} processes, torch {torch.__version__}"
+    return f"{about}, {device}" if device else about, device
 
 
 def _path(folder: str, rank: int) -> Path:
