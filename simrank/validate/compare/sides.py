@@ -170,18 +170,22 @@ def check_torch() -> None:
         raise MissingError("torch is not installed: there are no real processes to compare with")
 
 
-def check_real(job: Job) -> None:
+def check_real(backend: str, num_ranks: int) -> None:
     """Look, before anything runs for long, whether this machine has what the real side needs.
+
+    Args:
+        backend: "gloo" or "nccl".
+        num_ranks: How many ranks, each of which needs a GPU for nccl.
 
     Raises:
         MissingError: It has not.
     """
     check_torch()
-    if job.backend == "nccl":
+    if backend == "nccl":
         with WorkerPool(1, None) as pool:  # This process does not need torch.
             found = pool.run(_num_gpus)[0]
-        if found < job.num_ranks:
-            raise MissingError(str(TooFewDevicesError("nccl", job.num_ranks, found)))
+        if found < num_ranks:
+            raise MissingError(str(TooFewDevicesError("nccl", num_ranks, found)))
 
 
 def _num_gpus() -> int:

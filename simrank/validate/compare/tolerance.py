@@ -107,7 +107,8 @@ def _bits_alike(one: Values, other: Values) -> Values:
 
 def wide(values: Values) -> Values:
     """Return numbers in which differences are exact enough."""
-    return values.astype(np.complex128 if values.dtype.kind == "c" else np.float64)
+    with np.errstate(invalid="ignore"):
+        return values.astype(np.complex128 if values.dtype.kind == "c" else np.float64)
 
 
 def ulps(one: Values, other: Values) -> Values:

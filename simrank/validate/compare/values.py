@@ -94,14 +94,31 @@ def _of_torch(tensor: Any) -> Array:  # noqa: ANN401 - torch's
     if tensor.layout != _torch().strided:
         kind = f"{kind} ({str(tensor.layout).removeprefix('torch.')})"
         tensor = tensor.to_dense()
-    tensor = tensor.cpu().resolve_conj().resolve_neg().contiguous()
+    tensor = tensor.resolve_conj().resolve_neg()
+    return Array(kind, str(tensor.dtype).removeprefix("torch."), np.array(of_array(tensor)))
+
+
+def of_array(tensor: Any) -> np.ndarray[Any, Any]:  # noqa: ANN401 - torch's
+    """Return a dense tensor of torch as an array, whatever numpy knows of its type."""
+    tensor = tensor.cpu().contiguous()
     name = str(tensor.dtype).removeprefix("torch.")
-    if name in _WIDE:
-        carrier, dtype = _WIDE[name]
-        values = tensor.view(getattr(_torch(), carrier)).numpy().view(dtype)
-    else:
-        values = tensor.numpy()
-    return Array(kind, name, np.array(values))
+    if name not in _WIDE:
+        values: np.ndarray[Any, Any] = tensor.numpy()
+        return values
+    carrier, dtype = _WIDE[name]
+    carried: np.ndarray[Any, Any] = tensor.view(getattr(_torch(), carrier)).numpy()
+    return carried.view(dtype)
+
+
+def torch_tensor(array: np.ndarray[Any, Any]) -> Any:  # noqa: ANN401 - torch's
+    """Return a copy of an array as a tensor of torch, on the host; the reverse of `of_array`."""
+    torch = _torch()
+    given = np.array(array, order="C")
+    if array.dtype.name not in _WIDE:
+        return torch.from_numpy(given)
+    carrier, _ = _WIDE[array.dtype.name]
+    carried = torch.from_numpy(given.view(carrier))
+    return carried.view(getattr(torch, array.dtype.name))
 
 
 def _torch() -> Any:  # noqa: ANN401 - a module
