@@ -182,6 +182,7 @@ def buffers(ctx: Context, case: Case, rank: int, values: Array | None) -> tuple[
         rank: The rank.
         values: What the rank contributes; None to leave garbage.
     """
+
     def made(count: int) -> Tensor:
         return ctx.empty(count, dtype=case.dtype)
 

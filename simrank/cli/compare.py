@@ -16,7 +16,7 @@ from simrank.config import load_bench_config
 from simrank.errors import ConfigError, ConfigProblem
 from simrank.validate.compare import benchmark, report
 from simrank.validate.compare.comparison import compared
-from simrank.validate.compare.job import Job, MissingError
+from simrank.validate.compare.job import RETURNED, Job, MissingError
 from simrank.validate.compare.sides import check_real, real, simulated
 from simrank.validate.compare.tolerance import Tolerance
 
@@ -122,7 +122,8 @@ def _program(given: dict[str, Any]) -> None:
     if report_file is not None:
         is_page = report_file.endswith(_REPORTS[:2])
         write_text(report_file, (report.page if is_page else report.markdown)(found))
-    if found.findings:
+    alone = found.simulated.records if found.real is None else ()
+    if found.findings or any(record.ending != RETURNED for record in alone):
         raise typer.Exit(FAILED)
 
 

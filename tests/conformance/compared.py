@@ -13,11 +13,6 @@ import c10d  # noqa: E402 - beside this file
 import torch_programs  # noqa: E402 - beside this file
 
 
-def c10d_table(rank, world):
-    """Run the whole table of c10d."""
-    return c10d.run_table(dist, lambda v, d: torch.tensor(v, dtype=getattr(torch, d)), c10d.cases())
-
-
 def _quiet(program):
     def run(rank, world):
         logging.getLogger("torch").setLevel(logging.ERROR)
@@ -26,6 +21,20 @@ def _quiet(program):
             return program(rank, world)
 
     return run
+
+
+@_quiet
+def c10d_table(rank, world):
+    """Run the table of c10d, but for what one of the sides refuses."""
+    table = [case for case in c10d.cases() if not _is_refused(case)]
+    return c10d.run_table(dist, lambda v, d: torch.tensor(v, dtype=getattr(torch, d)), table)
+
+
+def _is_refused(case):
+    """Whether gloo lacks it (its recorder keeps such calls, too), or simulated torch does."""
+    lacks = case.dtype == "int16" or case.reduce_op in ("AVG", "BAND", "BOR", "BXOR")
+    lacks = lacks or case.op in ("wrong_arguments", "coalesced_mixed")
+    return lacks or case.shape == "transposed"
 
 
 NAMES = [name.replace(" ", "_") for name in torch_programs.PROGRAMS]

@@ -116,7 +116,9 @@ def measure(
         by_count: dict[int, list[Row]] = {}
         cases = each.cases(config)
         for index, case in enumerate(cases):
-            task = _Task(case, config.iterations, _is_checked(case, config), config.seed, pool.backend)
+            task = _Task(
+                case, config.iterations, _is_checked(case, config), config.seed, pool.backend
+            )
             row = _row(shown, task, _asked(pool, task, each.title), config.average)
             by_count.setdefault(case.count, []).append(row)
             if index + 1 == len(cases) or cases[index + 1].count != case.count:
@@ -159,9 +161,7 @@ def _asked(pool: WorkerPool, task: _Task, title: str) -> list[tuple[float, int |
     return found
 
 
-def _row(
-    series: Series, task: _Task, found: list[tuple[float, int | None]], average: str
-) -> Row:
+def _row(series: Series, task: _Task, found: list[tuple[float, int | None]], average: str) -> Row:
     wrong = [each for _, each in found if each is not None]
     return timed_row(
         task.case,
@@ -339,5 +339,6 @@ def check_config(config: BenchConfig) -> None:
         got = f"{len(config.clusters)} clusters"
         raise ConfigError(config.source.problem(("cluster",), "one cluster: this machine", got))
     if config.faults:
-        raise ConfigError(config.source.problem(("faults",), "no faults: machines are real", "some"))
-
+        raise ConfigError(
+            config.source.problem(("faults",), "no faults: machines are real", "some")
+        )

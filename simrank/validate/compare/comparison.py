@@ -117,9 +117,7 @@ def _grouped(seen: dict[int, list[_Seen]]) -> list[Finding]:
     for (topic, _), by_rank in ranks.items():
         first = next(iter(by_rank.values()))
         num_texts = len({each.text for each in by_rank.values()})
-        found.append(
-            Finding(topic, tuple(by_rank), first.text, num_texts, first.file, first.line)
-        )
+        found.append(Finding(topic, tuple(by_rank), first.text, num_texts, first.file, first.line))
     return sorted(found, key=lambda each: TOPICS.index(each.topic))
 
 
@@ -154,21 +152,22 @@ def is_same_device(described: str, found: str) -> bool:
 # ---- how ranks ended ----
 
 
-def ending_text(record: Record) -> str:
-    """Return how a rank ended, in words."""
+def ending_text(record: Record, *, several: bool = False) -> str:
+    """Return how a rank, or several alike, ended, in words."""
     at = at_text(record.file, record.line)
     if record.ending == RAISED:
         text = f": {record.text}" if record.text else ""
         return f"raised {record.error}{at}{text}"
     if record.ending == WAITS:
-        return f"waits for ever{': ' if record.error else ''}{record.error}{at}"
+        verb = "wait" if several else "waits"
+        return f"{verb} for ever{f' in {record.error}' if record.error else ''}{at}"
     if record.ending == DIED:
         return f"died: {record.error}"
     return "returned"
 
 
 def _endings(mine: Record, theirs: Record) -> Iterator[_Seen]:
-    if mine.ending == theirs.ending and (mine.ending != RAISED or _is_same_error(mine, theirs)):
+    if mine.ending == theirs.ending and _IS_SAME.get(mine.ending, _is_any)(mine, theirs):
         return
     text = f"simulated {ending_text(mine)}; real {ending_text(theirs)}"
     key = (mine.ending, mine.error, theirs.ending, theirs.error)
@@ -179,6 +178,20 @@ def _endings(mine: Record, theirs: Record) -> Iterator[_Seen]:
 def _is_same_error(mine: Record, theirs: Record) -> bool:
     """Whether errors are of one class; one of simrank's is whatever it derives from."""
     return mine.error == theirs.error or theirs.error in mine.error_kinds
+
+
+def _is_same_wait(mine: Record, theirs: Record) -> bool:
+    """Whether ranks wait in the same operation; what waits in C++ is not known on real ranks."""
+    words = [record.error.partition(" ")[0] for record in (mine, theirs)]
+    is_known = " on group " in mine.error and " on group " in theirs.error
+    return words[0] == words[1] or not is_known
+
+
+def _is_any(_: Record, __: Record) -> bool:
+    return True
+
+
+_IS_SAME = {RAISED: _is_same_error, WAITS: _is_same_wait}
 
 
 # ---- what they issued ----
@@ -204,8 +217,10 @@ def _calls(mine: Record, theirs: Record, backend: str) -> Iterator[_Seen]:
         (MESSAGES, mine.messages, theirs.messages),
     ):
         parting = first_parting(one, other, backend)
-        is_cut = mine.ending != theirs.ending and parting is not None and (
-            parting[0] == len(one) or parting[1] == len(other)
+        is_cut = (
+            mine.ending != theirs.ending
+            and parting is not None
+            and (parting[0] == len(one) or parting[1] == len(other))
         )
         if parting is not None and not is_cut:
             yield _parted(topic, one, other, *parting)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from simrank.validate.compare.tolerance import Tolerance
 
 _MAX_TEXT = 80
+_FEW = 4
 _FLOATS = "fcV"  # V: types of ml_dtypes.
 
 
@@ -147,3 +148,17 @@ def shown(value: Any) -> str:  # noqa: ANN401 - a captured value
         return f"{value.kind} of {len(value.parts)}"
     text = value.text if hasattr(value, "text") else repr(value)
     return text if len(text) <= _MAX_TEXT else f"{text[: _MAX_TEXT - 3]}..."
+
+
+def brief(value: Any) -> str:  # noqa: ANN401 - a captured value
+    """Return a value with its parts, as much of it as a line holds."""
+    text = _with_parts(value)
+    return text if len(text) <= _MAX_TEXT else f"{text[: _MAX_TEXT - 3]}..."
+
+
+def _with_parts(value: Any) -> str:  # noqa: ANN401 - as above
+    if isinstance(value, Node):
+        return f"{value.kind}({', '.join(name + ' ' + _with_parts(v) for name, v in value.parts)})"
+    if isinstance(value, Array) and value.values.size <= _FEW:
+        return f"{value.values.tolist()} of {value.dtype}"
+    return shown(value)

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
-from simrank.errors import SimrankError
+from simrank.errors import ConfigError, SimrankError
 from simrank.multiprocessing.imports import will_import
 from simrank.multiprocessing.script import load_script, program_imports
 
@@ -16,6 +16,10 @@ if TYPE_CHECKING:
 
 RETURNED, RAISED, WAITS, DIED = "returned", "raised", "waits", "died"
 _MAKES_GROUP = "init_process_group"
+
+
+class NoFunctionError(ConfigError):
+    """The file has no function of the name that was asked for."""
 
 
 class MissingError(SimrankError):

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from simrank.errors import ConfigError, ConfigProblem
-from simrank.validate.compare.job import RAISED, Record
+from simrank.errors import ConfigProblem
+from simrank.validate.compare.job import RAISED, NoFunctionError, Record
 from simrank.validate.compare.values import captured
 from simrank.validate.reset import SEED
 
@@ -45,6 +45,8 @@ def recorded(job: Job, rank: int, body: Callable[[], Any]) -> Record:
             raise
         if error.code not in (None, 0):
             _note(record, error)
+    except NoFunctionError:
+        raise
     except Exception as error:  # noqa: BLE001 - what is compared
         _note(record, error)
     return record
@@ -93,7 +95,7 @@ def called(job: Job, rank: int) -> Any:  # noqa: ANN401 - whatever it returns
     """Import the program's module and call its function; in a rank that has its process group.
 
     Raises:
-        ConfigError: The module has no such function.
+        NoFunctionError: The module has no such function.
     """
     path = Path(job.path).absolute()
     if str(path.parent) not in sys.path:
@@ -101,7 +103,7 @@ def called(job: Job, rank: int) -> Any:  # noqa: ANN401 - whatever it returns
     function = getattr(_module(path), job.function or "", None)
     if not callable(function):
         got = f"no function {job.function}"
-        raise ConfigError(ConfigProblem(job.path, None, "", "a function of the file", got))
+        raise NoFunctionError(ConfigProblem(job.path, None, "", "a function of the file", got))
     return function(rank, job.num_ranks)
 
 

@@ -11,11 +11,12 @@ from simrank.validate.compare.comparison import (
     COLLECTIVES,
     MESSAGES,
     RESULTS,
+    call_text,
     counts_text,
     ending_text,
     ops_text,
 )
-from simrank.validate.compare.differences import shown
+from simrank.validate.compare.differences import brief
 from simrank.validate.compare.job import RETURNED
 
 if TYPE_CHECKING:
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
     from simrank.validate.compare.job import Record, Side
 
 _MAX_FINDINGS = 9  # With the lines around them a report has at most 16.
-_WIDTH = 12
+_MAX_WAYS = 3
+_WIDTH = 9
 
 
 def named(ranks: Sequence[int]) -> str:
@@ -37,11 +39,30 @@ def text(found: Comparison) -> list[str]:
     """Return the lines of a comparison."""
     lines = [f"{found.job.title} on {found.job.num_ranks} ranks, {found.job.backend}"]
     lines += [f"  {name:<{_WIDTH}} {value}" for name, value in facts(found)]
+    if found.real is None:
+        lines += [f"  {line}" for line in _calls(found.simulated.records)]
     lines += [f"  {finding_text(finding)}" for finding in found.findings[:_MAX_FINDINGS]]
     rest = len(found.findings) - _MAX_FINDINGS
     if rest > 0:
         lines.append(f"  and {rest} more; --report and --json have them all")
     return [*lines, verdict(found)]
+
+
+def _calls(records: Sequence[Record]) -> list[str]:
+    """Return what ranks issued, in the order of the first of them, equal calls once."""
+    ranks: dict[str, dict[int, int]] = {}
+    for record in records:
+        for call in (*record.collectives, *record.messages):
+            by_rank = ranks.setdefault(call_text(call), {})
+            by_rank[record.rank] = by_rank.get(record.rank, 0) + 1
+    lines = []
+    for call_, by_rank in ranks.items():
+        most = max(by_rank.values())
+        lines.append(f"{named(list(by_rank))}: {call_}{f', {most} times' if most > 1 else ''}")
+    if len(lines) > _MAX_FINDINGS:
+        rest = len(lines) - _MAX_FINDINGS + 1
+        lines[_MAX_FINDINGS - 1 :] = [f"and {rest} other calls"]
+    return lines
 
 
 def verdict(found: Comparison) -> str:
@@ -51,7 +72,8 @@ def verdict(found: Comparison) -> str:
     number = len(found.findings)
     if number:
         return f"the sides differ: {number} difference{'' if number == 1 else 's'}"
-    return "the sides agree"
+    failed = [record.rank for record in found.simulated.records if record.ending != RETURNED]
+    return f"the sides agree: {named(failed)} failed on both" if failed else "the sides agree"
 
 
 def finding_text(finding: Finding) -> str:
@@ -82,9 +104,12 @@ def _endings(records: Sequence[Record]) -> str:
         ways.setdefault(ending_text(record), []).append(record.rank)
     if list(ways) == [RETURNED]:
         return "all ranks returned"
-    parts = [f"{named(ranks)} {way}" for way, ranks in list(ways.items())[:3]]
-    if len(ways) > 3:
-        parts.append(f"{len(ways) - 3} more ways")
+    parts = [
+        f"{named(ranks)} {ending_text(records[ranks[0]], several=len(ranks) > 1)}"
+        for ranks in list(ways.values())[:_MAX_WAYS]
+    ]
+    if len(ways) > _MAX_WAYS:
+        parts.append(f"{len(ways) - _MAX_WAYS} more ways")
     return "; ".join(parts)
 
 
@@ -114,7 +139,10 @@ def _agrees(found: Comparison, topics: Iterable[str]) -> str:
         return ""
     if any(finding.topic in topics for finding in found.findings):
         return "; they differ"
-    return "; alike" if found.likeness else "; not compared: no rank returned on both sides"
+    if not found.likeness:
+        return "; not compared: no rank returned on both sides"
+    is_all = len(found.likeness) == found.job.num_ranks
+    return "; alike" if is_all else f"; alike on {named(list(found.likeness))}"
 
 
 def _values_text(records: Sequence[Record]) -> str:
@@ -122,16 +150,18 @@ def _values_text(records: Sequence[Record]) -> str:
     ways: dict[str, list[int]] = {}
     for record in records:
         if record.ending == RETURNED:
-            ways.setdefault(shown(record.value), []).append(record.rank)
-    parts = [f"{named(ranks)}: {what}" for what, ranks in list(ways.items())[:3]]
-    return "; ".join(parts + ([f"{len(ways) - 3} more"] if len(ways) > 3 else [])) or "none"
+            ways.setdefault(brief(record.value), []).append(record.rank)
+    parts = [f"{named(ranks)}: {what}" for what, ranks in list(ways.items())[:_MAX_WAYS]]
+    if len(ways) > _MAX_WAYS:
+        parts.append(f"{len(ways) - _MAX_WAYS} others")
+    return "; ".join(parts) or "none"
 
 
 # ---- files ----
 
 
 def to_json(found: Comparison) -> dict[str, Any]:
-    """Return the content of the JSON file; `configs/schemas/compare.schema.json` describes it."""
+    """Return the content of the JSON file: every fact of the text, and of each rank."""
     sides = (("simulated", found.simulated), ("real", found.real))
     return {
         "simrank": simrank.__version__,
@@ -227,4 +257,3 @@ def _rank_rows(found: Comparison) -> Iterable[list[str]]:
             for topic in (COLLECTIVES, MESSAGES)
         ]
         yield [str(rank), ending_text(mine), ended, *counts]
-

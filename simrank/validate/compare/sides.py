@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import pickle
 import socket
 import tempfile
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ from simrank.errors import (
     LivelockError,
     PoolError,
     PoolStartError,
+    SpawnException,
     TooFewDevicesError,
 )
 from simrank.hardware.load import load_cluster
@@ -80,8 +82,10 @@ def simulated(job: Job, cluster: str | None = None) -> Side:
 
     failure = ""
     try:
-        with _variable(*BUFFER), context:
+        with _variable(*BUFFER), _silent(), context:
             run_calls(context.program, job.path, call, job.num_ranks)
+    except SpawnException as error:  # What a program raises is in its record.
+        raise next(iter(error.errors.values())) from None
     except (DeadlockError, LivelockError) as error:
         failure = str(error)
         _note_waits(records, error)
@@ -102,6 +106,14 @@ def _variable(name: str, value: str) -> Iterator[None]:
     finally:
         if before is None:
             del os.environ[name]
+
+
+@contextmanager
+def _silent() -> Iterator[None]:
+    """Keep what ranks print to themselves: real ones print into their pool."""
+    hidden = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True)
+    with redirect_stdout(hidden), redirect_stderr(hidden):
+        yield
 
 
 def _make_group(job: Job) -> None:
