@@ -32,7 +32,7 @@ _VERSION = tuple(map(int, triton.__version__.split(".")[:2]))
 REMOVED = ("matmul_block_pointers",) if _VERSION >= (3, 9) else ()
 
 
-def main():
+def main() -> None:
     """Run both sides and compare."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter

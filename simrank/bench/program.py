@@ -183,10 +183,12 @@ def buffers(ctx: Context, case: Case, rank: int, values: Array | None) -> tuple[
         values: What the rank contributes; None to leave garbage.
     """
 
-    def made(count: int) -> Tensor:
+    def made(count: int) -> Any:  # noqa: ANN401 - as the Context returns it
         return ctx.empty(count, dtype=case.dtype)
 
-    return laid_out(case, rank, made, None if values is None else ctx.from_numpy(values))
+    pair: tuple[Tensor, Tensor]
+    pair = laid_out(case, rank, made, None if values is None else ctx.from_numpy(values))
+    return pair
 
 
 def laid_out(case: Case, rank: int, made: Callable[[int], Any], given: Any) -> tuple[Any, Any]:  # noqa: ANN401 - torch's, too

@@ -9,8 +9,8 @@ import torch
 import torch.distributed as dist
 
 sys.path.append(os.path.dirname(__file__))
-import c10d  # noqa: E402 - beside this file
-import torch_programs  # noqa: E402 - beside this file
+import c10d
+import torch_programs
 
 
 def _quiet(program):

@@ -6,19 +6,19 @@ import pytest
 
 pytest.importorskip("torch", reason="torch is not installed: nothing real to compare with")
 
-from simrank.validate.compare import report  # noqa: E402 - torch is looked for first
-from simrank.validate.compare.comparison import (  # noqa: E402
+from simrank.validate.compare import report
+from simrank.validate.compare.comparison import (
     COLLECTIVES,
     ENDINGS,
     MESSAGES,
     RESULTS,
     compared,
 )
-from simrank.validate.compare.job import Job  # noqa: E402
-from simrank.validate.compare.sides import pool_for, real_in, simulated  # noqa: E402
-from simrank.validate.compare.tolerance import Tolerance  # noqa: E402
+from simrank.validate.compare.job import Job
+from simrank.validate.compare.sides import pool_for, real_in, simulated
+from simrank.validate.compare.tolerance import Tolerance
 
-from .test_torch_programs import NAMES  # noqa: E402
+from .test_torch_programs import NAMES
 
 pytestmark = [pytest.mark.conformance, pytest.mark.timeout(300)]
 FOLDER = Path(__file__).parent

@@ -46,7 +46,7 @@ def _made_by_gloo(mine: Sequence[Issued], theirs: Sequence[Issued]) -> Iterator[
     if one.ranks != other.ranks:
         return
     if (one.op, other.op) == ("reduce_scatter", "all_reduce"):
-        for num in (1, len(one.ranks)):  # Of the whole, or of each tensor of a list.
+        for num in (len(one.ranks), 1):  # Of each tensor of a list, or of the whole.
             if _are(theirs[:num], num, other) and _total(theirs[:num]) == Counter(one.elements):
                 yield 1, num
     elif one.op == other.op == "all_gather":  # What a single output holds is not recorded.
@@ -58,8 +58,9 @@ def _made_by_gloo(mine: Sequence[Issued], theirs: Sequence[Issued]) -> Iterator[
 
 
 def _are(calls: Sequence[Issued], num: int, like: Issued) -> bool:
-    """Whether so many calls are of the operation and group of one."""
-    return len(calls) == num and all((c.op, c.ranks) == (like.op, like.ranks) for c in calls)
+    """Whether so many calls are of the operation, group and line of one."""
+    facts = {(call.op, call.ranks, call.file, call.line) for call in calls}
+    return len(calls) == num and facts == {(like.op, like.ranks, like.file, like.line)}
 
 
 def _total(calls: Sequence[Issued]) -> Counter[str]:

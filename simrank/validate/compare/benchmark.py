@@ -8,8 +8,6 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from simrank.bench.program import Case, TestData, issue, laid_out
 from simrank.bench.row import Row, as_columns, timed_row
 from simrank.bench.run import CHECK_UP_TO_BYTES, CHECK_UP_TO_TOTAL_BYTES, averaged, run
@@ -26,6 +24,8 @@ from simrank.validate.pool import WorkerPool
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+
+    import numpy as np
 
     from simrank.bench.series import Series
     from simrank.config import BenchConfig

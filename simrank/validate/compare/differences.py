@@ -75,8 +75,8 @@ def _compare(one: Any, other: Any, tolerance: Tolerance, place: str, found: Like
     elif not isinstance(one, Node) or not isinstance(other, Node):
         found.num_values += 1
         if type(one) is float and type(other) is float:
-            pair = (Array("float", "float64", np.array(each)) for each in (one, other))
-            _compare_arrays(*pair, tolerance, place, found)
+            mine, theirs = (Array("float", "float64", np.array(each)) for each in (one, other))
+            _compare_arrays(mine, theirs, tolerance, place, found)
         elif type(one) is not type(other) or one != other:
             found.differences.append(Difference(place, shown(one), shown(other)))
 

@@ -79,7 +79,7 @@ def is_users(file: str) -> bool:
 
 def _seed() -> None:
     random.seed(SEED)
-    np.random.seed(SEED)  # noqa: NPY002 - the program's own
+    np.random.seed(SEED)
     torch: Any = sys.modules.get("torch")
     if torch is not None:
         torch.manual_seed(SEED)

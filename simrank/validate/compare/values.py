@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
@@ -66,20 +67,21 @@ def captured(value: Any) -> Any:  # noqa: ANN401 - whatever a program returns
     """Return a value as plain data; tensors are waited for and copied to the host."""
     if type(value) in _PLAIN:
         return value
-    if _is_of_torch(value) and hasattr(value, "untyped_storage"):
-        return _of_torch(value)
-    if isinstance(value, Tensor):
-        return Array("Tensor", value.dtype.name, np.array(value.numpy()))
-    if isinstance(value, np.ndarray | np.generic):
-        if value.dtype.kind not in "biufcV" or value.dtype.names:  # Texts, objects, records.
-            return Node(type(value).__name__, (("", captured(value.tolist())),))
-        return Array(type(value).__name__, value.dtype.name, np.array(value))
+    for is_one, captures in _KINDS:
+        if is_one(value):
+            return captures(value)
     parts = _parts(value)
     if parts is not None:
         kind = type(value).__name__
         return Node(kind, tuple((name, captured(part)) for name, part in parts))
     kind = f"{type(value).__module__}.{type(value).__qualname__}"
     return Opaque(kind, _ADDRESS.sub("", repr(value)))
+
+
+def _of_numpy(value: Any) -> Array | Node:  # noqa: ANN401 - numpy's
+    if value.dtype.kind not in "biufcV" or value.dtype.names:  # Texts, objects, records.
+        return Node(type(value).__name__, (("", captured(value.tolist())),))
+    return Array(type(value).__name__, value.dtype.name, np.array(value))
 
 
 def _is_of_torch(value: object) -> bool:
@@ -127,12 +129,24 @@ def _torch() -> Any:  # noqa: ANN401 - a module
     return torch
 
 
+def _of_simrank(tensor: Tensor) -> Array:
+    return Array("Tensor", tensor.dtype.name, np.array(tensor.numpy()))
+
+
+_KINDS: tuple[tuple[Callable[[Any], bool], Callable[[Any], Any]], ...] = (
+    (lambda value: _is_of_torch(value) and hasattr(value, "untyped_storage"), _of_torch),
+    (lambda value: isinstance(value, Tensor), _of_simrank),
+    (lambda value: isinstance(value, np.ndarray | np.generic), _of_numpy),
+)
+
+
 def _parts(value: Any) -> list[tuple[str, Any]] | None:  # noqa: ANN401 - as above
     """Return the parts of a container, or None where it is none."""
     if isinstance(value, dict):
         return [(f"[{key!r}]", part) for key, part in value.items()]
-    if hasattr(value, "_fields") and isinstance(value, tuple):
-        return [(f".{name}", getattr(value, name)) for name in value._fields]
+    names = getattr(value, "_fields", None)
+    if isinstance(value, tuple) and names is not None:
+        return [(f".{name}", getattr(value, name)) for name in names]
     if isinstance(value, list | tuple):
         return [(f"[{index}]", part) for index, part in enumerate(value)]
     if isinstance(value, set | frozenset):
