@@ -48,14 +48,16 @@ _MEANT_FOR = {
 }
 
 
-@app.command(epilog=_STATUS, context_settings={"allow_interspersed_args": False})
+@app.command(epilog=_STATUS)
 def compare(
     context: typer.Context,
     program: Annotated[
         str | None,
         typer.Argument(help="FILE.py:FUNCTION of rank and world size, or FILE.py as torchrun's."),
     ] = None,
-    args: Annotated[list[str] | None, typer.Argument(help="Arguments of a file.")] = None,
+    args: Annotated[
+        list[str] | None, typer.Argument(help="Arguments of a file; behind -- if they are options.")
+    ] = None,
     nproc_per_node: Annotated[
         int, typer.Option("--nproc-per-node", "--nproc_per_node", min=1, help="Ranks.")
     ] = 2,

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import simrank
 from simrank.errors import ranks_text
+from simrank.errors.base import MAX_REPORT_LINES
 from simrank.trace.page import document, folded_table, notes, section, table
 from simrank.validate.compare.comparison import (
     COLLECTIVES,
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from simrank.validate.compare.comparison import Comparison, Finding
     from simrank.validate.compare.job import Record, Side
 
-_MAX_FINDINGS = 9  # With the lines around them a report has at most 16.
 _MAX_WAYS = 3
 _WIDTH = 9
 
@@ -39,13 +39,14 @@ def text(found: Comparison) -> list[str]:
     """Return the lines of a comparison."""
     lines = [f"{found.job.title} on {found.job.num_ranks} ranks, {found.job.backend}"]
     lines += [f"  {name:<{_WIDTH}} {value}" for name, value in facts(found)]
+    details = [finding_text(finding) for finding in found.findings]
     if found.real is None:
-        lines += [f"  {line}" for line in _calls(found.simulated.records)]
-    lines += [f"  {finding_text(finding)}" for finding in found.findings[:_MAX_FINDINGS]]
-    rest = len(found.findings) - _MAX_FINDINGS
-    if rest > 0:
-        lines.append(f"  and {rest} more; --report and --json have them all")
-    return [*lines, verdict(found)]
+        details = _calls(found.simulated.records)
+    room = MAX_REPORT_LINES - 1 - len(lines)
+    if len(details) > room:
+        rest = len(details) - room + 1
+        details[room - 1 :] = [f"and {rest} more; --report has them all"]
+    return [*lines, *(f"  {line}" for line in details), verdict(found)]
 
 
 def _calls(records: Sequence[Record]) -> list[str]:
@@ -59,9 +60,6 @@ def _calls(records: Sequence[Record]) -> list[str]:
     for call_, by_rank in ranks.items():
         most = max(by_rank.values())
         lines.append(f"{named(list(by_rank))}: {call_}{f', {most} times' if most > 1 else ''}")
-    if len(lines) > _MAX_FINDINGS:
-        rest = len(lines) - _MAX_FINDINGS + 1
-        lines[_MAX_FINDINGS - 1 :] = [f"and {rest} other calls"]
     return lines
 
 
@@ -221,6 +219,8 @@ def markdown(found: Comparison) -> str:
         rows = [[_cell(cell) for cell in row] for row in _rows(found)]
         lines += ["", f"| {' | '.join(_COLUMNS)} |", "|" + "---|" * len(_COLUMNS)]
         lines += [f"| {' | '.join(row)} |" for row in rows]
+    if found.real is None:
+        lines += ["", *(f"- {_cell(line)}" for line in _calls(found.simulated.records))]
     return "\n".join(lines) + "\n"
 
 
@@ -238,6 +238,8 @@ def page(found: Comparison) -> str:
     body = [section(verdict(found).capitalize())]
     if found.findings:
         body.append(table("Differences", _COLUMNS, _rows(found)))
+    if found.real is None:
+        body.append(section("Calls", notes(_calls(found.simulated.records))))
     columns = ("rank", "simulated", "real", "collectives", "messages")
     body.append(folded_table("All ranks", columns, _rank_rows(found)))
     for side in (found.simulated, found.real):

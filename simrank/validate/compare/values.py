@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ml_dtypes
 import numpy as np
 
 from simrank.device import Tensor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 # Types that numpy has not itself, and what carries their bytes out of torch.
 _WIDE = {
