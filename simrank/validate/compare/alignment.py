@@ -46,15 +46,24 @@ def _made_by_gloo(mine: Sequence[Issued], theirs: Sequence[Issued]) -> Iterator[
     if one.ranks != other.ranks:
         return
     if (one.op, other.op) == ("reduce_scatter", "all_reduce"):
-        for num in (len(one.ranks), 1):  # Of each tensor of a list, or of the whole.
+        for num in _nums(one):
             if _are(theirs[:num], num, other) and _total(theirs[:num]) == Counter(one.elements):
                 yield 1, num
     elif one.op == other.op == "all_gather":  # What a single output holds is not recorded.
-        num = other.num_inputs
+        num = len(other.inputs)
         if _are(mine[:num], num, one) and _total(mine[:num]) == Counter(other.elements):
             yield num, 1
     elif other.op == _SPARSE and one.op == "all_gather" and _are(mine[:3], _PER_SPARSE, one):
         yield _PER_SPARSE, 1
+
+
+def _nums(one: Issued) -> tuple[int, ...]:
+    """Return how many calls a reduce_scatter may be: one for each tensor of a list, or one."""
+    size = len(one.ranks)
+    if any(one.elements.values()):
+        return 1, size  # Which one is told by what they reduce.
+    is_list = len(one.inputs) == 1 and len(one.inputs[0]) > 1 and one.inputs[0][0] == size
+    return (size if is_list else 1,)
 
 
 def _are(calls: Sequence[Issued], num: int, like: Issued) -> bool:

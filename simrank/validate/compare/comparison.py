@@ -83,6 +83,7 @@ def compared(job: Job, simulated: Side, real: Side | None, tolerance: Tolerance)
     """Hold the two sides of a job against each other."""
     found = Comparison(job, tolerance, simulated, real)
     found.times = list(_times(found))
+    found.notes = list(_notes(found))
     if real is None:
         return found
     seen: dict[int, list[_Seen]] = {}
@@ -119,6 +120,17 @@ def _grouped(seen: dict[int, list[_Seen]]) -> list[Finding]:
         num_texts = len({each.text for each in by_rank.values()})
         found.append(Finding(topic, tuple(by_rank), first.text, num_texts, first.file, first.line))
     return sorted(found, key=lambda each: TOPICS.index(each.topic))
+
+
+def _notes(found: Comparison) -> Iterator[str]:
+    """Yield what the comparison cannot see."""
+    sides = [found.simulated, *([] if found.real is None else [found.real])]
+    lost = max(record.num_lost for side in sides for record in side.records)
+    if lost:
+        yield f"the first {lost} calls are not compared: TORCH_FR_BUFFER_SIZE is too small for them"
+    per_node = found.simulated.per_node
+    if found.real is not None and per_node is not None and per_node < found.job.num_ranks:
+        yield f"LOCAL_RANK is 0-{per_node - 1} where it is simulated; real ranks share one node"
 
 
 def _times(found: Comparison) -> Iterator[str]:

@@ -33,11 +33,13 @@ class Kept(FlightRecorder):
 
     Attributes:
         calls: By rank, once the run is over: collectives and messages.
+        num_lost: By rank, the earlier ones that there was no room for.
     """
 
     def __init__(self) -> None:
         super().__init__("")
         self.calls: dict[int, tuple[list[Issued], list[Issued]]] = {}
+        self.num_lost: dict[int, int] = {}
 
     def write(self) -> None:
         """Keep the calls of every rank, as they are now."""
@@ -45,6 +47,9 @@ class Kept(FlightRecorder):
             self.calls = {
                 rank: _split([_of_entry(entry) for entry in log.entries])
                 for rank, log in self._ranks.items()
+            }
+            self.num_lost = {
+                rank: log.num_entries - len(log.entries) for rank, log in self._ranks.items()
             }
 
 
@@ -81,7 +86,8 @@ def _call(
         shown.append(", ".join(dict.fromkeys(each)) + (f" x {len(each)}" if len(each) > 1 else ""))
     text = " to ".join(dict.fromkeys(filter(None, shown)))
     elements, results = (_elements(*way) for way in ways)
-    return Issued(op, elements, results, ranks, text, len(ways[0][0]), *site)
+    inputs = tuple(tuple(shape) for shape in ways[0][1])
+    return Issued(op, elements, results, ranks, text, inputs, *site)
 
 
 def _elements(dtypes: Sequence[str], shapes: Sequence[Sequence[int]]) -> dict[str, int]:
@@ -97,15 +103,20 @@ class Followed:
 
     Args:
         backend: "gloo" or "nccl".
+
+    Attributes:
+        num_lost: Calls that the recorder had no room for, once `calls` has been asked.
     """
 
     def __init__(self, backend: str) -> None:
+        self.num_lost = 0
         self._c10d: Any = importlib.import_module("torch.distributed.distributed_c10d")
         bindings = importlib.import_module("torch._C._distributed_c10d")
         name = "_dump_nccl_trace" if backend == "nccl" else "_dump_fr_trace"
         self._dump: Callable[[], bytes] = getattr(bindings, name)
         self._is_gloo = backend == "gloo"
-        self._since_ns = time.time_ns()
+        before = self._entries()
+        self._first_id = before[-1]["record_id"] + 1 if before else 0  # Of the calls to come.
         self._groups: list[tuple[int, str, tuple[int, ...]]] = []
         self._messages: list[Issued] = []
         self._restore: list[tuple[Any, str, Any]] = []
@@ -128,6 +139,10 @@ class Followed:
         while self._restore:
             owner, name, original = self._restore.pop()
             setattr(owner, name, original)
+
+    def _entries(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = pickle.loads(self._dump()).get("entries", [])
+        return found
 
     def _replace(self, owner: Any, name: str, stand_in: Any) -> None:  # noqa: ANN401 - torch's
         self._restore.append((owner, name, getattr(owner, name)))
@@ -167,11 +182,13 @@ class Followed:
 
     def calls(self) -> tuple[list[Issued], list[Issued]]:
         """Return the collectives and the messages so far."""
+        entries = [entry for entry in self._entries() if entry["record_id"] >= self._first_id]
+        if entries:
+            self.num_lost = entries[0]["record_id"] - self._first_id
         found = []
-        for entry in pickle.loads(self._dump()).get("entries", ()):
-            if entry["time_created_ns"] >= self._since_ns:
-                ranks = self._ranks_of(entry["process_group"][0], entry["time_created_ns"])
-                found.append((_issued(entry, ranks), entry["is_p2p"]))
+        for entry in entries:
+            ranks = self._ranks_of(entry["process_group"][0], entry["time_created_ns"])
+            found.append((_issued(entry, ranks), entry["is_p2p"]))
         collectives, messages = _split(found)
         return collectives, self._messages if self._is_gloo else messages
 

@@ -92,7 +92,7 @@ class Issued:
         results: What comes out, likewise.
         ranks: The group's global ranks.
         shapes: Both for reports.
-        num_inputs: How many tensors go in.
+        inputs: The shapes of what goes in; what gloo makes of a call depends on them.
         file: Where, in the user's program; None: from C++.
         line: The line in it.
     """
@@ -102,7 +102,7 @@ class Issued:
     results: Mapping[str, int]
     ranks: tuple[int, ...]
     shapes: str = field(compare=False)
-    num_inputs: int = field(compare=False)
+    inputs: tuple[tuple[int, ...], ...] = field(compare=False)
     file: str | None = field(default=None, compare=False)
     line: int | None = field(default=None, compare=False)
 
@@ -122,6 +122,7 @@ class Record:
         line: The line in it.
         collectives: In the order of issue.
         messages: Likewise.
+        num_lost: Earlier ones that the recorder had no room for.
         time_us: From the call of the program to its end, with what its device still did.
     """
 
@@ -135,6 +136,7 @@ class Record:
     line: int | None = None
     collectives: list[Issued] = field(default_factory=list)
     messages: list[Issued] = field(default_factory=list)
+    num_lost: int = 0
     time_us: float | None = None
 
 
@@ -147,9 +149,11 @@ class Side:
         records: Of each rank.
         failure: What the whole run ended with, or "".
         device: The GPU's name, or "" where there is none.
+        per_node: Ranks that share a node; None: all of them.
     """
 
     about: str
     records: list[Record]
     failure: str = ""
     device: str = ""
+    per_node: int | None = None

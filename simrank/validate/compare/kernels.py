@@ -350,6 +350,9 @@ def row_of(name: str, theirs: Ran, ours: Ran) -> KernelRow:
     wrong: list[str] = []
     apart = 0.0
     for (gpu, wanted, tolerance), (own, _, _) in zip(theirs.results, ours.results, strict=True):
+        if (gpu.shape, gpu.dtype) != (own.shape, own.dtype):
+            kinds = " and ".join(f"{each.dtype.name} {list(each.shape)}" for each in (gpu, own))
+            return KernelRow(name, ok=False, error=f"the sides have {kinds}")
         wrong += _wrong(gpu, own, wanted, tolerance)
         with np.errstate(invalid="ignore"):
             differences = np.abs(wide(gpu) - wide(own))
@@ -366,8 +369,6 @@ def row_of(name: str, theirs: Ran, ours: Ran) -> KernelRow:
 
 
 def _wrong(gpu: Array, own: Array, wanted: Array | None, tolerance: float) -> list[str]:
-    if gpu.shape != own.shape or gpu.dtype != own.dtype:
-        return ["apart"]
     if wanted is None:
         return ["apart"] if Tolerance().is_outside(gpu, own, gpu.dtype.name).any() else []
     sides = (("gpu", gpu), ("simrank", own))

@@ -219,6 +219,8 @@ def markdown(found: Comparison) -> str:
         rows = [[_cell(cell) for cell in row] for row in _rows(found)]
         lines += ["", f"| {' | '.join(_COLUMNS)} |", "|" + "---|" * len(_COLUMNS)]
         lines += [f"| {' | '.join(row)} |" for row in rows]
+    for side in _failed(found):
+        lines += ["", f"What {side.about} ended with:", "", "```text", side.failure, "```"]
     if found.real is None:
         lines += ["", *(f"- {_cell(line)}" for line in _calls(found.simulated.records))]
     return "\n".join(lines) + "\n"
@@ -242,11 +244,14 @@ def page(found: Comparison) -> str:
         body.append(section("Calls", notes(_calls(found.simulated.records))))
     columns = ("rank", "simulated", "real", "collectives", "messages")
     body.append(folded_table("All ranks", columns, _rank_rows(found)))
-    for side in (found.simulated, found.real):
-        if side is not None and side.failure:
-            body.append(section(f"What the {side.about} run ended with"))
-            body.append(notes(side.failure.splitlines()))
+    for side in _failed(found):
+        told = notes(side.failure.splitlines())
+        body.append(section(f"What {side.about} ended with", told))
     return document(f"simrank compare: {found.job.title}", _all_facts(found), body)
+
+
+def _failed(found: Comparison) -> list[Side]:
+    return [side for side in (found.simulated, found.real) if side is not None and side.failure]
 
 
 def _rank_rows(found: Comparison) -> Iterable[list[str]]:

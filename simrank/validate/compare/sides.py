@@ -93,7 +93,9 @@ def simulated(job: Job, cluster: str | None = None) -> Side:
         kept.write()
     for record in records:
         record.collectives, record.messages = kept.calls.get(record.rank, ([], []))
-    return Side(context.cluster.name, records, failure, context.cluster.device.name)
+        record.num_lost = kept.num_lost.get(record.rank, 0)
+    built = context.cluster
+    return Side(built.name, records, failure, built.device.name, built.devices_per_node)
 
 
 @contextmanager
@@ -231,6 +233,7 @@ def _rank(job: Job, folder: str) -> tuple[str, str]:
             job, rank, lambda: executed(job) if job.function is None else called(job, rank)
         )
         record.collectives, record.messages = followed.calls()
+        record.num_lost = followed.num_lost
     _path(folder, rank).write_bytes(pickle.dumps(record))
     if record.ending == RAISED:
         raise RuntimeError(f"{record.error}: {record.text}")  # Peers that wait for it are ended.

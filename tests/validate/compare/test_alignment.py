@@ -4,7 +4,7 @@ from simrank.validate.compare.alignment import first_parting
 from simrank.validate.compare.job import Issued
 
 
-def call(op, num, *, results=None, inputs=1, line=1):
+def call(op, num, *, results=None, inputs=((4,),), line=1):
     return Issued(op, {"Float": num}, {"Float": results or num}, (0, 1), "", inputs, "a.py", line)
 
 
@@ -21,11 +21,21 @@ def test_a_reduce_scatter_is_an_all_reduce_of_all_or_of_each_part():
     assert first_parting(mine, [REDUCED, call("all_reduce", 4, line=2)], "gloo") == (0, 0)
 
 
+def test_nothing_reduced_is_told_by_its_shape():
+    """Lists of empty tensors are as many calls, an empty tensor is one."""
+    empty = Issued("all_reduce", {}, {}, (0, 1), "", ((0,),), "a.py", 1)
+    as_list = Issued("reduce_scatter", {}, {}, (0, 1), "", ((2, 0),), "a.py", 1)
+    single = Issued("reduce_scatter", {}, {}, (0, 1), "", ((0,),), "a.py", 1)
+    assert first_parting([as_list, single], [empty] * 3, "gloo") is None
+    assert first_parting([single, single], [empty] * 2, "gloo") is None
+    assert first_parting([as_list], [empty], "gloo") == (0, 0)
+
+
 def test_coalesced_all_gathers_are_one():
     """Whose outputs its recorder does not tell."""
     mine = [call("all_gather", 4, results=8)] * 2
-    assert first_parting(mine, [call("all_gather", 8, inputs=2)], "gloo") is None
-    assert first_parting(mine, [call("all_gather", 9, inputs=2)], "gloo") == (0, 0)
+    assert first_parting(mine, [call("all_gather", 8, inputs=((4,), (4,)))], "gloo") is None
+    assert first_parting(mine, [call("all_gather", 9, inputs=((4,), (4,)))], "gloo") == (0, 0)
 
 
 def test_a_sparse_all_reduce_is_three_gathers_where_it_is_simulated():

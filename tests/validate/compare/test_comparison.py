@@ -16,7 +16,7 @@ from simrank.validate.compare.tolerance import Tolerance
 
 JOB = Job("train.py", "step", (), 4, "nccl", makes_group=False, uses_torch=True)
 CALL = Issued(
-    "all_reduce", {"Float": 4}, {"Float": 4}, (0, 1, 2, 3), "Float[4]", 1, "/p/train.py", 7
+    "all_reduce", {"Float": 4}, {"Float": 4}, (0, 1, 2, 3), "Float[4]", ((4,),), "/p/train.py", 7
 )
 
 
@@ -115,6 +115,16 @@ def test_what_real_processes_make_of_a_mismatch_is_a_note():
     assert facts(found) == []
     assert "mismatch" in found.notes[0]
     assert facts(both([mine], [])) == [(ENDINGS, (0,))]
+
+
+def test_what_was_not_seen_is_told():
+    """Calls that no recorder had room for, and nodes that only one side has."""
+    found = both([], [Record(0, value=1, num_lost=7)])
+    assert found.notes == [
+        "the first 7 calls are not compared: TORCH_FR_BUFFER_SIZE is too small for them"
+    ]
+    sides = [Side("x", [Record(rank) for rank in range(4)], per_node=n) for n in (2, None)]
+    assert "LOCAL_RANK is 0-1" in compared(JOB, *sides, Tolerance()).notes[0]
 
 
 def test_times_stand_beside_each_other_only_for_the_same_device():

@@ -18,7 +18,7 @@ def job(num_ranks):
 
 def call(line):
     return Issued(
-        "all_reduce", {"Float": line}, {}, tuple(range(MANY)), "Float[4]", 1, "t.py", line
+        "all_reduce", {"Float": line}, {}, tuple(range(MANY)), "Float[4]", ((4,),), "t.py", line
     )
 
 
