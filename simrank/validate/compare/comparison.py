@@ -54,6 +54,7 @@ class Comparison:
         real: The other; None: it did not run.
         findings: Differences, in the order of `TOPICS`.
         likeness: Of the results, by rank where both returned.
+        followed: Ranks whose calls are known on both sides: they were not ended from outside.
         notes: What a reader has to know besides.
         times: The simulated time beside the measured one, or why it is not.
     """
@@ -64,6 +65,7 @@ class Comparison:
     real: Side | None
     findings: list[Finding] = field(default_factory=list)
     likeness: dict[int, Likeness] = field(default_factory=dict)
+    followed: list[int] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     times: list[str] = field(default_factory=list)
 
@@ -98,7 +100,9 @@ def compared(job: Job, simulated: Side, real: Side | None, tolerance: Tolerance)
         own: list[_Seen] = []
         if not (is_mismatch and has_failed):
             own += _endings(mine, theirs)
-        own += _calls(mine, theirs, job.backend)
+        if not {mine.ending, theirs.ending} & {WAITS, DIED}:
+            found.followed.append(mine.rank)
+            own += _calls(mine, theirs, job.backend)
         if mine.ending == theirs.ending == RETURNED:
             alike = likeness(mine.value, theirs.value, tolerance)
             found.likeness[mine.rank] = alike
@@ -219,11 +223,8 @@ def call_text(call: Issued) -> str:
 def _calls(mine: Record, theirs: Record, backend: str) -> Iterator[_Seen]:
     """Yield the first collective and the first message that differ.
 
-    A rank that was ended from outside left no list on real processes; what failed on one side only
-    is told as that, and cuts its list off.
+    What failed on one side only is told as that, and cuts its list off.
     """
-    if WAITS in (mine.ending, theirs.ending) or DIED in (mine.ending, theirs.ending):
-        return
     for topic, one, other in (
         (COLLECTIVES, mine.collectives, theirs.collectives),
         (MESSAGES, mine.messages, theirs.messages),

@@ -11,6 +11,8 @@ from simrank.validate.compare.tolerance import ulps, wide
 from simrank.validate.compare.values import Array, Node
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from simrank.validate.compare.tolerance import Tolerance
 
 _MAX_TEXT = 80
@@ -75,10 +77,19 @@ def _compare(one: Any, other: Any, tolerance: Tolerance, place: str, found: Like
     elif not isinstance(one, Node) or not isinstance(other, Node):
         found.num_values += 1
         if type(one) is float and type(other) is float:
-            mine, theirs = (Array("float", "float64", np.array(each)) for each in (one, other))
-            _compare_arrays(mine, theirs, tolerance, place, found)
+            _compare_arrays(*_as_arrays(one, other), tolerance, place, found)
         elif type(one) is not type(other) or one != other:
             found.differences.append(Difference(place, shown(one), shown(other)))
+
+
+def _as_arrays(one: float, other: float) -> tuple[Array, Array]:
+    """Return numbers of Python as arrays; both of float32 are likely what `item()` gave of one."""
+    with np.errstate(over="ignore"):
+        is_narrow = all(float(np.float32(each)) == each for each in (one, other))
+    dtype = "float32" if is_narrow else "float64"
+    return Array("float", dtype, np.array(one, dtype)), Array(
+        "float", dtype, np.array(other, dtype)
+    )
 
 
 def _is_alike(one: Node, other: Node, place: str, found: Likeness) -> bool:
@@ -125,18 +136,22 @@ def _of_elements(one: Array, other: Array, outside: Any, place: str) -> Differen
     num, total = int(outside.sum()), mine.size
     parts = [f"{one.dtype}, {num} of {total} elements" if total > 1 else one.dtype]
     if mine.dtype.kind != "b":
-        apart = np.abs(wide(mine[outside]) - wide(theirs[outside]))
-        finite = apart[np.isfinite(apart)]
-        if finite.size:
-            parts.append(f"max error {finite.max():.3g}")
-    if mine.dtype.kind in _FLOATS:
-        steps = ulps(mine[outside], theirs[outside])
-        counted = steps[steps < np.uint64(2**64 - 1)]
-        if counted.size:
-            parts.append(f"{int(counted.max())} ulp")
-        if counted.size < steps.size:
-            parts.append("NaN on one side")
+        parts += _how_far(mine[outside], theirs[outside])
     return Difference(place + index, str(mine[first]), str(theirs[first]), ", ".join(parts))
+
+
+def _how_far(mine: Any, theirs: Any) -> Iterator[str]:  # noqa: ANN401 - arrays
+    """Yield the largest error, the steps of its type that it is there, and whether NaNs differ."""
+    with np.errstate(invalid="ignore"):
+        apart = np.abs(wide(mine) - wide(theirs))
+    known = np.isfinite(apart)
+    if known.any():
+        worst = int(np.argmax(np.where(known, apart, -1.0)))
+        yield f"max error {apart[worst]:.3g}"
+        if mine.dtype.kind in _FLOATS:
+            yield f"{int(ulps(mine, theirs)[worst])} ulp"
+    if np.isnan(apart).any() and (np.isnan(wide(mine)) != np.isnan(wide(theirs))).any():
+        yield "NaN on one side"
 
 
 def shown(value: Any) -> str:  # noqa: ANN401 - a captured value

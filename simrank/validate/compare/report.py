@@ -116,12 +116,14 @@ def _issued(found: Comparison) -> str:
     ops = ops_text(found.simulated.records)
     if ops:
         counted = f"{counted} ({ops} in all)"
-    return counted + _agrees(found, (COLLECTIVES, MESSAGES))
+    return counted + _agrees(found, (COLLECTIVES, MESSAGES), found.followed)
 
 
 def _results(found: Comparison) -> str:
     if found.real is None:
         return _values_text(found.simulated.records)
+    if found.job.function is None:
+        return "none: a script returns nothing"
     alike = found.likeness.values()
     number = sum(each.num_values for each in alike)
     if not number:
@@ -129,18 +131,20 @@ def _results(found: Comparison) -> str:
     rounded = sum(each.num_rounded for each in alike)
     most = max(each.most_ulp for each in alike)
     within = f", {rounded} of them not bit by bit: {most} ulp at most" if rounded else ""
-    return f"{number} values{within}; bounds: {found.tolerance}" + _agrees(found, (RESULTS,))
+    return f"{number} values{within}; bounds: {found.tolerance}" + _agrees(
+        found, (RESULTS,), list(found.likeness)
+    )
 
 
-def _agrees(found: Comparison, topics: Iterable[str]) -> str:
+def _agrees(found: Comparison, topics: Iterable[str], ranks: Sequence[int]) -> str:
     if found.real is None:
         return ""
     if any(finding.topic in topics for finding in found.findings):
         return "; they differ"
-    if not found.likeness:
-        return "; not compared: no rank returned on both sides"
-    is_all = len(found.likeness) == found.job.num_ranks
-    return "; alike" if is_all else f"; alike on {named(list(found.likeness))}"
+    if not ranks:
+        return "; not compared: no rank came to an end on both sides"
+    is_all = len(ranks) == found.job.num_ranks
+    return "; alike" if is_all else f"; alike on {named(ranks)}"
 
 
 def _values_text(records: Sequence[Record]) -> str:

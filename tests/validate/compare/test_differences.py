@@ -39,7 +39,7 @@ def test_equal_values_do_not_differ():
 @pytest.mark.parametrize(
     ("change", "wanted"),
     [
-        ({"a": [1, (2.5, "x")]}, "value['a'][1][0]: simulated 2.0, real 2.5 (float64, max error"),
+        ({"a": [1, (2.5, "x")]}, "value['a'][1][0]: simulated 2.0, real 2.5 (float32, max error"),
         ({"a": [1, (2.0, "y")]}, "value['a'][1][1]: simulated 'x', real 'y'"),
         ({"a": [True, (2.0, "x")]}, "value['a'][0]: simulated 1, real True"),
         ({"a": (1, (2.0, "x"))}, "value['a']: simulated list of 2, real tuple of 2"),
@@ -69,6 +69,21 @@ def test_the_first_element_that_differs_is_named_with_how_far_all_are():
         "value['w'][1][1]: simulated 1.0, real 1.5 "
         "(float32, 2 of 6 elements, max error 2, 12582912 ulp)"
     )
+
+
+def test_steps_are_those_of_the_largest_error():
+    """Not of an element near zero, where any error is millions of them."""
+    (found,) = differing(np.float32([1e-3, 64.0]), np.float32([-1e-3, 65.0]))
+    assert "max error 1, 131072 ulp" in found
+
+
+def test_numbers_that_were_float32_have_its_bounds():
+    """`loss.item()`: sums in another order differ in its last bits; other numbers are float64's."""
+    one = float(np.float32(1.1))
+    up = float(np.nextafter(np.float32(1.1), np.float32(2)))
+    assert differing(one, up) == []
+    assert differing(one, up, Tolerance.parse("exact")) != []
+    assert differing(1.1, 1.1 + 1e-6) != []
 
 
 def test_what_is_within_bounds_is_counted():
