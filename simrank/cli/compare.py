@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from simrank.validate.compare.comparison import Comparison
 
 MISSING = 4
+_LIMIT_S, _KERNELS_LIMIT_S = 90.0, 600.0  # Assumed: of a program or a case, and of a whole file.
 _STATUS = (
     "exit status: 0 the sides agree; 1 they differ, or data is wrong; 2 bad usage or config; "
     "3 bug in simrank; 4 this machine lacks what the real side needs (GPUs, torch, triton)"
@@ -72,8 +73,9 @@ def compare(
         bool, typer.Option("--skip-real", help="Run the simulated side alone.")
     ] = False,
     timeout: Annotated[
-        float, typer.Option(min=1, help="Wall-clock seconds of the real side.")
-    ] = 90.0,
+        float | None,
+        typer.Option(min=1, help="Wall-clock seconds of a real run [90; of kernels 600]."),
+    ] = None,
     bench_file: Annotated[
         str | None, typer.Option("--bench", help="Measure this YAML benchmark instead.")
     ] = None,
@@ -116,7 +118,8 @@ def _program(given: dict[str, Any]) -> None:
     bounds = Tolerance.parse(given["tolerance"])
     args, num_ranks = tuple(given["args"] or ()), given["nproc_per_node"]
     job = Job.of(given["program"], args, num_ranks, given["backend"])
-    found = _both(job, given["cluster"], bounds, None if given["skip_real"] else given["timeout"])
+    limit_s = None if given["skip_real"] else given["timeout"] or _LIMIT_S
+    found = _both(job, given["cluster"], bounds, limit_s)
     typer.echo("\n".join(report.text(found)))
     json_file, report_file = given["json_file"], given["report_file"]
     if json_file is not None:
@@ -142,7 +145,8 @@ def _bench(given: dict[str, Any]) -> None:
     check_real(backend, num_ranks)
     num_cases = sum(len(each.cases(config)) for each in series)
     rows: list[Row] = []
-    with benchmark.pool_of(num_ranks, backend, given["timeout"]) as pool, progress_bar() as bar:
+    limit_s = given["timeout"] or _LIMIT_S
+    with benchmark.pool_of(num_ranks, backend, limit_s) as pool, progress_bar() as bar:
         task = bar.add_task("starting processes", total=num_cases)
         where = benchmark.about(pool)
         bar.update(task, description="simulating")
@@ -192,7 +196,9 @@ def _kernels(given: dict[str, Any]) -> None:
     with progress_bar() as bar:
         bar.add_task("kernels", total=None)
         path, cluster = given["kernels_file"], given["cluster"] or "hgx_h100"
-        found = compare_kernels(path, cluster=cluster, timeout_s=given["timeout"])
+        found = compare_kernels(
+            path, cluster=cluster, timeout_s=given["timeout"] or _KERNELS_LIMIT_S
+        )
     typer.echo("\n".join(lines(found)))
     if given["json_file"] is not None:
         write_text(given["json_file"], json.dumps(asdict(found), indent=1) + "\n")
@@ -205,6 +211,9 @@ def _both(job: Job, cluster: str | None, bounds: Tolerance, timeout: float | Non
     with progress_bar() as progress:
         task = progress.add_task("", total=1 if timeout is None else 2)
         if timeout is not None:
+            if job.is_simulated:
+                expected = "a program of torch.distributed, or --skip-real"
+                raise _problem("program", expected, f"{job.path}, which imports simrank")
             progress.update(task, description="looking for GPUs and torch")
             check_real(job.backend, job.num_ranks)  # Before a long simulation.
         progress.update(task, description=f"{job.title}, simulated")

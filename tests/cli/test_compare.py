@@ -1,11 +1,12 @@
 """`simrank compare`: its options, statuses and files; real processes stand in test_compared."""
 
 import json
+from contextlib import nullcontext
 from importlib.util import find_spec
 
 import pytest
 
-from simrank.cli import main
+from simrank.cli import compare, main
 from simrank.cli.compare import MISSING
 from simrank.errors import ConfigError
 from simrank.validate.compare.job import Job
@@ -119,11 +120,54 @@ def test_a_function_that_is_not_there_is_wrong_usage(program, capsys):
     assert "expected a function of the file, got no function stop" in capsys.readouterr().err
 
 
+def test_a_program_of_simranks_has_no_real_side(program, capsys):
+    """Which is said before anything runs."""
+    assert run(f"{program(STEP, fails=0)}:step") == 2
+    shown = capsys.readouterr().err
+    assert "expected a program of torch.distributed, or --skip-real" in shown
+
+
+class FakeGpus:
+    """Two H100 in the place of a pool's workers."""
+
+    backend = "nccl"
+
+    def __init__(self, num_wrong):
+        self.num_wrong = num_wrong
+
+    def run(self, fn, *args):
+        if not args:
+            return [("NVIDIA H100 80GB HBM3", "torch 2.13, nccl 2.29")] * 2
+        return [(20.0, self.num_wrong), (40.0, 0)]
+
+
+@pytest.mark.parametrize(("num_wrong", "status"), [(0, 0), (2, 1)])
+def test_simulated_times_stand_beside_those_of_the_gpu_that_is_described(
+    num_wrong, status, tmp_path, monkeypatch, capsys
+):
+    """With errors; wrong data is status 1, and what was measured is written all the same."""
+    monkeypatch.setattr(compare, "check_real", lambda *_: None)
+    monkeypatch.setattr(compare.benchmark, "pool_of", lambda *_: nullcontext(FakeGpus(num_wrong)))
+    (tmp_path / "b.yaml").write_text(
+        "cluster: hgx_h100\ncollectives: [all_reduce]\ndtypes: [float32]\n"
+        "sizes: {from: 1 MiB, to: 4 MiB, factor: 4}\niterations: {warmup: 0, timed: 1}\n"
+    )
+    table = tmp_path / "m.csv"
+    assert run("--bench", tmp_path / "b.yaml", "--backend", "nccl", "--out", table) == status
+    lines = capsys.readouterr().out.splitlines()
+    assert "nccl 2.29" in lines[0]
+    assert lines[1].endswith("2 ranks of this machine (NVIDIA H100 80GB HBM3, nccl)")
+    assert lines[3].split()[-2:] == ["simulated", "error"]
+    assert lines[5].split()[5:7] == ["30.00", "34.95"]
+    assert lines[5].split()[-3] == "nccl"
+    assert len(table.read_text().splitlines()) == 3
+
+
 @pytest.mark.skipif(HAS_TORCH, reason="torch is installed")
 @pytest.mark.parametrize("target", ["program", "--bench", "--kernels"])
 def test_a_machine_without_torch_is_a_line_and_status_4(program, target, capsys):
     """Whatever is to be compared."""
-    path = program(STEP, fails=0)
+    path = program(TORCH, wrong=0)
     given = [f"{path}:step"] if target == "program" else [target, path]
     if target == "--bench":
         given = [target, "hgx_h100"]

@@ -38,7 +38,8 @@ class Job:
         num_ranks: How many ranks.
         backend: "gloo" or "nccl".
         makes_group: Whether the file makes the default process group itself.
-        uses_torch: Whether it imports torch; else it is a program of `simrank.distributed`.
+        uses_torch: Whether it imports torch.
+        is_simulated: Whether it imports simrank instead: real processes cannot run it.
     """
 
     path: str
@@ -48,6 +49,7 @@ class Job:
     backend: str
     makes_group: bool
     uses_torch: bool
+    is_simulated: bool = False
 
     @classmethod
     def of(cls, program: str, args: tuple[str, ...], num_ranks: int, backend: str) -> Job:
@@ -66,8 +68,9 @@ class Job:
         code = load_script(path).code
         makes_group = not function or _names(code, _MAKES_GROUP)
         with program_imports(Path(path).absolute().parent):
-            uses_torch = bool(will_import(code, ("torch",)))
-        return cls(path, function or None, args, num_ranks, backend, makes_group, uses_torch)
+            uses = will_import(code, ("torch", "simrank"))
+        facts = (path, function or None, args, num_ranks, backend, makes_group)
+        return cls(*facts, "torch" in uses, uses == ["simrank"])
 
     @property
     def title(self) -> str:
