@@ -185,13 +185,17 @@ def to_json(found: Comparison) -> dict[str, Any]:
             for each in found.findings
         ],
         "ranks": [
-            {name: _of_rank(side.records[rank]) for name, side in sides if side is not None}
+            {
+                name: _of_rank(side.records[rank], has_time=found.job.backend != "gloo")
+                for name, side in sides
+                if side is not None
+            }
             for rank in range(found.job.num_ranks)
         ],
     }
 
 
-def _of_rank(record: Record) -> dict[str, Any]:
+def _of_rank(record: Record, *, has_time: bool) -> dict[str, Any]:
     return {
         "ending": record.ending,
         "error": record.error or None,
@@ -200,7 +204,7 @@ def _of_rank(record: Record) -> dict[str, Any]:
         "line": record.line,
         "num_collectives": len(record.collectives),
         "num_messages": len(record.messages),
-        "time_us": record.time_us,
+        "time_us": record.time_us if has_time else None,  # A host's is described by nobody.
     }
 
 

@@ -30,6 +30,7 @@ def of_many(shift):
         )
         for rank in range(MANY)
     ]
+    records[0].time_us = 5.0
     records[3] = Record(3, RAISED, error="ValueError", text="bad | <shard>", file="/p/t.py", line=4)
     records[4] = Record(4, WAITS, error="all_reduce #1 on group 'default_pg'")
     return Side("hgx_h100", records, "a failure\n  with lines")
@@ -79,6 +80,7 @@ def test_the_json_file_has_every_fact(found):
         "ending": "raised", "error": "ValueError", "text": "bad | <shard>", "file": "/p/t.py",
         "line": 4, "num_collectives": 0, "num_messages": 0, "time_us": None,
     }  # fmt: skip
+    assert told["ranks"][0]["real"]["time_us"] is None  # gloo's.
     assert list(told["differences"][0]) == ["topic", "ranks", "text", "file", "line"]
 
 
