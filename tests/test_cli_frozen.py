@@ -30,6 +30,11 @@ COMMANDS = {
         "--help",
     },
     "check": {"file", "--help"},
+    "compare": {
+        "program", "args", "--nproc-per-node", "--nproc_per_node", "--backend", "--cluster",
+        "--tolerance", "--skip-real", "--timeout", "--bench", "--kernels", "--out", "--json",
+        "--report", "--help",
+    },
     "clusters": {"--help"},
     "explain": {
         "--collective", "--size", "--cluster", "--nodes", "-g", "--num-ranks", "--tuner",

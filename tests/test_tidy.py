@@ -70,6 +70,11 @@ TESTED_ELSEWHERE = {
     "trace/kernel_report.py": "cli/test_kernels.py",
     "validate/calls.py": "validate/test_groups.py",
     "validate/case.py": "validate/test_pool.py",
+    "validate/compare/issued.py": "conformance/test_compared.py",  # They need both sides.
+    "validate/compare/program.py": "conformance/test_compared.py",
+    "validate/compare/job.py": "cli/test_compare.py",
+    "validate/compare/sides.py": "conformance/test_compared.py",
+    "validate/compare/values.py": "validate/compare/test_differences.py",
     "validate/current.py": "validate/test_pool.py",
     "validate/lent.py": "conformance/test_ranks_on.py",
     "validate/options.py": "validate/test_pool.py",

@@ -125,44 +125,51 @@ def prepared(case: Case, kernel: KernelAlgorithm | None) -> Callable[[Tensor, Te
     return partial(issue, case)
 
 
-def issue(case: Case, source: Tensor, target: Tensor) -> None:
-    """Call the collective once; those of `ON_TARGET` work on `target`."""
-    redop = dist.ReduceOp("sum" if case.redop == "none" else case.redop)
+def issue(case: Case, source: Any, target: Any, on: Any = dist) -> None:  # noqa: ANN401 - torch's, too
+    """Call the collective once; those of `ON_TARGET` work on `target`.
+
+    Args:
+        case: Which.
+        source: What this rank contributes.
+        target: Where its result goes.
+        on: Whose functions are called: simrank's, or torch.distributed with torch's tensors.
+    """
+    redop = getattr(on.ReduceOp, dist.ReduceOp("sum" if case.redop == "none" else case.redop).name)
     calls: dict[str, Callable[[], Any]] = {
-        "all_reduce": lambda: dist.all_reduce(target, redop),
-        "reduce": lambda: dist.reduce(target, case.root, redop),
-        "broadcast": lambda: dist.broadcast(target, case.root),
-        "all_gather": lambda: dist.all_gather_into_tensor(target, source),
-        "reduce_scatter": lambda: dist.reduce_scatter_tensor(target, source, redop),
-        "all_to_all": lambda: dist.all_to_all_single(target, source),
-        "all_to_all_v": lambda: _exchange(case, source, target),
-        "gather": lambda: dist.gather(source, _blocks(case, target), case.root),
-        "scatter": lambda: dist.scatter(target, _blocks(case, source), case.root),
-        "sendrecv": lambda: _send_on(source, target),
+        "all_reduce": lambda: on.all_reduce(target, redop),
+        "reduce": lambda: on.reduce(target, case.root, redop),
+        "broadcast": lambda: on.broadcast(target, case.root),
+        "all_gather": lambda: on.all_gather_into_tensor(target, source),
+        "reduce_scatter": lambda: on.reduce_scatter_tensor(target, source, redop),
+        "all_to_all": lambda: on.all_to_all_single(target, source),
+        "all_to_all_v": lambda: _exchange(case, source, target, on),
+        "gather": lambda: on.gather(source, _blocks(case, target, on), case.root),
+        "scatter": lambda: on.scatter(target, _blocks(case, source, on), case.root),
+        "sendrecv": lambda: _send_on(source, target, on),
     }
     calls[case.collective]()
 
 
-def _exchange(case: Case, source: Tensor, target: Tensor) -> None:
-    splits, rank = case.splits, dist.get_rank()
-    dist.all_to_all_single(target, source, splits[:, rank].tolist(), splits[rank].tolist())
+def _exchange(case: Case, source: Any, target: Any, on: Any) -> None:  # noqa: ANN401 - as above
+    splits, rank = case.splits, on.get_rank()
+    on.all_to_all_single(target, source, splits[:, rank].tolist(), splits[rank].tolist())
 
 
-def _blocks(case: Case, whole: Tensor) -> list[Tensor] | None:
+def _blocks(case: Case, whole: Any, on: Any) -> list[Any] | None:  # noqa: ANN401 - as above
     """Return the part of each rank in the root's long tensor; None on the others."""
-    if dist.get_rank() != case.root:
+    if on.get_rank() != case.root:
         return None
     return [whole[rank * case.count : (rank + 1) * case.count] for rank in range(case.num_ranks)]
 
 
-def _send_on(source: Tensor, target: Tensor) -> None:
+def _send_on(source: Any, target: Any, on: Any) -> None:  # noqa: ANN401 - as above
     """Send to the next rank and receive from the one before, as one batch."""
-    rank, num_ranks = dist.get_rank(), dist.get_world_size()
+    rank, num_ranks = on.get_rank(), on.get_world_size()
     ends = [
-        dist.P2POp(dist.isend, source, (rank + 1) % num_ranks),
-        dist.P2POp(dist.irecv, target, (rank - 1) % num_ranks),
+        on.P2POp(on.isend, source, (rank + 1) % num_ranks),
+        on.P2POp(on.irecv, target, (rank - 1) % num_ranks),
     ]
-    for work in dist.batch_isend_irecv(ends):
+    for work in on.batch_isend_irecv(ends):
         work.wait()
 
 
@@ -175,18 +182,35 @@ def buffers(ctx: Context, case: Case, rank: int, values: Array | None) -> tuple[
         rank: The rank.
         values: What the rank contributes; None to leave garbage.
     """
-    dtype = case.dtype
+
+    def made(count: int) -> Any:  # noqa: ANN401 - as the Context returns it
+        return ctx.empty(count, dtype=case.dtype)
+
+    pair: tuple[Tensor, Tensor]
+    pair = laid_out(case, rank, made, None if values is None else ctx.from_numpy(values))
+    return pair
+
+
+def laid_out(case: Case, rank: int, made: Callable[[int], Any], given: Any) -> tuple[Any, Any]:  # noqa: ANN401 - torch's, too
+    """Return a rank's input and output, of simrank's tensors or torch's; see `buffers`.
+
+    Args:
+        case: The collective.
+        rank: The rank.
+        made: Returns a tensor of so many elements, with garbage.
+        given: What the rank contributes; None: garbage, too.
+    """
     if case.collective in ON_TARGET:  # torch's call is in place; out of place, on a copy.
-        target = ctx.empty(case.count, dtype=dtype) if values is None else ctx.from_numpy(values)
+        target = made(case.count) if given is None else given
         return target, target
-    source = ctx.empty(case.num_inputs, dtype=dtype) if values is None else ctx.from_numpy(values)
+    source = made(case.num_inputs) if given is None else given
     has_long = case.collective not in ROOTED or rank == case.root  # Others need no long tensor.
     if not case.in_place or not has_long:
-        return source, ctx.empty(case.num_outputs if has_long else case.count, dtype=dtype)
+        return source, made(case.num_outputs if has_long else case.count)
     own = slice(rank * case.count, (rank + 1) * case.count)
     if case.num_inputs > case.num_outputs:
         return source, source[own]
-    whole = ctx.empty(case.num_outputs, dtype=dtype)
+    whole = made(case.num_outputs)
     part = whole[own]
     part.copy_(source)
     return part, whole

@@ -166,7 +166,7 @@ class _Run:
     def _complete(self, index: int, context: Context) -> None:
         """Make the row of a case that all ranks have timed; they wait while it is checked."""
         case = self._cases[index]
-        time_us = _average(self._times_us, self._config.average)
+        time_us = averaged(self._times_us, self._config.average)
         self._times_us = {}
         row = _row(self._series, case, time_us, self._num_wrong(case), context)
         self._rows.append(_with_measured(row, self._measured))
@@ -184,8 +184,13 @@ class _Run:
         return self._wrong[same]
 
 
-def _average(times_us: Mapping[int, float], average: str) -> float:
-    """Return the time of an iteration, as nccl-tests' -a takes it from those of the ranks."""
+def averaged(times_us: Mapping[int, float], average: str) -> float:
+    """Return the time of an iteration, as nccl-tests' -a takes it from those of the ranks.
+
+    Args:
+        times_us: By rank.
+        average: "rank0", "avg", "min" or "max".
+    """
     if average == "rank0":
         return times_us[0]
     if average == "avg":

@@ -24,11 +24,15 @@ class Table:
 
     Args:
         echo: Prints a line, or several.
-        with_measured: Whether measured times stand beside the simulated ones.
+        with_measured: Whether other times stand beside those of the rows.
+        beside: What these are: measured beside simulated ones, or the reverse.
     """
 
-    def __init__(self, echo: Callable[[str], object], *, with_measured: bool) -> None:
+    def __init__(
+        self, echo: Callable[[str], object], *, with_measured: bool, beside: str = "measured"
+    ) -> None:
         self._echo = echo
+        self._beside = beside
         self._with_measured = with_measured
         self._series: Series | None = None
         self._rows: list[Row] = []
@@ -39,7 +43,8 @@ class Table:
             self.close()
             self._series = series
             has_interval = rows[0].interval_us is not None
-            self._echo(header(series, with_measured=self._with_measured, has_interval=has_interval))
+            beside = self._beside if self._with_measured else None
+            self._echo(header(series, beside=beside, has_interval=has_interval))
         self._rows += rows
         for line in lines(rows, with_measured=self._with_measured):
             self._echo(line)
@@ -53,10 +58,10 @@ class Table:
         self._rows = []
 
 
-def header(series: Series, *, with_measured: bool, has_interval: bool) -> str:
-    """Return the comment lines above a series."""
-    measured = f" {'measured':>9} {'error':>7}" if with_measured else ""
-    units = f" {'(us)':>9} {'(%)':>7}" if with_measured else ""
+def header(series: Series, *, beside: str | None, has_interval: bool) -> str:
+    """Return the comment lines above a series; `beside` names the times beside it, if any."""
+    measured = f" {beside:>9} {'error':>7}" if beside else ""
+    units = f" {'(us)':>9} {'(%)':>7}" if beside else ""
     if has_interval:
         measured = f" {'nine of ten within':>21}{measured}"
         units = f" {'(us)':>21}{units}"

@@ -114,7 +114,12 @@ def reference(
 
 @np.errstate(all="ignore")
 def count_wrong(
-    problem: Problem, inputs: RankArrays, outputs: RankArrays, *, reduce_op: str = "sum"
+    problem: Problem,
+    inputs: RankArrays,
+    outputs: RankArrays,
+    *,
+    reduce_op: str = "sum",
+    only: int | None = None,
 ) -> int:
     """Return how many output elements are further from the reference than rounding explains.
 
@@ -123,15 +128,17 @@ def count_wrong(
         inputs: What every rank contributed (a copy, if it ran in place).
         outputs: What it left on every rank; not looked at where a rank receives nothing.
         reduce_op: One of `REDUCE_OPS`; not used by collectives that only copy.
+        only: The rank whose output is looked at; None: all ranks.
     """
     num_wrong = 0
     for whole in pieces(problem):
-        for first in range(0, whole.size, BLOCK_ELEMENTS):
+        ranks = [rank for rank in whole.ranks if only in (None, rank)]
+        for first in range(0, whole.size if ranks else 0, BLOCK_ELEMENTS):
             piece = _cut(whole, first)
             window = slice(piece.start, piece.start + piece.size)
             expected, allowed, may_overflow = _expected(problem, inputs, piece, reduce_op)
             checked: AnyArray | None = None
-            for rank in piece.ranks:
+            for rank in ranks:
                 got = outputs[rank][window]
                 # Ranks mostly agree to the last bit, and comparing bytes is the cheapest check.
                 if checked is None or not np.array_equal(_bytes(got), _bytes(checked)):

@@ -327,8 +327,13 @@ _DTYPES = {
 }  # fmt: skip
 
 
+def dtype_name(dtype: str) -> str:
+    """Return C++'s name of a type, which torch's recorder shows."""
+    return _DTYPES.get(dtype, dtype.capitalize())
+
+
 def _shapes(dtype: str, inputs: Sizes, outputs: Sizes) -> dict[str, Any]:
-    name = _DTYPES.get(dtype, dtype.capitalize())
+    name = dtype_name(dtype)
     return {
         "input_sizes": inputs,
         "input_dtypes": [name] * len(inputs),

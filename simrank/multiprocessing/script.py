@@ -23,7 +23,7 @@ from simrank.ranks.own import is_programs_own
 from simrank.ranks.packages import private_modules
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from importlib.machinery import ModuleSpec
     from types import CodeType
 
@@ -62,7 +62,7 @@ def run_script(parent: Program, path: str | Path, args: Sequence[str], nprocs: i
         SpawnException: A rank raised; see `spawn` for the others.
     """
     with program_imports(Path(path).absolute().parent):  # As Python does for a script.
-        _run(parent, _load_file(path), args, nprocs)
+        _run(parent, load_script(path), args, nprocs)
 
 
 def run_module(parent: Program, name: str, args: Sequence[str], nprocs: int) -> None:
@@ -74,12 +74,37 @@ def run_module(parent: Program, name: str, args: Sequence[str], nprocs: int) -> 
         _run(parent, _load_module(name), args, nprocs)
 
 
+def run_calls(
+    parent: Program, path: str | Path, call: Callable[[int, Script], object], nprocs: int
+) -> None:
+    """Run `call(rank, script)` on ranks that execute the modules beside a file for themselves.
+
+    Args:
+        parent: Who starts it.
+        path: The file, which is read and not run.
+        call: What each rank does with it.
+        nprocs: Number of ranks.
+
+    Raises:
+        ConfigError, SimrankError, SpawnException: As `run_script`.
+    """
+    with program_imports(Path(path).absolute().parent):
+        script = load_script(path)
+        _prepare(parent, script)
+        spawn_in(parent, call, (script,), nprocs, share_args=True, is_users=False)
+
+
 def _run(parent: Program, script: Script, args: Sequence[str], nprocs: int) -> None:
+    _prepare(parent, script)
+    spawn_in(parent, _run_once, (script, [script.path, *args]), nprocs, share_args=True)
+
+
+def _prepare(parent: Program, script: Script) -> None:
+    """Let ranks have their own modules, and import what must know of them before they start."""
     parent.local[OWN_MODULES] = True
     for library in will_import(script.code, libraries.names()):
         if find_spec(library) is not None:
             importlib.import_module(library)  # Now: ranks on threads, and it is told of them.
-    spawn_in(parent, _run_once, (script, [script.path, *args]), nprocs, share_args=True)
 
 
 @contextmanager
@@ -155,7 +180,7 @@ def names_of(path: str | Path) -> dict[str, Any]:
     """
     names: dict[str, Any] = {"__name__": Path(path).stem, "__file__": str(path)}
     try:
-        exec(_load_file(path).code, names)  # noqa: S102 - the user's own file
+        exec(load_script(path).code, names)  # noqa: S102 - the user's own file
     except SimrankError:
         raise
     except Exception as error:  # noqa: BLE001 - whatever the file does
@@ -163,7 +188,13 @@ def names_of(path: str | Path) -> dict[str, Any]:
     return names
 
 
-def _load_file(path: str | Path) -> Script:
+def load_script(path: str | Path) -> Script:
+    """Read and compile a file.
+
+    Raises:
+        ConfigError: There is no such file.
+        SimrankError: It is no Python; the text is Python's own.
+    """
     file = Path(path)
     try:
         source = file.read_bytes()
@@ -223,6 +254,11 @@ def _find(name: str) -> ModuleSpec | None:
 
 
 def _run_once(_: int, script: Script, argv: list[str]) -> None:
+    execute(script, argv)
+
+
+def execute(script: Script, argv: list[str]) -> None:
+    """Be a rank that runs a script: it is `__main__`, and `argv` its command line."""
     require_program("a script").local["argv"] = list(argv)
     names: dict[str, Any] = {
         "__name__": "__main__",

@@ -169,7 +169,7 @@ class Calls:
                 work = original(*args, **kwargs)
                 if self._is_queued(given.get("group"), dist):
                     issued["is_queued"] = True
-            if hasattr(work, "wait"):
+            if hasattr(type(work), "wait"):  # Of one that is illegal to ask, too.
                 self._works[work] = issued
             return work
 

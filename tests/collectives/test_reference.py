@@ -42,6 +42,15 @@ def test_a_wrong_element_is_counted(dtype):
     assert count_wrong(problem, inputs, outputs) == 2
 
 
+def test_the_output_of_one_rank_is_looked_at_alone():
+    """As each rank does that has nobody else's."""
+    inputs = [np.ones(4), np.ones(4)]
+    outputs = [np.full(4, 2.0), np.array([2.0, 2.0, 5.0, 2.0])]
+    problem = Problem("all_reduce", 2, 4)
+    assert [count_wrong(problem, inputs, outputs, only=rank) for rank in (0, 1)] == [0, 1]
+    assert count_wrong(problem, inputs, [None, outputs[1]], only=1) == 1
+
+
 def test_nan_is_right_only_where_an_input_has_it():
     """A NaN from nowhere is wrong, a lost NaN too."""
     problem = Problem("all_reduce", 2, 2)

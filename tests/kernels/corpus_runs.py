@@ -8,43 +8,30 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from simrank.validate.compare import kernels as base
+
 from . import corpus as c
 
 FP8 = ml_dtypes.float8_e4m3fn
 BF16 = ml_dtypes.bfloat16
 
 
-class Bench:
-    """Makes inputs, launches, and collects results.
-
-    Attributes:
-        results: Name, found, wanted and tolerance of each output.
-    """
+class Bench(base.Bench):
+    """Makes inputs, launches on a Context in one mode, and collects results."""
 
     def __init__(self, ctx, mode):
+        super().__init__()
         self.ctx = ctx
         self.mode = mode
-        self.rng = np.random.default_rng(7)
-        self.results = []
 
-    def normal(self, *shape, dtype=np.float32):
-        return self.rng.standard_normal(shape).astype(dtype)
+    def tensor(self, array):
+        return self.ctx.from_numpy(array)
 
-    def integers(self, high, *shape, low=0, dtype=np.int32):
-        return self.rng.integers(low, high, shape).astype(dtype)
-
-    def put(self, *arrays):
-        found = [self.ctx.from_numpy(np.ascontiguousarray(array)) for array in arrays]
-        return found[0] if len(found) == 1 else found
-
-    def out(self, *shape, dtype=np.float32):
-        return self.put(np.zeros(shape, dtype))
+    def array(self, tensor):
+        return tensor.numpy()
 
     def launch(self, kernel, grid, *args, **constants):
         kernel[grid](*args, **constants, mode=self.mode)
-
-    def expect(self, tensor, wanted, tolerance=1e-5):
-        self.results.append((tensor.numpy(), np.asarray(wanted, np.float64), tolerance))
 
 
 def _f8(x):

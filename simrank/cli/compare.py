@@ -1,0 +1,257 @@
+"""`simrank compare`: a program on simulated ranks beside the same on real processes."""
+
+from __future__ import annotations
+
+import json
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+import simrank
+from simrank.bench.table import Table, footer
+from simrank.cli.common import FAILED, app, check_writable, progress_bar, write_text
+from simrank.config import load_bench_config
+from simrank.errors import ConfigError, ConfigProblem
+from simrank.validate.compare import benchmark, report
+from simrank.validate.compare.comparison import compared
+from simrank.validate.compare.job import RETURNED, Job, MissingError
+from simrank.validate.compare.sides import check_real, real, simulated
+from simrank.validate.compare.tolerance import Tolerance
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from simrank.bench.row import Row
+    from simrank.bench.series import Series
+    from simrank.validate.compare.comparison import Comparison
+
+MISSING = 4
+_LIMIT_S, _KERNELS_LIMIT_S = 90.0, 600.0  # Assumed: of a program or a case, and of a whole file.
+_STATUS = (
+    "exit status: 0 the sides agree; 1 they differ, or data is wrong; 2 bad usage or config; "
+    "3 bug in simrank; 4 this machine lacks what the real side needs (GPUs, torch, triton)"
+)
+_BACKENDS = ("gloo", "nccl")
+_REPORTS = (".html", ".htm", ".md")
+_TARGETS = ("program", "bench_file", "kernels_file")
+_WORDS = {"program": "a program", "bench_file": "--bench", "kernels_file": "--kernels"}
+_MEANT_FOR = {
+    "args": ("program",),
+    "nproc_per_node": ("program", "bench_file"),
+    "backend": ("program", "bench_file"),
+    "cluster": ("program", "kernels_file"),
+    "tolerance": ("program",),
+    "skip_real": ("program",),
+    "out": ("bench_file",),
+    "report_file": ("program",),
+}
+
+
+@app.command(epilog=_STATUS)
+def compare(
+    context: typer.Context,
+    program: Annotated[
+        str | None,
+        typer.Argument(help="FILE.py:FUNCTION of rank and world size, or FILE.py as torchrun's."),
+    ] = None,
+    args: Annotated[
+        list[str] | None, typer.Argument(help="Arguments of a file; behind -- if they are options.")
+    ] = None,
+    nproc_per_node: Annotated[
+        int, typer.Option("--nproc-per-node", "--nproc_per_node", min=1, help="Ranks.")
+    ] = 2,
+    backend: Annotated[str, typer.Option(help="Of the real processes: gloo or nccl.")] = "gloo",
+    cluster: Annotated[
+        str | None, typer.Option(help="Cluster name or file [as many HGX H100 as needed].")
+    ] = None,
+    tolerance: Annotated[
+        str | None, typer.Option(help="1e-3, 1e-3,1e-6, 4ulp or exact [each type's].")
+    ] = None,
+    skip_real: Annotated[
+        bool, typer.Option("--skip-real", help="Run the simulated side alone.")
+    ] = False,
+    timeout: Annotated[
+        float | None,
+        typer.Option(min=1, help="Wall-clock seconds of a real run [90; of kernels 600]."),
+    ] = None,
+    bench_file: Annotated[
+        str | None, typer.Option("--bench", help="Measure this YAML benchmark instead.")
+    ] = None,
+    kernels_file: Annotated[
+        str | None, typer.Option("--kernels", help="Compare this file's kernel cases instead.")
+    ] = None,
+    out: Annotated[
+        str | None, typer.Option("--out", help="With --bench: CSV for simrank calibrate.")
+    ] = None,
+    json_file: Annotated[str | None, typer.Option("--json", help="Write every fact.")] = None,
+    report_file: Annotated[
+        str | None, typer.Option("--report", help="Write a page, or Markdown: FILE.html, FILE.md.")
+    ] = None,
+) -> None:
+    """Run PROGRAM simulated and on real processes, and compare what each rank did.
+
+    Values, errors, and the collectives and messages that were issued are compared rank by rank;
+    times where the cluster describes the GPU that is there. --bench measures a benchmark in
+    nccl-tests' way; --kernels runs the cases of a file on a GPU and in the emulation.
+    """
+    check_writable(json_file, report_file, out)
+    _check(backend, report_file)
+    what = [name for name in _TARGETS if context.params[name] is not None]
+    if len(what) != 1:
+        expected = "one of FILE.py:FUNCTION, --bench FILE and --kernels FILE"
+        raise _problem("program", expected, f"{len(what)} of them")
+    _refuse_others(context, what[0])
+    with _missing_is_told():
+        {"program": _program, "bench_file": _bench, "kernels_file": _kernels}[what[0]](
+            context.params
+        )
+
+
+def _program(given: dict[str, Any]) -> None:
+    """Compare a program.
+
+    Raises:
+        Exit: The sides differ.
+    """
+    bounds = Tolerance.parse(given["tolerance"])
+    args, num_ranks = tuple(given["args"] or ()), given["nproc_per_node"]
+    job = Job.of(given["program"], args, num_ranks, given["backend"])
+    limit_s = None if given["skip_real"] else given["timeout"] or _LIMIT_S
+    found = _both(job, given["cluster"], bounds, limit_s)
+    typer.echo("\n".join(report.text(found)))
+    json_file, report_file = given["json_file"], given["report_file"]
+    if json_file is not None:
+        write_text(json_file, json.dumps(report.to_json(found), indent=1) + "\n")
+    if report_file is not None:
+        is_page = report_file.endswith(_REPORTS[:2])
+        write_text(report_file, (report.page if is_page else report.markdown)(found))
+    alone = found.simulated.records if found.real is None else ()
+    if found.findings or any(record.ending != RETURNED for record in alone):
+        raise typer.Exit(FAILED)
+
+
+def _bench(given: dict[str, Any]) -> None:
+    """Measure a benchmark, and set the simulation beside it.
+
+    Raises:
+        Exit: Data is wrong.
+    """
+    config, num_ranks = load_bench_config(given["bench_file"]), given["nproc_per_node"]
+    backend = given["backend"]
+    benchmark.check_config(config)
+    series = benchmark.measured_series(config, num_ranks, backend)
+    check_real(backend, num_ranks)
+    num_cases = sum(len(each.cases(config)) for each in series)
+    rows: list[Row] = []
+    limit_s = given["timeout"] or _LIMIT_S
+    with benchmark.pool_of(num_ranks, backend, limit_s) as pool, progress_bar() as bar:
+        task = bar.add_task("starting processes", total=num_cases)
+        where = benchmark.about(pool)
+        bar.update(task, description="simulating")
+        times_us = benchmark.simulated_times(config, num_ranks, where)
+        typer.echo(f"# simrank {simrank.__version__}, measured on {where.title}, {where.versions}")
+        table = Table(typer.echo, with_measured=bool(times_us), beside="simulated")
+
+        def add(of: Series, found: list[Row]) -> None:
+            found = benchmark.with_simulated(found, times_us)
+            rows.extend(found)
+            bar.stop()  # The table goes to stdout, between two bars on stderr.
+            table.add(of, found)
+            bar.update(task, description=of.title, completed=len(rows))
+            bar.start()
+
+        try:
+            benchmark.measure(config, pool, series, add)
+        finally:
+            source = f"simrank compare --bench {given['bench_file']}"
+            _write_rows(given, rows, benchmark.csv_text(rows, where, source))
+    table.close()
+    typer.echo(footer(rows))
+    if not times_us:
+        typer.echo(f"# No simulated times: no cluster describes {where.title}")
+    if any(row.num_wrong for row in rows):
+        raise typer.Exit(FAILED)
+
+
+def _write_rows(given: dict[str, Any], rows: list[Row], table: str) -> None:
+    """Write what was measured, also where the rest could not be."""
+    if given["out"] is not None and rows:
+        write_text(given["out"], table)
+    if given["json_file"] is not None:
+        columns = [benchmark.as_measured(row) for row in rows]
+        document = {"simrank": simrank.__version__, "rows": columns}
+        write_text(given["json_file"], json.dumps(document, indent=1) + "\n")
+
+
+def _kernels(given: dict[str, Any]) -> None:
+    """Compare the kernel cases of a file.
+
+    Raises:
+        Exit: A side is wrong.
+    """
+    from simrank.validate.compare.kernels import compare_kernels, lines  # noqa: PLC0415 - kernels
+
+    with progress_bar() as bar:
+        bar.add_task("kernels", total=None)
+        path, cluster = given["kernels_file"], given["cluster"] or "hgx_h100"
+        found = compare_kernels(
+            path, cluster=cluster, timeout_s=given["timeout"] or _KERNELS_LIMIT_S
+        )
+    typer.echo("\n".join(lines(found)))
+    if given["json_file"] is not None:
+        write_text(given["json_file"], json.dumps(asdict(found), indent=1) + "\n")
+    if not all(row.ok for row in found.rows):
+        raise typer.Exit(FAILED)
+
+
+def _both(job: Job, cluster: str | None, bounds: Tolerance, timeout: float | None) -> Comparison:
+    """Run the sides under a progress bar; without a time limit the simulated one alone."""
+    with progress_bar() as progress:
+        task = progress.add_task("", total=1 if timeout is None else 2)
+        if timeout is not None:
+            if job.is_simulated:
+                expected = "a program of torch.distributed, or --skip-real"
+                raise _problem("program", expected, f"{job.path}, which imports simrank")
+            progress.update(task, description="looking for GPUs and torch")
+            check_real(job.backend, job.num_ranks)  # Before a long simulation.
+        progress.update(task, description=f"{job.title}, simulated")
+        mine = simulated(job, cluster)
+        theirs = None
+        if timeout is not None:
+            progress.update(task, description=f"{job.title}, {job.backend}", completed=1)
+            theirs = real(job, timeout)
+    return compared(job, mine, theirs, bounds)
+
+
+def _refuse_others(context: typer.Context, what: str) -> None:
+    """Raise ConfigError for options that mean nothing here."""
+    for parameter in context.command.params:
+        name = parameter.name or ""
+        source = context.get_parameter_source(name)
+        is_given = source is not None and source.name == "COMMANDLINE"
+        if is_given and what not in _MEANT_FOR.get(name, _TARGETS):
+            expected = f"with {' or '.join(_WORDS[each] for each in _MEANT_FOR[name])} alone"
+            raise _problem(parameter.opts[0], expected, _WORDS[what])
+
+
+def _check(backend: str, report_file: str | None) -> None:
+    if backend not in _BACKENDS:
+        raise _problem("--backend", "gloo or nccl", backend)
+    if report_file is not None and not report_file.endswith(_REPORTS):
+        raise _problem("--report", f"a file that ends with {', '.join(_REPORTS)}", report_file)
+
+
+def _problem(option: str, expected: str, got: str) -> ConfigError:
+    return ConfigError(ConfigProblem("command line", None, option, expected, got))
+
+
+@contextmanager
+def _missing_is_told() -> Iterator[None]:
+    """Say in a line what this machine lacks, with a status of its own."""
+    try:
+        yield
+    except MissingError as error:
+        typer.echo(f"simrank: {error}", err=True)
+        raise typer.Exit(MISSING) from None

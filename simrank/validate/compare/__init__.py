@@ -1,0 +1,1 @@
+"""The simulator held against real processes: start with `compared`."""

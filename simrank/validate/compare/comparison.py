@@ -1,0 +1,273 @@
+"""Two sides held against each other, rank by rank: start with `compared`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from simrank.errors import at_text, ranks_text
+from simrank.validate.compare.alignment import first_parting
+from simrank.validate.compare.differences import Likeness, likeness
+from simrank.validate.compare.job import DIED, RAISED, RETURNED, WAITS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from simrank.validate.compare.job import Issued, Job, Record, Side
+    from simrank.validate.compare.tolerance import Tolerance
+
+RESULTS, ENDINGS, COLLECTIVES, MESSAGES = "results", "endings", "collectives", "messages"
+TOPICS = (ENDINGS, COLLECTIVES, MESSAGES, RESULTS)  # A cause before what it leads to.
+_MISMATCH = "CollectiveMismatchError"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A difference, on the ranks that have it.
+
+    Attributes:
+        topic: One of `TOPICS`.
+        ranks: Where.
+        text: What differs, as the first of them has it.
+        num_texts: How many ranks have it in other words, for example with other numbers.
+        file: The user's file, or None.
+        line: The line in it, or None.
+    """
+
+    topic: str
+    ranks: tuple[int, ...]
+    text: str
+    num_texts: int = 1
+    file: str | None = None
+    line: int | None = None
+
+
+@dataclass(slots=True)
+class Comparison:
+    """What a comparison came to.
+
+    Attributes:
+        job: What ran.
+        tolerance: How far numbers might be apart.
+        simulated: The one side.
+        real: The other; None: it did not run.
+        findings: Differences, in the order of `TOPICS`.
+        likeness: Of the results, by rank where both returned.
+        followed: Ranks whose calls are known on both sides: they were not ended from outside.
+        notes: What a reader has to know besides.
+        times: The simulated time beside the measured one, or why it is not.
+    """
+
+    job: Job
+    tolerance: Tolerance
+    simulated: Side
+    real: Side | None
+    findings: list[Finding] = field(default_factory=list)
+    likeness: dict[int, Likeness] = field(default_factory=dict)
+    followed: list[int] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    times: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """A difference of one rank: `key` is alike where ranks have the same one in other numbers."""
+
+    topic: str
+    key: object
+    text: str
+    file: str | None = None
+    line: int | None = None
+
+
+def compared(job: Job, simulated: Side, real: Side | None, tolerance: Tolerance) -> Comparison:
+    """Hold the two sides of a job against each other."""
+    found = Comparison(job, tolerance, simulated, real)
+    found.times = list(_times(found))
+    found.notes = list(_notes(found))
+    if real is None:
+        return found
+    seen: dict[int, list[_Seen]] = {}
+    is_mismatch = any(record.error == _MISMATCH for record in simulated.records)
+    has_failed = any(record.ending != RETURNED for record in real.records)
+    if is_mismatch and has_failed:
+        found.notes.append(
+            "ranks made different calls: a mismatch where it is simulated; what real processes "
+            "make of it (errors, hangs) is not compared"
+        )
+    for mine, theirs in zip(simulated.records, real.records, strict=True):
+        own: list[_Seen] = []
+        if not (is_mismatch and has_failed):
+            own += _endings(mine, theirs)
+        if not {mine.ending, theirs.ending} & {WAITS, DIED}:
+            found.followed.append(mine.rank)
+            own += _calls(mine, theirs, job.backend)
+        if mine.ending == theirs.ending == RETURNED:
+            alike = likeness(mine.value, theirs.value, tolerance)
+            found.likeness[mine.rank] = alike
+            own += [_Seen(RESULTS, each.place, str(each)) for each in alike.differences]
+        seen[mine.rank] = own
+    found.findings = _grouped(seen)
+    return found
+
+
+def _grouped(seen: dict[int, list[_Seen]]) -> list[Finding]:
+    """Return differences with all ranks that have them."""
+    ranks: dict[tuple[str, object], dict[int, _Seen]] = {}
+    for rank, own in seen.items():
+        for each in own:
+            ranks.setdefault((each.topic, each.key), {})[rank] = each
+    found = []
+    for (topic, _), by_rank in ranks.items():
+        first = next(iter(by_rank.values()))
+        num_texts = len({each.text for each in by_rank.values()})
+        found.append(Finding(topic, tuple(by_rank), first.text, num_texts, first.file, first.line))
+    return sorted(found, key=lambda each: TOPICS.index(each.topic))
+
+
+def _notes(found: Comparison) -> Iterator[str]:
+    """Yield what the comparison cannot see."""
+    sides = [found.simulated, *([] if found.real is None else [found.real])]
+    lost = max(record.num_lost for side in sides for record in side.records)
+    if lost:
+        yield f"the first {lost} calls are not compared: TORCH_FR_BUFFER_SIZE is too small for them"
+    per_node = found.simulated.per_node
+    if found.real is not None and per_node is not None and per_node < found.job.num_ranks:
+        yield f"LOCAL_RANK is 0-{per_node - 1} where it is simulated; real ranks share one node"
+
+
+def _times(found: Comparison) -> Iterator[str]:
+    """Yield simulated time beside measured time, where one says something of the other."""
+    own_us = [each.time_us for each in found.simulated.records if each.time_us is not None]
+    if found.job.backend == "gloo":
+        yield "not compared: gloo runs on hosts, whose speed no cluster describes"
+        return
+    if not own_us:
+        return
+    simulated = f"simulated {max(own_us):.1f} us on the slowest rank"
+    real = found.real
+    if real is None or not real.device:
+        yield simulated
+        return
+    real_us = [each.time_us for each in real.records if each.time_us is not None]
+    if not is_same_device(found.simulated.device, real.device):
+        yield f"not compared: {real.device} is not the cluster's {found.simulated.device}"
+    elif real_us:
+        error = 100 * (max(own_us) / max(real_us) - 1)
+        yield f"{simulated}, measured {max(real_us):.1f} us ({error:+.1f} %); a first run, not warm"
+
+
+def is_same_device(described: str, found: str) -> bool:
+    """Whether a GPU is the one that a cluster describes: its model stands in both names."""
+    words = (word.strip("()").upper() for word in described.replace("-", " ").split())
+    models = [word for word in words if any(c.isdigit() for c in word) and word[0].isalpha()]
+    return bool(models) and models[0] in found.upper().replace("-", " ").split()
+
+
+# ---- how ranks ended ----
+
+
+def ending_text(record: Record, *, several: bool = False) -> str:
+    """Return how a rank, or several alike, ended, in words."""
+    at = at_text(record.file, record.line)
+    if record.ending == RAISED:
+        text = f": {record.text}" if record.text else ""
+        return f"raised {record.error}{at}{text}"
+    if record.ending == WAITS:
+        verb = "wait" if several else "waits"
+        return f"{verb} for ever{f' in {record.error}' if record.error else ''}{at}"
+    if record.ending == DIED:
+        return f"died: {record.error}"
+    return "returned"
+
+
+def _endings(mine: Record, theirs: Record) -> Iterator[_Seen]:
+    if mine.ending == theirs.ending and _IS_SAME.get(mine.ending, _is_any)(mine, theirs):
+        return
+    text = f"simulated {ending_text(mine)}; real {ending_text(theirs)}"
+    key = (mine.ending, mine.error, theirs.ending, theirs.error)
+    place = mine if mine.ending != RETURNED else theirs
+    yield _Seen(ENDINGS, key, text, place.file, place.line)
+
+
+def _is_same_error(mine: Record, theirs: Record) -> bool:
+    """Whether errors are of one class; one of simrank's is whatever it derives from."""
+    return mine.error == theirs.error or theirs.error in mine.error_kinds
+
+
+def _is_same_wait(mine: Record, theirs: Record) -> bool:
+    """Whether ranks wait in the same operation; what waits in C++ is not known on real ranks."""
+    words = [record.error.partition(" ")[0] for record in (mine, theirs)]
+    is_known = " on group " in mine.error and " on group " in theirs.error
+    return words[0] == words[1] or not is_known
+
+
+def _is_any(_: Record, __: Record) -> bool:
+    return True
+
+
+_IS_SAME = {RAISED: _is_same_error, WAITS: _is_same_wait}
+
+
+# ---- what they issued ----
+
+
+def call_text(call: Issued) -> str:
+    """Return a call in words, with its line."""
+    group = f"ranks {ranks_text(call.ranks)}" if call.ranks else "a group of unknown ranks"
+    shapes = f"{call.shapes} " if call.shapes else ""
+    return f"{call.op} {shapes}on {group}{at_text(call.file, call.line)}"
+
+
+def _calls(mine: Record, theirs: Record, backend: str) -> Iterator[_Seen]:
+    """Yield the first collective and the first message that differ.
+
+    What failed on one side only is told as that, and cuts its list off.
+    """
+    for topic, one, other in (
+        (COLLECTIVES, mine.collectives, theirs.collectives),
+        (MESSAGES, mine.messages, theirs.messages),
+    ):
+        parting = first_parting(one, other, backend)
+        is_cut = (
+            mine.ending != theirs.ending
+            and parting is not None
+            and (parting[0] == len(one) or parting[1] == len(other))
+        )
+        if parting is not None and not is_cut:
+            yield _parted(topic, one, other, *parting)
+
+
+def _parted(topic: str, one: Sequence[Issued], other: Sequence[Issued], i: int, j: int) -> _Seen:
+    """Return the first calls that differ, one of which may be missing."""
+    word = topic.removesuffix("s")
+    mine, theirs = (calls[k] if k < len(calls) else None for calls, k in ((one, i), (other, j)))
+    extra = mine or theirs
+    assert extra is not None, "they part before the end of one"
+    if mine is not None and theirs is not None:
+        text = f"{word} {i + 1}: simulated {call_text(mine)}; real {call_text(theirs)}"
+    else:
+        side, place = ("simulated", i) if theirs is None else ("real", j)
+        counts = f"{len(one)} simulated, {len(other)} real"
+        text = f"{counts}; {word} {place + 1} is only {side}: {call_text(extra)}"
+    key = (i, *((call.op, call.line) if call else None for call in (mine, theirs)))
+    return _Seen(topic, key, text, extra.file, extra.line)
+
+
+def counts_text(records: Sequence[Record]) -> str:
+    """Return how many calls ranks issued: `7 collectives`, or `7-9 collectives, 1 message`."""
+    parts = []
+    for topic in (COLLECTIVES, MESSAGES):
+        numbers = [len(getattr(record, topic)) for record in records]
+        if any(numbers):
+            low, high = min(numbers), max(numbers)
+            number = str(high) if low == high else f"{low}-{high}"
+            parts.append(f"{number} {topic if high != 1 else topic.removesuffix('s')}")
+    return ", ".join(parts) or "nothing"
+
+
+def ops_text(records: Sequence[Record]) -> str:
+    """Return what ranks issued, with how often, most frequent first."""
+    ops = Counter(call.op for record in records for call in record.collectives)
+    return ", ".join(f"{number} {op}" for op, number in ops.most_common(6))
