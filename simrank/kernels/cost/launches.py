@@ -36,8 +36,6 @@ _NOT_HIDDEN = 0.8
 # Operations per clock and SM, but for those of FP32 lanes. Source: CUDA C++ Programming Guide 13.0,
 # "Arithmetic Instructions", compute capability 8.0 to 10.0.
 _SIMPLE_PER_CLOCK, _SPECIAL_PER_CLOCK = 64, 16
-# Assumed: integers are addresses, and one is computed for 16 bytes that lie side by side.
-_INTEGER_PER_CLOCK = 64 * 8
 # Assumed where neither the compiler's metadata nor `num_ctas_per_sm` says it.
 DEFAULT_CTAS_PER_SM = 2
 
@@ -164,13 +162,13 @@ def operations_ps(spec: DeviceSpec, operations: Sequence[int]) -> int:
 
     Args:
         spec: The device.
-        operations: By `machine.Unit`.
+        operations: By unit, see `machine.vectors`.
     """
     fused_per_s = peak_flops(spec, "float32")
     if fused_per_s is None:
         return 0
     clocks_per_s = fused_per_s / (2 * spec.fp32_lanes)
-    per_clock = (2 * spec.fp32_lanes, _SIMPLE_PER_CLOCK, _SPECIAL_PER_CLOCK, _INTEGER_PER_CLOCK)
+    per_clock = (2 * spec.fp32_lanes, _SIMPLE_PER_CLOCK, _SPECIAL_PER_CLOCK)
     clocks = sum(number / rate for number, rate in zip(operations, per_clock, strict=True))
     return _ps(clocks, clocks_per_s)
 

@@ -10,7 +10,7 @@ import triton.language as tl
 
 from simrank.kernels.language import special
 from simrank.kernels.machine.now import spend
-from simrank.kernels.machine.vectors import Unit, comparing
+from simrank.kernels.machine.vectors import FUSED, SIMPLE, SPECIAL
 from simrank.kernels.values import types
 from simrank.kernels.values.block import Block, addresses, as_block, cast_to, constant
 from simrank.kernels.values.broadcasting import aligned, check_broadcast, with_axes
@@ -69,7 +69,8 @@ def _extreme(ignoring: Callable[..., Any], propagating: Callable[..., Any]) -> C
         ours, theirs, result = _pair(x, y)
         compute = propagating if propagate_nan == tl.PropagateNan.ALL else ignoring
         values = compute(ours, theirs)
-        spend(comparing(result.kind), values)
+        if result.kind == "f":
+            spend(SIMPLE, values)
         return Block(values, result)
 
     return choose
@@ -141,7 +142,8 @@ def where(condition: Operand, x: Operand, y: Operand) -> Block:
     num_axes = max(np.ndim(values) for values in (chosen.values, ours, theirs))
     spread = [with_axes(values, num_axes) for values in (chosen.values, ours, theirs)]
     values = np.where(*spread)
-    spend(comparing(result.kind), values)
+    if result.kind == "f":
+        spend(SIMPLE, values)
     if num_axes == 0:
         return Block(result.scalar(values), result)
     return Block(values.astype(result.compute, copy=False), result)
@@ -177,8 +179,9 @@ def fma(x: Operand, y: Operand, z: Operand) -> Block:
     one, other = aligned(ours, third)
     one, two = aligned(one, theirs)
     values = fused_in(result, one, two, other)
-    for _ in range(2):  # Of which this is both.
-        spend(result.unit, values)
+    if result.kind == "f":
+        for _ in range(2):  # Of which this is both.
+            spend(FUSED, values)
     return Block(values, result)
 
 
@@ -227,7 +230,7 @@ def fdiv(x: Operand, y: Operand, ieee_rounding: bool = False, approx: bool = Fal
     ours, theirs, result = _pair(x, y, divides=True)
     if result.kind != "f":
         raise TypeError("fdiv requires floating-point operands after type promotion")
-    spend(Unit.SPECIAL, ours)
+    spend(SPECIAL, ours)
     return _rounded(np.true_divide(ours, theirs), result)
 
 
@@ -266,7 +269,7 @@ def _high_of_64(one: Value, other: Value) -> Value:
 def _floating(name: str, compute: Callable[[Any], Any]) -> Callable[[Any], Block]:
     """Return a function that Triton has for fp32 and fp64 only, or for fp32 only."""
     elements = (float32,) if name.endswith("_rn") else (float32, float64)
-    unit = Unit.SIMPLE if name in _ROUNDING else Unit.SPECIAL
+    unit = SIMPLE if name in _ROUNDING else SPECIAL
 
     def function(x: Operand) -> Block:
         block = as_block(x)

@@ -60,7 +60,7 @@ def _function(name: str, signatures: Signatures, compute: Compute) -> Callable[.
                              f"Expect one of {wanted}, got {given}")  # fmt: skip
         values = _broadcast(blocks)
         computed = compute(*values).astype(result.compute, copy=False)
-        machine.spend(machine.Unit.SPECIAL, computed)
+        machine.spend(machine.SPECIAL, computed)
         return Block(computed, result)
 
     call.__name__ = name

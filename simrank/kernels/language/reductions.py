@@ -10,7 +10,7 @@ from simrank.kernels import machine
 from simrank.kernels.language.elementwise import add, mul
 from simrank.kernels.language.shapes import settled, with_program_axis
 from simrank.kernels.machine.now import spend
-from simrank.kernels.machine.vectors import Unit
+from simrank.kernels.machine.vectors import SIMPLE
 from simrank.kernels.values.block import Block, as_block, as_truth, cast_to
 from simrank.kernels.values.types import element_type, float32, int32, uint32
 
@@ -44,7 +44,7 @@ def _axis(block: Block, axis: SupportsInt) -> int:
 
 def _along(block: Block, axis: SupportsInt | None) -> tuple[Array, int]:
     """Return a block's values and the axis to go along; all dims as one where axis is None."""
-    spend(Unit.SIMPLE, block.values)
+    spend(SIMPLE, block.values)
     if axis is None:
         return _flat(block), 1
     return with_program_axis(block), _axis(block, axis)

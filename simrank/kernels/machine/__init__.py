@@ -22,10 +22,13 @@ from simrank.kernels.machine.now import (
 )
 from simrank.kernels.machine.order import Order
 from simrank.kernels.machine.statistics import Extent, Statistics
-from simrank.kernels.machine.vectors import Unit
+from simrank.kernels.machine.vectors import FUSED, SIMPLE, SPECIAL
 
 __all__ = [
     "EVERYBODY",
+    "FUSED",
+    "SIMPLE",
+    "SPECIAL",
     "Effects",
     "Extent",
     "Options",
@@ -34,7 +37,6 @@ __all__ = [
     "PublishedError",
     "Setting",
     "Statistics",
-    "Unit",
     "UnmaskableError",
     "is_as_hardware",
     "is_running",

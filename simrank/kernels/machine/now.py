@@ -167,7 +167,7 @@ def spend(unit: int, values: Value) -> None:
     """Count one operation for each element of a block; scalars have units of their own.
 
     Args:
-        unit: What kind of operation: `vectors.Unit`.
+        unit: What kind of operation, see `vectors`.
         values: Of the block: one row for all programs, or one for each.
     """
     programs = _running

@@ -75,7 +75,7 @@ class Statistics:
     Attributes:
         traffic: Bytes per storage, by its address.
         flops: Floating-point operations of dots, by the type of their inputs.
-        operations: Of the vector units, by `vectors.Unit`.
+        operations: Of the vector units, by unit, see `vectors`.
         dot_outputs: Most elements that the result of a dot has had in one program.
         num_atomics: Atomic operations, in elements.
         views: Storages as arrays, by numpy's number of the dtype; made once.

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from simrank.kernels.machine.arrays import Value
 
 SECTOR_BYTES = 32
-_FEW = 2  # Elements of a dim whose stride says nothing.
 
 
 def sector_waste(index: Value, itemsize: int) -> float:
@@ -30,24 +29,32 @@ def sector_waste(index: Value, itemsize: int) -> float:
     """
     if type(index) is not np.ndarray or index.ndim == 1 or itemsize >= SECTOR_BYTES:
         return 1.0
-    own = index[0]
-    best = SECTOR_BYTES / itemsize
-    for axis, size in enumerate(own.shape):
-        if size == 1:
-            continue
-        line = own[tuple(slice(None) if each == axis else 0 for each in range(own.ndim))]
-        best = min(best, _waste_along(line, itemsize))
-        if best == 1.0:
-            break
-    return best if own.size > 1 else 1.0
+    at, step = index.item, 1
+    for size in reversed(index.shape[1:]):
+        if size > 1 and size * itemsize % SECTOR_BYTES == 0:
+            first = at(0)
+            if at(step) - first == 1 and at((size - 1) * step) - first == size - 1:
+                return 1.0
+        step *= size
+    return _least_waste(index[0], itemsize)
+
+
+def _least_waste(own: Value, itemsize: int) -> float:
+    """Return the waste along the densest dim."""
+    if own.size == 1:
+        return 1.0
+    found = [
+        _waste_along(
+            own[tuple(slice(None) if dim == each else 0 for dim in range(own.ndim))], itemsize
+        )
+        for each, size in enumerate(own.shape)
+        if size > 1
+    ]
+    return min(found)
 
 
 def _waste_along(line: Value, itemsize: int) -> float:
     """Return what lanes along a line of elements make the memory move, for each of its bytes."""
-    first, last, size = int(line[0]), int(line[-1]), len(line)
-    if last - first == size - 1 and size > _FEW:  # Mostly: all of them, side by side.
-        num_sectors = -(-size * itemsize // SECTOR_BYTES)
-    else:
-        num_sectors = len(np.unique(line * itemsize // SECTOR_BYTES))
-    distinct = size if first != last else 1
+    num_sectors = len(np.unique(line * itemsize // SECTOR_BYTES))
+    distinct = len(line) if line[0] != line[-1] else 1
     return max(num_sectors * SECTOR_BYTES / (distinct * itemsize), 1.0)

@@ -13,7 +13,7 @@ import triton.language as tl
 
 from simrank.kernels import machine
 from simrank.kernels.machine.now import spend
-from simrank.kernels.machine.vectors import Unit
+from simrank.kernels.machine.vectors import SIMPLE
 from simrank.kernels.values import types
 from simrank.kernels.values.conversions import converted
 from simrank.kernels.values.types import ElementType, element_type, int1
@@ -333,7 +333,7 @@ def cast_to(block: Block, target: ElementType, *, toward_zero: bool = False) -> 
     if "p" in (own.kind, target.kind):
         return _cast_pointer(block, target)
     if own.kind != target.kind or _narrows(own, target):
-        spend(Unit.SIMPLE, values)
+        spend(SIMPLE, values)
     return Block(converted(values, own, target, toward_zero=toward_zero), target)
 
 

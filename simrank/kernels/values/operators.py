@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from simrank.kernels.machine.now import spend
-from simrank.kernels.machine.vectors import Unit, comparing
+from simrank.kernels.machine.vectors import FUSED, SIMPLE, SPECIAL
 from simrank.kernels.values import types
 from simrank.kernels.values.block import Block, addresses, as_block, pointee_of, scalar_of, wide
 from simrank.kernels.values.broadcasting import aligned, common_shape
@@ -70,7 +70,8 @@ def _arithmetic(compute: Callable[[Any, Any], Any], name: str, *, swapped: bool)
             is_one = type(ours) is not _ndarray or type(theirs) is not _ndarray
             if is_one or ours.shape[1:] == theirs.shape[1:]:
                 values = compute(theirs, ours) if swapped else compute(ours, theirs)
-                spend(own.unit, values)
+                if own.kind == "f":
+                    spend(FUSED, values)
                 return Block(values, own)
         if own.kind == "p" or (type(other) is Block and other.element.kind == "p"):
             return _move_pointer(self, other, name)
@@ -82,7 +83,8 @@ def _arithmetic(compute: Callable[[Any, Any], Any], name: str, *, swapped: bool)
             values = result.round(values)
         elif result.kind == "b":
             values = (values & 1).astype(np.bool_)
-        spend(result.unit, values)
+        if result.kind == "f":
+            spend(FUSED, values)
         return Block(values, result)
 
     return operator
@@ -119,7 +121,6 @@ def _moved(pointer: Block, targets: Value, steps: Any, name: str) -> Block:
     if pointer.base is None:
         steps = steps * np.int64(pointee_of(pointer.element).itemsize)
     moved = targets + steps if name == "add" else targets - steps
-    spend(Unit.INTEGER, moved)
     return Block(moved, pointer.element, pointer.base)
 
 
@@ -129,7 +130,7 @@ def _divide(first: Block, second: Operand, *, swapped: bool) -> Block:
         result = types.float32
         ours, theirs = ours.astype(np.float32), theirs.astype(np.float32)
     values = np.true_divide(theirs, ours) if swapped else np.true_divide(ours, theirs)
-    spend(Unit.SPECIAL, values)
+    spend(SPECIAL, values)
     return Block(values, result)
 
 
@@ -162,7 +163,8 @@ def _bitwise(compute: Callable[[Any, Any], Any], *, swapped: bool) -> BinaryOper
         if result.kind in "fp":
             raise TypeError(f"invalid operands of type {self.element} and {result}")
         values = compute(theirs, ours) if swapped else compute(ours, theirs)
-        spend(Unit.INTEGER, values)
+        if result.kind != "b":  # Of masks nothing: one register holds those of 32 lanes.
+            spend(SIMPLE, values)
         return Block(values, result)
 
     return operator
@@ -176,7 +178,8 @@ def _comparison(compute: Callable[[Any, Any], Any], *, equals: bool) -> BinaryOp
             return _compare_pointers(self, other, compute)
         ours, theirs, computed = operands(self, other)
         values = compute(ours, theirs)
-        spend(comparing(computed.kind), values)
+        if computed.kind == "f":
+            spend(SIMPLE, values)
         return Block(values, int1)
 
     return operator

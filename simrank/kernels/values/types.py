@@ -13,7 +13,6 @@ import numpy as np
 import triton.language as tl
 
 from simrank.errors import UnsupportedError
-from simrank.kernels.machine.vectors import unit_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,13 +38,12 @@ class ElementType:
         kind: "b" int1, "i" signed, "u" unsigned, "f" floating, "p" pointer.
         bits: Width.
         round: Rounds float32 values to this type; None where they need no rounding.
-        unit: Where an SM adds and multiplies it: `vectors.Unit`.
         pointee: What a pointer points to, or None.
     """
 
     __slots__ = (
         "bits", "carrier", "compute", "is_plain", "itemsize", "kind", "memory", "name", "pointee",
-        "round", "triton", "unit",
+        "round", "triton",
     )  # fmt: skip
 
     def __init__(self, triton: tl.dtype, kind: str, compute: DTypeLike, memory: DTypeLike) -> None:
@@ -60,7 +58,6 @@ class ElementType:
         self.carrier = np.dtype(f"u{self.itemsize}") if is_narrow else self.memory
         self.round: Callable[[Any], Any] | None = _rounder(self.memory) if is_narrow else None
         self.is_plain = kind in "iuf" and not is_narrow
-        self.unit = unit_of(kind)
         self.pointee: ElementType | None = None
 
     def scalar(self, number: object) -> Value:
