@@ -245,8 +245,9 @@ class TimedStatistics(Statistics):
 
     def _charge_operations(self, sync: Sync) -> None:
         """Charge the vector operations since the last access: no other program ran since."""
-        done = [now - before for now, before in zip(self.operations, self._charged, strict=True)]
-        if any(done):
+        if self.operations != self._charged:
+            counts = zip(self.operations, self._charged, strict=True)
+            done = [now - before for now, before in counts]
             self._charged = list(self.operations)
             sync.charge(operations_ps(self._device.spec, done) * self._slots)
 

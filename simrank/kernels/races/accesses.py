@@ -47,8 +47,20 @@ class Access(NamedTuple):
     @property
     def bytes(self) -> Array:
         """Return [n, itemsize] which bytes."""
-        result: Array = self.first[:, None] + np.arange(self.itemsize)
+        return self.units(1)
+
+    def units(self, unit_bytes: int) -> Array:
+        """Return [n, itemsize / unit_bytes] which units, where all elements are whole ones."""
+        first = self.first // unit_bytes
+        if self.itemsize == unit_bytes:
+            return first[:, None]
+        result: Array = first[:, None] + np.arange(self.itemsize // unit_bytes)
         return result
+
+    def is_aligned(self, unit_bytes: int) -> bool:
+        """Return whether all elements are whole units; a power of two."""
+        low_bits = int(np.bitwise_or.reduce(self.first, initial=0)) | self.itemsize
+        return low_bits & (unit_bytes - 1) == 0
 
     @property
     def verb(self) -> str:

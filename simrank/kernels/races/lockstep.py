@@ -62,7 +62,7 @@ class LaunchAccesses:
     def loads(self, storage: Storage, index: Array, itemsize: int, owners: Array) -> None:
         """Note a load of elements, and which program loads each."""
         first = index.reshape(-1) * itemsize
-        self._new.append(Access(storage, first, itemsize, owners.reshape(-1), user_site()))
+        self._new.append(Access(storage, first, itemsize, _flat(owners), user_site()))
 
     def stores(self, storage: Storage, index: Array, values: Array, owners: Array) -> None:
         """Note a store of elements that is about to happen, and which program stores each."""
@@ -71,8 +71,9 @@ class LaunchAccesses:
         typed = np.ascontiguousarray(np.broadcast_to(values, index.shape)).reshape(-1)
         raw = typed.view(np.uint8).reshape(len(flat), -1)
         itemsize = raw.shape[1]
-        access = Access(storage, flat * itemsize, itemsize, owners.reshape(-1), user_site())
-        held = storage.array(np.dtype(np.uint8))[access.bytes]
+        access = Access(storage, flat * itemsize, itemsize, _flat(owners), user_site())
+        there = storage.array(np.dtype(f"u{itemsize}")).take(flat)
+        held = there.view(np.uint8).reshape(len(flat), -1)
         self._new.append(access._replace(raw=raw, held=held))
 
     def atomics(
@@ -86,7 +87,7 @@ class LaunchAccesses:
         """Note atomics: which program does each, how they order, and whether they write."""
         order, writes = asked
         first = index.reshape(-1) * itemsize
-        access = Access(storage, first, itemsize, owners.reshape(-1), user_site())
+        access = Access(storage, first, itemsize, _flat(owners), user_site())
         self._new.append(access._replace(order=order, writes=writes))
 
     def fence(self, owners: Array) -> None:
@@ -149,7 +150,7 @@ class LaunchAccesses:
         result: list[Finding] = []
         for storage, accesses in by_storage.items():
             if any(access.raw is not None for access in accesses):
-                shadow = _Shadow(storage.size_bytes)
+                shadow = _Shadow(storage.size_bytes, _unit_bytes(accesses))
                 for access in accesses:
                     result += shadow.add(access)
         return result
@@ -159,26 +160,45 @@ class LaunchAccesses:
         return f"{which} of kernel '{self._kernel}' of rank {self._rank}"
 
 
+def _flat(owners: Array) -> Array:
+    """Return which program each lane is of, in half the memory that indices take."""
+    return owners.reshape(-1).astype(np.int32, copy=False)
+
+
 def _at(site: CallSite | None) -> str:
     return "" if site is None else f" at {site.line()}"
 
 
-class _Shadow:
-    """Which program of the launch has last stored, and which have loaded, each byte."""
+def _unit_bytes(accesses: Iterable[Access]) -> int:
+    """Return the largest unit of which all elements are whole ones: mostly an element."""
+    smallest = min(access.itemsize for access in accesses)
+    return smallest if all(access.is_aligned(smallest) for access in accesses) else 1
 
-    def __init__(self, size_bytes: int) -> None:
+
+class _Shadow:
+    """Which program of the launch has last stored, and which have loaded, each unit of memory.
+
+    Args:
+        size_bytes: Of the memory.
+        unit_bytes: What every access touches whole ones of.
+    """
+
+    def __init__(self, size_bytes: int, unit_bytes: int) -> None:
+        size = -(-size_bytes // unit_bytes)
+        self._unit_bytes = unit_bytes
+        self._unit = np.dtype(f"u{unit_bytes}")
         self._accesses: list[Access] = []
-        self._writers = np.full(size_bytes, _NOBODY, np.int64)
-        self._values = np.zeros(size_bytes, np.uint8)
-        self._changed = np.zeros(size_bytes, np.bool_)
-        self._writes = np.zeros(size_bytes, np.int32)
-        self._readers = np.full(size_bytes, _NOBODY, np.int64)
-        self._reads = np.zeros(size_bytes, np.int32)
+        self._writers = np.full(size, _NOBODY, np.int32)
+        self._values = np.zeros(size, self._unit)
+        self._changed = np.zeros(size, np.bool_)
+        self._writes = np.zeros(size, np.int32)
+        self._readers = np.full(size, _NOBODY, np.int32)
+        self._reads = np.zeros(size, np.int32)
 
     def add(self, access: Access) -> list[Finding]:
         """Return what an access races with, one of a kind, and remember it."""
         self._accesses.append(access)
-        index = access.bytes
+        index = access.units(self._unit_bytes)
         owners = np.broadcast_to(access.owners[:, None], index.shape)
         return self._load(index, owners) if access.raw is None else self._store(index, owners)
 
@@ -197,15 +217,16 @@ class _Shadow:
         access = self._accesses[-1]
         assert access.raw is not None, "it is a store"
         assert access.held is not None, "it is a store"
-        differs = access.raw != access.held
+        raw = access.raw.view(self._unit)
+        differs = raw != access.held.view(self._unit)
         readers, writers = self._readers[index], self._writers[index]
         read = differs & (readers != _NOBODY) & ((readers != owners) | (owners == EVERYBODY))
-        wrong = (writers >= 0) & (writers != owners) & (self._values[index] != access.raw)
+        wrong = (writers >= 0) & (writers != owners) & (self._values[index] != raw)
         result = self._finding(self._reads, readers, index, owners, read)
         result += self._finding(self._writes, writers, index, owners, wrong)
         result += self._in_one_line(access)
         self._writers[index] = owners
-        self._values[index] = access.raw
+        self._values[index] = raw
         self._changed[index] |= differs
         self._writes[index] = len(self._accesses) - 1
         return result
@@ -213,6 +234,8 @@ class _Shadow:
     def _in_one_line(self, access: Access) -> list[Finding]:
         """Return where two programs store different values to one place at the same line."""
         assert access.raw is not None, "it is a store"
+        if (access.first[1:] > access.first[:-1]).all():  # Mostly: each place once.
+            return []
         order = np.argsort(access.first, kind="stable")
         first, raw, owners = access.first[order], access.raw[order], access.owners[order]
         wrong = (first[1:] == first[:-1]) & (owners[1:] != owners[:-1])
@@ -227,11 +250,11 @@ class _Shadow:
     ) -> list[Finding]:
         if not wrong.any():
             return []
-        lane, byte = np.argwhere(wrong)[0].tolist()
-        before = self._accesses[int(numbers[index[lane, byte]])]
-        other, own = int(others[lane, byte]), int(owners[lane, byte])
+        lane, unit = np.argwhere(wrong)[0].tolist()
+        before = self._accesses[int(numbers[index[lane, unit]])]
+        other, own = int(others[lane, unit]), int(owners[lane, unit])
         if other == _SEVERAL:  # The last one that is not the same.
-            byte_there = index[lane, byte] - before.first
+            byte_there = index[lane, unit] * self._unit_bytes - before.first
             here = (byte_there >= 0) & (byte_there < before.itemsize)
             programs = before.owners[here & (before.owners != own)]
             other = int(programs[-1]) if len(programs) else EVERYBODY
