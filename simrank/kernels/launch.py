@@ -14,12 +14,7 @@ from simrank.device.races import Accesses
 from simrank.engine import Activity
 from simrank.kernels import arguments, foreign
 from simrank.kernels.compiler.metadata import COMPILER_OPTIONS, resources, warm_kernel
-from simrank.kernels.cost.launches import (
-    DEFAULT_CTAS_PER_SM,
-    KernelCost,
-    TimedStatistics,
-    kernel_cost,
-)
+from simrank.kernels.cost import launches as costs
 from simrank.kernels.machine import Options, PublishedError, Setting, Statistics
 from simrank.kernels.machine.profile import profile_of
 from simrank.kernels.races.lockstep import LaunchAccesses
@@ -75,7 +70,7 @@ class TritonOperation(Operation):
         self.grid = launch.grid
         self.statistics = Statistics()
         self.statistics.profile = profile_of(launch.jit)
-        self.cost: KernelCost | None = None
+        self.cost: costs.KernelCost | None = None
         self.mode = launch.chosen_mode
         self.num_splits = 0
         self.reaches: list[Storage] = []
@@ -159,10 +154,14 @@ class TritonOperation(Operation):
         self.num_splits = grid.num_splits
         if self.statistics.flops:
             launch.ask_compiler(device.spec)
-        self.cost = kernel_cost(
-            self.statistics, device, max(launch.num_programs, 1), launch.ctas_per_sm
-        )
+        self.cost = self._counted_cost()
         self._describe()
+
+    def _counted_cost(self) -> costs.KernelCost:
+        programs = max(self.launch.num_programs, 1)
+        return costs.kernel_cost(
+            self.statistics, self.stream.device, programs, self.launch.ctas_per_sm
+        )
 
     def _is_sampled(self) -> bool:
         """Return whether a hint is looked for: in the first launches that may be in need of one."""
@@ -188,7 +187,8 @@ class TritonOperation(Operation):
         assert self.cost is not None, "it has run"
         launch, profile = self.launch, self.statistics.profile
         if profile is not None:
-            profile.ended(launch.num_programs, self.cost.duration_ps, self.cost.limiter)
+            roof = costs.roof_of(self.stream.device, self.statistics)
+            profile.ended(launch.num_programs, self.cost, roof)
         self.details = {
             "grid": list(launch.grid),
             "mode": self.mode,
@@ -205,7 +205,7 @@ class TritonOperation(Operation):
         launch.ask_compiler(device.spec)
         slots = max(device.spec.num_sms * launch.ctas_per_sm, 1)
         done = self.statistics.snapshot()
-        self.statistics = TimedStatistics(device, min(slots, max(launch.num_programs, 1)))
+        self.statistics = costs.TimedStatistics(device, min(slots, max(launch.num_programs, 1)))
         self.statistics.profile = profile_of(launch.jit)
         self.statistics.restore(done)
         try:
@@ -241,12 +241,11 @@ class TritonOperation(Operation):
             error = run.group.failed[0].error
             assert error is not None, "it failed"
             self.raise_in_rank(error)
-        engine, launch = device.engine, self.launch
-        cost = kernel_cost(self.statistics, device, max(launch.num_programs, 1), launch.ctas_per_sm)
+        engine, cost = device.engine, self._counted_cost()
         least_ps = self.start_ps + cost.duration_ps  # Together they get no more than there is.
         engine.call_at(max(engine.now_ps, least_ps), lambda: self._tasks_end(cost))
 
-    def _tasks_end(self, cost: KernelCost) -> None:
+    def _tasks_end(self, cost: costs.KernelCost) -> None:
         device = self.stream.device
         if self._run is None:
             return  # Dropped meanwhile.
@@ -315,7 +314,7 @@ class Launch:
             raise ValueError(f"mode={self.mode!r}; choices: {', '.join(MODES)}")
         given = options.get("num_ctas_per_sm")
         self.is_assumed = given is None
-        self.ctas_per_sm = DEFAULT_CTAS_PER_SM if given is None else int(given)
+        self.ctas_per_sm = costs.DEFAULT_CTAS_PER_SM if given is None else int(given)
         self._compiler_options = {name: options.get(name) for name in COMPILER_OPTIONS}
         effects = kernel.effects
         if self.mode == "auto":

@@ -1,47 +1,84 @@
-"""A kernel's source beside what each line did, as text and as a page."""
+"""A kernel's source beside what each line did, and what that takes of the device, as text.
+
+A line's time is its share of what the whole kernel takes of a resource: of the tensor cores by its
+operations, of memory and L2 by its bytes. Resources work beside each other: times do not add up.
+"""
 
 from __future__ import annotations
 
-import html
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from simrank.units import format_size, format_time
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from simrank.kernels.machine.profile import KernelProfile, Line
 
-_COLUMNS = ("local", "links", "masked", "flops", "atomics", "parked")
+PARTS = ("tensor", "vector", "special", "memory", "L2", "links", "waiting")
+COLUMNS = ("most time", "local", "links", "masked", "flops", "atomics", "parked")
+_FUSED_PER_SIMPLE = 4  # Additions and multiplications that take as long as a comparison.
 
 
-def kernel_lines(profile: KernelProfile) -> Iterator[tuple[str, int, str, dict[str, str], float]]:
-    """Yield the lines of a kernel, and of device functions that it calls.
+class SourceLine(NamedTuple):
+    """A line of a kernel, or of a device function that it calls.
 
-    Yields:
-        File, line number, source, a text per column, and the line's share of the kernel's bytes,
-        or of its waiting where that is what it does.
+    Attributes:
+        number: In its file.
+        source: Its text.
+        texts: What it did, by column.
+        parts_ps: What it takes of each resource, by the names of `PARTS`; empty if it did nothing.
     """
-    whole = list(profile.lines.values())
-    total_bytes = sum(_bytes(line) for line in whole) or 1
-    total_parked = sum(line.parked_ps for line in whole)
+
+    number: int
+    source: str
+    texts: Mapping[str, str]
+    parts_ps: Mapping[str, float]
+
+
+def source_lines(profile: KernelProfile) -> Iterator[SourceLine]:
+    """Yield the lines of a kernel in order, then those of functions elsewhere that it calls."""
+    weights = {key: _weights(line) for key, line in profile.lines.items()}
+    totals = {part: sum(own[part] for own in weights.values()) for part in PARTS}
+    spent = {**profile.parts_ps, "waiting": _waiting_ps(profile)}
+
+    def told(key: tuple[str, int], source: str) -> SourceLine:
+        line = profile.lines.get(key)
+        if line is None:
+            return SourceLine(key[1], source, {}, {})
+        parts_ps = {
+            part: spent.get(part, 0) * weights[key][part] / totals[part]
+            for part in PARTS
+            if totals[part] and weights[key][part]
+        }
+        return SourceLine(key[1], source, _texts(line, parts_ps), parts_ps)
+
     last = profile.first_line + len(profile.source)
     for number, text in enumerate(profile.source, profile.first_line):
-        line = profile.lines.get((profile.file, number))
-        share = 0.0 if line is None else _share(line, total_bytes, total_parked)
-        yield profile.file, number, text, {} if line is None else _texts(line), share
-    for (file, number), line in sorted(profile.lines.items()):
+        yield told((profile.file, number), text)
+    for file, number in sorted(profile.lines):
         if file != profile.file or not profile.first_line <= number < last:
-            share = _share(line, total_bytes, total_parked)
-            yield file, number, _source(file, number), _texts(line), share
+            yield told((file, number), _source(file, number))
 
 
-def _bytes(line: Line) -> int:
-    return line.local_bytes + sum(line.peer_bytes.values())
+def _weights(line: Line) -> dict[str, float]:
+    """Return how much a line has of what is shared out for each resource."""
+    fused, simple, special = line.operations
+    return {
+        "tensor": line.flops,
+        "vector": fused + _FUSED_PER_SIMPLE * simple,
+        "special": special,
+        "memory": line.local_bytes,
+        "L2": line.local_bytes + line.num_atomics,
+        "links": sum(line.peer_bytes.values()),
+        "waiting": line.parked_ps,
+    }
 
 
-def _share(line: Line, total_bytes: int, total_parked: int) -> float:
-    return max(_bytes(line) / total_bytes, line.parked_ps / total_parked if total_parked else 0.0)
+def _waiting_ps(profile: KernelProfile) -> float:
+    """Return how long a program was parked, in the mean."""
+    parked_ps = sum(line.parked_ps for line in profile.lines.values())
+    return parked_ps / max(profile.num_programs, 1)
 
 
 def _source(file: str, number: int) -> str:
@@ -50,8 +87,11 @@ def _source(file: str, number: int) -> str:
     return linecache.getline(file, number).rstrip("\n")
 
 
-def _texts(line: Line) -> dict[str, str]:
+def _texts(line: Line, parts_ps: Mapping[str, float]) -> dict[str, str]:
     cells = {}
+    if parts_ps:
+        part = max(parts_ps, key=lambda name: parts_ps[name])
+        cells["most time"] = f"{format_time(round(parts_ps[part]))} {part}"
     if line.local_bytes:
         cells["local"] = format_size(line.local_bytes)
     if line.peer_bytes:
@@ -68,7 +108,8 @@ def _texts(line: Line) -> dict[str, str]:
     return cells
 
 
-def _head(profile: KernelProfile) -> str:
+def headline(profile: KernelProfile) -> str:
+    """Return what a kernel took in all, and what limited it."""
     limiters = ", ".join(
         f"{name} ({count})" for name, count in sorted(profile.limiters.items(), key=lambda i: -i[1])
     )
@@ -78,48 +119,29 @@ def _head(profile: KernelProfile) -> str:
     )
 
 
+def parts_line(profile: KernelProfile) -> str:
+    """Return what a kernel takes of each resource, were it the only one."""
+    parts = {**profile.parts_ps, "waiting": round(_waiting_ps(profile))}
+    told = [f"{name} {format_time(parts[name])}" for name in PARTS if parts.get(name)]
+    return f"takes of each resource, alone: {', '.join(told) or 'nothing'}"
+
+
 def report_text(profiles: Sequence[KernelProfile]) -> str:
     """Return all kernels as text, each with its source."""
     parts = []
     for profile in profiles:
-        rows = list(kernel_lines(profile))
+        rows = list(source_lines(profile))
+        used = [name for name in COLUMNS if any(name in row.texts for row in rows)]
         widths = {
-            name: max([len(texts.get(name, "")) for *_, texts, _ in rows] + [len(name)])
-            for name in _COLUMNS
+            name: max([len(row.texts.get(name, "")) for row in rows] + [len(name)]) for name in used
         }
-        widths = {
-            name: width
-            for name, width in widths.items()
-            if any(name in texts for *_, texts, _ in rows)
-        }
-        lines = [_head(profile), "  ".join([" line", *(n.rjust(w) for n, w in widths.items())])]
-        for _, number, source, texts, _ in rows:
-            cells = [texts.get(name, "").rjust(width) for name, width in widths.items()]
-            lines.append("  ".join([f"{number:5d}", *cells, source]).rstrip())
+        lines = [
+            headline(profile),
+            parts_line(profile),
+            "  ".join([" line", *(name.rjust(width) for name, width in widths.items())]),
+        ]
+        for row in rows:
+            cells = [row.texts.get(name, "").rjust(width) for name, width in widths.items()]
+            lines.append("  ".join([f"{row.number:5d}", *cells, row.source]).rstrip())
         parts.append("\n".join(lines))
     return "\n\n".join(parts)
-
-
-_STYLE = """body{font:14px/1.4 system-ui,sans-serif;margin:2em;color:#222}
-table{border-collapse:collapse;font:12px/1.5 ui-monospace,monospace}
-td,th{padding:0 .8em;text-align:right;white-space:pre}td.source{text-align:left}
-th{border-bottom:1px solid #999}tr:hover{background:#f4f4f4}td.line{color:#888}"""
-
-
-def report_html(profiles: Iterable[KernelProfile]) -> str:
-    """Return all kernels as one page; the bar behind a line is its share of bytes or waiting."""
-    parts = [f"<!doctype html><meta charset=utf-8><title>kernels</title><style>{_STYLE}</style>"]
-    for profile in profiles:
-        parts.append(f"<h2>{html.escape(profile.name)}</h2><p>{html.escape(_head(profile))}</p>")
-        heads = "".join(f"<th>{name}</th>" for name in ("line", *_COLUMNS))
-        parts.append(f"<table><tr>{heads}<th></th></tr>")
-        for _, number, source, texts, share in kernel_lines(profile):
-            cells = "".join(f"<td>{html.escape(texts.get(name, ''))}</td>" for name in _COLUMNS)
-            percent = f"{100 * share:.1f}%"
-            bar = f"background:linear-gradient(90deg,#fbd9a5 {percent},transparent {percent})"
-            parts.append(
-                f'<tr><td class=line>{number}</td>{cells}<td class=source style="{bar}">'
-                f"{html.escape(source)}</td></tr>"
-            )
-        parts.append("</table>")
-    return "\n".join(parts) + "\n"

@@ -57,12 +57,12 @@ def test_the_report_shows_the_source_beside_what_lines_did(script, capsys):
 
 
 def test_the_report_is_a_page_where_asked(script, tmp_path, capsys):
-    """With a bar behind each line."""
+    """With a bar for each line that takes time, and the roofline."""
     page = tmp_path / "report.html"
     assert command(capsys, f"{script}::go", "--html", str(page))[0] == 0
     text = page.read_text()
-    assert "<table>" in text
-    assert "linear-gradient(90deg,#fbd9a5 100.0%" in text
+    assert "tl.store(y + offs" in text
+    assert 'class="bars"' in text
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from simrank.hardware.gemm import gemm_ps
 from simrank.hardware.roofline import peak_flops
 from simrank.kernels import machine
-from simrank.kernels.machine import Extent, Statistics
+from simrank.kernels.machine import SPECIAL, Extent, Statistics
+from simrank.kernels.machine.profile import Roof
 from simrank.units import ceil_ps
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ class KernelCost(NamedTuple):
         arithmetic_ps: Its dots and vector operations, as far as they do not overlap.
         tensor_ps: Its dots alone.
         vector_ps: Its vector operations alone.
+        special_ps: What of these is special functions.
         link_ps: Its traffic with other devices.
         atomics_ps: Its atomics.
         limiter: The longest of them, by name.
@@ -69,12 +71,25 @@ class KernelCost(NamedTuple):
     arithmetic_ps: int
     tensor_ps: int
     vector_ps: int
+    special_ps: int
     link_ps: int
     atomics_ps: int
     limiter: str
     hbm_bytes: int
     waves: float
     num_sms: int
+
+    @property
+    def parts_ps(self) -> dict[str, int]:
+        """Return what it takes of each resource, were it the only one."""
+        return {
+            "tensor": self.tensor_ps,
+            "vector": self.vector_ps - self.special_ps,
+            "special": self.special_ps,
+            "memory": self.memory_ps,
+            "L2": self.l2_ps + self.atomics_ps,
+            "links": self.link_ps,
+        }
 
 
 def kernel_cost(
@@ -112,6 +127,7 @@ def kernel_cost(
         arithmetic_ps=times["arithmetic"],
         tensor_ps=tensor_ps,
         vector_ps=vector_ps,
+        special_ps=_special_ps(statistics, spec, vector_ps),
         link_ps=link_ps,
         atomics_ps=times["atomics"],
         limiter=limiter,
@@ -119,6 +135,14 @@ def kernel_cost(
         waves=waves,
         num_sms=min(ceil(num_programs / ctas_per_sm), spec.num_sms),
     )
+
+
+def roof_of(device: Device, statistics: Statistics) -> Roof:
+    """Return what a device can do at most of what a launch did."""
+    spec = device.spec
+    names = [_PEAK_NAMES.get(name, "float32") for name in statistics.flops] or ["float32"]
+    most = max(peak_flops(spec, name) or 0.0 for name in names)
+    return Roof(spec.name, most, float(spec.memory_bandwidth_bytes_per_s))
 
 
 def _ps(amount: float, per_s: float) -> int:
@@ -180,6 +204,13 @@ def _units_ps(statistics: Statistics, spec: DeviceSpec, num_programs: int) -> tu
     # Programs on one SM share its units: the SMs with one program more end last.
     uneven = ceil(num_programs / spec.num_sms) * spec.num_sms / num_programs
     return ceil(tensor_ps * uneven), ceil(vector_ps * uneven)
+
+
+def _special_ps(statistics: Statistics, spec: DeviceSpec, vector_ps: int) -> int:
+    """Return what of the time of vector operations is that of special functions."""
+    every_ps = operations_ps(spec, statistics.operations)
+    special_ps = operations_ps(spec, (0, 0, statistics.operations[SPECIAL]))
+    return min(vector_ps * special_ps // every_ps, vector_ps) if every_ps else 0
 
 
 def _library_ps(statistics: Statistics, spec: DeviceSpec, num_programs: int) -> int:

@@ -174,7 +174,10 @@ def spend(unit: int, values: Value) -> None:
     if programs is None or type(values) is not _ndarray or values.ndim == 1:
         return
     copies = len(programs.ids) if len(values) == 1 else 1
-    programs.statistics.operations[unit] += values.size * copies
+    statistics = programs.statistics
+    statistics.operations[unit] += values.size * copies
+    if statistics.profile is not None:
+        statistics.profile.here().operations[unit] += values.size * copies
 
 
 def is_as_hardware() -> bool:

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from simrank.engine import user_site
+from simrank.kernels.machine.vectors import NUM_UNITS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,6 +18,40 @@ if TYPE_CHECKING:
     from simrank.device.device import Device
     from simrank.device.memory import Storage
     from simrank.kernels.machine.jit import Jit
+
+
+class Roof(NamedTuple):
+    """What a device can do at most.
+
+    Attributes:
+        device: Its name.
+        flops_per_s: Of dots, in the type that the kernel used; else of FP32.
+        bytes_per_s: Of its memory.
+    """
+
+    device: str
+    flops_per_s: float
+    bytes_per_s: float
+
+
+class Cost(Protocol):
+    """What is counted of a launch's cost."""
+
+    @property
+    def duration_ps(self) -> int:
+        """Return how long it took."""
+
+    @property
+    def limiter(self) -> str:
+        """Return what it took longest for."""
+
+    @property
+    def hbm_bytes(self) -> int:
+        """Return the bytes from and to the memory."""
+
+    @property
+    def parts_ps(self) -> dict[str, int]:
+        """Return what it took of each resource."""
 
 
 @dataclass
@@ -29,6 +64,7 @@ class Line:
         num_lanes: Lanes of loads and stores.
         num_masked_lanes: Those that were masked off.
         flops: Of dots.
+        operations: Of vector units, by unit, see `vectors`.
         num_atomics: Atomic operations.
         parked_ps: Time that programs waited here, all together.
     """
@@ -38,6 +74,7 @@ class Line:
     num_lanes: int = 0
     num_masked_lanes: int = 0
     flops: int = 0
+    operations: list[int] = field(default_factory=lambda: [0] * NUM_UNITS)
     num_atomics: int = 0
     parked_ps: int = 0
 
@@ -48,7 +85,8 @@ class Line:
 
     def copy(self) -> Line:
         """Return the counts as they are."""
-        return Line(**{**vars(self), "peer_bytes": dict(self.peer_bytes)})
+        own = {"peer_bytes": dict(self.peer_bytes), "operations": list(self.operations)}
+        return Line(**{**vars(self), **own})
 
 
 @dataclass
@@ -65,6 +103,9 @@ class KernelProfile:
         num_programs: Programs of all launches.
         duration_ps: Simulated time of all launches.
         limiters: How often each was what a launch took longest for.
+        parts_ps: What all launches took of each resource, were it the only one.
+        hbm_bytes: From and to the device's memory, in all launches.
+        roof: What the device can do, for the last launch.
     """
 
     name: str
@@ -76,6 +117,9 @@ class KernelProfile:
     num_programs: int = 0
     duration_ps: int = 0
     limiters: dict[str, int] = field(default_factory=dict)
+    parts_ps: dict[str, int] = field(default_factory=dict)
+    hbm_bytes: int = 0
+    roof: Roof | None = None
 
     def here(self) -> Line:
         """Return the line that the running kernel is at."""
@@ -100,12 +144,22 @@ class KernelProfile:
         else:
             line.peer_bytes[peer.index] = line.peer_bytes.get(peer.index, 0) + size_bytes
 
-    def ended(self, num_programs: int, duration_ps: int, limiter: str) -> None:
-        """Count a launch."""
+    def ended(self, num_programs: int, cost: Cost, roof: Roof) -> None:
+        """Count a launch.
+
+        Args:
+            num_programs: Of its grid.
+            cost: What it cost.
+            roof: What the device can do.
+        """
         self.num_launches += 1
         self.num_programs += num_programs
-        self.duration_ps += duration_ps
-        self.limiters[limiter] = self.limiters.get(limiter, 0) + 1
+        self.duration_ps += cost.duration_ps
+        self.limiters[cost.limiter] = self.limiters.get(cost.limiter, 0) + 1
+        self.hbm_bytes += cost.hbm_bytes
+        self.roof = roof
+        for name, taken_ps in cost.parts_ps.items():
+            self.parts_ps[name] = self.parts_ps.get(name, 0) + taken_ps
 
     def snapshot(self) -> dict[tuple[str, int], Line]:
         """Return the counts of all lines, for `restore`."""

@@ -77,6 +77,13 @@ def times_axis(times_us: Iterable[float], title: str = "time") -> Axis:
     return Axis(title, low, high, _log_ticks(low, high, time_text), is_log=True)
 
 
+def powers_axis(values: Iterable[float], title: str) -> Axis:
+    """Return a logarithmic axis with powers of ten as texts."""
+    found = [value for value in values if _is_above_zero(value)] or [1.0]
+    low, high = min(found) / _ROOM, max(found) * _ROOM
+    return Axis(title, low, high, _log_ticks(low, high, lambda value: f"{value:g}"), is_log=True)
+
+
 def ratios_axis(ratios: Iterable[float], title: str) -> Axis:
     """Return a logarithmic axis of ratios, as far below 1 as above, with powers of two as texts."""
     logs = [abs(math.log2(ratio)) for ratio in ratios if _is_above_zero(ratio)]

@@ -89,6 +89,7 @@ def css(num_curves: int) -> str:
         for level, share in enumerate(_HEAT_SHARES, 1)
     )
     looks = "".join(f".k{index}{{color:var(--c{index})}}\n" for index in range(len(LIGHT)))
+    looks += f".k{len(LIGHT)}{{color:var(--faint)}}\n"  # Of what only waits.
     dark = f"@media (prefers-color-scheme:dark){{:root{{{_variables('dark', DARK)}}}}}\n"
     light = f":root{{color-scheme:light dark;{_variables('light', LIGHT)}}}\n"
     return f"{light}{dark}{_RULES}{looks}{heats}{hiding}"

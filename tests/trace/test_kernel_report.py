@@ -1,0 +1,57 @@
+"""Lines of a kernel with what they take of the device."""
+
+import pytest
+
+from simrank.trace.kernel_report import PARTS, parts_line, report_text, source_lines
+
+profile = pytest.importorskip("simrank.kernels.machine.profile")
+
+
+def one(**lines):
+    """Return a kernel of three lines, with what the named ones did."""
+    found = profile.KernelProfile("k", "k.py", 10, ["def k():", "    a", "    b"])
+    for name, line in lines.items():
+        found.lines["k.py", int(name[1:])] = line
+    return found
+
+
+def test_a_resource_is_shared_out_by_what_lines_did_with_it():
+    """Of 90 ps of tensor cores two thirds go to who had two thirds of the operations."""
+    kernel = one(
+        L11=profile.Line(flops=2, local_bytes=100, operations=[8, 0, 0]),
+        L12=profile.Line(flops=1, operations=[0, 2, 5]),
+    )
+    kernel.parts_ps = {"tensor": 90, "vector": 32, "special": 7, "memory": 50, "L2": 20, "links": 0}
+    first, second, third = source_lines(kernel)
+    assert first.parts_ps == {}
+    assert second.parts_ps == {"tensor": 60, "vector": 16, "memory": 50, "L2": 20}
+    assert third.parts_ps == {"tensor": 30, "vector": 16, "special": 7}
+    assert second.texts["most time"].endswith("tensor")
+    whole = {part: sum(row.parts_ps.get(part, 0) for row in (second, third)) for part in PARTS}
+    assert whole == {**kernel.parts_ps, "waiting": 0}
+
+
+def test_waiting_is_that_of_a_program_in_the_mean():
+    """Four programs that were parked for 20 ps each waited for 20."""
+    kernel = one(L11=profile.Line(parked_ps=80))
+    kernel.num_programs = 4
+    assert [row.parts_ps.get("waiting") for row in source_lines(kernel)] == [None, 20, None]
+    assert "waiting 20 ps" in parts_line(kernel)
+
+
+def test_lines_of_functions_elsewhere_come_last():
+    """A device function's lines stand behind the kernel's own."""
+    kernel = one(L12=profile.Line(flops=1))
+    kernel.lines["other.py", 3] = profile.Line(num_atomics=4)
+    rows = list(source_lines(kernel))
+    assert [row.number for row in rows] == [10, 11, 12, 3]
+    assert rows[-1].texts["atomics"] == "4"
+
+
+def test_columns_that_nobody_uses_are_left_out():
+    """A kernel without links has no column for them."""
+    text = report_text([one(L11=profile.Line(local_bytes=2048, num_lanes=8))])
+    head = text.splitlines()[2]
+    assert "local" in head
+    assert "links" not in head
+    assert "atomics" not in head
