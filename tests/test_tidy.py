@@ -67,7 +67,6 @@ TESTED_ELSEWHERE = {
     "suites/session.py": "suites/test_driver.py",
     "suites/simulated.py": "pytest_plugin/test_plugin.py",
     "suites/world.py": "suites/test_driver.py",
-    "trace/kernel_report.py": "cli/test_kernels.py",
     "validate/calls.py": "validate/test_groups.py",
     "validate/case.py": "validate/test_pool.py",
     "validate/compare/issued.py": "conformance/test_compared.py",  # They need both sides.
