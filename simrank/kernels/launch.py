@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -15,6 +13,7 @@ from simrank.engine import Activity
 from simrank.kernels import arguments, foreign
 from simrank.kernels.compiler.metadata import COMPILER_OPTIONS, resources, warm_kernel
 from simrank.kernels.cost import launches as costs
+from simrank.kernels.grids import GridSize, grid_sizes
 from simrank.kernels.machine import Options, PublishedError, Setting, Statistics
 from simrank.kernels.machine.profile import profile_of
 from simrank.kernels.races.lockstep import LaunchAccesses
@@ -22,11 +21,14 @@ from simrank.kernels.races.operations import accesses_of
 from simrank.kernels.running import threads
 from simrank.kernels.running.batches import Grid
 from simrank.kernels.running.programs import Occupancy, ProgramRun
+from simrank.kernels.running.sample import Forms, run_sample
 from simrank.kernels.source.analyse import loaded_by_jit, written_by_jit
 from simrank.kernels.source.bind import bind
 from simrank.ranks import current_program, require_program
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from simrank.device import Stream
     from simrank.device.memory import Storage
     from simrank.hardware.spec import DeviceSpec
@@ -34,12 +36,9 @@ if TYPE_CHECKING:
     from simrank.kernels.source.bind import BoundKernel
     from simrank.ranks import Program
 
-GridSize = int | Sequence[int] | Callable[[dict[str, Any]], int | Sequence[int]]
 MODES = ("auto", "batched", "masked", "one-by-one", "shuffled", "tasks")
 _NUM_SAMPLED = 4  # launches of a kernel that are looked at for a hint of a race
 PRECISIONS = ("ieee", "hardware")
-# Source: CUDA C++ Programming Guide, technical specifications per compute capability.
-_MAX_GRID = (2**31 - 1, 65535, 65535)
 
 
 class TritonOperation(Operation):
@@ -148,10 +147,16 @@ class TritonOperation(Operation):
 
     def _compute(self, grid: Grid) -> None:
         launch, device = self.launch, self.stream.device
-        grid.run(launch.body(), self.mode, masked=lambda: launch.body(forks="programs"))
+        forms = Forms(launch.name, launch.body(), lambda: launch.body(forks="programs"))
+        if launch.lacks_values():
+            self.num_splits = run_sample(self._setting(), forms, self.mode)
+            for buffer in () if self.touched is None else self.touched.writes:
+                buffer.storage.lose_values()
+        else:
+            grid.run(forms.body, self.mode, masked=forms.masked)
+            self.num_splits = grid.num_splits
         if self._log is not None:
             self._look_for_races(self._log)
-        self.num_splits = grid.num_splits
         if self.statistics.flops:
             launch.ask_compiler(device.spec)
         self.cost = self._counted_cost()
@@ -354,6 +359,11 @@ class Launch:
         stored = {storage for name, storage in tensors.items() if name in written}
         return any(storage in stored for name, storage in tensors.items() if name in loaded)
 
+    def lacks_values(self) -> bool:
+        """Return whether a tensor that it got has no values: its Context is shape-only."""
+        tensors = (value for value in self._bound.values() if isinstance(value, Tensor))
+        return any(not tensor.storage.has_values for tensor in tensors)
+
     @property
     def num_programs(self) -> int:
         """Return the number of programs."""
@@ -411,7 +421,7 @@ def launch(
     options: dict[str, Any] = {name: kwargs[name] for name in names if name in kwargs}
     options |= {name: kwargs.pop(name) for name in ("mode", "precision") if name in kwargs}
     bound = arguments.by_name(jit, args, kwargs)
-    size = _grid(grid, {**bound, **kwargs})
+    size = grid_sizes(grid, {**bound, **kwargs})
     launched = Launch(bind(jit), size, bound, options)
     stream = current_stream()
     written = written_by_jit(jit)
@@ -453,33 +463,6 @@ def _computed(
     reached = arguments.reached(bound.values(), None, operation.stream.device.memory.space)
     library.settle([*reads, *reached], [*writes, *reached])
     return operation.compute_now()
-
-
-def _grid(grid: GridSize, meta: dict[str, Any]) -> tuple[int, int, int]:
-    """Return a grid as three numbers.
-
-    Raises:
-        TypeError: A size is no whole number.
-        ValueError: It has more than three axes, or a size that no device takes.
-    """
-    size = grid(meta) if callable(grid) else grid
-    sizes = tuple(size) if isinstance(size, tuple | list) else (size,)
-    if not 1 <= len(sizes) <= 3:
-        raise ValueError(f"a grid has one to three axes, got {size!r}")
-    try:
-        numbers = [operator.index(number) for number in sizes] + [1] * (3 - len(sizes))
-    except TypeError:
-        raise TypeError(
-            f"a grid has whole numbers, got {size!r}\n  to fix: divide with triton.cdiv"
-        ) from None
-    if min(numbers) < 0:
-        raise ValueError(f"a grid has no negative size, got {size!r}")
-    if any(number > most for number, most in zip(numbers, _MAX_GRID, strict=True)):
-        raise ValueError(
-            f"a grid has at most {', '.join(map(str, _MAX_GRID))} programs along its axes, "
-            f"got {size!r}\n  to fix: use the first axis for what is long"
-        )
-    return numbers[0], numbers[1], numbers[2]
 
 
 def run_jit(jit: Jit, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

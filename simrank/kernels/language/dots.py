@@ -164,6 +164,11 @@ def _check_accumulator(
 
 def _product(first: Block, second: Block, *, precision: str) -> Value:
     ours, theirs = first.values, second.values
+    fill = machine.now().statistics.fill
+    if fill is not None:  # Nobody knows the numbers: see `running.sample`.
+        shape = np.broadcast_shapes(ours.shape[:-2], theirs.shape[:-2])
+        kind = np.int32 if first.element is int8 else ours.dtype
+        return np.full((*shape, ours.shape[-2], theirs.shape[-1]), fill, kind)
     if first.element is int8:  # float64 holds products of 8-bit integers and their sums exactly.
         exact: Value = np.matmul(ours.astype(np.float64), theirs.astype(np.float64))
         return exact.astype(np.int32)

@@ -173,11 +173,14 @@ def spend(unit: int, values: Value) -> None:
     programs = _running
     if programs is None or type(values) is not _ndarray or values.ndim == 1:
         return
-    copies = len(programs.ids) if len(values) == 1 else 1
+    num_programs = len(programs.ids)
+    number: int = values.size // len(values) * num_programs
+    if programs.active is not None and num_programs > 1:  # The others are masked off.
+        number = number // num_programs * int(np.count_nonzero(programs.active))
     statistics = programs.statistics
-    statistics.operations[unit] += values.size * copies
+    statistics.operations[unit] += number
     if statistics.profile is not None:
-        statistics.profile.here().operations[unit] += values.size * copies
+        statistics.profile.here().operations[unit] += number
 
 
 def is_as_hardware() -> bool:

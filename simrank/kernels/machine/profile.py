@@ -83,6 +83,21 @@ class Line:
         """Return the share of its lanes that was masked off."""
         return self.num_masked_lanes / self.num_lanes if self.num_lanes else 0.0
 
+    def scale_since(self, before: Line, factor: float) -> None:
+        """Count what was done since as often as there are more programs."""
+
+        def scaled(now: int, then: int) -> int:
+            return then + round((now - then) * factor)
+
+        for name in ("local_bytes", "num_lanes", "num_masked_lanes", "flops", "num_atomics"):
+            setattr(self, name, scaled(getattr(self, name), getattr(before, name)))
+        pairs = zip(self.operations, before.operations, strict=True)
+        self.operations = [scaled(*pair) for pair in pairs]
+        self.peer_bytes = {
+            peer: scaled(count, before.peer_bytes.get(peer, 0))
+            for peer, count in self.peer_bytes.items()
+        }
+
     def copy(self) -> Line:
         """Return the counts as they are."""
         own = {"peer_bytes": dict(self.peer_bytes), "operations": list(self.operations)}
@@ -164,6 +179,11 @@ class KernelProfile:
     def snapshot(self) -> dict[tuple[str, int], Line]:
         """Return the counts of all lines, for `restore`."""
         return {key: line.copy() for key, line in self.lines.items()}
+
+    def scale_since(self, snapshot: dict[tuple[str, int], Line], factor: float) -> None:
+        """Count what lines did since a snapshot as often as there are more programs."""
+        for key, line in self.lines.items():
+            line.scale_since(snapshot.get(key, Line()), factor)
 
     def restore(self, snapshot: dict[tuple[str, int], Line]) -> None:
         """Set the counts back: what was counted since did not happen."""

@@ -46,6 +46,7 @@ class Traffic:
 
     Attributes:
         device: Where the storage is; None: on the host.
+        size_bytes: Of the storage.
         read_bytes: Loaded, masked-off lanes not counted.
         written_bytes: Stored and by atomics.
         read_sectors_bytes: What was moved for what was loaded: whole sectors.
@@ -54,12 +55,13 @@ class Traffic:
     """
 
     __slots__ = (
-        "device", "high", "low", "read_bytes", "read_sectors_bytes", "written_bytes",
-        "written_sectors_bytes",
+        "device", "high", "low", "read_bytes", "read_sectors_bytes", "size_bytes",
+        "written_bytes", "written_sectors_bytes",
     )  # fmt: skip
 
     def __init__(self, device: Device | None, size_bytes: int) -> None:
         self.device = device
+        self.size_bytes = size_bytes
         self.read_bytes = self.read_sectors_bytes = 0
         self.written_bytes = self.written_sectors_bytes = 0
         self.low = size_bytes
@@ -84,11 +86,14 @@ class Statistics:
         num_steps: Accesses and dots so far, each of all programs in lockstep once; also of programs
             that were rolled back.
         largest_block: Most lanes that one program has had in one access.
+        fill: Where memory has no values, whether loads give another number than zero; None: memory
+            has values, or is refused.
         profile: Where lines are counted, while somebody collects them; else None.
     """
 
     def __init__(self) -> None:
         self.profile: KernelProfile | None = None
+        self.fill: bool | None = None
         self.traffic: dict[int, Traffic] = {}
         self.largest_block = 0
         self.num_steps = 0
@@ -183,6 +188,28 @@ class Statistics:
             self.num_masked_lanes,
             lines,
         )
+
+    def shape(self) -> tuple[object, ...]:
+        """Return what would differ between two runs that did not do the same."""
+        traffic = {address: (t.read_bytes, t.written_bytes) for address, t in self.traffic.items()}
+        counts = self.num_steps, self.num_lanes, self.num_masked_lanes, self.num_atomics
+        return traffic, self.flops, self.operations, counts
+
+    def add_scaled(self, sample: Statistics, factor: float) -> None:
+        """Count what a sample of the programs did as often as there are more programs."""
+        for address, found in sample.traffic.items():
+            own = self.traffic[address] = Traffic(found.device, 0)
+            for name in _COUNTED:
+                setattr(own, name, round(getattr(found, name) * factor))
+            # Assumed: all programs together touch all of it, as far as they move so much.
+            own.low, own.high = 0, found.size_bytes
+        self.flops = {name: round(count * factor) for name, count in sample.flops.items()}
+        self.operations = [round(count * factor) for count in sample.operations]
+        self.num_steps += sample.num_steps
+        self.dot_outputs, self.largest_block = sample.dot_outputs, sample.largest_block
+        self.num_atomics = round(sample.num_atomics * factor)
+        self.num_lanes = round(sample.num_lanes * factor)
+        self.num_masked_lanes = round(sample.num_masked_lanes * factor)
 
     def restore(self, snapshot: Counts) -> None:
         """Set the counts back: what was counted since did not happen."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
 from simrank.kernels.machine import EVERYBODY
 from simrank.kernels.memory import illegal
 from simrank.kernels.memory.illegal import Asked
+from simrank.kernels.memory.void import VoidView
 from simrank.kernels.values.block import Anchor, Block
 
 if TYPE_CHECKING:
@@ -47,8 +48,16 @@ def launch_view(programs: Programs, storage: Storage, dtype: np.dtype[Any]) -> A
     views = programs.statistics.views
     result = views.get((storage, dtype.num))
     if result is None:
-        result = views[storage, dtype.num] = view_of(storage, dtype)
+        result = _view_in(programs, storage, dtype)
+        views[storage, dtype.num] = result
     return result
+
+
+def _view_in(programs: Programs, storage: Storage, dtype: np.dtype[Any]) -> Array:
+    fill = programs.statistics.fill
+    if fill is None or storage.has_values:
+        return view_of(storage, dtype)
+    return cast("Array", VoidView(storage.size_bytes // dtype.itemsize, dtype, fill=fill))
 
 
 def check_bounds(

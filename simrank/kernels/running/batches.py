@@ -77,6 +77,7 @@ class Grid:
         mode: str = "auto",
         *,
         masked: Callable[[], Callable[[], Any]] | None = None,
+        chosen: Array | None = None,
     ) -> None:
         """Run every program: in the order of their ids, or shuffled by a fixed seed.
 
@@ -85,12 +86,14 @@ class Grid:
             mode: One of the modes of `launch.MODES`, but "tasks".
             masked: Makes the form of the kernel in which programs can be masked off; None if there
                 is no such form.
+            chosen: The programs that run; None: all.
         """
         self._masked, self._bodies = masked, {False: body}
         self._starts_masked = mode == "masked"
-        total = self._total
+        order = np.arange(self._total) if chosen is None else chosen
+        total = len(order)
         if mode == "shuffled":
-            order = np.random.default_rng(total).permutation(total)
+            order = np.random.default_rng(total).permutation(order)
             for done in range(total):
                 self._run_batch(order[done : done + 1], order[done + 1 :])
             return
@@ -98,8 +101,7 @@ class Grid:
         batch = 1 if one_by_one else _FIRST_BATCH
         done = 0
         while done < total:
-            ids = np.arange(done, min(done + batch, total))
-            done += self._run_batch(ids, np.arange(ids[-1] + 1, total))
+            done += self._run_batch(order[done : done + batch], order[done + batch :])
             if not one_by_one:
                 batch = self._next_batch(batch)
 

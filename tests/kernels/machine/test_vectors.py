@@ -53,3 +53,25 @@ def test_what_all_programs_share_is_counted_for_each(run):
 
     run(body, 1)
     assert found == [640]
+
+
+@triton.jit
+def some_trips(y, BLOCK: tl.constexpr):
+    values = tl.zeros((BLOCK,), tl.float32)
+    for _ in range(tl.program_id(0)):
+        values = tl.exp2(values)
+    tl.store(y + tl.program_id(0) * BLOCK + tl.arange(0, BLOCK), values)
+
+
+@pytest.mark.parametrize("mode", ["batched", "masked", "one-by-one"])
+def test_programs_that_are_masked_off_do_nothing(run, mode):
+    """Program p takes p trips, in whatever form it runs."""
+    found = []
+
+    def body(rank, ctx):
+        done = ctx.launch(some_trips, (10,), ctx.empty(640), BLOCK=64, mode=mode)
+        ctx.synchronize()
+        found.append(done.statistics.operations[machine.SPECIAL])
+
+    run(body, 1)
+    assert found == [45 * 64]

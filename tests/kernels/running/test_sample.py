@@ -1,0 +1,174 @@
+"""Launches on memory without values: what a sample of the programs does is scaled to all."""
+
+import time
+
+import pytest
+
+import simrank
+from simrank.errors import SpawnException, UnsupportedError
+
+triton = pytest.importorskip("triton")
+tl = pytest.importorskip("triton.language")
+
+N = 1 << 20  # Of four bytes: more than shape-only tensors with values have.
+
+
+@triton.jit
+def scale(x, y, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < n
+    tl.store(y + at, tl.exp(tl.load(x + at, mask=inside)) * 2.0, mask=inside)
+
+
+@triton.jit
+def triangle(x, y, size, BLOCK: tl.constexpr):
+    row = tl.program_id(0)
+    total = tl.zeros((BLOCK,), tl.float32)
+    for column in range(row + 1):
+        total += tl.load(x + (row * size + column) * BLOCK + tl.arange(0, BLOCK))
+    tl.store(y + row * BLOCK + tl.arange(0, BLOCK), total)
+
+
+@triton.jit
+def matmul(a, b, c, K, N, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    rows = tl.program_id(0) * BM + tl.arange(0, BM)
+    columns = tl.program_id(1) * BN + tl.arange(0, BN)
+    inner = tl.arange(0, BK)
+    acc = tl.zeros((BM, BN), tl.float32)
+    for start in range(0, K, BK):
+        left = tl.load(a + rows[:, None] * K + start + inner[None, :])
+        right = tl.load(b + (start + inner)[:, None] * N + columns[None, :])
+        acc = tl.dot(left, right, acc)
+    tl.store(c + rows[:, None] * N + columns[None, :], acc.to(tl.bfloat16))
+
+
+@triton.jit
+def steered_by_a_sum(x, y, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    values = tl.load(x + at)
+    if tl.sum(values, axis=0) > 0:
+        tl.store(y + at, values)
+
+
+@triton.jit
+def steered_by_a_length(lengths, x, y, BLOCK: tl.constexpr):
+    total = tl.zeros((BLOCK,), tl.float32)
+    for part in range(tl.load(lengths + tl.program_id(0))):
+        total += tl.load(x + part * BLOCK + tl.arange(0, BLOCK))
+    tl.store(y + tl.program_id(0) * BLOCK + tl.arange(0, BLOCK), total)
+
+
+@triton.jit
+def gather(ids, x, y, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y + at, tl.load(x + tl.load(ids + at)))
+
+
+def cost_of(run, launch, *, data):
+    """Return what a launch costs and counts, with or without values."""
+    found = []
+
+    def body(rank, ctx):
+        done = launch(ctx)
+        ctx.synchronize()
+        found.append((done.cost, done.statistics))
+
+    run(body, 1, data=data)
+    return found[0]
+
+
+def launches():
+    """Yield launches whose cost is the same with values and without."""
+
+    def elementwise(ctx):
+        x, y = ctx.empty(N), ctx.empty(N)
+        return ctx.launch(scale, (N // 1024,), x, y, N, BLOCK=1024)
+
+    def growing(ctx):
+        x, y = ctx.empty(64 * 64 * 256), ctx.empty(64 * 1024)
+        return ctx.launch(triangle, (64,), x, y, 64, BLOCK=256)
+
+    def product(ctx):
+        a, b, c = (ctx.empty(512, 512, dtype=ctx.bfloat16) for _ in range(3))
+        return ctx.launch(matmul, (4, 8), a, b, c, 512, 512, BM=128, BN=64, BK=64)
+
+    return {"elementwise": elementwise, "growing": growing, "product": product}
+
+
+@pytest.mark.parametrize("name", launches())
+def test_a_sample_costs_what_all_programs_do(run, name):
+    """Every program alike, work that grows along the grid, and a product."""
+    launch = launches()[name]
+    whole, counted = cost_of(run, launch, data=True)
+    sampled, scaled = cost_of(run, launch, data=False)
+    assert sampled.duration_ps == pytest.approx(whole.duration_ps, rel=0.02)
+    assert sampled.limiter == whole.limiter
+    assert scaled.flops == counted.flops
+    assert scaled.operations == pytest.approx(counted.operations, rel=0.02)
+    assert scaled.num_lanes == pytest.approx(counted.num_lanes, rel=0.02)
+
+
+@pytest.mark.parametrize("kernel", [steered_by_a_sum, steered_by_a_length])
+def test_a_kernel_that_values_steer_is_refused_by_name(run, kernel):
+    """Nobody knows which way it would go."""
+
+    def body(rank, ctx):
+        x, y = ctx.empty(N), ctx.empty(N)
+        if kernel is steered_by_a_sum:
+            kernel[(N // 256,)](x, y, BLOCK=256)
+        else:
+            kernel[(N // 256,)](ctx.empty(N, dtype=ctx.int32), x, y, BLOCK=256)
+        ctx.synchronize()
+
+    with pytest.raises(SpawnException) as caught:
+        run(body, 1, data=False)
+    (error,) = caught.value.errors.values()
+    assert isinstance(error, UnsupportedError)
+    assert f"what kernel '{kernel.__name__}' does depends on values that it loads" in str(error)
+
+
+def test_addresses_may_come_from_memory(run):
+    """An embedding's rows: where they are changes nothing of what the kernel does."""
+
+    def launch(ctx):
+        ids, x, y = ctx.empty(N, dtype=ctx.int32), ctx.empty(N), ctx.empty(N)
+        return ctx.launch(gather, (N // 1024,), ids, x, y, BLOCK=1024)
+
+    sampled, _ = cost_of(run, launch, data=False)
+    assert sampled.hbm_bytes > 2 * 4 * N
+
+
+def test_what_a_sample_writes_is_unknown(run):
+    """A small tensor that has values loses them: only some of it would have been written."""
+
+    def body(rank, ctx):
+        x, y = ctx.empty(N), ctx.ones(1024)
+        assert y[0].item() == 1
+        scale[(1,)](x, y, 1024, BLOCK=1024)
+        ctx.synchronize()
+        with pytest.raises(simrank.errors.UninitializedValueError, match="has no values"):
+            y[0].item()
+
+    run(body, 1, data=False)
+
+
+@pytest.mark.slow
+def test_large_products_and_attention_take_seconds():
+    """16,384^3: 8,192 programs of 256 dots, of which eight run."""
+    clocks = (time.perf_counter,)
+    found = []
+
+    def body(rank, ctx):
+        size = 16_384
+        a, b, c = (ctx.empty(size, size, dtype=ctx.bfloat16) for _ in range(3))
+        begin = clocks[0]()
+        grid = (size // 128, size // 256)
+        done = ctx.launch(matmul, grid, a, b, c, size, size, BM=128, BN=256, BK=64)
+        ctx.synchronize()
+        found.append((clocks[0]() - begin, 2 * size**3 / done.cost.duration_ps))
+
+    with simrank.Context("hgx_h100", data=False) as ctx:
+        ctx.multiprocessing.spawn(body, args=(ctx,), nprocs=1)
+    seconds, tflops = found[0]
+    assert seconds < 20
+    assert 500 < tflops < 800
