@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from simrank.bench.row import Row
     from simrank.bench.series import Series
+    from simrank.config import BenchConfig
     from simrank.validate.compare.comparison import Comparison
 
 MISSING = 4
@@ -34,6 +35,7 @@ _STATUS = (
     "3 bug in simrank; 4 this machine lacks what the real side needs (GPUs, torch, triton)"
 )
 _BACKENDS = ("gloo", "nccl")
+_NUM_RANKS = 2  # Unless somebody says otherwise.
 _REPORTS = (".html", ".htm", ".md")
 _TARGETS = ("program", "bench_file", "kernels_file")
 _WORDS = {"program": "a program", "bench_file": "--bench", "kernels_file": "--kernels"}
@@ -60,8 +62,11 @@ def compare(
         list[str] | None, typer.Argument(help="Arguments of a file; behind -- if they are options.")
     ] = None,
     nproc_per_node: Annotated[
-        int, typer.Option("--nproc-per-node", "--nproc_per_node", min=1, help="Ranks.")
-    ] = 2,
+        int | None,
+        typer.Option(
+            "--nproc-per-node", "--nproc_per_node", min=1, help="Ranks [2; of --bench its own]."
+        ),
+    ] = None,
     backend: Annotated[str, typer.Option(help="Of the real processes: gloo or nccl.")] = "gloo",
     cluster: Annotated[
         str | None, typer.Option(help="Cluster name or file [as many HGX H100 as needed].")
@@ -116,7 +121,7 @@ def _program(given: dict[str, Any]) -> None:
         Exit: The sides differ.
     """
     bounds = Tolerance.parse(given["tolerance"])
-    args, num_ranks = tuple(given["args"] or ()), given["nproc_per_node"]
+    args, num_ranks = tuple(given["args"] or ()), given["nproc_per_node"] or _NUM_RANKS
     job = Job.of(given["program"], args, num_ranks, given["backend"])
     limit_s = None if given["skip_real"] else given["timeout"] or _LIMIT_S
     found = _both(job, given["cluster"], bounds, limit_s)
@@ -132,13 +137,26 @@ def _program(given: dict[str, Any]) -> None:
         raise typer.Exit(FAILED)
 
 
+def _ranks_of(config: BenchConfig) -> int:
+    """Return the number of ranks that a benchmark asks for.
+
+    Raises:
+        ConfigError: It asks for several.
+    """
+    asked = config.num_ranks or (_NUM_RANKS,)
+    if len(asked) > 1:
+        raise _problem("--nproc-per-node", f"one of {', '.join(map(str, asked))}", "nothing")
+    return asked[0]
+
+
 def _bench(given: dict[str, Any]) -> None:
     """Measure a benchmark, and set the simulation beside it.
 
     Raises:
         Exit: Data is wrong.
     """
-    config, num_ranks = load_bench_config(given["bench_file"]), given["nproc_per_node"]
+    config = load_bench_config(given["bench_file"])
+    num_ranks = given["nproc_per_node"] or _ranks_of(config)
     backend = given["backend"]
     benchmark.check_config(config)
     series = benchmark.measured_series(config, num_ranks, backend)

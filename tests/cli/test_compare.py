@@ -164,6 +164,23 @@ def test_simulated_times_stand_beside_those_of_the_gpu_that_is_described(
 
 
 @pytest.mark.skipif(HAS_TORCH, reason="torch is installed")
+def test_a_benchmark_says_on_how_many_ranks_it_is_measured(tmp_path, monkeypatch, capsys):
+    """Unless the option does; of several numbers one has to be named."""
+    asked = []
+    monkeypatch.setattr(compare, "check_real", lambda _, num_ranks: asked.append(num_ranks))
+    monkeypatch.setattr(compare.benchmark, "pool_of", lambda *_: nullcontext(FakeGpus(0)))
+    path = tmp_path / "b.yaml"
+    for num_ranks, words in (("4", []), ("4", ["--nproc-per-node", "2"]), ("[2, 4]", [])):
+        path.write_text(
+            f"cluster: hgx_h100\nnum_ranks: {num_ranks}\ncollectives: [all_reduce]\n"
+            "sizes: {from: 1 MiB, to: 1 MiB}\niterations: {warmup: 0, timed: 1}\n"
+        )
+        status = run("--bench", path, "--backend", "nccl", *words)
+        assert status == (2 if "[" in num_ranks else 0)
+    assert asked == [4, 2]
+    assert "--nproc-per-node: expected one of 2, 4, got nothing" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("target", ["program", "--bench", "--kernels"])
 def test_a_machine_without_torch_is_a_line_and_status_4(program, target, capsys):
     """Whatever is to be compared."""
