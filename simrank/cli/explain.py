@@ -49,7 +49,9 @@ def explain(
     """
     check_writable(html)
     try:
-        size_bytes = units.parse_size(size)
+        size_bytes = units.parse_size_nccl(size)
+        if not size_bytes:
+            raise ValueError("expected a size of at least 1 byte")
         fitted = None if calibration == "none" else calibration
         found = explained(
             collective,
@@ -74,7 +76,7 @@ def explain(
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
     console = Console(width=None if sys.stdout.isatty() else 160, highlight=False)
-    console.print(_headline(found, size))
+    console.print(_headline(found, f"{size} B" if size.isdigit() else size))
     console.print(_options(found))
     console.print(_terms(found))
     console.print(_constants(found))

@@ -44,7 +44,8 @@ def test_a_tuner_file_decides_and_what_it_asks_for_in_vain_is_said(capsys, tmp_p
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["--size", "16"], "a size with a unit"),
+        (["--size", "16 parsecs"], "unknown unit `parsecs`"),
+        (["--size", "0"], "a size of at least 1 byte"),
         (["--collective", "all_red"], "all_reduce, all_gather"),
         (["--num-ranks", "9"], "expected 2 to 8, the devices of hgx_h100"),
         (["--cluster", "h100x"], "one of a100_efa"),

@@ -79,7 +79,7 @@ def _node(part: Part) -> RawNode:
         name=part.text("name") if "name" in part.data else "",
         type=kind,
         deps=(*_wholes(part, "ctrldeps"), *_wholes(part, "datadeps")),
-        duration_us=_whole(part, "durationmicros"),
+        duration_us=_whole(part, "durationmicros", shown="duration_micros"),
         attributes=dict(_attribute(_plain(each)) for each in attributes),
     )
 
@@ -98,8 +98,9 @@ def _attribute(part: Part) -> tuple[str, Value]:
     return part.text("name"), value
 
 
-def _whole(part: Part, key: str, least: int = 0) -> int:
-    return _as_whole(part, key, part.data.get(key, 0), least)
+def _whole(part: Part, key: str, least: int = 0, shown: str | None = None) -> int:
+    """Return a number; `shown` is its key as files have it: names are compared without `_`."""
+    return _as_whole(part, key if shown is None else shown, part.data.get(key, 0), least)
 
 
 def _wholes(part: Part, key: str) -> list[int]:
