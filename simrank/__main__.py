@@ -1,5 +1,18 @@
-"""`python -m simrank`, where the command is not on the path."""
+"""`simrank`, and `python -m simrank` where the command is not on the path."""
 
-from simrank.cli import main
+import sys
 
-main()
+_INTERRUPTED = 130  # As shells have it: 128 and the number of the signal.
+
+
+def main() -> None:
+    """Run the command line; Ctrl-C while it is loaded ends it without a traceback."""
+    try:
+        from simrank.cli import main as command  # noqa: PLC0415 - this takes half a second
+    except KeyboardInterrupt:
+        sys.exit(_INTERRUPTED)
+    command()
+
+
+if __name__ == "__main__":
+    main()
