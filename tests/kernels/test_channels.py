@@ -125,7 +125,7 @@ def test_the_report_of_a_hang_has_one_line_for_ranks_in_the_same_state(run):
         run(body, 4)
     text = re.sub(r"py:\d+", "py", str(caught.value))
     assert text == (
-        "deadlock (proved) at t=17.901 us: 3 rank(s) wait forever\n"
+        "deadlock (proved) at t=17.601 us: 3 rank(s) wait forever\n"
         "  ranks 0-1, 3: meet at test_channels.py\n"
         "  ranks 0-1, 3: kernel 'meet' programs 0-2 wait for a change of bytes 0, 20, 40 of a "
         "buffer of its own device (allocated at test_channels.py) at test_channels.py\n"

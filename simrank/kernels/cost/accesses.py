@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import ceil
 from typing import TYPE_CHECKING, NamedTuple
 
 from simrank.units import ceil_ps
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 # Hopper GPU Architecture via Microbenchmarking", 2024).
 LOAD_PS = 300_000
 ATOMIC_PS = 300_000
+# Assumed: L2 delivers 2.5 times the memory's bandwidth (H100: 5.5 to 7 TB/s were measured beside
+# 3.35 of HBM3; Chips and Cheese, "Nvidia's H100: Funny L2, and Tons of Bandwidth", 2023).
+L2_PER_HBM = 2.5
 STORE_PS = 50_000
 # Assumed: as many programs as half of the SMs saturate the memory; fewer leave some of it unused.
 _SATURATING_SHARE = 0.5
@@ -48,17 +52,30 @@ class AccessCosts:
         self._num_sharing_link = max(num_resident, _SATURATING_LINK)
         self._routes: dict[int, _Route] = {}  # To peers, looked up once.
         # Costs so far: the sizes of a kernel's accesses are few.
-        self._known: dict[tuple[Device | None, int, bool], int] = {}
+        self._known: dict[tuple[Device | None, int, int], int] = {}
 
-    def access_ps(self, storage: Storage, size_bytes: int, *, writes: bool) -> int:
-        """Return what a load or store costs: its latency, and its share of the bandwidth."""
-        key = (storage.device, size_bytes, writes)
+    def first_ps(self, storage: Storage, *, writes: bool) -> int:
+        """Return the latency of a load, or what issuing a store costs.
+
+        Later loads from the same memory are on their way by then: compilers pipeline loops.
+        """
+        return STORE_PS if writes else LOAD_PS + 2 * self._route(storage.device).latency_ps
+
+    def moved_ps(self, storage: Storage, size_bytes: int, new_bytes: int) -> int:
+        """Return a program's part of the time that an access keeps memory or a link busy.
+
+        Args:
+            storage: What is accessed.
+            size_bytes: What is moved.
+            new_bytes: What of it comes from or goes to the memory itself; the rest is in L2.
+        """
+        key = (storage.device, size_bytes, new_bytes)
         cost_ps = self._known.get(key)
         if cost_ps is None:
             route = self._route(storage.device)
-            latency_ps = STORE_PS if writes else LOAD_PS + 2 * route.latency_ps
-            cost_ps = latency_ps + ceil_ps(size_bytes / route.program_bytes_per_s)
-            self._known[key] = cost_ps
+            if route is self._own:
+                size_bytes = max(new_bytes, ceil(size_bytes / L2_PER_HBM))
+            cost_ps = self._known[key] = ceil_ps(size_bytes / route.program_bytes_per_s)
         return cost_ps
 
     def atomic_ps(self, storages: Sequence[Storage]) -> int:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from simrank.hardware.gemm import gemm_ps
 from simrank.hardware.roofline import peak_flops
 from simrank.kernels import machine
+from simrank.kernels.cost.accesses import L2_PER_HBM
+from simrank.kernels.cost.overlap import Work, together_ps
 from simrank.kernels.machine import SPECIAL, Extent, Statistics
 from simrank.kernels.machine.profile import Roof
 from simrank.units import ceil_ps
@@ -18,22 +20,15 @@ if TYPE_CHECKING:
     from simrank.device.device import Device
     from simrank.device.memory import Storage
     from simrank.hardware.spec import DeviceSpec
-    from simrank.kernels.machine.protocols import Sync
     from simrank.kernels.machine.statistics import Counts
 
-# Assumed: L2 delivers 2.5 times the memory's bandwidth (H100: 5.5 to 7 TB/s were measured beside
-# 3.35 of HBM3; Chips and Cheese, "Nvidia's H100: Funny L2, and Tons of Bandwidth", 2023).
-_L2_PER_HBM = 2.5
 # Assumed: half of the SMs saturate the memory; fewer programs than that leave bandwidth unused.
 _SMS_THAT_SATURATE = 0.5
 # Assumed: atomics of one launch go to L2 at one per clock and slice, about 2.4e12 a second.
 _ATOMICS_PER_S = 2.4e12
 # Assumed: what Triton's dots reach of the data sheet's rate, which clocks under load and the ends
-# of loops do not allow. Fitted, with the next, to `benches/kernels_published.py`.
+# of loops do not allow. Fitted to `benches/kernels_published.py`.
 _DOT_EFFICIENCY = 0.72
-# Of the vector units' time beside dots, or the other way round where that is less, what is not
-# hidden: between the two dots of attention each step waits for the one before it.
-_NOT_HIDDEN = 0.8
 # Operations per clock and SM, but for those of FP32 lanes. Source: CUDA C++ Programming Guide 13.0,
 # "Arithmetic Instructions", compute capability 8.0 to 10.0.
 _SIMPLE_PER_CLOCK, _SPECIAL_PER_CLOCK = 64, 16
@@ -110,10 +105,10 @@ def kernel_cost(
     used = min(num_programs / (spec.num_sms * _SMS_THAT_SATURATE), 1.0)
     bandwidth = spec.memory_bandwidth_bytes_per_s * max(used, 1e-6)
     tensor_ps, vector_ps = _units_ps(statistics, spec, num_programs)
-    both_ps = max(tensor_ps, vector_ps) + ceil(_NOT_HIDDEN * min(tensor_ps, vector_ps))
+    both_ps = together_ps(tensor_ps, vector_ps)
     times = {
         "memory": _ps(hbm_bytes, bandwidth),
-        "l2": _ps(all_bytes, bandwidth * _L2_PER_HBM),
+        "l2": _ps(all_bytes, bandwidth * L2_PER_HBM),
         "arithmetic": max(both_ps, _library_ps(statistics, spec, num_programs)),
         "links": link_ps,
         "atomics": _ps(statistics.num_atomics, _ATOMICS_PER_S),
@@ -241,12 +236,17 @@ def _library_ps(statistics: Statistics, spec: DeviceSpec, num_programs: int) -> 
 
 
 class TimedStatistics(Statistics):
-    """Statistics of programs that run one by one, each with a clock of its own."""
+    """Statistics of programs that run one by one, each with a clock of its own.
 
-    def __init__(self, device: Device, slots: int) -> None:
+    Args:
+        device: Where they run.
+        num_resident: How many of them run at the same time.
+    """
+
+    def __init__(self, device: Device, num_resident: int) -> None:
         super().__init__()
         self._device = device
-        self._slots = slots
+        self._num_sharing = max(num_resident, device.spec.num_sms)  # An SM is the most for one.
         self._charged = list(self.operations)
 
     def count(
@@ -262,25 +262,27 @@ class TimedStatistics(Statistics):
         super().count(storage, num_lanes, num_active, extent, writes=writes)
         sync = machine.now().sync
         if sync is not None:
-            self._charge_operations(sync)
+            self._work_on_operations(sync.work)
             moved = round(num_active * extent.itemsize * extent.waste)
-            sync.charge_access(storage, moved, writes=writes)
+            # Assumed: programs with dots share their tiles, and find them in L2.
+            sync.charge_access(storage, moved, 0 if self.flops else moved, writes=writes)
 
     def count_flops(self, name: str, num_flops: int, num_outputs: int) -> None:
         """Count a dot, and charge it to the program that runs now."""
         super().count_flops(name, num_flops, num_outputs)
         sync = machine.now().sync
         if sync is not None:
-            self._charge_operations(sync)
-            sync.charge(flops_ps(self._device.spec, name, num_flops) * self._slots)
+            self._work_on_operations(sync.work)
+            sync.work.tensor_ps += flops_ps(self._device.spec, name, num_flops) * self._num_sharing
+            sync.charge_work()
 
-    def _charge_operations(self, sync: Sync) -> None:
-        """Charge the vector operations since the last access: no other program ran since."""
+    def _work_on_operations(self, work: Work) -> None:
+        """Add the vector operations since the last access: no other program ran since."""
         if self.operations != self._charged:
             counts = zip(self.operations, self._charged, strict=True)
             done = [now - before for now, before in counts]
             self._charged = list(self.operations)
-            sync.charge(operations_ps(self._device.spec, done) * self._slots)
+            work.vector_ps += operations_ps(self._device.spec, done) * self._num_sharing
 
     def restore(self, snapshot: Counts) -> None:
         """Set the counts back; what they hold is not charged to anybody."""

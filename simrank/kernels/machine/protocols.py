@@ -130,7 +130,18 @@ class Sync(Protocol):
         """Let the program's clock go on."""
         ...
 
-    def charge_access(self, storage: Storage, size_bytes: int, *, writes: bool) -> None:
+    @property
+    def work(self) -> Any:  # noqa: ANN401 - `cost.overlap.Work`, of a room above
+        """Return what it does since it last met others."""
+        ...
+
+    def charge_work(self) -> None:
+        """Let its clock go on by what that takes more by now."""
+        ...
+
+    def charge_access(
+        self, storage: Storage, size_bytes: int, new_bytes: int, *, writes: bool
+    ) -> None:
         """Charge a load or store."""
         ...
 

@@ -18,6 +18,7 @@ from simrank.engine import limits
 from simrank.engine.limits import PollReason
 from simrank.kernels import machine
 from simrank.kernels.cost.accesses import ATOMIC_PS
+from simrank.kernels.cost.overlap import Work
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -61,6 +62,7 @@ class ProgramSync:
             waits for no value.
         races: Its clock, where races are looked for.
         num_effects: How often it changed memory.
+        work: What it does since it last met others.
         is_free: Whether accesses are part of one that is paid for.
     """
 
@@ -75,6 +77,8 @@ class ProgramSync:
         self._engine = run.engine
         self._device = run.device
         self._watchers = watchers_of(run.device.memory.space)
+        self.work = Work()
+        self._seen: set[int] = set()  # Addresses of what it has loaded from.
         self._num_spins = 0
         self._polls: list[Poll] = []
         self._arrived_ps = 0  # When all that it stored to other devices has arrived.
@@ -100,15 +104,29 @@ class ProgramSync:
 
     def catch_up(self) -> None:
         """Let the simulation reach the program's clock: others see what it does next."""
+        self.work = Work()  # Whoever meets others has ended what it was at.
         if self._task.host_ps > self._engine.now_ps:
             self._engine.sleep(0)
             machine.set_running(self.programs)
 
-    def charge_access(self, storage: Storage, size_bytes: int, *, writes: bool) -> None:
+    def charge_access(
+        self, storage: Storage, size_bytes: int, new_bytes: int, *, writes: bool
+    ) -> None:
         """Charge a load or store: its latency, and its share of the bandwidth."""
         if self.is_free:
             return
-        self.charge(self._costs.access_ps(storage, size_bytes, writes=writes))
+        if writes or storage.address not in self._seen:
+            self.charge(self._costs.first_ps(storage, writes=writes))
+            if not writes:
+                self._seen.add(storage.address)
+        self.work.memory_ps += self._costs.moved_ps(storage, size_bytes, new_bytes)
+        self.charge_work()
+
+    def charge_work(self) -> None:
+        """Charge what the work since the last meeting takes more by now."""
+        taken_ps = self.work.taken_ps()
+        self.charge(taken_ps - self.work.charged_ps)
+        self.work.charged_ps = taken_ps
 
     # ---- loads and stores ----
 

@@ -17,8 +17,8 @@ def test_a_cost_is_rounded_up(devices):
     """A program's part of the bandwidth is 44 GB/s: a byte takes 22.8 ps, and costs 23 (E1)."""
     own = Storage(devices[0], 64)
     costs = accesses.AccessCosts(devices[0], 1)
-    assert costs.access_ps(own, 0, writes=True) == accesses.STORE_PS
-    assert costs.access_ps(own, 1, writes=True) == accesses.STORE_PS + 23
+    assert costs.moved_ps(own, 0, 0) == 0
+    assert costs.moved_ps(own, 1, 1) == 23
 
 
 def test_programs_that_run_together_share_the_bandwidth(devices):
@@ -33,14 +33,23 @@ def test_programs_that_run_together_share_the_bandwidth(devices):
 
         def together_bytes_per_s(num_resident, storage=storage):
             costs = accesses.AccessCosts(devices[0], num_resident)
-            latency_ps = costs.access_ps(storage, 0, writes=False)
-            own_ps = costs.access_ps(storage, size, writes=False) - latency_ps
-            return num_resident * size / own_ps * 1e12
+            return num_resident * size / costs.moved_ps(storage, size, size) * 1e12
 
         assert together_bytes_per_s(2) == pytest.approx(2 * together_bytes_per_s(1), rel=1e-6)
         for num_resident in (66, 132, 1056, 20_000):
             assert together_bytes_per_s(num_resident) == pytest.approx(rate, rel=1e-4)
             assert together_bytes_per_s(num_resident) <= rate
+
+
+def test_what_is_in_l2_comes_faster_and_what_is_on_a_peer_does_not(devices):
+    """Two and a half times as fast; a link carries all of it."""
+    own, peer = (Storage(device, 64) for device in (devices[0], devices[1]))
+    costs = accesses.AccessCosts(devices[0], 132)
+    size = 10_000
+    new_ps, old_ps = costs.moved_ps(own, size, size), costs.moved_ps(own, size, 0)
+    assert new_ps == pytest.approx(2.5 * old_ps, rel=1e-4)
+    assert costs.moved_ps(own, size, size // 2) == pytest.approx(new_ps / 2, rel=1e-4)
+    assert costs.moved_ps(peer, size, 0) == costs.moved_ps(peer, size, size)
 
 
 def test_a_load_from_a_peer_travels_there_and_back_and_a_store_one_way(devices):
@@ -49,8 +58,8 @@ def test_a_load_from_a_peer_travels_there_and_back_and_a_store_one_way(devices):
     costs = accesses.AccessCosts(devices[0], 1)
     latency_ps = costs.latency_ps(peer)
     assert latency_ps > 0
-    assert costs.access_ps(peer, 0, writes=False) == accesses.LOAD_PS + 2 * latency_ps
-    assert costs.access_ps(peer, 0, writes=True) == accesses.STORE_PS
+    assert costs.first_ps(peer, writes=False) == accesses.LOAD_PS + 2 * latency_ps
+    assert costs.first_ps(peer, writes=True) == accesses.STORE_PS
 
 
 def test_an_atomic_on_several_devices_takes_as_long_as_the_farthest(devices):

@@ -155,3 +155,33 @@ def test_softmax_between_two_products_takes_its_time():
     vector_ps = cost.operations_ps(device.spec, attention.operations)
     assert 0.3 * alone < vector_ps < alone
     assert together > alone + 0.7 * vector_ps
+
+
+@triton.jit
+def tiles(a, b, c, K, N, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    rows = tl.program_id(0) * BM + tl.arange(0, BM)
+    columns = tl.program_id(1) * BN + tl.arange(0, BN)
+    inner = tl.arange(0, BK)
+    acc = tl.zeros((BM, BN), tl.float32)
+    for start in range(0, K, BK):
+        left = tl.load(a + rows[:, None] * K + start + inner[None, :])
+        right = tl.load(b + (start + inner)[:, None] * N + columns[None, :])
+        acc = tl.dot(left, right, acc)
+    tl.store(c + rows[:, None] * N + columns[None, :], acc.to(tl.bfloat16))
+
+
+@pytest.mark.parametrize("size", [256, 512, 1024])
+def test_both_modes_take_as_long_where_nothing_waits(run, size):
+    """Programs one by one have clocks of their own; together they get what there is."""
+    found = {}
+
+    def body(rank, ctx):
+        for mode in ("batched", "tasks"):
+            a, b, c = (ctx.ones(size, size).to(ctx.bfloat16) for _ in range(3))
+            grid = (size // 64, size // 64)
+            done = ctx.launch(tiles, grid, a, b, c, size, size, BM=64, BN=64, BK=64, mode=mode)
+            ctx.synchronize()
+            found[mode] = done.cost.duration_ps
+
+    run(body, 1)
+    assert found["tasks"] == pytest.approx(found["batched"], rel=0.2)
