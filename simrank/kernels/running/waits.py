@@ -104,7 +104,8 @@ class ProgramSync:
 
     def catch_up(self) -> None:
         """Let the simulation reach the program's clock: others see what it does next."""
-        self.work = Work()  # Whoever meets others has ended what it was at.
+        if self.work.charged_ps:  # Whoever meets others has ended what it was at.
+            self.work = Work()
         if self._task.host_ps > self._engine.now_ps:
             self._engine.sleep(0)
             machine.set_running(self.programs)
