@@ -49,6 +49,9 @@ int64: DType
 int8: DType
 long: DType
 short: DType
+uint16: DType
+uint32: DType
+uint64: DType
 uint8: DType
 bool: DType
 abs = Tensor.abs
