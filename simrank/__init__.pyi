@@ -119,6 +119,7 @@ flatten = Tensor.flatten
 flip = Tensor.flip
 floor = Tensor.floor
 floor_divide = Tensor.floor_divide
+from_dlpack = factories.from_dlpack
 from_numpy = factories.from_numpy
 full = factories.full
 full_like = factories.full_like

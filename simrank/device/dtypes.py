@@ -131,9 +131,13 @@ def promote_scalar(dtype: DType, value: object) -> DType:
 def as_values(data: object, dtype: object = None) -> np.ndarray[Any, Any]:
     """Return numbers, nested lists or an array as an array of a type; floats become float32."""
     # numpy makes float64 of lists with numbers on both sides of 2**63.
-    is_uint64 = dtype is not None and as_dtype(dtype) is uint64 and not hasattr(data, "dtype")
+    is_uint64 = dtype is not None and as_dtype(dtype) is uint64 and not _is_array(data)
     values = np.asarray(data, np.uint64 if is_uint64 else None)
     if dtype is None:
-        is_python = values.dtype == np.float64 and not hasattr(data, "dtype")
+        is_python = values.dtype == np.float64 and not _is_array(data)
         dtype = float32 if is_python else values.dtype
     return values.astype(as_dtype(dtype).numpy)
+
+
+def _is_array(data: object) -> bool:
+    return hasattr(data, "dtype") or hasattr(data, "__array_interface__")

@@ -149,7 +149,7 @@ def test_a_buffer_is_freed_with_its_tensor_and_handles(run, met):
 
 
 def test_words_written_by_a_stream_are_in_order_and_reach_a_peer(run, met):
-    """As torch's pipelined operations signal; the backend's stream is each rank's own, made once."""
+    """As torch's pipelined operations signal; each rank has a stream of its own for them."""
     seen = []
 
     def body(rank, ctx):

@@ -5,6 +5,8 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
+import simrank
+
 triton = pytest.importorskip("triton")
 tl = pytest.importorskip("triton.language")
 N = 256
@@ -64,5 +66,20 @@ def test_wide_unsigned_tensors_are_arguments(on_rank, name):
         counts[(1,)](x, total, N=N)
         assert (x.numpy() == values // 3 + 1).all()
         assert total.item() == sum(int(value) >> 1 for value in values) % 2**64
+
+    on_rank(body)
+
+
+def test_a_numpy_array_is_refused_with_its_cure(on_rank):
+    """Also within a tuple; what the message says to pass is taken."""
+
+    def body(ctx):
+        values, total = np.arange(N, dtype=np.int32), ctx.zeros(1, dtype="uint64")
+        with pytest.raises(TypeError, match=r"'x' is a numpy array(.|\n)*simrank.from_numpy"):
+            counts[(1,)](values, total, N=N)
+        with pytest.raises(TypeError, match=r"'pair\[1\]' is a numpy array"):
+            with_tuples[(1,)](Pair(ctx.empty(N), values), (N,), doubled, N=N)
+        counts[(1,)](simrank.from_numpy(values), total, N=N)
+        assert total.item() == (values >> 1).sum()
 
     on_rank(body)

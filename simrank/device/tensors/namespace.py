@@ -42,8 +42,9 @@ FACTORIES: dict[str, Callable[..., Any]] = {
     name: getattr(factories, name)
     for name in (
         "empty", "zeros", "ones", "full", "tensor", "as_tensor", "arange", "linspace", "eye",
-        "from_numpy", "rand", "randn", "randint", "randperm", "manual_seed", "empty_like",
-        "zeros_like", "ones_like", "full_like", "rand_like", "randn_like", "randint_like",
+        "from_numpy", "from_dlpack", "rand", "randn", "randint", "randperm", "manual_seed",
+        "empty_like", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like",
+        "randint_like",
     )
 }  # fmt: skip
 _NO_FUNCTION = {"expand", "expand_as", "view", "view_as", "repeat", *ALIASES}  # Methods only.
