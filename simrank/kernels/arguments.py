@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,6 +26,9 @@ if TYPE_CHECKING:
 
 _TensorWrapper: Any = jit.TensorWrapper  # What `triton.reinterpret` returns.
 _MOST_POINTERS = 1024  # assumed: more groups than any grouped kernel has
+GridSize = int | Sequence[int] | Callable[[dict[str, Any]], int | Sequence[int]]
+# Source: CUDA C++ Programming Guide, technical specifications per compute capability.
+_MAX_GRID = (2**31 - 1, 65535, 65535)
 # Options of a launch that say how the compiler shall build it; they change no value.
 OPTIONS = {
     "num_warps", "num_stages", "num_ctas", "maxnreg", "debug", "enable_fp_fusion",
@@ -243,3 +248,30 @@ _SCALARS: dict[str, ElementType] = {
     "u64": types.uint64, "fp16": types.float16, "bf16": types.bfloat16, "fp32": types.float32,
     "f32": types.float32, "fp64": types.float64, "f64": types.float64,
 }  # fmt: skip
+
+
+def grid_size(grid: GridSize, meta: dict[str, Any]) -> tuple[int, int, int]:
+    """Return a grid as three numbers.
+
+    Raises:
+        TypeError: A size is no whole number.
+        ValueError: It has more than three axes, or a size that no device takes.
+    """
+    size = grid(meta) if callable(grid) else grid
+    sizes = tuple(size) if isinstance(size, tuple | list) else (size,)
+    if not 1 <= len(sizes) <= 3:
+        raise ValueError(f"a grid has one to three axes, got {size!r}")
+    try:
+        numbers = [operator.index(number) for number in sizes] + [1] * (3 - len(sizes))
+    except TypeError:
+        raise TypeError(
+            f"a grid has whole numbers, got {size!r}\n  to fix: divide with triton.cdiv"
+        ) from None
+    if min(numbers) < 0:
+        raise ValueError(f"a grid has no negative size, got {size!r}")
+    if any(number > most for number, most in zip(numbers, _MAX_GRID, strict=True)):
+        raise ValueError(
+            f"a grid has at most {', '.join(map(str, _MAX_GRID))} programs along its axes, "
+            f"got {size!r}\n  to fix: use the first axis for what is long"
+        )
+    return numbers[0], numbers[1], numbers[2]

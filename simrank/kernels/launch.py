@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -13,7 +11,9 @@ from simrank.device import Operation, Tensor, current_stream
 from simrank.device.races import Accesses
 from simrank.engine import Activity
 from simrank.kernels import arguments, foreign
+from simrank.kernels.arguments import GridSize, grid_size
 from simrank.kernels.compiler.metadata import COMPILER_OPTIONS, resources, warm_kernel
+from simrank.kernels.compiler.targets import target_of
 from simrank.kernels.cost.launches import (
     DEFAULT_CTAS_PER_SM,
     KernelCost,
@@ -29,9 +29,11 @@ from simrank.kernels.running.batches import Grid
 from simrank.kernels.running.programs import Occupancy, ProgramRun
 from simrank.kernels.source.analyse import loaded_by_jit, written_by_jit
 from simrank.kernels.source.bind import bind
-from simrank.ranks import current_program, require_program
+from simrank.ranks import current_program, require_program, running_as
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from simrank.device import Stream
     from simrank.device.memory import Storage
     from simrank.hardware.spec import DeviceSpec
@@ -39,19 +41,16 @@ if TYPE_CHECKING:
     from simrank.kernels.source.bind import BoundKernel
     from simrank.ranks import Program
 
-GridSize = int | Sequence[int] | Callable[[dict[str, Any]], int | Sequence[int]]
 MODES = ("auto", "batched", "masked", "one-by-one", "shuffled", "tasks")
 _NUM_SAMPLED = 4  # launches of a kernel that are looked at for a hint of a race
 PRECISIONS = ("ieee", "hardware")
-# Source: CUDA C++ Programming Guide, technical specifications per compute capability.
-_MAX_GRID = (2**31 - 1, 65535, 65535)
 
 
 class TritonOperation(Operation):
     """A launched kernel on a stream.
 
-    It computes when its turn in the stream comes: what it costs depends on what it did. Its results
-    are in memory from its start on; whoever reads them before its end races with it.
+    It computes when its turn comes: what it costs depends on what it did. Its results are in memory
+    from its start on; whoever reads them before its end races with it.
 
     Attributes:
         grid: Programs along each axis.
@@ -153,7 +152,8 @@ class TritonOperation(Operation):
 
     def _compute(self, grid: Grid) -> None:
         launch, device = self.launch, self.stream.device
-        grid.run(launch.body(), self.mode, masked=lambda: launch.body(forks="programs"))
+        with running_as(self._program):  # Whose rank its programs may ask for.
+            grid.run(launch.body(), self.mode, masked=lambda: launch.body(forks="programs"))
         if self._log is not None:
             self._look_for_races(self._log)
         self.num_splits = grid.num_splits
@@ -302,7 +302,7 @@ class Launch:
 
     def __init__(
         self, kernel: BoundKernel, grid: tuple[int, int, int], bound: dict[str, Any],
-        options: dict[str, Any],
+        options: dict[str, Any], spec: DeviceSpec,
     ) -> None:  # fmt: skip
         self._kernel = kernel
         self._bound = bound
@@ -336,11 +336,14 @@ class Launch:
         precision = options.get("precision", context.precision)
         if precision not in PRECISIONS:
             raise ValueError(f"precision={precision!r}; choices: {', '.join(PRECISIONS)}")
+        num_warps = int(options.get("num_warps") or 4)
+        warp_size = target_of(spec).warp_size
         self.options = Options(
             is_checked=bool(options.get("debug")) or context.strict or precision == "hardware",
-            num_warps=int(options.get("num_warps") or 4),
+            num_warps=num_warps,
             precision=precision,
-            num_threads=32 * int(options.get("num_warps") or 4) if effects.threads else 0,
+            num_threads=warp_size * num_warps if effects.threads else 0,
+            warp_size=warp_size,
             is_cooperative=bool(options.get("launch_cooperative_grid", False)),
             arguments=arguments.tensors_by_address(bound),
         )
@@ -412,9 +415,10 @@ def launch(
     options: dict[str, Any] = {name: kwargs[name] for name in names if name in kwargs}
     options |= {name: kwargs.pop(name) for name in ("mode", "precision") if name in kwargs}
     bound = arguments.by_name(jit, args, kwargs)
-    size = _grid(grid, {**bound, **kwargs})
-    launched = Launch(bind(jit), size, bound, options)
     stream = current_stream()
+    launched = Launch(
+        bind(jit), grid_size(grid, {**bound, **kwargs}), bound, options, stream.device.spec
+    )
     written = written_by_jit(jit)
     reads = arguments.on_device(bound.values())
     writes = arguments.on_device(value for name, value in bound.items() if name in written)
@@ -454,33 +458,6 @@ def _computed(
     reached = arguments.reached(bound.values(), None, operation.stream.device.memory.space)
     library.settle([*reads, *reached], [*writes, *reached])
     return operation.compute_now()
-
-
-def _grid(grid: GridSize, meta: dict[str, Any]) -> tuple[int, int, int]:
-    """Return a grid as three numbers.
-
-    Raises:
-        TypeError: A size is no whole number.
-        ValueError: It has more than three axes, or a size that no device takes.
-    """
-    size = grid(meta) if callable(grid) else grid
-    sizes = tuple(size) if isinstance(size, tuple | list) else (size,)
-    if not 1 <= len(sizes) <= 3:
-        raise ValueError(f"a grid has one to three axes, got {size!r}")
-    try:
-        numbers = [operator.index(number) for number in sizes] + [1] * (3 - len(sizes))
-    except TypeError:
-        raise TypeError(
-            f"a grid has whole numbers, got {size!r}\n  to fix: divide with triton.cdiv"
-        ) from None
-    if min(numbers) < 0:
-        raise ValueError(f"a grid has no negative size, got {size!r}")
-    if any(number > most for number, most in zip(numbers, _MAX_GRID, strict=True)):
-        raise ValueError(
-            f"a grid has at most {', '.join(map(str, _MAX_GRID))} programs along its axes, "
-            f"got {size!r}\n  to fix: use the first axis for what is long"
-        )
-    return numbers[0], numbers[1], numbers[2]
 
 
 def run_jit(jit: Jit, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

@@ -29,7 +29,7 @@ from simrank.device.tensors import factories, indexing, joining, products
 from simrank.device.tensors.methods import TensorMethods
 from simrank.device.tensors.tensor import Tensor
 from simrank.errors import OutOfMemoryError, SimrankError, UnsupportedError
-from simrank.ranks import current_program, require_program, set_program
+from simrank.ranks import current_program, require_program, running_as
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -150,11 +150,8 @@ class TorchNames:
             program = current_program()
             if program is not None and program.context is self:
                 return function(*args, **kwargs)
-            set_program(self.program)
-            try:
+            with running_as(self.program):
                 return function(*args, **kwargs)
-            finally:
-                set_program(program)
 
         bound.__doc__ = function.__doc__
         return bound

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING
 
 from triton.backends.compiler import GPUTarget
@@ -18,14 +19,20 @@ _TARGETS = (
     ("H200", GPUTarget("cuda", 90, 32)),
     ("B200", GPUTarget("cuda", 100, 32)),
     ("MI300", GPUTarget("hip", "gfx942", 64)),
+    ("MI325", GPUTarget("hip", "gfx942", 64)),
+    ("MI35", GPUTarget("hip", "gfx950", 64)),
 )
 _HOPPER = GPUTarget("cuda", 90, 32)
 
 
 def target_of(spec: DeviceSpec) -> GPUTarget:
     """Return what the compiler would build for a device; an H100 where its name says nothing."""
-    name = spec.name.upper()
-    return next((target for part, target in _TARGETS if part in name), _HOPPER)
+    return _target(spec.name)
+
+
+@cache
+def _target(name: str) -> GPUTarget:
+    return next((target for part, target in _TARGETS if part in name.upper()), _HOPPER)
 
 
 def nvidia_target_of(spec: DeviceSpec) -> GPUTarget:

@@ -139,9 +139,8 @@ def _permuted(first: Value, second: Value, selector: Value) -> Value:
 
 def _product_of_24_bits(first: Value, second: Value) -> Value:
     """Return the low 32 bits of the product of the low 24 bits of both."""
-    low = ((values << 8 >> 8).astype(np.int64) for values in (first, second))
-    result: Value = math.prod(low, start=np.int64(1)).astype(np.uint32)
-    return result
+    low, other = ((values << 8 >> 8).astype(np.int64) for values in (first, second))
+    return np.asarray(low * other).astype(np.uint32)
 
 
 def _distance(first: Value, second: Value, third: Value) -> Value:
@@ -376,7 +375,7 @@ def num_warps() -> int:
 
 
 def num_threads() -> int:
-    """Return the number of threads of a program."""
+    """Return the number of threads of a program; CUDA's has 32 for each warp, whatever runs it."""
     return 32 * num_warps()
 
 

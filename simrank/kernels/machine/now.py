@@ -40,6 +40,7 @@ class Options(NamedTuple):
         precision: "ieee", or "hardware": fp32 inputs of dots are rounded to tf32 unless the kernel
             asks otherwise, and sums of narrow floats at every step.
         num_threads: Threads of a program, for kernels that ask which one they are; 0 in others.
+        warp_size: Threads of a warp: 32, or 64 on AMD's devices of this kind.
         is_cooperative: Whether all programs run at once, and have a workspace together.
         arguments: Tensors by the address of their storage.
     """
@@ -48,6 +49,7 @@ class Options(NamedTuple):
     num_warps: int = 4
     precision: str = "ieee"
     num_threads: int = 0
+    warp_size: int = 32
     is_cooperative: bool = False
     arguments: dict[int, Argument] = {}  # noqa: RUF012 - never changed
 
