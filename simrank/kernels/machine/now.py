@@ -83,7 +83,11 @@ class Programs:
         sync: How a waiting program waits and publishes; None for kernels that do neither.
         active: Which of its threads do what comes next, see `threads`, or which of the programs,
             see `masked`; None for all.
+        counts_scalars: Whether they stand for elements, see `mapping`: their scalars cost as such.
+        copies: How many programs each of those elements is computed in.
     """
+
+    counts_scalars, copies = False, 1
 
     def __init__(
         self,
@@ -173,7 +177,11 @@ def spend(unit: int, values: Value) -> None:
         values: Of the block: one row for all programs, or one for each.
     """
     programs = _running
-    if programs is None or type(values) is not _ndarray or values.ndim == 1:
+    if programs is None or type(values) is not _ndarray:
+        return
+    if values.ndim == 1:
+        if programs.counts_scalars:
+            programs.statistics.operations[unit] += len(values) * programs.copies
         return
     copies = len(programs.ids) if len(values) == 1 else 1
     programs.statistics.operations[unit] += values.size * copies
