@@ -46,6 +46,18 @@ _NUM_SAMPLED = 4  # launches of a kernel that are looked at for a hint of a race
 PRECISIONS = ("ieee", "hardware")
 
 
+class Watcher(Protocol):
+    """Who looks on as kernels are launched; see `rehearsal`."""
+
+    mode: str
+
+    def note(self, *launched: Any) -> None:
+        """Remember a launch: rank, kernel, arguments, options, and tensors that are stored to."""
+
+
+WATCHERS: list[Watcher] = []
+
+
 class TritonOperation(Operation):
     """A launched kernel on a stream.
 
@@ -414,6 +426,9 @@ def launch(
     names = ("debug", "num_ctas_per_sm", "launch_cooperative_grid", *COMPILER_OPTIONS)
     options: dict[str, Any] = {name: kwargs[name] for name in names if name in kwargs}
     options |= {name: kwargs.pop(name) for name in ("mode", "precision") if name in kwargs}
+    for watcher in WATCHERS:
+        options.setdefault("mode", watcher.mode)
+    given = dict(options)
     bound = arguments.by_name(jit, args, kwargs)
     stream = current_stream()
     launched = Launch(
@@ -424,6 +439,9 @@ def launch(
     writes = arguments.on_device(value for name, value in bound.items() if name in written)
     waits = launched.chosen_mode == "tasks" and bind(jit).effects.waits
     operation = TritonOperation(stream, launched, Accesses(reads, writes, waits))
+    for watcher in WATCHERS:
+        stored = {n: bound[n] for n in written if isinstance(bound.get(n), Tensor)}
+        watcher.note(require_program("a launch").rank, jit, bound, given, stored)
     if launched.chosen_mode == "tasks":  # Peers may write here what its programs only read.
         writes = [*writes, *(t for t in reads if t.storage.device is stream.device)]
     if library is not None and _computed(library, operation, bound, (reads, writes)):
