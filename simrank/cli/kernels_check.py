@@ -14,10 +14,10 @@ import numpy as np
 import typer
 
 from simrank.cli.common import EXIT_STATUS, FAILED
-from simrank.cli.kernels import group
+from simrank.cli.kernels import _triton, group
 from simrank.context import Context
 from simrank.device import Tensor
-from simrank.errors import ConfigError, ConfigProblem, SpawnException, UnsupportedError
+from simrank.errors import ConfigError, ConfigProblem, SpawnException
 from simrank.multiprocessing.script import names_of, program_imports
 from simrank.multiprocessing.spawn import spawn_in
 
@@ -54,8 +54,7 @@ def check(
     ] = 0.0,
 ) -> None:
     """Compile a file's kernels, run its cases in both modes, look for races; say what differs."""
-    if not _has_triton():
-        raise UnsupportedError("triton is not installed\n  to fix: pip install triton")
+    _triton()
     with program_imports(Path(file).absolute().parent):
         names = names_of(file)
         cases = _cases(file, names)
@@ -74,14 +73,6 @@ def check(
         typer.echo(f"not checked: no case launches kernel '{kernel}'")
     if num_problems:
         raise typer.Exit(FAILED)
-
-
-def _has_triton() -> bool:
-    try:
-        import triton  # noqa: F401, PLC0415 - an extra
-    except ImportError:
-        return False
-    return True
 
 
 def _show(what: str, problems: Sequence[str], fine: str) -> int:
