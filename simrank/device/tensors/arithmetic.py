@@ -226,9 +226,10 @@ def operand(value: Any, like: Tensor) -> Operand:  # noqa: ANN401 - a tensor or 
             raise TypeError(f"expected a Tensor or a number, got {type(value).__name__}")
         return Operand(value, promote_scalar(like.dtype, value), ())
     other: Tensor = value
-    dtype = promote(like.dtype, other.dtype)
     if other.dtype.kind == like.dtype.kind and (other.ndim == 0) != (like.ndim == 0):
         dtype = like.dtype if other.ndim == 0 else other.dtype  # A scalar does not widen.
+    else:
+        dtype = promote(like.dtype, other.dtype)
     if other.ndim == 0 and other.cuda_device is None and like.cuda_device is not None:
         other.wait_values()  # As in torch: a host scalar goes with tensors of any device.
         return Operand(other.array.copy(), dtype, ())

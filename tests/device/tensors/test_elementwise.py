@@ -45,6 +45,7 @@ def test_wide_unsigned_integers_have_what_torch_has_of_them(name):
         for function in refused:
             with pytest.raises(NotImplementedError, match=f"not implemented for '{name}'"):
                 function()
+        assert (x * ctx.tensor(2)).tolist() == [2, 4, largest - 1]  # A scalar does not promote.
         with pytest.raises(IndexError, match="must be long, int, byte or bool"):
             ctx.ones(3)[x]
         with pytest.raises(RuntimeError, match="Promotion for uint16"):

@@ -13,6 +13,7 @@ from triton.language.extra import libdevice  # noqa: E402
 
 from simrank.errors import UnsupportedError  # noqa: E402
 from simrank.kernels.language import rounding  # noqa: E402
+from simrank.kernels.language.libdevice import BY_MODULE  # noqa: E402
 from simrank.kernels.language.libdevice import LIBDEVICE as EMULATED  # noqa: E402
 from simrank.kernels.values import types  # noqa: E402
 from simrank.kernels.values.block import Block  # noqa: E402
@@ -434,3 +435,12 @@ def test_functions_of_integers_and_of_words_are_exact():
     near = computed("rcp64h", np.array([3.0, -7e100, 1e-310, np.inf]))
     np.testing.assert_allclose(near[:2], [1 / 3.0, -1 / 7e100], rtol=2.0**-20)
     assert near[2:].tolist() == [math.inf, 0]
+
+
+def test_the_library_of_amd_has_one_function_more():
+    """A hyperbolic tangent of fp32."""
+    values = np.linspace(-3, 3, 7, dtype=np.float32)
+    tanh = BY_MODULE["triton.language.extra.hip.libdevice"]["fast_tanhf"]
+    found = tanh(Block(values[None], types.float32)).values[0]
+    np.testing.assert_array_equal(found, computed("tanh", values))
+    assert "fast_tanhf" not in EMULATED
