@@ -49,6 +49,9 @@ int64: DType
 int8: DType
 long: DType
 short: DType
+uint16: DType
+uint32: DType
+uint64: DType
 uint8: DType
 bool: DType
 abs = Tensor.abs
@@ -116,6 +119,7 @@ flatten = Tensor.flatten
 flip = Tensor.flip
 floor = Tensor.floor
 floor_divide = Tensor.floor_divide
+from_dlpack = factories.from_dlpack
 from_numpy = factories.from_numpy
 full = factories.full
 full_like = factories.full_like

@@ -53,7 +53,7 @@ COMMANDS = {
         "files", "--cluster", "--nodes", "--groups", "--seed", "--json", "--trace",
         "--trace-ranks", "--help",
     },
-    "kernels": {"--help"},  # A group: coverage and report.
+    "kernels": {"--help"},  # A group: coverage, report and check.
     "torch": {"--help"},  # A group: build.
     "schema": {"kind", "--to", "--help"},
     "run": {

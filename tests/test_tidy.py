@@ -38,6 +38,9 @@ TESTED_ELSEWHERE = {
     "hardware/spec.py": "hardware/test_roofline.py",  # Frozen facts; what is made of them.
     "kernels/machine/arrays.py": "kernels/values/test_block.py",  # Names of types.
     "kernels/machine/jit.py": "kernels/source/test_bind.py",  # Protocols, and what fits them.
+    "kernels/language/rounding.py": "kernels/language/test_libdevice.py",
+    "kernels/language/series.py": "kernels/language/test_libdevice.py",
+    "kernels/rehearsal.py": "cli/test_kernels_check.py",
     "kernels/races/accesses.py": "kernels/races/test_lockstep.py",
     "kernels/races/records.py": "kernels/races/test_happens.py",
     "kernels/races/replay.py": "kernels/races/test_lockstep.py",

@@ -100,6 +100,7 @@ class ProgramStreams:
         """Count a stream as one of the program's; return its number."""
         self._num_made += 1
         self._others[self._num_made] = stream
+        stream.cuda_stream = self._num_made
         if not by_host:
             self._share_queue(stream)
         return self._num_made

@@ -122,7 +122,7 @@ class Device:
         Args:
             name: For timelines.
         """
-        return Stream(self, name)
+        return Stream(self, name, is_counted=False)
 
     def launch(  # noqa: PLR0913 - a kernel's facts
         self,

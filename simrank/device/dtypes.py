@@ -49,15 +49,20 @@ int16 = DType("int16", np.int16, "int")
 int32 = DType("int32", np.int32, "int")
 int64 = DType("int64", np.int64, "int")
 uint8 = DType("uint8", np.uint8, "int")
+uint16 = DType("uint16", np.uint16, "int")
+uint32 = DType("uint32", np.uint32, "int")
+uint64 = DType("uint64", np.uint64, "int")
 bool_ = DType("bool", np.bool_, "bool")
 
 DTYPES: dict[str, DType] = {
     d.name: d
     for d in (
         float64, float32, float16, bfloat16, float8_e4m3fn, float8_e5m2,
-        int8, int16, int32, int64, uint8, bool_,
+        int8, int16, int32, int64, uint8, uint16, uint32, uint64, bool_,
     )
 }  # fmt: skip
+# What torch has for kernels and for bytes, with little arithmetic and no promotion.
+WIDE_UNSIGNED = (uint16, uint32, uint64)
 ALIASES = {
     "float": float32, "double": float64, "half": float16, "int": int32, "long": int64,
     "short": int16,
@@ -89,10 +94,20 @@ def as_dtype(dtype: Any) -> DType:  # noqa: ANN401 - whatever the user names it 
 
 
 def promote(first: DType, second: DType) -> DType:
-    """Return the type of a result of two tensors, as torch promotes."""
+    """Return the type of a result of two tensors, as torch promotes.
+
+    Raises:
+        RuntimeError: Two integers of which one is unsigned and wide; torch's words.
+    """
     if first is second:
         return first
     rank_first, rank_second = _KINDS.index(first.kind), _KINDS.index(second.kind)
+    is_wide = first in WIDE_UNSIGNED or second in WIDE_UNSIGNED
+    if is_wide and "float" not in (first.kind, second.kind):
+        raise RuntimeError(
+            "Promotion for uint16, uint32, uint64 types is not supported, attempted to promote "
+            f"{first.name} and {second.name}"
+        )
     if rank_first != rank_second:
         return first if rank_first > rank_second else second
     if first.kind == "int":
@@ -115,8 +130,14 @@ def promote_scalar(dtype: DType, value: object) -> DType:
 
 def as_values(data: object, dtype: object = None) -> np.ndarray[Any, Any]:
     """Return numbers, nested lists or an array as an array of a type; floats become float32."""
-    values = np.asarray(data)
+    # numpy makes float64 of lists with numbers on both sides of 2**63.
+    is_uint64 = dtype is not None and as_dtype(dtype) is uint64 and not _is_array(data)
+    values = np.asarray(data, np.uint64 if is_uint64 else None)
     if dtype is None:
-        is_python = values.dtype == np.float64 and not hasattr(data, "dtype")
+        is_python = values.dtype == np.float64 and not _is_array(data)
         dtype = float32 if is_python else values.dtype
     return values.astype(as_dtype(dtype).numpy)
+
+
+def _is_array(data: object) -> bool:
+    return hasattr(data, "dtype") or hasattr(data, "__array_interface__")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
-from simrank.device.current import current_stream, parse_device, streams_of
+from simrank.device.current import current_stream, parse_device, streams_of, use_stream
 from simrank.device.loading import load_before
 from simrank.device.operation import MarkOperation, Operation, WaitOperation
 from simrank.engine import Handle, limits
@@ -16,6 +16,7 @@ from simrank.units import PS_PER_MS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from contextlib import AbstractContextManager
 
     from simrank.device.device import Device
     from simrank.device.hardware_queues import HardwareQueue
@@ -31,31 +32,52 @@ class Stream:
         head: The operation that runs, or waits at its turn; None when idle.
         tail: The operation issued last, or None if everything has ended.
         hardware_queue: What it shares with other streams of its program; None: nothing.
+        cuda_stream: Its number on the device, which stands for CUDA's pointer: 0 is a program's
+            default stream, as in CUDA.
 
     Args:
         device: None is the current one; else a device, its index or its name.
-        name: None: counted.
+        name: None: after its number.
         priority: Kept for torch's signature.
+        is_counted: Whether it is one of the running program's; False: its maker says whose it is.
     """
 
     def __init__(
-        self, device: Device | str | int | None = None, name: str | None = None, priority: int = 0
+        self,
+        device: Device | str | int | None = None,
+        name: str | None = None,
+        priority: int = 0,
+        *,
+        is_counted: bool = True,
     ) -> None:
         del priority  # On hardware it decides what starts first where all is full.
         chosen = parse_device(device)
         if chosen is None:
             raise UnsupportedError("the host has no streams; name a device")
-        if name is None:
-            name = f"stream {streams_of(chosen, require_program('Stream')).add(self)}"
+        self.cuda_stream = 0
         self.device = device = chosen
-        self.name = name
         self.head: Operation | None = None
         self.race_agent: Agent | None = None  # Set where races are looked for.
         self.hardware_queue: HardwareQueue | None = None
+        if is_counted:
+            streams_of(chosen, require_program("Stream")).add(self)
+        self.name = name or f"stream {self.cuda_stream}"
         if device.loaded is not None:
             device.streams[self] = None
         self._advancing = False
         self._queue: deque[Operation] = deque()
+        self._entered: list[AbstractContextManager[Stream]] = []  # Blocks that it is current in.
+
+    def __enter__(self) -> Self:
+        """Make it the current stream, and its device the current one, within a block."""
+        block = use_stream(self)
+        block.__enter__()
+        self._entered.append(block)
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        """Make the stream and the device current that were so before the block."""
+        self._entered.pop().__exit__(None, None, None)
 
     def submit(self, operation: Operation, cost_ps: int | None = None) -> None:
         """Issue an operation: stamp it with the host clock after the launch was charged.

@@ -32,10 +32,12 @@ _MAPS: dict[str, Mapping[str, str]] = {
 _NCCL_TIMEOUT, _TIMEOUT = timedelta(minutes=10), timedelta(minutes=30)
 _SCALAR_TYPES = {
     "int16": "Short", "int8": "Char", "uint8": "Byte", "int32": "Int", "int64": "Long",
+    "uint16": "UInt16", "uint32": "UInt32", "uint64": "UInt64",
     "bool": "Bool",
 }  # fmt: skip
 _BITWISE = ("band", "bor", "bxor")
-_GLOO_LACKS = ("int16", "float8_e4m3fn", "float8_e5m2")
+_NCCL_LACKS = ("int16", "uint16", "uint32", "uint64")
+_GLOO_LACKS = (*_NCCL_LACKS, "float8_e4m3fn", "float8_e5m2")
 
 
 class Backend(str):
@@ -124,8 +126,9 @@ def check_dtype(backend: str, dtype: DType) -> None:
         TypeError: NCCL does not carry it.
         RuntimeError: Gloo does not carry it.
     """
-    if backend == NCCL and dtype.name == "int16":
-        raise TypeError("Input tensor data type is not supported for NCCL process group: Short")
+    if backend == NCCL and dtype.name in _NCCL_LACKS:
+        name = _SCALAR_TYPES[dtype.name]
+        raise TypeError(f"Input tensor data type is not supported for NCCL process group: {name}")
     if backend == GLOO and dtype.name in _GLOO_LACKS:
         raise RuntimeError(f"Invalid scalar type: gloo does not carry {dtype.name}")
 

@@ -9,16 +9,18 @@ Source:
 
 from __future__ import annotations
 
+from functools import partial
 from math import prod
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from simrank.device import Tensor, as_dtype, current_stream
+from simrank.device import Stream, Tensor, as_dtype, current_stream
 from simrank.device.current import parse_device
-from simrank.device.dtypes import float32, int32
+from simrank.device.dtypes import float32, uint32
 from simrank.device.memory import Storage
+from simrank.device.tensors.arithmetic import run
 from simrank.device.tensors.shapes import as_shape
 from simrank.distributed.exchange import Exchange, Rendezvous
 from simrank.distributed.group import ProcessGroup, membership
@@ -46,6 +48,7 @@ class _State:
         exchanged: By buffer and group: what the members have told each other.
         num_rendezvous: By group, how many this rank has called.
         workspaces: By group name, what `get_symm_mem_workspace` has made.
+        backend_streams: By priority, what `_get_backend_stream` has made.
     """
 
     def __init__(self) -> None:
@@ -56,6 +59,7 @@ class _State:
         )
         self.num_rendezvous: dict[ProcessGroup, int] = {}
         self.workspaces: dict[str, Tensor] = {}
+        self.backend_streams: dict[int, Stream] = {}
 
 
 def _state(program: Program) -> _State:
@@ -132,6 +136,14 @@ def is_symm_mem_enabled_for_group(group_name: str) -> bool:
     """Return True: every group may use symmetric memory."""
     del group_name
     return True
+
+
+def _get_backend_stream(priority: int = 0) -> Stream:
+    """Return the stream beside the current one that torch's pipelined operations use, made once."""
+    streams = _state(require_program("_get_backend_stream")).backend_streams
+    if priority not in streams:
+        streams[priority] = Stream(priority=priority)
+    return streams[priority]
 
 
 def is_nvshmem_available() -> bool:
@@ -335,12 +347,9 @@ class SymmetricMemory:
         dtype: object = None,
         storage_offset: int = 0,
     ) -> Tensor:
-        """Return a member's signal pad, or a part of it; default: what is left, as int32.
-
-        torch's default is uint32, a type that simrank's tensors do not have.
-        """
+        """Return a member's signal pad, or a part of it; default: what is left, as uint32."""
         pad = self._known.pads[self._member(rank)]
-        kind = int32 if dtype is None else as_dtype(dtype)
+        kind = uint32 if dtype is None else as_dtype(dtype)
         shape = tuple(sizes) or (pad.size_bytes // kind.itemsize - storage_offset,)
         return self._mapped(_part(pad, shape, kind, storage_offset, "get_signal_pad"))
 
@@ -366,6 +375,36 @@ class SymmetricMemory:
     def wait_signal(self, src_rank: int, channel: int = 0, timeout_ms: int = 0) -> None:
         """Hold the current stream until a member's flag is set here, and take it."""
         self._signal("wait_signal", [], [self._member(src_rank)], channel, timeout_ms)
+
+    @staticmethod
+    def memset32(tensor: Tensor, offset: int, val: int, count: int = 1) -> Tensor:
+        """Write a 32-bit word several times, on the current stream; kernels that watch it wake.
+
+        Args:
+            tensor: Words, of this rank or as `get_buffer` and `get_signal_pad` give a peer's.
+            offset: Words before the first.
+            val: What is written.
+            count: How often.
+
+        Raises:
+            RuntimeError: They are no words, or not all within the tensor.
+
+        Simulated cost: a kernel that writes them; over the links where they are a peer's.
+        """
+        if tensor.ndim != 1 or not tensor.is_contiguous() or tensor.dtype is not uint32:
+            raise RuntimeError("memset32: the tensor must be flat, contiguous and of uint32")
+        if offset < 0 or count <= 0 or offset + count > tensor.numel():
+            raise RuntimeError("memset32: offset and count must be within the tensor")
+        if not 0 <= val < 1 << 32:
+            raise RuntimeError(f"memset32: {val} is no unsigned number of 32 bits")
+        words = tensor[offset : offset + count]
+        run("memset32", partial(words.array.fill, val), (), (words,))
+        return tensor
+
+    @staticmethod
+    def stream_write_value32(tensor: Tensor, offset: int, val: int) -> Tensor:
+        """Write one 32-bit word on the current stream, behind all before it; see `memset32`."""
+        return SymmetricMemory.memset32(tensor, offset, val)
 
     def _signal(
         self, name: str, puts: list[int], waits: list[int], channel: int, timeout_ms: int
@@ -445,3 +484,6 @@ def counterpart(storage: Storage, peer: int) -> Storage:
         f"rank {program.rank} does not know where rank {peer} has its part of this memory\n"
         "  to fix: allocate it with symmetric_memory.empty, and call rendezvous"
     )
+
+
+_SymmetricMemory = SymmetricMemory  # torch's name of the class

@@ -185,15 +185,26 @@ def _argument(value: Any, name: str, annotated: str | None) -> Any:  # noqa: PLR
         return _tuple(value, name)
     if hasattr(value, "block_shape") and hasattr(value, "base"):
         return windows.of_host(value, _pointer(value.base, name))
-    if hasattr(value, "data_ptr"):
-        raise TypeError(
-            f"argument '{name}' is a {type(value).__module__}.{type(value).__name__}: kernels on "
-            "simulated devices take simrank tensors"
-        )
     result = in_kernel(value)
     if result is value and not callable(value) and not isinstance(value, type):
-        raise TypeError(f"argument '{name}' is a {type(value).__name__}, which no kernel takes")
+        raise _refused(value, name)
     return result
+
+
+def _refused(value: object, name: str) -> TypeError:
+    kind = type(value).__name__
+    if hasattr(value, "data_ptr"):
+        return TypeError(
+            f"argument '{name}' is a {type(value).__module__}.{kind}: kernels on simulated devices "
+            "take simrank tensors"
+        )
+    if isinstance(value, np.ndarray):
+        return TypeError(
+            f"argument '{name}' is a numpy array: kernels take tensors of a device\n"
+            "  to fix: pass a copy there, `simrank.from_numpy(array)`; in a program of torch "
+            "`torch.from_numpy(array).cuda()`"
+        )
+    return TypeError(f"argument '{name}' is a {kind}, which no kernel takes")
 
 
 def _number(value: Any) -> Block:

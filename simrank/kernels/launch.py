@@ -12,6 +12,7 @@ from simrank.device.races import Accesses
 from simrank.engine import Activity
 from simrank.kernels import arguments, foreign
 from simrank.kernels.compiler.metadata import COMPILER_OPTIONS, resources, warm_kernel
+from simrank.kernels.compiler.targets import target_of
 from simrank.kernels.cost import launches as costs
 from simrank.kernels.grids import GridSize, grid_sizes
 from simrank.kernels.machine import Options, PublishedError, Setting, Statistics
@@ -24,7 +25,7 @@ from simrank.kernels.running.programs import Occupancy, ProgramRun
 from simrank.kernels.running.sample import Forms, run_sample
 from simrank.kernels.source.analyse import loaded_by_jit, written_by_jit
 from simrank.kernels.source.bind import bind
-from simrank.ranks import current_program, require_program
+from simrank.ranks import current_program, require_program, running_as
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,11 +42,23 @@ _NUM_SAMPLED = 4  # launches of a kernel that are looked at for a hint of a race
 PRECISIONS = ("ieee", "hardware")
 
 
+class Watcher(Protocol):
+    """Who looks on as kernels are launched; see `rehearsal`."""
+
+    mode: str
+
+    def note(self, *launched: Any) -> None:
+        """Remember a launch: rank, kernel, arguments, options, and tensors that are stored to."""
+
+
+WATCHERS: list[Watcher] = []
+
+
 class TritonOperation(Operation):
     """A launched kernel on a stream.
 
-    It computes when its turn in the stream comes: what it costs depends on what it did. Its results
-    are in memory from its start on; whoever reads them before its end races with it.
+    It computes when its turn comes: what it costs depends on what it did. Its results are in memory
+    from its start on; whoever reads them before its end races with it.
 
     Attributes:
         grid: Programs along each axis.
@@ -148,13 +161,12 @@ class TritonOperation(Operation):
     def _compute(self, grid: Grid) -> None:
         launch, device = self.launch, self.stream.device
         forms = Forms(launch.name, launch.body(), lambda: launch.body(forks="programs"))
-        if launch.lacks_values():
-            self.num_splits = run_sample(self._setting(), forms, self.mode)
-            for buffer in () if self.touched is None else self.touched.writes:
-                buffer.storage.lose_values()
-        else:
-            grid.run(forms.body, self.mode, masked=forms.masked)
-            self.num_splits = grid.num_splits
+        with running_as(self._program):  # Whose rank its programs may ask for.
+            if launch.lacks_values():
+                self.num_splits = run_sample(self._setting(), forms, self.mode, self.touched)
+            else:
+                grid.run(forms.body, self.mode, masked=forms.masked)
+                self.num_splits = grid.num_splits
         if self._log is not None:
             self._look_for_races(self._log)
         if self.statistics.flops:
@@ -163,10 +175,8 @@ class TritonOperation(Operation):
         self._describe()
 
     def _counted_cost(self) -> costs.KernelCost:
-        programs = max(self.launch.num_programs, 1)
-        return costs.kernel_cost(
-            self.statistics, self.stream.device, programs, self.launch.ctas_per_sm
-        )
+        programs, per_sm = max(self.launch.num_programs, 1), self.launch.ctas_per_sm
+        return costs.kernel_cost(self.statistics, self.stream.device, programs, per_sm)
 
     def _is_sampled(self) -> bool:
         """Return whether a hint is looked for: in the first launches that may be in need of one."""
@@ -234,8 +244,7 @@ class TritonOperation(Operation):
 
     def _tasks_ended(self) -> None:
         """Go on from the hub: the last program has not left its stack yet."""
-        engine = self.stream.device.engine
-        engine.call_at(engine.now_ps, self._tasks_over)
+        self.stream.device.engine.call_at(self.stream.device.engine.now_ps, self._tasks_over)
 
     def _tasks_over(self) -> None:
         """Complete, at the earliest after what as much takes in lockstep."""
@@ -306,7 +315,7 @@ class Launch:
 
     def __init__(
         self, kernel: BoundKernel, grid: tuple[int, int, int], bound: dict[str, Any],
-        options: dict[str, Any],
+        options: dict[str, Any], spec: DeviceSpec,
     ) -> None:  # fmt: skip
         self._kernel = kernel
         self._bound = bound
@@ -340,11 +349,14 @@ class Launch:
         precision = options.get("precision", context.precision)
         if precision not in PRECISIONS:
             raise ValueError(f"precision={precision!r}; choices: {', '.join(PRECISIONS)}")
+        num_warps = int(options.get("num_warps") or 4)
+        warp_size = target_of(spec).warp_size
         self.options = Options(
             is_checked=bool(options.get("debug")) or context.strict or precision == "hardware",
-            num_warps=int(options.get("num_warps") or 4),
+            num_warps=num_warps,
             precision=precision,
-            num_threads=32 * int(options.get("num_warps") or 4) if effects.threads else 0,
+            num_threads=warp_size * num_warps if effects.threads else 0,
+            warp_size=warp_size,
             is_cooperative=bool(options.get("launch_cooperative_grid", False)),
             arguments=arguments.tensors_by_address(bound),
         )
@@ -420,15 +432,21 @@ def launch(
     names = ("debug", "num_ctas_per_sm", "launch_cooperative_grid", *COMPILER_OPTIONS)
     options: dict[str, Any] = {name: kwargs[name] for name in names if name in kwargs}
     options |= {name: kwargs.pop(name) for name in ("mode", "precision") if name in kwargs}
+    for watcher in WATCHERS:
+        options.setdefault("mode", watcher.mode)
+    given = dict(options)
     bound = arguments.by_name(jit, args, kwargs)
-    size = grid_sizes(grid, {**bound, **kwargs})
-    launched = Launch(bind(jit), size, bound, options)
     stream = current_stream()
+    size = grid_sizes(grid, {**bound, **kwargs})
+    launched = Launch(bind(jit), size, bound, options, stream.device.spec)
     written = written_by_jit(jit)
     reads = arguments.on_device(bound.values())
     writes = arguments.on_device(value for name, value in bound.items() if name in written)
     waits = launched.chosen_mode == "tasks" and bind(jit).effects.waits
     operation = TritonOperation(stream, launched, Accesses(reads, writes, waits))
+    for watcher in WATCHERS:
+        stored = {n: bound[n] for n in written if isinstance(bound.get(n), Tensor)}
+        watcher.note(require_program("a launch").rank, jit, bound, given, stored)
     if launched.chosen_mode == "tasks":  # Peers may write here what its programs only read.
         writes = [*writes, *(t for t in reads if t.storage.device is stream.device)]
     if library is not None and _computed(library, operation, bound, (reads, writes)):

@@ -8,6 +8,7 @@ from simrank.ranks.current import (
     register_default_context,
     require_program,
     require_rank,
+    running_as,
     set_program,
 )
 
@@ -19,5 +20,6 @@ __all__ = [
     "register_default_context",
     "require_program",
     "require_rank",
+    "running_as",
     "set_program",
 ]

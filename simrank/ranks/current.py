@@ -175,6 +175,17 @@ def set_program(program: Program | None) -> None:
     _current.set(program)
 
 
+@contextmanager
+def running_as(program: Program | None) -> Iterator[None]:
+    """Let a program be who runs within a block: what the hub does for it may ask."""
+    before = _current.get()
+    _current.set(program)
+    try:
+        yield
+    finally:
+        _current.set(before)
+
+
 _make_context: Callable[[int], Any] | None = None
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from simrank.device.current import devices_of
-from simrank.device.dtypes import DTYPES, DType
+from simrank.device.dtypes import DTYPES, WIDE_UNSIGNED, DType
 from simrank.device.memory import Storage
 from simrank.device.tensors.shown import tensor_text
 from simrank.device.tensors.tensor import Tensor
@@ -164,17 +164,10 @@ def buffer_of(tensor: torch.Tensor) -> Tensor:
     if tensor.is_complex():
         tensor = torch.view_as_real(tensor)
     dtype = _DTYPES.get(tensor.dtype)
-    if dtype is None:
+    if dtype is None or dtype in WIDE_UNSIGNED:
         name = _SCALAR_NAMES.get(tensor.dtype, str(tensor.dtype))
         raise RuntimeError(f"Invalid scalar type: {name}")
     return _view(tensor, dtype)
-
-
-# Element types that kernels take and collectives do not.
-_OF_KERNELS: dict[torch.dtype, DType] = {
-    getattr(torch, name): DType(name, getattr(np, name), "int")
-    for name in ("uint16", "uint32", "uint64")
-}
 
 
 def argument_of(tensor: torch.Tensor) -> Tensor:
@@ -183,7 +176,7 @@ def argument_of(tensor: torch.Tensor) -> Tensor:
     Raises:
         TypeError: Kernels take no pointers to such elements.
     """
-    dtype = _DTYPES.get(tensor.dtype) or _OF_KERNELS.get(tensor.dtype)
+    dtype = _DTYPES.get(tensor.dtype)
     if dtype is None:
         raise TypeError(f"kernels take no pointer to {tensor.dtype}")
     return _view(tensor, dtype)

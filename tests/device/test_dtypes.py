@@ -51,6 +51,17 @@ def test_a_python_number_promotes_only_across_categories(dtype, value, expected)
     assert promote_scalar(as_dtype(dtype), value).name == expected
 
 
+@pytest.mark.parametrize("name", ["uint16", "uint32", "uint64"])
+def test_wide_unsigned_integers_promote_with_floats_only(name):
+    """Torch promotes them with no other integer, not even with a bool."""
+    assert promote(as_dtype(name), as_dtype("float16")).name == "float16"
+    assert promote(as_dtype(name), as_dtype(name)).name == name
+    for other in ("int32", "uint8", "bool", "uint16" if name != "uint16" else "uint32"):
+        for pair in ((name, other), (other, name)):
+            with pytest.raises(RuntimeError, match="Promotion for uint16, uint32, uint64 types"):
+                promote(*map(as_dtype, pair))
+
+
 def test_an_unknown_dtype_is_refused_by_name():
     """The error names what was asked for and what there is."""
     with pytest.raises(UnsupportedError, match=r"complex64.*float32"):

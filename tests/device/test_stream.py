@@ -2,6 +2,7 @@
 
 import pytest
 
+import simrank
 from simrank.errors import DeadlockError
 
 
@@ -179,3 +180,27 @@ def test_thousands_of_operations_without_a_time_of_their_own_do_not_recurse(ctx)
     with ctx.stream(side):
         x.add_(1)
     assert x.tolist() == [2] * 4
+
+
+def test_a_stream_is_a_block_of_which_it_is_current(ctx):
+    """Also within itself, and after an error; its device is the current one meanwhile."""
+    default, side, other = ctx.current_stream(), ctx.Stream(), ctx.Stream("cuda:1")
+    with side as entered:
+        assert entered is side is ctx.current_stream()
+        with pytest.raises(ZeroDivisionError), other:
+            assert ctx.current_stream() is other
+            assert ctx.zeros(1).get_device() == 1
+            with side:
+                assert ctx.zeros(1).get_device() == 0
+            assert ctx.current_stream() is other
+            raise ZeroDivisionError
+        assert ctx.current_stream() is side
+    assert ctx.current_stream() is default
+
+
+def test_streams_of_a_device_have_numbers_and_the_default_stream_is_zero(ctx):
+    """As CUDA's pointers: launchers hand them on, and tell streams apart by them."""
+    streams = [ctx.current_stream(), ctx.Stream(), ctx.Stream(), simrank.Stream(name="mine")]
+    assert streams[0].cuda_stream == 0
+    assert len({stream.cuda_stream for stream in streams}) == 4
+    assert streams[1].name == f"stream {streams[1].cuda_stream}"

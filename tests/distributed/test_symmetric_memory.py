@@ -146,3 +146,44 @@ def test_a_buffer_is_freed_with_its_tensor_and_handles(run, met):
         assert memory.used_bytes <= used - (4 << 20)
 
     run(body, 2)
+
+
+def test_words_written_by_a_stream_are_in_order_and_reach_a_peer(run, met):
+    """As torch's pipelined operations signal; each rank has a stream of its own for them."""
+    seen = []
+
+    def body(rank, ctx):
+        _, handle = met(ctx, (4,))
+        stream = symm_mem._get_backend_stream()
+        assert stream is symm_mem._get_backend_stream()
+        assert stream is not symm_mem._get_backend_stream(priority=-1)
+        seen.append(stream)
+        pad = handle.get_signal_pad(1 - rank)
+        assert pad.dtype is simrank.uint32
+        with stream:
+            symm_mem._SymmetricMemory.memset32(pad, 4, 2**32 - 1, 2)
+            symm_mem._SymmetricMemory.stream_write_value32(pad, 5, rank)
+        ctx.synchronize()
+        handle.barrier(channel=8)
+        assert handle.get_signal_pad(rank)[3:7].tolist() == [0, 2**32 - 1, 1 - rank, 0]
+
+    run(body, 2)
+    assert seen[0] is not seen[1]
+
+
+def test_words_that_are_none_are_refused(run, met):
+    """Another type, another shape, or places outside of the tensor."""
+
+    def body(_rank, ctx):
+        _, handle = met(ctx, (4,))
+        write, pad = handle.stream_write_value32, handle.get_signal_pad(0)
+        for words, offset, value, text in (
+            (pad.view(simrank.int32), 0, 1, "of uint32"),
+            (pad.view(2, -1), 0, 1, "flat"),
+            (pad, len(pad), 1, "within the tensor"),
+            (pad, 0, -1, "32 bits"),
+        ):
+            with pytest.raises(RuntimeError, match=text):
+                write(words, offset, value)
+
+    run(body, 2)

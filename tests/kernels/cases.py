@@ -359,6 +359,45 @@ FLOATS = ("float16", "float32", "float64")
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 
 
+@triton.jit
+def scaled_product(
+    a_ptr, a_scales, b_ptr, b_scales, out, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr,
+    A: tl.constexpr, B: tl.constexpr, A_PACK: tl.constexpr, B_PACK: tl.constexpr,
+):  # fmt: skip
+    rows_a: tl.constexpr = M // 2 if A == "e2m1" and not A_PACK else M
+    inner_a: tl.constexpr = K // 2 if A == "e2m1" and A_PACK else K
+    inner_b: tl.constexpr = K // 2 if B == "e2m1" and B_PACK else K
+    columns_b: tl.constexpr = N // 2 if B == "e2m1" and not B_PACK else N
+    m, n, groups = tl.arange(0, M)[:, None], tl.arange(0, N)[:, None], tl.arange(0, K // 32)[None]
+    first = tl.program_id(0) * 0
+    ma, ka = first + tl.arange(0, rows_a)[:, None], tl.arange(0, inner_a)[None, :]
+    kb, nb = tl.arange(0, inner_b)[:, None], tl.arange(0, columns_b)[None, :]
+    a = tl.load(a_ptr + ma * inner_a + ka)
+    b = tl.load(b_ptr + kb * columns_b + nb)
+    sa = tl.load(a_scales + m * (K // 32) + groups)
+    sb = tl.load(b_scales + n * (K // 32) + groups)
+    acc = tl.full((M, N), 0.5, tl.float32)
+    product = tl.dot_scaled(a, sa, A, b, sb, B, acc, lhs_k_pack=A_PACK, rhs_k_pack=B_PACK)
+    tl.store(out + m * N + tl.arange(0, N)[None, :], product)
+
+
+def _scaled_cases(random):
+    """Return a case for each pair of formats of 8 bits and less, and for both ways to pack."""
+    m, n, k = 16, 32, 64
+    for ours, theirs, *packs in (
+        ("e4m3", "e4m3", True, True), ("e4m3", "e5m2", True, True), ("e5m2", "e2m1", True, True),
+        ("e2m1", "e2m1", True, True), ("e2m1", "e4m3", False, True), ("e4m3", "e2m1", True, False),
+    ):  # fmt: skip
+        sizes = [m * k // (1 + (ours == "e2m1")), k * n // (1 + (theirs == "e2m1"))]
+        a, b = (random.integers(0, 256, size, np.uint8) for size in sizes)
+        scales = [random.integers(120, 134, rows * k // 32, np.uint8) for rows in (m, n)]
+        scales[0][3], scales[1][5] = 255, 0  # NaN, and the smallest.
+        constants = dict(zip("MNKAB", (m, n, k, ours, theirs), strict=True))
+        constants |= dict(zip(("A_PACK", "B_PACK"), packs, strict=True))
+        arrays, out = [a, scales[0], b, scales[1]], ((m, n), "float32")
+        yield f"scaled {ours} {theirs} {packs}", Case(scaled_product, arrays, out, constants)
+
+
 def _cases() -> dict[str, Case]:
     found = {}
     for dtype in (*FLOATS, *INTEGERS):
@@ -412,6 +451,7 @@ def _cases() -> dict[str, Case]:
         out = ((16, 16), "int32" if dtype == "int8" else "float64")
         constants = {"M": 16, "K": 32, "L": 16, "WIDE": wide}
         found[f"dot {dtype}"] = Case(matrix_product, pair, out, constants, rtol=1e-6)
+    found |= dict(_scaled_cases(np.random.default_rng(17)))
     return found
 
 

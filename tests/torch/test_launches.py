@@ -52,8 +52,12 @@ def added(x, y):
 
 
 @pytest.mark.parametrize(
-    "dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float8_e4m3fn, torch.int32]
-)
+    "dtype",
+    [
+        torch.float32, torch.bfloat16, torch.float16, torch.float8_e4m3fn, torch.int32,
+        torch.uint16, torch.uint32, torch.uint64,
+    ],
+)  # fmt: skip
 def test_a_kernel_takes_torchs_tensors_among_torchs_operations(spawn, dtype):
     """What torch computed before is there, what it computes behind sees the results."""
     results = []

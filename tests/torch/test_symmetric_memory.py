@@ -206,6 +206,29 @@ def test_a_kernel_is_woken_by_what_torch_writes(spawn, how):
     assert results == [1.0]
 
 
+def test_the_backends_stream_is_each_ranks_own_and_a_block(spawn):
+    """As torch's pipelined operations use it: made once, current within `with`."""
+    found = []
+
+    def program(rank):
+        start(rank)
+        torch.cuda.set_device(rank)
+        default, stream = torch.cuda.current_stream(), symm._get_backend_stream()
+        assert stream is symm._get_backend_stream()
+        with stream:
+            assert torch.cuda.current_stream() == stream
+            with torch.cuda.Stream(device=1 - rank) as other:
+                assert torch.cuda.current_stream() == other
+                assert torch.cuda.current_device() == 1 - rank
+            assert torch.cuda.current_stream() == stream
+        assert torch.cuda.current_stream() == default
+        assert stream.cuda_stream != default.cuda_stream == 0
+        found.append(stream.device.index)
+
+    spawn(program, 2)
+    assert sorted(found) == [0, 1]
+
+
 def test_torchs_module_is_as_before_afterwards(spawn):
     """What it keeps per process is each rank's own meanwhile."""
     before = symm._group_name_to_workspace_tensor

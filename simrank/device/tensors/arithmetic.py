@@ -12,7 +12,7 @@ from simrank.device.dtypes import DType, as_dtype, bool_, float32, int64, promot
 from simrank.device.memory import guarded
 from simrank.device.races import Accesses
 from simrank.device.tensors.allocation import allocate_beside, result_of
-from simrank.device.tensors.elementwise import BINARY, COMPARE, UNARY, wrong_kind
+from simrank.device.tensors.elementwise import BINARY, COMPARE, UNARY, not_of_unsigned, wrong_kind
 from simrank.device.tensors.shapes import broadcast
 from simrank.device.transfer import copy_between
 
@@ -226,9 +226,10 @@ def operand(value: Any, like: Tensor) -> Operand:  # noqa: ANN401 - a tensor or 
             raise TypeError(f"expected a Tensor or a number, got {type(value).__name__}")
         return Operand(value, promote_scalar(like.dtype, value), ())
     other: Tensor = value
-    dtype = promote(like.dtype, other.dtype)
     if other.dtype.kind == like.dtype.kind and (other.ndim == 0) != (like.ndim == 0):
         dtype = like.dtype if other.ndim == 0 else other.dtype  # A scalar does not widen.
+    else:
+        dtype = promote(like.dtype, other.dtype)
     if other.ndim == 0 and other.cuda_device is None and like.cuda_device is not None:
         other.wait_values()  # As in torch: a host scalar goes with tensors of any device.
         return Operand(other.array.copy(), dtype, ())
@@ -275,6 +276,7 @@ def _refuse(name: str, dtype: DType, tensor: Tensor, other: object) -> None:
     """Raise torch's error where a function is not defined for its operands."""
     kind = as_dtype(type(other)).kind if not hasattr(other, "dtype") else as_dtype(other.dtype).kind
     problem = wrong_kind(name, dtype.name, (tensor.dtype.kind, kind))
+    problem = problem or not_of_unsigned(name, dtype)
     if problem is not None:
         raise problem
     if name == "pow" and dtype.kind == "int" and isinstance(other, int) and other < 0:
@@ -326,6 +328,9 @@ def unary_type(name: str, dtype: DType) -> DType:
             "Negation, the `-` operator, on a bool tensor is not supported. If you are trying to "
             "invert a mask, use the `~` or `logical_not()` operator instead."
         )
+    problem = not_of_unsigned(name, dtype)
+    if problem is not None:
+        raise problem
     if dtype.kind not in kinds:
         raise NotImplementedError(f"\"{name}_cpu\" not implemented for '{dtype.name}'")
     if rule == "bool":

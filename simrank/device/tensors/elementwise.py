@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from simrank.device.dtypes import WIDE_UNSIGNED, DType
+
 Array = np.ndarray[Any, Any]
 Function = Callable[..., Any]
 
@@ -142,6 +144,25 @@ COMPARE: dict[str, Function] = {
 _NOT_OF_BOOLS = ("pow", "floor_divide", "remainder")
 TENSORS_ONLY = ("maximum", "minimum", "logical_and", "logical_or", "logical_xor")
 BINARY: dict[str, Function] = ARITHMETIC | BITWISE | COMPARE
+# What torch has not for uint16, uint32 and uint64. Source: torch 2.13, each called on the CPU.
+_NOT_OF_WIDE_UNSIGNED = {
+    "neg", "abs", "sign", "square", "relu", "logical_not", "bitwise_not", "add", "sub", "pow",
+    "maximum", "minimum", "floor_divide", "remainder", "lt", "le", "gt", "ge", "logical_and",
+    "logical_or", "logical_xor", "max", "min", "argmax", "argmin", "topk",
+}  # fmt: skip
+
+
+def not_of_unsigned(name: str, dtype: DType) -> Exception | None:
+    """Return torch's error where a function is not defined for wide unsigned integers, else None.
+
+    Kernels compute with them; torch stores, copies, compares for equality and multiplies them.
+    """
+    if dtype not in WIDE_UNSIGNED or name not in _NOT_OF_WIDE_UNSIGNED:
+        return None
+    return NotImplementedError(
+        f"\"{name}_cpu\" not implemented for '{dtype.name}'\n"
+        "  to fix: view it as, or convert it to, a signed type"
+    )
 
 
 def wrong_kind(name: str, result: str, kinds: tuple[str, str]) -> Exception | None:

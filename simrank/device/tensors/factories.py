@@ -15,6 +15,7 @@ import numpy as np
 from simrank.device.current import parse_device
 from simrank.device.dtypes import DType, as_dtype, as_values, float32, int64
 from simrank.device.memory import VALUES_UP_TO_BYTES
+from simrank.device.tensors import exchange
 from simrank.device.tensors import tensor as tensors
 from simrank.device.tensors.arithmetic import run
 from simrank.device.tensors.shapes import as_shape
@@ -96,6 +97,20 @@ def as_tensor(data: object, *, dtype: object = None, device: object = None) -> T
 def from_numpy(values: np.ndarray[Any, Any], *, device: object = None) -> Tensor:
     """Return a tensor with a copy of the array."""
     return tensors.with_values(values, parse_device(device))
+
+
+def from_dlpack(ext_tensor: Any, *, device: object = None, copy: bool | None = None) -> Tensor:  # noqa: ANN401
+    """Return a tensor over the memory of whatever exports it by DLPack; see `exchange.adopted`.
+
+    Args:
+        ext_tensor: An array of numpy or of another library, or a tensor.
+        device: Where the tensor is to be; default: where the memory is.
+        copy: True: always a copy; False: never, else BufferError; None: a copy of what is strided
+            or read-only, or goes to another device.
+
+    Simulated cost: none on the host; onto a device the bytes cross the host link.
+    """
+    return exchange.adopted(tensors.Tensor, ext_tensor, device, copy)
 
 
 @_torchs

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from simrank.device.dtypes import DType, as_dtype, bool_, int64, promote, uint8
+from simrank.device.dtypes import WIDE_UNSIGNED, DType, as_dtype, bool_, int64, promote, uint8
 from simrank.device.tensors import arithmetic
 from simrank.device.tensors.arithmetic import Tensor_like as like
 from simrank.device.tensors.shapes import broadcast, wrap_dim
@@ -104,7 +104,7 @@ def _as_index(part: Any) -> tuple[Any, tuple[Tensor, ...]]:  # noqa: ANN401 - a 
             "  to fix: index with mask.bool() or indices.long()"
         )
     kind = part.dtype.kind
-    if kind not in ("bool", "int", "b", "i", "u"):
+    if kind not in ("bool", "int", "b", "i", "u") or part.dtype in WIDE_UNSIGNED:
         raise IndexError("tensors used as indices must be long, int, byte or bool tensors")
     if not hasattr(part, "storage"):
         return part.copy(), ()

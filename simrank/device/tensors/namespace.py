@@ -29,7 +29,7 @@ from simrank.device.tensors import factories, indexing, joining, products
 from simrank.device.tensors.methods import TensorMethods
 from simrank.device.tensors.tensor import Tensor
 from simrank.errors import OutOfMemoryError, SimrankError, UnsupportedError
-from simrank.ranks import current_program, require_program, set_program
+from simrank.ranks import current_program, require_program, running_as
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -42,8 +42,9 @@ FACTORIES: dict[str, Callable[..., Any]] = {
     name: getattr(factories, name)
     for name in (
         "empty", "zeros", "ones", "full", "tensor", "as_tensor", "arange", "linspace", "eye",
-        "from_numpy", "rand", "randn", "randint", "randperm", "manual_seed", "empty_like",
-        "zeros_like", "ones_like", "full_like", "rand_like", "randn_like", "randint_like",
+        "from_numpy", "from_dlpack", "rand", "randn", "randint", "randperm", "manual_seed",
+        "empty_like", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like",
+        "randint_like",
     )
 }  # fmt: skip
 _NO_FUNCTION = {"expand", "expand_as", "view", "view_as", "repeat", *ALIASES}  # Methods only.
@@ -149,11 +150,8 @@ class TorchNames:
             program = current_program()
             if program is not None and program.context is self:
                 return function(*args, **kwargs)
-            set_program(self.program)
-            try:
+            with running_as(self.program):
                 return function(*args, **kwargs)
-            finally:
-                set_program(program)
 
         bound.__doc__ = function.__doc__
         return bound

@@ -10,6 +10,7 @@ import numpy as np
 from simrank.device.dtypes import DType, as_dtype, bool_, float32, int64, uint8
 from simrank.device.tensors import arithmetic
 from simrank.device.tensors.allocation import allocate_beside
+from simrank.device.tensors.elementwise import not_of_unsigned
 from simrank.device.tensors.shapes import wrap_dim, wrap_dims
 from simrank.errors import UnsupportedError
 
@@ -197,6 +198,9 @@ def _extreme(
             f"{name}(): Expected reduction dim to be specified for input.numel() == 0. "
             "Specify the reduction dim with the 'dim' argument."
         )
+    problem = not_of_unsigned(name, tensor.dtype)
+    if problem is not None:
+        raise problem
     function = np.max if name == "max" else np.min
     return _reduce(name, function, tensor, dim, tensor.dtype, keepdim=keepdim)
 
@@ -241,20 +245,24 @@ def _position(
     return arithmetic.produce(f"arg{name}", compute, (tensor,), shape, int64, flops=flops)
 
 
-def _refuse_bool(name: str, tensor: Tensor) -> None:
+def _refuse(name: str, tensor: Tensor) -> None:
+    """Raise torch's error where an order is not defined for the type."""
     if tensor.dtype is bool_:
         raise RuntimeError(f"\"{name}_cpu\" not implemented for 'Bool'")
+    problem = not_of_unsigned(name, tensor.dtype)
+    if problem is not None:
+        raise problem
 
 
 def argmax(tensor: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
     """Return where the largest element is, over one dim or in the flattened tensor."""
-    _refuse_bool("argmax", tensor)
+    _refuse("argmax", tensor)
     return _position("max", np.argmax, tensor, dim, keepdim)
 
 
 def argmin(tensor: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
     """Return where the smallest element is, over one dim or in the flattened tensor."""
-    _refuse_bool("argmin", tensor)
+    _refuse("argmin", tensor)
     return _position("min", np.argmin, tensor, dim, keepdim)
 
 
@@ -388,7 +396,7 @@ def topk(
     del sorted
     if not 0 <= k <= (tensor.shape[wrap_dim(dim, tensor.ndim)] if tensor.ndim else 1):
         raise RuntimeError("selected index k out of range")
-    _refuse_bool("topk", tensor)
+    _refuse("topk", tensor)
     return _sorted("topk", tensor, dim, k, largest)
 
 

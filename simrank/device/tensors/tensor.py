@@ -14,7 +14,7 @@ from simrank.device.buffer import wait_values
 from simrank.device.current import parse_device
 from simrank.device.device import HOST
 from simrank.device.dtypes import DType, as_dtype, as_values
-from simrank.device.tensors import arithmetic, indexing, views
+from simrank.device.tensors import arithmetic, exchange, indexing, views
 from simrank.device.tensors.allocation import allocate
 from simrank.device.tensors.methods import TensorMethods
 from simrank.device.tensors.shapes import as_shape, wrap_dim
@@ -36,6 +36,7 @@ _TYPE_NAMES = {
     "float64": "DoubleTensor", "float32": "FloatTensor", "float16": "HalfTensor",
     "bfloat16": "BFloat16Tensor", "int64": "LongTensor", "int32": "IntTensor",
     "int16": "ShortTensor", "int8": "CharTensor", "uint8": "ByteTensor", "bool": "BoolTensor",
+    "uint16": "UInt16Tensor", "uint32": "UInt32Tensor", "uint64": "UInt64Tensor",
 }  # fmt: skip
 
 
@@ -366,6 +367,9 @@ class Tensor(TensorMethods):
         values = self.array if copy is False else self.array.copy()
         return values if dtype is None else values.astype(dtype)
 
+    __dlpack__, __dlpack_device__ = exchange.dlpack, exchange.dlpack_device
+    __array_interface__ = property(exchange.array_interface)
+
     @host_read
     def __bool__(self) -> bool:
         """Return the truth of the only element."""
@@ -450,8 +454,9 @@ class Tensor(TensorMethods):
 
 
 HOST_READS: tuple[str, ...] = (
-    "numpy", "item", "tolist", "__array__", "__bool__", "__int__", "__float__", "__index__",
-    "__repr__", "__format__", "equal", "allclose", "__reduce__", "cpu", "to", "copy_",
+    "numpy", "item", "tolist", "__array__", "__array_interface__", "__dlpack__",
+    "__bool__", "__int__", "__float__", "__index__", "__repr__",
+    "__format__", "equal", "allclose", "__reduce__", "cpu", "to", "copy_",
     "nonzero", "masked_select", "__getitem__",  # The last with a mask, which it waits for.
 )  # fmt: skip
 

@@ -87,6 +87,28 @@ def resources(
     return resources
 
 
+def problem_of(
+    jit: Jit, bound: Mapping[str, Any], options: Mapping[str, Any], target: GPUTarget
+) -> str | None:
+    """Return what the compiler has against a kernel for a target, in its words; None: nothing."""
+    described = _signature(jit, bound)
+    if described is None:
+        return "not compiled: an argument has no plain type"
+    chosen = {name: options[name] for name in COMPILER_OPTIONS if options.get(name) is not None}
+    signature, constants = described
+    key = ("problem", *signature.items(), repr(constants), repr(chosen), target)
+    facts = kept(jit)
+    if key not in facts:
+        try:
+            _compile(jit, described, chosen, target)
+        except Exception as error:  # noqa: BLE001 - of the compiler's many stages, any
+            facts[key] = f"{type(error).__name__}: {error}"
+        else:
+            facts[key] = None
+    problem: str | None = facts[key]
+    return problem
+
+
 def _compile(
     jit: Jit, described: Described, chosen: dict[str, Any], target: GPUTarget
 ) -> CompiledKernel:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING
 
 from triton.backends.compiler import GPUTarget
+
+from simrank.errors import ConfigError, ConfigProblem
 
 if TYPE_CHECKING:
     from simrank.hardware.spec import DeviceSpec
@@ -18,17 +21,38 @@ _TARGETS = (
     ("H200", GPUTarget("cuda", 90, 32)),
     ("B200", GPUTarget("cuda", 100, 32)),
     ("MI300", GPUTarget("hip", "gfx942", 64)),
+    ("MI325", GPUTarget("hip", "gfx942", 64)),
+    ("MI35", GPUTarget("hip", "gfx950", 64)),
 )
 _HOPPER = GPUTarget("cuda", 90, 32)
 
 
 def target_of(spec: DeviceSpec) -> GPUTarget:
     """Return what the compiler would build for a device; an H100 where its name says nothing."""
-    name = spec.name.upper()
-    return next((target for part, target in _TARGETS if part in name), _HOPPER)
+    return _target(spec.name)
+
+
+@cache
+def _target(name: str) -> GPUTarget:
+    return next((target for part, target in _TARGETS if part in name.upper()), _HOPPER)
 
 
 def nvidia_target_of(spec: DeviceSpec) -> GPUTarget:
     """Return the NVIDIA GPU that a device stands for in a kernel; an H100 for those of others."""
     target = target_of(spec)
     return target if target.backend == "cuda" else _HOPPER
+
+
+def parse_target(text: str) -> GPUTarget:
+    """Return the target of a name such as sm_90 or gfx942.
+
+    Raises:
+        ConfigError: It is none.
+    """
+    name = text.strip()
+    if name.startswith("sm_") and name[3:].rstrip("a").isdecimal():
+        return GPUTarget("cuda", int(name[3:].rstrip("a")), 32)
+    if name.startswith("gfx") and len(name) > 5:
+        return GPUTarget("hip", name, 64 if name.startswith("gfx9") else 32)
+    expected = "names of targets such as sm_90,gfx942"
+    raise ConfigError(ConfigProblem("command line", None, "--target", expected, text))

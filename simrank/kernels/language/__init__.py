@@ -16,7 +16,9 @@ from simrank.kernels.language import (
     dots,
     elementwise,
     libdevice,
+    mapping,
     reductions,
+    scaled,
     shapes,
     target,
     windows,
@@ -32,6 +34,8 @@ CORE: dict[str, Callable[..., Any]] = {
     **access.FUNCTIONS,
     **atomics.FUNCTIONS,
     **dots.FUNCTIONS,
+    **scaled.FUNCTIONS,
+    **mapping.FUNCTIONS,
     **windows.FUNCTIONS,
     **control.FUNCTIONS,
     "range": control.Range,
@@ -43,4 +47,4 @@ STANDARD: dict[str, Callable[..., Any]] = reductions.STANDARD
 TARGET: dict[str, Callable[..., Any]] = target.FUNCTIONS
 EXTRA: dict[str, dict[str, Callable[..., Any]]] = libdevice.BY_MODULE
 # Names that are there to say that they are not emulated.
-REFUSED = ("dot_scaled", "map_elementwise", "float8e4b15")
+REFUSED = ("float8e4b15",)

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from simrank.errors import UnsupportedError
 from simrank.kernels import machine
 from simrank.kernels.language import numbers, shapes
 from simrank.kernels.values.block import Block
@@ -186,23 +185,4 @@ def _count(first: Block, result: Value) -> None:
     programs.statistics.count_flops(first.element.name, num_flops, num_outputs)
 
 
-def dot_scaled(*args: Any, **kwargs: Any) -> Block:
-    """Refuse: microscaling formats are not emulated."""
-    del args, kwargs
-    raise UnsupportedError("tl.dot_scaled is not supported: no microscaling formats")
-
-
-def map_elementwise(*args: Any, **kwargs: Any) -> Block:
-    """Refuse: a function of single elements, packed, has no block to work on."""
-    del args, kwargs
-    raise UnsupportedError(
-        "tl.map_elementwise is not supported\n"
-        "  to fix: call the function on the whole block; use tl.where instead of if"
-    )
-
-
-FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "dot": dot,
-    "dot_scaled": dot_scaled,
-    "map_elementwise": map_elementwise,
-}
+FUNCTIONS: dict[str, Callable[..., Any]] = {"dot": dot}

@@ -7,14 +7,16 @@ refusals are done once, in `_function`.
 from __future__ import annotations
 
 import math
+from functools import partial, reduce
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from simrank.kernels import machine
-from simrank.kernels.language import special
+from simrank.kernels.language import rounding, series, special
 from simrank.kernels.language.elementwise import fused_in
+from simrank.kernels.language.numbers import bytes_of_both
 from simrank.kernels.language.special import in_wider, of_each, through_float64
 from simrank.kernels.values.block import Block, as_block
 from simrank.kernels.values.broadcasting import aligned, check_broadcast
@@ -131,6 +133,79 @@ def _high_half(first: Value, second: Value) -> Value:
     return np.asarray(products >> 64).astype(first.dtype)
 
 
+def _permuted(first: Value, second: Value, selector: Value) -> Value:
+    return bytes_of_both(first, second, selector).view(np.int32)
+
+
+def _product_of_24_bits(first: Value, second: Value) -> Value:
+    """Return the low 32 bits of the product of the low 24 bits of both."""
+    low, other = ((values << 8 >> 8).astype(np.int64) for values in (first, second))
+    return np.asarray(low * other).astype(np.uint32)
+
+
+def _distance(first: Value, second: Value, third: Value) -> Value:
+    """Return |first - second| + third, in 32 bits."""
+    wide = np.abs(first.astype(np.int64) - second.astype(np.int64)) + third.astype(np.int64)
+    return wide.astype(np.uint32).view(first.dtype)
+
+
+def _mean(first: Value, second: Value, *, up: int) -> Value:
+    """Return the mean of two integers, halves rounded down or up, without overflow."""
+    return (first.astype(np.int64) + second.astype(np.int64) + up) >> 1
+
+
+def _words(values: Value, index: int) -> Value:
+    """Return the low (0) or the high (1) 32 bits of a double."""
+    words: Value = (np.asarray(values).view(np.int64) >> (32 * index)).astype(np.int32)
+    return words[()]
+
+
+def _double_of(high: Value, low: Value) -> Value:
+    bits = (high.astype(np.int64) << 32) | low.astype(np.uint32).astype(np.int64)
+    result: Value = bits.view(np.float64)
+    return result
+
+
+def _reciprocal_of_high_word(values: Value) -> Value:
+    """Return 1 / x to 20 bits: the low words of both are zero, as are subnormal numbers.
+
+    Source: PTX ISA, `rcp.approx.ftz.f64`; which of the values within its error is not known.
+    """
+    high = (np.asarray(values).view(np.int64) >> 32 << 32).view(np.float64)
+    tiny = np.finfo(np.float64).tiny
+    high = np.where(np.abs(high) < tiny, np.copysign(0.0, values), high)
+    near = ((1 / high).view(np.int64) >> 32 << 32).view(np.float64)
+    result: Value = np.where(np.abs(near) < tiny, np.copysign(0.0, near), near)
+    return np.where(np.isnan(values), np.nan, result)
+
+
+def _exponent(values: Value) -> Value:
+    """Return the exponent as int32; of 0 and NaN the least, of infinity the largest."""
+    exponent = special.logb(values)
+    ends = np.where(np.isinf(values), 2.0**31 - 1, -(2.0**31))
+    is_plain = np.isfinite(values) & (values != 0)
+    return np.where(is_plain, exponent, ends).astype(np.int64).astype(np.int32)
+
+
+def _norm(*values: Value) -> Value:
+    """Return the length of a vector, without overflow on the way."""
+    result: Value = reduce(np.hypot, values)
+    return result
+
+
+def _of_order(function: Callable[[int, float], float]) -> Compute:
+    """Return a Bessel function of arrays of orders and arguments."""
+    of_both = of_each(lambda x, order: function(int(order), x), 2)
+    return lambda orders, values: of_both(values, orders)
+
+
+def _unsigned(rounded: Compute, target: ElementType) -> Compute:
+    """Return a conversion to unsigned integers, whose bits libdevice returns as signed ones."""
+    return lambda values: np.asarray(to_integer(rounded(values), target)).view(
+        f"i{target.itemsize}"
+    )
+
+
 def _bits(target: type[np.generic]) -> Compute:
     return lambda values: values.view(target)
 
@@ -147,6 +222,7 @@ _TRANSCENDENTAL: dict[str, Compute] = {
     "acos": np.arccos, "atan": np.arctan, "sinh": np.sinh, "cosh": np.cosh,
     "tanh": np.tanh, "asinh": np.arcsinh, "acosh": np.arccosh, "atanh": np.arctanh,
 }  # fmt: skip
+_ERFC_INVERSE = series.erfc_inverse(special.inverse_of_erf)
 _UNARY: dict[str, Compute] = {
     "floor": np.floor, "ceil": np.ceil, "trunc": np.trunc, "rint": np.rint,
     "round": special.rounded_away, "nearbyint": np.rint, "sqrt": np.sqrt, "sqrt_rn": np.sqrt,
@@ -158,14 +234,29 @@ _UNARY: dict[str, Compute] = {
     "sinpi": through_float64(special.sine_of_pi), "cospi": through_float64(special.cosine_of_pi),
     "erf": special.erf, "erfc": of_each(math.erfc), "erfinv": special.erfinv,
     "normcdf": of_each(special.normal_cdf), "lgamma": of_each(special.log_gamma),
+    "tgamma": of_each(series.gamma), "erfcx": of_each(series.erfcx),
+    "erfcinv": of_each(_ERFC_INVERSE),
+    "normcdfinv": of_each(lambda p: -math.sqrt(2) * _ERFC_INVERSE(2 * p)),
+    "j0": of_each(partial(series.j, 0)), "j1": of_each(partial(series.j, 1)),
+    "y0": of_each(partial(series.y, 0)), "y1": of_each(partial(series.y, 1)),
+    "cyl_bessel_i0": of_each(partial(series.i, 0)), "cyl_bessel_i1": of_each(partial(series.i, 1)),
 }  # fmt: skip
 _BINARY: dict[str, Compute] = {
     "copysign": np.copysign, "fmod": np.fmod, "atan2": in_wider(np.arctan2),
     "hypot": in_wider(np.hypot), "nextafter": np.nextafter, "add_rn": np.add,
     "sub_rn": np.subtract, "mul_rn": np.multiply, "div_rn": np.divide, "fdim": special.difference,
     "remainder": of_each(math.remainder, 2),
+    "rhypot": in_wider(lambda x, y: 1 / np.hypot(x, y)),
 }  # fmt: skip
-_TERNARY: dict[str, Compute] = {"fma": _fma, "fma_rn": _fma}
+_TERNARY: dict[str, Compute] = {
+    "fma": _fma, "fma_rn": _fma, "norm3d": in_wider(_norm),
+    "rnorm3d": in_wider(lambda *values: 1 / _norm(*values)),
+}  # fmt: skip
+_OF_FOUR: dict[str, Compute] = {
+    "norm4d": in_wider(_norm), "rnorm4d": in_wider(lambda *values: 1 / _norm(*values)),
+}  # fmt: skip
+_DIRECTED = rounding.arithmetic()
+_NUM_OPERANDS = {"sqrt": 1, "rcp": 1, "fma": 3}
 _FAST: dict[str, Compute] = {
     **{f"fast_{name}f": _UNARY[name] for name in ("sin", "cos", "log", "log2", "log10", "exp")},
     "fast_tanf": _UNARY["tan"], "fast_exp10f": _UNARY["exp10"], "rsqrt_rn": _UNARY["rsqrt"],
@@ -176,18 +267,25 @@ _FAST_BINARY: dict[str, Compute] = {
     "fast_powf": through_float64(special.power_fast),
 }
 _TESTS: dict[str, Compute] = {"isnan": np.isnan, "isinf": np.isinf, "signbit": np.signbit}
+_WHOLE = (("int", int32), ("uint", uint32), ("ll", int64), ("ull", uint64))
 _ROUNDINGS: dict[str, Compute] = {"rn": np.rint, "rz": np.trunc, "rd": np.floor, "ru": np.ceil}
 
 _ONE_FLOAT: Signatures = {(float32,): float32}
 _TWO_FLOATS: Signatures = {(float32, float32): float32}
 _INTEGERS: Signatures = {(int32,): int32, (int64,): int32}
 _SAME_INTEGER: Signatures = {(int32,): int32, (int64,): int64}
+_PAIRS_OF_32: Signatures = {(t, t): t for t in (int32, uint32)}
 _PRODUCTS: Signatures = {(t, t): t for t in (int32, uint32, int64, uint64)}
 
 _TABLE: dict[str, tuple[Signatures, Compute]] = {
     **{name: (_floating(1), compute) for name, compute in _UNARY.items()},
     **{name: (_floating(2), compute) for name, compute in _BINARY.items()},
     **{name: (_floating(3), compute) for name, compute in _TERNARY.items()},
+    **{name: (_floating(4), compute) for name, compute in _OF_FOUR.items()},
+    **{
+        name: (_floating(_NUM_OPERANDS.get(name.partition("_")[0], 2)), compute)
+        for name, compute in _DIRECTED.items()
+    },
     **{name: (_ONE_FLOAT, compute) for name, compute in _FAST.items()},
     **{name: (_TWO_FLOATS, compute) for name, compute in _FAST_BINARY.items()},
     **{name: (_floating(1, int1), compute) for name, compute in _TESTS.items()},
@@ -197,6 +295,18 @@ _TABLE: dict[str, tuple[Signatures, Compute]] = {
     "pow": (_floating(2) | {(t, int32): t for t in _FLOATS}, _power),
     "ldexp": ({(t, int32): t for t in _FLOATS}, np.ldexp),
     "scalbn": ({(t, int32): t for t in _FLOATS}, np.ldexp),
+    "jn": ({(int32, t): t for t in _FLOATS}, _of_order(series.j)),
+    "yn": ({(int32, t): t for t in _FLOATS}, _of_order(series.y)),
+    "ilogb": (_floating(1, int32), _exponent),
+    "byte_perm": ({(int32, int32, int32): int32}, _permuted),
+    "mul24": (_PAIRS_OF_32, _product_of_24_bits),
+    "hadd": (_PAIRS_OF_32, partial(_mean, up=0)),
+    "rhadd": (_PAIRS_OF_32, partial(_mean, up=1)),
+    "sad": ({(t, t, uint32): t for t in (int32, uint32)}, _distance),
+    "rcp64h": ({(float64,): float64}, _reciprocal_of_high_word),
+    "double2loint": ({(float64,): int32}, partial(_words, index=0)),
+    "double2hiint": ({(float64,): int32}, partial(_words, index=1)),
+    "hiloint2double": ({(int32, int32): float64}, _double_of),
     "clz": (_INTEGERS, _leading_zeros),
     "popc": (_INTEGERS, _population),
     "ffs": (_INTEGERS, _first_set),
@@ -218,9 +328,25 @@ _TABLE: dict[str, tuple[Signatures, Compute]] = {
         for mode, rounded in _ROUNDINGS.items()
     },
     **{
+        f"{source}2{target}_{mode}": ({(element,): signed}, _unsigned(rounded, whole))
+        for source, element in (("float", float32), ("double", float64))
+        for target, whole, signed in (("uint", uint32, int32), ("ull", uint64, int64))
+        for mode, rounded in _ROUNDINGS.items()
+    },
+    **{
         f"{source}2{target}_rn": ({(element,): floating}, floating.compute.type)
-        for source, element in (("int", int32), ("uint", uint32), ("ll", int64), ("ull", uint64))
+        for source, element in _WHOLE
         for target, floating in (("float", float32), ("double", float64))
+    },
+    **{
+        f"{source}2{target}_{mode}": (
+            {(element,): floating},
+            rounding.conversion(mode, floating.compute),
+        )
+        for source, element in (*_WHOLE, ("double", float64))
+        for target, floating in (("float", float32), ("double", float64))
+        for mode in rounding.MODES
+        if element.bits > 32 * (floating is float64) and element is not floating
     },
 }
 LIBDEVICE: dict[str, Callable[..., Any]] = {
@@ -249,7 +375,7 @@ def num_warps() -> int:
 
 
 def num_threads() -> int:
-    """Return the number of threads of a program."""
+    """Return the number of threads of a program; CUDA's has 32 for each warp, whatever runs it."""
     return 32 * num_warps()
 
 
@@ -265,10 +391,12 @@ CUDA: dict[str, Callable[..., Any]] = {
     "gdc_wait": gdc_wait,
     "gdc_launch_dependents": gdc_wait,
 }
+# AMD's has one more than CUDA's.
+_HIP = LIBDEVICE | {"fast_tanhf": _function("fast_tanhf", _ONE_FLOAT, _UNARY["tanh"])}
 BY_MODULE: dict[str, dict[str, Callable[..., Any]]] = {
     "triton.language.extra.libdevice": LIBDEVICE,
     "triton.language.extra.cuda.libdevice": LIBDEVICE,
-    "triton.language.extra.hip.libdevice": LIBDEVICE,
+    "triton.language.extra.hip.libdevice": _HIP,
     "triton.language.extra.cuda.utils": CUDA,
     "triton.language.extra.cuda.gdc": CUDA,
 }

@@ -24,3 +24,19 @@ def to_tf32(values: Value, *, truncates: bool = False) -> Value:
     rounded = ((bits + half) & kept).view(np.float32)
     result: Value = np.where(np.isfinite(values), rounded, values)[()]
     return result
+
+
+def bytes_of_both(first: Value, second: Value, selector: Value) -> Value:
+    """Return four of the eight bytes of two words, by the nibbles of a selector, as uint32.
+
+    A nibble with its highest bit set repeats the sign of its byte.
+
+    Source: PTX ISA, `prmt`.
+    """
+    chosen = (np.asarray(selector)[..., None] >> np.arange(0, 16, 4)) & 0xF
+    low, high = (values.astype(np.uint32).astype(np.uint64) for values in (first, second))
+    both = np.asarray(low | (high << np.uint64(32)))[..., None]
+    found = (both >> (8 * (chosen & 7)).astype(np.uint64)) & np.uint64(0xFF)
+    found = np.where(chosen & 8, np.where(found & np.uint64(0x80), 0xFF, 0), found)
+    result: Value = np.ascontiguousarray(found.astype(np.uint8)).view(np.uint32)[..., 0]
+    return result

@@ -77,7 +77,7 @@ def erf(values: Value) -> Value:
     return np.where(np.isnan(values), np.nan, result).astype(values.dtype)
 
 
-def _inverse_of_erf(target: float) -> float:
+def inverse_of_erf(target: float) -> float:
     """Return y with erf(y) = target, by Newton's method from Giles' approximation.
 
     Source: M. Giles, "Approximating the erfinv function", GPU Computing Gems 2, 2011: the start
@@ -100,7 +100,7 @@ def _inverse_of_erf(target: float) -> float:
     return result
 
 
-erfinv = through_float64(np.frompyfunc(_inverse_of_erf, 1, 1))
+erfinv = through_float64(np.frompyfunc(inverse_of_erf, 1, 1))
 
 
 # ---- functions of C ----

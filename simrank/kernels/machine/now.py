@@ -40,6 +40,7 @@ class Options(NamedTuple):
         precision: "ieee", or "hardware": fp32 inputs of dots are rounded to tf32 unless the kernel
             asks otherwise, and sums of narrow floats at every step.
         num_threads: Threads of a program, for kernels that ask which one they are; 0 in others.
+        warp_size: Threads of a warp: 32, or 64 on AMD's devices of this kind.
         is_cooperative: Whether all programs run at once, and have a workspace together.
         arguments: Tensors by the address of their storage.
     """
@@ -48,6 +49,7 @@ class Options(NamedTuple):
     num_warps: int = 4
     precision: str = "ieee"
     num_threads: int = 0
+    warp_size: int = 32
     is_cooperative: bool = False
     arguments: dict[int, Argument] = {}  # noqa: RUF012 - never changed
 
@@ -81,7 +83,11 @@ class Programs:
         sync: How a waiting program waits and publishes; None for kernels that do neither.
         active: Which of its threads do what comes next, see `threads`, or which of the programs,
             see `masked`; None for all.
+        counts_scalars: Whether they stand for elements, see `mapping`: their scalars cost as such.
+        copies: How many programs each of those elements is computed in.
     """
+
+    counts_scalars, copies = False, 1
 
     def __init__(
         self,
@@ -171,7 +177,11 @@ def spend(unit: int, values: Value) -> None:
         values: Of the block: one row for all programs, or one for each.
     """
     programs = _running
-    if programs is None or type(values) is not _ndarray or values.ndim == 1:
+    if programs is None or type(values) is not _ndarray:
+        return
+    if values.ndim == 1:
+        if programs.counts_scalars:
+            programs.statistics.operations[unit] += len(values) * programs.copies
         return
     num_programs = len(programs.ids)
     number: int = values.size // len(values) * num_programs

@@ -11,6 +11,7 @@ import ml_dtypes
 import numpy as np
 
 from simrank.errors import UnsupportedError
+from simrank.kernels.language.numbers import bytes_of_both
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -177,22 +178,6 @@ def _logic(first: Array, second: Array, third: Array, table: Array) -> Array:
     return result
 
 
-def _permuted(first: Array, second: Array, selector: Array) -> Array:
-    """Return four chosen bytes of eight."""
-    both = first.astype(np.uint64) | (second.astype(np.uint64) << np.uint64(32))
-    result = np.zeros_like(first)
-    for byte in range(4):
-        chosen = (selector >> np.uint32(4 * byte)) & np.uint32(0xF)
-        value = (both >> (np.uint64(8) * (chosen & np.uint32(7)).astype(np.uint64))) & np.uint64(
-            255
-        )
-        value = value.astype(np.uint32)
-        sign = np.where(value & np.uint32(0x80), np.uint32(0xFF), np.uint32(0))
-        value = np.where(chosen & np.uint32(8), sign, value)
-        result |= value << np.uint32(8 * byte)
-    return result
-
-
 def _copy_sign(sign: Array, magnitude: Array) -> Array:
     return np.copysign(magnitude, sign)
 
@@ -213,7 +198,7 @@ _INTEGER: dict[str, Callable[..., Array]] = {
     "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor,
     "not": np.invert, "neg": np.negative, "abs": np.abs, "shl": _shift_left, "shr": _shift_right,
     "popc": _popc, "clz": _clz, "brev": _reversed, "bfe": _extract, "lop3": _logic,
-    "prmt": _permuted,
+    "prmt": bytes_of_both,
     "sad": lambda a, b, c: c + np.where(a < b, b - a, a - b),
 }  # fmt: skip
 _FLOAT: dict[str, Callable[..., Array]] = {

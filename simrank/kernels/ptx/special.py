@@ -14,6 +14,7 @@ import numpy as np
 from simrank.device.memory import Storage
 from simrank.errors import UnsupportedError
 from simrank.kernels import machine
+from simrank.kernels.running import threads
 from simrank.units import PS_PER_NS
 
 if TYPE_CHECKING:
@@ -23,9 +24,9 @@ if TYPE_CHECKING:
     from simrank.kernels.machine.arrays import Array
 
 _OF_THREADS: dict[str, Callable[[Array], Array]] = {
-    "tid.x": lambda threads: threads,
-    "laneid": lambda threads: threads % 32,
-    "warpid": lambda threads: threads // 32,
+    "tid.x": lambda rows: rows,
+    "laneid": lambda rows: rows % threads.warp_size(),
+    "warpid": lambda rows: rows // threads.warp_size(),
 }
 _AXES = ("x", "y", "z")
 
@@ -57,7 +58,7 @@ def _shared(register: str, axis: int) -> int:
     num_warps = programs.options.num_warps
     fixed = {
         "tid": 0, "laneid": 0, "warpid": 0, "cluster_ctarank": 0, "clock_hi": 0,
-        "ntid": 1 if axis else 32 * num_warps, "nwarpid": num_warps,
+        "ntid": 1 if axis else threads.num_of_program(), "nwarpid": num_warps,
         "nctaid": programs.grid[axis], "nsmid": programs.device.spec.num_sms,
     }  # fmt: skip
     if register in fixed:

@@ -17,12 +17,19 @@ if TYPE_CHECKING:
     from simrank.kernels.ptx.parse import Instruction
     from simrank.kernels.ptx.run import Lanes
 
+WARP = 32  # NVIDIA's, whose instructions these are
+
 
 def _check(lanes_of: Lanes, instruction: Instruction) -> None:
     if len(lanes_of.rows) != threads.num_threads():
         raise UnsupportedError(
             f"inline assembly with {instruction.name} is not supported in a kernel that does not "
             "ask which thread it is"
+        )
+    if threads.warp_size() != WARP:
+        raise UnsupportedError(
+            f"inline assembly with {instruction.name}, an instruction of warps of {WARP} threads, "
+            f"is not supported on a device whose warps have {threads.warp_size()}"
         )
 
 
@@ -37,7 +44,7 @@ def shuffle(lanes_of: Lanes, instruction: Instruction, lanes: Array) -> None:
     by = (lanes_of.read(distance, "b32", lanes) & np.uint64(31)).astype(np.int64)
     limits = lanes_of.read(bounds, "b32", lanes).astype(np.int64)
     segment, clamp = limits >> 8 & 31, limits & 31
-    own = lanes % threads.WARP
+    own = lanes % WARP
     last = (own & segment) | (clamp & ~segment)
     mode = next((part for part in instruction.opcode if part in _MODES), "")
     if not mode:
@@ -67,12 +74,12 @@ def vote(lanes_of: Lanes, instruction: Instruction, lanes: Array) -> None:
     """
     _check(lanes_of, instruction)
     target, condition = instruction.operands[:2]
-    holds = np.zeros((len(lanes_of.rows) // threads.WARP, threads.WARP), bool)
+    holds = np.zeros((len(lanes_of.rows) // WARP, WARP), bool)
     takes_part = holds.copy()
     holds.reshape(-1)[lanes] = lanes_of.values(condition, "pred", lanes)
     takes_part.reshape(-1)[lanes] = True
     if "ballot" in instruction.opcode:
-        bits = np.uint64(1) << np.arange(threads.WARP, dtype=np.uint64)
+        bits = np.uint64(1) << np.arange(WARP, dtype=np.uint64)
         result, kind = (holds * bits).sum(axis=1, dtype=np.uint64), "b32"
     elif "any" in instruction.opcode:
         result, kind = bits_of(holds.any(axis=1), "pred"), "pred"
@@ -80,4 +87,4 @@ def vote(lanes_of: Lanes, instruction: Instruction, lanes: Array) -> None:
         result, kind = bits_of((holds | ~takes_part).all(axis=1), "pred"), "pred"
     else:
         raise UnsupportedError(f"inline assembly with {instruction.name} is not supported")
-    lanes_of.write(target, kind, result[lanes // threads.WARP], lanes)
+    lanes_of.write(target, kind, result[lanes // WARP], lanes)

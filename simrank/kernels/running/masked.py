@@ -25,7 +25,7 @@ _WITH_MEMORY = (
     "load", "store", "dot", "atomic_add", "atomic_max", "atomic_min", "atomic_and", "atomic_or",
     "atomic_xor", "atomic_xchg", "atomic_cas", "atomic_load", "atomic_store",
 )  # fmt: skip
-_WHOLE = ("device_print", "device_assert", "assume", "atomic_poll")
+_WHOLE = ("device_print", "device_assert", "assume", "atomic_poll", "map_elementwise")
 
 
 def guarded(name: str, function: Callable[..., Any]) -> Callable[..., Any]:

@@ -20,6 +20,7 @@ from simrank.kernels.running.batches import Grid
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from simrank.device.races import Touched
     from simrank.kernels.machine import Setting
     from simrank.kernels.machine.arrays import Array
 
@@ -43,13 +44,16 @@ class Forms(NamedTuple):
     masked: Callable[[], Callable[[], object]]
 
 
-def run_sample(setting: Setting, forms: Forms, mode: str) -> int:
+def run_sample(setting: Setting, forms: Forms, mode: str, touched: Touched | None) -> int:
     """Count in a launch's statistics what all of its programs do; return how often they split.
+
+    What it writes is unknown from now on: only some of it would have been written.
 
     Args:
         setting: What the programs share, with the launch's own statistics.
         forms: The kernel.
         mode: How programs run, one of `launch.MODES`.
+        touched: What the launch reads and writes.
 
     Raises:
         UnsupportedError: What the kernel does depends on values that it loads.
@@ -60,6 +64,8 @@ def run_sample(setting: Setting, forms: Forms, mode: str) -> int:
     lines = None if profile is None else profile.snapshot()
     _check(setting, forms, mode, chosen[len(chosen) // 2 :][:1])
     own, num_splits = _counted(setting, forms, mode, chosen, fill=False)
+    for buffer in () if touched is None else touched.writes:
+        buffer.storage.lose_values()
     factor = total / len(chosen)
     setting.statistics.add_scaled(own, factor)
     if profile is not None and lines is not None:

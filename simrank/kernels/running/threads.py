@@ -31,13 +31,23 @@ if TYPE_CHECKING:
     from simrank.kernels.machine.arrays import Array, Value
     from simrank.kernels.values.block import Operand
 
-WARP = 32
 _MISSING = object()
 
 
 def num_threads() -> int:
     """Return the threads of a program of a kernel that asks for them; 0 in other kernels."""
     return machine.now().options.num_threads
+
+
+def warp_size() -> int:
+    """Return the threads of a warp on the device that runs now."""
+    return machine.now().options.warp_size
+
+
+def num_of_program() -> int:
+    """Return the threads of a program of any kernel."""
+    options = machine.now().options
+    return options.warp_size * options.num_warps
 
 
 def index_along(axis: int) -> Callable[[], Block]:
@@ -53,7 +63,7 @@ def index_along(axis: int) -> Callable[[], Block]:
 
 def lane() -> Block:
     """Return the number of each thread in its warp."""
-    return Block(np.arange(_known_threads(), dtype=np.int32) % np.int32(WARP), int32)
+    return Block(np.arange(_known_threads(), dtype=np.int32) % np.int32(warp_size()), int32)
 
 
 def _known_threads() -> int:
@@ -118,7 +128,7 @@ def of_active(*values: Any, scope: str = "thread") -> list[Array]:
     active = machine.now().active
     chosen = np.arange(total) if active is None else np.flatnonzero(active)
     if scope == "warp":
-        chosen = chosen[np.unique(chosen // WARP, return_index=True)[1]]
+        chosen = chosen[np.unique(chosen // warp_size(), return_index=True)[1]]
     return [np.broadcast_to(row, total)[chosen] for row in rows]
 
 
@@ -137,7 +147,7 @@ def num_calls(scope: str) -> int:
     if not total or scope == "block":
         return 1
     runs = np.ones(total, bool) if active is None else active
-    rows = runs.reshape(-1, WARP).any(axis=1) if scope == "warp" else runs
+    rows = runs.reshape(-1, warp_size()).any(axis=1) if scope == "warp" else runs
     return int(np.count_nonzero(rows))
 
 

@@ -13,7 +13,6 @@ import numpy as np
 
 from simrank.errors import UnsupportedError
 from simrank.kernels import memory
-from simrank.kernels.language.libdevice import num_threads
 from simrank.kernels.running import threads
 from simrank.kernels.shmem import api, multicast
 from simrank.kernels.shmem.table import NOTHING, OF_THREADS, PUBLISHES, WAITS, Function, all_with
@@ -125,7 +124,7 @@ class SimtRegion:
 
     def __enter__(self) -> tuple[Block, Block]:
         """Return the index of each thread and the number of threads."""
-        return threads.index_along(0)(), Block(np.int32(num_threads()), types.int32)
+        return threads.index_along(0)(), Block(np.int32(threads.num_of_program()), types.int32)
 
     def __exit__(self, *_: object) -> None:
         """Do nothing."""
@@ -138,16 +137,11 @@ def _refused(name: str) -> Callable[..., Any]:
     return refuse
 
 
-OPS: Table = all_with(
-    PUBLISHES,
-    {
-        "consume_token": consume_token,
-        "rank": rank,
-        "num_ranks": num_ranks,
-        "symm_at": symm_at,
-        "notify": notify,
-    },
-) | all_with(WAITS, {"wait": wait})
+OPS: Table = (
+    all_with(NOTHING, {"consume_token": consume_token, "rank": rank, "num_ranks": num_ranks})
+    | all_with(PUBLISHES, {"symm_at": symm_at, "notify": notify})
+    | all_with(WAITS, {"wait": wait})
+)
 SIMT: Table = {
     "simt_exec_region": Function(SimtRegion, OF_THREADS),
     "extract": Function(_refused("extract of an element of a block"), PUBLISHES),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from simrank.errors import UnsupportedError
-from simrank.kernels.language.libdevice import num_threads
 from simrank.kernels.running import threads
 from simrank.kernels.shmem.functions import by_symbol
 from simrank.kernels.values.block import as_block
@@ -17,7 +16,7 @@ _READS = "llvm.nvvm.read.ptx.sreg."
 
 
 def _number_of_threads(axis: int) -> int:
-    return 1 if axis else num_threads()
+    return 1 if axis else threads.num_of_program()
 
 
 SYMBOLS: dict[str, Callable[..., Any]] = {

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from simrank.kernels.shmem import api, distributed, teams
 from simrank.kernels.shmem.api import NVSHMEM, ROCSHMEM
-from simrank.kernels.shmem.table import PUBLISHES, WAITS, all_with
+from simrank.kernels.shmem.table import NOTHING, PUBLISHES, WAITS, all_with
 from simrank.kernels.values import types
 
 if TYPE_CHECKING:
@@ -27,19 +27,18 @@ _OF_HEADERS = {"nvshmemx_": NVSHMEM, "nvshmem_": NVSHMEM, "rocshmem_": ROCSHMEM}
 
 
 def _common(codes: Codes) -> Table:
-    asks: Functions = {
+    asks: Functions = {"my_pe": api.my_pe, "n_pes": api.n_pes}
+    publishes: Functions = {
         "signal_op": api.signal_op(codes),
         "fence": api.fence,
         "quiet": api.fence,
-        "my_pe": api.my_pe,
-        "n_pes": api.n_pes,
     }
     waits: Functions = {
         "signal_wait_until": api.wait_until(codes, types.uint64),
         "barrier_all": teams.barrier_all,
         "sync_all": teams.barrier_all,
     }
-    return all_with(PUBLISHES, asks) | all_with(WAITS, waits)
+    return all_with(NOTHING, asks) | all_with(PUBLISHES, publishes) | all_with(WAITS, waits)
 
 
 def of_torch(codes: Codes) -> Table:
@@ -63,15 +62,17 @@ COLLECTIVES: Table = all_with(
 
 def of_triton_distributed(codes: Codes) -> Table:
     """Return the functions of Triton-distributed's binding of a library."""
-    asks: Functions = {
+    reaches: Functions = {
         "int_p": api.p,
         "remote_ptr": api.remote_ptr,
         "remote_mc_ptr": distributed.remote_mc_ptr,
+    }
+    asks: Functions = {
         "team_my_pe": teams.team_my_pe,
         "team_n_pes": teams.team_n_pes,
         "team_translate_pe": teams.team_translate_pe,
     }
-    functions = _common(codes) | all_with(PUBLISHES, asks)
+    functions = _common(codes) | all_with(PUBLISHES, reaches) | all_with(NOTHING, asks)
     functions |= all_with(WAITS, {"sync": teams.barrier})
     for suffix in _SCOPES:
         functions |= _of_teams(suffix) | _of_bytes(codes, suffix)

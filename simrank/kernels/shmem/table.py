@@ -9,7 +9,6 @@ from simrank.kernels.machine import Effects
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-# Also those publish that only ask: who runs is known in tasks only.
 PUBLISHES = Effects(publishes=True)
 WAITS = Effects(publishes=True, waits=True)
 READS = Effects(publishes=True, reads=True)

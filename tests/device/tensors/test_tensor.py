@@ -28,6 +28,8 @@ READS = {
     "item": lambda x: x[0].item(),
     "tolist": lambda x: x.tolist(),
     "__array__": np.asarray,
+    "__array_interface__": lambda x: x.to("cpu", non_blocking=True).__array_interface__,
+    "__dlpack__": lambda x: x.__dlpack__(dl_device=(1, 0)),
     "__bool__": lambda x: bool(x[0]),
     "__int__": lambda x: int(x[0]),
     "__float__": lambda x: float(x[0]),

@@ -92,11 +92,6 @@ def odd_strides(x_ptr):
 
 
 @triton.jit
-def scaled(x_ptr):
-    tl.dot_scaled(x_ptr, x_ptr, "e4m3", x_ptr, x_ptr, "e4m3")
-
-
-@triton.jit
 def custom_float8(x_ptr):
     tl.store(x_ptr, tl.load(x_ptr).to(tl.float8e4b15))
 
@@ -106,7 +101,6 @@ def custom_float8(x_ptr):
     [
         (short_rows, ValueError, "at least 16 bytes in the last dimension, but got 2 \\* 4 = 8"),
         (odd_strides, ValueError, "must be 16-byte aligned, but got a stride of 7 \\* 4 = 28"),
-        (scaled, UnsupportedError, "tl.dot_scaled is not supported"),
         (custom_float8, UnsupportedError, "elements of type fp8e4b15 are not supported"),
     ],
     ids=lambda value: getattr(value, "__name__", None),

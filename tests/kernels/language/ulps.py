@@ -114,12 +114,108 @@ UNARY = {
     "acosh": (np.arccosh, 4, 3), "atanh": (np.arctanh, 3, 2), "sinpi": (_pi_part(np.sin), 1, 2),
     "cospi": (_pi_part(np.cos), 1, 2), "lgamma": (_each(_poles), 6, 4),
 }  # fmt: skip
+
+# ---- Bessel functions and their like: series in decimals of 200 digits ----
+
+_GAMMA = decimal.Decimal(
+    "0.577215664901532860606512090082402431042159335939923598805767234884867726777664670936947063"
+    "29174674951463144725"
+)
+
+
+def _sum(first, ratio, weight=lambda _: 1):
+    """Return the sum of weight(k) times a term that grows by ratio(k)."""
+    term, k, total = first, 0, first * weight(0)
+    while abs(term) > decimal.Decimal(10) ** -150 or k < 100:
+        k += 1
+        term *= ratio(k)
+        total += term * weight(k)
+    return total
+
+
+def _factorial(n):
+    return decimal.Decimal(math.factorial(n))
+
+
+def _bessel(order, sign):
+    def call(x):
+        square = sign * (x / 2) ** 2
+        start = (x / 2) ** order / _factorial(order) if x or order else decimal.Decimal(1)
+        return _sum(start, lambda k: square / (k * (k + order)))
+
+    return call
+
+
+def _harmonic(n):
+    return sum((1 / decimal.Decimal(k) for k in range(1, n + 1)), decimal.Decimal(0))
+
+
+def _neumann(order):
+    """Return Y by its series (A&S 9.1.11), of any order."""
+
+    def call(x):
+        half, square = x / 2, -((x / 2) ** 2)
+        weights = [_harmonic(0), _harmonic(order)]
+
+        def weight(k):
+            if k:
+                weights[0] += 1 / decimal.Decimal(k)
+                weights[1] += 1 / decimal.Decimal(k + order)
+            return sum(weights) - 2 * _GAMMA
+
+        ratio = lambda k: square / (k * (k + order))  # noqa: E731
+        regular = _sum(half**order / _factorial(order), ratio, weight)
+        poles = (_factorial(order - k - 1) / _factorial(k) * half ** (2 * k) for k in range(order))
+        pole = sum(poles, decimal.Decimal(0)) * half**-order
+        return (2 * half.ln() * _bessel(order, -1)(x) - pole - regular) / _pi()
+
+    return call
+
+
+def _gamma(x):
+    """Return gamma by the series of the incomplete one, which lacks exp(-300) of it."""
+    shift, end = decimal.Decimal(1), decimal.Decimal(1)
+    while x < 1:  # Upward, where the series is of positive terms.
+        shift, x = shift / x, x + 1
+    while x > 2:
+        x -= 1
+        end *= x
+    at = decimal.Decimal(300)
+    term = total = 1 / x
+    k = 0
+    while term > total.scaleb(-60):
+        k += 1
+        term *= at / (x + k)
+        total += term
+    return shift * end * total * (x * at.ln() - at).exp()
+
+
+def _scaled_erfc(x):
+    return (x * x).exp() * (1 - _erf_series(x))
+
+
 # As above, but by series: for numbers below 12.
 SERIES = {
     "erf": (_by_decimal(_erf_series), 2, 2),
     "erfc": (_by_decimal(lambda x: 1 - _erf_series(x)), 4, 5),
     "normcdf": (_by_decimal(lambda x: (1 - _erf_series(-x * SQRT_HALF.sqrt())) / 2), 5, 5),
 }
+# name: (reference, ulps of fp32, ulps of fp64, where). Bessel functions: below 8; see also FAR.
+DECIMAL = {
+    "j0": (_by_decimal(_bessel(0, -1)), 9, 7, (-8, 8)),
+    "j1": (_by_decimal(_bessel(1, -1)), 9, 7, (-8, 8)),
+    "y0": (_by_decimal(_neumann(0)), 9, 7, (0.01, 8)),
+    "y1": (_by_decimal(_neumann(1)), 9, 7, (0.01, 8)),
+    "cyl_bessel_i0": (_by_decimal(_bessel(0, 1)), 6, 6, (-60, 60)),
+    "cyl_bessel_i1": (_by_decimal(_bessel(1, 1)), 6, 6, (-60, 60)),
+    "tgamma": (_by_decimal(_gamma), 5, 10, (-30, 34)),
+    "erfcx": (_by_decimal(_scaled_erfc), 4, 4, (-9, 12)),
+}
+ORDERS = {"jn": lambda n: _by_decimal(_bessel(n, -1)), "yn": lambda n: _by_decimal(_neumann(n))}
+_ZEROS = [
+    2.404825557695773, 5.520078110286311, 3.831705970207512, 7.015586669815619, 0.8935769662791675,
+    3.957678419314858, 7.086051060301773, 2.197141326031017, 5.429681040794135,
+]  # fmt: skip
 _FAST_OF_ONE = {f"fast_{name}f": name for name in (
     "sin", "cos", "tan", "log", "log2", "log10", "exp", "exp10",
 )} | {"rsqrt_rn": "rsqrt"}  # fmt: skip
@@ -131,6 +227,7 @@ BINARY = {
     "copysign": (np.copysign, 0, 0),
     "fdim": (lambda x, y: np.where(x <= y, WIDE(0), x - y), 0.5, 0.5),
     "remainder": (lambda *both: _of_pairs(_remainder, *both), 0, 0),
+    "rhypot": (lambda x, y: 1 / np.hypot(x, y), 2, 1),
 }  # fmt: skip
 
 
@@ -149,6 +246,13 @@ def _remainder(number, by):
         context.prec = 1500
         whole = (a / b).to_integral_value(decimal.ROUND_HALF_EVEN)
         return float(a - whole * b)
+
+
+def between(dtype, low, high, count=40):
+    """Return numbers between two, and those nearest to zeros of Bessel functions among them."""
+    random = np.random.default_rng(11)
+    found = np.concatenate([random.uniform(low, high, count), _ZEROS, [1e-3 * high, high]])
+    return found[(found >= low) & (found <= high)].astype(dtype)
 
 
 def numbers(dtype, count=400):

@@ -3,6 +3,7 @@
 import pytest
 
 import simrank
+import simrank.distributed.symmetric_memory as symm_mem
 from simrank.errors import DeadlockError
 
 triton = pytest.importorskip("triton")
@@ -93,3 +94,32 @@ def test_a_wait_inside_a_callback_is_a_wait(wait):
         counter, out = ctx.zeros(1, dtype="int32"), ctx.zeros(4, dtype="int32")
         barrier_by_callback[(4,)](counter, out, 4, WAIT=wait)
         assert (counter.item(), out.tolist()) == (4, [0, 1, 2, 3])
+
+
+@triton.jit
+def copy_when_told(flag, source, out):
+    while tl.atomic_add(flag, 0, sem="acquire", scope="sys") != 7:
+        pass
+    tl.store(out, tl.load(source))
+
+
+@pytest.mark.parametrize("is_ordered", [True, False])
+def test_a_word_that_a_peers_stream_writes_ends_a_wait_and_orders_what_was_before_it(is_ordered):
+    """`stream_write_value32` behind a copy is no race; on a stream beside the copy's it is one."""
+
+    def body(rank, ctx):
+        simrank.distributed.init_process_group("nccl")
+        handle = symm_mem.rendezvous(symm_mem.empty(4))
+        if rank == 0:
+            out = ctx.empty(1)
+            flag, source = handle.get_signal_pad(0), handle.get_buffer(0, (4,), simrank.float32)
+            copy_when_told[(1,)](flag[3:], source, out)
+            ctx.synchronize()
+        else:
+            handle.get_buffer(0, (4,), simrank.float32).copy_(ctx.full((4,), 5.0))
+            with ctx.current_stream() if is_ordered else ctx.Stream():
+                handle.stream_write_value32(handle.get_signal_pad(0), 3, 7)
+
+    with simrank.Context("hgx_h100", races="report") as ctx:
+        ctx.multiprocessing.spawn(body, args=(ctx,), nprocs=2)
+        assert bool(ctx.races) is not is_ordered

@@ -228,3 +228,51 @@ def test_a_kernel_that_only_asks_knows_its_rank(run):
         assert out.tolist() == [1.0, 2.0, 3.0, 4.0]
 
     run(body, 4)
+
+
+@triton.jit
+def tagged(out, N: tl.constexpr):
+    at = tl.program_id(0) * N + tl.arange(0, N)
+    missing = shmem.team_n_pes(0) - dl.num_ranks()
+    tl.store(out + at, dl.consume_token(at, 0) + 10000 * dl.rank() + missing)
+
+
+def test_a_kernel_that_only_asks_for_its_rank_runs_in_lockstep(run):
+    """Each launch knows whose it is, also where it runs long after the host issued it."""
+
+    def body(rank, ctx):
+        dist.init_process_group("nccl")
+        out = ctx.empty(32, dtype=simrank.int32)
+        ctx.ones(1 << 20).sum()  # What the kernel waits for at its turn.
+        operation = ctx.launch(tagged, (4,), out, N=8)
+        assert out.tolist() == [10000 * rank + lane for lane in range(32)]
+        assert operation.mode == "batched"
+
+    run(body, 3)
+
+
+@triton.jit
+def told(out, buffers, rank, N: tl.constexpr):
+    peer = tl.load(buffers + (rank + 1) % 2).to(tl.pointer_type(tl.int32))
+    at = tl.program_id(0) * N + tl.arange(0, N)
+    tl.store(out + at, tl.load(peer + at) + rank)
+
+
+def test_a_kernel_that_gets_its_rank_and_reads_of_a_peer_runs_in_lockstep(run):
+    """An argument says nothing about what others see."""
+
+    def body(rank, ctx):
+        dist.init_process_group("nccl")
+        buffer = symm_mem.empty(32, dtype=simrank.int32)
+        handle = symm_mem.rendezvous(buffer)
+        buffer.fill_(7 + rank)
+        handle.barrier()
+        table = ctx.tensor(handle.buffer_ptrs)
+        out = ctx.empty(32, dtype=simrank.int32)
+        operation = ctx.launch(told, (4,), out, table, rank, N=8)
+        ctx.synchronize()
+        assert operation.mode == "batched"
+        assert out.tolist() == [8 - rank + rank] * 32
+        handle.barrier()
+
+    run(body, 2)

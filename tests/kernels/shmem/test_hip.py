@@ -44,3 +44,29 @@ def test_threads_of_amd_meet_and_count(run):
         assert out.item() == 2 * 64
 
     run(body, 4, seed=2, races="error")
+
+
+@pytest.mark.parametrize("cluster", ["mi300x", "mi355x"])
+def test_a_warp_of_amd_has_64_threads(run, cluster):
+    """All of them come to a barrier, and count; each is one of the region for threads."""
+
+    def body(rank, ctx):
+        dist.init_process_group("nccl")
+        handle = symm_mem.rendezvous(symm_mem.empty(8, dtype=simrank.float32))
+        pads = simrank.tensor(handle.signal_pad_ptrs)
+        out = simrank.zeros(1, dtype=simrank.int32)
+        for num_warps in (1, 2):
+            meet_on_amd[(1,)](pads, out.zero_(), rank, 0, num_warps=num_warps)
+            assert out.item() == 2 * 64 * num_warps
+        seen = simrank.zeros(128, dtype=simrank.int32)
+        region[(1,)](seen, num_warps=2)
+        assert seen.tolist() == [128 + thread for thread in range(128)]
+
+    run(body, 2, cluster=cluster, races="error")
+
+
+@triton.jit
+def region(out):
+    with simt.simt_exec_region() as (thread, size):
+        hip.store_release_system(out + thread, size + thread)
+    hip.syncthreads()

@@ -8,7 +8,7 @@ import triton.language as tl
 
 from simrank.kernels.source import coverage
 
-REFUSED = {"dot_scaled", "map_elementwise", "float8e4b15"}
+REFUSED = {"float8e4b15"}
 
 
 def test_every_public_name_is_emulated_or_refused_by_name():

@@ -26,7 +26,7 @@ def of(*lines):
         ("tl.inline_asm_elementwise('mov.u32 $0, %laneid;')", "reads publishes threads"),
         ("tl.inline_asm_elementwise('a: ld.u32 $0, [$1]; bra a;')", "reads waits"),
         ("tl.inline_asm_elementwise(text)", "reads waits publishes"),
-        ("extern_call('', '', [], {(): ('nvshmem_my_pe', t)})", "publishes"),
+        ("extern_call('', '', [], {(): ('nvshmem_my_pe', t)})", ""),
         ("extern_call('', '', [], {(): ('nvshmem_barrier_all', t)})", "publishes waits"),
         ("extern_call('', '', [], {(): (f'nvshmem_{name}', t)})", "publishes waits"),
         ("extern_call('nvshmem', '', [], {(): ('my_own', t)})", ""),

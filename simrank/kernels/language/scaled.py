@@ -1,0 +1,217 @@
+"""Products of matrices in microscaling formats: elements of 4 to 16 bits that share scales.
+
+Source: OCP Microscaling Formats (MX) v1.0, sections 5.3 and 5.4; types, shapes and scale factors as
+Triton 3.9's `semantic.dot_scaled` has them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import ml_dtypes
+import numpy as np
+
+from simrank.errors import UnsupportedError
+from simrank.kernels import machine
+from simrank.kernels.compiler.targets import target_of
+from simrank.kernels.values.block import Block, bitcast_to
+from simrank.kernels.values.types import (
+    ElementType,
+    bfloat16,
+    element_type,
+    float8e4nv,
+    float8e5,
+    float16,
+    float32,
+    int8,
+    uint8,
+    uint16,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import triton.language as tl
+
+    from simrank.kernels.machine.arrays import Array
+
+_FP4 = "e2m1"
+_FORMATS: dict[str, ElementType] = {
+    "e4m3": float8e4nv, "e5m2": float8e5, "bf16": bfloat16, "fp16": float16,
+}  # fmt: skip
+_FP4_VALUES = np.arange(16, dtype=np.uint8).view(ml_dtypes.float4_e2m1fn).astype(np.float32)
+_NATIVE_FROM = 100  # compute capability: tcgen05.mma.kind::mxf8f6f4
+_NATIVE_ON_AMD = ("gfx950",)
+
+
+class _Operand(NamedTuple):
+    """One side: elements, scales, format, and whether two of 4 bits lie along K in a byte."""
+
+    block: Block
+    scale: Block | None
+    format: str
+    k_pack: bool
+    is_rhs: bool
+
+    @property
+    def side(self) -> str:
+        return "rhs" if self.is_rhs else "lhs"
+
+
+def dot_scaled(
+    lhs: Block,
+    lhs_scale: Block | None,
+    lhs_format: str,
+    rhs: Block,
+    rhs_scale: Block | None,
+    rhs_format: str,
+    acc: Block | None = None,
+    fast_math: bool = False,
+    lhs_k_pack: bool = True,
+    rhs_k_pack: bool = True,
+    out_dtype: tl.dtype | None = None,
+) -> Block:
+    """Return the product of two matrices in microscaling formats; see `tl.dot_scaled`.
+
+    Elements times their scales are exact in fp32, in which it accumulates. A scale of byte 255 is
+    NaN; one of byte 0 is 2^-127, or 0 beside an operand of fp16, as what computes it upcasts.
+
+    Simulated cost: a dot of fp8 where the device multiplies such formats (fp4 counts as fp8: no
+    cluster says more), else of bf16, or of fp16 beside an operand of it: they are upcast.
+
+    Raises:
+        ValueError: Types or shapes that the compiler does not take.
+        UnsupportedError: Scales of another type than e8m0, in bytes.
+    """
+    del fast_math  # Whether NaN of scales is looked for: it is.
+    if out_dtype is not None and element_type(out_dtype) is not float32:
+        raise ValueError("Only float32 is supported for out_dtype at the moment")
+    formats = (str(lhs_format), str(rhs_format))
+    operands = (
+        _Operand(lhs, lhs_scale, formats[0], bool(lhs_k_pack), is_rhs=False),
+        _Operand(rhs, rhs_scale, formats[1], bool(rhs_k_pack), is_rhs=True),
+    )
+    for operand in operands:
+        _check(operand)
+    if len(lhs.shape) != len(rhs.shape) or len(lhs.shape) not in (2, 3):
+        raise ValueError(
+            f"Both inputs must be either 2D or 3D; (lhs: {lhs.shape} vs rhs: {rhs.shape})"
+        )
+    ours, theirs = (_elements(operand) for operand in operands)
+    if ours.shape[-1] != theirs.shape[-2]:
+        raise ValueError(
+            "Reduction dimension should pack the same number of elements; "
+            f"(lhs: {lhs.shape} vs rhs: {rhs.shape})"
+        )
+    factors = {
+        _factor(operand, ours.shape[-1]) for operand in operands if operand.scale is not None
+    }
+    if len(factors) > 1:
+        raise ValueError(f"Operands must have the same scale factor; got {sorted(factors)}")
+    product = np.matmul(_scaled(operands[0], ours, formats), _scaled(operands[1], theirs, formats))
+    if acc is not None:
+        _check_accumulator(acc, product.shape[1:])
+        product = product + acc.values
+    _count(formats, product, ours.shape[-1])
+    return Block(product, float32)
+
+
+def _check(operand: _Operand) -> None:
+    block, given, side = operand.block, operand.format, operand.side
+    if type(block) is not Block or not block.shape:
+        raise ValueError("dot_scaled operands must be block tensors (not scalars)")
+    if given != _FP4 and given not in _FORMATS:
+        raise ValueError(f"NYI: {side}_format {given}")
+    if given == _FP4 and block.element is not uint8:
+        raise ValueError(f"e2m1 format must be packed as uint8. Got {block.element}")
+    if given != _FP4 and not operand.k_pack:
+        raise ValueError("only mxfp4 inputs can be packed along a dimension different than K")
+    if given != _FP4 and block.element not in (_FORMATS[given], _bits_of(given)):
+        raise ValueError(f"Unexpected dtype for {given}. Got {block.element}")
+    scale = operand.scale
+    if scale is not None and scale.element not in (uint8, int8):
+        raise UnsupportedError(
+            f"tl.dot_scaled with {side}_scale of {scale.element} is not supported: only e8m0 is, "
+            "in bytes"
+        )
+
+
+def _bits_of(given: str) -> ElementType:
+    return uint8 if _FORMATS[given].bits == 8 else uint16
+
+
+def _elements(operand: _Operand) -> Array:
+    """Return the elements in float32, unpacked."""
+    block = operand.block
+    if operand.format != _FP4:
+        own = _FORMATS[operand.format]
+        return np.asarray((block if block.element is own else bitcast_to(block, own)).values)
+    along = -2 if operand.k_pack == operand.is_rhs else -1
+    packed = np.moveaxis(block.values, along, -1)
+    codes = np.stack([packed & 0xF, packed >> 4], axis=-1)
+    values = _FP4_VALUES[codes.reshape(*packed.shape[:-1], -1)]
+    return np.moveaxis(values, -1, along)
+
+
+def _factor(operand: _Operand, inner: int) -> int:
+    """Return how many elements along K share a scale.
+
+    Raises:
+        ValueError: The scales' shape does not fit; the compiler's words.
+    """
+    assert operand.scale is not None, "only those with scales are asked"
+    shape = operand.block.shape
+    outer = shape[-1] if operand.is_rhs else shape[-2]
+    outer *= 2 if operand.format == _FP4 and not operand.k_pack else 1
+    given = tuple(operand.scale.shape)
+    factor = inner // given[-1] if given else 0
+    if factor not in (16, 32):
+        raise ValueError(f"scale factor must be 16 or 32. Got {factor}")
+    if given[-2:] != (outer, inner // factor):
+        raise ValueError(
+            f"{operand.side}_scale must be a tensor of shape [..., {outer}, {inner // factor}]. "
+            f"Got {list(given)}"
+        )
+    return factor
+
+
+def _scaled(operand: _Operand, values: Array, formats: tuple[str, str]) -> Array:
+    """Return elements times their scales, which are powers of two."""
+    if operand.scale is None:
+        return values
+    bits = operand.scale.values.view(np.uint8).astype(np.uint32) << np.uint32(23)
+    if "fp16" not in formats:
+        bits = np.maximum(bits, np.uint32(1 << 22))
+    scales = np.where(bits == 0xFF << 23, np.float32(np.nan), bits.view(np.float32))
+    inner = values.shape[-2 if operand.is_rhs else -1]
+    scales = np.repeat(scales, inner // scales.shape[-1], axis=-1)
+    result: Array = values * (np.swapaxes(scales, -1, -2) if operand.is_rhs else scales)
+    return result
+
+
+def _check_accumulator(acc: Block, shape: tuple[int, ...]) -> None:
+    if tuple(acc.shape) != shape:
+        raise ValueError(f"expected accumulator shape {list(shape)}, got {list(acc.shape)}")
+    if acc.element is not float32:
+        raise ValueError(
+            f"expected accumulator dtype fp32, got {acc.element}; pass out_dtype={acc.element} to "
+            "use this accumulator dtype"
+        )
+
+
+def _count(formats: tuple[str, str], result: Array, inner: int) -> None:
+    programs = machine.now()
+    copies = len(programs) if len(result) == 1 else 1
+    target = target_of(programs.device.spec)
+    is_native = target.arch in _NATIVE_ON_AMD or (
+        target.backend == "cuda" and int(target.arch) >= _NATIVE_FROM
+    )
+    if is_native and not {"bf16", "fp16"} & set(formats):
+        computed = float8e4nv
+    else:
+        computed = float16 if "fp16" in formats else bfloat16
+    flops = 2 * result.size * inner * copies
+    programs.statistics.count_flops(computed.name, flops, result.size // len(result))
+
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {"dot_scaled": dot_scaled}
