@@ -23,6 +23,12 @@ from simrank.distributed.backends import (
     is_mpi_available,
     is_nccl_available,
 )
+from simrank.distributed.elastic import (
+    ElasticOptions,
+    active_ranks,
+    deactivate_rank,
+    set_active_ranks,
+)
 from simrank.distributed.group import ProcessGroup
 from simrank.distributed.lists import (
     all_gather,
@@ -84,11 +90,13 @@ reduce_scatter_single = reduce_scatter_tensor
 __all__ = [
     "Backend",
     "DistBackendError",
+    "ElasticOptions",
     "GroupMember",
     "P2POp",
     "ProcessGroup",
     "ReduceOp",
     "Work",
+    "active_ranks",
     "all_gather",
     "all_gather_coalesced",
     "all_gather_into_tensor",
@@ -102,6 +110,7 @@ __all__ = [
     "batch_isend_irecv",
     "broadcast",
     "broadcast_object_list",
+    "deactivate_rank",
     "destroy_process_group",
     "gather",
     "gather_object",
@@ -134,6 +143,7 @@ __all__ = [
     "scatter_object_list",
     "send",
     "send_object_list",
+    "set_active_ranks",
     "split_group",
     "symmetric_memory",
 ]

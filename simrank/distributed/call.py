@@ -13,10 +13,10 @@ from simrank.distributed.mismatch import MadeCall, mismatch, same_device
 from simrank.distributed.request import UNEVEN, Signature
 from simrank.engine import user_site
 from simrank.engine.report import NEVER_MADE
-from simrank.errors import PeerDiedError
+from simrank.errors import PeerDiedError, UnsupportedError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from simrank.device import Stream
     from simrank.distributed.group import ProcessGroup
@@ -87,11 +87,50 @@ class CollectiveOperation(Operation):
         else:
             self.call.group.lose(self.rank, error)
 
+    def move(self, call: Call, group_rank: int, request: Request) -> None:
+        """Belong to a call of fewer members, which goes on without the others."""
+        self.call, self.group_rank, self.request = call, group_rank, request
+        self.inputs, self.outputs = request.source, request.target
+
+    def leave(self) -> None:
+        """Take no part any more; what has begun ends now, and its tensors stay as they are."""
+        self.call = SkippedCall(self.call.group, self.call.signature)  # type: ignore[assignment]
+        if self.start_ps >= 0 and not self.complete and self.stream.head is self:
+            self.end()
+
     def drop(self) -> None:
         """Give the SMs back: the rank was aborted."""
         if self.num_sms and self.start_ps >= 0 and not self.complete:
             self.stream.device.hold_sms(-self.num_sms)
         self.call.drop(self.group_rank)
+
+
+class SkippedCall:
+    """What a member calls that sits out: it ends as it begins, and moves nothing.
+
+    Attributes:
+        group: The group.
+        signature: What was asked for.
+        name: For reports.
+        details: None: there are no facts.
+    """
+
+    details: dict[str, Any] | None = None
+
+    def __init__(self, group: ProcessGroup, signature: Signature) -> None:
+        self.group = group
+        self.signature = signature
+        self.name = f"{signature.op} on group '{group.name}', which this rank sits out"
+
+    def arrive(self, operation: CollectiveOperation) -> None:
+        """End."""
+        operation.end()
+
+    def lose(self, group_rank: int, peer: int, error: BaseException) -> None:
+        """Do nothing: nobody waits for it."""
+
+    def drop(self, group_rank: int) -> None:
+        """Do nothing, as `lose`."""
 
 
 class Splits:
@@ -377,6 +416,57 @@ class Call:
             of_root = None if root is None else self._operations[root]
             races.order.gather(live, begun, self.signature.op, of_root)
 
+    def is_decided(self, group_rank: int) -> bool:
+        """Return whether a member's end is decided: the others need it no more."""
+        return bool(self._timed[group_rank]) or not self._operations
+
+    def go_on_in(
+        self, part: ProcessGroup, narrow: Callable[[CollectiveOperation], Request]
+    ) -> None:
+        """Let the members of a part go on without the others.
+
+        Raises:
+            UnsupportedError: Somebody has ended what is now another collective for him.
+        """
+        if self._num_ended and self.signature.op in ("scatter", "all_to_all"):
+            raise UnsupportedError(f"{self.name}, which some members have ended, without another")
+        ranks, moved = self.group.ranks, []
+        for old_rank, operation in enumerate(self._operations):
+            member = part.group_rank(ranks[old_rank])
+            if operation is not None and member >= 0:
+                moved.append((operation, old_rank, member, narrow(operation)))
+        if self._flight is not None:
+            self._flight.cancel()
+        self.group.engine.pending.pop(self, None)
+        self.group.calls.pop(self.seq, None)
+        for operation in self._operations:
+            if operation is not None and part.group_rank(operation.rank) < 0:
+                operation.leave()
+        if moved:
+            call = Call(part, self.seq, moved[0][-1].signature)
+            part.calls[self.seq] = call
+            call._take_over(self, moved)
+
+    def _take_over(
+        self, old: Call, moved: Sequence[tuple[CollectiveOperation, int, int, Request]]
+    ) -> None:
+        """Go on where a call of more members was."""
+        for operation, old_rank, member, request in moved:
+            operation.move(self, member, request)
+            self.join(operation)
+            if request.splits is not None:
+                self.join_splits(member, *request.splits, operation.issued_at)
+            self._arrivals[member] = old._arrivals[old_rank]
+            self._num_arrived += int(old._arrivals[old_rank] < NOT_ARRIVED)
+            self._timed[member] = self._ended[member] = old._ended[old_rank]
+            if old_rank in old._snapshots:
+                self._snapshots[member] = old._snapshots[old_rank]
+        self._num_ended = int(self._ended.sum())
+        if self._num_arrived == self.group.size():
+            self._evaluate()
+        elif self.signature.root is not None:
+            self._evaluate_early()
+
     def lose(self, group_rank: int, peer: int, error: BaseException) -> None:
         """Let everyone fail whose end is not decided: a member will never take part.
 
@@ -428,9 +518,6 @@ def enter(group: ProcessGroup, group_rank: int, signature: Signature) -> Call:
     """
     if group.dead:
         group.check_alive(f"{signature.op} on group '{group.name}'")
-    on_call = group.world.comm_library.on_call
-    if on_call is not None:
-        on_call()
     seq = group.next_seq(group_rank)
     call = group.calls.get(seq)
     if call is None:

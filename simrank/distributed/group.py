@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from simrank.distributed.monitored import MonitoredBarrier
     from simrank.distributed.p2p import Mailboxes
     from simrank.distributed.planner import CollectiveLibrary
+    from simrank.distributed.roster import Roster
     from simrank.engine import CallSite
     from simrank.errors import CollectiveMismatchError
     from simrank.ranks import Program
@@ -65,6 +66,7 @@ class ProcessGroup:
         communicators: Those that are made at first use, by pair of ranks; None: of all members.
         dead: What each member raised that died while the others run on, or that gave up a call
             whose time limit passed, by global rank.
+        roster: Who is active, where members may sit out; None: all are.
     """
 
     def __init__(
@@ -83,6 +85,7 @@ class ProcessGroup:
         self.is_eager = True
         self.communicators: dict[Pair | None, Initialisation] = {}
         self.dead: dict[int, BaseException] = {}
+        self.roster: Roster | None = None
         self.planner = Planner(world.comm_library, world.network, self.devices)
         self.last_issued: list[CollectiveOperation | None] = [None] * len(ranks)
         self.forms: dict[Hashable, Form] = {}
@@ -174,6 +177,9 @@ class ProcessGroup:
         group_rank = self.group_rank(rank)
         if group_rank < 0 or rank is None or rank in self.dead:
             return
+        if self.roster is not None and self.roster.skips_dead:
+            self.roster.deactivate(group_rank, error)
+            return
         self.dead[rank] = error
         for call in list(self.calls.values()):
             call.lose(group_rank, rank, error)
@@ -189,6 +195,10 @@ class ProcessGroup:
         """Return how many collectives a member has called."""
         return self._num_calls[group_rank]
 
+    def set_num_calls(self, group_rank: int, num_calls: int) -> None:
+        """Let a member that sat out go on where the others are."""
+        self._num_calls[group_rank] = num_calls
+
     def next_barrier(self, group_rank: int) -> int:
         """Return the number of a member's next monitored barrier; the first is 1."""
         self._num_barriers[group_rank] = self._num_barriers.get(group_rank, 0) + 1
@@ -196,10 +206,13 @@ class ProcessGroup:
 
     def use_device(self, group_rank: int, device: Device) -> None:
         """Note the device that a member's communicator is on: that of its tensors."""
-        if self._device_of[group_rank] == device.index:
-            return
+        if self._device_of[group_rank] != device.index:
+            self.place(group_rank, device.index)
+
+    def place(self, group_rank: int, device_index: int) -> None:
+        """Let a member's communicator be on another device."""
         self.has_moved = True
-        self._device_of[group_rank] = device.index
+        self._device_of[group_rank] = device_index
         self.devices = np.array(self._device_of, dtype=np.int64)
         self.planner = Planner(self.world.comm_library, self.world.network, self.devices)
 
@@ -321,11 +334,13 @@ class World:
     def drop(self) -> None:
         """Forget every call under way, since the ranks were aborted."""
         self.comm_library.leaks.clear()
+        for pending in list(self.engine.pending):  # Calls, messages and meetings.
+            group = getattr(pending, "group", None)
+            if group is not None and group.world is self:
+                self.engine.pending.pop(pending)
         for group in self._groups.values():
-            for call in group.calls.values():
-                self.engine.pending.pop(call, None)
-            for boxes in group.mailboxes.values():
-                boxes.drop()
+            if group.roster is not None:
+                group.roster.change = None
             group.calls.clear()
             group.mailboxes.clear()
             group.barriers.clear()

@@ -64,7 +64,7 @@ def init_process_group(
         TypeError: The timeout is no timedelta.
         UnsupportedError: The backend is not simulated.
     """
-    del init_method, store, group_name, pg_options
+    del init_method, store, group_name
     program = require_rank("init_process_group")
     state = membership(program)
     if state.default is not None:
@@ -84,6 +84,14 @@ def init_process_group(
     world = world_of(program)
     state.default = world.group((state.generation, 0), "default_pg", range(world.size), parsed)
     state.default.is_eager |= device_id is not None
+    _apply(pg_options, state.default)
+
+
+def _apply(options: object, made: ProcessGroup) -> None:
+    """Heed a group's options; those that name other things are taken and ignored."""
+    apply = getattr(options, "apply", None)
+    if apply is not None:
+        apply(made)
 
 
 def destroy_process_group(group: Group = None) -> None:
@@ -224,7 +232,6 @@ def new_group(
         ValueError: A rank is named twice or does not exist.
         CollectiveMismatchError: Another rank made its n-th group otherwise.
     """
-    del pg_options
     program = require_rank("new_group")
     default = group_or_default(None, program)
     state, rank = membership(program), program.rank
@@ -244,6 +251,7 @@ def new_group(
     if made.group_rank(rank) < 0:
         return NON_GROUP_MEMBER
     made.is_eager |= default.is_eager or device_id is not None
+    _apply(pg_options, made)
     state.made.append(made)
     return made
 

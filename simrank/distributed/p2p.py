@@ -315,6 +315,8 @@ class Mailboxes:
         Raises:
             CollectiveMismatchError: The other end has another dtype or element count.
         """
+        if self.group.roster is not None:
+            self.group.roster.check(operation)
         for end in operation.ends if self.group.dead else ():
             if (peer := end.peer) is not None:
                 self.group.check_alive(operation.name, peer, self.group.group_rank(operation.rank))
@@ -402,11 +404,6 @@ class Mailboxes:
         if ours.dtype is theirs.dtype and ours.numel() == theirs.numel():
             return
         raise mismatch(self.group, number, [_made(other), _made(end)], ())
-
-    def drop(self) -> None:
-        """Forget every message: the ranks were aborted."""
-        for operation in self.pending():
-            self.group.engine.pending.pop(operation)
 
     def pending(self) -> list[PeerOperation]:
         """Return the calls under way."""

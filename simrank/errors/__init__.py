@@ -19,6 +19,7 @@ SimrankError(Exception)
     TimeOverflowError       simulated time passes its end, after 26 days
     WaitTimeoutError        an explicit time limit passed (also a TimeoutError and a RuntimeError)
     PeerDiedError           a rank died that has a part in what is waited for
+    RankInactiveError       a call needs a rank that sits out
     ProcessException        torch's base of what `spawn` raises
       ProcessRaisedException
         SpawnException      a rank raised; `.errors` has every root cause
@@ -73,6 +74,7 @@ from simrank.errors.runs import (
     PeerDiedError,
     RaceAccess,
     RaceError,
+    RankInactiveError,
     TimeOverflowError,
     WaitTimeoutError,
 )
@@ -117,6 +119,7 @@ __all__ = [
     "RaceAccess",
     "RaceError",
     "RankAborted",
+    "RankInactiveError",
     "RankState",
     "RanksPartedError",
     "RanksRaisedError",

@@ -314,6 +314,30 @@ class DistBackendError(SimulationError, RuntimeError):
         return {**super().to_json(), "device": self.device, "uses": uses}
 
 
+class RankInactiveError(SimulationError, RuntimeError):
+    """A call needs a rank that sits out: a root, or the other end of a message.
+
+    Attributes:
+        time_ps: Simulated time in picoseconds.
+        what: What cannot complete.
+        peer: The rank that sits out.
+        since_ps: Since when.
+    """
+
+    def __init__(self, time_ps: int, what: str, peer: int, since_ps: int) -> None:
+        self.time_ps = time_ps
+        self.what = what
+        self.peer = peer
+        self.since_ps = since_ps
+        super().__init__(
+            f"{what} cannot complete: rank {peer} sits out since t={us_text(since_ps)}"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return every fact as plain data."""
+        return {**super().to_json(), "what": self.what, "peer": self.peer}
+
+
 class PeerDiedError(SimulationError, RuntimeError):
     """What a rank waits for can never complete: a rank that has a part in it has died or given up.
 
@@ -335,6 +359,8 @@ class PeerDiedError(SimulationError, RuntimeError):
         cause = type(peer_error).__name__
         text = text_of(peer_error).partition("\n")[0]
         end = "gave up a call" if isinstance(peer_error, WaitTimeoutError) else "died"
+        if isinstance(peer_error, RankInactiveError):
+            end = "was deactivated"
         super().__init__(
             f"{what} cannot complete: rank {peer} {end} before t={us_text(time_ps)} "
             f"({cause}{': ' if text else ''}{text})"

@@ -1,0 +1,176 @@
+"""Ranks that sit out: who of a group takes part in its collectives, and how that changes.
+
+By default all do, and a dead rank is an error. `set_active_ranks` is agreed on by all members,
+`deactivate_rank` is one-sided and at once, and a group made with `ElasticOptions` skips those that
+die. Read `roster` for what becomes of calls in flight.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from simrank.distributed.membership import Group, group_or_default, member_group
+from simrank.distributed.roster import Roster
+from simrank.engine import Handle, user_site
+from simrank.errors import UnsupportedError
+from simrank.ranks import require_rank
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from simrank.distributed.group import ProcessGroup
+
+
+class ElasticOptions:
+    """Options of a group that goes on without members that die (`pg_options`).
+
+    Args:
+        active_ranks: A tensor on the host with an int32 for each member, kept at 1 where it is
+            active and at 0 where it sits out; None: ask `active_ranks()`.
+        first: Global ranks that are active at first; None: all. The others join by
+            `set_active_ranks`.
+
+    Source: the options of Mooncake's backend have such a tensor.
+    """
+
+    def __init__(self, active_ranks: Any = None, first: Sequence[int] | None = None) -> None:  # noqa: ANN401 - a tensor of simrank or of torch
+        self.active_ranks = active_ranks
+        self.first = first
+
+    def apply(self, group: ProcessGroup) -> None:
+        """Make a group elastic; every member calls it as it makes the group.
+
+        Raises:
+            ValueError: The tensor has another size or type, or a rank is no member.
+            UnsupportedError: The tensor is not on the host.
+        """
+        first = None if self.first is None else _members(group, self.first)
+        mask = None if self.active_ranks is None else _values(self.active_ranks, group.size())
+        is_new = group.roster is None or not group.roster.skips_dead
+        roster = roster_of(group)
+        roster.skips_dead = True
+        if is_new and first is not None:
+            for rank in set(range(group.size())) - set(first):
+                roster.deactivate(rank)
+        if mask is not None:
+            roster.add_mask(mask)
+
+
+def roster_of(group: ProcessGroup) -> Roster:
+    """Return who of a group is active, made at first use."""
+    if group.roster is None:
+        group.roster = Roster(group)
+    return group.roster
+
+
+def active_ranks(group: Group = None) -> list[int]:
+    """Return the global ranks of a group that take part in its collectives now."""
+    program = require_rank("active_ranks")
+    chosen = group_or_default(group, program)
+    roster = chosen.roster
+    if roster is None:
+        return [int(rank) for rank in chosen.ranks]
+    return [int(chosen.ranks[rank]) for rank in roster.active()]
+
+
+def set_active_ranks(ranks: Sequence[int], group: Group = None) -> None:
+    """Agree that these take part in the group's collectives from now on, and the others sit out.
+
+    Every member calls it that is active, or will be: it is how a subset begins, how it ends, and
+    how a rank comes back. Who sits out may call collectives: its calls end at once and move
+    nothing. Simulated cost: the host waits for the last one, and a round trip.
+
+    Args:
+        ranks: Global ranks; at least one.
+        group: The group, or None.
+
+    Raises:
+        ValueError: A rank is no member, or there is none.
+        CollectiveMismatchError: Another member named other ranks.
+        PeerDiedError: One of them has died.
+    """
+    program = require_rank("set_active_ranks")
+    chosen = member_group("set_active_ranks", group, program)
+    if chosen is None:
+        return
+    members = _members(chosen, ranks)
+    roster_of(chosen).agree(chosen.group_rank(program.rank), members, user_site())
+
+
+def deactivate_rank(rank: int, group: Group = None) -> None:
+    """Declare a rank broken: collectives of the group that are in flight go on without it, now.
+
+    So do later ones, until `set_active_ranks` names it again. Nobody else need call this. A call
+    that needs the rank fails: a broadcast from it, a message.
+
+    Args:
+        rank: Its global rank.
+        group: The group, or None.
+
+    Raises:
+        ValueError: It is no member, or the last one that is active.
+    """
+    program = require_rank("deactivate_rank")
+    chosen = member_group("deactivate_rank", group, program)
+    if chosen is None:
+        return
+    (member,) = _members(chosen, [rank])
+    roster, task = roster_of(chosen), program.task
+    if roster.active() == [member]:
+        raise ValueError(f"rank {rank} is the last active one of group '{chosen.name}'")
+    assert task is not None, "it runs"
+    done = _Declared(f"deactivate_rank({rank})")
+    engine = chosen.engine
+
+    def declare() -> None:
+        roster.deactivate(member)
+        done.finish(engine)
+
+    engine.call_at(max(task.clock_ps, engine.now_ps), declare)
+    engine.wait(done)
+
+
+class _Declared(Handle):
+    """What a rank waits for that changes who is active: its own host clock."""
+
+    __slots__ = ("_what",)
+
+    def __init__(self, what: str) -> None:
+        super().__init__()
+        self._what = what
+
+    def describe(self) -> str:
+        """Return the call."""
+        return self._what
+
+
+def _members(group: ProcessGroup, ranks: Sequence[int]) -> list[int]:
+    """Return the group ranks of global ranks, ascending.
+
+    Raises:
+        ValueError: One is no member, or there is none.
+    """
+    members = sorted({group.group_rank(rank) for rank in ranks})
+    if not members or members[0] < 0 or members[-1] >= group.size():
+        raise ValueError(f"ranks {list(ranks)} are not members of group '{group.name}'")
+    return members
+
+
+def _values(mask: Any, size: int) -> np.ndarray[Any, Any]:  # noqa: ANN401 - of any library
+    """Return a view of a tensor's values, which is written as ranks come and go.
+
+    Raises:
+        UnsupportedError: It is on a device.
+        ValueError: It has another size or type.
+    """
+    if str(getattr(mask, "device", "cpu")) != "cpu":
+        raise UnsupportedError(f"active_ranks on {mask.device}: a tensor on the host")
+    values: np.ndarray[Any, Any] = mask.array if hasattr(mask, "array") else mask.numpy()
+    if values.shape != (size,) or values.dtype != np.int32:
+        raise ValueError(
+            f"active_ranks: an int32 for each of {size} ranks, not {list(values.shape)} of "
+            f"{values.dtype}"
+        )
+    return values
