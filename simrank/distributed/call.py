@@ -11,6 +11,7 @@ from simrank.device import Operation
 from simrank.distributed.flight import Flight, Landing, landings
 from simrank.distributed.mismatch import MadeCall, mismatch, same_device
 from simrank.distributed.request import UNEVEN, Signature
+from simrank.distributed.skipped import SkippedCall
 from simrank.engine import user_site
 from simrank.engine.report import NEVER_MADE
 from simrank.errors import PeerDiedError, UnsupportedError
@@ -103,34 +104,6 @@ class CollectiveOperation(Operation):
         if self.num_sms and self.start_ps >= 0 and not self.complete:
             self.stream.device.hold_sms(-self.num_sms)
         self.call.drop(self.group_rank)
-
-
-class SkippedCall:
-    """What a member calls that sits out: it ends as it begins, and moves nothing.
-
-    Attributes:
-        group: The group.
-        signature: What was asked for.
-        name: For reports.
-        details: None: there are no facts.
-    """
-
-    details: dict[str, Any] | None = None
-
-    def __init__(self, group: ProcessGroup, signature: Signature) -> None:
-        self.group = group
-        self.signature = signature
-        self.name = f"{signature.op} on group '{group.name}', which this rank sits out"
-
-    def arrive(self, operation: CollectiveOperation) -> None:
-        """End."""
-        operation.end()
-
-    def lose(self, group_rank: int, peer: int, error: BaseException) -> None:
-        """Do nothing: nobody waits for it."""
-
-    def drop(self, group_rank: int) -> None:
-        """Do nothing, as `lose`."""
 
 
 class Splits:

@@ -68,7 +68,7 @@ def roster_of(group: ProcessGroup) -> Roster:
 def active_ranks(group: Group = None) -> list[int]:
     """Return the global ranks of a group that take part in its collectives now."""
     program = require_rank("active_ranks")
-    chosen = group_or_default(group, program)
+    chosen = group_or_default(_own(group), program)
     roster = chosen.roster
     if roster is None:
         return [int(rank) for rank in chosen.ranks]
@@ -92,7 +92,7 @@ def set_active_ranks(ranks: Sequence[int], group: Group = None) -> None:
         PeerDiedError: One of them has died.
     """
     program = require_rank("set_active_ranks")
-    chosen = member_group("set_active_ranks", group, program)
+    chosen = member_group("set_active_ranks", _own(group), program)
     if chosen is None:
         return
     members = _members(chosen, ranks)
@@ -113,7 +113,7 @@ def deactivate_rank(rank: int, group: Group = None) -> None:
         ValueError: It is no member, or the last one that is active.
     """
     program = require_rank("deactivate_rank")
-    chosen = member_group("deactivate_rank", group, program)
+    chosen = member_group("deactivate_rank", _own(group), program)
     if chosen is None:
         return
     (member,) = _members(chosen, [rank])
@@ -144,6 +144,12 @@ class _Declared(Handle):
     def describe(self) -> str:
         """Return the call."""
         return self._what
+
+
+def _own(group: Any) -> Group:  # noqa: ANN401 - torch's own too
+    """Return simrank's group of a group of torch."""
+    simulated: Group = getattr(group, "simulated", group)
+    return simulated
 
 
 def _members(group: ProcessGroup, ranks: Sequence[int]) -> list[int]:

@@ -258,6 +258,11 @@ class World:
         self._groups: dict[Key, ProcessGroup] = {}
         if library.recorder is not None:
             library.recorder.begin(self)
+        library.worlds[1 + max(library.worlds, default=0)] = self
+
+    def groups_of(self, rank: int) -> list[ProcessGroup]:
+        """Return the groups that a rank is in."""
+        return [group for group in self._groups.values() if group.group_rank(rank) >= 0]
 
     def group(
         self,

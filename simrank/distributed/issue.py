@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from simrank.device import Buffer, Tensor, current_stream
 from simrank.device.current import streams_of, use_stream
 from simrank.distributed.backends import GLOO, check_dtype
-from simrank.distributed.call import CollectiveOperation, SkippedCall, enter
+from simrank.distributed.call import CollectiveOperation, enter
 from simrank.distributed.coalescing import Held, IllegalWork
 from simrank.distributed.communicator import meet_first
 from simrank.distributed.group import membership
 from simrank.distributed.membership import member_group
 from simrank.distributed.order import note_order
 from simrank.distributed.request import Request, staging
+from simrank.distributed.skipped import SkippedCall
 from simrank.distributed.work import Work
 from simrank.engine import user_site
 from simrank.errors import UnsupportedError

@@ -88,10 +88,11 @@ def init_process_group(
 
 
 def _apply(options: object, made: ProcessGroup) -> None:
-    """Heed a group's options; those that name other things are taken and ignored."""
-    apply = getattr(options, "apply", None)
-    if apply is not None:
-        apply(made)
+    """Heed options that make a group elastic; others are taken and ignored."""
+    from simrank.distributed.elastic import ElasticOptions  # noqa: PLC0415 - it needs this module
+
+    if isinstance(options, ElasticOptions):
+        options.apply(made)
 
 
 def destroy_process_group(group: Group = None) -> None:

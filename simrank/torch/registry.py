@@ -9,6 +9,7 @@ import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 
 from simrank.distributed.backends import NCCL, Backends, parse_backend
+from simrank.distributed.elastic import ElasticOptions
 from simrank.distributed.group import Maker, World, membership
 from simrank.distributed.membership import destroy_process_group as destroy_simulated
 from simrank.distributed.membership import world_of
@@ -127,6 +128,8 @@ def make_new_group(original: Any) -> Any:
         group = make_group(str(backend), group_name, members, timeout, group_desc, size=group_size)
         if group is None:
             return c10d.GroupMember.NON_GROUP_MEMBER, None
+        if isinstance(backend_options, ElasticOptions):
+            backend_options.apply(group.simulated)
         if device_id is not None:
             group.bound_device_id = device_id
             group.simulated.is_eager = True
