@@ -20,6 +20,7 @@ from simrank.config.faults import (
     Fault,
     FaultList,
     Kill,
+    PortConflict,
     Slow,
     SlowLink,
     describe,
@@ -27,7 +28,7 @@ from simrank.config.faults import (
 )
 from simrank.config.model import in_file_order
 from simrank.config.yaml_source import Source
-from simrank.distributed.elastic import roster_of
+from simrank.distributed.options import roster_of
 from simrank.engine import Handle
 from simrank.engine.report import doing_text
 from simrank.errors import ConfigError
@@ -109,6 +110,8 @@ class Faults:
         self._worlds = comm_library.worlds
         self._struck: set[tuple[int, int]] = set()
         self._calls: list[tuple[int, Kill | Deactivate | DelayArrivals]] = []
+        self._conflicts: list[tuple[int, PortConflict]] = []
+        self._num_conflicts: dict[tuple[int, int], int] = {}
         self._generators: dict[tuple[int, int], np.random.Generator] = {}
         self._links = _FaultyLinks(network.cluster)
         check_faults(self._listed, network.cluster)
@@ -134,23 +137,31 @@ class Faults:
                     lapses=True,
                 )
             case Deactivate(at_collective=None):
-                at_ps = fault.at_ps
-                if at_ps is None:
-                    assert fault.within_ps is not None, "one of the three is given"
-                    at_ps = int(self._generator(index, 0).integers(max(fault.within_ps, 1)))
+                at_ps = self._time_of(index, fault)
                 self._at(at_ps, lambda: self._deactivate(index, fault.ranks, fault.for_ps))
             case Kill() | Deactivate() | DelayArrivals():
                 self._calls.append((index, fault))
+            case PortConflict():
+                self._conflicts.append((index, fault))
             case Slow():
-                self._at(fault.from_ps, lambda: self._slow(index, fault.ranks, fault.factor))
-                if fault.until_ps is not None:
-                    self._at(fault.until_ps, lambda: self._slow(index, fault.ranks, 1.0))
+                self._while(fault, lambda factor: self._slow(index, fault.ranks, factor))
             case DropLink():
                 self._at(fault.at_ps, lambda: self._set_link(index, fault, float("inf")))
             case SlowLink():
-                self._at(fault.from_ps, lambda: self._set_link(index, fault, fault.factor))
-                if fault.until_ps is not None:
-                    self._at(fault.until_ps, lambda: self._set_link(index, fault, 1.0))
+                self._while(fault, lambda factor: self._set_link(index, fault, factor))
+
+    def _time_of(self, index: int, fault: Deactivate) -> int:
+        """Return when ranks are deactivated: as written, or drawn by the seed."""
+        if fault.at_ps is not None:
+            return fault.at_ps
+        assert fault.within_ps is not None, "one of the two is given"
+        return int(self._generator(index, 0).integers(max(fault.within_ps, 1)))
+
+    def _while(self, fault: Slow | SlowLink, slow: Callable[[float], None]) -> None:
+        """Let something be slow for a while."""
+        self._at(fault.from_ps, lambda: slow(fault.factor))
+        if fault.until_ps is not None:
+            self._at(fault.until_ps, lambda: slow(1.0))
 
     def _at(self, time_ps: int, happen: Callable[[], None]) -> None:
         """Let something happen at a time; it does not keep the simulation alive."""
@@ -204,6 +215,22 @@ class Faults:
 
         self._engine.call_at(task.clock_ps, happen)
         self._engine.wait(struck)
+
+    def has_port(self, rank: int, port: int) -> bool:
+        """Return whether a program outside of the simulation has the port that a rank names."""
+        has = False
+        for index, fault in self._conflicts:
+            key = (index, rank)
+            is_meant = fault.ranks is None or rank in fault.ranks
+            if not is_meant or fault.port not in (None, port):
+                continue
+            if self._num_conflicts.get(key, 0) >= fault.times:
+                continue
+            if self._generator(index, rank).random() < fault.probability:
+                self._unseen.pop(index, None)
+                self._num_conflicts[key] = self._num_conflicts.get(key, 0) + 1
+                has = True
+        return has
 
     def _deactivate(self, index: int, ranks: tuple[int, ...] | None, for_ps: int | None) -> None:
         """Let ranks sit out, in every group they are in; the last one of a group stays."""

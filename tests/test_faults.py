@@ -379,3 +379,54 @@ def test_the_last_rank_of_a_group_is_not_deactivated():
 
         ctx.multiprocessing.spawn(program, nprocs=3)
     assert left == {key: [2] for key in range(3)}
+
+
+def serve(rank, ctx, tried):
+    """Bind the first port of some that is free, as servers that retry do."""
+    import random
+    import socket
+
+    random.seed(rank)
+    with socket.socket() as sock:
+        while True:
+            port = random.randint(15000, 16999)
+            tried.setdefault(rank, []).append(port)
+            try:
+                sock.bind(("", port))
+            except OSError as error:
+                (note,) = error.__notes__
+                if "by an injected fault" in note or "of rank" in note:
+                    continue
+                raise
+            break
+
+
+def test_a_port_conflict_strikes_where_it_is_written_and_a_retry_succeeds(run):
+    """The port that rank 0 names first, and the next; never port 0."""
+    tried = {}
+
+    def program(rank, ctx):
+        serve(rank, ctx, tried)
+
+    run(program, 2, faults=[{"port_conflict": 0, "times": 2}])
+    assert {rank: len(ports) for rank, ports in tried.items()} == {0: 3, 1: 1}
+
+
+def test_port_conflicts_repeat_with_the_seed(run):
+    """Half of the binds of 16 ranks: others for another seed."""
+
+    def counted(seed):
+        tried = {}
+        faults = [{"port_conflict": "all", "probability": 0.5, "times": 3}]
+        run(lambda rank, ctx: serve(rank, ctx, tried), 8, faults=faults, seed=seed)
+        return [len(tried[rank]) for rank in range(8)]
+
+    found = [counted(seed) for seed in (1, 2, 3)]
+    assert found == [counted(seed) for seed in (1, 2, 3)]
+    assert len({tuple(each) for each in found}) == 3
+
+
+def test_a_program_that_never_names_the_port_is_told(run):
+    """A test of a fault that did not happen is no test."""
+    ctx = run(lambda rank, ctx: None, 1, faults=[{"port_conflict": 0, "port": 29500}])
+    assert "port_conflict: 0, port: 29500" in ctx.findings[0]

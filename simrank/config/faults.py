@@ -6,6 +6,7 @@ faults:
   - {slow: [1, 2], factor: 1.5, from: 1 ms, until: 3 ms}
   - {deactivate: 5, within: 1 ms, for: 200 us}
   - {delay_arrivals: all, up_to: 20 us, probability: 0.1}
+  - {port_conflict: 0, port: 29500}
   - {drop_link: "gpu3 -> nvswitch", at: 1 ms}
   - {slow_link: "node 0: gpu3 <-> nvswitch", factor: 4}
 ```
@@ -25,6 +26,7 @@ from simrank.config.yaml_source import KeyPath, Source, read_yaml
 from simrank.errors import ConfigError, ConfigProblem
 
 ALL: tuple[int, ...] | None = None  # What `ranks` is where every rank is meant.
+_LAST_PORT = 65535
 _LINK = re.compile(r"(?:node (\d+): *)?(\S+) *(<?->) *(\S+)")
 
 
@@ -58,6 +60,13 @@ def _link(value: object) -> tuple[int | None, str, str, bool]:
         raise reject("a link such as gpu3 -> nvswitch, or node 0: gpu3 <-> nvswitch")
     node, tail, arrow, head = match.groups()
     return (None if node is None else int(node), tail, head, arrow == "<->")
+
+
+def _port(value: object) -> int:
+    """Validate the number of a port."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _LAST_PORT:
+        raise reject(f"a port from 1 to {_LAST_PORT}")
+    return value
 
 
 Ranks = Annotated[tuple[int, ...] | None, BeforeValidator(_ranks)]
@@ -132,6 +141,22 @@ class DelayArrivals(Model):
     at_collective: Count | None = None
 
 
+class PortConflict(Model):
+    """A port that a rank names is in use: some other program of its host was first.
+
+    Attributes:
+        ranks: Whose.
+        port: Which; None: any that it names (port 0 names none).
+        probability: How often.
+        times: How many times for each rank.
+    """
+
+    ranks: Ranks = Field(alias="port_conflict")
+    port: Annotated[int | None, BeforeValidator(_port)] = None
+    probability: Probability = 1.0
+    times: Count = 1
+
+
 class DropLink(Model):
     """A link carries nothing any more: what needs it never ends.
 
@@ -160,7 +185,7 @@ class SlowLink(Model):
     until_ps: Time | None = Field(default=None, alias="until")
 
 
-Fault = Kill | Deactivate | Slow | DelayArrivals | DropLink | SlowLink
+Fault = Kill | Deactivate | Slow | DelayArrivals | PortConflict | DropLink | SlowLink
 
 
 class FaultList(tuple[Fault, ...]):
@@ -186,6 +211,7 @@ _KINDS: dict[str, type[Fault]] = {
     "deactivate": Deactivate,
     "slow": Slow,
     "delay_arrivals": DelayArrivals,
+    "port_conflict": PortConflict,
     "drop_link": DropLink,
     "slow_link": SlowLink,
 }

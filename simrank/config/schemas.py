@@ -28,6 +28,7 @@ from simrank.config.faults import (
     DelayArrivals,
     DropLink,
     Kill,
+    PortConflict,
     Slow,
     SlowLink,
     _FaultsFile,
@@ -56,7 +57,15 @@ Json = dict[str, Any]
 _OF_MODELS = re.compile(r", in (picoseconds|bytes)( of simulated time)?|; or$")
 _TEXT: Json = {"type": "string"}
 _WHOLE: Json = {"type": "integer"}
-_FAULTS: tuple[type[Model], ...] = (Kill, Deactivate, Slow, DelayArrivals, DropLink, SlowLink)
+_FAULTS: tuple[type[Model], ...] = (
+    Kill,
+    Deactivate,
+    Slow,
+    DelayArrivals,
+    PortConflict,
+    DropLink,
+    SlowLink,
+)
 _CLUSTER: tuple[type[Model], ...] = (
     ClusterConfig,
     DeviceConfig,
@@ -251,6 +260,8 @@ _WRITTEN: dict[tuple[type, str], Json] = {
     (Deactivate, "deactivate"): _RANKS,
     (Slow, "slow"): _RANKS,
     (DelayArrivals, "delay_arrivals"): _RANKS,
+    (PortConflict, "port_conflict"): _RANKS,
+    (PortConflict, "port"): {"type": "integer", "minimum": 1},
     (DropLink, "drop_link"): _LINK,
     (SlowLink, "slow_link"): _LINK,
 }

@@ -24,7 +24,6 @@ from simrank.distributed.backends import (
     is_nccl_available,
 )
 from simrank.distributed.elastic import (
-    ElasticOptions,
     active_ranks,
     deactivate_rank,
     set_active_ranks,
@@ -62,6 +61,7 @@ from simrank.distributed.objects import (
     scatter_object_list,
     send_object_list,
 )
+from simrank.distributed.options import ElasticOptions
 from simrank.distributed.peers import (
     P2POp,
     batch_isend_irecv,
@@ -79,7 +79,7 @@ from simrank.distributed.subgroups import (
     split_group,
 )
 from simrank.distributed.work import Work
-from simrank.errors import DistBackendError
+from simrank.errors import DistBackendError, DistNetworkError
 
 if TYPE_CHECKING:
     from simrank.distributed import symmetric_memory
@@ -90,6 +90,7 @@ reduce_scatter_single = reduce_scatter_tensor
 __all__ = [
     "Backend",
     "DistBackendError",
+    "DistNetworkError",
     "ElasticOptions",
     "GroupMember",
     "P2POp",

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from simrank.distributed.backends import Backend, Backends, check_timeout, parse_backend
 from simrank.distributed.group import Maker, ProcessGroup, World, membership
+from simrank.distributed.options import ElasticOptions
+from simrank.distributed.rendezvous import give_port_back, take_port
 from simrank.engine import user_site
 from simrank.engine.callsite import depth_of_user
 from simrank.ranks import Program, current_program, require_rank
@@ -63,8 +65,9 @@ def init_process_group(
         ValueError: Called twice, or with a rank or world size that is not this rank's.
         TypeError: The timeout is no timedelta.
         UnsupportedError: The backend is not simulated.
+        DistNetworkError: Another program of the simulated host has the port.
     """
-    del init_method, store, group_name
+    del group_name
     program = require_rank("init_process_group")
     state = membership(program)
     if state.default is not None:
@@ -79,6 +82,8 @@ def init_process_group(
             raise ValueError(
                 f"{name}={given}, but this is rank {program.rank} of {program.world_size}"
             )
+    if store is None:
+        take_port(program, init_method)
     state.generation += 1
     state.num_groups = 0
     world = world_of(program)
@@ -89,8 +94,6 @@ def init_process_group(
 
 def _apply(options: object, made: ProcessGroup) -> None:
     """Heed options that make a group elastic; others are taken and ignored."""
-    from simrank.distributed.elastic import ElasticOptions  # noqa: PLC0415 - it needs this module
-
     if isinstance(options, ElasticOptions):
         options.apply(made)
 
@@ -125,6 +128,7 @@ def destroy_process_group(group: Group = None) -> None:
         left.destroy(rank)
     if leaving[-1] is state.default:
         state.default = None
+        give_port_back(program)
 
 
 def _finish_own(group: ProcessGroup, rank: int) -> None:

@@ -14,6 +14,7 @@ SimrankError(Exception)
     LivelockError           ranks poll for ever and nothing changes (suspected)
     CollectiveMismatchError ranks of a group made different calls
     DistBackendError        NCCL would refuse to make the communicator
+    DistNetworkError        a port that a rendezvous needs is in use
     RaceError               two accesses to the same bytes that nothing orders
     TimeLimitError          too much wall-clock time (in engine/watchdog.py, by simrank.engine)
     TimeOverflowError       simulated time passes its end, after 26 days
@@ -70,6 +71,7 @@ from simrank.errors.runs import (
     CollectiveMismatchError,
     DeadlockError,
     DistBackendError,
+    DistNetworkError,
     LivelockError,
     PeerDiedError,
     RaceAccess,
@@ -102,6 +104,7 @@ __all__ = [
     "ConfigProblem",
     "DeadlockError",
     "DistBackendError",
+    "DistNetworkError",
     "HubError",
     "InactiveRanksError",
     "InfrastructureError",

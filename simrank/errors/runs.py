@@ -314,6 +314,27 @@ class DistBackendError(SimulationError, RuntimeError):
         return {**super().to_json(), "device": self.device, "uses": uses}
 
 
+class DistNetworkError(SimulationError, RuntimeError):
+    """A port that a rendezvous needs is in use on its simulated host; torch's words.
+
+    Attributes:
+        time_ps: Simulated time in picoseconds.
+        port: The port.
+    """
+
+    def __init__(self, time_ps: int, port: int) -> None:
+        self.time_ps = time_ps
+        self.port = port
+        super().__init__(
+            f"The server socket has failed to listen on any local network address. port: {port}, "
+            "useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return every fact as plain data."""
+        return {**super().to_json(), "port": self.port}
+
+
 class RankInactiveError(SimulationError, RuntimeError):
     """A call needs a rank that sits out: a root, or the other end of a message.
 

@@ -9,10 +9,10 @@ import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 
 from simrank.distributed.backends import NCCL, Backends, parse_backend
-from simrank.distributed.elastic import ElasticOptions
 from simrank.distributed.group import Maker, World, membership
 from simrank.distributed.membership import destroy_process_group as destroy_simulated
 from simrank.distributed.membership import world_of
+from simrank.distributed.options import ElasticOptions
 from simrank.engine import user_site
 from simrank.ranks import require_rank
 from simrank.ranks.current import rank_program

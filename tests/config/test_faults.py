@@ -23,6 +23,8 @@ from simrank.errors import ConfigError
         ({"slow": 1, "factor": True}, "a number above 1"),
         ({"slow": 1, "factor": 2, "from": "2 us", "until": "1 us"}, "a time after `from`"),
         ({"delay_arrivals": 1}, "either by or up_to"),
+        ({"port_conflict": 0, "port": 0}, "a port from 1 to 65535"),
+        ({"port_conflict": 0, "times": 0}, "a whole number from 1"),
         ({"deactivate": 1}, "either at or at_collective or within, got neither"),
         ({"deactivate": 1, "at": "1 us", "within": "1 us"}, "got at and within"),
         ({"delay_arrivals": 1, "by": "1 us", "probability": 2}, "above 0, at most 1"),

@@ -4,7 +4,7 @@ import pytest
 
 import simrank
 import simrank.distributed as dist
-from simrank.distributed.elastic import roster_of
+from simrank.distributed.options import roster_of
 from simrank.errors import SpawnException
 
 
