@@ -9,6 +9,7 @@ import numpy as np
 from simrank.collectives.time_network import NOT_ARRIVED
 from simrank.device import Operation
 from simrank.distributed.flight import Flight, Landing, landings
+from simrank.distributed.kernel_names import module_of
 from simrank.distributed.mismatch import MadeCall, mismatch, same_device
 from simrank.distributed.request import UNEVEN, Signature
 from simrank.distributed.skipped import SkippedCall
@@ -59,8 +60,8 @@ class CollectiveOperation(Operation):
 
     @property
     def module(self) -> str | None:
-        """Return the collective's name: its kernel; what the host runs needs none."""
-        return self.call.signature.op if self.num_sms else None
+        """Return its kernel, one per reduction and type; what the host runs needs none."""
+        return module_of(self.call.signature) if self.num_sms else None
 
     def begin(self) -> None:
         """Arrive: spin on some SMs until the collective lets this rank go."""
