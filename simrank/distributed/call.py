@@ -391,8 +391,8 @@ class Call:
             races.order.gather(live, begun, self.signature.op, of_root)
 
     def is_decided(self, group_rank: int) -> bool:
-        """Return whether a member's end is decided: the others need it no more."""
-        return bool(self._timed[group_rank]) or not self._operations
+        """Return whether the others need a member no more: its end is decided."""
+        return not self._operations or bool(self._timed[group_rank])
 
     def go_on_in(
         self, part: ProcessGroup, narrow: Callable[[CollectiveOperation], Request]
@@ -404,9 +404,9 @@ class Call:
         """
         if self._num_ended and self.signature.op in ("scatter", "all_to_all"):
             raise UnsupportedError(f"{self.name}, which some members have ended, without another")
-        ranks, moved = self.group.ranks, []
+        moved = []
         for old_rank, operation in enumerate(self._operations):
-            member = part.group_rank(ranks[old_rank])
+            member = part.group_rank(self.group.ranks[old_rank])
             if operation is not None and member >= 0:
                 moved.append((operation, old_rank, member, narrow(operation)))
         if self._flight is not None:
@@ -417,8 +417,7 @@ class Call:
             if operation is not None and part.group_rank(operation.rank) < 0:
                 operation.leave()
         if moved:
-            call = Call(part, self.seq, moved[0][-1].signature)
-            part.calls[self.seq] = call
+            call = part.calls[self.seq] = Call(part, self.seq, moved[0][-1].signature)
             call._take_over(self, moved)
 
     def _take_over(

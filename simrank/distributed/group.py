@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from simrank.device.current import new_stream
+from simrank.device.transports import NCCL as TO_DEVICES
+from simrank.device.transports import check_transport
 from simrank.distributed.backends import NCCL_ONLY, Backends
 from simrank.distributed.mismatch import MadeCall, mismatch_error
 from simrank.distributed.planner import Planner
@@ -136,10 +138,10 @@ class ProcessGroup:
         """
         kind = "cpu" if tensor.cuda_device is None else "cuda"
         if kind not in self.backends:
-            needs = ": it needs a device tensor\n  to fix: move it with .cuda()"
-            raise RuntimeError(
-                f"No backend type associated with device type {kind}{needs * (kind == 'cpu')}"
-            )
+            what = f"No backend type associated with device type {kind}"
+            if kind == "cpu":
+                check_transport(what, TO_DEVICES, tensor.storage)
+            raise RuntimeError(what)
         return self.backends[kind]
 
     def made_by(self, rank: int) -> bool:

@@ -15,6 +15,7 @@ SimrankError(Exception)
     CollectiveMismatchError ranks of a group made different calls
     DistBackendError        NCCL would refuse to make the communicator
     DistNetworkError        a port that a rendezvous needs is in use
+    IllegalTransportError   a transport does not reach the memory of a buffer
     RaceError               two accesses to the same bytes that nothing orders
     TimeLimitError          too much wall-clock time (in engine/watchdog.py, by simrank.engine)
     TimeOverflowError       simulated time passes its end, after 26 days
@@ -72,6 +73,7 @@ from simrank.errors.runs import (
     DeadlockError,
     DistBackendError,
     DistNetworkError,
+    IllegalTransportError,
     LivelockError,
     PeerDiedError,
     RaceAccess,
@@ -106,6 +108,7 @@ __all__ = [
     "DistBackendError",
     "DistNetworkError",
     "HubError",
+    "IllegalTransportError",
     "InactiveRanksError",
     "InfrastructureError",
     "LivelockError",

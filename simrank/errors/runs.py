@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from simrank.errors.base import (
     MAX_REPORT_LINES,
     RankState,
+    SimrankError,
     SimulationError,
     at_text,
     states_text,
@@ -333,6 +334,33 @@ class DistNetworkError(SimulationError, RuntimeError):
     def to_json(self) -> dict[str, Any]:
         """Return every fact as plain data."""
         return {**super().to_json(), "port": self.port}
+
+
+class IllegalTransportError(SimrankError, ValueError, RuntimeError):
+    """A transport does not reach the memory of a buffer.
+
+    Attributes:
+        size_bytes: Of the buffer's storage.
+        kind: Of memory: "host", "device" or "fabric".
+        transport: For example "nccl".
+        allocated_at: The line, as `train.py:41`; None where it is not known.
+    """
+
+    def __init__(
+        self, what: str, size_bytes: int, kind: str, transport: str, allocated_at: str | None
+    ) -> None:
+        self.size_bytes = size_bytes
+        self.kind = kind
+        self.transport = transport
+        self.allocated_at = allocated_at
+        where = "" if allocated_at is None else f", allocated at {allocated_at}"
+        cure = "move it with .cuda()"
+        if transport == "peer access":
+            cure = "allocate it with symmetric_memory.empty"
+        super().__init__(
+            f"{what}: {transport} does not reach a buffer of {size_bytes} bytes in {kind} memory"
+            f"{where}\n  to fix: {cure}"
+        )
 
 
 class RankInactiveError(SimulationError, RuntimeError):
