@@ -27,6 +27,7 @@ from simrank.distributed.elastic import (
     active_ranks,
     deactivate_rank,
     set_active_ranks,
+    shrink_group,
 )
 from simrank.distributed.group import ProcessGroup
 from simrank.distributed.lists import (
@@ -145,6 +146,7 @@ __all__ = [
     "send",
     "send_object_list",
     "set_active_ranks",
+    "shrink_group",
     "split_group",
     "symmetric_memory",
 ]

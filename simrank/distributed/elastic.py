@@ -9,9 +9,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from simrank.distributed.membership import Group, group_or_default, member_group
-from simrank.distributed.options import members_of, roster_of
+from simrank.distributed.backends import Backends
+from simrank.distributed.group import Maker, ProcessGroup, membership
+from simrank.distributed.membership import Group, group_or_default, member_group, world_of
+from simrank.distributed.options import ElasticOptions, members_of, roster_of
 from simrank.engine import Handle, user_site
+from simrank.errors import UnsupportedError, ranks_text
 from simrank.ranks import require_rank
 
 if TYPE_CHECKING:
@@ -83,6 +86,60 @@ def deactivate_rank(rank: int, group: Group = None) -> None:
 
     engine.call_at(max(task.clock_ps, engine.now_ps), declare)
     engine.wait(done)
+
+
+def shrink_group(
+    ranks_to_exclude: list[int],
+    group: Group = None,
+    shrink_flags: int = 0,
+    pg_options: object = None,
+) -> ProcessGroup:
+    """Return a group of the other members, with numbers of their own; only these call it.
+
+    Args:
+        ranks_to_exclude: Group ranks, for example of members that died.
+        group: Of `new_group`. It stays as it is: use the one that is returned.
+        shrink_flags: 0: what is in flight stays. Aborting it is refused.
+        pg_options: As of `new_group`.
+
+    Raises:
+        ValueError: There is none to exclude, or nobody left, or one is no member.
+        RuntimeError: The caller is excluded.
+        UnsupportedError: The default group, which torch would number anew; a flag.
+        PeerDiedError: One of those that are left has died.
+    """
+    program = require_rank("shrink_group")
+    chosen = member_group("shrink_group", group, program)
+    state, rank = membership(program), program.rank
+    if chosen is None or chosen is state.default:
+        raise UnsupportedError(
+            "shrink_group of the default group, whose ranks it would number anew\n"
+            "  to fix: shrink a group of new_group, or let ranks sit out with set_active_ranks"
+        )
+    if shrink_flags != 0:
+        raise UnsupportedError(f"shrink_group with shrink_flags={shrink_flags}: only 0 is")
+    excluded = set(ranks_to_exclude)
+    is_wrong = not excluded or len(excluded) != len(ranks_to_exclude)
+    if is_wrong or not excluded < set(range(chosen.size())):
+        raise ValueError(
+            f"ranks_to_exclude={ranks_to_exclude}: some of the group ranks 0 to "
+            f"{chosen.size() - 1}, each once, and not all"
+        )
+    if chosen.group_rank(rank) in excluded:
+        raise RuntimeError(f"Rank {chosen.group_rank(rank)} is in the exclusion list")
+    left = [each for each in range(chosen.size()) if each not in excluded]
+    chosen.check_alive(f"shrink_group of group '{chosen.name}'", *left)
+    members = tuple(int(chosen.ranks[each]) for each in left)
+    assert rank is not None, "it is a rank"
+    backends, maker = Backends(chosen.backend, chosen.backends), Maker(rank, user_site())
+    key = (state.generation, ("shrunk", chosen.label, members))
+    name = f"{chosen.name}, shrunk to {ranks_text(members)}"
+    made = world_of(program).group(key, name, members, backends, maker)
+    made.is_eager |= chosen.is_eager
+    state.made.append(made)
+    if isinstance(pg_options, ElasticOptions):
+        pg_options.apply(made)
+    return made
 
 
 class _Declared(Handle):

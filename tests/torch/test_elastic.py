@@ -12,6 +12,7 @@ from simrank.distributed import (  # noqa: E402
     active_ranks,
     deactivate_rank,
     set_active_ranks,
+    shrink_group,
 )
 from simrank.errors import SpawnException, UnsupportedError  # noqa: E402
 
@@ -104,3 +105,17 @@ def test_what_is_not_defined_over_some_ranks_is_refused(spawn):
             dist.new_group([0, 1, 2], pg_options=ElasticOptions(torch.ones(2)))
 
     spawn(program, 3)
+
+
+def test_torchs_own_shrink_group_is_refused_in_its_words(spawn):
+    """And simrank's takes no group of torch: it would return one that torch does not know."""
+
+    def program(rank):
+        dist.init_process_group("gloo")
+        group = dist.new_group([0, 1])
+        with pytest.raises(TypeError, match="does not support shrinking operations"):
+            dist.shrink_group([1], group)
+        with pytest.raises(TypeError, match="expected a ProcessGroup"):
+            shrink_group([1], group)
+
+    spawn(program, 2)
