@@ -281,8 +281,8 @@ class Call:
         return any(each is not None and each.num_sms for each in self._operations)
 
     def operation_of(self, group_rank: int) -> CollectiveOperation | None:
-        """Return a rank's part of the call, or None if it has not called."""
-        return self._operations[group_rank] if self._operations else None
+        """Return a rank's part of the call; None: it has not called, or is no member (-1)."""
+        return self._operations[group_rank] if self._operations and group_rank >= 0 else None
 
     def absent_ranks(self) -> Iterator[tuple[int, str]]:
         """Yield the ranks that have not called, for the deadlock report."""

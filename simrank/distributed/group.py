@@ -184,7 +184,9 @@ class ProcessGroup:
             return
         self.dead[rank] = error
         for call in list(self.calls.values()):
-            call.lose(group_rank, rank, error)
+            member = call.group.group_rank(rank)
+            if member >= 0:  # Some members may sit out of it.
+                call.lose(member, rank, error)
         for boxes in self.mailboxes.values():
             boxes.lose(group_rank, rank, error)
 

@@ -278,6 +278,9 @@ def issue(caller: Caller, request: Request, *, async_op: bool) -> Work | None:
             request, caller = roster.narrow(request, part, own), caller._replace(group=part)
     kernel = library.kernels.get(request.signature.op)
     if operation is None and kernel is not None and caller.backend != GLOO:
+        if roster is not None and roster.absent:
+            what = f"{request.signature.op} by the kernel {kernel.name}"
+            raise UnsupportedError(f"{what} while some ranks of its group sit out")
         return _launch(kernel, caller, request, async_op=async_op)
     if operation is None:
         operation = _submit(caller, request, async_op=async_op)

@@ -133,9 +133,8 @@ def destroy_process_group(group: Group = None) -> None:
 
 def _finish_own(group: ProcessGroup, rank: int) -> None:
     """Wait on the host for what the rank has in flight in a group."""
-    group_rank = group.group_rank(rank)
     for call in list(group.calls.values()):
-        operation = call.operation_of(group_rank)
+        operation = call.operation_of(call.group.group_rank(rank))
         if operation is not None and operation.error is None:
             group.engine.wait(operation)
             operation.host_ordered()

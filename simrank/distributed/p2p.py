@@ -16,7 +16,7 @@ from simrank.device import Accesses, Operation
 from simrank.device.clocks import join
 from simrank.distributed.backends import NCCL
 from simrank.distributed.mismatch import MadeCall, mismatch, same_device
-from simrank.errors import CollectiveMismatchError, PeerDiedError
+from simrank.errors import CollectiveMismatchError, PeerDiedError, RankInactiveError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -155,7 +155,7 @@ class PeerOperation(Operation):
         self.ends = ()
         self.stream.device.engine.pending.pop(self, None)
         super().fail(error)
-        if not isinstance(error, PeerDiedError):
+        if not isinstance(error, PeerDiedError | RankInactiveError):
             self.group.lose(self.rank, error)
 
     def end_done(self, end: End) -> None:

@@ -144,6 +144,9 @@ class Roster:
         rank = int(self.group.ranks[group_rank])
         gone = self.inactive("its part", group_rank) if error is None else error
         for boxes in self.group.mailboxes.values():
+            for message in boxes.pending() if error is None else ():
+                if message.rank == rank:  # It lives, and is told as its peers are.
+                    message.stream.fail(message, gone)
             boxes.lose(group_rank, rank, gone)
         if self.change is not None:
             self.change.leave(group_rank)

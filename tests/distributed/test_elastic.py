@@ -333,6 +333,68 @@ def test_a_message_in_flight_to_a_broken_rank_fails(outcome):
     assert noted == {0: "told"}
 
 
+def test_a_broken_rank_that_lives_is_told_of_its_own_messages(outcome):
+    """Its receive will never end; nobody else is harmed by it."""
+
+    def program(rank, ctx, noted):
+        dist.init_process_group("gloo")
+        x = ctx.ones(4, device="cpu")
+        if rank == 1:
+            with pytest.raises(RankInactiveError, match="rank 1 sits out since"):
+                dist.recv(x, 2)
+            x = ctx.ones(4, device="cpu")
+        elif rank == 0:
+            ctx.engine.sleep(10**6)
+            dist.deactivate_rank(1)
+        else:
+            ctx.engine.sleep(2 * 10**6)
+        if rank != 1:
+            dist.all_reduce(x)
+        dist.set_active_ranks([0, 1, 2])
+        dist.all_reduce(x)
+        noted[rank] = x[0].item()
+
+    noted, error = outcome(program, 3)
+    assert error is None
+    assert noted == dict.fromkeys(range(3), 5.0)
+
+
+def test_a_group_is_left_while_calls_of_some_of_its_ranks_are_in_flight(outcome):
+    """Each waits for its own part, and a rank that has none for nothing."""
+
+    def program(rank, ctx, noted):
+        dist.init_process_group("nccl")
+        dist.set_active_ranks([0, 2])
+        x = ctx.ones(1 << 20)
+        work = dist.all_reduce(x, async_op=True)
+        dist.destroy_process_group()
+        assert rank == 1 or work.is_completed()
+        noted[rank] = x[0].item()
+
+    noted, error = outcome(program, 3)
+    assert error is None
+    assert noted == {0: 2.0, 1: 1.0, 2: 2.0}
+
+
+def test_a_rank_that_dies_later_is_an_error_for_those_that_are_active(outcome):
+    """Calls of fewer members know it by its number among them."""
+
+    def program(rank, ctx, noted):
+        dist.init_process_group("nccl")
+        dist.set_active_ranks([1, 3])
+        if rank == 3:
+            ctx.engine.sleep(10**9)
+            raise ValueError("late")
+        x = ctx.ones(4)
+        dist.all_reduce(x)
+        noted[rank] = x[0].item()
+
+    noted, error = outcome(program, on_failure="continue")
+    assert noted == {0: 1.0, 2: 1.0}
+    assert list(error.errors) == [3]
+    assert list(error.consequences) == [1]
+
+
 def test_the_root_of_a_broadcast_in_flight_cannot_be_skipped(outcome):
     """Those that wait for it are told."""
 
