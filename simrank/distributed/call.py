@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from simrank.engine import CallSite
     from simrank.errors import CollectiveMismatchError
 
+    Narrows = Callable[["CollectiveOperation"], Request]
+    Moved = tuple["CollectiveOperation", int, int, Request]
+
 Array = np.ndarray[Any, Any]
 
 
@@ -151,7 +154,6 @@ class Call:
         size = group.size()
         self._operations: list[CollectiveOperation | None] = [None] * size
         self._arrivals = np.full(size, NOT_ARRIVED, dtype=np.int64)
-        self._num_called = 0
         self._num_arrived = 0
         self._num_ended = 0
         self._plan: Plan | None = None
@@ -160,9 +162,7 @@ class Call:
         self._ended = np.zeros(size, dtype=bool)
         self._dropped: set[int] = set()
         self._flight: Flight | None = None
-        self._evaluation_queued = False
-        self._all_played = False
-        self._lost = False
+        self._evaluation_queued = self._all_played = self._lost = False
         self._users: dict[int, CollectiveOperation] | None = None  # By device.
         group.engine.pending[self] = None
 
@@ -171,7 +171,6 @@ class Call:
     def join(self, operation: CollectiveOperation) -> None:
         """Count a rank's matching call."""
         self._operations[operation.group_rank] = operation
-        self._num_called += 1
 
     def check_device(self, operation: CollectiveOperation) -> None:
         """Check that no other member's communicator is on the same device.
@@ -374,6 +373,9 @@ class Call:
                     operation.end()
         self._ended[list(group_ranks)] = True
         self._num_ended += len(operations)
+        self._close_if_over()
+
+    def _close_if_over(self) -> None:
         if self._num_ended == self.group.size():
             self.group.engine.pending.pop(self, None)
             self.group.calls.pop(self.seq, None)
@@ -394,9 +396,7 @@ class Call:
         """Return whether the others need a member no more: its end is decided."""
         return not self._operations or bool(self._timed[group_rank])
 
-    def go_on_in(
-        self, part: ProcessGroup, narrow: Callable[[CollectiveOperation], Request]
-    ) -> None:
+    def go_on_in(self, part: ProcessGroup, narrow: Narrows) -> None:
         """Let the members of a part go on without the others.
 
         Raises:
@@ -412,7 +412,7 @@ class Call:
         if self._flight is not None:
             self._flight.cancel()
         self.group.engine.pending.pop(self, None)
-        self.group.calls.pop(self.seq, None)
+        del self.group.calls[self.seq]
         for operation in self._operations:
             if operation is not None and part.group_rank(operation.rank) < 0:
                 operation.leave()
@@ -420,9 +420,7 @@ class Call:
             call = part.calls[self.seq] = Call(part, self.seq, moved[0][-1].signature)
             call._take_over(self, moved)
 
-    def _take_over(
-        self, old: Call, moved: Sequence[tuple[CollectiveOperation, int, int, Request]]
-    ) -> None:
+    def _take_over(self, old: Call, moved: Sequence[Moved]) -> None:
         """Go on where a call of more members was."""
         for operation, old_rank, member, request in moved:
             operation.move(self, member, request)
@@ -435,9 +433,10 @@ class Call:
             if old_rank in old._snapshots:
                 self._snapshots[member] = old._snapshots[old_rank]
         self._num_ended = int(self._ended.sum())
-        if self._num_arrived == self.group.size():
+        self._close_if_over()
+        if self._num_arrived == self.group.size() > self._num_ended:
             self._evaluate()
-        elif self.signature.root is not None:
+        elif self._num_ended < self._num_arrived and self.signature.root is not None:
             self._evaluate_early()
 
     def lose(self, group_rank: int, peer: int, error: BaseException) -> None:

@@ -109,6 +109,28 @@ def test_a_rank_that_dies_while_it_sits_out_does_not_come_back(spawned):
     assert list(caught.value.errors) == [2]
 
 
+def test_a_call_that_only_broken_ranks_had_not_ended_is_over(spawned):
+    """The root of a broadcast has left it early; nobody waits for it any more."""
+
+    def program(rank, ctx):
+        dist.init_process_group("nccl")
+        x = ctx.ones(16)
+        dist.broadcast(x, 0)
+        if rank == 0:
+            ctx.synchronize()
+            dist.deactivate_rank(1)
+            assert not dist.group.WORLD.calls
+
+    def late(rank, ctx):
+        if rank == 0:
+            program(rank, ctx)
+        else:
+            dist.init_process_group("nccl")
+            ctx.engine.sleep(10**9)
+
+    spawned(late, 2)
+
+
 def test_tensors_on_other_devices_than_the_ranks_own_stay_there(spawned):
     """The part runs where the group's communicators are."""
 
