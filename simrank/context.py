@@ -20,6 +20,7 @@ from simrank.device.tensors.held import held_memory
 from simrank.device.tensors.namespace import TorchNames
 from simrank.distributed import Work
 from simrank.distributed.flight_recorder import FlightRecorder
+from simrank.distributed.kernel_names import COLLECTIVES
 from simrank.distributed.planner import CollectiveLibrary
 from simrank.engine import Engine, Handle, Task
 from simrank.engine.carrier import check_carrier
@@ -351,14 +352,13 @@ class Context(TorchNames):
         bound: Callable[..., TritonOperation] = self.bind(kernel.run)
         return bound(*args, grid=grid, warmup=False, **kwargs)
 
-    def preload(self, kernels: Iterable[Any]) -> None:
+    def preload(self, kernels: Iterable[Any] = COLLECTIVES) -> None:
         """Load kernels onto every device now, where devices load them at their first launch.
 
         Args:
-            kernels: Triton kernels, and names as timelines show them ("all_reduce", "mul").
+            kernels: Triton kernels, names ("mul"); default: collectives, but none for float16.
         """
-        names = [kernel if isinstance(kernel, str) else kernel.__name__ for kernel in kernels]
-        preload((self.devices[index] for index in range(len(self.devices))), names)
+        preload((self.devices[index] for index in range(len(self.devices))), kernels)
 
     def timer(self, delay_ps: int) -> Handle:
         """Return a handle that completes `delay_ps` of simulated time from now."""

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import signal
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
@@ -13,11 +14,13 @@ import numpy as np
 from simrank.collectives.cost import CostModel, cost_level
 from simrank.collectives.time_network import NOT_KNOWN
 from simrank.config.faults import (
+    Deactivate,
     DelayArrivals,
     DropLink,
     Fault,
     FaultList,
     Kill,
+    PortConflict,
     Slow,
     SlowLink,
     describe,
@@ -25,6 +28,7 @@ from simrank.config.faults import (
 )
 from simrank.config.model import in_file_order
 from simrank.config.yaml_source import Source
+from simrank.distributed.options import roster_of
 from simrank.engine import Handle
 from simrank.engine.report import doing_text
 from simrank.errors import ConfigError
@@ -103,8 +107,11 @@ class Faults:
         self._devices = devices
         self._listed = load_faults(faults)
         self._unseen = dict(enumerate(self._listed))
-        self._killed: set[tuple[int, int]] = set()
-        self._calls: list[tuple[int, Kill | DelayArrivals]] = []
+        self._worlds = comm_library.worlds
+        self._struck: set[tuple[int, int]] = set()
+        self._calls: list[tuple[int, Kill | Deactivate | DelayArrivals]] = []
+        self._conflicts: list[tuple[int, PortConflict]] = []
+        self._num_conflicts: dict[tuple[int, int], int] = {}
         self._generators: dict[tuple[int, int], np.random.Generator] = {}
         self._links = _FaultyLinks(network.cluster)
         check_faults(self._listed, network.cluster)
@@ -129,18 +136,32 @@ class Faults:
                     lambda: self._kill(index, fault.ranks),
                     lapses=True,
                 )
-            case Kill() | DelayArrivals():
+            case Deactivate(at_collective=None):
+                at_ps = self._time_of(index, fault)
+                self._at(at_ps, lambda: self._deactivate(index, fault.ranks, fault.for_ps))
+            case Kill() | Deactivate() | DelayArrivals():
                 self._calls.append((index, fault))
+            case PortConflict():
+                self._conflicts.append((index, fault))
             case Slow():
-                self._at(fault.from_ps, lambda: self._slow(index, fault.ranks, fault.factor))
-                if fault.until_ps is not None:
-                    self._at(fault.until_ps, lambda: self._slow(index, fault.ranks, 1.0))
+                self._while(fault, lambda factor: self._slow(index, fault.ranks, factor))
             case DropLink():
                 self._at(fault.at_ps, lambda: self._set_link(index, fault, float("inf")))
             case SlowLink():
-                self._at(fault.from_ps, lambda: self._set_link(index, fault, fault.factor))
-                if fault.until_ps is not None:
-                    self._at(fault.until_ps, lambda: self._set_link(index, fault, 1.0))
+                self._while(fault, lambda factor: self._set_link(index, fault, factor))
+
+    def _time_of(self, index: int, fault: Deactivate) -> int:
+        """Return when ranks are deactivated: as written, or drawn by the seed."""
+        if fault.at_ps is not None:
+            return fault.at_ps
+        assert fault.within_ps is not None, "one of the two is given"
+        return int(self._generator(index, 0).integers(max(fault.within_ps, 1)))
+
+    def _while(self, fault: Slow | SlowLink, slow: Callable[[float], None]) -> None:
+        """Let something be slow for a while."""
+        self._at(fault.from_ps, lambda: slow(fault.factor))
+        if fault.until_ps is not None:
+            self._at(fault.until_ps, lambda: slow(1.0))
 
     def _at(self, time_ps: int, happen: Callable[[], None]) -> None:
         """Let something happen at a time; it does not keep the simulation alive."""
@@ -175,19 +196,66 @@ class Faults:
                 continue
             if isinstance(fault, DelayArrivals):
                 self._delay(index, fault, rank)
-            elif (index, rank) not in self._killed:  # Once each, also over several spawns.
-                self._killed.add((index, rank))
-                self._unseen.pop(index, None)
-                self._engine.call_at(task.clock_ps, lambda: kill(task))
-                self._engine.wait(_Doomed())
+            elif (index, rank) not in self._struck:  # Once each, also over several spawns.
+                self._struck.add((index, rank))
+                self._strike(index, fault, task)
 
-    def _delay(self, index: int, fault: DelayArrivals, rank: int) -> None:
+    def _strike(self, index: int, fault: Kill | Deactivate, task: Task) -> None:
+        """Let a fault happen to the running rank, now."""
+        struck, rank = _Struck(), task.rank
+
+        def happen() -> None:
+            if isinstance(fault, Kill):
+                self._unseen.pop(index, None)
+                kill(task)
+            else:
+                assert rank is not None, "it is a rank"
+                self._deactivate(index, (rank,), fault.for_ps)
+                struck.finish(self._engine)
+
+        self._engine.call_at(task.clock_ps, happen)
+        self._engine.wait(struck)
+
+    def has_port(self, rank: int, port: int) -> bool:
+        """Return whether a program outside of the simulation has the port that a rank names."""
+        has = False
+        for index, fault in self._conflicts:
+            key = (index, rank)
+            is_meant = fault.ranks is None or rank in fault.ranks
+            if not is_meant or fault.port not in (None, port):
+                continue
+            if self._num_conflicts.get(key, 0) >= fault.times:
+                continue
+            if self._generator(index, rank).random() < fault.probability:
+                self._unseen.pop(index, None)
+                self._num_conflicts[key] = self._num_conflicts.get(key, 0) + 1
+                has = True
+        return has
+
+    def _deactivate(self, index: int, ranks: tuple[int, ...] | None, for_ps: int | None) -> None:
+        """Let ranks sit out, in every group they are in; the last one of a group stays."""
+        for world in list(self._worlds.values()):
+            for rank in range(world.size) if ranks is None else ranks:
+                for group in world.groups_of(rank):
+                    roster, member = roster_of(group), group.group_rank(rank)
+                    if member in roster.absent or roster.active() == [member]:
+                        continue
+                    self._unseen.pop(index, None)
+                    roster.deactivate(member)
+                    if for_ps is not None:
+                        self._at(self._engine.now_ps + for_ps, partial(roster.activate, [member]))
+
+    def _generator(self, index: int, rank: int) -> np.random.Generator:
+        """Return the random numbers of a fault and a rank: a function of the seed."""
         key = (index, rank)
         generator = self._generators.get(key)
         if generator is None:
             seeds = [self._engine.seed, index, rank]
             generator = self._generators[key] = np.random.Generator(np.random.PCG64(seeds))
-        drawn = generator.random(2)
+        return generator
+
+    def _delay(self, index: int, fault: DelayArrivals, rank: int) -> None:
+        drawn = self._generator(index, rank).random(2)
         if drawn[0] < fault.probability:
             self._unseen.pop(index, None)
             delay_ps = fault.by_ps
@@ -210,8 +278,8 @@ class Faults:
             self._links.set(ends, factor)
 
 
-class _Doomed(Handle):
-    """What a rank waits for in the moment before it is killed."""
+class _Struck(Handle):
+    """What a rank waits for in the moment in which a fault happens to it."""
 
     __slots__ = ()
 

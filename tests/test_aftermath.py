@@ -153,3 +153,18 @@ def test_ranks_that_are_left_when_the_block_fails_run_their_finally_blocks_at_on
         ctx.wait(ctx.timer(10**9))
         raise KeyError("in the main program")
     assert sorted(ended) == [0, 1, 2, 3]
+
+
+def test_a_meeting_of_an_aborted_spawn_is_not_told_again():
+    """The failure ends the run: who waited in a monitored barrier has left it."""
+
+    def body(rank):
+        dist.init_process_group("gloo")
+        if rank == 1:
+            raise ValueError("told once")
+        dist.monitored_barrier()
+
+    with simrank.Context("hgx_h100") as ctx:
+        with pytest.raises(SpawnException, match="told once"):
+            ctx.multiprocessing.spawn(body, nprocs=2)
+        assert sum_of_ones(ctx) == [4.0] * 4

@@ -109,19 +109,18 @@ def test_public_names_are_frozen():
         "start_processes",
     ]  # fmt: skip
     assert simrank.distributed.__all__ == [
-        "Backend", "DistBackendError", "GroupMember", "P2POp", "ProcessGroup", "ReduceOp", "Work",
-        "all_gather",
-        "all_gather_coalesced", "all_gather_into_tensor", "all_gather_object", "all_gather_single",
-        "all_reduce", "all_reduce_coalesced", "all_to_all", "all_to_all_single", "barrier",
-        "batch_isend_irecv", "broadcast",
-        "broadcast_object_list", "destroy_process_group", "gather", "gather_object", "get_backend",
-        "get_global_rank", "get_group_rank", "get_process_group_ranks", "get_rank",
-        "get_world_size", "group", "init_process_group", "irecv", "is_available",
-        "is_gloo_available", "is_initialized", "is_mpi_available", "is_nccl_available", "isend",
-        "monitored_barrier", "new_group", "new_subgroups", "new_subgroups_by_enumeration", "recv",
-        "recv_object_list", "reduce", "reduce_scatter", "reduce_scatter_single",
-        "reduce_scatter_tensor", "scatter", "scatter_object_list", "send", "send_object_list",
-        "split_group", "symmetric_memory",
+        "Backend", "DistBackendError", "DistNetworkError", "ElasticOptions", "GroupMember", "P2POp",
+        "ProcessGroup", "ReduceOp", "Work", "active_ranks", "all_gather", "all_gather_coalesced",
+        "all_gather_into_tensor", "all_gather_object", "all_gather_single", "all_reduce",
+        "all_reduce_coalesced", "all_to_all", "all_to_all_single", "barrier", "batch_isend_irecv",
+        "broadcast", "broadcast_object_list", "deactivate_rank", "destroy_process_group", "gather",
+        "gather_object", "get_backend", "get_global_rank", "get_group_rank",
+        "get_process_group_ranks", "get_rank", "get_world_size", "group", "init_process_group",
+        "irecv", "is_available", "is_gloo_available", "is_initialized", "is_mpi_available",
+        "is_nccl_available", "isend", "monitored_barrier", "new_group", "new_subgroups",
+        "new_subgroups_by_enumeration", "recv", "recv_object_list", "reduce", "reduce_scatter",
+        "reduce_scatter_single", "reduce_scatter_tensor", "scatter", "scatter_object_list", "send",
+        "send_object_list", "set_active_ranks", "shrink_group", "split_group", "symmetric_memory",
     ]  # fmt: skip
 
 

@@ -288,3 +288,145 @@ def test_faults_may_come_from_a_file(tmp_path):
     good.write_text("faults:\n  - {kill: [1, 2], at_collective: 2}\n")
     with pytest.raises(ProcessExitedException), simrank.Context("hgx_h100", faults=good) as ctx:
         ctx.multiprocessing.spawn(steps, (ctx,), nprocs=4)
+
+
+def sums(rank, ctx, seen):
+    """Run all-reduces of a bit per rank, and note what comes of each."""
+    dist.init_process_group("nccl")
+    seen[rank] = []
+    for _ in range(8):
+        x = ctx.full((1024,), float(1 << rank))
+        dist.all_reduce(x)
+        seen[rank].append(int(x[0].item()))
+
+
+def ran_with(faults, seed=0, nprocs=4):
+    """Return what each rank saw."""
+    seen = {}
+    with simrank.Context("hgx_h100", seed=seed, faults=faults) as ctx:
+        ctx.multiprocessing.spawn(sums, (ctx, seen), nprocs=nprocs, share_args=True)
+        assert ctx.findings == []
+    return seen
+
+
+def test_a_deactivated_rank_is_skipped_from_its_nth_collective_on():
+    """Its own calls end too, with the numbers that it had."""
+    seen = ran_with([{"deactivate": 2, "at_collective": 3}])
+    assert seen[0] == seen[1] == seen[3] == [15, 15, 11, 11, 11, 11, 11, 11]
+    assert seen[2] == [15, 15, 4, 4, 4, 4, 4, 4]
+
+
+def test_a_deactivated_rank_comes_back():
+    """From a number that nobody has called, on all ranks alike; none of its calls is lost."""
+
+    def program(rank, ctx, seen):
+        dist.init_process_group("nccl")
+        seen[rank] = []
+        while len(seen[rank]) < 30 and (not seen[rank] or seen[rank][-1] != -1):
+            while rank not in dist.active_ranks():
+                ctx.engine.sleep(10**6)
+            x = ctx.full((4,), float(1 << rank))
+            done = ctx.full((1,), float(ctx.now_ps > 400_000_000))
+            dist.all_reduce(x)
+            dist.all_reduce(done)
+            seen[rank].append(-1 if done.item() else int(x[0].item()))
+
+    seen = {}
+    faults = [{"deactivate": 2, "at": "50 us", "for": "100 us"}]
+    with simrank.Context("hgx_h100", faults=faults) as ctx:
+        ctx.multiprocessing.spawn(program, (ctx, seen), nprocs=3, share_args=True)
+    assert seen[0] == seen[1]
+    numbers = [n for n, before in zip(seen[0], [None, *seen[0]], strict=False) if n != before]
+    assert numbers == [7, 3, 7, -1]
+    assert seen[2][-1] == -1
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_a_rank_deactivated_at_any_event_is_skipped_by_all_alike(seed):
+    """Before, in the midst of, or after any call, as the seed says: ranks never disagree."""
+    seen = ran_with([{"deactivate": 1, "within": "100 us"}], seed=seed)
+    assert seen[0] == seen[2] == seen[3]
+    num_whole = seen[0].count(15)
+    assert seen[0] == [15] * num_whole + [13] * (8 - num_whole)
+    assert seen[1][:num_whole] == [15] * num_whole
+    assert set(seen[1][num_whole:]) <= {2, 13}
+
+
+def test_seeds_deactivate_at_different_calls():
+    """And each at the same one again."""
+
+    def first(seed):
+        fault = [{"deactivate": 1, "within": "100 us"}]
+        return ran_with(fault, seed=seed)[0].count(15)
+
+    found = [first(seed) for seed in range(8)]
+    assert len(set(found)) > 3
+    assert found == [first(seed) for seed in range(8)]
+
+
+def test_the_last_rank_of_a_group_is_not_deactivated():
+    """Somebody is left, with its own numbers."""
+    seen = ran_with([{"deactivate": "all", "at": "20 us"}], nprocs=2)
+    assert [numbers[0] for numbers in seen.values()] == [3, 3]
+    assert seen[1][-1] in (2, 3)
+    with simrank.Context("hgx_h100", faults=[{"deactivate": "all", "at": "20 us"}]) as ctx:
+        left = {}
+
+        def program(rank):
+            dist.init_process_group("nccl")
+            ctx.engine.sleep(30_000_000)
+            left[rank] = dist.active_ranks()
+
+        ctx.multiprocessing.spawn(program, nprocs=3)
+    assert left == {key: [2] for key in range(3)}
+
+
+def serve(rank, ctx, tried):
+    """Bind the first port of some that is free, as servers that retry do."""
+    import random
+    import socket
+
+    random.seed(rank)
+    with socket.socket() as sock:
+        while True:
+            port = random.randint(15000, 16999)
+            tried.setdefault(rank, []).append(port)
+            try:
+                sock.bind(("", port))
+            except OSError as error:
+                (note,) = error.__notes__
+                if "by an injected fault" in note or "of rank" in note:
+                    continue
+                raise
+            break
+
+
+def test_a_port_conflict_strikes_where_it_is_written_and_a_retry_succeeds(run):
+    """The port that rank 0 names first, and the next; never port 0."""
+    tried = {}
+
+    def program(rank, ctx):
+        serve(rank, ctx, tried)
+
+    run(program, 2, faults=[{"port_conflict": 0, "times": 2}])
+    assert {rank: len(ports) for rank, ports in tried.items()} == {0: 3, 1: 1}
+
+
+def test_port_conflicts_repeat_with_the_seed(run):
+    """Half of the binds of 16 ranks: others for another seed."""
+
+    def counted(seed):
+        tried = {}
+        faults = [{"port_conflict": "all", "probability": 0.5, "times": 3}]
+        run(lambda rank, ctx: serve(rank, ctx, tried), 8, faults=faults, seed=seed)
+        return [len(tried[rank]) for rank in range(8)]
+
+    found = [counted(seed) for seed in (1, 2, 3)]
+    assert found == [counted(seed) for seed in (1, 2, 3)]
+    assert len({tuple(each) for each in found}) == 3
+
+
+def test_a_program_that_never_names_the_port_is_told(run):
+    """A test of a fault that did not happen is no test."""
+    ctx = run(lambda rank, ctx: None, 1, faults=[{"port_conflict": 0, "port": 29500}])
+    assert "port_conflict: 0, port: 29500" in ctx.findings[0]

@@ -4,7 +4,9 @@
 faults:
   - {kill: 3, at: 2 ms}                 # or at_collective: 5, as its fifth one begins
   - {slow: [1, 2], factor: 1.5, from: 1 ms, until: 3 ms}
+  - {deactivate: 5, within: 1 ms, for: 200 us}
   - {delay_arrivals: all, up_to: 20 us, probability: 0.1}
+  - {port_conflict: 0, port: 29500}
   - {drop_link: "gpu3 -> nvswitch", at: 1 ms}
   - {slow_link: "node 0: gpu3 <-> nvswitch", factor: 4}
 ```
@@ -24,6 +26,7 @@ from simrank.config.yaml_source import KeyPath, Source, read_yaml
 from simrank.errors import ConfigError, ConfigProblem
 
 ALL: tuple[int, ...] | None = None  # What `ranks` is where every rank is meant.
+_LAST_PORT = 65535
 _LINK = re.compile(r"(?:node (\d+): *)?(\S+) *(<?->) *(\S+)")
 
 
@@ -59,6 +62,13 @@ def _link(value: object) -> tuple[int | None, str, str, bool]:
     return (None if node is None else int(node), tail, head, arrow == "<->")
 
 
+def _port(value: object) -> int:
+    """Validate the number of a port."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _LAST_PORT:
+        raise reject(f"a port from 1 to {_LAST_PORT}")
+    return value
+
+
 Ranks = Annotated[tuple[int, ...] | None, BeforeValidator(_ranks)]
 Slowdown = Annotated[float, _number(1, 1e6, "a number above 1, at most 1000000")]
 Probability = Annotated[float, _number(0, 1, "a number above 0, at most 1")]
@@ -77,6 +87,24 @@ class Kill(Model):
     ranks: Ranks = Field(alias="kill")
     at_ps: Time | None = Field(default=None, alias="at")
     at_collective: Count | None = None
+
+
+class Deactivate(Model):
+    """A rank is declared broken: collectives skip it, those in flight and later ones.
+
+    Attributes:
+        ranks: Which.
+        at_ps: When, in picoseconds of simulated time; or
+        at_collective: As it calls its n-th collective, from 1; or
+        within_ps: At a time before this one, drawn by the seed.
+        for_ps: How long, until it comes back; None: for ever.
+    """
+
+    ranks: Ranks = Field(alias="deactivate")
+    at_ps: Time | None = Field(default=None, alias="at")
+    at_collective: Count | None = None
+    within_ps: Time | None = Field(default=None, alias="within")
+    for_ps: Time | None = Field(default=None, alias="for")
 
 
 class Slow(Model):
@@ -113,6 +141,22 @@ class DelayArrivals(Model):
     at_collective: Count | None = None
 
 
+class PortConflict(Model):
+    """A port that a rank names is in use: some other program of its host was first.
+
+    Attributes:
+        ranks: Whose.
+        port: Which; None: any that it names (port 0 names none).
+        probability: How often.
+        times: How many times for each rank.
+    """
+
+    ranks: Ranks = Field(alias="port_conflict")
+    port: Annotated[int | None, BeforeValidator(_port)] = None
+    probability: Probability = 1.0
+    times: Count = 1
+
+
 class DropLink(Model):
     """A link carries nothing any more: what needs it never ends.
 
@@ -141,7 +185,7 @@ class SlowLink(Model):
     until_ps: Time | None = Field(default=None, alias="until")
 
 
-Fault = Kill | Slow | DelayArrivals | DropLink | SlowLink
+Fault = Kill | Deactivate | Slow | DelayArrivals | PortConflict | DropLink | SlowLink
 
 
 class FaultList(tuple[Fault, ...]):
@@ -164,14 +208,17 @@ class FaultList(tuple[Fault, ...]):
 FaultsRef = str | Path | Sequence[Mapping[str, object] | Fault]
 _KINDS: dict[str, type[Fault]] = {
     "kill": Kill,
+    "deactivate": Deactivate,
     "slow": Slow,
     "delay_arrivals": DelayArrivals,
+    "port_conflict": PortConflict,
     "drop_link": DropLink,
     "slow_link": SlowLink,
 }
 # Of these keys exactly one must be given.
-_ONE_OF: dict[type[Fault], tuple[str, str]] = {
+_ONE_OF: dict[type[Fault], tuple[str, ...]] = {
     Kill: ("at", "at_collective"),
+    Deactivate: ("at", "at_collective", "within"),
     DelayArrivals: ("by", "up_to"),
 }
 
@@ -261,7 +308,8 @@ def _fault(source: Source, key_path: KeyPath, entry: object) -> Fault:
         got = source.describe((*key_path, "until"), entry["until"])
         raise ConfigError(source.problem((*key_path, "until"), "a time after `from`", got))
     either = _ONE_OF.get(model)
-    if either is not None and sum(key in entry for key in either) != 1:
-        got = "both" if either[0] in entry else "neither"
-        raise ConfigError(source.problem(key_path, f"either {either[0]} or {either[1]}", got))
+    given = [key for key in either or () if key in entry]
+    if either is not None and len(given) != 1:
+        got = "neither" if not given else "both" if len(either) == 2 else " and ".join(given)
+        raise ConfigError(source.problem(key_path, f"either {' or '.join(either)}", got))
     return fault

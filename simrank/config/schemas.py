@@ -23,7 +23,16 @@ from simrank.config.cluster import (
     NcclConfig,
     Sourced,
 )
-from simrank.config.faults import DelayArrivals, DropLink, Kill, Slow, SlowLink, _FaultsFile
+from simrank.config.faults import (
+    Deactivate,
+    DelayArrivals,
+    DropLink,
+    Kill,
+    PortConflict,
+    Slow,
+    SlowLink,
+    _FaultsFile,
+)
 from simrank.config.machine import MODES, MachineConfig
 from simrank.config.names import (
     COLLECTIVE_ALIASES,
@@ -48,7 +57,15 @@ Json = dict[str, Any]
 _OF_MODELS = re.compile(r", in (picoseconds|bytes)( of simulated time)?|; or$")
 _TEXT: Json = {"type": "string"}
 _WHOLE: Json = {"type": "integer"}
-_FAULTS: tuple[type[Model], ...] = (Kill, Slow, DelayArrivals, DropLink, SlowLink)
+_FAULTS: tuple[type[Model], ...] = (
+    Kill,
+    Deactivate,
+    Slow,
+    DelayArrivals,
+    PortConflict,
+    DropLink,
+    SlowLink,
+)
 _CLUSTER: tuple[type[Model], ...] = (
     ClusterConfig,
     DeviceConfig,
@@ -240,8 +257,11 @@ _WRITTEN: dict[tuple[type, str], Json] = {
     ),
     (_FaultsFile, "faults"): _FAULT_LIST,
     (Kill, "kill"): _RANKS,
+    (Deactivate, "deactivate"): _RANKS,
     (Slow, "slow"): _RANKS,
     (DelayArrivals, "delay_arrivals"): _RANKS,
+    (PortConflict, "port_conflict"): _RANKS,
+    (PortConflict, "port"): {"type": "integer", "minimum": 1},
     (DropLink, "drop_link"): _LINK,
     (SlowLink, "slow_link"): _LINK,
 }

@@ -19,6 +19,7 @@ from simrank.units import PS_PER_S
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from simrank.device.loading import Loading
     from simrank.device.memory import AddressSpace
     from simrank.device.races import RaceChecker, Touched
     from simrank.device.transfer import Network
@@ -62,6 +63,7 @@ class Device:
         sms: Its SMs, as a shared resource; collectives hold some of them.
         hbm: The bandwidth of its memory, in bytes per picosecond; shared in the same way.
         loaded: Kernels whose code it has; None where all is loaded from the start.
+        loading: What it loads now, for which all its hosts wait.
         launches: Its launch queue.
         streams: All of its streams, where that matters for loading.
     """
@@ -88,6 +90,7 @@ class Device:
         self.slowdown = 1.0
         self.launch_overhead_ps = spec.launch_overhead_ps
         self.loaded: set[str] | None = set() if spec.lazy_loading else None
+        self.loading: Loading | None = None
         self.streams: WeakKeyDictionary[Stream, None] = WeakKeyDictionary()
         self.memory = DeviceMemory(index, spec.memory_bytes, space)
         self.launches = LaunchQueue(engine, spec.launch_queue)

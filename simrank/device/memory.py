@@ -254,6 +254,7 @@ class Storage:
     __slots__ = (
         "__weakref__",
         "_bytes",
+        "_site",
         "_writes",
         "address",
         "device",
@@ -277,9 +278,12 @@ class Storage:
         has_room = device is None or device.has_values or size_bytes <= VALUES_UP_TO_BYTES
         self.is_real = has_room or adopted is not None
         self.has_values = self.is_real
+        self._site: CallSite | None = None
         if device is not None:
             self.address = device.memory.allocate(size_bytes)
             device.memory.space.add(self)
+        elif adopted is None:
+            self._site = user_site()
         if adopted is not None:
             self._bytes = adopted
         elif self.has_values:
@@ -322,9 +326,9 @@ class Storage:
         return self._bytes.view(dtype)
 
     def site(self) -> CallSite | None:
-        """Return where it was allocated."""
+        """Return where it was allocated; None where that is not known."""
         if self.device is None or not self.address:
-            return None
+            return self._site
         return self.device.memory.site(self.address)
 
     def bounds(self, view: np.ndarray[Any, Any]) -> tuple[int, int]:

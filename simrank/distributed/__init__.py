@@ -23,6 +23,12 @@ from simrank.distributed.backends import (
     is_mpi_available,
     is_nccl_available,
 )
+from simrank.distributed.elastic import (
+    active_ranks,
+    deactivate_rank,
+    set_active_ranks,
+    shrink_group,
+)
 from simrank.distributed.group import ProcessGroup
 from simrank.distributed.lists import (
     all_gather,
@@ -56,6 +62,7 @@ from simrank.distributed.objects import (
     scatter_object_list,
     send_object_list,
 )
+from simrank.distributed.options import ElasticOptions
 from simrank.distributed.peers import (
     P2POp,
     batch_isend_irecv,
@@ -73,7 +80,7 @@ from simrank.distributed.subgroups import (
     split_group,
 )
 from simrank.distributed.work import Work
-from simrank.errors import DistBackendError
+from simrank.errors import DistBackendError, DistNetworkError
 
 if TYPE_CHECKING:
     from simrank.distributed import symmetric_memory
@@ -84,11 +91,14 @@ reduce_scatter_single = reduce_scatter_tensor
 __all__ = [
     "Backend",
     "DistBackendError",
+    "DistNetworkError",
+    "ElasticOptions",
     "GroupMember",
     "P2POp",
     "ProcessGroup",
     "ReduceOp",
     "Work",
+    "active_ranks",
     "all_gather",
     "all_gather_coalesced",
     "all_gather_into_tensor",
@@ -102,6 +112,7 @@ __all__ = [
     "batch_isend_irecv",
     "broadcast",
     "broadcast_object_list",
+    "deactivate_rank",
     "destroy_process_group",
     "gather",
     "gather_object",
@@ -134,6 +145,8 @@ __all__ = [
     "scatter_object_list",
     "send",
     "send_object_list",
+    "set_active_ranks",
+    "shrink_group",
     "split_group",
     "symmetric_memory",
 ]

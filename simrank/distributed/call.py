@@ -10,14 +10,16 @@ import numpy as np
 from simrank.collectives.time_network import NOT_ARRIVED
 from simrank.device import Operation
 from simrank.distributed.flight import Flight, Landing, landings
+from simrank.distributed.kernel_names import module_of
 from simrank.distributed.mismatch import MadeCall, mismatch, same_device
 from simrank.distributed.request import UNEVEN, Signature
+from simrank.distributed.skipped import SkippedCall
 from simrank.engine import user_site
 from simrank.engine.report import NEVER_MADE
-from simrank.errors import PeerDiedError
+from simrank.errors import PeerDiedError, UnsupportedError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from simrank.device import Stream
     from simrank.distributed.group import ProcessGroup
@@ -25,6 +27,9 @@ if TYPE_CHECKING:
     from simrank.distributed.request import Request
     from simrank.engine import CallSite
     from simrank.errors import CollectiveMismatchError
+
+    Narrows = Callable[["CollectiveOperation"], Request]
+    Moved = tuple["CollectiveOperation", int, int, Request]
 
 Array = np.ndarray[Any, Any]
 _UNSEEN_BYTES = 64 * 1024  # Assumed: what less does to a memory of TB/s is not worth a look.
@@ -65,8 +70,8 @@ class CollectiveOperation(Operation):
 
     @property
     def module(self) -> str | None:
-        """Return the collective's name: its kernel; what the host runs needs none."""
-        return self.call.signature.op if self.num_sms else None
+        """Return its kernel, one per reduction and type; what the host runs needs none."""
+        return module_of(self.call.signature) if self.num_sms else None
 
     def begin(self) -> None:
         """Arrive: spin on some SMs until the collective lets this rank go."""
@@ -106,6 +111,17 @@ class CollectiveOperation(Operation):
             self.call.lose(self.group_rank, error.peer, error.peer_error)
         else:
             self.call.group.lose(self.rank, error)
+
+    def move(self, call: Call, group_rank: int, request: Request) -> None:
+        """Belong to a call of fewer members, which goes on without the others."""
+        self.call, self.group_rank, self.request = call, group_rank, request
+        self.inputs, self.outputs = request.source, request.target
+
+    def leave(self) -> None:
+        """Take no part any more; what has begun ends now, and its tensors stay as they are."""
+        self.call = SkippedCall(self.call.group, self.call.signature)  # type: ignore[assignment]
+        if self.start_ps >= 0 and not self.complete and self.stream.head is self:
+            self.end()
 
     def drop(self) -> None:
         """Give back what it holds: the rank was aborted."""
@@ -158,7 +174,6 @@ class Call:
         size = group.size()
         self._operations: list[CollectiveOperation | None] = [None] * size
         self._arrivals = np.full(size, NOT_ARRIVED, dtype=np.int64)
-        self._num_called = 0
         self._num_arrived = 0
         self._num_ended = 0
         self._plan: Plan | None = None
@@ -167,9 +182,7 @@ class Call:
         self._ended = np.zeros(size, dtype=bool)
         self._dropped: set[int] = set()
         self._flight: Flight | None = None
-        self._evaluation_queued = False
-        self._all_played = False
-        self._lost = False
+        self._evaluation_queued = self._all_played = self._lost = False
         self._users: dict[int, CollectiveOperation] | None = None  # By device.
         group.engine.pending[self] = None
 
@@ -178,7 +191,6 @@ class Call:
     def join(self, operation: CollectiveOperation) -> None:
         """Count a rank's matching call."""
         self._operations[operation.group_rank] = operation
-        self._num_called += 1
 
     def check_device(self, operation: CollectiveOperation) -> None:
         """Check that no other member's communicator is on the same device.
@@ -288,8 +300,8 @@ class Call:
         return any(each is not None and each.num_sms for each in self._operations)
 
     def operation_of(self, group_rank: int) -> CollectiveOperation | None:
-        """Return a rank's part of the call, or None if it has not called."""
-        return self._operations[group_rank] if self._operations else None
+        """Return a rank's part of the call; None: it has not called, or is no member (-1)."""
+        return self._operations[group_rank] if self._operations and group_rank >= 0 else None
 
     def absent_ranks(self) -> Iterator[tuple[int, str]]:
         """Yield the ranks that have not called, for the deadlock report."""
@@ -393,6 +405,9 @@ class Call:
                     operation.end()
         self._ended[list(group_ranks)] = True
         self._num_ended += len(operations)
+        self._close_if_over()
+
+    def _close_if_over(self) -> None:
         if self._num_ended == self.group.size():
             self.group.engine.pending.pop(self, None)
             self.group.calls.pop(self.seq, None)
@@ -408,6 +423,53 @@ class Call:
             root = self.signature.root
             of_root = None if root is None else self._operations[root]
             races.order.gather(live, begun, self.signature.op, of_root)
+
+    def is_decided(self, group_rank: int) -> bool:
+        """Return whether the others need a member no more: its end is decided."""
+        return not self._operations or bool(self._timed[group_rank])
+
+    def go_on_in(self, part: ProcessGroup, narrow: Narrows) -> None:
+        """Let the members of a part go on without the others.
+
+        Raises:
+            UnsupportedError: Somebody has ended what is now another collective for him.
+        """
+        if self._num_ended and self.signature.op in ("scatter", "all_to_all"):
+            raise UnsupportedError(f"{self.name}, which some members have ended, without another")
+        moved = []
+        for old_rank, operation in enumerate(self._operations):
+            member = part.group_rank(self.group.ranks[old_rank])
+            if operation is not None and member >= 0:
+                moved.append((operation, old_rank, member, narrow(operation)))
+        if self._flight is not None:
+            self._flight.cancel()
+        self.group.engine.pending.pop(self, None)
+        del self.group.calls[self.seq]
+        for operation in self._operations:
+            if operation is not None and part.group_rank(operation.rank) < 0:
+                operation.leave()
+        if moved:
+            call = part.calls[self.seq] = Call(part, self.seq, moved[0][-1].signature)
+            call._take_over(self, moved)
+
+    def _take_over(self, old: Call, moved: Sequence[Moved]) -> None:
+        """Go on where a call of more members was."""
+        for operation, old_rank, member, request in moved:
+            operation.move(self, member, request)
+            self.join(operation)
+            if request.splits is not None:
+                self.join_splits(member, *request.splits, operation.issued_at)
+            self._arrivals[member] = old._arrivals[old_rank]
+            self._num_arrived += int(old._arrivals[old_rank] < NOT_ARRIVED)
+            self._timed[member] = self._ended[member] = old._ended[old_rank]
+            if old_rank in old._snapshots:
+                self._snapshots[member] = old._snapshots[old_rank]
+        self._num_ended = int(self._ended.sum())
+        self._close_if_over()
+        if self._num_arrived == self.group.size() > self._num_ended:
+            self._evaluate()
+        elif self._num_ended < self._num_arrived and self.signature.root is not None:
+            self._evaluate_early()
 
     def lose(self, group_rank: int, peer: int, error: BaseException) -> None:
         """Let everyone fail whose end is not decided: a member will never take part.
@@ -460,9 +522,6 @@ def enter(group: ProcessGroup, group_rank: int, signature: Signature) -> Call:
     """
     if group.dead:
         group.check_alive(f"{signature.op} on group '{group.name}'")
-    on_call = group.world.comm_library.on_call
-    if on_call is not None:
-        on_call()
     seq = group.next_seq(group_rank)
     call = group.calls.get(seq)
     if call is None:

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from simrank.device.current import new_stream
+from simrank.device.transports import NCCL as TO_DEVICES
+from simrank.device.transports import check_transport
 from simrank.distributed.backends import NCCL_ONLY, Backends
 from simrank.distributed.mismatch import MadeCall, mismatch_error
 from simrank.distributed.planner import Planner
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from simrank.distributed.monitored import MonitoredBarrier
     from simrank.distributed.p2p import Mailboxes
     from simrank.distributed.planner import CollectiveLibrary
+    from simrank.distributed.roster import Roster
     from simrank.engine import CallSite
     from simrank.errors import CollectiveMismatchError
     from simrank.ranks import Program
@@ -65,6 +68,7 @@ class ProcessGroup:
         communicators: Those that are made at first use, by pair of ranks; None: of all members.
         dead: What each member raised that died while the others run on, or that gave up a call
             whose time limit passed, by global rank.
+        roster: Who is active, where members may sit out; None: all are.
     """
 
     def __init__(
@@ -83,6 +87,7 @@ class ProcessGroup:
         self.is_eager = True
         self.communicators: dict[Pair | None, Initialisation] = {}
         self.dead: dict[int, BaseException] = {}
+        self.roster: Roster | None = None
         self.planner = Planner(world.comm_library, world.network, self.devices)
         self.last_issued: list[CollectiveOperation | None] = [None] * len(ranks)
         self.forms: dict[Hashable, Form] = {}
@@ -133,10 +138,10 @@ class ProcessGroup:
         """
         kind = "cpu" if tensor.cuda_device is None else "cuda"
         if kind not in self.backends:
-            needs = ": it needs a device tensor\n  to fix: move it with .cuda()"
-            raise RuntimeError(
-                f"No backend type associated with device type {kind}{needs * (kind == 'cpu')}"
-            )
+            what = f"No backend type associated with device type {kind}"
+            if kind == "cpu":
+                check_transport(what, TO_DEVICES, tensor.storage)
+            raise RuntimeError(what)
         return self.backends[kind]
 
     def made_by(self, rank: int) -> bool:
@@ -174,9 +179,14 @@ class ProcessGroup:
         group_rank = self.group_rank(rank)
         if group_rank < 0 or rank is None or rank in self.dead:
             return
+        if self.roster is not None and self.roster.skips_dead:
+            self.roster.deactivate(group_rank, error)
+            return
         self.dead[rank] = error
         for call in list(self.calls.values()):
-            call.lose(group_rank, rank, error)
+            member = call.group.group_rank(rank)
+            if member >= 0:  # Some members may sit out of it.
+                call.lose(member, rank, error)
         for boxes in self.mailboxes.values():
             boxes.lose(group_rank, rank, error)
 
@@ -189,6 +199,10 @@ class ProcessGroup:
         """Return how many collectives a member has called."""
         return self._num_calls[group_rank]
 
+    def set_num_calls(self, group_rank: int, num_calls: int) -> None:
+        """Let a member that sat out go on where the others are."""
+        self._num_calls[group_rank] = num_calls
+
     def next_barrier(self, group_rank: int) -> int:
         """Return the number of a member's next monitored barrier; the first is 1."""
         self._num_barriers[group_rank] = self._num_barriers.get(group_rank, 0) + 1
@@ -196,10 +210,13 @@ class ProcessGroup:
 
     def use_device(self, group_rank: int, device: Device) -> None:
         """Note the device that a member's communicator is on: that of its tensors."""
-        if self._device_of[group_rank] == device.index:
-            return
+        if self._device_of[group_rank] != device.index:
+            self.place(group_rank, device.index)
+
+    def place(self, group_rank: int, device_index: int) -> None:
+        """Let a member's communicator be on another device."""
         self.has_moved = True
-        self._device_of[group_rank] = device.index
+        self._device_of[group_rank] = device_index
         self.devices = np.array(self._device_of, dtype=np.int64)
         self.planner = Planner(self.world.comm_library, self.world.network, self.devices)
 
@@ -247,6 +264,11 @@ class World:
         self._groups: dict[Key, ProcessGroup] = {}
         if library.recorder is not None:
             library.recorder.begin(self)
+        library.worlds[1 + max(library.worlds, default=0)] = self
+
+    def groups_of(self, rank: int) -> list[ProcessGroup]:
+        """Return the groups that a rank is in."""
+        return [group for group in self._groups.values() if group.group_rank(rank) >= 0]
 
     def group(
         self,
@@ -323,11 +345,13 @@ class World:
     def drop(self) -> None:
         """Forget every call under way, since the ranks were aborted."""
         self.comm_library.leaks.clear()
+        for pending in list(self.engine.pending):  # Calls, messages and meetings.
+            group = getattr(pending, "group", None)
+            if group is not None and group.world is self:
+                self.engine.pending.pop(pending)
         for group in self._groups.values():
-            for call in group.calls.values():
-                self.engine.pending.pop(call, None)
-            for boxes in group.mailboxes.values():
-                boxes.drop()
+            if group.roster is not None:
+                group.roster.change = None
             group.calls.clear()
             group.mailboxes.clear()
             group.barriers.clear()

@@ -7,7 +7,7 @@ group, and waits block the host.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from simrank.device import Buffer, Tensor, current_stream
 from simrank.device.current import streams_of, use_stream
@@ -19,6 +19,7 @@ from simrank.distributed.group import membership
 from simrank.distributed.membership import member_group
 from simrank.distributed.order import note_order
 from simrank.distributed.request import Request, staging
+from simrank.distributed.skipped import SkippedCall
 from simrank.distributed.work import Work
 from simrank.engine import user_site
 from simrank.errors import UnsupportedError
@@ -261,10 +262,28 @@ def issue(caller: Caller, request: Request, *, async_op: bool) -> Work | None:
     Raises:
         CollectiveMismatchError: Another member called something else.
     """
-    kernel = caller.group.world.comm_library.kernels.get(request.signature.op)
-    if kernel is not None and caller.backend != GLOO:
+    library = caller.group.world.comm_library
+    if library.on_call is not None:
+        library.on_call()
+    roster, operation = caller.group.roster, None
+    if roster is not None:
+        own = caller.group.group_rank(caller.program.rank)
+        stream_for(
+            caller.program, request.source
+        ).make_room()  # Who is active may change meanwhile.
+        part = roster.part_of(own)
+        if part is None:
+            operation = _sit_out(caller, own, request)
+        else:
+            request, caller = roster.narrow(request, part, own), caller._replace(group=part)
+    kernel = library.kernels.get(request.signature.op)
+    if operation is None and kernel is not None and caller.backend != GLOO:
+        if roster is not None and roster.absent:
+            what = f"{request.signature.op} by the kernel {kernel.name}"
+            raise UnsupportedError(f"{what} while some ranks of its group sit out")
         return _launch(kernel, caller, request, async_op=async_op)
-    operation = _submit(caller, request, async_op=async_op)
+    if operation is None:
+        operation = _submit(caller, request, async_op=async_op)
     blocks = caller.backend == GLOO or request.signature.op == "barrier" or request.is_staged
     if not async_op:
         if blocks:
@@ -272,6 +291,16 @@ def issue(caller: Caller, request: Request, *, async_op: bool) -> Work | None:
             operation.host_ordered()
         return None
     return make_work(caller.group, operation, request.results, blocks_host=blocks)
+
+
+def _sit_out(caller: Caller, own: int, request: Request) -> CollectiveOperation:
+    """Issue what an inactive member calls: it keeps its place in the stream and moves nothing."""
+    stream = stream_for(caller.program, request.source)
+    call: Any = SkippedCall(caller.group, request.signature)
+    operation = CollectiveOperation(stream, call, own, request, 0)
+    operation.touched = None
+    stream.submit(operation)
+    return operation
 
 
 def _launch(

@@ -24,9 +24,10 @@ class Meeting(Handle):
         number: How many of its kind the group had, this one included.
         order: What those that have come are behind, for race checks.
         came: Where each member called, by group rank.
+        ending: Whether all have come, and are told soon.
     """
 
-    __slots__ = ("came", "group", "number", "order")
+    __slots__ = ("came", "ending", "group", "number", "order")
     is_collective = True
     what = "meeting"
 
@@ -36,6 +37,7 @@ class Meeting(Handle):
         self.number = number
         self.came: dict[int, CallSite | None] = {}
         self.order: Clock = {}
+        self.ending = False
         group.engine.pending[self] = None
 
     @property
@@ -52,7 +54,17 @@ class Meeting(Handle):
         self.came[group_rank] = user_site()
         if (races := self.group.world.comm_library.races) is not None:
             races.meet(self.order)
-        if len(self.came) == len(self.members):
+        self._look()
+
+    def leave(self, group_rank: int) -> None:
+        """Note that a member will not come, or does not count any more."""
+        self.came.pop(group_rank, None)
+        self._look()
+
+    def _look(self) -> None:
+        """End it soon if all are there."""
+        if self.came and not self.ending and len(self.came) == len(self.members):
+            self.ending = True
             engine = self.group.engine
             latency_ps = self.group.world.cluster.collectives.launch_latency_ps
             engine.call_at(engine.now_ps + 2 * latency_ps, self.all_came)  # Assumed.

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from simrank.distributed.backends import Backend, Backends, check_timeout, parse_backend
 from simrank.distributed.group import Maker, ProcessGroup, World, membership
+from simrank.distributed.options import ElasticOptions
+from simrank.distributed.rendezvous import give_port_back, take_port
 from simrank.engine import user_site
 from simrank.engine.callsite import depth_of_user
 from simrank.ranks import Program, current_program, require_rank
@@ -63,8 +65,9 @@ def init_process_group(
         ValueError: Called twice, or with a rank or world size that is not this rank's.
         TypeError: The timeout is no timedelta.
         UnsupportedError: The backend is not simulated.
+        DistNetworkError: Another program of the simulated host has the port.
     """
-    del init_method, store, group_name, pg_options
+    del group_name
     program = require_rank("init_process_group")
     state = membership(program)
     if state.default is not None:
@@ -79,11 +82,20 @@ def init_process_group(
             raise ValueError(
                 f"{name}={given}, but this is rank {program.rank} of {program.world_size}"
             )
+    if store is None:
+        take_port(program, init_method)
     state.generation += 1
     state.num_groups = 0
     world = world_of(program)
     state.default = world.group((state.generation, 0), "default_pg", range(world.size), parsed)
     state.default.is_eager |= device_id is not None
+    _apply(pg_options, state.default)
+
+
+def _apply(options: object, made: ProcessGroup) -> None:
+    """Heed options that make a group elastic; others are taken and ignored."""
+    if isinstance(options, ElasticOptions):
+        options.apply(made)
 
 
 def destroy_process_group(group: Group = None) -> None:
@@ -116,13 +128,13 @@ def destroy_process_group(group: Group = None) -> None:
         left.destroy(rank)
     if leaving[-1] is state.default:
         state.default = None
+        give_port_back(program)
 
 
 def _finish_own(group: ProcessGroup, rank: int) -> None:
     """Wait on the host for what the rank has in flight in a group."""
-    group_rank = group.group_rank(rank)
     for call in list(group.calls.values()):
-        operation = call.operation_of(group_rank)
+        operation = call.operation_of(call.group.group_rank(rank))
         if operation is not None and operation.error is None:
             group.engine.wait(operation)
             operation.host_ordered()
@@ -224,7 +236,6 @@ def new_group(
         ValueError: A rank is named twice or does not exist.
         CollectiveMismatchError: Another rank made its n-th group otherwise.
     """
-    del pg_options
     program = require_rank("new_group")
     default = group_or_default(None, program)
     state, rank = membership(program), program.rank
@@ -244,6 +255,7 @@ def new_group(
     if made.group_rank(rank) < 0:
         return NON_GROUP_MEMBER
     made.is_eager |= default.is_eager or device_id is not None
+    _apply(pg_options, made)
     state.made.append(made)
     return made
 

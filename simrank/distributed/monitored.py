@@ -18,6 +18,8 @@ from simrank.ranks import require_rank
 from simrank.units import PS_PER_US
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from simrank.distributed.group import ProcessGroup
 
 
@@ -30,6 +32,12 @@ class MonitoredBarrier(Meeting):
 
     __slots__ = ("failed",)
     what = "monitored_barrier"
+
+    @property
+    def members(self) -> Sequence[int]:
+        """Return who meets: all that are active."""
+        roster = self.group.roster
+        return range(self.group.size()) if roster is None else roster.active()
 
     def __init__(self, group: ProcessGroup, number: int) -> None:
         super().__init__(group, number)
@@ -81,6 +89,8 @@ def monitored_barrier(
     check_timeout(timeout)
     limit = timeout if isinstance(timeout, timedelta) else default_timeout(chosen.backend)
     own = chosen.group_rank(program.rank)
+    if chosen.roster is not None and own in chosen.roster.absent:
+        return
     _wait(_enter(chosen, own), own, limit, wait_all_ranks=wait_all_ranks)
 
 

@@ -16,7 +16,7 @@ from simrank.device import Accesses, Operation
 from simrank.device.clocks import join
 from simrank.distributed.backends import NCCL
 from simrank.distributed.mismatch import MadeCall, mismatch, same_device
-from simrank.errors import CollectiveMismatchError, PeerDiedError
+from simrank.errors import CollectiveMismatchError, PeerDiedError, RankInactiveError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -155,7 +155,7 @@ class PeerOperation(Operation):
         self.ends = ()
         self.stream.device.engine.pending.pop(self, None)
         super().fail(error)
-        if not isinstance(error, PeerDiedError):
+        if not isinstance(error, PeerDiedError | RankInactiveError):
             self.group.lose(self.rank, error)
 
     def end_done(self, end: End) -> None:
@@ -315,6 +315,8 @@ class Mailboxes:
         Raises:
             CollectiveMismatchError: The other end has another dtype or element count.
         """
+        if self.group.roster is not None:
+            self.group.roster.check(operation)
         for end in operation.ends if self.group.dead else ():
             if (peer := end.peer) is not None:
                 self.group.check_alive(operation.name, peer, self.group.group_rank(operation.rank))
@@ -402,11 +404,6 @@ class Mailboxes:
         if ours.dtype is theirs.dtype and ours.numel() == theirs.numel():
             return
         raise mismatch(self.group, number, [_made(other), _made(end)], ())
-
-    def drop(self) -> None:
-        """Forget every message: the ranks were aborted."""
-        for operation in self.pending():
-            self.group.engine.pending.pop(operation)
 
     def pending(self) -> list[PeerOperation]:
         """Return the calls under way."""

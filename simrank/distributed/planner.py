@@ -6,6 +6,7 @@ from collections import OrderedDict
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from simrank.distributed.call import Call
     from simrank.distributed.flight import Flight
     from simrank.distributed.flight_recorder import FlightRecorder
-    from simrank.distributed.group import ProcessGroup
+    from simrank.distributed.group import ProcessGroup, World
     from simrank.distributed.p2p import End
     from simrank.distributed.request import Signature
 
@@ -96,6 +97,7 @@ class CollectiveLibrary:
         races: Who looks for races; None where that is off.
         follower: Told of the calls of each rank; None where nobody asked.
         recorder: Who keeps the last calls of each rank; None where nobody asked.
+        worlds: The groups of each spawn that is alive, by its number.
         on_call: Called by each rank that calls a collective, before it is matched; or None.
     """
 
@@ -117,6 +119,7 @@ class CollectiveLibrary:
         self.races: RaceChecker | None = None
         self.recorder: FlightRecorder | None = None
         self.follower: FollowsCalls | None = None
+        self.worlds: WeakValueDictionary[int, World] = WeakValueDictionary()
         self._players: OrderedDict[Schedule, DataPlayer] = OrderedDict()
         self._loads: OrderedDict[Hashable, tuple[IntArray, IntArray]] = OrderedDict()
         self.on_call: Callable[[], None] | None = None

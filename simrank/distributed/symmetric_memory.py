@@ -22,6 +22,7 @@ from simrank.device.dtypes import float32, uint32
 from simrank.device.memory import Storage
 from simrank.device.tensors.arithmetic import run
 from simrank.device.tensors.shapes import as_shape
+from simrank.device.transports import PEER_ACCESS, check_transport
 from simrank.distributed.exchange import Exchange, Rendezvous
 from simrank.distributed.group import ProcessGroup, membership
 from simrank.distributed.membership import group_or_default
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 # torch 2.13: 32 channels x 72 ranks (NVL72) x 4 bytes.
 _SIGNAL_PAD_BYTES = 32 * 72 * 4
 _KEY = "symmetric memory"
+_NOT_SYMMETRIC = "rendezvous: the tensor is not allocated from symmetric memory"
 
 
 class _State:
@@ -178,7 +180,8 @@ def rendezvous(tensor: Tensor, group: ProcessGroup | str | None = None) -> Symme
         group: The group, its name, or None for the default group.
 
     Raises:
-        ValueError: The tensor is not from `empty`, or there is no such group.
+        IllegalTransportError: The tensor is not from `empty`: peers cannot reach it.
+        ValueError: There is no such group.
         CollectiveMismatchError: The members' buffers differ in size.
     """
     program = require_rank("rendezvous")
@@ -186,10 +189,8 @@ def rendezvous(tensor: Tensor, group: ProcessGroup | str | None = None) -> Symme
     own, buffer = chosen.group_rank(program.rank), tensor.storage
     pad = state.pads.get(buffer)
     if pad is None:
-        raise ValueError(
-            "rendezvous: the tensor is not allocated from symmetric memory\n"
-            "  to fix: allocate it with symmetric_memory.empty"
-        )
+        check_transport(_NOT_SYMMETRIC, PEER_ACCESS, buffer)
+    assert pad is not None, "checked"
     if own < 0:
         raise ValueError(f"rendezvous: rank {program.rank} is not in group '{chosen.name}'")
     known = state.exchanged.setdefault(buffer, {})

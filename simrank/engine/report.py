@@ -128,6 +128,10 @@ def waiting_report(engine: Engine) -> str:
 def _hint(engine: Engine) -> str | None:
     if engine.notes:  # Not the program's fault.
         return None
+    for task in engine.tasks:  # What is waited for may know what it waits for in turn.
+        known: str | None = getattr(task.waiting, "to_fix", None)
+        if known is not None:
+            return known
     kinds = {operation.is_collective for operation in engine.pending}
     if kinds == {True}:
         return _calls_hint(engine)

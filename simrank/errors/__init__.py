@@ -14,11 +14,14 @@ SimrankError(Exception)
     LivelockError           ranks poll for ever and nothing changes (suspected)
     CollectiveMismatchError ranks of a group made different calls
     DistBackendError        NCCL would refuse to make the communicator
+    DistNetworkError        a port that a rendezvous needs is in use
+    IllegalTransportError   a transport does not reach the memory of a buffer
     RaceError               two accesses to the same bytes that nothing orders
     TimeLimitError          too much wall-clock time (in engine/watchdog.py, by simrank.engine)
     TimeOverflowError       simulated time passes its end, after 26 days
     WaitTimeoutError        an explicit time limit passed (also a TimeoutError and a RuntimeError)
     PeerDiedError           a rank died that has a part in what is waited for
+    RankInactiveError       a call needs a rank that sits out
     ProcessException        torch's base of what `spawn` raises
       ProcessRaisedException
         SpawnException      a rank raised; `.errors` has every root cause
@@ -70,10 +73,13 @@ from simrank.errors.runs import (
     CollectiveMismatchError,
     DeadlockError,
     DistBackendError,
+    DistNetworkError,
+    IllegalTransportError,
     LivelockError,
     PeerDiedError,
     RaceAccess,
     RaceError,
+    RankInactiveError,
     TimeOverflowError,
     WaitTimeoutError,
 )
@@ -103,7 +109,9 @@ __all__ = [
     "ConfigProblem",
     "DeadlockError",
     "DistBackendError",
+    "DistNetworkError",
     "HubError",
+    "IllegalTransportError",
     "InactiveRanksError",
     "InfrastructureError",
     "LivelockError",
@@ -120,6 +128,7 @@ __all__ = [
     "RaceAccess",
     "RaceError",
     "RankAborted",
+    "RankInactiveError",
     "RankState",
     "RanksPartedError",
     "RanksRaisedError",

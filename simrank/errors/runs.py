@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from simrank.errors.base import (
     MAX_REPORT_LINES,
     RankState,
+    SimrankError,
     SimulationError,
     at_text,
     states_text,
@@ -314,6 +315,78 @@ class DistBackendError(SimulationError, RuntimeError):
         return {**super().to_json(), "device": self.device, "uses": uses}
 
 
+class DistNetworkError(SimulationError, RuntimeError):
+    """A port that a rendezvous needs is in use on its simulated host; torch's words.
+
+    Attributes:
+        time_ps: Simulated time in picoseconds.
+        port: The port.
+    """
+
+    def __init__(self, time_ps: int, port: int) -> None:
+        self.time_ps = time_ps
+        self.port = port
+        super().__init__(
+            f"The server socket has failed to listen on any local network address. port: {port}, "
+            "useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return every fact as plain data."""
+        return {**super().to_json(), "port": self.port}
+
+
+class IllegalTransportError(SimrankError, ValueError, RuntimeError):
+    """A transport does not reach the memory of a buffer.
+
+    Attributes:
+        size_bytes: Of the buffer's storage.
+        kind: Of memory: "host", "device" or "fabric".
+        transport: For example "nccl".
+        allocated_at: The line, as `train.py:41`; None where it is not known.
+    """
+
+    def __init__(
+        self, what: str, size_bytes: int, kind: str, transport: str, allocated_at: str | None
+    ) -> None:
+        self.size_bytes = size_bytes
+        self.kind = kind
+        self.transport = transport
+        self.allocated_at = allocated_at
+        where = "" if allocated_at is None else f", allocated at {allocated_at}"
+        cure = "move it with .cuda()"
+        if transport == "peer access":
+            cure = "allocate it with symmetric_memory.empty"
+        super().__init__(
+            f"{what}: {transport} does not reach a buffer of {size_bytes} bytes in {kind} memory"
+            f"{where}\n  to fix: {cure}"
+        )
+
+
+class RankInactiveError(SimulationError, RuntimeError):
+    """A call needs a rank that sits out: a root, or the other end of a message.
+
+    Attributes:
+        time_ps: Simulated time in picoseconds.
+        what: What cannot complete.
+        peer: The rank that sits out.
+        since_ps: Since when.
+    """
+
+    def __init__(self, time_ps: int, what: str, peer: int, since_ps: int) -> None:
+        self.time_ps = time_ps
+        self.what = what
+        self.peer = peer
+        self.since_ps = since_ps
+        super().__init__(
+            f"{what} cannot complete: rank {peer} sits out since t={us_text(since_ps)}"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return every fact as plain data."""
+        return {**super().to_json(), "what": self.what, "peer": self.peer}
+
+
 class PeerDiedError(SimulationError, RuntimeError):
     """What a rank waits for can never complete: a rank that has a part in it has died or given up.
 
@@ -335,6 +408,8 @@ class PeerDiedError(SimulationError, RuntimeError):
         cause = type(peer_error).__name__
         text = text_of(peer_error).partition("\n")[0]
         end = "gave up a call" if isinstance(peer_error, WaitTimeoutError) else "died"
+        if isinstance(peer_error, RankInactiveError):
+            end = "was deactivated"
         super().__init__(
             f"{what} cannot complete: rank {peer} {end} before t={us_text(time_ps)} "
             f"({cause}{': ' if text else ''}{text})"

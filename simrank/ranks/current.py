@@ -15,12 +15,23 @@ if TYPE_CHECKING:
     from simrank.hardware.cluster import Cluster
 
 
+class InjectsFaults(Protocol):
+    """What this layer needs of the faults of a Context."""
+
+    def has_port(self, rank: int, port: int) -> bool:
+        """Return whether somebody outside of the simulation has the port that a rank names."""
+
+
 class ContextOfProgram(Protocol):
     """What this layer needs of a Context, which lives above; each layer says what it needs."""
 
     @property
     def cluster(self) -> Cluster:
         """Return the hardware."""
+
+    @property
+    def faults(self) -> InjectsFaults | None:
+        """Return what goes wrong on purpose, or None."""
 
 
 class RaceOrder(Protocol):

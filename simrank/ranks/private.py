@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simrank.ranks.current import current_program, rank_program
+from simrank.ranks.ports import FIRST_MASTER_PORT, ports_of
 
 if TYPE_CHECKING:
     from simrank.ranks.current import Program
 
-_MASTER_PORT = "29500"  # torchrun's default
 ERROR_FILES = (
     "folder of error files"  # In `Program.local`: where ranks that it starts leave theirs.
 )
@@ -127,6 +127,13 @@ def _outside_ranks(original: Callable[..., None]) -> Callable[..., None]:
     return change
 
 
+def _master_port(program: Program) -> int:
+    group = None if program.task is None else program.task.group
+    if group is None:
+        return FIRST_MASTER_PORT
+    return ports_of(program).master_port(group)
+
+
 def _torchrun_variables(program: Program) -> dict[str, str]:
     """Return what torchrun would set for a rank."""
     assert program.rank is not None, "only ranks have them"
@@ -148,7 +155,7 @@ def _torchrun_variables(program: Program) -> dict[str, str]:
         "ROLE_RANK": str(program.rank),
         "ROLE_WORLD_SIZE": str(program.world_size),
         "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": _MASTER_PORT,
+        "MASTER_PORT": str(_master_port(program)),
         "TORCHELASTIC_RESTART_COUNT": "0",
         "TORCHELASTIC_MAX_RESTARTS": "0",
         "TORCHELASTIC_RUN_ID": "simrank",

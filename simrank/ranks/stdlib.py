@@ -38,6 +38,7 @@ from simrank.ranks import (
     pools,
     private,
     real,
+    sockets,
     thread_state,
     threads,
 )
@@ -263,7 +264,7 @@ _LATE: dict[str, Callable[[ModuleType], list[tuple[Any, str, Any]]]] = {
     "psutil": identity.of_psutil,
     "sched": _of_sched,
     "selectors": real.of_selectors,
-    "socket": real.of_socket,
+    "socket": sockets.of_socket,
     "subprocess": real.of_subprocess,
     "timeit": _of_timeit,
     "unittest.mock": patches.of_mock,

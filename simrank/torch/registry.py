@@ -12,6 +12,7 @@ from simrank.distributed.backends import NCCL, Backends, parse_backend
 from simrank.distributed.group import Maker, World, membership
 from simrank.distributed.membership import destroy_process_group as destroy_simulated
 from simrank.distributed.membership import world_of
+from simrank.distributed.options import ElasticOptions
 from simrank.engine import user_site
 from simrank.ranks import require_rank
 from simrank.ranks.current import rank_program
@@ -127,6 +128,8 @@ def make_new_group(original: Any) -> Any:
         group = make_group(str(backend), group_name, members, timeout, group_desc, size=group_size)
         if group is None:
             return c10d.GroupMember.NON_GROUP_MEMBER, None
+        if isinstance(backend_options, ElasticOptions):
+            backend_options.apply(group.simulated)
         if device_id is not None:
             group.bound_device_id = device_id
             group.simulated.is_eager = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from datetime import timedelta
 from functools import partial
@@ -11,19 +12,23 @@ from weakref import WeakKeyDictionary
 import torch.distributed as dist
 
 from simrank.distributed.membership import world_of
+from simrank.distributed.rendezvous import cannot_listen
 from simrank.engine import Handle
 from simrank.errors import WaitTimeoutError
 from simrank.ranks import require_program, require_rank
 from simrank.ranks.current import rank_program
+from simrank.ranks.ports import node_of, ports_of
 from simrank.units import PS_PER_US
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from simrank.distributed.group import World
+    from simrank.ranks import Program
 
+_WAITS = "who waits for a server"
 _TIMEOUT = timedelta(seconds=300)  # torch's default
-_EPHEMERAL_PORTS = 49152
+_DEFAULTS = (_TIMEOUT, timedelta(minutes=10), timedelta(minutes=30))  # The groups' too.
 
 
 class KeyWait(Handle):
@@ -60,6 +65,11 @@ class Table:
         """Keep a rank's end alive: a PrefixStore holds only its C++ half, without our methods."""
         self._opened.append(store)
 
+    def is_abandoned(self) -> bool:
+        """Return whether no program holds an end of it any more."""
+        # Of an end that only this list holds: the list's reference, the loop's, the argument's.
+        return all(sys.getrefcount(store) <= 3 for store in self._opened)
+
     def put(self, key: str, value: bytes) -> None:
         """Set a value, and wake those who wait for the key."""
         self.values[key] = value
@@ -71,16 +81,19 @@ class Table:
         if wait is not None:
             wait.finish(require_program("a store").engine)
 
-    def wait_for(self, key: str, limit: timedelta, is_there: Callable[[], bool]) -> bool:
+    def wait_for(self, key: str, limit: timedelta | None, is_there: Callable[[], bool]) -> bool:
         """Wait until a key is there; return False if the limit passed first."""
         engine = require_program("a store").engine
-        deadline_ps = engine.now_ps + round(limit.total_seconds() * 1e6) * PS_PER_US
+        deadline_ps = None
+        if limit is not None:
+            deadline_ps = engine.now_ps + round(limit.total_seconds() * 1e6) * PS_PER_US
         while not is_there():
             wait = self._waits.get(key)
             if wait is None:
                 wait = self._waits[key] = KeyWait(f"key '{key}' of {self.name}")
+            left_ps = None if deadline_ps is None else max(deadline_ps - engine.now_ps, 0)
             try:
-                engine.wait(wait, timeout_ps=max(deadline_ps - engine.now_ps, 0))
+                engine.wait(wait, timeout_ps=left_ps)
             except WaitTimeoutError:
                 return False
         return True
@@ -227,7 +240,11 @@ def _table(name: str) -> Table:
 
 
 class TCPStore(SimulatedStore):
-    """Stands for `torch.distributed.TCPStore`: host and port are a name, and nothing is opened."""
+    """Stands for `torch.distributed.TCPStore`: its port is one of a simulated host's.
+
+    Whoever is master takes the port, and whoever is not waits until somebody serves there: on its
+    own node, else on the first that does, as every node calls the first one 127.0.0.1.
+    """
 
     def __init__(
         self,
@@ -241,11 +258,93 @@ class TCPStore(SimulatedStore):
         master_listen_fd: int | None = None,
         use_libuv: bool = True,
     ) -> None:
-        del world_size, is_master, wait_for_workers, multi_tenant, master_listen_fd
-        if port == 0:  # Any that is free: the next one.
-            port = _EPHEMERAL_PORTS + len(_tables.get(world_of(require_rank("a store")), ()))
-        super().__init__(_table(f"TCPStore {host_name}:{port}"), timeout)
+        del world_size, wait_for_workers
+        program = require_rank("a store")
+        if is_master:
+            is_bound = master_listen_fd is not None
+            port, table = _serve(program, (host_name, port), multi_tenant or is_bound)
+        else:
+            table = _connect(program, (host_name, port), timeout)
+        super().__init__(table, timeout)
         self.host, self.port, self.libuvBackend = host_name, port, use_libuv
+
+
+def _serve(program: Program, address: tuple[str, int], is_shared: bool) -> tuple[int, Table]:
+    """Take a port, and return its number and what is served there.
+
+    Args:
+        program: The rank.
+        address: Host name and port; 0 is any that is free.
+        is_shared: Whether the rank may have the port already: it serves there, or gives the socket.
+
+    Raises:
+        DistNetworkError: Somebody else has it.
+    """
+    host_name, port = address
+    ports, node = ports_of(program), node_of(program)
+    for holder in ports.holders(node, port):
+        is_own = holder.task is program.task
+        if is_own and is_shared:
+            if holder.served is None:
+                holder.served = Table(f"TCPStore {host_name}:{port}")
+            _opened(program, port)
+            return port, holder.served
+        if is_own and holder.served is not None and holder.served.is_abandoned():
+            ports.release(node, port, holder)
+    try:
+        port, holder = ports.take(program, port, "a TCPStore")
+    except OSError as error:
+        made = cannot_listen(program, port, error)
+        found = dist.DistNetworkError(str(made))
+        for note in getattr(made, "__notes__", ()):
+            found.add_note(note)
+        raise found from None
+    holder.served = Table(f"TCPStore {host_name}:{port}")
+    _opened(program, port)
+    return port, holder.served
+
+
+def _connect(program: Program, address: tuple[str, int], limit: timedelta) -> Table:
+    """Return what is served at a port, once something is.
+
+    Raises:
+        DistNetworkError: The time limit passed.
+    """
+    host_name, port = address
+    waits: Table = ports_of(program).local.setdefault(_WAITS, Table(f"host {host_name}"))
+    chosen = None if limit in _DEFAULTS else limit  # Who waits for ever is told so at once.
+    if not waits.wait_for(_key(port), chosen, lambda: _server(program, port) is not None):
+        milliseconds = round(limit.total_seconds() * 1000)
+        raise dist.DistNetworkError(
+            f"The client socket has timed out after {milliseconds}ms while trying to connect to "
+            f"({host_name}, {port})."
+        )
+    table = _server(program, port)
+    assert table is not None, "waited for"
+    return table
+
+
+def _server(program: Program, port: int) -> Table | None:
+    """Return what is served at a port of a rank's node, else of the first that serves there."""
+    ports, own = ports_of(program), node_of(program)
+    num_nodes = program.context.cluster.num_nodes
+    for node in (own, *range(num_nodes)):
+        for holder in ports.holders(node, port):
+            if holder.served is not None:
+                table: Table = holder.served
+                return table
+    return None
+
+
+def _key(port: int) -> str:
+    return f"a server at port {port}"
+
+
+def _opened(program: Program, port: int) -> None:
+    """Wake those who wait for a server."""
+    waits: Table | None = ports_of(program).local.get(_WAITS)
+    if waits is not None:
+        waits.changed(_key(port))
 
 
 class FileStore(SimulatedStore):

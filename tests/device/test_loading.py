@@ -1,11 +1,15 @@
 """Lazy loading: the hang at the first collective is reported as a cycle, and gone with preload."""
 
+import threading
+import time
+from functools import partial
 from itertools import pairwise
 
 import pytest
 
 import simrank
 import simrank.distributed as dist
+from simrank.device.loading import LOAD_PS
 from simrank.errors import ConfigError, DeadlockError
 
 triton = pytest.importorskip("triton")
@@ -77,15 +81,107 @@ def test_the_first_collective_behind_a_spinning_kernel_is_reported_as_a_cycle():
     with pytest.raises(DeadlockError) as caught:
         run(lazy_loading=True)
     text = str(caught.value)
-    assert "the first launch of 'all_reduce'" in text
+    assert "the first launch of 'all_reduce sum float32'" in text
     assert "waits until the device is quiet: spin_until_set" in text
     assert "kernel 'spin_until_set' program 0 waits for a change" in text
     assert "test_loading.py:" in text
+    assert (
+        "to fix: what this host would issue next <- load of 'all_reduce sum float32' <- "
+        "spin_until_set <- its flag <- what this host would issue next: load kernels before"
+    ) in text
 
 
 def test_preloading_the_kernels_removes_the_hang():
     """What was loaded before anything runs needs no quiet device."""
     run(lazy_loading=True, preload=[spin_until_set, "all_reduce"])
+
+
+def proxied(rank, ctx, dtype="float32"):
+    """Launch a collective behind a kernel that spins; the flag is set by a thread that copies."""
+    dist.init_process_group("nccl")
+    x, flag = ctx.ones(64, dtype=getattr(simrank, dtype)), ctx.zeros(1, dtype=simrank.int32)
+    one, out = ctx.ones(1, dtype=simrank.int32), ctx.zeros(1, dtype=simrank.int32)
+    ctx.synchronize()
+    main, copies = ctx.Stream(), ctx.Stream()
+    is_up = threading.Event()
+
+    def proxy():
+        is_up.wait()
+        time.sleep(100e-6)
+        with ctx.stream(copies):
+            flag.copy_(one)
+
+    thread = threading.Thread(target=proxy)
+    thread.start()
+    with ctx.stream(main):
+        spin_until_set[(1,)](flag, out)
+        is_up.set()
+        dist.all_reduce(x)
+    thread.join()
+    ctx.synchronize()
+    assert x[0].item() == 2.0
+
+
+def run_proxied(dtype="float32", *, preload=True, lazy_loading=True):
+    """Run it on two ranks, each with its proxy."""
+    with simrank.Context(cluster(lazy_loading=lazy_loading), carrier="thread") as ctx:
+        if preload:
+            ctx.preload()
+            ctx.preload([spin_until_set])
+        ctx.multiprocessing.spawn(proxied, (ctx, dtype), nprocs=2)
+
+
+def test_a_copy_behind_the_first_collective_is_an_exact_cycle():
+    """Requirement 5.2: copy <- module load <- spin kernel <- flag <- copy, proved, at once."""
+    with pytest.raises(DeadlockError, match="deadlock \\(proved\\)") as caught:
+        run_proxied(preload=False)
+    text = str(caught.value)
+    assert "the call of 'copy_', behind the first launch of 'all_reduce sum float32'" in text
+    cycle = "copy_ <- load of 'all_reduce sum float32' <- spin_until_set <- its flag <- copy_"
+    assert f"to fix: {cycle}: load kernels before" in text
+
+
+def test_preload_at_the_start_removes_the_cycle_for_nine_types_and_not_for_float16():
+    """Requirement 5.1: all reduction kernels of these are there before anything runs."""
+    run_proxied(preload=False, lazy_loading=False)
+    for dtype in ("float32", "bfloat16", "int64"):
+        run_proxied(dtype)
+    with pytest.raises(DeadlockError, match="load of 'all_reduce sum float16'"):
+        run_proxied("float16")
+
+
+def test_the_first_collective_of_each_type_loads_a_kernel_and_the_next_does_not():
+    """A reduction of another type is another kernel; what only moves bytes has one for all."""
+
+    def body(rank, ctx):
+        dist.init_process_group("nccl")
+        for dtype in (simrank.float32, simrank.bfloat16):
+            x, y = ctx.ones(64, dtype=dtype), ctx.ones(128, dtype=dtype)
+            for call in (partial(dist.all_reduce, x), partial(dist.all_gather_into_tensor, y, x)):
+                for _ in range(2):
+                    start_ps = ctx.now_ps
+                    call()
+                    ctx.synchronize()
+                    took[rank].append(ctx.now_ps - start_ps > LOAD_PS)
+
+    took = {0: [], 1: []}
+    with simrank.Context(cluster(lazy_loading=True)) as ctx:
+        ctx.multiprocessing.spawn(body, (ctx,), nprocs=2)
+    loads = [True, False, True, False, True, False, False, False]
+    assert took == {0: loads, 1: loads}
+
+
+@pytest.mark.parametrize(("mode", "hangs"), [("EAGER", False), ("LAZY", True), (None, True)])
+def test_a_program_that_asks_for_eager_loading_has_all_kernels(monkeypatch, mode, hangs):
+    """CUDA_MODULE_LOADING of the program's environment, as its process would read it."""
+    monkeypatch.delenv("CUDA_MODULE_LOADING", raising=False)
+    if mode is not None:
+        monkeypatch.setenv("CUDA_MODULE_LOADING", mode)
+    if hangs:
+        with pytest.raises(DeadlockError):
+            run(lazy_loading=True)
+    else:
+        run(lazy_loading=True)
 
 
 def test_a_first_launch_costs_the_load_and_later_ones_do_not():

@@ -15,6 +15,7 @@ import simrank.distributed as dist
 from simrank.errors import (
     CollectiveMismatchError,
     DeadlockError,
+    IllegalTransportError,
     LivelockError,
     SimrankError,
     SpawnException,
@@ -410,7 +411,7 @@ INVALID = {
     "peer": (ValueError, lambda ctx: dist.isend(ctx.ones(1), dist.get_rank())),
     "tensor": (TypeError, lambda ctx: dist.all_gather([1], ctx.ones(1))),
     "list": (RuntimeError, lambda ctx: dist.all_gather([ctx.ones(1)], ctx.ones(1))),
-    "on the host": (RuntimeError, lambda ctx: dist.all_reduce(ctx.ones(1, device="cpu"))),
+    "on the host": (IllegalTransportError, lambda ctx: dist.all_reduce(ctx.ones(1, device="cpu"))),
     "operator": (ValueError, lambda ctx: dist.all_reduce(ctx.ones(1), dist.ReduceOp.BAND)),
     "datatype": (TypeError, lambda ctx: dist.all_reduce(ctx.ones(1, dtype="int16"))),
     "splits": (RuntimeError, lambda ctx: dist.all_to_all_single(ctx.ones(8), ctx.ones(8), [8])),

@@ -1,8 +1,14 @@
 """Stores without sockets: waits of the engine, limits in simulated time."""
 
+import os
+import socket
+import time
 from datetime import timedelta
 
 import pytest
+
+import simrank
+from simrank.errors import DeadlockError
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
@@ -68,3 +74,142 @@ def test_outside_ranks_stores_are_torchs(tmp_path):
     store.set("a", "b")
     assert store.get("a") == b"b"
     assert (tmp_path / "file").exists()
+
+
+def test_two_servers_on_one_host_that_take_the_same_port_are_told_in_torchs_words(spawn):
+    """At the call, in every run: who holds it is in the note."""
+    told = {}
+
+    def program(rank):
+        own = None
+        if rank == 0:
+            own = dist.TCPStore("localhost", 29600, 1, True)
+        dist.init_process_group("gloo")
+        dist.barrier()
+        if rank == 1:
+            with pytest.raises(
+                dist.DistNetworkError, match="port: 29600, useIpv6: false"
+            ) as caught:
+                dist.TCPStore("localhost", 29600, 1, True)
+            told[rank] = (str(caught.value), caught.value.__notes__[0])
+        dist.barrier()
+        del own
+
+    spawn(program)
+    assert told[1][0].endswith("code: -98, name: EADDRINUSE, message: address already in use")
+    assert told[1][1].startswith("simrank: port 29600 is held by a TCPStore of rank 0 at test_st")
+
+
+def test_ports_that_are_bound_before_they_are_published_never_collide(spawn):
+    """Port 0 on every rank: all numbers differ, and whoever reads them connects."""
+    ports = {}
+
+    def program(rank):
+        server = dist.TCPStore("localhost", 0, 1, True)
+        ports[rank] = server.port
+        server.set("owner", str(rank))
+        dist.init_process_group("gloo")
+        listed = [None] * 8
+        dist.all_gather_object(listed, server.port)
+        neighbour = (rank + 1) % 8
+        client = dist.TCPStore("localhost", listed[neighbour], 1, False)
+        assert client.get("owner") == str(neighbour).encode()
+
+    spawn(program, 8)
+    assert len(set(ports.values())) == 8
+    first = dict(ports)
+    spawn(program, 8)
+    assert ports == first
+
+
+def test_a_port_is_free_again_once_nobody_has_the_store(spawn):
+    """Within the rank that served; while it has the store, it may not serve twice."""
+
+    def program(rank):
+        store = dist.TCPStore("localhost", 29601, 1, True)
+        with pytest.raises(dist.DistNetworkError, match="29601"):
+            dist.TCPStore("localhost", 29601, 1, True)
+        store.set("key", "old")
+        del store
+        store = dist.TCPStore("localhost", 29601, 1, True)
+        assert not store.check(["key"])
+
+    spawn(program, 1)
+
+
+def test_tenants_of_one_process_share_a_server_and_others_do_not(spawn):
+    """As `init_process_group` does when it is called again."""
+
+    def program(rank):
+        if rank == 0:
+            first = dist.TCPStore("localhost", 29602, 1, True, multi_tenant=True)
+            second = dist.TCPStore("localhost", 29602, 1, True, multi_tenant=True)
+            first.set("key", "value")
+            assert second.get("key") == b"value"
+        dist.init_process_group("gloo")
+        if rank == 1:
+            with pytest.raises(dist.DistNetworkError, match="29602"):
+                dist.TCPStore("localhost", 29602, 1, True, multi_tenant=True)
+        dist.barrier()
+        dist.destroy_process_group()
+        dist.init_process_group("gloo")
+
+    spawn(program)
+
+
+def test_two_programs_with_one_master_port_are_told(spawn):
+    """The second one's rank 0, in `init_process_group`."""
+    told = []
+
+    def program(rank):
+        os.environ["MASTER_PORT"] = "29603"
+        try:
+            dist.init_process_group("gloo")
+            time.sleep(1)
+        except dist.DistNetworkError as error:
+            told.append((rank, "EADDRINUSE" in str(error)))
+
+    with simrank.Context("hgx_h100") as ctx:
+        for processes in [ctx.multiprocessing.spawn(program, nprocs=1, join=False) for _ in "ab"]:
+            processes.join()
+    assert told == [(0, True)]
+
+
+def test_a_socket_and_a_store_share_the_ports_of_a_host(spawn):
+    """A bound socket keeps its port; one that is handed over does not."""
+
+    def program(rank):
+        with socket.socket() as sock:
+            sock.bind(("localhost", 0))
+            port = sock.getsockname()[1]
+            with pytest.raises(dist.DistNetworkError, match=f"port: {port}"):
+                dist.TCPStore("localhost", port, 1, True)
+            store = dist.TCPStore("localhost", port, 1, True, master_listen_fd=sock.fileno())
+            assert store.port == port
+        with socket.socket() as sock, pytest.raises(OSError, match="in use"):
+            dist.TCPStore("localhost", 29604, 1, True)
+            other = dist.TCPStore("localhost", 29605, 1, True)
+            sock.bind(("localhost", other.port))
+
+    spawn(program, 1)
+
+
+def test_a_client_without_a_server_waits_for_it_or_is_told(spawn):
+    """Its own limit is torch's error; the default is a deadlock, proved at once."""
+
+    def late(rank):
+        if rank == 0:
+            time.sleep(5)
+        store = dist.TCPStore("localhost", 29606, None, rank == 0)
+        store.set(str(rank), "here")
+        assert store.get("1") == b"here"
+
+    def limited(rank):
+        limit = timedelta(seconds=1)
+        with pytest.raises(dist.DistNetworkError, match="timed out after 1000ms while trying to"):
+            dist.TCPStore("localhost", 29607, None, False, timeout=limit)
+
+    spawn(late)
+    spawn(limited)
+    with pytest.raises(DeadlockError, match="a server at port 29608' of host localhost"):
+        spawn(lambda rank: dist.TCPStore("localhost", 29608, None, False))
