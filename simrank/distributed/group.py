@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 
     from simrank.collectives.schedule import IntArray
     from simrank.device import Buffer, Device, Network, Stream
-    from simrank.distributed.call import Call, CollectiveOperation
+    from simrank.distributed.call import Call
     from simrank.distributed.coalescing import CoalescingManager
+    from simrank.distributed.collective import CollectiveOperation
     from simrank.distributed.communicator import Initialisation, Pair
     from simrank.distributed.issue import Form
     from simrank.distributed.monitored import MonitoredBarrier

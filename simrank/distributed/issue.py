@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from simrank.device import Buffer, Tensor, current_stream
 from simrank.device.current import streams_of, use_stream
 from simrank.distributed.backends import GLOO, check_dtype
-from simrank.distributed.call import CollectiveOperation, enter
+from simrank.distributed.call import enter
 from simrank.distributed.coalescing import Held, IllegalWork
+from simrank.distributed.collective import CollectiveOperation
 from simrank.distributed.communicator import meet_first
 from simrank.distributed.group import membership
 from simrank.distributed.membership import member_group

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from simrank.collectives import DataPlayer, Problem
     from simrank.collectives.schedule import Schedule
-    from simrank.distributed.call import CollectiveOperation
+    from simrank.distributed.collective import CollectiveOperation
 
 Array = np.ndarray[Any, Any]
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from simrank.device import Stream
-    from simrank.distributed.call import CollectiveOperation
+    from simrank.distributed.collective import CollectiveOperation
     from simrank.distributed.group import ProcessGroup
     from simrank.ranks import Program
 

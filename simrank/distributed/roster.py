@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     import numpy as np
 
     from simrank.device import Device, Stream
-    from simrank.distributed.call import Call, CollectiveOperation
+    from simrank.distributed.call import Call
+    from simrank.distributed.collective import CollectiveOperation
     from simrank.distributed.p2p import PeerOperation
     from simrank.distributed.request import Request
     from simrank.engine import CallSite
@@ -325,8 +326,10 @@ class Part(ProcessGroup):
         self._whole.use_device(self.positions[group_rank], device)
         super().use_device(group_rank, device)
 
-    def stream(self, group_rank: int, device: Device, name: str) -> Stream:
+    def stream(
+        self, group_rank: int, device: Device, name: str, *, by_host: bool = False
+    ) -> Stream:
         """Return the stream that a member uses for the group."""
         whole = self._whole
         name = name.replace(self.name, whole.name)
-        return whole.stream(self.positions[group_rank], device, name)
+        return whole.stream(self.positions[group_rank], device, name, by_host=by_host)

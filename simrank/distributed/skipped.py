@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from simrank.distributed.call import CollectiveOperation
+    from simrank.distributed.collective import CollectiveOperation
     from simrank.distributed.group import ProcessGroup
     from simrank.distributed.request import Signature
 
