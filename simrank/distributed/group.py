@@ -347,8 +347,8 @@ class World:
         """Forget every call under way, since the ranks were aborted."""
         self.comm_library.leaks.clear()
         for pending in list(self.engine.pending):  # Calls, messages and meetings.
-            group = getattr(pending, "group", None)
-            if group is not None and group.world is self:
+            group = getattr(pending, "group", None)  # Of a kernel's programs, another kind of one.
+            if getattr(group, "world", None) is self:
                 self.engine.pending.pop(pending)
         for group in self._groups.values():
             if group.roster is not None:
