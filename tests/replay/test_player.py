@@ -7,10 +7,10 @@ from simrank.replay.trace import CALC, RECV, SEND, Node
 
 
 def test_messages_of_one_size_share_a_buffer():
-    """A thousand receives that are posted at once need the memory of one."""
+    """Receives that are posted at once need the memory of one."""
     nodes = (
-        [Node(f"r{tag}", RECV, "t:1", size_bytes=1 << 30, peer=1, tag=tag) for tag in range(1000)],
-        [Node(f"s{tag}", SEND, "t:1", size_bytes=1 << 30, peer=0, tag=tag) for tag in range(1000)],
+        [Node(f"r{tag}", RECV, "t:1", size_bytes=1 << 30, peer=1, tag=tag) for tag in range(300)],
+        [Node(f"s{tag}", SEND, "t:1", size_bytes=1 << 30, peer=0, tag=tag) for tag in range(300)],
     )
     with simrank.Context("hgx_h100", data=False) as ctx:
         players = [Player(rank, nodes[rank], [], ctx) for rank in range(2)]
