@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import ceil
+from math import ceil, floor
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -283,7 +283,8 @@ class Call:
         bytes_per_ps = ceil(plan.memory_bytes / took_ps * 2**20) / 2**20
         for operation in self._operations:
             if operation is not None and operation.num_sms and operation.stream.head is operation:
-                operation.take_memory(bytes_per_ps)
+                most = floor(operation.stream.device.hbm.capacity * 2**20) / 2**20
+                operation.take_memory(min(bytes_per_ps, most))
 
     @property
     def link_bytes(self) -> dict[int, int]:

@@ -158,7 +158,8 @@ class Roster:
         """Let a collective in flight go on without a member, unless its part is decided."""
         rank = int(self.group.ranks[group_rank])
         member = call.group.group_rank(rank)
-        if member < 0 or call.is_decided(member):
+        is_over = call.group.calls.get(call.seq) is not call  # It failed with one before it.
+        if is_over or member < 0 or call.is_decided(member):
             return
         taking_part = [self.group.group_rank(each) for each in call.group.ranks if each != rank]
         try:

@@ -1,11 +1,13 @@
 """Who is active, while calls are in flight: numbers go on, and everybody agrees on each of them."""
 
+import time
+
 import pytest
 
 import simrank
 import simrank.distributed as dist
 from simrank.distributed.options import roster_of
-from simrank.errors import SpawnException
+from simrank.errors import PeerDiedError, SpawnException
 
 
 def test_numbers_go_on_where_nobody_has_called_yet(spawned):
@@ -156,3 +158,28 @@ def spawned():
             ctx.multiprocessing.spawn(program, (ctx,), nprocs=nprocs)
 
     return run
+
+
+def test_a_rooted_call_that_its_root_leaves_takes_later_calls_of_its_streams_along():
+    """Both ranks that wait are told; what failed with it is not looked for again."""
+
+    def program(rank, ctx):
+        dist.init_process_group("nccl")
+        x = ctx.ones(1024)
+        dist.all_reduce(x)
+        ctx.synchronize()
+        if rank == 1:
+            time.sleep(1e-4)
+        works = [dist.broadcast(x, 1, async_op=True), dist.all_reduce(x, async_op=True)]
+        for work in works:
+            work.wait()
+        ctx.synchronize()
+
+    faults = [{"deactivate": 1, "at": "90 us"}]
+    with (
+        simrank.Context("hgx_h100", faults=faults) as ctx,
+        pytest.raises(SpawnException) as caught,
+    ):
+        ctx.multiprocessing.spawn(program, (ctx,), nprocs=3)
+    assert {0, 2} <= set(caught.value.errors)
+    assert all(isinstance(caught.value.errors[rank], PeerDiedError) for rank in (0, 2))

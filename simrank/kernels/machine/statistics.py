@@ -86,14 +86,14 @@ class Statistics:
         num_steps: Accesses and dots so far, each of all programs in lockstep once; also of programs
             that were rolled back.
         largest_block: Most lanes that one program has had in one access.
-        fill: Where memory has no values, whether loads give another number than zero; None: memory
-            has values, or is refused.
+        fill: Where memory has no values, which number loads give: zero, one or a large one; None:
+            memory has values, or is refused.
         profile: Where lines are counted, while somebody collects them; else None.
     """
 
     def __init__(self) -> None:
         self.profile: KernelProfile | None = None
-        self.fill: bool | None = None
+        self.fill: int | None = None
         self.traffic: dict[int, Traffic] = {}
         self.largest_block = 0
         self.num_steps = 0

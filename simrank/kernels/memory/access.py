@@ -19,7 +19,7 @@ from simrank.kernels.memory.addresses import (
     segments_of,
 )
 from simrank.kernels.memory.illegal import Asked
-from simrank.kernels.memory.sectors import sector_waste
+from simrank.kernels.memory.sectors import masked_waste, sector_waste
 from simrank.kernels.values.block import Anchor, Block, as_block, cast_to
 from simrank.kernels.values.broadcasting import aligned, common_shape, with_axes
 from simrank.kernels.values.types import int1
@@ -232,10 +232,13 @@ def _gather(
         wrong = Asked(given, active, "load")
         raise illegal.outside(programs, storage, wrong, element)
     statistics.note_block(index.size // len(index))
-    extent = Extent(low, high, element.itemsize, sector_waste(given, element.itemsize))
+    itemsize = element.itemsize
+    waste = (
+        sector_waste(given, itemsize) if active is None else masked_waste(given, active, itemsize)
+    )
+    extent = Extent(low, high, itemsize, waste)
     statistics.count(storage, index.size * copies, num_active * copies, extent, writes=False)
     if programs.sync is not None:
-        itemsize = element.itemsize
         programs.sync.loaded(storage, low * itemsize, (high + 1) * itemsize, index, itemsize)
     result = view[index] if index.size < _SMALL else view.take(index, mode="clip")
     return _arrived(result, element)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from simrank.kernels.machine.arrays import Value
 
 SECTOR_BYTES = 32
+_FEW_HOLES = 8  # Assumed: with less than one lane in so many masked off, sectors are as without.
 
 
 def sector_waste(index: Value, itemsize: int) -> float:
@@ -56,5 +57,21 @@ def _least_waste(own: Value, itemsize: int) -> float:
 def _waste_along(line: Value, itemsize: int) -> float:
     """Return what lanes along a line of elements make the memory move, for each of its bytes."""
     num_sectors = len(np.unique(line * itemsize // SECTOR_BYTES))
-    distinct = len(line) if line[0] != line[-1] else 1
-    return max(num_sectors * SECTOR_BYTES / (distinct * itemsize), 1.0)
+    return max(num_sectors * SECTOR_BYTES / (len(line) * itemsize), 1.0)
+
+
+def masked_waste(index: Value, active: Value, itemsize: int) -> float:
+    """Return the waste of an access of which some lanes are masked off.
+
+    Args:
+        index: As in `sector_waste`.
+        active: Which lanes are not; of the same shape.
+        itemsize: Bytes of an element.
+    """
+    if type(index) is not np.ndarray or type(active) is not np.ndarray or index.ndim == 1:
+        return 1.0
+    if np.count_nonzero(active) * _FEW_HOLES > active.size * (_FEW_HOLES - 1):
+        return sector_waste(index, itemsize)
+    spread = np.broadcast_to(active, index.shape)
+    row = int(spread.reshape(len(spread), -1).any(axis=1).argmax())
+    return _waste_along(index[row][spread[row]].reshape(-1), itemsize)

@@ -9,9 +9,10 @@ import numpy as np
 if TYPE_CHECKING:
     from simrank.kernels.machine.arrays import Array, Value
 
-# Bits of a number that is neither zero nor large, whatever is made of them: 0.0079 or 1 of 16-bit
-# floats, 1.5 of fp8. Integers are 1: they may be offsets.
-_BITS = {1: 0x3C, 2: 0x3C00}
+# Bits, whatever is made of them: 0.0079 or 1 of 16-bit floats, 1.5 of fp8; large ones.
+_BITS = {1: (0, 0x3C, 0x70), 2: (0, 0x3C00, 0x7000)}
+_NUMBERS = (0, 1, 100_000)  # The second may be an offset, too.
+_LARGE_BYTE = 100
 
 
 class VoidView:
@@ -20,14 +21,15 @@ class VoidView:
     Args:
         size: Number of elements.
         dtype: Of what is loaded; narrow floats come as unsigned integers of their size.
-        fill: Whether it is another number than zero.
+        fill: Which number: zero, one, or a large one.
     """
 
-    def __init__(self, size: int, dtype: np.dtype[Any], *, fill: bool) -> None:
+    def __init__(self, size: int, dtype: np.dtype[Any], *, fill: int) -> None:
         self._size = size
         self.dtype = dtype
-        number = _BITS.get(dtype.itemsize, 1) if dtype.kind == "u" else 1
-        self._value = dtype.type(number if fill else 0)
+        numbers = _BITS.get(dtype.itemsize, _NUMBERS) if dtype.kind == "u" else _NUMBERS
+        number = min(numbers[fill], _LARGE_BYTE) if dtype == np.int8 else numbers[fill]
+        self._value = np.array(min(number, 32_767) if dtype == np.int16 else number, dtype)[()]
 
     def __len__(self) -> int:
         """Return the number of elements."""

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from simrank.errors import UnsupportedError
+from simrank.errors import SimrankError, UnsupportedError
 from simrank.kernels.machine import Statistics
 from simrank.kernels.running.batches import Grid
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from simrank.device.memory import Storage
     from simrank.device.races import Touched
     from simrank.kernels.machine import Setting
     from simrank.kernels.machine.arrays import Array
@@ -59,13 +60,17 @@ def run_sample(setting: Setting, forms: Forms, mode: str, touched: Touched | Non
         UnsupportedError: What the kernel does depends on values that it loads.
     """
     total = math.prod(setting.grid)
+    if not total:
+        return 0
     chosen = _chosen(setting.grid) if total > _FEW_PROGRAMS else np.arange(total)
     profile = setting.statistics.profile
     lines = None if profile is None else profile.snapshot()
     _check(setting, forms, mode, chosen[len(chosen) // 2 :][:1])
-    own, num_splits = _counted(setting, forms, mode, chosen, fill=False)
-    for buffer in () if touched is None else touched.writes:
-        buffer.storage.lose_values()
+    own, num_splits = _counted(setting, forms, mode, chosen, fill=0)
+    written = [] if touched is None else [buffer.storage for buffer in touched.writes]
+    reached = {storage for storage, _ in own.views}  # By addresses too.
+    for storage in [*written, *(each for each in reached if _may_write(own, each))]:
+        storage.lose_values()
     factor = total / len(chosen)
     setting.statistics.add_scaled(own, factor)
     if profile is not None and lines is not None:
@@ -76,13 +81,23 @@ def run_sample(setting: Setting, forms: Forms, mode: str, touched: Touched | Non
 def _check(setting: Setting, forms: Forms, mode: str, one: Array) -> None:
     """Raise if a program does something else with other numbers."""
     nobody = setting._replace(statistics=Statistics())  # No lines are counted.
-    own, _ = _counted(nobody, forms, mode, one, fill=False)
-    try:
-        other, _ = _counted(nobody, forms, mode, one, fill=True)
-    except Exception as error:
-        raise _steered(forms.name) from error  # With zeros there was none.
-    if own.shape() != other.shape():
-        raise _steered(forms.name)
+    own, _ = _counted(nobody, forms, mode, one, fill=0)
+    for fill in (1, 2):
+        try:
+            other, _ = _counted(nobody, forms, mode, one, fill=fill)
+        except SimrankError as error:
+            if fill == 1:  # A large number need be no offset: that access is outside of all memory.
+                raise _steered(forms.name) from error
+        except Exception as error:
+            raise _steered(forms.name) from error  # With zeros there was none.
+        else:
+            if own.shape() != other.shape():
+                raise _steered(forms.name)
+
+
+def _may_write(statistics: Statistics, storage: Storage) -> bool:
+    found = statistics.traffic.get(storage.address)
+    return statistics.num_atomics > 0 or (found is not None and found.written_bytes > 0)
 
 
 def _chosen(grid: tuple[int, int, int]) -> Array:
@@ -96,9 +111,9 @@ def _chosen(grid: tuple[int, int, int]) -> Array:
 
 
 def _counted(
-    setting: Setting, forms: Forms, mode: str, chosen: Array, *, fill: bool
+    setting: Setting, forms: Forms, mode: str, chosen: Array, *, fill: int
 ) -> tuple[Statistics, int]:
-    """Return what some programs do, with zeros or with other numbers where there are no values."""
+    """Return what some programs do, with zeros or other numbers where there are no values."""
     statistics = Statistics()
     statistics.fill = fill
     statistics.profile = setting.statistics.profile

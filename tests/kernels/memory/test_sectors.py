@@ -5,7 +5,8 @@ import pytest
 
 triton = pytest.importorskip("triton")
 tl = pytest.importorskip("triton.language")
-sector_waste = pytest.importorskip("simrank.kernels.memory.sectors").sector_waste
+sectors = pytest.importorskip("simrank.kernels.memory.sectors")
+sector_waste = sectors.sector_waste
 
 
 def lanes(*shape, strides, start=0):
@@ -46,6 +47,24 @@ def test_scattered_elements_move_a_sector_each():
     """As an embedding of one column does."""
     rows = np.random.default_rng(0).permutation(1 << 20)[:4096]
     assert sector_waste(rows[None], 4) == pytest.approx(8, rel=0.03)
+
+
+def test_lines_that_come_back_to_where_they_began_are_no_broadcast():
+    """A mirror, a row of tokens between two of padding, and one address for all."""
+    mirror = np.abs(2 * np.arange(1024) - 1023)[None]
+    assert sector_waste(mirror, 4) <= 2
+    tokens = np.arange(1024)[None] * 8
+    tokens[0, -1] = 0
+    assert sector_waste(tokens, 4) == pytest.approx(8, rel=0.01)
+    assert sector_waste(np.full((1, 1024), 7), 4) == 1
+
+
+def test_holes_in_a_mask_waste_what_strides_do():
+    """Every eighth lane alone touches the sectors of all."""
+    index = np.arange(1024)[None]
+    assert sectors.masked_waste(index, index % 8 == 0, 4) == 8
+    assert sectors.masked_waste(index, index < 1000, 4) == 1
+    assert sectors.masked_waste(index, index < 512, 4) == 1
 
 
 @triton.jit

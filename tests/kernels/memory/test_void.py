@@ -9,7 +9,7 @@ VoidView = pytest.importorskip("simrank.kernels.memory.void").VoidView
 @pytest.mark.parametrize("dtype", ["f4", "f8", "i4", "i8", "u1", "u2"])
 def test_it_has_the_shape_of_what_is_asked_for(dtype):
     """One number, in as many places; another one where it is filled."""
-    empty, filled = (VoidView(100, np.dtype(dtype), fill=fill) for fill in (False, True))
+    empty, filled = (VoidView(100, np.dtype(dtype), fill=fill) for fill in (0, 1))
     assert len(empty) == 100
     index = np.arange(6).reshape(2, 3)
     for view, is_zero in ((empty, True), (filled, False)):
@@ -22,12 +22,12 @@ def test_it_has_the_shape_of_what_is_asked_for(dtype):
 
 def test_it_stores_nothing():
     """What is written is not read again."""
-    view = VoidView(10, np.dtype("f4"), fill=False)
+    view = VoidView(10, np.dtype("f4"), fill=0)
     view[np.arange(3)] = 7
     assert not view[np.arange(3)].any()
 
 
 def test_narrow_floats_are_filled_with_finite_numbers():
     """They come as unsigned integers of their size."""
-    bits = VoidView(4, np.dtype("u2"), fill=True)[np.arange(4)]
+    bits = VoidView(4, np.dtype("u2"), fill=1)[np.arange(4)]
     assert (bits.view(np.float16) == 1).all()

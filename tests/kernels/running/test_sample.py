@@ -152,6 +152,57 @@ def test_what_a_sample_writes_is_unknown(run):
     run(body, 1, data=False)
 
 
+@triton.jit
+def steered_by_a_large_number(loads, x, y, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    if tl.load(loads + tl.program_id(0)) > 5:
+        tl.store(y + at, tl.load(x + at))
+
+
+def test_numbers_that_only_large_ones_steer_by_are_found_too(run):
+    """Neither zero nor one is above five."""
+
+    def body(rank, ctx):
+        loads, x, y = ctx.empty(N, dtype=ctx.int32), ctx.empty(N), ctx.empty(N)
+        steered_by_a_large_number[(N // 256,)](loads, x, y, BLOCK=256)
+        ctx.synchronize()
+
+    with pytest.raises(SpawnException, match="depends on values that it loads"):
+        run(body, 1, data=False)
+
+
+@triton.jit
+def store_through_a_table(x, table, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    small = tl.load(table).to(tl.pointer_type(tl.float32))
+    tl.store(small + tl.program_id(0), tl.sum(tl.load(x + at), axis=0))
+
+
+def test_what_is_written_by_address_is_unknown_too(run):
+    """Only some of the programs have run."""
+
+    def body(rank, ctx):
+        x, small = ctx.empty(N), ctx.ones(1024)
+        table = ctx.tensor([small.data_ptr()], dtype=ctx.int64)
+        store_through_a_table[(1024,)](x, table, BLOCK=1024)
+        ctx.synchronize()
+        with pytest.raises(simrank.errors.UninitializedValueError, match="has no values"):
+            small[0].item()
+
+    run(body, 1, data=False)
+
+
+def test_a_grid_without_programs_does_nothing(run):
+    """As with values."""
+
+    def body(rank, ctx):
+        done = ctx.launch(scale, (0,), ctx.empty(N), ctx.empty(N), N, BLOCK=256)
+        ctx.synchronize()
+        assert done.cost.hbm_bytes == 0
+
+    run(body, 1, data=False)
+
+
 @pytest.mark.slow
 def test_large_products_and_attention_take_seconds():
     """16,384^3: 8,192 programs of 256 dots, of which eight run."""
