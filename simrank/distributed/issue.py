@@ -72,7 +72,8 @@ def group_of(call: str, group: Group, program: Program) -> ProcessGroup | None:
         UnsupportedError: An open coalescing manager does not take this call.
     """
     state = membership(program)
-    chosen = state.default if group is None else None
+    default = state.default
+    chosen = default if group is None or group is default else None
     if chosen is None:
         chosen = member_group(call, group, program)
     if state.coalescing and chosen is not None:

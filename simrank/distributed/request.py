@@ -88,6 +88,8 @@ class Request:
     @property
     def tensors(self) -> tuple[Buffer, ...]:
         """Return the user's tensors."""
+        if self.source is self.target and not self.sources and not self.targets:
+            return (self.source,)
         return (*self.reads, *self.results)
 
     def pack(self) -> None:

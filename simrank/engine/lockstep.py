@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from greenlet import greenlet
 
     from simrank.engine.loop import Engine
-    from simrank.engine.task import Task
+    from simrank.engine.task import Task, Turn
 
 # Assumed: so long may Ctrl-C take if it comes just as the hub falls asleep, which Python misses.
 _LOOK_S = 0.1
@@ -47,16 +47,19 @@ class Turns:
         order: The last one has the turn, None being the hub; below it is who gets it afterwards.
         bell: What the hub sleeps on.
         ended: The carrier whose program ended in the last turn, or None.
+        of_hub: What is to happen as the hub goes on, or None; threads that pass the turn on among
+            themselves share it.
         sleepers: Looks at who has the turn while the hub sleeps.
     """
 
-    __slots__ = ("_engine", "bell", "ended", "order", "sleepers")
+    __slots__ = ("_engine", "bell", "ended", "of_hub", "order", "sleepers")
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self.order: list[Task | None] = [None, None]
         self.bell = _silent_bell()
         self.ended: ThreadCarrier | None = None
+        self.of_hub: Turn | None = None
         self.sleepers = Sleepers()
 
     # ---- the hub's side ----
@@ -90,6 +93,8 @@ class Turns:
         finally:
             if self.ended is not None:
                 self.ended.bury()
+            if self.of_hub is not None:
+                self.of_hub.enter()
 
     def _interrupt(self, error: BaseException) -> None:
         """Let who has the turn have what a signal raised here, as on a greenlet; then wait on."""
@@ -152,6 +157,7 @@ class Turns:
             or task.waiting is None
             or following.finished
             or following.carrier.thread_id is None
+            or (following.turn is None and self.of_hub is not None)
         ):
             self.order[-1] = None
         else:

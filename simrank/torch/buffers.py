@@ -191,7 +191,9 @@ def _view(tensor: torch.Tensor, dtype: DType) -> Tensor:
         offset = tensor.data_ptr() - storage.address
     else:
         offset = tensor.storage_offset() * size
-    strides = [stride * size for stride in tensor.stride()]
+    strides = None
+    if not tensor.is_contiguous():
+        strides = [stride * size for stride in tensor.stride()]
     view = np.ndarray(shape, dtype.numpy, storage._bytes, offset, strides)  # noqa: SLF001 - our own class
     return Tensor(storage, dtype, view)
 

@@ -50,9 +50,11 @@ class Groups:
 def _field(name: str) -> property:
     outside = getattr(_OriginalWorld, name)
 
-    def get(world: object) -> Any:
+    def get(world: object) -> Any:  # Three times in each call of a collective.
         program = rank_program()
-        return outside.fget(world) if program is None else getattr(groups_of(program), name)
+        if program is None:
+            return outside.fget(world)
+        return getattr(program.local.get(_KEY) or groups_of(program), name)
 
     def put(world: object, value: object) -> None:
         program = rank_program()

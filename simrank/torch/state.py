@@ -17,6 +17,28 @@ _generator = torch.default_generator
 _FIRST_SEED = 67280421310721  # Source: c10::detail::default_rng_seed_val; torch's own start.
 
 
+class HubGenerator:
+    """The CPU generator's state of whoever drives an engine, while its ranks have their turns.
+
+    Ranks that pass the turn on among themselves leave the generator as it is, so it is put back
+    once, as the hub goes on: reading and setting it take as long as the rest of a turn.
+    """
+
+    def __init__(self) -> None:
+        self._state: torch.Tensor | None = None
+
+    def leave(self) -> None:
+        """Keep its state, unless that is so already."""
+        if self._state is None:
+            self._state = _generator.get_state()
+
+    def enter(self) -> None:
+        """Put its state back."""
+        if self._state is not None:
+            _generator.set_state(self._state)
+            self._state = None
+
+
 class TorchState:
     """The state of one rank: its CPU generator and settings are in place while it has the turn.
 
@@ -29,7 +51,10 @@ class TorchState:
         self._program = program
         self._settings = settings_of(program)
         self._own: torch.Tensor | None = None
-        self._others: torch.Tensor | None = None
+        turns = program.engine.turns
+        if turns.of_hub is None:
+            turns.of_hub = HubGenerator()
+        self._of_hub = turns.of_hub
 
     @property
     def turn(self) -> TorchState:
@@ -48,7 +73,7 @@ class TorchState:
 
     def enter(self) -> None:
         """Put the rank's random numbers and settings in place."""
-        self._others = _generator.get_state()
+        self._of_hub.leave()
         if self._own is None:
             _generator.manual_seed(self._seed)
         else:
@@ -58,9 +83,7 @@ class TorchState:
             devices.enable_for(self._program)
 
     def leave(self) -> None:
-        """Give the others theirs back."""
+        """Keep its own, and give the others their settings back."""
         devices.flush()
         self._settings.leave()
         self._own = _generator.get_state()
-        assert self._others is not None, "entered"
-        _generator.set_state(self._others)

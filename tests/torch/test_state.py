@@ -86,3 +86,53 @@ def test_backward_interleaves_exactly_with_modes_of_each_rank(spawn):
         spawn(program, world, world)
         # d(c)/dx: 5 * world^2 by c's and a's or b's sums; d(a)/dx: 2 * world.
         assert gradients == dict.fromkeys(range(world), 5.0 * world**2 + 2.0 * world)
+
+
+@pytest.mark.parametrize("ending", ["returns", "raises", "hangs"])
+def test_the_main_programs_numbers_go_on_whatever_ranks_draw_and_however_they_end(spawn, ending):
+    """Ranks that pass the turn on among themselves do not put them back each time."""
+    torch.manual_seed(8)
+    expected = torch.rand(4).tolist()
+    torch.manual_seed(8)
+
+    def program(rank):
+        dist.init_process_group("gloo")
+        for _ in range(3):
+            torch.rand(rank + 1)
+            dist.barrier()
+        if rank == 1 and ending == "raises":
+            raise KeyError
+        if rank == 1 and ending == "hangs":
+            dist.recv(torch.ones(1), 0)
+
+    found = []
+    for _ in range(4):
+        found.append(torch.rand(1).item())
+        if ending == "returns":
+            spawn(program, 4)
+        else:
+            with pytest.raises(Exception, match=r"KeyError|deadlock"):
+                spawn(program, 4)
+    assert found == expected
+
+
+def test_a_simulation_inside_a_rank_leaves_that_ranks_numbers_and_the_others_alone(spawn):
+    """Its ranks draw from their own, and so do the ranks around it."""
+
+    def found(inner):
+        drawn = {}
+
+        def program(rank):
+            dist.init_process_group("gloo")
+            drawn[rank] = []
+            for _ in range(3):
+                drawn[rank] += torch.rand(1).tolist()
+                dist.barrier()
+                if inner and rank:
+                    draws(spawn)
+                drawn[rank] += torch.rand(1).tolist()
+
+        spawn(program, 3)
+        return drawn
+
+    assert found(inner=True) == found(inner=False)
