@@ -52,7 +52,7 @@ class Limits:
 
     case_s: float = 90.0
     start_s: float = 120.0
-    settle_s: float = 0.3
+    settle_s: float = 1.0
     end_s: float = 5.0
     margin_s: float = 30.0
 

@@ -190,5 +190,6 @@ def _as_torchs(error: Exception) -> Exception:
     both = type(kind.__name__, (kind, base), {"__reduce__": lambda _: error.__reduce__()})
     made: Exception = both.__new__(both, *error.args)
     made.args = error.args
-    vars(made).update(vars(error))
+    for name, value in vars(error).items():  # torch's classes have slots for some.
+        setattr(made, name, value)
     return made

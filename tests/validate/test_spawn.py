@@ -143,12 +143,15 @@ def test_a_start_method_that_is_none_is_refused():
 def test_torchs_own_classes_catch_it(monkeypatch):
     """Where torch.multiprocessing is imported; here a stand-in with its classes."""
 
-    class ProcessRaisedException(Exception):  # noqa: N818 - torch's names
+    class ProcessException(Exception):  # noqa: N818 - torch's names, and its slots
+        __slots__ = ("error_index", "error_pid")
+
+    class ProcessRaisedException(ProcessException):
         def __init__(self, msg, error_index, error_pid):
             super().__init__(msg)
 
-    class ProcessExitedException(Exception):  # noqa: N818
-        pass
+    class ProcessExitedException(ProcessException):
+        __slots__ = ("exit_code",)
 
     theirs = types.ModuleType("torch.multiprocessing")
     theirs.ProcessRaisedException = ProcessRaisedException
@@ -159,8 +162,9 @@ def test_torchs_own_classes_catch_it(monkeypatch):
     assert isinstance(caught.value, errors.SpawnException)
     assert caught.value.error_index == 1
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
-    with pytest.raises(ProcessExitedException):
-        mp.spawn(leaving, args=(1,), nprocs=1)
+    with pytest.raises(ProcessExitedException) as caught:
+        mp.spawn(leaving, args=(4,), nprocs=1)
+    assert (caught.value.error_index, caught.value.exit_code) == (0, 4)
 
 
 @pytest.mark.slow
