@@ -1,7 +1,8 @@
 """The one thing that is changed in triton: a launch asks whether a simulated program runs (K1).
 
-So does `triton.testing.do_bench`. While a Context is entered, triton's active driver is a simulated
-one. Nothing here costs anything where triton is never imported.
+So does `triton.testing.do_bench`, and autotuners keep for each program what they find. While a
+Context is entered, triton's active driver is a simulated one. Nothing here costs anything where
+triton is never imported.
 """
 
 from __future__ import annotations
@@ -77,6 +78,14 @@ def _install_bench(module: ModuleType) -> None:
     owner.do_bench = do_bench
 
 
+def _install_tuners(module: ModuleType) -> None:
+    """Let each program keep what autotuners find."""
+    from simrank.kernels.compiler import tuning  # noqa: PLC0415 - nobody pays for it without triton
+
+    owner: Any = module
+    tuning.install(owner.Autotuner)
+
+
 def _install_driver(module: ModuleType) -> None:
     """Make the simulated driver triton's active one, while a Context is entered."""
     if engines and not _driver_before:
@@ -88,6 +97,7 @@ def _install_driver(module: ModuleType) -> None:
 
 
 _INSTALLERS: dict[str, Callable[[ModuleType], None]] = {
+    "triton.runtime.autotuner": _install_tuners,
     "triton.runtime.jit": _install_launch,
     "triton.runtime.driver": _install_driver,
     "triton.testing": _install_bench,

@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from simrank.ranks.current import rank_program
+from simrank.ranks.hooks import LiveModule
 
 _NAMES = ("filters", "showwarning", "_showwarnmsg_impl")
 _base: dict[str, Any] = {}
@@ -40,7 +41,7 @@ def _attribute(name: str) -> Any:  # noqa: ANN401 - a property
     return property(lambda _: _value(name), put)
 
 
-class _Warnings(ModuleType):
+class _Warnings(LiveModule):
     """The module `warnings` while a Context is entered."""
 
     filters, showwarning = _attribute("filters"), _attribute("showwarning")

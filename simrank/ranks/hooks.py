@@ -57,7 +57,18 @@ def _call_hook(args: Any) -> Any:  # noqa: ANN401 - as `threading` calls it
     return _hook_here()(args)
 
 
-class _Threading(ModuleType):
+class LiveModule(ModuleType):
+    """A module of the standard library while a Context is entered: some names are who runs'.
+
+    Python makes every module that it imports by calling the type of `sys`: those are plain ones.
+    """
+
+    def __new__(cls, name: str, doc: str | None = None) -> ModuleType:  # type: ignore[misc]
+        """Return a module of no special kind."""
+        return ModuleType(name, doc)
+
+
+class _Threading(LiveModule):
     """The module `threading` while a Context is entered: its hook is that of who runs."""
 
     excepthook = property(lambda _: _hook_here(), _set_hook)

@@ -253,7 +253,7 @@ def _attribute(name: str) -> Any:  # noqa: ANN401 - a property
     return property(get, put)
 
 
-class _Sys(ModuleType):
+class _Sys(hooks.LiveModule):
     """The module `sys` while a Context is entered: its streams and hook are those of who runs.
 
     `print` and the interpreter take them from the module's names, where the `RankStream` is.

@@ -8,6 +8,7 @@ import io
 import logging
 import sys
 import time
+import types
 
 import pytest
 
@@ -207,3 +208,22 @@ def test_bytes_go_where_a_rank_s_text_goes(capsys):
     with simrank.Context("hgx_h100") as ctx:
         ctx.multiprocessing.spawn(program, nprocs=2)
     assert capsys.readouterr().out == "bytes of 0 and text\nbytes of 1 and text\n"
+
+
+@pytest.mark.parametrize("name", ["sys", "warnings", "threading"])
+def test_modules_that_are_imported_or_made_within_a_context_are_plain_ones(
+    name, ctx, tmp_path, monkeypatch
+):
+    """Python calls the type of `sys` for each; their own `stdout` and `filters` stay theirs."""
+    (tmp_path / "has_names_of_sys.py").write_text("stdout, filters, excepthook = 1, 2, 3\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "has_names_of_sys", raising=False)
+    import has_names_of_sys
+
+    made = type(sys.modules[name])("made", "Its text.")
+    made.stdout = 4
+    for module in (has_names_of_sys, made):
+        assert type(module) is types.ModuleType
+    assert (has_names_of_sys.stdout, has_names_of_sys.filters, made.stdout) == (1, 2, 4)
+    assert (made.__name__, made.__doc__) == ("made", "Its text.")
+    monkeypatch.delitem(sys.modules, "has_names_of_sys")

@@ -1,5 +1,5 @@
 """What triton asks a driver for, and what the real compiler says about a kernel (rule K5).
 
-Read `driver` (benchmarks in simulated time), `targets` (what a device's kernels are compiled for),
-then `metadata` (registers, shared memory).
+Read `driver` (benchmarks in simulated time), `tuning` (autotuners), `targets` (what a device's
+kernels are compiled for), then `metadata` (registers, shared memory).
 """
