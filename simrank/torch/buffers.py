@@ -182,6 +182,24 @@ def argument_of(tensor: torch.Tensor) -> Tensor:
     return _view(tensor, dtype)
 
 
+def pointed_at(pointer: Any) -> Tensor | None:
+    """Return what lies behind the address of anything that has `data_ptr()` and a `dtype`.
+
+    Triton takes such objects for tensors; how far they reach is not known, so it is to the end of
+    the block. None: it is none, or nothing is at its address.
+    """
+    dtype = _DTYPES.get(getattr(pointer, "dtype", None))
+    if dtype is None or not callable(getattr(pointer, "data_ptr", None)):
+        return None
+    address = pointer.data_ptr()
+    storage = storage_at(address)
+    if storage is None:
+        return None
+    offset = address - storage.address
+    size = (storage.size_bytes - offset) // dtype.itemsize
+    return Tensor(storage, dtype, np.ndarray((size,), dtype.numpy, storage._bytes, offset))  # noqa: SLF001 - our own class
+
+
 def _view(tensor: torch.Tensor, dtype: DType) -> Tensor:
     storage, size = storage_of(tensor), dtype.itemsize
     shape = tensor.shape

@@ -52,8 +52,10 @@ class TorchLaunches:
         devices.keep_in_graph(again, values)
 
     def tensor(self, value: object) -> Tensor | None:
-        """Return a tensor of torch with the same bytes; None for other things."""
-        return buffers.argument_of(value) if isinstance(value, torch.Tensor) else None
+        """Return a tensor of torch, or what has an address and a type, with the same bytes."""
+        if isinstance(value, torch.Tensor):
+            return buffers.argument_of(value)
+        return buffers.pointed_at(value) if hasattr(value, "data_ptr") else None
 
     def settle(self, reads: Sequence[Storage], writes: Sequence[Storage]) -> None:
         """Wait for what is in flight there."""

@@ -316,3 +316,31 @@ def test_nothing_of_a_context_outlives_it(spawn, races):
     del context
     gc.collect()
     assert left() is None
+
+
+class Pointer:
+    """What Triton takes for a tensor: an address, and the type of what lies there."""
+
+    def __init__(self, tensor, first):
+        self.tensor, self.first, self.dtype = tensor, first, tensor.dtype
+
+    def data_ptr(self):
+        return self.tensor.data_ptr() + self.first * self.tensor.element_size()
+
+
+def test_whatever_has_an_address_and_a_type_is_a_pointer(spawn):
+    """As triton has it; it reaches to the end of its block."""
+
+    def program(rank):
+        x = torch.arange(128.0, device="cuda")
+        out = torch.zeros(100, device="cuda", dtype=torch.float64)
+        add[(1,)](Pointer(x, 28), Pointer(x, 0), Pointer(out, 36), 64, BLOCK=64)
+        assert out[:36].sum().item() == 0
+        assert out[36:].tolist() == [2.0 * i + 28 for i in range(64)]
+        with pytest.raises(IllegalAccessError, match="load of element 128 of 'x'"):
+            add_without_mask[(8,)](Pointer(x, 0), torch.empty(256, device="cuda"), BLOCK=64)
+            torch.cuda.synchronize()
+        with pytest.raises(TypeError, match=r"argument 'x' is a .*Pointer: nothing of a device"):
+            add_without_mask[(1,)](Pointer(torch.ones(64), 0), out, BLOCK=64)
+
+    spawn(program, 1)

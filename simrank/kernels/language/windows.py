@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import triton.language as tl
 
 from simrank.kernels import memory
 from simrank.kernels.language import atomics, numbers, shapes
@@ -17,8 +18,6 @@ from simrank.kernels.values.types import ElementType, float32, int32, int64, poi
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-
-    import triton.language as tl
 
     from simrank.kernels.values.block import Operand
 
@@ -319,6 +318,11 @@ class BlockPointer(Window):
     def dtype(self) -> tl.dtype:
         """Return Triton's type: a pointer to the elements."""
         return pointer_to(self.element).triton
+
+    @property
+    def type(self) -> tl.dtype:
+        """Return Triton's type: a pointer to the block."""
+        return tl.pointer_type(tl.block_type(self.element.triton, list(self.block_shape)))
 
     def advance(self, offsets: Sequence[Operand]) -> BlockPointer:
         """Return a window that is moved by some elements."""

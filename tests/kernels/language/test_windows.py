@@ -114,3 +114,24 @@ def test_what_hardware_or_simrank_lacks_is_refused(on_rank, kernel, error, text)
 
     with pytest.raises(error, match=text):
         on_rank(body)
+
+
+@triton.jit
+def rounded(x, out, N: tl.constexpr):
+    source = tl.make_block_ptr(x, (N,), (1,), (0,), (16,), (0,))
+    target = tl.make_block_ptr(out, (N,), (1,), (0,), (16,), (0,))
+    tl.static_assert(target.type.element_ty.shape == [16])
+    values = tl.load(source, boundary_check=(0,))
+    tl.store(target, (values * 1.5).to(target.type.element_ty), boundary_check=(0,))
+
+
+def test_a_block_pointer_points_to_a_block(on_rank):
+    """Its type is what generated kernels convert to."""
+
+    def body(ctx):
+        x = ctx.from_numpy(np.arange(12, dtype="f4"))
+        out = ctx.zeros(12, dtype=simrank.int32)
+        rounded[(1,)](x, out, N=12)
+        assert out.tolist() == [int(1.5 * i) for i in range(12)]
+
+    on_rank(body)
