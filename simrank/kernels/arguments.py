@@ -195,9 +195,9 @@ def _refused(value: object, name: str) -> TypeError:
     kind = type(value).__name__
     if hasattr(value, "data_ptr"):
         return TypeError(
-            f"argument '{name}' is a {type(value).__module__}.{kind}: nothing of a device that is "
-            "simulated here lies at its address\n  to fix: pass a tensor of the running program, on "
-            "a device; torch's are, in programs that simrank runs"
+            f"argument '{name}' is a {type(value).__module__}.{kind}: nothing of a device "
+            "that is simulated lies at its address\n  to fix: pass a tensor of the running program "
+            "on a device; torch's are, in programs that simrank runs"
         )
     if isinstance(value, np.ndarray):
         return TypeError(
