@@ -9,11 +9,14 @@ from __future__ import annotations
 import copyreg
 import datetime as dt
 import functools
+import sys
 import time
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from simrank.engine import interrupts, limits
 from simrank.ranks.current import running_task
+from simrank.ranks.hooks import LiveModule
 from simrank.units import PS_PER_NS, PS_PER_S
 
 if TYPE_CHECKING:
@@ -144,24 +147,32 @@ _Date = dt.date
 
 
 class _StandsFor(type):
-    """Lets every object of the original be an instance of the stand-in, and so with classes."""
+    """Lets a stand-in make objects of the original, all of which are its instances.
+
+    Classes derived from one are as others are.
+    """
 
     original: type
 
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - whatever it makes
+        return type.__call__(cls.original if "original" in vars(cls) else cls, *args, **kwargs)
+
     def __instancecheck__(cls, instance: object) -> bool:
-        return isinstance(instance, cls.original)
+        if "original" in vars(cls):
+            return isinstance(instance, cls.original)
+        return type.__instancecheck__(cls, instance)
 
     def __subclasscheck__(cls, subclass: type) -> bool:
-        return issubclass(subclass, cls.original)
+        if "original" in vars(cls):
+            return issubclass(subclass, cls.original)
+        return type.__subclasscheck__(cls, subclass)
 
 
 class Date(_Date, metaclass=_StandsFor):
     """Stands for `datetime.date`; whatever it makes is a plain date."""
 
+    __slots__ = ()
     original = _Date
-
-    def __new__(cls, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401, D102 - a date's
-        return _Date.__new__(_Date if cls is Date else cls, *args, **kwargs)
 
     @classmethod
     def today(cls) -> Any:  # noqa: ANN401, D102 - as the original
@@ -171,10 +182,8 @@ class Date(_Date, metaclass=_StandsFor):
 class Datetime(_Datetime, metaclass=_StandsFor):
     """Stands for `datetime.datetime`; whatever it makes is a plain datetime."""
 
+    __slots__ = ()
     original = _Datetime
-
-    def __new__(cls, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401, D102 - a datetime's
-        return _Datetime.__new__(_Datetime if cls is Datetime else cls, *args, **kwargs)
 
     @classmethod
     def now(cls, tz: dt.tzinfo | None = None) -> Any:  # noqa: ANN401, D102 - as the original
@@ -198,6 +207,41 @@ class Datetime(_Datetime, metaclass=_StandsFor):
 Datetime.__name__ = Datetime.__qualname__ = "datetime"
 Date.__name__ = Date.__qualname__ = "date"
 Datetime.__module__ = Date.__module__ = "datetime"
+
+
+# Where the innermost Python frame is while a module in C is being imported.
+_IMPORT_SYSTEM = "<frozen importlib._bootstrap>"
+
+
+def _asked(name: str) -> Any:  # noqa: ANN401 - a property
+    """Return what a class is to who asks for it: the original to a module in C.
+
+    Such a module (pandas' of timestamps) derives classes in C from it, which the interpreter cannot
+    do from a class in Python.
+    """
+
+    def get(module: ModuleType) -> type:
+        found: type = vars(module)[name]
+        asking = sys._getframe(1).f_code.co_filename  # noqa: SLF001 - the documented way to a caller
+        return getattr(found, "original", found) if asking == _IMPORT_SYSTEM else found
+
+    return property(get, lambda module, value: vars(module).__setitem__(name, value))
+
+
+class _Dates(LiveModule):
+    """The module `datetime` while a Context is entered."""
+
+    date, datetime = _asked("date"), _asked("datetime")
+
+
+def install() -> None:
+    """Let modules in C find the classes of `datetime` that stand-ins are put for."""
+    dt.__class__ = _Dates
+
+
+def remove() -> None:
+    """Let `datetime` be a plain module."""
+    dt.__class__ = ModuleType
 
 
 def _reduced(value: dt.date) -> tuple[Any, ...]:

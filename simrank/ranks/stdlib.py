@@ -106,6 +106,7 @@ def _replace() -> None:
     output.install()
     hooks.install()
     filters.install()
+    clock.install()
     _put(_stand_ins())
     _late.watch(libraries.names())
     sys.meta_path.insert(0, FINDER)
@@ -174,6 +175,7 @@ def _restore() -> None:
         _late.stop()
         if FINDER in sys.meta_path:
             sys.meta_path.remove(FINDER)
+        clock.remove()
         filters.remove()
         hooks.remove()
         output.remove()

@@ -6,8 +6,10 @@
 import copy
 import datetime
 import datetime as dt
+import importlib
 import pickle
 import time
+import types
 from time import perf_counter, sleep
 
 import pytest
@@ -106,6 +108,38 @@ def test_datetimes_stay_datetimes_while_a_context_is_entered():
         assert issubclass(_ORIGINALS[3], dt.datetime)
         assert made == parsed
         assert type(made) is type(parsed) is _ORIGINALS[3]
+
+
+def test_classes_derived_within_a_context_have_instances_of_their_own():
+    """Not all datetimes; and theirs are datetimes, of the class that they ask for."""
+    with Context("hgx_h100"):
+
+        class Moment(dt.datetime):
+            def __new__(cls, *args):
+                return super().__new__(cls, *args)
+
+        class Later(Moment):
+            pass
+
+        made = Later(2021, 2, 3)
+        assert type(made) is Later
+        assert isinstance(made, (dt.date, _ORIGINALS[3]))
+        assert isinstance(made, Moment)
+        assert issubclass(Later, Moment)
+        assert not isinstance(dt.datetime(2021, 2, 3, tzinfo=dt.UTC), Moment)
+        assert not issubclass(_ORIGINALS[3], Moment)
+        assert not isinstance(dt.date(2021, 2, 3), dt.datetime)
+
+
+def test_modules_in_c_find_the_classes_that_they_derive_theirs_from():
+    """The import system is what runs them; a class in Python would not do there."""
+    called_by_import = importlib._bootstrap._call_with_frames_removed
+    with Context("hgx_h100"):
+        assert called_by_import(getattr, dt, "datetime") is _ORIGINALS[3]
+        assert called_by_import(getattr, dt, "date") is _ORIGINALS[3].__mro__[1]
+        assert dt.datetime is not _ORIGINALS[3]
+    assert type(dt) is types.ModuleType
+    assert dt.datetime is _ORIGINALS[3]
 
 
 def test_clocks_on_the_hub_are_the_real_ones():
