@@ -18,12 +18,19 @@ import sys
 from _thread import allocate_lock  # Contexts replace it in its module.
 from collections import deque
 from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
 from simrank.engine import Handle, limits
 from simrank.engine.callsite import is_importing
 from simrank.engine.report import deadlock_error
 from simrank.ranks import spins
-from simrank.ranks.current import current_engine, is_for_real, race_order, running_task
+from simrank.ranks.current import (
+    current_engine,
+    is_for_real,
+    race_order,
+    rank_program,
+    running_task,
+)
 from simrank.units import PS_PER_S
 
 if TYPE_CHECKING:
@@ -74,6 +81,11 @@ def of_globals(value: object) -> object:
     return None
 
 
+def make_property_lock() -> PropertyLock | _thread.RLock:
+    """Stand for `RLock` where `functools` makes one."""
+    return _thread.RLock() if is_for_real() else PropertyLock()
+
+
 def of_library(value: object) -> object:
     """Return what stands for a lock that a library made at import, or None; see `module_locks`."""
     if type(value) is _LOCK:
@@ -83,6 +95,7 @@ def of_library(value: object) -> object:
     return None
 
 
+_KEY = "locks of cached properties"  # In `Program.local`.
 BARE = _LOCK, _REENTRANT_LOCK = type(allocate_lock()), type(_thread.RLock())
 
 
@@ -344,6 +357,37 @@ class ReentrantLock:
     def _at_fork_reinit(self) -> None:
         self._lock = Lock()
         self._owner, self._count = None, 0
+
+
+class PropertyLock:
+    """Stands for the lock that `cached_property` has until Python 3.11, for all objects of a class.
+
+    Each rank has its own, as each process has: its objects are not another rank's, and what one
+    computes may wait for the others.
+    """
+
+    __slots__ = ("__weakref__", "_outside")
+
+    def __init__(self) -> None:
+        self._outside = ReentrantLock(LibraryLock())
+
+    def _own(self) -> ReentrantLock:
+        program = rank_program()
+        if program is None:
+            return self._outside
+        own: WeakKeyDictionary[PropertyLock, ReentrantLock]
+        own = program.local.setdefault(_KEY, WeakKeyDictionary())
+        if self not in own:
+            own[self] = ReentrantLock(LibraryLock())
+        return own[self]
+
+    def __enter__(self) -> bool:
+        """Take it."""
+        return self._own().acquire()
+
+    def __exit__(self, *raised: object) -> None:
+        """Let it go once."""
+        self._own().release()
 
 
 def _me() -> Task | int:

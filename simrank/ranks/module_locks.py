@@ -40,7 +40,9 @@ def install() -> None:
         if original is None:
             continue
         if id(original) not in stand_ins:
-            stand_ins[id(original)] = locks.of_library(original)
+            is_of_property = isinstance(owner, functools.cached_property)
+            made = locks.PropertyLock() if is_of_property else locks.of_library(original)
+            stand_ins[id(original)] = made
         made = stand_ins[id(original)]
         if made is not None:
             try:

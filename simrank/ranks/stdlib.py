@@ -197,6 +197,7 @@ def _stand_ins() -> list[tuple[Any, str, Any]]:
         (_thread, "allocate_lock", locks.make_low_lock),  # The same object, so this comes first.
         (threading, "Lock", locks.make_lock),
         (threading, "RLock", locks.make_reentrant_lock),
+        (functools, "RLock", locks.make_property_lock),
         (os, "system", real.system_of(os.system)),
         *_refused(os, ("fork", "forkpty"), _USE_SPAWN),
         *_refused(signal, ("pause", "sigwait", "sigwaitinfo"), "wait for a queue or an Event"),

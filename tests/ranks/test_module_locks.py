@@ -90,6 +90,54 @@ def test_the_lock_of_a_cached_property_stops_nobody(library):
     assert seen == [3, 3, 3]
 
 
+@pytest.mark.parametrize("made", ["before", "within"])
+def test_a_cached_property_may_wait_for_another_rank_s(library, made):
+    """Each rank has the lock for itself, as each process has."""
+    found = {}
+
+    def make():
+        class Store:
+            """Asks the others when somebody first looks."""
+
+            __module__ = "somelib.core"
+
+            def __init__(self, rank):
+                self.rank = rank
+
+            @functools.cached_property
+            def address(self):
+                """Rank 0 tells it; the others wait, who came first."""
+                if self.rank == 0:
+                    found["event"].set()
+                else:
+                    found["event"].wait()
+                return self.again + 1
+
+            @functools.cached_property
+            def again(self):
+                """Be asked for within."""
+                return 29500
+
+        return Store
+
+    library.Store = make() if made == "before" else None
+
+    def program(rank):
+        if rank == 0:
+            time.sleep(2 * US)
+        found[rank] = library.Store(rank).address
+
+    with simrank.Context("hgx_h100", carrier="thread") as ctx:
+        found["event"] = threading.Event()
+        if made == "within":
+            library.Store = make()
+        ctx.multiprocessing.spawn(program, nprocs=3, share_args=True)
+    assert {found[rank] for rank in range(3)} == {29501}
+    outside = library.Store(0)
+    found["event"] = threading.Event()
+    assert outside.address == 29501
+
+
 def test_a_library_s_lock_that_is_never_given_back_is_a_deadlock_with_its_holder(library):
     """Instead of a process that sleeps."""
 
