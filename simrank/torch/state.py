@@ -8,6 +8,7 @@ import torch
 from torch._C import _distributed_c10d as c10d_bindings
 
 from simrank.torch import devices, rank_devices
+from simrank.torch.registry import groups_of
 from simrank.torch.settings import settings_of
 
 if TYPE_CHECKING:
@@ -62,8 +63,11 @@ class TorchState:
         return self
 
     def begin(self) -> None:
-        """Let backward run on the rank's own thread."""
+        """Let backward run on the rank's own thread, which C++ finds the rank's groups on too."""
         torch.autograd.set_multithreading_enabled(False)
+        bindings: Any = c10d_bindings
+        for group, name in groups_of(self._program).pg_names.items():
+            bindings._register_process_group(name, group)  # noqa: SLF001 - torch's name
 
     def end(self) -> None:
         """Forget the groups that C++ knows under the thread's id, which will be used again."""

@@ -136,3 +136,27 @@ def test_a_simulation_inside_a_rank_leaves_that_ranks_numbers_and_the_others_alo
         return drawn
 
     assert found(inner=True) == found(inner=False)
+
+
+def test_other_threads_of_a_rank_find_its_groups_by_name(spawn):
+    """In Python as in C++: a loader's workers ask a device mesh, and reduce."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    from torch.distributed import _functional_collectives as functional
+    from torch.distributed.device_mesh import init_device_mesh
+
+    found = {}
+
+    def program(rank):
+        dist.init_process_group("gloo")
+        mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+
+        def work():
+            value = functional.all_reduce(torch.ones(3) * rank, "sum", (mesh, 1))
+            return mesh["tp"].get_local_rank(), (value + 0).tolist()
+
+        with ThreadPoolExecutor(2) as pool:
+            found[rank] = pool.submit(work).result()
+
+    spawn(program, 4)
+    assert found == {rank: (rank % 2, [rank // 2 * 4 + 1.0] * 3) for rank in range(4)}
