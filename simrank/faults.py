@@ -29,7 +29,7 @@ from simrank.config.faults import (
 from simrank.config.model import in_file_order
 from simrank.config.yaml_source import Source
 from simrank.distributed.options import roster_of
-from simrank.engine import Handle
+from simrank.engine import NamedWait
 from simrank.engine.report import doing_text
 from simrank.errors import ConfigError
 from simrank.multiprocessing.processes import end_by_signal
@@ -202,7 +202,7 @@ class Faults:
 
     def _strike(self, index: int, fault: Kill | Deactivate, task: Task) -> None:
         """Let a fault happen to the running rank, now."""
-        struck, rank = _Struck(), task.rank
+        struck, rank = NamedWait("the call of a collective"), task.rank
 
         def happen() -> None:
             if isinstance(fault, Kill):
@@ -276,15 +276,6 @@ class Faults:
             nominal = float(self._network.cluster.link_bandwidth_bytes_per_s[link])
             self._network.set_bandwidth(link, nominal / factor)
             self._links.set(ends, factor)
-
-
-class _Struck(Handle):
-    """What a rank waits for in the moment in which a fault happens to it."""
-
-    __slots__ = ()
-
-    def describe(self) -> str:
-        return "the call of a collective"
 
 
 def kill(task: Task) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import os
+import sys
 
 import numpy as np
 import pytest
@@ -14,21 +16,47 @@ import simrank
 settings.register_profile("fixed", derandomize=True, deadline=None, print_blob=True)
 settings.load_profile("fixed")
 
+# Many tests collect garbage, which takes as long as there are objects: half a second, unfrozen.
+TESTS_OF_A_FREEZE = 100
+MODULES_OF_A_FREEZE = 50
+_num_tests = itertools.count(1)
+_frozen = {"modules": 0}
+
 
 def pytest_collection_modifyitems(items):
-    """Order tests as SIMRANK_TEST_ORDER says: `reverse`, or a seed; none depends on another."""
+    """Order tests as SIMRANK_TEST_ORDER says: `reverse`, or a seed; none depends on another.
+
+    Those of a file stay together, so that what they share is made once.
+    """
     order = os.environ.get("SIMRANK_TEST_ORDER", "")
     if order == "reverse":
         items.reverse()
     elif order:
-        permuted = np.random.default_rng(int(order)).permutation(len(items))
-        items[:] = [items[index] for index in permuted]
+        files = {}
+        for item in items:
+            files.setdefault(item.path, []).append(item)
+        draw, of_files = np.random.default_rng(int(order)), list(files.values())
+        chosen = (of_files[index] for index in draw.permutation(len(of_files)))
+        items[:] = [each[index] for each in chosen for index in draw.permutation(len(each))]
 
 
 def pytest_collection_finish(session):
     """Keep what collection made out of the garbage collector's sight: it lives to the end."""
+    _freeze()
+
+
+def _freeze():
     gc.collect()
     gc.freeze()
+    _frozen["modules"] = len(sys.modules)
+
+
+def pytest_runtest_logfinish(nodeid):
+    """Do so again now and then: tests import modules and fill caches, which live as long."""
+    del nodeid
+    is_due = next(_num_tests) % TESTS_OF_A_FREEZE == 0
+    if is_due or len(sys.modules) > _frozen["modules"] + MODULES_OF_A_FREEZE:
+        _freeze()
 
 
 def pytest_sessionfinish(session):

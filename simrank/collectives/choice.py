@@ -11,7 +11,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from simrank.collectives.algorithms import auto_algorithms, build
+from simrank.collectives.algorithms import auto_algorithms, build, check_nodes
 from simrank.collectives.cost import CostModel, Stretch, cost_level
 from simrank.collectives.nccl.level import (
     ANY,
@@ -21,7 +21,7 @@ from simrank.collectives.nccl.level import (
     algorithm_of,
     schedules_of,
 )
-from simrank.collectives.problem import Problem, node_size_of
+from simrank.collectives.problem import Problem, node_size_of, runs_of
 from simrank.collectives.schedule import IntArray, Schedule
 from simrank.hardware import Cluster
 
@@ -119,8 +119,8 @@ class Chooser:
             tuning: What NCCL may choose from; None: another library than NCCL runs it.
 
         Raises:
-            ValueError: The algorithm or an option is unknown, the world size is not admitted, or
-                the tuning leaves nothing.
+            ValueError: The algorithm or an option is unknown, the world size or how the ranks stand
+                on nodes is not admitted, or the tuning leaves nothing.
         """
         given = tuple(sorted((options or {}).items()))
         key = (problem, devices.tobytes(), algorithm, given, tuning)
@@ -128,7 +128,10 @@ class Chooser:
             if len(self._memo) >= MAX_CHOICES:
                 self._memo.popitem(last=False)
             network = self.cost.network
-            node_size = node_size_of(network.node_of(devices))
+            nodes = network.node_of(devices)
+            node_size = node_size_of(nodes)
+            if not node_size:
+                check_nodes(problem.collective, algorithm, runs_of(nodes))
             placed = replace(problem, node_size=node_size, is_mesh=network.is_mesh)
             found = None
             if tuning is not None and not given:

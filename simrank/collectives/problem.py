@@ -108,3 +108,14 @@ def node_size_of(nodes: npt.NDArray[np.int64]) -> int:
     runs = nodes.reshape(-1, size)
     is_equal = bool((runs == runs[:, :1]).all()) and len(np.unique(runs[:, 0])) == len(runs)
     return size if is_equal else 0
+
+
+def runs_of(nodes: npt.NDArray[np.int64]) -> list[int]:
+    """Return the lengths of the runs of ranks that share a node, in the order of ranks.
+
+    Shapes: (n ranks)
+        nodes: [n] node of each rank
+    """
+    ends = np.flatnonzero(np.append(nodes[1:] != nodes[:-1], True)) + 1
+    runs: list[int] = np.diff(ends, prepend=0).tolist()
+    return runs

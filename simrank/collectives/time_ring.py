@@ -15,6 +15,7 @@ many as fit. With one stay for all, further moves never lose, and the longest wa
 O(n).
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -46,6 +47,50 @@ class RingCosts(NamedTuple):
     def has_one_stay(self) -> bool:
         """Whether all senders are busy for the same time."""
         return int(self.stay_ps.min()) == int(self.stay_ps.max())
+
+
+class Run(NamedTuple):
+    """Rounds of a ring whose messages are alike.
+
+    Attributes:
+        step_bytes: Bytes of a message.
+        num_rounds: How many.
+        num_free: How many of them find room in the buffer before its receiver has begun; None: a
+            message is larger than that, and waits for its receiver.
+    """
+
+    step_bytes: int
+    num_rounds: int
+    num_free: int | None
+
+
+def play_phase(begun_ps: IntArray, runs: Sequence[Run], costs: Sequence[RingCosts]) -> IntArray:
+    """Return the clocks of some rings after the rounds of a phase.
+
+    Whoever sends what finds no room does it from when its receiver has begun on: those are the
+    walks that begin then, in that round, at the sender.
+
+    Shapes: (R rings of m ranks each)
+        begun_ps, each of costs, returns: [R, m]
+
+    Args:
+        begun_ps: Clocks before the first round.
+        runs: The rounds.
+        costs: What the messages of each run cost.
+    """
+    clocks = begun_ps
+    receiver_ps: IntArray | None = None
+    for (_, num_rounds, num_free), cost in zip(runs, costs, strict=True):
+        before = clocks
+        clocks = play_rings(before, cost, num_rounds, is_eager=num_free is not None)
+        if num_free is None or num_free == num_rounds:
+            continue
+        if receiver_ps is None:
+            receiver_ps = np.roll(begun_ps, -1, axis=-1)
+        if (before + num_free * cost.stay_ps < receiver_ps).any():
+            held = play_rings(receiver_ps, cost, num_rounds - num_free, is_eager=True)
+            clocks = np.maximum(clocks, held)
+    return clocks
 
 
 def play_rings(

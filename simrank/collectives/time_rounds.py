@@ -2,13 +2,15 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import NamedTuple
+from functools import cached_property
+from typing import NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from simrank.collectives.schedule import (
     IntArray,
+    Phase,
     Round,
     Schedule,
     Tables,
@@ -17,7 +19,8 @@ from simrank.collectives.schedule import (
 )
 from simrank.collectives.time_channels import Channels
 from simrank.collectives.time_network import Interconnect, Lane, StepCosts, known_or_marked
-from simrank.collectives.time_ring import play_rings
+from simrank.collectives.time_ring import Run, play_phase
+from simrank.collectives.time_windows import MEETS, Ends, timed_rounds, window_gates
 
 MAX_LANES = 16  # Rounds that share their arrays are few; others never come back.
 # Assumed: some 3 MB of rounds that are worked out stay with a player; larger schedules are read
@@ -33,13 +36,20 @@ class _Sent(NamedTuple):
         src: Lane that sends.
         dst: Lane that receives.
         costs: What each step costs.
-        is_late: Whether each message waits for its receiver.
+        meets: Whether each message waits for its receiver.
+        gate: Number of the clock for which each step waits, if some do; see `window_gates`.
     """
 
     src: IntArray
     dst: IntArray
     costs: StepCosts
-    is_late: npt.NDArray[np.bool_]
+    meets: npt.NDArray[np.bool_]
+    gate: IntArray | None = None
+
+    def behind(self, gate: IntArray) -> Self:
+        """Return these steps with the clocks for which they wait."""
+        meets = gate == MEETS
+        return self._replace(meets=self.meets | meets, gate=np.where(meets, self.src, gate))
 
 
 def play_time(
@@ -58,10 +68,11 @@ def play_time(
     overhead per step: where a route takes longer, the rest passes while the sender goes on. A rank
     sends and receives at the same time.
 
-    A message up to the lane's buffer is eager: it leaves when its sender is ready. A larger one
-    starts when both ends are ready. A schedule of fewer lanes than the library has channels stands
-    for all of them, so its lanes share their buffers: each has `buffer_bytes * num_channels` of
-    the library over its own number of channels.
+    Messages are eager as long as they fit the buffer between two lanes: they leave when their
+    sender is ready. Further ones wait until the receiver has taken as much as they need, and one
+    that is larger than the buffer starts when both ends are ready (see `time_windows`). A schedule
+    of fewer lanes than the library has channels stands for all of them, so its lanes share their
+    buffers: each has `buffer_bytes * num_channels` of the library over its own number of channels.
 
     Shapes: (n ranks)
         arrivals_ps, devices, returns: [n]
@@ -114,13 +125,30 @@ class TimePlayer:
         """Return what `completions` does, without closed forms: every round is played."""
         num_lanes = self._schedule.num_lanes or self._schedule.num_channels
         clocks = np.tile(self._start(arrivals_ps), num_lanes)
+        gates, at = self._gates, len(clocks)
+        passed = np.concatenate([clocks, np.empty_like(gates)]) if gates is not None else clocks
         for loop in range(self._schedule.num_loops):
-            for src, dst, costs, is_late in self._kept.get(loop) or self._loop_rounds(loop):
+            for src, dst, costs, meets, gate in self._kept.get(loop) or self._loop_rounds(loop):
                 ready = clocks[src]
-                ready = np.where(is_late, np.maximum(ready, clocks[dst]), ready)
+                if gate is not None:
+                    ready = np.maximum(ready, passed[gate])
+                ready = np.where(meets, np.maximum(ready, clocks[dst]), ready)
                 np.maximum.at(clocks, src, ready + costs.busy_ps)
                 np.maximum.at(clocks, dst, ready + costs.flight_ps)
+                if gate is not None:
+                    passed[at : (at := at + len(dst))] = clocks[dst]
         return known_or_marked(clocks.reshape(num_lanes, -1).max(axis=0))
+
+    @cached_property
+    def _gates(self) -> IntArray | None:
+        """Which clock each step waits for, if any does."""
+        return window_gates(self._schedule, self._itemsize, room_bytes=self._room_bytes)
+
+    @cached_property
+    def _room_bytes(self) -> int:
+        """Buffer of a lane towards another."""
+        library = self._network.collectives
+        return library.buffer_bytes * library.num_channels // self._schedule.num_channels
 
     def _start(self, arrivals_ps: npt.ArrayLike) -> IntArray:
         launched: IntArray = np.asarray(arrivals_ps, dtype=np.int64)
@@ -128,13 +156,15 @@ class TimePlayer:
 
     def _loop_rounds(self, loop: int) -> Iterator[_Sent]:
         """Yield the rounds of a loop, and keep them if there is room."""
-        tables = self._schedule.loop_tables(loop)
+        tables, gates = self._schedule.loop_tables(loop), self._gates
+        at = 0 if gates is None else loop * (len(gates) // self._schedule.num_loops)
         kept: list[_Sent] = []
         room = self._room
-        for steps in self._schedule.rounds():
-            if steps.src is steps.dst and steps.dst_channel is None:
-                continue
+        for steps in timed_rounds(self._schedule):
             sent = self._sent(steps, tables)
+            if gates is not None:
+                sent = sent.behind(gates[at : at + len(sent.src)])
+            at += len(sent.src)
             room -= len(sent.src) + ROUND_STEPS
             if room >= 0:
                 kept.append(sent)
@@ -147,50 +177,46 @@ class TimePlayer:
     def _sent(self, steps: Round, tables: Tables) -> _Sent:
         step_bytes = self._step_bytes(steps, tables)
         costs = self._lane(steps, step_bytes).costs(step_bytes)
-        lanes = steps.channel * self._schedule.world_size
-        src, dst, is_late = lanes + steps.src, lanes + steps.dst, self._is_late(step_bytes)
-        remote = steps.src != steps.dst
+        src, dst, remote = Ends.of(steps, self._schedule.world_size)
+        meets = step_bytes > self._room_bytes
         if steps.dst_channel is not None:
             # Local steps cost nothing here either, but bring one lane the clock of another.
-            dst = steps.dst_channel * self._schedule.world_size + steps.dst
             costs = StepCosts(*(np.where(remote, cost, 0) for cost in costs))
-            return _Sent(src, dst, costs, is_late & remote)
+            return _Sent(src, dst, costs, meets & remote)
         if not remote.all():
             costs = StepCosts(*(cost[remote] for cost in costs))
-            src, dst, is_late = src[remote], dst[remote], is_late[remote]
-        return _Sent(src, dst, costs, is_late)
+            src, dst, meets = src[remote], dst[remote], meets[remote]
+        return _Sent(src, dst, costs, meets)
 
     def _ring_completions(self, start: IntArray) -> IntArray:
         phases, network, devices = self._schedule.phases, self._network, self._devices
         if not self._phases:
             self._phases = [Channels(network, devices, phase=phase) for phase in phases]
         clocks = np.tile(start, (len(phases[0].rings), 1))  # Of each channel.
-        for channels, step_bytes, num_rounds in self._runs():
-            is_eager = not self._is_late(np.array(step_bytes))
-            for channel, costs in enumerate(channels.costs(step_bytes)):
+        for channels, phase in zip(self._phases, phases, strict=True):
+            runs = self._runs(phase)
+            of_channels = zip(*(channels.costs(run.step_bytes) for run in runs), strict=True)
+            for channel, costs in enumerate(of_channels):
                 rings = channels.rings[channel]
-                begun = clocks[channel, rings]
-                clocks[channel, rings] = play_rings(begun, costs, num_rounds, is_eager=is_eager)
+                clocks[channel, rings] = play_phase(clocks[channel, rings], runs, costs)
         done: IntArray = clocks.max(axis=0)
         return done
 
-    def _runs(self) -> Iterator[tuple[Channels, int, int]]:
-        """Yield rounds that are alike and follow each other: rings, bytes of a step, how many."""
+    def _runs(self, phase: Phase) -> list[Run]:
+        """Return the rounds of a phase that are alike and follow each other."""
         schedule = self._schedule
-        for channels, phase in zip(self._phases, schedule.phases, strict=True):
-            loops = Counter(
-                phase.step_elements(schedule.loop_tables(loop))
-                for loop in range(schedule.num_loops)
-            )
-            for elements, repeats in loops.items():
-                yield channels, elements * self._itemsize, phase.num_rounds * repeats
-
-    def _is_late(self, step_bytes: IntArray) -> npt.NDArray[np.bool_]:
-        """Return whether messages wait for their receivers, being larger than a lane's buffer."""
-        library = self._network.collectives
-        return (
-            step_bytes * self._schedule.num_channels > library.buffer_bytes * library.num_channels
+        loops = Counter(
+            phase.step_elements(schedule.loop_tables(loop)) for loop in range(schedule.num_loops)
         )
+        runs: list[Run] = []
+        left_bytes = self._room_bytes
+        for elements, repeats in loops.items():
+            step_bytes, num_rounds = elements * self._itemsize, phase.num_rounds * repeats
+            num_free = min(max(left_bytes, 0) // max(step_bytes, 1), num_rounds)
+            left_bytes -= step_bytes * num_rounds
+            is_eager = step_bytes <= self._room_bytes
+            runs.append(Run(step_bytes, num_rounds, num_free if is_eager else None))
+        return runs
 
     def _step_bytes(self, steps: Round, tables: Tables) -> IntArray:
         step_bytes = step_elements(tables, steps) * self._itemsize

@@ -13,7 +13,7 @@ from simrank.distributed.backends import Backends
 from simrank.distributed.group import Maker, ProcessGroup, membership
 from simrank.distributed.membership import Group, group_or_default, member_group, world_of
 from simrank.distributed.options import ElasticOptions, members_of, roster_of
-from simrank.engine import Handle, user_site
+from simrank.engine import NamedWait, user_site
 from simrank.errors import UnsupportedError, ranks_text
 from simrank.ranks import require_rank
 
@@ -77,7 +77,7 @@ def deactivate_rank(rank: int, group: Group = None) -> None:
     if roster.active() == [member]:
         raise ValueError(f"rank {rank} is the last active one of group '{chosen.name}'")
     assert task is not None, "it runs"
-    done = _Declared(f"deactivate_rank({rank})")
+    done = NamedWait(f"deactivate_rank({rank})")
     engine = chosen.engine
 
     def declare() -> None:
@@ -140,20 +140,6 @@ def shrink_group(
     if isinstance(pg_options, ElasticOptions):
         pg_options.apply(made)
     return made
-
-
-class _Declared(Handle):
-    """What a rank waits for that changes who is active: its own host clock."""
-
-    __slots__ = ("_what",)
-
-    def __init__(self, what: str) -> None:
-        super().__init__()
-        self._what = what
-
-    def describe(self) -> str:
-        """Return the call."""
-        return self._what
 
 
 def _own(group: Any) -> Group:  # noqa: ANN401 - torch's own too

@@ -15,6 +15,7 @@ import numpy as np
 from simrank.device import Accesses, Operation
 from simrank.device.clocks import join
 from simrank.distributed.backends import NCCL
+from simrank.distributed.early import EarlyMessages, Pair
 from simrank.distributed.mismatch import MadeCall, mismatch, same_device
 from simrank.errors import CollectiveMismatchError, PeerDiedError, RankInactiveError
 
@@ -199,8 +200,9 @@ class PeerOperation(Operation):
 class Message:
     """One send and the receive it belongs to.
 
-    With nccl a message up to the protocol's buffer is eager: it leaves when its sender is ready and
-    waits in the buffer. A larger one, and every one of gloo's, starts when both ends are ready.
+    With nccl a message is eager while the protocol's buffer has room for it, beside those that are
+    not received yet: it leaves when its sender is ready and waits there. One that is larger than
+    the buffer, and every one of gloo's, starts when both ends are ready.
     """
 
     def __init__(self, boxes: Mailboxes) -> None:
@@ -220,9 +222,26 @@ class Message:
         if self._in_buffer:
             self._deliver()
         elif not self._started and send is not None and True in self._ready:
-            is_eager = send.tensor.nbytes <= self._boxes.eager_bytes
-            if is_eager or False in self._ready:
+            if False in self._ready:
                 self._start(send)
+                self._give_room()
+            else:
+                self._go_on(self._boxes.early.admit(self._pair(), self, send.tensor.nbytes))
+
+    def _pair(self) -> Pair:
+        """Return whose buffer it may wait in."""
+        route = self.ends[True].route
+        assert route.src is not None, "a sender knows itself"
+        return Pair(route.src, route.dst, route.batched)
+
+    def _give_room(self) -> None:
+        """Let those leave that find room, now that its receiver has it."""
+        self._go_on(self._boxes.early.drop(self._pair(), self))
+
+    @staticmethod
+    def _go_on(messages: Iterator[Message]) -> None:
+        for message in messages:
+            message._start(message.ends[True])  # noqa: SLF001 - of this class
 
     def has_left(self, *, to_buffer: bool) -> bool:
         """Return whether it is on its way, or even in the receiver's buffer."""
@@ -284,6 +303,7 @@ class Message:
         receive.arrived = self._arrived
         self._group.world.comm_library.leaks.received(self)
         join(operation.run or {}, self._order or {})
+        self._give_room()
         self.ends = {}  # They refer back: let reference counts free them.
         operation.end_done(receive)
 
@@ -294,7 +314,7 @@ class Mailboxes:
     Attributes:
         group: The group.
         posts_early: Whether calls are matched when they are issued.
-        eager_bytes: Up to what size a message leaves without its receiver.
+        early: Messages that leave without their receivers.
         level: What NCCL makes of a message; None: another library sends them, as links let it.
     """
 
@@ -304,7 +324,7 @@ class Mailboxes:
         costs = group.world.cluster.collectives
         is_eager = self.posts_early and group.world.comm_library.buffers_sends
         self.level = group.world.comm_library.chooser.nccl if self.posts_early else None
-        self.eager_bytes = costs.buffer_bytes * costs.num_channels if is_eager else -1
+        self.early = EarlyMessages(costs.buffer_bytes * costs.num_channels if is_eager else -1)
         self._waiting: dict[tuple[Route, bool], deque[End]] = {}
         self._any: dict[tuple[int, int], deque[End]] = {}
         self._num: dict[tuple[Route, bool], int] = {}

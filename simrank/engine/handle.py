@@ -78,3 +78,21 @@ class Handle:
         if self._waiters is not None:
             waiters, self._waiters = self._waiters, None
             engine.wake(waiters)
+
+
+class NamedWait(Handle):
+    """A wait that reports show by a name.
+
+    Args:
+        what: What completes, in the user's words.
+    """
+
+    __slots__ = ("_what",)
+
+    def __init__(self, what: str) -> None:
+        super().__init__()
+        self._what = what
+
+    def describe(self) -> str:
+        """Return its name."""
+        return self._what

@@ -13,7 +13,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from simrank.engine import Handle, limits
+from simrank.engine import NamedWait, limits
 from simrank.engine.observer import SwitchObserver
 from simrank.errors import UnsupportedError
 from simrank.ranks.current import current_program, running_task
@@ -29,22 +29,13 @@ _MAX_TURNS = 1000  # assumed: so many turns without a wait are a program that po
 _KEY = "asyncio loop"
 
 
-class _Idle(Handle):
-    """What a loop waits for that has nothing to run."""
-
-    __slots__ = ()
-
-    def describe(self) -> str:
-        return "an asyncio event loop that has nothing to run"
-
-
 class _Selector(selectors.BaseSelector):
     """Waits in simulated time; there are no files or sockets to wait for."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._num_turns = 0
-        self.idle: _Idle | None = None
+        self.idle: NamedWait | None = None
 
     def select(self, timeout: float | None = None) -> list[Any]:
         """Wait until something is called from outside, or for `timeout` simulated seconds."""
@@ -54,7 +45,7 @@ class _Selector(selectors.BaseSelector):
                 limits.poll(self._engine, "an asyncio event loop that never waits")
             return []
         self._num_turns = 0
-        self.idle = _Idle()
+        self.idle = NamedWait("an asyncio event loop that has nothing to run")
         try:
             if timeout is None:
                 self._engine.wait(self.idle)

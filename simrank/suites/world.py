@@ -12,7 +12,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from simrank.context import Context
-from simrank.engine import Handle
+from simrank.engine import Handle, NamedWait
 from simrank.errors import SimrankError
 from simrank.multiprocessing.script import program_imports
 from simrank.multiprocessing.spawn import OWN_MODULES, spawn_in
@@ -25,22 +25,6 @@ if TYPE_CHECKING:
     Order = Callable[[RankSession], None]
 
 _AT_REST = "has ended the test"
-
-
-class _Next(Handle):
-    """What a rank waits for that has done what it was told."""
-
-    def describe(self) -> str:
-        """Return what a report says of such a rank."""
-        return _AT_REST
-
-
-class _Settled(Handle):
-    """What a rank waits for whose test has failed: that the others are through theirs."""
-
-    def describe(self) -> str:
-        """Return what a report says of such a rank."""
-        return "has failed"
 
 
 class World:
@@ -70,7 +54,7 @@ class World:
         self._through = 0
         self._settled = Handle()
         self._done = Handle()
-        self._gates = [_Next()]  # One for each order; the last is closed.
+        self._gates = [NamedWait(_AT_REST)]  # One for each order; the last is closed.
         self._order: Order | None = None
         self._left: set[int] = set()
         self.sessions = [
@@ -111,10 +95,10 @@ class World:
         """
         engine, group = self._context.engine, self._processes.group
         self._left, self.failed, self._through = set(range(self.num_ranks)), set(), 0
-        self._settled, self._done, self._order = _Settled(), Handle(), order
+        self._settled, self._done, self._order = NamedWait("has failed"), Handle(), order
         if len(self._gates) == 1:
             group.on_complete(self._all_gone)
-        self._gates.append(_Next())
+        self._gates.append(NamedWait(_AT_REST))
         self._gates[-2].finish(engine)
         self._between.close()
         try:

@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from simrank.distributed.membership import world_of
 from simrank.distributed.rendezvous import cannot_listen
-from simrank.engine import Handle
+from simrank.engine import NamedWait
 from simrank.errors import WaitTimeoutError
 from simrank.ranks import require_program, require_rank
 from simrank.ranks.current import rank_program
@@ -31,20 +31,6 @@ _TIMEOUT = timedelta(seconds=300)  # torch's default
 _DEFAULTS = (_TIMEOUT, timedelta(minutes=10), timedelta(minutes=30))  # The groups' too.
 
 
-class KeyWait(Handle):
-    """A wait for a key, shared by all that wait for it."""
-
-    __slots__ = ("_what",)
-
-    def __init__(self, what: str) -> None:
-        super().__init__()
-        self._what = what
-
-    def describe(self) -> str:
-        """Return what completes, in the user's words."""
-        return self._what
-
-
 class Table:
     """What a store holds, for all ranks that opened it.
 
@@ -58,7 +44,7 @@ class Table:
         self.name = name
         self.values: dict[str, bytes] = {}
         self.queues: dict[str, deque[bytes]] = {}
-        self._waits: dict[str, KeyWait] = {}
+        self._waits: dict[str, NamedWait] = {}
         self._opened: list[dist.Store] = []
 
     def keep(self, store: dist.Store) -> None:
@@ -90,7 +76,7 @@ class Table:
         while not is_there():
             wait = self._waits.get(key)
             if wait is None:
-                wait = self._waits[key] = KeyWait(f"key '{key}' of {self.name}")
+                wait = self._waits[key] = NamedWait(f"key '{key}' of {self.name}")
             left_ps = None if deadline_ps is None else max(deadline_ps - engine.now_ps, 0)
             try:
                 engine.wait(wait, timeout_ps=left_ps)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from simrank.collectives import Chooser, Problem, ScheduleCost
+from simrank.collectives.choice import chooser_of
 from simrank.hardware import load_cluster
 
 CLUSTER = load_cluster("hgx_h100")
@@ -66,3 +67,34 @@ def test_a_group_on_several_nodes_gets_a_ring_per_rail():
     assert (choice.algorithm, choice.schedule.num_channels) == ("ring", 8)
     mixed = chooser.choose(problem, devices=np.arange(16) * 5 % 16, algorithm="ring")
     assert mixed.schedule.num_channels == 1
+
+
+@pytest.mark.parametrize(
+    ("collective", "choices"),
+    [
+        ("all_reduce", "ring, one_shot, two_shot, halving_doubling, tree, nvls, nvls_tree"),
+        ("all_to_all", "pairwise, direct"),
+    ],
+)
+def test_hierarchical_is_refused_on_uneven_nodes(collective, choices):
+    """It would be one ring of all ranks, or pairs: the message says what else there is."""
+    chooser = chooser_of(load_cluster({"name": "h100_ib", "nodes": 3}))
+    devices = np.array([0, 1, 2, 8, 9, 16])
+    for num_ranks, runs in ((6, "3, 2, 1"), (5, "3, 2")):
+        problem, placed = Problem(collective, num_ranks, 8), devices[:num_ranks]
+        with pytest.raises(ValueError, match="hierarchical") as caught:
+            chooser.choose(problem, devices=placed, algorithm="hierarchical")
+        assert str(caught.value) == (
+            f"{collective} hierarchical runs on equally many ranks of each node, next to each "
+            f"other, not on runs of {runs} ranks per node; choices: auto, {choices}"
+        )
+    one_node = {"devices": devices[:3], "algorithm": "hierarchical"}
+    assert chooser.choose(Problem(collective, 3, 8), **one_node).is_forced
+
+
+def test_hierarchical_is_refused_where_nodes_alternate():
+    """Long lists of runs are cut."""
+    chooser = chooser_of(load_cluster({"name": "h100_ib", "nodes": 2}))
+    devices = np.array([0, 8, 1, 9, 2, 10])
+    with pytest.raises(ValueError, match=r"not on runs of 1, 1, 1, 1, \.\.\. ranks per node"):
+        chooser.choose(Problem("all_reduce", 6, 8), devices=devices, algorithm="hierarchical")

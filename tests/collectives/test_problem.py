@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from simrank.collectives import Problem
-from simrank.collectives.problem import node_size_of
+from simrank.collectives.problem import node_size_of, runs_of
 
 
 @pytest.mark.parametrize(
@@ -55,3 +55,9 @@ def test_nodes_are_counted_where_they_are_known():
     """Without a node size, the ranks might all be on one."""
     assert Problem("all_reduce", 8, 1).num_nodes == 1
     assert Problem("all_reduce", 8, 1, node_size=2).num_nodes == 4
+
+
+def test_runs_are_told_in_the_order_of_ranks():
+    """A node that comes back is another run."""
+    assert runs_of(np.array([0, 0, 1, 0, 2, 2, 2])) == [2, 1, 1, 3]
+    assert runs_of(np.array([5])) == [1]

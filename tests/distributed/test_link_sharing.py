@@ -270,3 +270,30 @@ def test_when_a_link_becomes_slow_decides_nothing_before_bytes_flow(count):
     arrival = "8 us"  # Of all ranks: launched at 7 us, and some 6 us of latency follow.
     assert slow_from("0 s") == pytest.approx(slow_from(arrival), abs=1000)
     assert slow_from("0 s") > took_ps(program, "hgx_h100", nprocs=8)
+
+
+@pytest.mark.parametrize(("cluster", "op"), [("hgx_h100", "broadcast"), (LINKS, "reduce")])
+def test_late_ranks_wait_for_what_no_buffer_holds_while_others_send(cluster, op):
+    """256 MiB, of which 64 MiB lie ready, beside all_reduces of the ranks that it does not find."""
+    late, took_of_late_ps = {"broadcast": 7, "reduce": 0}[op], []
+
+    def program(rank, ctx):
+        dist.init_process_group("nccl")
+        others = dist.new_group([2, 3, 4, 5])
+        works = []
+        if rank == late:
+            time.sleep(0.05)
+        if rank in (2, 3, 4, 5):
+            works = [
+                dist.all_reduce(ctx.empty(NUM_ELEMENTS), group=others, async_op=True)
+                for _ in range(60)
+            ]
+        begun_ps = ctx.now_ps
+        getattr(dist, op)(ctx.empty(NUM_ELEMENTS), 0)
+        ctx.synchronize()
+        took_of_late_ps.extend([ctx.now_ps - begun_ps] * (rank == late))
+        for work in works:
+            work.wait()
+
+    took_ps(program, cluster)
+    assert took_of_late_ps[0] >= (4 * NUM_ELEMENTS - (64 << 20)) / 0.45

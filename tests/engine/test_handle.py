@@ -2,7 +2,7 @@
 
 import pytest
 
-from simrank.engine import Engine, Handle
+from simrank.engine import Engine, Handle, NamedWait
 
 
 def test_a_handle_completes_once_at_one_time():
@@ -64,3 +64,8 @@ def test_completion_counts_as_progress():
 def test_a_plain_handle_describes_itself_without_a_site():
     """Reports then show the line that waits."""
     assert (Handle().describe(), Handle().site()) == ("a handle", None)
+
+
+def test_a_named_wait_is_shown_by_its_name():
+    """In the report of a hang, say."""
+    assert NamedWait("key 'a' of store 0").describe() == "key 'a' of store 0"

@@ -20,7 +20,7 @@ from simrank.errors import (
 
 from . import hostile
 
-NUM_FAST = 40  # Programs in each of the short forms.
+NUM_FAST = 16  # Programs in each of the short forms.
 NUM_SLOW_RIGHT = 5_000
 NUM_SLOW_WRONG = 3_000
 NUM_SLOW_DYING = 800

@@ -57,8 +57,8 @@ def carried_s(cluster, devices, collective, algorithm):
     return max(inside / port, between / nic if shape.num_nodes > 1 else 0.0)
 
 
-@pytest.mark.parametrize("num_local", [1, 2, 4, 8])
-@pytest.mark.parametrize("num_nodes", [1, 2, 3, 4])
+@pytest.mark.parametrize("num_local", [1, pytest.param(2, marks=pytest.mark.slow), 4, 8])
+@pytest.mark.parametrize("num_nodes", [1, 2, pytest.param(3, marks=pytest.mark.slow), 4])
 @pytest.mark.parametrize(
     ("collective", "algorithm", "schedule"),
     [

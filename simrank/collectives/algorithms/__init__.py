@@ -4,7 +4,7 @@ To add one, write a file beside `ring.py` and add a line to `_TABLE`; code above
 collective that is a kernel, say) calls `register_algorithm` instead.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from types import MappingProxyType
@@ -45,6 +45,8 @@ class Algorithm:
         max_auto_ranks: `auto` does not try it on more ranks; None is no limit.
         needs_library: Whether only the rules of a library choose it, which know what hardware and
             protocol it needs; `auto` without them does not.
+        needs_equal_nodes: Whether it can only be run where the ranks of each node are together, and
+            equally many.
     """
 
     collective: str
@@ -55,8 +57,10 @@ class Algorithm:
     admits_text: str = "any number of ranks"
     max_auto_ranks: int | None = None
     needs_library: bool = False
+    needs_equal_nodes: bool = False
 
 
+_MAX_NAMED_RUNS = 4
 _TABLE: dict[tuple[str, str], Algorithm] = {}
 
 
@@ -129,6 +133,30 @@ def build(
     return _build(problem, algorithm, tuple(sorted((options or {}).items())))
 
 
+def check_nodes(collective: str, algorithm: str, ranks_of_nodes: Sequence[int]) -> None:
+    """Raise ValueError where an algorithm cannot run on ranks that stand on uneven nodes.
+
+    Args:
+        collective: What is computed.
+        algorithm: Its name.
+        ranks_of_nodes: Lengths of the runs of ranks that share a node, in the order of ranks.
+    """
+    line = _TABLE.get((collective, algorithm))
+    if line is None or not line.needs_equal_nodes:
+        return
+    others = [
+        name
+        for name in algorithms_for(collective, sum(ranks_of_nodes))
+        if not _TABLE[collective, name].needs_equal_nodes
+    ]
+    runs = ", ".join(map(str, ranks_of_nodes[:_MAX_NAMED_RUNS]))
+    more = ", ..." if len(ranks_of_nodes) > _MAX_NAMED_RUNS else ""
+    raise ValueError(
+        f"{collective} {algorithm} runs on equally many ranks of each node, next to each other, "
+        f"not on runs of {runs}{more} ranks per node; choices: auto, {', '.join(others)}"
+    )
+
+
 @lru_cache(maxsize=256)
 def _build(problem: Problem, algorithm: str, options: tuple[tuple[str, int], ...]) -> Schedule:
     line = _TABLE.get((problem.collective, algorithm))
@@ -189,6 +217,7 @@ for _line in (
         hierarchical.all_reduce,
         hierarchical.OPTIONS,
         needs_library=True,
+        needs_equal_nodes=True,
     ),
     Algorithm("all_gather", "ring", ring.all_gather, ring.OPTIONS),
     Algorithm("all_gather", "direct", direct.all_gather, direct.OPTIONS, *_FEW),
@@ -216,6 +245,7 @@ for _line in (
         hierarchical.all_to_all,
         hierarchical.OPTIONS,
         needs_library=True,
+        needs_equal_nodes=True,
     ),
     Algorithm("broadcast", "binomial", rooted.binomial_broadcast, rooted.TREE_OPTIONS),
     Algorithm(
