@@ -36,6 +36,13 @@ def store(out, HOW: tl.constexpr):  # noqa: C901 - a case each
             tl.store(out, pid)
         else:
             tl.store(out, -1)
+    elif HOW == "before an atomic":
+        tl.store(out, -1)
+        if tl.atomic_add(out + 60, 1) == tl.num_programs(0) - 1:
+            tl.store(out, pid)
+    elif HOW == "all and then one":
+        tl.store(out, 1)
+        tl.store(out, 2, mask=pid == 3)
 
 
 def races(run, how, mode="auto", **options):
@@ -50,8 +57,10 @@ def races(run, how, mode="auto", **options):
 
 @pytest.mark.parametrize("mode", ["auto", "one-by-one", "masked"])
 @pytest.mark.parametrize(
-    "how", ["one address", "overlapping blocks", "two lines", "by address", "only some"]
-)
+    "how",
+    ["one address", "overlapping blocks", "two lines", "by address", "only some", "after an atomic",
+     "all and then one"],
+)  # fmt: skip
 def test_different_values_at_one_place_are_a_race(run, how, mode):
     """Whatever the mode, with programs and lines."""
     found = races(run, how, mode)
@@ -64,9 +73,9 @@ def test_different_values_at_one_place_are_a_race(run, how, mode):
     assert one.split()[1] != other.split()[1]
 
 
-@pytest.mark.parametrize("how", ["same value", "own addresses", "after an atomic"])
+@pytest.mark.parametrize("how", ["same value", "own addresses", "before an atomic"])
 def test_what_depends_on_no_order_is_no_race(run, how):
-    """Equal values, addresses of one program, and what atomics may have ordered."""
+    """Equal values, addresses of one program, and what atomics have ordered."""
     assert races(run, how) == []
 
 
