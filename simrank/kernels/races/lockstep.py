@@ -131,6 +131,13 @@ class LaunchAccesses:
             return []
         return [self._hint(*finding) for finding in self.found()]
 
+    def lacking_values(self) -> str:
+        """Return what to tell who looks for races where only a sample of the programs runs."""
+        return (
+            f"kernel '{self._kernel}': races of its programs are not looked for, since memory that "
+            "it uses has no values (data=False)"
+        )
+
     def _hint(self, first: Access, second: Access, programs: tuple[int, int]) -> str:
         one, other = (
             f"{self._name(program)} {access.verb}{_at(access.site)}"
