@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import ceil, sqrt
 from typing import TYPE_CHECKING, NamedTuple
 
+from simrank.hardware.capability import clock_hz, compute_capability
 from simrank.hardware.gemm import gemm_ps
 from simrank.hardware.roofline import peak_flops
 from simrank.kernels import machine
@@ -32,6 +33,9 @@ _DOT_EFFICIENCY = 0.72
 # Operations per clock and SM, but for those of FP32 lanes. Source: CUDA C++ Programming Guide 13.0,
 # "Arithmetic Instructions", compute capability 8.0 to 10.0.
 _SIMPLE_PER_CLOCK, _SPECIAL_PER_CLOCK = 64, 16
+# Source: NVIDIA, "Inside NVIDIA Blackwell Ultra", 2025: 10.7e12 exponentials a second, and 5e12 of
+# the first Blackwell.
+_SPECIAL_PER_CLOCK_OF: dict[tuple[int, int] | None, int] = {(10, 3): 32}
 # Assumed where neither the compiler's metadata nor `num_ctas_per_sm` says it.
 DEFAULT_CTAS_PER_SM = 2
 
@@ -183,13 +187,13 @@ def operations_ps(spec: DeviceSpec, operations: Sequence[int]) -> int:
         spec: The device.
         operations: By unit, see `machine.vectors`.
     """
-    fused_per_s = peak_flops(spec, "float32")
-    if fused_per_s is None:
+    hz = clock_hz(spec)
+    if hz is None:
         return 0
-    clocks_per_s = fused_per_s / (2 * spec.fp32_lanes)
-    per_clock = (2 * spec.fp32_lanes, _SIMPLE_PER_CLOCK, _SPECIAL_PER_CLOCK)
+    special = _SPECIAL_PER_CLOCK_OF.get(compute_capability(spec.name), _SPECIAL_PER_CLOCK)
+    per_clock = (2 * spec.fp32_lanes, _SIMPLE_PER_CLOCK, special)
     clocks = sum(number / rate for number, rate in zip(operations, per_clock, strict=True))
-    return _ps(clocks, clocks_per_s)
+    return _ps(clocks, hz * spec.num_sms)
 
 
 def _units_ps(statistics: Statistics, spec: DeviceSpec, num_programs: int) -> tuple[int, int]:
