@@ -39,6 +39,8 @@ _SPECIAL_PER_CLOCK_OF: dict[tuple[int, int] | None, int] = {(10, 3): 32}
 # Assumed where neither the compiler's metadata nor `num_ctas_per_sm` says it.
 DEFAULT_CTAS_PER_SM = 2
 
+_MOST_KNOWN = 1024  # costs that are kept
+
 _PEAK_NAMES = {
     "fp16": "float16", "bf16": "bfloat16", "fp32": "float32", "fp64": "float64",
     "fp8e4nv": "float8_e4m3fn", "fp8e5": "float8_e5m2", "int8": "int8", "uint8": "int8",
@@ -252,6 +254,8 @@ class TimedStatistics(Statistics):
         self._device = device
         self._num_sharing = max(num_resident, device.spec.num_sms)  # An SM is the most for one.
         self._charged = list(self.operations)
+        # What vector operations take: those between two accesses are alike in most programs.
+        self._known_ps: dict[tuple[int, ...], int] = {}
 
     def count(
         self,
@@ -261,15 +265,15 @@ class TimedStatistics(Statistics):
         extent: Extent,
         *,
         writes: bool,
-    ) -> None:
+    ) -> int:
         """Count an access, and charge it to the program that runs now."""
-        super().count(storage, num_lanes, num_active, extent, writes=writes)
+        moved = super().count(storage, num_lanes, num_active, extent, writes=writes)
         sync = machine.now().sync
         if sync is not None:
             self._work_on_operations(sync.work)
-            moved = round(num_active * extent.itemsize * extent.waste)
             # Assumed: programs with dots share their tiles, and find them in L2.
             sync.charge_access(storage, moved, 0 if self.flops else moved, writes=writes)
+        return moved
 
     def count_flops(self, name: str, num_flops: int, num_outputs: int) -> None:
         """Count a dot, and charge it to the program that runs now."""
@@ -282,11 +286,18 @@ class TimedStatistics(Statistics):
 
     def _work_on_operations(self, work: Work) -> None:
         """Add the vector operations since the last access: no other program ran since."""
-        if self.operations != self._charged:
-            counts = zip(self.operations, self._charged, strict=True)
-            done = [now - before for now, before in counts]
-            self._charged = list(self.operations)
-            work.vector_ps += operations_ps(self._device.spec, done) * self._num_sharing
+        if self.operations == self._charged:
+            return
+        counts = zip(self.operations, self._charged, strict=True)
+        done = tuple([now - before for now, before in counts])
+        self._charged = list(self.operations)
+        taken_ps = self._known_ps.get(done)
+        if taken_ps is None:
+            if len(self._known_ps) == _MOST_KNOWN:
+                self._known_ps.clear()
+            taken_ps = operations_ps(self._device.spec, done) * self._num_sharing
+            self._known_ps[done] = taken_ps
+        work.vector_ps += taken_ps
 
     def restore(self, snapshot: Counts) -> None:
         """Set the counts back; what they hold is not charged to anybody."""

@@ -119,8 +119,8 @@ class Statistics:
         extent: Extent,
         *,
         writes: bool,
-    ) -> None:
-        """Count an access.
+    ) -> int:
+        """Count an access, and return how many bytes it moves: whole sectors.
 
         Args:
             storage: What was touched.
@@ -130,37 +130,40 @@ class Statistics:
             writes: Whether it wrote.
         """
         self.num_steps += 1
-        moved = round(num_active * extent.itemsize * extent.waste)
-        low, high, itemsize, _ = extent
-        if storage.address in self.parts:
-            traffic = self._traffic_of_part(storage, low * itemsize)
-        else:
-            traffic = self._traffic_at(storage.address, storage, storage.size_bytes)
+        low, high, itemsize, waste = extent
+        size_bytes = num_active * itemsize
+        moved = size_bytes if waste == 1.0 else round(size_bytes * waste)
+        begin, end = low * itemsize, (high + 1) * itemsize
+        traffic = None if self.parts else self.traffic.get(storage.address)
+        if traffic is None:
+            traffic = self._traffic_of(storage, begin)
         if writes:
-            traffic.written_bytes += num_active * itemsize
+            traffic.written_bytes += size_bytes
             traffic.written_sectors_bytes += moved
         else:
-            traffic.read_bytes += num_active * itemsize
+            traffic.read_bytes += size_bytes
             traffic.read_sectors_bytes += moved
-        traffic.low = min(traffic.low, low * itemsize)
-        traffic.high = max(traffic.high, (high + 1) * itemsize)
+        traffic.low = min(traffic.low, begin)
+        traffic.high = max(traffic.high, end)
         self.num_lanes += num_lanes
         self.num_masked_lanes += num_lanes - num_active
         if self.profile is not None:
             self.profile.access(storage, now().device, num_lanes, num_active, itemsize)
+        return moved
 
-    def _traffic_at(self, key: int, storage: Storage, size_bytes: int) -> Traffic:
+    def _traffic_of(self, storage: Storage, first: int) -> Traffic:
+        """Return what is counted of a storage, or of the part of it that a byte lies in."""
+        key, size_bytes = storage.address, storage.size_bytes
+        parts = self.parts.get(key, ())
+        part = next(((begin, end) for begin, end in parts if begin <= first < end), None)
+        if part is not None:
+            key, size_bytes = key + part[0], part[1] - part[0]
+        elif parts:
+            key = ~key  # Of no part.
         traffic = self.traffic.get(key)
         if traffic is None:
             traffic = self.traffic[key] = Traffic(storage.device, storage.address, size_bytes)
         return traffic
-
-    def _traffic_of_part(self, storage: Storage, low: int) -> Traffic:
-        """Return what is counted of the part of a storage that a byte lies in."""
-        for begin, end in self.parts[storage.address]:
-            if begin <= low < end:
-                return self._traffic_at(storage.address + begin, storage, end - begin)
-        return self._traffic_at(~storage.address, storage, storage.size_bytes)  # No part's key.
 
     def count_atomics(self, num_lanes: int) -> None:
         """Count atomic operations."""
