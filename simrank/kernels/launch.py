@@ -18,7 +18,7 @@ from simrank.kernels.grids import GridSize, grid_sizes
 from simrank.kernels.machine import Options, PublishedError, Setting, Statistics
 from simrank.kernels.machine.profile import profile_of
 from simrank.kernels.races.lockstep import LaunchAccesses
-from simrank.kernels.races.operations import look_within
+from simrank.kernels.races.operations import look_before, look_within
 from simrank.kernels.running import threads
 from simrank.kernels.running.batches import Grid
 from simrank.kernels.running.programs import Occupancy, ProgramRun
@@ -152,7 +152,8 @@ class TritonOperation(Operation):
         if device.races is not None or self._is_sampled():
             written = () if self.touched is None else (b.storage for b in self.touched.writes)
             shared = () if device.races is None else device.races.order.shared
-            self._log = LaunchAccesses(self.launch.name, rank, written, shared)
+            watched = [*written, *self.reaches]
+            self._log = LaunchAccesses(self.launch.name, rank, watched, shared)
         return Grid(self._setting(), self._log, is_sample=device.races is None)
 
     def _setting(self) -> Setting:
@@ -166,7 +167,12 @@ class TritonOperation(Operation):
             if launch.lacks_values():
                 self.num_splits = run_sample(self._setting(), forms, self.mode, self.touched)
             else:
-                grid.run(forms.body, self.mode, masked=forms.masked)
+                try:
+                    grid.run(forms.body, self.mode, masked=forms.masked)
+                except PublishedError:
+                    if device.races is not None and self._log is not None:
+                        look_before(self, self._log, launch.num_programs - len(grid.left))
+                    raise
                 self.num_splits = grid.num_splits
         if self._log is not None:
             look_within(self, self._log, has_values=not launch.lacks_values())

@@ -138,6 +138,13 @@ class LaunchAccesses:
             "it uses has no values (data=False)"
         )
 
+    def run_before(self, number: int) -> str:
+        """Return what to tell where programs ran in lockstep before one of the others published."""
+        return (
+            f"kernel '{self._kernel}': races between its others and the {number} programs that ran "
+            "before one stored to another rank are not looked for\n    to fix: mode='tasks'"
+        )
+
     def _hint(self, first: Access, second: Access, programs: tuple[int, int]) -> str:
         one, other = (
             f"{self._name(program)} {access.verb}{_at(access.site)}"

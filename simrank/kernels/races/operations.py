@@ -156,3 +156,19 @@ def look_within(operation: Operation, log: LaunchAccesses, *, has_values: bool) 
         log.check(checker)
         if shared := log.shared():
             accesses_of(checker).lockstep(operation, shared)
+
+
+def look_before(operation: Operation, log: LaunchAccesses, num_run: int) -> None:
+    """Report races of programs of a launch that ran in lockstep before one of them published.
+
+    Args:
+        operation: The launch; its other programs run as tasks.
+        log: What they did.
+        num_run: How many they are.
+
+    Raises:
+        ProgramRaceError: There is one, and races are errors.
+    """
+    if num_run:
+        operation.stream.device.memory.space.hints[log.run_before(num_run)] = None
+        look_within(operation, log, has_values=True)
