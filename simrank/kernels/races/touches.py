@@ -46,6 +46,8 @@ class Touches:
         shadow = known.shadows.get(storage)
         if shadow is not None:
             self._check(storage, shadow, elements, _READS)
+            if shadow.finest < itemsize:  # It may have stored some bytes of an element only.
+                first, itemsize = (first[:, None] + np.arange(itemsize)).reshape(-1), 1
             is_own = self._are_own(shadow.writers[first])
         reads = known.reads.get(storage)
         if reads is None:

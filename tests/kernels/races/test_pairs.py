@@ -218,6 +218,24 @@ PLANTED = {
 }  # fmt: skip
 
 
+HARMLESS = {
+    "all store a byte of what they load": [
+        Act("store", "byte", "all", 1), Act("load", "own", "all", 0), NOTHING, NOTHING,
+    ],
+    "all store what they load": [
+        Act("store", "block", "all", 1), Act("load", "own", "all", 0), NOTHING, NOTHING,
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", HARMLESS)
+def test_who_loads_what_it_has_stored_is_not_disturbed_by_the_same(name, mode):
+    """Others stored just that."""
+    assert not expected(HARMLESS[name], 2, None, 1)
+    check(HARMLESS[name], 2, None, (mode,))
+
+
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", PLANTED)
 def test_what_is_planted_is_found_in_each_mode(name, mode):
