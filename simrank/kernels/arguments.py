@@ -77,18 +77,47 @@ def tensors_by_address(bound: Mapping[str, Any]) -> dict[int, Argument]:
     return by_address
 
 
+def parts(values: Iterable[object]) -> dict[int, list[tuple[int, int]]]:
+    """Return which bytes of storages arguments are: [begin, end) in order, by storages' addresses.
+
+    Those that overlap are one; storages of which an argument is the whole are left out.
+    """
+    found: dict[Storage, set[tuple[int, int]]] = {}
+    for tensor in tensors_of(values):
+        if tensor.numel():
+            bounds = tensor.storage.bounds(tensor.array)
+            found.setdefault(tensor.storage, set()).add(bounds)
+    result = {}
+    for storage, ranges in found.items():
+        if (0, storage.size_bytes) not in ranges:
+            result[storage.address] = _joined(sorted(ranges))
+    return result
+
+
+def _joined(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return ranges in order, those that overlap as one."""
+    result = ranges[:1]
+    for begin, end in ranges[1:]:
+        if begin < result[-1][1]:
+            result[-1] = result[-1][0], max(end, result[-1][1])
+        else:
+            result.append((begin, end))
+    return result
+
+
 def on_device(values: Iterable[object]) -> list[Tensor]:
     """Return the tensors among arguments that lie on devices."""
-    return [tensor for tensor in _tensors(values) if tensor.storage.device is not None]
+    return [tensor for tensor in tensors_of(values) if tensor.storage.device is not None]
 
 
-def _tensors(values: Iterable[object]) -> list[Tensor]:
+def tensors_of(values: Iterable[object]) -> list[Tensor]:
+    """Return the tensors among arguments, those in tuples and of descriptors too."""
     result = []
     for value in values:
         if isinstance(value, Tensor):
             result.append(value)
         elif isinstance(value, tuple | list):
-            result += _tensors(value)
+            result += tensors_of(value)
         else:
             base = getattr(value, "base", None)  # Of descriptors, and of reinterpreted ones.
             if isinstance(base, Tensor):

@@ -18,7 +18,7 @@ from simrank.kernels.grids import GridSize, grid_sizes
 from simrank.kernels.machine import Options, PublishedError, Setting, Statistics
 from simrank.kernels.machine.profile import profile_of
 from simrank.kernels.races.lockstep import LaunchAccesses
-from simrank.kernels.races.operations import accesses_of
+from simrank.kernels.races.operations import look_before, look_within
 from simrank.kernels.running import threads
 from simrank.kernels.running.batches import Grid
 from simrank.kernels.running.programs import Occupancy, ProgramRun
@@ -82,6 +82,7 @@ class TritonOperation(Operation):
         self.grid = launch.grid
         self.statistics = Statistics()
         self.statistics.profile = profile_of(launch.jit)
+        self.statistics.parts = launch.parts
         self.cost: costs.KernelCost | None = None
         self.mode = launch.chosen_mode
         self.num_splits = 0
@@ -151,7 +152,8 @@ class TritonOperation(Operation):
         if device.races is not None or self._is_sampled():
             written = () if self.touched is None else (b.storage for b in self.touched.writes)
             shared = () if device.races is None else device.races.order.shared
-            self._log = LaunchAccesses(self.launch.name, rank, written, shared)
+            watched = [*written, *self.reaches]
+            self._log = LaunchAccesses(self.launch.name, rank, watched, shared)
         return Grid(self._setting(), self._log, is_sample=device.races is None)
 
     def _setting(self) -> Setting:
@@ -165,10 +167,15 @@ class TritonOperation(Operation):
             if launch.lacks_values():
                 self.num_splits = run_sample(self._setting(), forms, self.mode, self.touched)
             else:
-                grid.run(forms.body, self.mode, masked=forms.masked)
+                try:
+                    grid.run(forms.body, self.mode, masked=forms.masked)
+                except PublishedError:
+                    if device.races is not None and self._log is not None:
+                        look_before(self, self._log, launch.num_programs - len(grid.left))
+                    raise
                 self.num_splits = grid.num_splits
         if self._log is not None:
-            self._look_for_races(self._log)
+            look_within(self, self._log, has_values=not launch.lacks_values())
         if self.statistics.flops:
             launch.ask_compiler(device.spec)
         self.cost = self._counted_cost()
@@ -186,16 +193,6 @@ class TritonOperation(Operation):
             return False
         sampled[id(launch.jit)] = launch.jit, number + 1  # Held, so that no other gets its id.
         return True
-
-    def _look_for_races(self, log: LaunchAccesses) -> None:
-        """Report races within the launch; what only a sample has shown is a hint."""
-        device = self.stream.device
-        if device.races is not None:
-            log.check(device.races)
-            if shared := log.shared():
-                accesses_of(device.races).lockstep(self, shared)
-        else:
-            device.memory.space.hints.update(dict.fromkeys(log.hints()))
 
     def _describe(self) -> None:
         """Note facts for timelines."""
@@ -222,6 +219,7 @@ class TritonOperation(Operation):
         done = self.statistics.snapshot()
         self.statistics = costs.TimedStatistics(device, min(slots, max(launch.num_programs, 1)))
         self.statistics.profile = profile_of(launch.jit)
+        self.statistics.parts = launch.parts
         self.statistics.restore(done)
         try:
             body = launch.body()
@@ -311,6 +309,7 @@ class Launch:
         ctas_per_sm: How many programs an SM holds at once.
         is_assumed: Whether that number is assumed.
         options: How its programs run.
+        parts: Of which storages its arguments are parts; see `Statistics`.
     """
 
     def __init__(
@@ -320,6 +319,7 @@ class Launch:
         self._kernel = kernel
         self._bound = bound
         self._seen = arguments.as_kernel_sees(kernel.jit, bound)
+        self.parts = arguments.parts(bound.values())
         self.jit = kernel.jit
         self.name = kernel.jit.__name__
         self.grid = grid
@@ -373,7 +373,7 @@ class Launch:
 
     def lacks_values(self) -> bool:
         """Return whether a tensor that it got has no values: its Context is shape-only."""
-        tensors = (value for value in self._bound.values() if isinstance(value, Tensor))
+        tensors = arguments.tensors_of(self._bound.values())
         return any(not tensor.storage.has_values for tensor in tensors)
 
     @property

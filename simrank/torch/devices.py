@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from simrank.errors import RaceError, SimrankError, UnsupportedError
+from simrank.hardware.capability import clock_hz, compute_capability
 from simrank.ranks import require_rank
 from simrank.ranks.current import rank_program
 from simrank.torch import cuda, in_flight
@@ -180,8 +181,13 @@ def call_later(program: Program, call: Callable[[], None]) -> None:
 def properties_of(cluster: Cluster) -> DeviceProperties:
     """Return what a device of a cluster says of itself."""
     spec = cluster.device
+    major, minor = compute_capability(spec.name) or (9, 0)  # Others stand for a Hopper.
+    clock = clock_hz(spec)
     return DeviceProperties(
         name=spec.name,
+        major=major,
+        minor=minor,
+        clock_rate=DeviceProperties.clock_rate if clock is None else round(clock / 1000),
         total_memory=spec.memory_bytes,
         multi_processor_count=spec.num_sms,
     )

@@ -30,13 +30,15 @@ if TYPE_CHECKING:
     from simrank.hardware.spec import DeviceSpec
     from simrank.kernels.machine.jit import Jit
 
-# Per SM of compute capability 8.0 and 9.0 to 10.0; 8.9 has fewer threads and less shared memory.
+# Per SM of compute capability 8.0 and 9.0 to 10.3; 8.9 has fewer threads and less shared memory.
 # Source: CUDA C++ Programming Guide, technical specifications per compute capability.
 _REGISTERS = 64 * 1024
 _REGISTERS_ARE_GIVEN_IN = 256  # per warp
-_MAX_CTAS = {80: 32, 89: 24, 90: 32, 100: 32}
-_MAX_WARPS = {80: 64, 89: 48, 90: 64, 100: 64}
-_SHARED_BYTES = {80: 164 * 1024, 89: 100 * 1024, 90: 228 * 1024, 100: 228 * 1024}
+_MAX_CTAS = {80: 32, 89: 24, 90: 32, 100: 32, 103: 32}
+_MAX_WARPS = {80: 64, 89: 48, 90: 64, 100: 64, 103: 64}
+_SHARED_BYTES = {
+    80: 164 * 1024, 89: 100 * 1024, 90: 228 * 1024, 100: 228 * 1024, 103: 228 * 1024,
+}  # fmt: skip
 _SHARED_BYTES_RESERVED = 1024  # per program
 COMPILER_OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg")
 _REG = re.compile(r"REG:(\d+)")

@@ -8,18 +8,13 @@ from typing import TYPE_CHECKING
 from triton.backends.compiler import GPUTarget
 
 from simrank.errors import ConfigError, ConfigProblem
+from simrank.hardware.capability import compute_capability
 
 if TYPE_CHECKING:
     from simrank.hardware.spec import DeviceSpec
 
-# By a part of the device's name in the cluster.
-_TARGETS = (
-    ("V100", GPUTarget("cuda", 70, 32)),
-    ("A100", GPUTarget("cuda", 80, 32)),
-    ("L40", GPUTarget("cuda", 89, 32)),
-    ("H100", GPUTarget("cuda", 90, 32)),
-    ("H200", GPUTarget("cuda", 90, 32)),
-    ("B200", GPUTarget("cuda", 100, 32)),
+# By a part of the device's name in the cluster; NVIDIA's are in `hardware/capability.py`.
+_OTHERS = (
     ("MI300", GPUTarget("hip", "gfx942", 64)),
     ("MI325", GPUTarget("hip", "gfx942", 64)),
     ("MI35", GPUTarget("hip", "gfx950", 64)),
@@ -34,7 +29,10 @@ def target_of(spec: DeviceSpec) -> GPUTarget:
 
 @cache
 def _target(name: str) -> GPUTarget:
-    return next((target for part, target in _TARGETS if part in name.upper()), _HOPPER)
+    capability = compute_capability(name)
+    if capability is not None:
+        return GPUTarget("cuda", 10 * capability[0] + capability[1], 32)
+    return next((target for part, target in _OTHERS if part in name.upper()), _HOPPER)
 
 
 def nvidia_target_of(spec: DeviceSpec) -> GPUTarget:

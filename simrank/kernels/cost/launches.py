@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import ceil, sqrt
 from typing import TYPE_CHECKING, NamedTuple
 
+from simrank.hardware.capability import clock_hz, compute_capability
 from simrank.hardware.gemm import gemm_ps
 from simrank.hardware.roofline import peak_flops
 from simrank.kernels import machine
@@ -32,8 +33,13 @@ _DOT_EFFICIENCY = 0.72
 # Operations per clock and SM, but for those of FP32 lanes. Source: CUDA C++ Programming Guide 13.0,
 # "Arithmetic Instructions", compute capability 8.0 to 10.0.
 _SIMPLE_PER_CLOCK, _SPECIAL_PER_CLOCK = 64, 16
+# Source: NVIDIA, "Inside NVIDIA Blackwell Ultra", 2025: 10.7e12 exponentials a second, and 5e12 of
+# the first Blackwell.
+_SPECIAL_PER_CLOCK_OF: dict[tuple[int, int] | None, int] = {(10, 3): 32}
 # Assumed where neither the compiler's metadata nor `num_ctas_per_sm` says it.
 DEFAULT_CTAS_PER_SM = 2
+
+_MOST_KNOWN = 1024  # costs that are kept
 
 _PEAK_NAMES = {
     "fp16": "float16", "bf16": "bfloat16", "fp32": "float32", "fp64": "float64",
@@ -183,13 +189,13 @@ def operations_ps(spec: DeviceSpec, operations: Sequence[int]) -> int:
         spec: The device.
         operations: By unit, see `machine.vectors`.
     """
-    fused_per_s = peak_flops(spec, "float32")
-    if fused_per_s is None:
+    hz = clock_hz(spec)
+    if hz is None:
         return 0
-    clocks_per_s = fused_per_s / (2 * spec.fp32_lanes)
-    per_clock = (2 * spec.fp32_lanes, _SIMPLE_PER_CLOCK, _SPECIAL_PER_CLOCK)
+    special = _SPECIAL_PER_CLOCK_OF.get(compute_capability(spec.name), _SPECIAL_PER_CLOCK)
+    per_clock = (2 * spec.fp32_lanes, _SIMPLE_PER_CLOCK, special)
     clocks = sum(number / rate for number, rate in zip(operations, per_clock, strict=True))
-    return _ps(clocks, clocks_per_s)
+    return _ps(clocks, hz * spec.num_sms)
 
 
 def _units_ps(statistics: Statistics, spec: DeviceSpec, num_programs: int) -> tuple[int, int]:
@@ -248,6 +254,8 @@ class TimedStatistics(Statistics):
         self._device = device
         self._num_sharing = max(num_resident, device.spec.num_sms)  # An SM is the most for one.
         self._charged = list(self.operations)
+        # What vector operations take: those between two accesses are alike in most programs.
+        self._known_ps: dict[tuple[int, ...], int] = {}
 
     def count(
         self,
@@ -257,15 +265,15 @@ class TimedStatistics(Statistics):
         extent: Extent,
         *,
         writes: bool,
-    ) -> None:
+    ) -> int:
         """Count an access, and charge it to the program that runs now."""
-        super().count(storage, num_lanes, num_active, extent, writes=writes)
+        moved = super().count(storage, num_lanes, num_active, extent, writes=writes)
         sync = machine.now().sync
         if sync is not None:
             self._work_on_operations(sync.work)
-            moved = round(num_active * extent.itemsize * extent.waste)
             # Assumed: programs with dots share their tiles, and find them in L2.
             sync.charge_access(storage, moved, 0 if self.flops else moved, writes=writes)
+        return moved
 
     def count_flops(self, name: str, num_flops: int, num_outputs: int) -> None:
         """Count a dot, and charge it to the program that runs now."""
@@ -278,11 +286,18 @@ class TimedStatistics(Statistics):
 
     def _work_on_operations(self, work: Work) -> None:
         """Add the vector operations since the last access: no other program ran since."""
-        if self.operations != self._charged:
-            counts = zip(self.operations, self._charged, strict=True)
-            done = [now - before for now, before in counts]
-            self._charged = list(self.operations)
-            work.vector_ps += operations_ps(self._device.spec, done) * self._num_sharing
+        if self.operations == self._charged:
+            return
+        counts = zip(self.operations, self._charged, strict=True)
+        done = tuple([now - before for now, before in counts])
+        self._charged = list(self.operations)
+        taken_ps = self._known_ps.get(done)
+        if taken_ps is None:
+            if len(self._known_ps) == _MOST_KNOWN:
+                self._known_ps.clear()
+            taken_ps = operations_ps(self._device.spec, done) * self._num_sharing
+            self._known_ps[done] = taken_ps
+        work.vector_ps += taken_ps
 
     def restore(self, snapshot: Counts) -> None:
         """Set the counts back; what they hold is not charged to anybody."""

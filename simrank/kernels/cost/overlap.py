@@ -32,4 +32,6 @@ class Work:
 
     def taken_ps(self) -> int:
         """Return how long all of it takes: loads for what comes next are on their way meanwhile."""
+        if not self.tensor_ps:
+            return max(self.memory_ps, self.vector_ps)
         return max(self.memory_ps, together_ps(self.tensor_ps, self.vector_ps))

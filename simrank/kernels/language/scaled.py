@@ -74,14 +74,16 @@ def dot_scaled(
     """Return the product of two matrices in microscaling formats; see `tl.dot_scaled`.
 
     Elements times their scales are exact in fp32, in which it accumulates. A scale of byte 255 is
-    NaN; one of byte 0 is 2^-127, or 0 beside an operand of fp16, as what computes it upcasts.
+    NaN; one of byte 0 is 2^-127, or 0 beside an operand of fp16, as what computes it upcasts. Where
+    both operands are e2m1 in groups of 16 scales may be e4m3, as nvfp4 has them.
 
     Simulated cost: a dot of fp8 where the device multiplies such formats (fp4 counts as fp8: no
     cluster says more), else of bf16, or of fp16 beside an operand of it: they are upcast.
 
     Raises:
         ValueError: Types or shapes that the compiler does not take.
-        UnsupportedError: Scales of another type than e8m0, in bytes.
+        UnsupportedError: Scales of another type than e8m0, in bytes, but for nvfp4's; these with a
+            sign.
     """
     del fast_math  # Whether NaN of scales is looked for: it is.
     if out_dtype is not None and element_type(out_dtype) is not float32:
@@ -108,6 +110,8 @@ def dot_scaled(
     }
     if len(factors) > 1:
         raise ValueError(f"Operands must have the same scale factor; got {sorted(factors)}")
+    for operand in operands:
+        _check_scale(operand, is_nvfp4=set(formats) == {_FP4} and factors == {16})
     product = np.matmul(_scaled(operands[0], ours, formats), _scaled(operands[1], theirs, formats))
     if acc is not None:
         _check_accumulator(acc, product.shape[1:])
@@ -128,12 +132,20 @@ def _check(operand: _Operand) -> None:
         raise ValueError("only mxfp4 inputs can be packed along a dimension different than K")
     if given != _FP4 and block.element not in (_FORMATS[given], _bits_of(given)):
         raise ValueError(f"Unexpected dtype for {given}. Got {block.element}")
+
+
+def _check_scale(operand: _Operand, *, is_nvfp4: bool) -> None:
     scale = operand.scale
-    if scale is not None and scale.element not in (uint8, int8):
+    if scale is None or scale.element in (uint8, int8):
+        return
+    asked = f"tl.dot_scaled with {operand.side}_scale of {scale.element}"
+    if scale.element is not float8e4nv or not is_nvfp4:
         raise UnsupportedError(
-            f"tl.dot_scaled with {side}_scale of {scale.element} is not supported: only e8m0 is, "
-            "in bytes"
+            f"{asked} is not supported: only e8m0 is, in bytes, and e4m3 of nvfp4, where both "
+            "operands are e2m1 in groups of 16"
         )
+    if np.signbit(scale.values).any():
+        raise UnsupportedError(f"{asked} is not supported where it has a sign: nvfp4's have none")
 
 
 def _bits_of(given: str) -> ElementType:
@@ -176,17 +188,25 @@ def _factor(operand: _Operand, inner: int) -> int:
 
 
 def _scaled(operand: _Operand, values: Array, formats: tuple[str, str]) -> Array:
-    """Return elements times their scales, which are powers of two."""
+    """Return elements times their scales, which are powers of two unless they are nvfp4's."""
     if operand.scale is None:
         return values
-    bits = operand.scale.values.view(np.uint8).astype(np.uint32) << np.uint32(23)
-    if "fp16" not in formats:
-        bits = np.maximum(bits, np.uint32(1 << 22))
-    scales = np.where(bits == 0xFF << 23, np.float32(np.nan), bits.view(np.float32))
+    if operand.scale.element is float8e4nv:
+        scales = np.asarray(operand.scale.values, np.float32)
+    else:
+        scales = _powers(operand.scale.values.view(np.uint8), has_fp16="fp16" in formats)
     inner = values.shape[-2 if operand.is_rhs else -1]
     scales = np.repeat(scales, inner // scales.shape[-1], axis=-1)
     result: Array = values * (np.swapaxes(scales, -1, -2) if operand.is_rhs else scales)
     return result
+
+
+def _powers(given: Array, *, has_fp16: bool) -> Array:
+    """Return what bytes of e8m0 mean."""
+    bits = given.astype(np.uint32) << np.uint32(23)
+    if not has_fp16:
+        bits = np.maximum(bits, np.uint32(1 << 22))
+    return np.where(bits == 0xFF << 23, np.float32(np.nan), bits.view(np.float32))
 
 
 def _check_accumulator(acc: Block, shape: tuple[int, ...]) -> None:

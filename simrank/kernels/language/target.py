@@ -1,6 +1,7 @@
 """What a kernel asks about its target: the simulated device stands for an NVIDIA GPU.
 
-The compute capability is of the device's name; assumed 9.0 (Hopper) where the name says nothing.
+The compute capability is of the device's name, see `hardware/capability.py`; assumed 9.0 (Hopper)
+where the name says nothing.
 """
 
 from __future__ import annotations

@@ -42,11 +42,12 @@ class Counts(NamedTuple):
 
 
 class Traffic:
-    """Bytes between the programs of a launch and one storage.
+    """Bytes between the programs of a launch and one storage, or one part of it.
 
     Attributes:
         device: Where the storage is; None: on the host.
-        size_bytes: Of the storage.
+        address: Of the storage.
+        size_bytes: Of the storage, or of the part.
         read_bytes: Loaded, masked-off lanes not counted.
         written_bytes: Stored and by atomics.
         read_sectors_bytes: What was moved for what was loaded: whole sectors.
@@ -55,27 +56,31 @@ class Traffic:
     """
 
     __slots__ = (
-        "device", "high", "low", "read_bytes", "read_sectors_bytes", "size_bytes",
+        "address", "device", "high", "low", "read_bytes", "read_sectors_bytes", "size_bytes",
         "written_bytes", "written_sectors_bytes",
     )  # fmt: skip
 
-    def __init__(self, device: Device | None, size_bytes: int) -> None:
+    def __init__(self, device: Device | None, address: int, size_bytes: int) -> None:
         self.device = device
+        self.address = address
         self.size_bytes = size_bytes
         self.read_bytes = self.read_sectors_bytes = 0
         self.written_bytes = self.written_sectors_bytes = 0
-        self.low = size_bytes
+        self.low = 1 << 62  # Above all of them.
         self.high = 0
 
 
 _COUNTED = [name for name in Traffic.__slots__ if name != "device"]
+_SCALED = [name for name in _COUNTED if name.startswith(("read", "written"))]
 
 
 class Statistics:
     """What a launch did, for its cost and its report (rule K4).
 
     Attributes:
-        traffic: Bytes per storage, by its address.
+        traffic: Bytes per storage, by its address, or per part of it; see `parts`.
+        parts: Where arguments are parts of storages: their bytes in order, [begin, end), by the
+            storage's address. What lies in none of them counts as the storage.
         flops: Floating-point operations of dots, by the type of their inputs.
         operations: Of the vector units, by unit, see `vectors`.
         dot_outputs: Most elements that the result of a dot has had in one program.
@@ -95,6 +100,7 @@ class Statistics:
         self.profile: KernelProfile | None = None
         self.fill: int | None = None
         self.traffic: dict[int, Traffic] = {}
+        self.parts: dict[int, list[tuple[int, int]]] = {}
         self.largest_block = 0
         self.num_steps = 0
         self.dot_outputs = 0
@@ -113,8 +119,8 @@ class Statistics:
         extent: Extent,
         *,
         writes: bool,
-    ) -> None:
-        """Count an access.
+    ) -> int:
+        """Count an access, and return how many bytes it moves: whole sectors.
 
         Args:
             storage: What was touched.
@@ -124,23 +130,40 @@ class Statistics:
             writes: Whether it wrote.
         """
         self.num_steps += 1
-        moved = round(num_active * extent.itemsize * extent.waste)
-        traffic = self.traffic.get(storage.address)
+        low, high, itemsize, waste = extent
+        size_bytes = num_active * itemsize
+        moved = size_bytes if waste == 1.0 else round(size_bytes * waste)
+        begin, end = low * itemsize, (high + 1) * itemsize
+        traffic = None if self.parts else self.traffic.get(storage.address)
         if traffic is None:
-            traffic = self.traffic[storage.address] = Traffic(storage.device, storage.size_bytes)
-        low, high, itemsize, _ = extent
+            traffic = self._traffic_of(storage, begin)
         if writes:
-            traffic.written_bytes += num_active * itemsize
+            traffic.written_bytes += size_bytes
             traffic.written_sectors_bytes += moved
         else:
-            traffic.read_bytes += num_active * itemsize
+            traffic.read_bytes += size_bytes
             traffic.read_sectors_bytes += moved
-        traffic.low = min(traffic.low, low * itemsize)
-        traffic.high = max(traffic.high, (high + 1) * itemsize)
+        traffic.low = min(traffic.low, begin)
+        traffic.high = max(traffic.high, end)
         self.num_lanes += num_lanes
         self.num_masked_lanes += num_lanes - num_active
         if self.profile is not None:
             self.profile.access(storage, now().device, num_lanes, num_active, itemsize)
+        return moved
+
+    def _traffic_of(self, storage: Storage, first: int) -> Traffic:
+        """Return what is counted of a storage, or of the part of it that a byte lies in."""
+        key, size_bytes = storage.address, storage.size_bytes
+        parts = self.parts.get(key, ())
+        part = next(((begin, end) for begin, end in parts if begin <= first < end), None)
+        if part is not None:
+            key, size_bytes = key + part[0], part[1] - part[0]
+        elif parts:
+            key = ~key  # Of no part.
+        traffic = self.traffic.get(key)
+        if traffic is None:
+            traffic = self.traffic[key] = Traffic(storage.device, storage.address, size_bytes)
+        return traffic
 
     def count_atomics(self, num_lanes: int) -> None:
         """Count atomic operations."""
@@ -196,20 +219,25 @@ class Statistics:
         return traffic, self.flops, self.operations, counts
 
     def add_scaled(self, sample: Statistics, factor: float) -> None:
-        """Count what a sample of the programs did as often as there are more programs."""
-        for address, found in sample.traffic.items():
-            own = self.traffic[address] = Traffic(found.device, 0)
-            for name in _COUNTED:
-                setattr(own, name, round(getattr(found, name) * factor))
+        """Count what some programs did as often as there are more programs like them."""
+        for key, found in sample.traffic.items():
+            own = self.traffic.get(key)
+            if own is None:
+                own = self.traffic[key] = Traffic(found.device, found.address, found.size_bytes)
+            for name in _SCALED:
+                setattr(own, name, getattr(own, name) + round(getattr(found, name) * factor))
             # Assumed: all programs together touch all of it, as far as they move so much.
             own.low, own.high = 0, found.size_bytes
-        self.flops = {name: round(count * factor) for name, count in sample.flops.items()}
-        self.operations = [round(count * factor) for count in sample.operations]
+        for name, count in sample.flops.items():
+            self.flops[name] = self.flops.get(name, 0) + round(count * factor)
+        pairs = zip(self.operations, sample.operations, strict=True)
+        self.operations = [own + round(count * factor) for own, count in pairs]
         self.num_steps += sample.num_steps
-        self.dot_outputs, self.largest_block = sample.dot_outputs, sample.largest_block
-        self.num_atomics = round(sample.num_atomics * factor)
-        self.num_lanes = round(sample.num_lanes * factor)
-        self.num_masked_lanes = round(sample.num_masked_lanes * factor)
+        self.dot_outputs = max(self.dot_outputs, sample.dot_outputs)
+        self.largest_block = max(self.largest_block, sample.largest_block)
+        self.num_atomics += round(sample.num_atomics * factor)
+        self.num_lanes += round(sample.num_lanes * factor)
+        self.num_masked_lanes += round(sample.num_masked_lanes * factor)
 
     def restore(self, snapshot: Counts) -> None:
         """Set the counts back: what was counted since did not happen."""
@@ -222,6 +250,6 @@ class Statistics:
             self.profile.restore(snapshot.lines)
         self.traffic = {}
         for address, (device, counts) in snapshot.traffic.items():
-            restored = self.traffic[address] = Traffic(device, 0)
+            restored = self.traffic[address] = Traffic(device, 0, 0)
             for name, count in zip(_COUNTED, counts, strict=True):
                 setattr(restored, name, count)

@@ -225,7 +225,7 @@ def _gather(
             statistics.count_masked(index.size * copies)
             return np.zeros(index.shape, element.compute)
         index = np.where(active, index, index.flat[int(active.argmax())])
-    low, high = int(np.minimum.reduce(index, None)), int(np.maximum.reduce(index, None))
+    low, high = int(index.min()), int(index.max())
     if low < 0 or high >= len(view):
         if isinstance(base, Anchor):
             return _gather_anywhere(programs, _absolute(base, given, element), active, element)
@@ -327,7 +327,7 @@ def _scatter(
         if not num_active:
             programs.statistics.count_masked(num_lanes * copies)
             return
-        low, high = int(np.minimum.reduce(index, None)), int(np.maximum.reduce(index, None))
+        low, high = int(index.min()), int(index.max())
     if low < 0 or high >= len(view):
         if isinstance(base, Anchor):
             elsewhere = _absolute(base, index, element)

@@ -275,6 +275,8 @@ def _tell(
 
 def _differ(now: Value, before: Value) -> bool:
     """Whether elements have other bits: a NaN is no change, a zero of another sign is one."""
+    if type(now) is not _ndarray and now.dtype.kind in "iu":
+        return bool(now != before)
     result: bool = now.tobytes() != before.tobytes()
     return result
 

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from simrank.kernels.machine import EVERYBODY
+
 if TYPE_CHECKING:
     from simrank.device.memory import Storage
     from simrank.engine import CallSite
@@ -24,10 +26,12 @@ class Access(NamedTuple):
 
     Attributes:
         storage: Where.
-        first: [n] the first byte of each element.
+        places: [n] the first byte of each element; a range where they follow each other.
         itemsize: Bytes of an element.
-        owners: [n] which program; `EVERYBODY` where all do the same.
+        spread: Which program, in any shape: mostly a row of its own for each, which takes no room;
+            `EVERYBODY` where all do the same.
         site: The line.
+        ids: The programs that are there: who `EVERYBODY` is.
         raw: [n, itemsize] what a store stores; None of others.
         held: [n, itemsize] what was there before a store.
         order: How an atomic orders; None of others.
@@ -35,19 +39,34 @@ class Access(NamedTuple):
     """
 
     storage: Storage
-    first: Array
+    places: Array | range
     itemsize: int
-    owners: Array
+    spread: Array
     site: CallSite | None
+    ids: Array
     raw: Array | None = None
     held: Array | None = None
     order: Order | None = None
     writes: bool = False
 
     @property
-    def bytes(self) -> Array:
-        """Return [n, itemsize] which bytes."""
-        return self.units(1)
+    def size(self) -> int:
+        """Return how many elements it touches."""
+        return len(self.places)
+
+    @property
+    def first(self) -> Array:
+        """Return [n] the first byte of each element."""
+        return np.asarray(self.places, np.int64)
+
+    @property
+    def owners(self) -> Array:
+        """Return [n] which program; `EVERYBODY` where all do the same."""
+        return self.spread.reshape(-1)
+
+    def by_everybody(self) -> bool:
+        """Return whether all programs of the batch do the same."""
+        return self.spread.size > 0 and self.spread.flat[0] == EVERYBODY
 
     def units(self, unit_bytes: int) -> Array:
         """Return [n, itemsize / unit_bytes] which units, where all elements are whole ones."""
@@ -57,15 +76,37 @@ class Access(NamedTuple):
         result: Array = first[:, None] + np.arange(self.itemsize // unit_bytes)
         return result
 
+    def differs(self, unit_bytes: int) -> Array:
+        """Return [n, itemsize / unit_bytes] which units a store changes."""
+        assert self.raw is not None, "it is a store"
+        assert self.held is not None, "it is a store"
+        unit = np.dtype(f"u{unit_bytes}")
+        result: Array = self.raw.view(unit) != self.held.view(unit)
+        return result
+
     def is_aligned(self, unit_bytes: int) -> bool:
         """Return whether all elements are whole units; a power of two."""
-        low_bits = int(np.bitwise_or.reduce(self.first, initial=0)) | self.itemsize
+        places = self.places
+        if isinstance(places, range):
+            low_bits = places.start | self.itemsize
+        else:
+            low_bits = int(np.bitwise_or.reduce(places, initial=0)) | self.itemsize
         return low_bits & (unit_bytes - 1) == 0
 
     @property
     def verb(self) -> str:
         """Return what it does, for reports."""
         return "reads" if self.raw is None else "writes"
+
+
+def places_of(index: Array, itemsize: int) -> Array | range:
+    """Return the first byte of elements; a range where they follow each other."""
+    flat = index.reshape(-1)
+    num = len(flat)
+    if num and flat[-1] - flat[0] == num - 1 and (flat[1:] - flat[:-1] == 1).all():
+        begin = int(flat[0]) * itemsize
+        return range(begin, begin + num * itemsize, itemsize)
+    return flat * itemsize
 
 
 class Finding(NamedTuple):

@@ -23,10 +23,9 @@ import numpy as np
 
 from simrank.device.clocks import ALL_DEVICES, join
 from simrank.engine import user_site
-from simrank.kernels.races.findings import ProgramRaceError, access_at, created_at
-from simrank.kernels.races.reads import Reads
-from simrank.kernels.races.records import Elements, Launched, Name, Shadow
+from simrank.kernels.races.records import Alike, Elements, Launched, Name
 from simrank.kernels.races.signals import Signals, Waiter, stale
+from simrank.kernels.races.touches import Touches
 from simrank.kernels.races.values import FlagValues, Look, Wait, sure
 
 if TYPE_CHECKING:
@@ -39,6 +38,8 @@ if TYPE_CHECKING:
     from simrank.engine import CallSite
     from simrank.kernels.machine import Order
     from simrank.kernels.machine.arrays import Array
+    from simrank.kernels.races.reads import Reads
+    from simrank.kernels.races.records import Shadow
 
 _SYS = ALL_DEVICES
 _LONG_AGO = 256  # operations of its stream; then all are taken to be behind: memory is bounded
@@ -51,6 +52,7 @@ class ProgramRaces:
         self.checker = checker
         self.shadows: WeakKeyDictionary[Storage, Shadow] = WeakKeyDictionary()
         self.reads: WeakKeyDictionary[Storage, Reads] = WeakKeyDictionary()
+        self.alike = Alike()
         # Per flag: what a release has handed to it, for each device that sees it, or for all.
         self.flags = checker.order.flags
         self.names = [Name(0, "", None)]  # By program; 0 is nobody.
@@ -174,24 +176,20 @@ class ProgramRaces:
         return result
 
 
-class ProgramClock:
+class ProgramClock(Touches):
     """One program: what it does, and what it is ordered behind."""
 
     __slots__ = (
-        "_before", "_clock", "_device", "_fenced", "_known", "_launch", "_look", "_number",
-        "_seen", "_since", "_wait", "looks", "signal",
+        "_before", "_device", "_fenced", "_launch", "_look", "_seen", "_wait", "looks", "signal",
     )  # fmt: skip
 
     def __init__(self, known: ProgramRaces, number: int, device: int, behind: Launched) -> None:
         self.signal: Order | None = None  # While a store is a signal: how it orders.
         self.looks = False  # While a load is volatile: a relaxed look at a signal.
-        self._known = known
-        self._number = number
         self._device = device
-        self._since = behind.num_ended
         self._launch = behind.number
         self._fenced = behind.clock()  # Its clock at the last fence, as a launch is one: relaxed
-        self._clock: Clock = {**self._fenced, number: 1}  # signals hand it on.
+        super().__init__(known, number, {**self._fenced, number: 1}, behind.num_ended)  # hand it on
         self._before: Clock | None = None  # What it was behind before the last look of a wait.
         self._look: Look | None = None  # The last one at a single flag,
         self._wait: Wait | None = None  # and the test of the loop that it is in.
@@ -303,18 +301,6 @@ class ProgramClock:
         join(clock, self._clock)
         self._clock[self._number] += 1
 
-    def _is_ordered(self, writer: int, epoch: int) -> bool:
-        known = self._known
-        if writer in (0, self._number) or self._clock.get(writer, 0) >= epoch:
-            return True
-        launch = known.launches[writer]
-        if self._clock.get(launch.stream, 0) >= launch.step:
-            return True
-        is_one_rank = known.names[writer].rank == known.names[self._number].rank
-        if is_one_rank and 0 < known.ends[writer] <= self._since:
-            return True
-        return known.is_long_ago(writer)
-
     # ---- accesses ----
 
     def loads(self, storage: Storage, index: Array, itemsize: int) -> None:
@@ -325,18 +311,8 @@ class ProgramClock:
         """
         if self.looks:
             self.atomic(storage, index, itemsize, None, hands=False)
-            return
-        if not index.size:
-            return
-        first = index.reshape(-1) * itemsize
-        shadow = self._known.shadows.get(storage)
-        if shadow is not None:
-            self._check(storage, shadow, Elements(first, itemsize), "reads")
-        reads = self._known.reads.get(storage)
-        if reads is None:
-            reads = self._known.reads[storage] = Reads()
-        site = self._known.site_number()
-        reads.add(first, itemsize, self._number, self._clock[self._number], site)
+        elif index.size:
+            self.loaded(storage, Elements(index.reshape(-1) * itemsize, itemsize))
 
     def stores(self, storage: Storage, index: Array, values: Array) -> None:
         """Check a store against those of other programs of other values, and remember it.
@@ -344,34 +320,17 @@ class ProgramClock:
         Raises:
             RaceError: One is not ordered before it, and races are errors.
         """
-        self.rewrites(storage, index, values.dtype.itemsize)
+        itemsize = values.dtype.itemsize
+        self.rewrites(storage, index, itemsize)
         if index.size:
-            low, high = (int(end) * values.dtype.itemsize for end in (index.min(), index.max() + 1))
+            low, high = (int(end) * itemsize for end in (index.min(), index.max() + 1))
             self._known.values.forget(storage, low, high)
         if self.signal is not None:
-            self.atomic(storage, index, values.dtype.itemsize, self.signal, hands=True)
+            self.atomic(storage, index, itemsize, self.signal, hands=True)
             return
-        shadow = self._known.shadows.get(storage)
-        if shadow is None:
-            shadow = self._known.shadows[storage] = Shadow(storage)
-        itemsize = values.dtype.itemsize
-        first = index.reshape(-1) * itemsize
         flat = np.ascontiguousarray(np.broadcast_to(values, index.shape)).reshape(-1)
-        new = flat.view(np.uint8).reshape(-1, itemsize)
-        byte = first[:, None] + np.arange(itemsize)
-        is_past = self._is_past(shadow.writers[byte])
-        held = shadow.values[byte]
-        held[is_past] = storage.array(np.dtype(np.uint8))[byte[is_past]]
-        differs = (held != new).any(axis=1)
-        if differs.any():
-            self._check(storage, shadow, Elements(first[differs], itemsize), "writes")
-            self._check_reads(storage, first[differs], itemsize)
-        shadow.finest = min(shadow.finest, itemsize)
-        shadow.values[byte] = new
-        shadow.writers[byte] = self._number
-        shadow.epochs[byte] = self._clock[self._number]
-        shadow.sites[byte] = self._known.site_number()
-        shadow.idle[byte] = (is_past.all(axis=1) & ~differs)[:, None]
+        elements = Elements(index.reshape(-1) * itemsize, itemsize)
+        self.stored(storage, elements, flat.view(np.uint8).reshape(-1, itemsize))
 
     def overwrites(self, storage: Storage, index: Array, itemsize: int) -> None:
         """Check a store of values that are not known yet, and remember it.
@@ -379,77 +338,8 @@ class ProgramClock:
         Raises:
             RaceError: Another access is not ordered before it, and races are errors.
         """
-        if not index.size:
-            return
-        shadow = self._known.shadows.get(storage)
-        if shadow is None:
-            shadow = self._known.shadows[storage] = Shadow(storage)
-        first = index.reshape(-1) * itemsize
-        self._check(storage, shadow, Elements(first, itemsize), "writes")
-        self._check_reads(storage, first, itemsize)
-        byte = first[:, None] + np.arange(itemsize)
-        shadow.finest = min(shadow.finest, itemsize)
-        shadow.writers[byte] = self._number
-        shadow.epochs[byte] = self._clock[self._number]
-        shadow.sites[byte] = self._known.site_number()
-        shadow.idle[byte] = False
-
-    def _is_past(self, writers: Array) -> Array:
-        """Return where bytes were stored by nobody, or before this program's launch.
-
-        There memory has what they hold: those stores have arrived, and the host may have written
-        over them. Who stores the same again does nothing that a load could see.
-        """
-        ends, first = self._known.ends, int(writers.flat[0])
-        is_one = bool((writers == first).all())
-        result = np.zeros(writers.shape, bool)
-        for writer in [first] if is_one else np.unique(writers).tolist():
-            if writer == 0 or 0 < ends[writer] <= self._since:
-                result |= writers == writer
-        return result
-
-    def _check(self, storage: Storage, shadow: Shadow, elements: Elements, verb: str) -> None:
-        """Check elements, given as their first bytes and their size, against who stored them."""
-        first, itemsize = elements
-        if shadow.finest < itemsize:
-            first = (first[:, None] + np.arange(0, itemsize, shadow.finest)).reshape(-1)
-        if verb == "reads":
-            first = first[~shadow.idle[first]]
-        writers = shadow.writers[first]
-        for writer in np.unique(writers).tolist():
-            if writer in (0, self._number):
-                continue
-            own = first[writers == writer]
-            epochs = shadow.epochs[own]
-            if not self._is_ordered(writer, int(epochs.max())):
-                worst = int(own[int(epochs.argmax())])
-                self._report(storage, writer, int(shadow.sites[worst]), ("writes", verb))
-
-    def _check_reads(self, storage: Storage, first: Array, itemsize: int) -> None:
-        """Check what a store is about to change against the loads of other programs."""
-        reads = self._known.reads.get(storage)
-        if reads is None:
-            return
-        for reader, epoch, site in reads.touched_by(first, itemsize):
-            if not self._is_ordered(reader, epoch):
-                self._report(storage, reader, site, ("reads", "writes"))
-
-    def _report(
-        self, storage: Storage, other: int, site_number: int, verbs: tuple[str, str]
-    ) -> None:
-        """Report a race of this program with what another one did before."""
-        known, (before, verb) = self._known, verbs
-        names = known.names[other], known.names[self._number]
-        sites = known.sites[site_number], known.where()
-        error = ProgramRaceError(
-            known.checker.now_ps,
-            names[1].rank,
-            access_at(str(names[0]), before, sites[0]),
-            access_at(str(names[1]), verb, sites[1]),
-            created_at(storage),
-        )
-        # Once for all programs of their kernels.
-        known.checker.note(error, (*(name.kernel for name in names), *sites, *verbs))
+        if index.size:
+            self.overwritten(storage, Elements(index.reshape(-1) * itemsize, itemsize))
 
 
 _KEY = "programs of kernels"

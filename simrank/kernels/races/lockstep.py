@@ -3,7 +3,7 @@
 They run in lockstep, as if a barrier stood behind every line; on a device nothing orders two of
 them. A load of what another program stores is luck, and so is what stays of two stores of different
 values. Where there are atomics the programs may have ordered each other by them: then what they did
-is played again with vector clocks (`replay`).
+is played again with vector clocks. What races with what is in `pairs`.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from simrank.engine import user_site
-from simrank.kernels.machine import EVERYBODY
-from simrank.kernels.races.accesses import Access, Fence, Finding
+from simrank.kernels import machine
+from simrank.kernels.races.accesses import Access, Fence, places_of
 from simrank.kernels.races.findings import ProgramRaceError, access_at, created_at
-from simrank.kernels.races.replay import replay
+from simrank.kernels.races.pairs import pairs
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable
@@ -26,9 +26,7 @@ if TYPE_CHECKING:
     from simrank.engine import CallSite
     from simrank.kernels.machine import Order
     from simrank.kernels.machine.arrays import Array
-
-_NOBODY = -1
-_SEVERAL = -3
+    from simrank.kernels.races.accesses import Finding
 
 
 class LaunchAccesses:
@@ -61,8 +59,7 @@ class LaunchAccesses:
 
     def loads(self, storage: Storage, index: Array, itemsize: int, owners: Array) -> None:
         """Note a load of elements, and which program loads each."""
-        first = index.reshape(-1) * itemsize
-        self._new.append(Access(storage, first, itemsize, _flat(owners), user_site()))
+        self._new.append(self._access(storage, index, itemsize, owners))
 
     def stores(self, storage: Storage, index: Array, values: Array, owners: Array) -> None:
         """Note a store of elements that is about to happen, and which program stores each."""
@@ -71,7 +68,7 @@ class LaunchAccesses:
         typed = np.ascontiguousarray(np.broadcast_to(values, index.shape)).reshape(-1)
         raw = typed.view(np.uint8).reshape(len(flat), -1)
         itemsize = raw.shape[1]
-        access = Access(storage, flat * itemsize, itemsize, _flat(owners), user_site())
+        access = self._access(storage, index, itemsize, owners)
         there = storage.array(np.dtype(f"u{itemsize}")).take(flat)
         held = there.view(np.uint8).reshape(len(flat), -1)
         self._new.append(access._replace(raw=raw, held=held))
@@ -86,9 +83,12 @@ class LaunchAccesses:
     ) -> None:
         """Note atomics: which program does each, how they order, and whether they write."""
         order, writes = asked
-        first = index.reshape(-1) * itemsize
-        access = Access(storage, first, itemsize, _flat(owners), user_site())
+        access = self._access(storage, index, itemsize, owners)
         self._new.append(access._replace(order=order, writes=writes))
+
+    def _access(self, storage: Storage, index: Array, itemsize: int, owners: Array) -> Access:
+        places = places_of(index, itemsize)
+        return Access(storage, places, itemsize, owners, user_site(), machine.now().ids)
 
     def fence(self, owners: Array) -> None:
         """Note a fence of programs."""
@@ -109,10 +109,7 @@ class LaunchAccesses:
         Raises:
             ProgramRaceError: There is one, and races are errors.
         """
-        found = self.found()
-        if found and any(isinstance(a, Access) and a.order is not None for a in self._done):
-            found = replay(self._done)
-        for finding in found:
+        for finding in pairs(self._done, orders=True):
             first, second = finding.first, finding.second
             error = ProgramRaceError(
                 checker.now_ps,
@@ -134,6 +131,20 @@ class LaunchAccesses:
             return []
         return [self._hint(*finding) for finding in self.found()]
 
+    def lacking_values(self) -> str:
+        """Return what to tell who looks for races where only a sample of the programs runs."""
+        return (
+            f"kernel '{self._kernel}': races of its programs are not looked for, since memory that "
+            "it uses has no values (data=False)"
+        )
+
+    def run_before(self, number: int) -> str:
+        """Return what to tell where programs ran in lockstep before one of the others published."""
+        return (
+            f"kernel '{self._kernel}': races between its others and the {number} programs that ran "
+            "before one stored to another rank are not looked for\n    to fix: mode='tasks'"
+        )
+
     def _hint(self, first: Access, second: Access, programs: tuple[int, int]) -> str:
         one, other = (
             f"{self._name(program)} {access.verb}{_at(access.site)}"
@@ -143,119 +154,11 @@ class LaunchAccesses:
 
     def found(self) -> list[Finding]:
         """Return what would be races if nothing ordered two programs."""
-        by_storage: dict[Storage, list[Access]] = {}
-        for access in self._done:
-            if isinstance(access, Access) and access.order is None:
-                by_storage.setdefault(access.storage, []).append(access)
-        result: list[Finding] = []
-        for storage, accesses in by_storage.items():
-            if any(access.raw is not None for access in accesses):
-                shadow = _Shadow(storage.size_bytes, _unit_bytes(accesses))
-                for access in accesses:
-                    result += shadow.add(access)
-        return result
+        return pairs(self._done, orders=False)
 
     def _name(self, program: int) -> str:
-        which = "every program" if program == EVERYBODY else f"program {program}"
-        return f"{which} of kernel '{self._kernel}' of rank {self._rank}"
-
-
-def _flat(owners: Array) -> Array:
-    """Return which program each lane is of, in half the memory that indices take."""
-    return owners.reshape(-1).astype(np.int32, copy=False)
+        return f"program {program} of kernel '{self._kernel}' of rank {self._rank}"
 
 
 def _at(site: CallSite | None) -> str:
     return "" if site is None else f" at {site.line()}"
-
-
-def _unit_bytes(accesses: Iterable[Access]) -> int:
-    """Return the largest unit of which all elements are whole ones: mostly an element."""
-    smallest = min(access.itemsize for access in accesses)
-    return smallest if all(access.is_aligned(smallest) for access in accesses) else 1
-
-
-class _Shadow:
-    """Which program of the launch has last stored, and which have loaded, each unit of memory.
-
-    Args:
-        size_bytes: Of the memory.
-        unit_bytes: What every access touches whole ones of.
-    """
-
-    def __init__(self, size_bytes: int, unit_bytes: int) -> None:
-        size = -(-size_bytes // unit_bytes)
-        self._unit_bytes = unit_bytes
-        self._unit = np.dtype(f"u{unit_bytes}")
-        self._accesses: list[Access] = []
-        self._writers = np.full(size, _NOBODY, np.int32)
-        self._values = np.zeros(size, self._unit)
-        self._changed = np.zeros(size, np.bool_)
-        self._writes = np.zeros(size, np.int32)
-        self._readers = np.full(size, _NOBODY, np.int32)
-        self._reads = np.zeros(size, np.int32)
-
-    def add(self, access: Access) -> list[Finding]:
-        """Return what an access races with, one of a kind, and remember it."""
-        self._accesses.append(access)
-        index = access.units(self._unit_bytes)
-        owners = np.broadcast_to(access.owners[:, None], index.shape)
-        return self._load(index, owners) if access.raw is None else self._store(index, owners)
-
-    def _load(self, index: Array, owners: Array) -> list[Finding]:
-        before = self._writers[index]
-        wrong = self._changed[index] & (before >= 0) & (before != owners)
-        result = self._finding(self._writes, before, index, owners, wrong)
-        readers = self._readers[index]
-        new = np.where((readers == _NOBODY) | (readers == owners), owners, _SEVERAL)
-        self._readers[index] = new
-        self._readers[index[self._readers[index] != new]] = _SEVERAL  # Two in this access.
-        self._reads[index] = len(self._accesses) - 1
-        return result
-
-    def _store(self, index: Array, owners: Array) -> list[Finding]:
-        access = self._accesses[-1]
-        assert access.raw is not None, "it is a store"
-        assert access.held is not None, "it is a store"
-        raw = access.raw.view(self._unit)
-        differs = raw != access.held.view(self._unit)
-        readers, writers = self._readers[index], self._writers[index]
-        read = differs & (readers != _NOBODY) & ((readers != owners) | (owners == EVERYBODY))
-        wrong = (writers >= 0) & (writers != owners) & (self._values[index] != raw)
-        result = self._finding(self._reads, readers, index, owners, read)
-        result += self._finding(self._writes, writers, index, owners, wrong)
-        result += self._in_one_line(access)
-        self._writers[index] = owners
-        self._values[index] = raw
-        self._changed[index] |= differs
-        self._writes[index] = len(self._accesses) - 1
-        return result
-
-    def _in_one_line(self, access: Access) -> list[Finding]:
-        """Return where two programs store different values to one place at the same line."""
-        assert access.raw is not None, "it is a store"
-        if (access.first[1:] > access.first[:-1]).all():  # Mostly: each place once.
-            return []
-        order = np.argsort(access.first, kind="stable")
-        first, raw, owners = access.first[order], access.raw[order], access.owners[order]
-        wrong = (first[1:] == first[:-1]) & (owners[1:] != owners[:-1])
-        wrong &= (raw[1:] != raw[:-1]).any(axis=1)
-        if not wrong.any():
-            return []
-        at = int(wrong.argmax())
-        return [Finding(access, access, (int(owners[at]), int(owners[at + 1])))]
-
-    def _finding(
-        self, numbers: Array, others: Array, index: Array, owners: Array, wrong: Array
-    ) -> list[Finding]:
-        if not wrong.any():
-            return []
-        lane, unit = np.argwhere(wrong)[0].tolist()
-        before = self._accesses[int(numbers[index[lane, unit]])]
-        other, own = int(others[lane, unit]), int(owners[lane, unit])
-        if other == _SEVERAL:  # The last one that is not the same.
-            byte_there = index[lane, unit] * self._unit_bytes - before.first
-            here = (byte_there >= 0) & (byte_there < before.itemsize)
-            programs = before.owners[here & (before.owners != own)]
-            other = int(programs[-1]) if len(programs) else EVERYBODY
-        return [Finding(before, self._accesses[-1], (other, own))]

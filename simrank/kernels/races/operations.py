@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from simrank.kernels.machine.arrays import Array
     from simrank.kernels.races.accesses import Access
     from simrank.kernels.races.happens import ProgramClock, ProgramRaces
+    from simrank.kernels.races.lockstep import LaunchAccesses
 
 
 class StreamAccesses:
@@ -137,3 +138,37 @@ def accesses_of(checker: RaceChecker) -> StreamAccesses:
         result = checker.order.listener = StreamAccesses(races_of(checker))
     assert isinstance(result, StreamAccesses), "nobody else listens"
     return result
+
+
+def look_within(operation: Operation, log: LaunchAccesses, *, has_values: bool) -> None:
+    """Report races within a launch; what only some of its programs have shown is a hint.
+
+    Raises:
+        ProgramRaceError: There is one, and races are errors.
+    """
+    device = operation.stream.device
+    checker, hints = device.races, device.memory.space.hints
+    if checker is None:
+        hints.update(dict.fromkeys(log.hints()))
+    elif not has_values:
+        hints[log.lacking_values()] = None
+    else:
+        log.check(checker)
+        if shared := log.shared():
+            accesses_of(checker).lockstep(operation, shared)
+
+
+def look_before(operation: Operation, log: LaunchAccesses, num_run: int) -> None:
+    """Report races of programs of a launch that ran in lockstep before one of them published.
+
+    Args:
+        operation: The launch; its other programs run as tasks.
+        log: What they did.
+        num_run: How many they are.
+
+    Raises:
+        ProgramRaceError: There is one, and races are errors.
+    """
+    if num_run:
+        operation.stream.device.memory.space.hints[log.run_before(num_run)] = None
+        look_within(operation, log, has_values=True)

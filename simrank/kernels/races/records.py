@@ -12,24 +12,60 @@ if TYPE_CHECKING:
     from simrank.kernels.machine.arrays import Array
 
 
+IDLE, MIXED = 1, 2
+
+
 class Shadow:
     """Who stored each byte of a storage last: program, epoch, line of the source, and what.
 
     Attributes:
+        writers: 0: nobody; above: a program; below: several that stored the same, see `Alike`.
         finest: Size of the smallest elements that were stored: within one of it all is alike.
-        idle: Where that store changed nothing: it races with stores only.
+        marks: `IDLE` where that store changed nothing: it races with stores only; `MIXED` where its
+            program had stored something else in the same epoch.
     """
 
-    __slots__ = ("epochs", "finest", "idle", "sites", "values", "writers")
+    __slots__ = ("epochs", "finest", "marks", "sites", "values", "writers")
 
     def __init__(self, storage: Storage) -> None:
         size = storage.size_bytes
         self.finest = max(size, 1)
-        self.writers = np.zeros(size, np.int32)  # 0: nobody.
+        self.writers = np.zeros(size, np.int32)
         self.epochs = np.zeros(size, np.int32)
         self.sites = np.zeros(size, np.int32)
-        self.idle = np.zeros(size, np.bool_)
+        self.marks = np.zeros(size, np.uint8)
         self.values = storage.array(np.dtype(np.uint8))[:size].copy()
+
+
+class Stored(NamedTuple):
+    """A store: by which program, in which epoch of it, at which line."""
+
+    writer: int
+    epoch: int
+    site: int
+
+
+class Alike:
+    """Stores of the same value that nothing orders, where `Shadow` has room for one.
+
+    They are numbered -1, -2, ...; equal ones have one number.
+    """
+
+    def __init__(self) -> None:
+        self._stores: list[tuple[Stored, ...]] = [()]
+        self._numbers: dict[tuple[Stored, ...], int] = {}
+
+    def number(self, stores: tuple[Stored, ...]) -> int:
+        """Return the number of stores."""
+        result = self._numbers.get(stores)
+        if result is None:
+            result = self._numbers[stores] = -len(self._stores)
+            self._stores.append(stores)
+        return result
+
+    def __getitem__(self, number: int) -> tuple[Stored, ...]:
+        """Return the stores that a number means."""
+        return self._stores[-number]
 
 
 class Name(NamedTuple):

@@ -25,10 +25,22 @@ if TYPE_CHECKING:
     from simrank.kernels.machine import Setting
     from simrank.kernels.machine.arrays import Array
 
-# Assumed: per axis of the grid, from the middle of as many equal parts: exact where the work grows
-# evenly along it, as below a diagonal.
+# Assumed: between the first and the last program along an axis, which are in the sample, from the
+# middle of as many equal parts: exact where the work grows evenly along it, as below a diagonal.
 _POINTS_PER_AXIS = (4, 2, 1)
-_FEW_PROGRAMS = 8  # All of them run.
+_FEW_PROGRAMS = 16  # All of them run.
+
+
+class _Alike(NamedTuple):
+    """Programs of the sample.
+
+    Attributes:
+        ids: Which.
+        factor: How many programs each of them stands for.
+    """
+
+    ids: Array
+    factor: float
 
 
 class Forms(NamedTuple):
@@ -62,29 +74,36 @@ def run_sample(setting: Setting, forms: Forms, mode: str, touched: Touched | Non
     total = math.prod(setting.grid)
     if not total:
         return 0
-    chosen = _chosen(setting.grid) if total > _FEW_PROGRAMS else np.arange(total)
-    profile = setting.statistics.profile
-    lines = None if profile is None else profile.snapshot()
-    _check(setting, forms, mode, chosen[len(chosen) // 2 :][:1])
-    own, num_splits = _counted(setting, forms, mode, chosen, fill=0)
-    written = [] if touched is None else [buffer.storage for buffer in touched.writes]
-    reached = {storage for storage, _ in own.views}  # By addresses too.
-    for storage in [*written, *(each for each in reached if _may_write(own, each))]:
-        storage.lose_values()
-    factor = total / len(chosen)
-    setting.statistics.add_scaled(own, factor)
-    if profile is not None and lines is not None:
-        profile.scale_since(lines, factor)
+    groups = _chosen(setting.grid) if total > _FEW_PROGRAMS else [_Alike(np.arange(total), 1.0)]
+    profile, num_splits = setting.statistics.profile, 0
+    middle = groups[-1].ids[len(groups[-1].ids) // 2]
+    _check(setting, forms, mode, np.unique([0, middle, total - 1]))
+    for ids, factor in groups:
+        lines = None if profile is None else profile.snapshot()
+        own, splits = _counted(setting, forms, mode, ids, fill=0)
+        setting.statistics.add_scaled(own, factor)
+        if profile is not None and lines is not None:
+            profile.scale_since(lines, factor)
+        num_splits += splits
+        _forget_values(own, touched)
     return num_splits
 
 
-def _check(setting: Setting, forms: Forms, mode: str, one: Array) -> None:
-    """Raise if a program does something else with other numbers."""
+def _forget_values(statistics: Statistics, touched: Touched | None) -> None:
+    """Let what is written be unknown."""
+    written = [] if touched is None else [buffer.storage for buffer in touched.writes]
+    reached = {storage for storage, _ in statistics.views}  # By addresses too.
+    for storage in [*written, *(each for each in reached if _may_write(statistics, each))]:
+        storage.lose_values()
+
+
+def _check(setting: Setting, forms: Forms, mode: str, some: Array) -> None:
+    """Raise if programs do something else with other numbers."""
     nobody = setting._replace(statistics=Statistics())  # No lines are counted.
-    own, _ = _counted(nobody, forms, mode, one, fill=0)
+    own, _ = _counted(nobody, forms, mode, some, fill=0)
     for fill in (1, 2):
         try:
-            other, _ = _counted(nobody, forms, mode, one, fill=fill)
+            other, _ = _counted(nobody, forms, mode, some, fill=fill)
         except SimrankError as error:
             if fill == 1:  # A large number need be no offset: that access is outside of all memory.
                 raise _steered(forms.name) from error
@@ -96,18 +115,37 @@ def _check(setting: Setting, forms: Forms, mode: str, one: Array) -> None:
 
 
 def _may_write(statistics: Statistics, storage: Storage) -> bool:
-    found = statistics.traffic.get(storage.address)
-    return statistics.num_atomics > 0 or (found is not None and found.written_bytes > 0)
+    traffic = (t for t in statistics.traffic.values() if t.address == storage.address)
+    return statistics.num_atomics > 0 or any(found.written_bytes > 0 for found in traffic)
 
 
-def _chosen(grid: tuple[int, int, int]) -> Array:
-    """Return the ids of some programs, in the middle of equal parts of every axis."""
-    axes = []
-    for size, points in zip(grid, _POINTS_PER_AXIS, strict=True):
-        parts = min(size, points)
-        axes.append(sorted({(2 * part + 1) * size // (2 * parts) for part in range(parts)}))
+def _chosen(grid: tuple[int, int, int]) -> list[_Alike]:
+    """Return some programs: those at all edges of the grid, and some between, these last."""
     wide, high, _ = grid
-    return np.array([x + wide * (y + high * z) for z, y, x in product(*axes[::-1])])
+    axes = [
+        (sorted({0, size - 1}), _middles(size - 2, points), max(size - 2, 0))
+        for size, points in zip(grid, _POINTS_PER_AXIS, strict=True)
+    ]
+    most = sum(1 for *_, between in axes if between)
+    groups = []
+    for inside in product((False, True), repeat=3):
+        places, factor = [], 1.0
+        for is_inside, (edges, middles, between) in zip(inside, axes, strict=True):
+            points = edges
+            if is_inside:  # Many points only where nothing else is at an edge.
+                points = middles if sum(inside) == most else middles[len(middles) // 2 :][:1]
+                factor *= between / max(len(points), 1)
+            places.append(points)
+        ids = [x + wide * (y + high * z) for z, y, x in product(*places[::-1])]
+        if ids:
+            groups.append(_Alike(np.array(ids), factor))
+    return sorted(groups, key=lambda group: group.factor)
+
+
+def _middles(between: int, points: int) -> list[int]:
+    """Return places in the middle of equal parts of what is between the edges of an axis."""
+    parts = min(max(between, 0), points)
+    return sorted({1 + (2 * part + 1) * between // (2 * parts) for part in range(parts)})
 
 
 def _counted(
@@ -116,6 +154,7 @@ def _counted(
     """Return what some programs do, with zeros or other numbers where there are no values."""
     statistics = Statistics()
     statistics.fill = fill
+    statistics.parts = setting.statistics.parts
     statistics.profile = setting.statistics.profile
     grid = Grid(setting._replace(statistics=statistics))
     grid.run(forms.body, mode, masked=forms.masked, chosen=chosen)

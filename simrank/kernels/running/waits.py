@@ -116,12 +116,17 @@ class ProgramSync:
         """Charge a load or store: its latency, and its share of the bandwidth."""
         if self.is_free:
             return
+        cost_ps, work = 0, self.work
         if writes or storage.address not in self._seen:
-            self.charge(self._costs.first_ps(storage, writes=writes))
+            cost_ps = self._costs.first_ps(storage, writes=writes)
             if not writes:
                 self._seen.add(storage.address)
-        self.work.memory_ps += self._costs.moved_ps(storage, size_bytes, new_bytes)
-        self.charge_work()
+        work.memory_ps += self._costs.moved_ps(storage, size_bytes, new_bytes)
+        taken_ps = work.taken_ps()
+        cost_ps += taken_ps - work.charged_ps
+        if cost_ps:
+            self.charge(cost_ps)
+            work.charged_ps = taken_ps
 
     def charge_work(self) -> None:
         """Charge what the work since the last meeting takes more by now."""

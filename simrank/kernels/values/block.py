@@ -6,6 +6,7 @@ entry per program. A scalar that all programs share is a bare numpy scalar: ten 
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -299,8 +300,17 @@ Operand = Block | float  # What a function of tl takes for a block.
 # ---- numbers ----
 
 
+@lru_cache(maxsize=4096)
+def _whole(number: int) -> Block:
+    """Return a Python integer as a scalar block; blocks never change."""
+    element = types.type_of_number(number)
+    return Block(scalar_of(number, element), element)
+
+
 def constant(number: Any, element: ElementType | None = None) -> Block:
     """Return a Python number as a scalar block."""
+    if type(number) is int and element is None:
+        return _whole(number)
     if element is None:
         element = types.type_of_number(number)
     return Block(scalar_of(number, element), element)
@@ -375,6 +385,8 @@ def _pointer_at(at: Value, target: ElementType) -> Block:
 
 def wide(values: Any) -> Any:
     """Return integers as int64; numpy would make floats of int64 and uint64."""
+    if type(values) is np.int64:
+        return values
     if type(values) is not _ndarray:
         return values.view(np.int64) if type(values) is np.uint64 else np.int64(values)
     if values.dtype is _INT64:

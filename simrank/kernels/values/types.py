@@ -117,6 +117,7 @@ _ALL = (
 _BY_TRITON = {t.triton.name: t for t in _ALL}
 _BY_MEMORY = {t.memory: t for t in _ALL}
 _BY_NAME = {f"{t.triton}": t for t in _ALL} | _BY_TRITON
+_dtype = tl.dtype
 _pointers: dict[ElementType, ElementType] = {}
 
 
@@ -127,8 +128,11 @@ def element_type(given: object) -> ElementType:
         TypeError: It is no type.
         UnsupportedError: simrank has no such type.
     """
-    if isinstance(given, ElementType):
-        return given
+    kind = type(given)
+    if kind is ElementType:
+        return given  # type: ignore[return-value] # It is one.
+    if kind is _dtype and given.name in _BY_TRITON:  # type: ignore[attr-defined] # Likewise.
+        return _BY_TRITON[given.name]  # type: ignore[attr-defined]
     if isinstance(given, tl.pointer_type):
         return pointer_to(element_type(given.element_ty))
     if isinstance(given, tl.block_type):

@@ -14,6 +14,8 @@ from simrank.kernels.compiler.targets import nvidia_target_of, target_of
     [
         ("NVIDIA A100 80GB", "cuda", 80),
         ("nvidia l40s", "cuda", 89),
+        ("GB200", "cuda", 100),
+        ("GB300", "cuda", 103),
         ("MI300X", "hip", "gfx942"),
         ("MI325X", "hip", "gfx942"),
         ("MI355X", "hip", "gfx950"),

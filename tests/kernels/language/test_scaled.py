@@ -68,6 +68,7 @@ def test_elements_of_all_widths_take_scales_of_powers_of_two(
         ("hgx_h100", ("e4m3", "e4m3"), "bf16"),
         ("hgx_h100", ("fp16", "e4m3"), "fp16"),
         ("gb200_nvl72", ("e4m3", "e5m2"), "fp8e4nv"),
+        ("gb300_nvl72", ("e4m3", "e5m2"), "fp8e4nv"),
         ("gb200_nvl72", ("bf16", "e5m2"), "bf16"),
         ("mi355x", ("e4m3", "e4m3"), "fp8e4nv"),
         ("mi300x", ("e4m3", "e4m3"), "bf16"),
@@ -140,3 +141,50 @@ def test_bytes_of_zeros_with_scales_of_one_leave_the_accumulator(on_rank):
         assert out.tolist() == [[0.5] * 32] * 16
 
     on_rank(body)
+
+
+@triton.jit
+def nvfp4(a_ptr, sa_ptr, b_ptr, sb_ptr, out, GROUP: tl.constexpr, K: tl.constexpr):
+    rows, packed, groups = tl.arange(0, 16), tl.arange(0, K // 2), tl.arange(0, K // GROUP)
+    a = tl.load(a_ptr + rows[:, None] * (K // 2) + packed[None, :])
+    b = tl.load(b_ptr + packed[:, None] * 16 + rows[None, :])
+    at = rows[:, None] * (K // GROUP) + groups[None, :]
+    product = tl.dot_scaled(a, tl.load(sa_ptr + at), "e2m1", b, tl.load(sb_ptr + at), "e2m1")
+    tl.store(out + rows[:, None] * 16 + rows[None, :], product)
+
+
+def _of_nvfp4(random, group):
+    """Return packed elements, scales, and what they mean, of 16 rows of 64."""
+    codes = random.integers(0, 16, (16, 64), np.uint8)
+    scales = random.uniform(0.1, 400, (16, 64 // group)).astype(ml_dtypes.float8_e4m3fn)
+    wide = codes.view(ml_dtypes.float4_e2m1fn).astype(np.float64)
+    wide *= np.repeat(scales.astype(np.float64), group, axis=1)
+    return codes[:, ::2] | codes[:, 1::2] << 4, scales, wide
+
+
+def _nvfp4_product(ctx, group=16, sign=1):
+    random = np.random.default_rng(4)
+    (a, sa, left), (b, sb, right) = (_of_nvfp4(random, group) for _ in range(2))
+    out = ctx.empty(16, 16)
+    operands = [ctx.from_numpy(x) for x in (a, sa * sign, np.ascontiguousarray(b.T), sb)]
+    nvfp4[(1,)](*operands, out, GROUP=group, K=64)
+    return out.numpy(), left @ right.T
+
+
+def test_scales_of_nvfp4_are_numbers_of_e4m3(on_rank):
+    """Groups of 16 elements of e2m1, against numpy in float64."""
+
+    def body(ctx):
+        found, wanted = _nvfp4_product(ctx)
+        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-2)
+
+    on_rank(body)
+
+
+@pytest.mark.parametrize(
+    ("change", "text"), [({"group": 32}, "in groups of 16"), ({"sign": -1}, "has a sign")]
+)
+def test_other_scales_of_e4m3_are_refused_by_name(on_rank, change, text):
+    """No hardware has them."""
+    with pytest.raises(UnsupportedError, match=text):
+        on_rank(lambda ctx: _nvfp4_product(ctx, **change))

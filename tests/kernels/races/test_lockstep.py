@@ -2,6 +2,8 @@
 
 import pytest
 
+import simrank.distributed as dist
+from simrank.distributed import symmetric_memory
 from simrank.errors import SpawnException
 from simrank.kernels.races.findings import ProgramRaceError
 
@@ -36,6 +38,13 @@ def store(out, HOW: tl.constexpr):  # noqa: C901 - a case each
             tl.store(out, pid)
         else:
             tl.store(out, -1)
+    elif HOW == "before an atomic":
+        tl.store(out, -1)
+        if tl.atomic_add(out + 60, 1) == tl.num_programs(0) - 1:
+            tl.store(out, pid)
+    elif HOW == "all and then one":
+        tl.store(out, 1)
+        tl.store(out, 2, mask=pid == 3)
 
 
 def races(run, how, mode="auto", **options):
@@ -50,8 +59,10 @@ def races(run, how, mode="auto", **options):
 
 @pytest.mark.parametrize("mode", ["auto", "one-by-one", "masked"])
 @pytest.mark.parametrize(
-    "how", ["one address", "overlapping blocks", "two lines", "by address", "only some"]
-)
+    "how",
+    ["one address", "overlapping blocks", "two lines", "by address", "only some", "after an atomic",
+     "all and then one"],
+)  # fmt: skip
 def test_different_values_at_one_place_are_a_race(run, how, mode):
     """Whatever the mode, with programs and lines."""
     found = races(run, how, mode)
@@ -64,9 +75,9 @@ def test_different_values_at_one_place_are_a_race(run, how, mode):
     assert one.split()[1] != other.split()[1]
 
 
-@pytest.mark.parametrize("how", ["same value", "own addresses", "after an atomic"])
+@pytest.mark.parametrize("how", ["same value", "own addresses", "before an atomic"])
 def test_what_depends_on_no_order_is_no_race(run, how):
-    """Equal values, addresses of one program, and what atomics may have ordered."""
+    """Equal values, addresses of one program, and what atomics have ordered."""
     assert races(run, how) == []
 
 
@@ -217,3 +228,51 @@ def test_atomics_and_other_memory_give_no_hint(run):
         ctx.synchronize()
 
     assert run(body, 1).findings == []
+
+
+@triton.jit
+def last_stores_by_number(x, y, address, n):
+    pid = tl.program_id(0)
+    there = tl.load(x + (pid + 1) % n)
+    tl.store(y + pid, there)
+    if pid == n - 2:
+        tl.store((address + 4 * pid).to(tl.pointer_type(tl.float32)), there + 1)
+
+
+@pytest.mark.parametrize("mode", ["auto", "masked", "one-by-one", "shuffled", "tasks"])
+def test_loads_count_of_memory_that_is_stored_to_by_a_number_later(run, mode):
+    """Of a tensor that is an argument too."""
+
+    def body(rank, ctx):
+        x = ctx.ones(16)
+        last_stores_by_number[(12,)](x, ctx.ones(16), x.data_ptr(), 12, mode=mode)
+        ctx.synchronize()
+
+    (race,) = run(body, 1, races="report").races
+    assert {race.first.verb, race.second.verb} == {"reads", "writes"}
+
+
+@triton.jit
+def one_publishes(x, peers, WHO: tl.constexpr):
+    pid = tl.program_id(0)
+    tl.store(x, pid)
+    if pid == WHO:
+        tl.store(tl.load(peers).to(tl.pointer_type(tl.float32)), 1.0)
+
+
+@pytest.mark.parametrize("who", [0, 20])
+def test_races_are_told_of_programs_that_ran_before_one_published(run, who):
+    """In lockstep, while the others are tasks: what is not looked for between them is said."""
+
+    def body(rank, ctx):
+        dist.init_process_group("nccl")
+        handle = symmetric_memory.rendezvous(symmetric_memory.empty(64))
+        if rank == 0:
+            peers = ctx.tensor([handle.buffer_ptrs[1]], dtype=ctx.int64)
+            ctx.launch(one_publishes, (24,), ctx.zeros(4), peers, WHO=who, mode="batched")
+        ctx.synchronize()
+
+    context = run(body, 2, races="report")
+    assert context.races
+    told = "programs that ran before one stored to another rank are not looked for"
+    assert any(told in finding for finding in context.findings) == (who == 20)

@@ -20,7 +20,7 @@ def test_a_store_meets_exactly_the_loads_of_its_elements(loads, stored):
     for epoch, (reader, elements) in enumerate(loads):
         reads.add(np.array(elements) * ITEM, ITEM, reader, epoch, 0)
     expected = {reader for reader, elements in loads if set(elements) & set(stored)}
-    found = {reader for reader, _, _ in reads.touched_by(np.array(stored) * ITEM, ITEM)}
+    found = {reader for reader, *_ in reads.touched_by(np.array(stored) * ITEM, ITEM)}
     assert found == expected
 
 
@@ -43,7 +43,7 @@ def test_elements_of_other_sizes_meet_where_they_share_a_byte(loads, stored, ite
     wanted = bytes_of(stored, itemsize)
     expected = {r for r, (size, elements) in enumerate(loads) if bytes_of(elements, size) & wanted}
     touched = reads.touched_by(np.array(sorted(stored)) * itemsize, itemsize)
-    assert {reader for reader, _, _ in touched} == expected
+    assert {reader for reader, *_ in touched} == expected
 
 
 @given(loads=LOADS, gone=st.sets(st.integers(1, 5)))
@@ -57,4 +57,4 @@ def test_forgotten_programs_are_the_only_ones_that_go(loads, gone):
     reads.forget(gone.__contains__)
     assert sorted(reads.touched_by(everything, ITEM)) == [r for r in before if r[0] not in gone]
     reads.add(everything, ITEM, 9, 99, 1)
-    assert (9, 99, 1) in reads.touched_by(everything[:1], ITEM)
+    assert (9, 99, 1, False) in reads.touched_by(everything[:1], ITEM)

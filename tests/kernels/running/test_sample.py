@@ -223,3 +223,121 @@ def test_large_products_and_attention_take_seconds():
     seconds, tflops = found[0]
     assert seconds < 20
     assert 500 < tflops < 800
+
+
+@triton.jit
+def scale_where(x, y, WHO: tl.constexpr, BLOCK: tl.constexpr):
+    one, other = tl.program_id(0), tl.program_id(1)
+    last = (one == tl.num_programs(0) - 1) & (other == tl.num_programs(1) - 1)
+    works = True
+    if WHO == "the first":
+        works = (one == 0) & (other == 0)
+    elif WHO == "the last":
+        works = last
+    elif WHO == "the last row":
+        works = other == tl.num_programs(1) - 1
+    elif WHO == "the first column":
+        works = one == 0
+    if works:
+        at = (one * tl.num_programs(1) + other) * BLOCK + tl.arange(0, BLOCK)
+        tl.store(y + at, tl.exp(tl.load(x + at)))
+
+
+@pytest.mark.parametrize(
+    "who", ["all", "the first", "the last", "the last row", "the first column"]
+)
+@pytest.mark.parametrize("grid", [(32, 32), (1024, 1), (2, 512)])
+def test_programs_at_the_edges_of_a_grid_are_in_the_sample(run, who, grid):
+    """Where they alone work, what all cost is what they cost."""
+
+    def launch(ctx):
+        return ctx.launch(scale_where, grid, ctx.empty(N), ctx.empty(N), WHO=who, BLOCK=1024)
+
+    whole, counted = cost_of(run, launch, data=True)
+    sampled, scaled = cost_of(run, launch, data=False)
+    assert scaled.num_lanes == counted.num_lanes
+    assert scaled.operations == counted.operations
+    assert sampled.hbm_bytes == whole.hbm_bytes > 0
+
+
+@triton.jit
+def steered_in_the_last(loads, x, y, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    if tl.program_id(0) == tl.num_programs(0) - 1:  # noqa: SIM102 - the others do not load
+        if tl.load(loads) > 5:
+            tl.store(y + at, tl.load(x + at))
+
+
+def test_a_program_at_the_edge_that_values_steer_is_refused_too(run):
+    """It alone asks what it has loaded."""
+
+    def body(rank, ctx):
+        loads, x, y = ctx.empty(N, dtype=ctx.int32), ctx.empty(N), ctx.empty(N)
+        steered_in_the_last[(N // 256,)](loads, x, y, BLOCK=256)
+        ctx.synchronize()
+
+    with pytest.raises(SpawnException, match="depends on values that it loads"):
+        run(body, 1, data=False)
+
+
+@pytest.mark.parametrize("data", [True, False])
+def test_slices_of_one_buffer_are_read_again_from_l2(run, data):
+    """As tensors of their own are."""
+
+    def apart(ctx):
+        a, b, c = (ctx.empty(512, 512, dtype=ctx.bfloat16) for _ in range(3))
+        return ctx.launch(matmul, (4, 8), a, b, c, 512, 512, BM=128, BN=64, BK=64)
+
+    def slices(ctx):
+        whole = ctx.empty(64 * 512, 512, dtype=ctx.bfloat16)
+        a, b, c = (whole[first : first + 512] for first in (1024, 16 * 1024, 32 * 1024))
+        return ctx.launch(matmul, (4, 8), a, b, c, 512, 512, BM=128, BN=64, BK=64)
+
+    (own, _), (of_one, _) = (cost_of(run, launch, data=data) for launch in (apart, slices))
+    assert of_one == own
+
+
+@triton.jit
+def scale_pair(pair, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(pair[1] + at, tl.load(pair[0] + at))
+
+
+@triton.jit
+def scale_window(window, y, BLOCK: tl.constexpr):
+    begin = tl.program_id(0) * BLOCK
+    tl.store(y + begin + tl.arange(0, BLOCK), window.load([begin]))
+
+
+def test_tuples_and_descriptors_of_the_host_may_lack_values(run):
+    """As tensors may that are arguments themselves."""
+    descriptor = pytest.importorskip("triton.tools.tensor_descriptor").TensorDescriptor
+
+    def pair(ctx):
+        tensors = (ctx.empty(N), ctx.empty(N))
+        return ctx.launch(scale_pair, (N // 1024,), tensors, BLOCK=1024)
+
+    def window(ctx):
+        x = descriptor(ctx.empty(N), [N], [1], [1024])
+        return ctx.launch(scale_window, (N // 1024,), x, ctx.empty(N), BLOCK=1024)
+
+    for launch in (pair, window):
+        whole, _ = cost_of(run, launch, data=True)
+        sampled, _ = cost_of(run, launch, data=False)
+        assert sampled == whole
+
+
+def test_who_asks_for_races_is_told_that_a_sample_has_none(run):
+    """Once for each kernel; who does not ask is not."""
+
+    def body(rank, ctx):
+        for _ in range(2):
+            scale[(N // 1024,)](ctx.empty(N), ctx.empty(N), N, BLOCK=1024)
+        ctx.synchronize()
+
+    assert run(body, 1, data=False).findings == []
+    (told,) = run(body, 1, data=False, races="report").findings
+    assert told == (
+        "  kernel 'scale': races of its programs are not looked for, since memory that it uses has "
+        "no values (data=False)"
+    )

@@ -1,0 +1,277 @@
+"""Which accesses of two programs race, in a launch of which everything is known.
+
+Two stores race unless they store the same. A load and a store race unless the load gets from
+elsewhere what is stored: it expects what was last stored in front of it, or what was there before
+the launch. In front is what the program did itself, and what atomics order; all else may come any
+time. So it does not matter in which order the programs have run here.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from simrank.kernels.races.accesses import Access, Finding
+from simrank.kernels.races.segments import Segments
+from simrank.kernels.races.touched import doubtful
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from simrank.device.memory import Storage
+    from simrank.engine import CallSite
+    from simrank.kernels.machine.arrays import Array
+    from simrank.kernels.races.accesses import Fence
+
+    Log = Sequence[Access | Fence]
+    IsOrdered = Callable[[Array, Array], Array]
+
+_MOST_ROWS = 1 << 22  # that are looked at together: some 200 MiB
+_MANY_ROWS = 32  # of one unit; then those that are alike are left out
+
+
+class _Rows(NamedTuple):
+    """Accesses unit by unit, in the order of the launch within each.
+
+    Attributes:
+        unit: [n] which one.
+        access: [n] its number in the log.
+        segment: [n] of which program, between which atomics; see `Segments`.
+        owner: [n] of which program.
+        stores: [n] whether it stores.
+        value: [n] what it stores, or what a load expects.
+        held: [n] what was there before a store.
+    """
+
+    unit: Array
+    access: Array
+    segment: Array
+    owner: Array
+    stores: Array
+    value: Array
+    held: Array
+
+    def at(self, chosen: Array) -> _Rows:
+        """Return some of them."""
+        return _Rows(*(column[chosen] for column in self))
+
+
+def pairs(log: Log, *, orders: bool) -> list[Finding]:
+    """Return accesses of two programs that race, one for each two lines and what they do.
+
+    Args:
+        log: What the programs of a launch did, in an order in which it may have happened.
+        orders: Whether atomics and fences order programs; else only what one program does is.
+    """
+    by_storage: dict[Storage, list[Access]] = {}
+    for access in log:
+        if isinstance(access, Access) and access.order is None and access.size:
+            by_storage.setdefault(access.storage, []).append(access)
+    has_clocks = orders and any(isinstance(a, Access) and a.order is not None for a in log)
+    found: dict[tuple[CallSite | None, CallSite | None, str, str], Finding] = {}
+    for storage, accesses in by_storage.items():
+        if all(access.raw is None for access in accesses):
+            continue
+        unit_bytes = _unit_bytes(accesses)
+        units = doubtful(accesses, unit_bytes)
+        for chosen in _parts(units, accesses):
+            segments = Segments(has_clocks=has_clocks)
+            rows = _rows(log, segments, storage, (chosen, unit_bytes))
+            for finding in _races(log, rows, segments):
+                first, second = finding.first, finding.second
+                found.setdefault((first.site, second.site, first.verb, second.verb), finding)
+    return list(found.values())
+
+
+def _unit_bytes(accesses: Iterable[Access]) -> int:
+    """Return the largest unit of which all elements are whole ones: mostly an element."""
+    smallest = min(access.itemsize for access in accesses)
+    return smallest if all(access.is_aligned(smallest) for access in accesses) else 1
+
+
+def _parts(units: Array, accesses: list[Access]) -> Iterator[Array]:
+    """Yield units, not more at a time than memory has room for."""
+    if not len(units):
+        return
+    lanes = sum(
+        access.size * (len(access.ids) if access.by_everybody() else 1) for access in accesses
+    )
+    num_parts = min(-(-lanes // _MOST_ROWS), len(units))
+    yield from np.array_split(units, num_parts)
+
+
+def _rows(log: Log, segments: Segments, storage: Storage, part: tuple[Array, int]) -> _Rows:
+    """Return what was done to some units, ordered by unit."""
+    units, unit_bytes = part
+    is_asked = np.zeros(int(units[-1]) + 1, np.bool_)
+    is_asked[units] = True
+    columns: list[tuple[Array, ...]] = []
+    for number, access in enumerate(log):
+        if not isinstance(access, Access) or access.order is not None:
+            segments.pass_by(access)
+        elif access.storage is storage and access.size:
+            lanes = _lanes(access, is_asked, unit_bytes)
+            if len(lanes[0]):
+                of_lanes = segments.of(lanes[1])
+                columns.append((lanes[0], np.full(len(lanes[0]), number), of_lanes, *lanes[1:]))
+    joined = [np.concatenate(column) for column in zip(*columns, strict=True)]
+    unit, *rest = joined
+    order = np.argsort(unit, kind="stable")
+    return _expecting(_Rows(unit, *rest).at(order), segments)
+
+
+def _lanes(access: Access, is_asked: Array, unit_bytes: int) -> tuple[Array, ...]:
+    """Return of an access: units, owners, whether it stores, what, and what was there before."""
+    unit = access.units(unit_bytes)
+    inside = unit < len(is_asked)
+    inside[inside] = is_asked[unit[inside]]
+    lane, _ = np.nonzero(inside)
+    unit, owner = unit[inside], access.owners[lane]
+    stores = np.full(len(unit), access.raw is not None)
+    value = held = np.zeros(len(unit), np.uint64)
+    if access.raw is not None and access.held is not None:
+        value, held = (
+            array.view(f"u{unit_bytes}")[inside].astype(np.uint64)
+            for array in (access.raw, access.held)
+        )
+    if access.by_everybody():
+        times = len(access.ids)
+        owner = np.repeat(access.ids, len(unit))
+        unit, stores, value, held = (
+            np.tile(column, times) for column in (unit, stores, value, held)
+        )
+    return unit, owner.astype(np.int64), stores, value, held
+
+
+def _expecting(rows: _Rows, segments: Segments) -> _Rows:
+    """Say what loads expect."""
+    units = _Units(rows)
+    value = np.where(rows.stores, rows.value, rows.held[units.first_store][units.number])
+    behind = _behind_ordered(rows, segments) if segments.has_clocks else _behind_own(rows)
+    for stores, loads in behind:
+        value[loads] = rows.value[stores]
+    return rows._replace(value=value)
+
+
+def _behind_own(rows: _Rows) -> Iterator[tuple[Array, Array]]:
+    """Yield the last stores of loads' own programs, and those loads, as numbers of rows."""
+    place = np.arange(len(rows.unit))
+    order = np.lexsort((place, rows.owner, rows.unit))
+    begins = ~_same(order, rows.unit, rows.owner)
+    begin = np.maximum.accumulate(np.where(begins, place, 0))
+    last = np.maximum.accumulate(np.where(rows.stores[order], place, -1))
+    behind = (last >= begin) & ~rows.stores[order]
+    yield order[last[behind]], order[behind]
+
+
+def _behind_ordered(rows: _Rows, segments: Segments) -> Iterator[tuple[Array, Array]]:
+    """Yield stores, first ones first, and loads that they are in front of, as numbers of rows."""
+    for stores, others in _Units(rows).meetings():
+        later = (others > stores) & ~rows.stores[others]
+        before, loads = stores[later], others[later]
+        if len(before):
+            ordered = segments.are_ordered(rows.segment[before], rows.segment[loads])
+            yield before[ordered], loads[ordered]
+
+
+def _races(log: Log, rows: _Rows, segments: Segments) -> Iterator[Finding]:
+    """Yield the pairs of accesses that race, one for each two accesses of the log."""
+    rows = rows if segments.has_clocks else _thinned(log, rows)
+    for stores, others in _Units(rows).meetings():
+        is_late = others > stores
+        differs = rows.value[stores] != rows.value[others]
+        differs &= is_late | ~rows.stores[others]  # Of two stores once.
+        differs &= rows.owner[stores] != rows.owner[others]
+        before = np.where(is_late, stores, others)[differs]
+        after = np.where(is_late, others, stores)[differs]
+        if segments.has_clocks and len(before):
+            free = ~segments.are_ordered(rows.segment[before], rows.segment[after])
+            before, after = before[free], after[free]
+        yield from _findings(log, rows, before, after)
+
+
+def _findings(log: Log, rows: _Rows, before: Array, after: Array) -> Iterator[Finding]:
+    """Yield one finding for each two accesses of the log."""
+    keys = rows.access[before] * np.int64(len(log)) + rows.access[after]
+    for at in np.unique(keys, return_index=True)[1].tolist():
+        one, other = int(before[at]), int(after[at])
+        first, second = log[int(rows.access[one])], log[int(rows.access[other])]
+        assert isinstance(first, Access), "rows are of accesses"
+        assert isinstance(second, Access), "rows are of accesses"
+        yield Finding(first, second, (int(rows.owner[one]), int(rows.owner[other])))
+
+
+class _Units:
+    """Rows by unit.
+
+    Attributes:
+        number: [n] which unit a row is of, counted from 0.
+        first_store: By unit: the row of its first store.
+    """
+
+    def __init__(self, rows: _Rows) -> None:
+        begins = np.ones(len(rows.unit), np.bool_)
+        begins[1:] = rows.unit[1:] != rows.unit[:-1]
+        self.number = np.cumsum(begins) - 1
+        self._stores = np.flatnonzero(rows.stores)
+        self._num_stores = np.bincount(self.number[self._stores])
+        self._begin = np.cumsum(self._num_stores) - self._num_stores
+        self.first_store = self._stores[self._begin]
+
+    def meetings(self) -> Iterator[tuple[Array, Array]]:
+        """Yield a store of each unit beside all its rows but that, as numbers of rows."""
+        for turn in range(int(self._num_stores.max())):
+            has_one = self._num_stores > turn
+            rows = np.flatnonzero(has_one[self.number])
+            stores = self._stores[(self._begin + turn)[self.number[rows]]]
+            is_other = rows != stores
+            yield stores[is_other], rows[is_other]
+
+
+def _thinned(log: Log, rows: _Rows) -> _Rows:
+    """Leave out most of what programs did alike at one line, where a unit has much of it.
+
+    What is left has two programs and four values, if there are as many: one of another program and
+    value than any access has, unless these race with each other.
+    """
+    if np.bincount(rows.unit - rows.unit[0]).max() <= _MANY_ROWS:
+        return rows
+    sites: dict[object, int] = {}
+    keys = ((a.site, a.verb) if isinstance(a, Access) else None for a in log)
+    of_access = np.array([sites.setdefault(key, len(sites)) for key in keys])
+    line = of_access[rows.access]
+    order = np.lexsort((rows.owner, rows.value, line, rows.unit))
+    same_line = _same(order, rows.unit, line)
+    same_value = same_line & _same(order, rows.value)
+    kept = np.zeros(len(order), np.bool_)
+    kept[order] = _ends(same_value) & _at_ends(same_line, np.cumsum(~same_value))
+    by_owner = np.lexsort((rows.owner, line, rows.unit))
+    kept[by_owner] |= _ends(_same(by_owner, rows.unit, line))
+    return rows.at(np.flatnonzero(kept))
+
+
+def _same(order: Array, *columns: Array) -> Array:
+    """Return whether rows are like the one before them, in some order; the first is not."""
+    result = np.ones(len(order), np.bool_)
+    result[0] = False
+    for column in columns:
+        result[1:] &= column[order][1:] == column[order][:-1]
+    return result
+
+
+def _ends(same: Array) -> Array:
+    """Return which rows are the first or the last one of those that are the same."""
+    result = ~same
+    result[:-1] |= ~same[1:]
+    result[-1] = True
+    return result
+
+
+def _at_ends(same_line: Array, values: Array) -> Array:
+    """Return which rows have one of the first two or the last two values of their line."""
+    line = np.cumsum(~same_line) - 1
+    starts = np.flatnonzero(~same_line)
+    ends = np.append(starts[1:], len(line)) - 1
+    result: Array = (values - values[starts][line] < 2) | (values[ends][line] - values < 2)
+    return result

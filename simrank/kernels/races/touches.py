@@ -1,0 +1,254 @@
+"""What one program does to memory, held against what others did that nothing orders before it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from simrank.kernels.races.findings import ProgramRaceError, access_at, created_at
+from simrank.kernels.races.reads import Reads
+from simrank.kernels.races.records import IDLE, MIXED, Elements, Shadow, Stored
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from simrank.device.clocks import Clock
+    from simrank.device.memory import Storage
+    from simrank.kernels.machine.arrays import Array
+    from simrank.kernels.races.happens import ProgramRaces
+
+_WRITES, _READS = "writes", "reads"
+
+
+class Touches:
+    """The loads and stores of one program.
+
+    Args:
+        known: What is known of all programs.
+        number: The program.
+        clock: What it is behind.
+        since: How many programs had ended when its launch began.
+    """
+
+    __slots__ = ("_clock", "_known", "_number", "_since")
+
+    def __init__(self, known: ProgramRaces, number: int, clock: Clock, since: int) -> None:
+        self._known = known
+        self._number = number
+        self._clock = clock
+        self._since = since
+
+    def loaded(self, storage: Storage, elements: Elements) -> None:
+        """Check a load, and remember it: also whether it was of what the program itself stored."""
+        first, itemsize = elements
+        known, is_own = self._known, None
+        shadow = known.shadows.get(storage)
+        if shadow is not None:
+            self._check(storage, shadow, elements, _READS)
+            if shadow.finest < itemsize:  # It may have stored some bytes of an element only.
+                first, itemsize = (first[:, None] + np.arange(itemsize)).reshape(-1), 1
+            is_own = self._are_own(shadow.writers[first])
+        reads = known.reads.get(storage)
+        if reads is None:
+            reads = known.reads[storage] = Reads()
+        at = self._number, self._clock[self._number], known.site_number()
+        if is_own is None or not is_own.any():
+            reads.add(first, itemsize, *at)
+            return
+        reads.add(first[is_own], itemsize, *at, is_own=True)
+        if not is_own.all():
+            reads.add(first[~is_own], itemsize, *at)
+
+    def stored(self, storage: Storage, elements: Elements, new: Array) -> None:
+        """Check a store of known bytes, given as [n, itemsize], and remember it."""
+        first, itemsize = elements
+        shadow = self._shadow(storage)
+        if shadow.finest < itemsize:  # It may change some bytes of an element only.
+            first = (first[:, None] + np.arange(itemsize)).reshape(-1)
+            itemsize, new = 1, new.reshape(-1, 1)
+        byte = first[:, None] + np.arange(itemsize)
+        writers = shadow.writers[byte]
+        is_past = self._is_past(writers)
+        held = shadow.values[byte]
+        held[is_past] = storage.array(np.dtype(np.uint8))[byte[is_past]]
+        differs = (held != new).any(axis=1)
+        if differs.any():
+            changed = Elements(first[differs], itemsize)
+            self._check(storage, shadow, changed, _WRITES)
+            self._check_reads(storage, changed)
+        again = ~(differs | is_past.all(axis=1))
+        if again.any():
+            self._check_alike(storage, shadow, Elements(first[again], itemsize))
+        marks = self._marks(shadow, first, writers[:, 0], differs)
+        marks[is_past.all(axis=1) & ~differs] = IDLE
+        epochs = shadow.epochs[byte] if again.any() else writers
+        self._note(shadow, byte, itemsize)
+        shadow.values[byte] = new
+        shadow.marks[byte] = marks[:, None]
+        if again.any():
+            self._join_alike(shadow, byte[again], writers[again], epochs[again])
+
+    def overwritten(self, storage: Storage, elements: Elements) -> None:
+        """Check a store of bytes that are not known yet, and remember it."""
+        shadow = self._shadow(storage)
+        self._check(storage, shadow, elements, _WRITES)
+        self._check_reads(storage, elements)
+        byte = elements.first[:, None] + np.arange(elements.itemsize)
+        self._note(shadow, byte, elements.itemsize)
+        shadow.marks[byte] = 0
+
+    def _shadow(self, storage: Storage) -> Shadow:
+        shadow = self._known.shadows.get(storage)
+        if shadow is None:
+            shadow = self._known.shadows[storage] = Shadow(storage)
+        return shadow
+
+    def _note(self, shadow: Shadow, byte: Array, itemsize: int) -> None:
+        """Remember who stores bytes."""
+        shadow.finest = min(shadow.finest, itemsize)
+        shadow.writers[byte] = self._number
+        shadow.epochs[byte] = self._clock[self._number]
+        shadow.sites[byte] = self._known.site_number()
+
+    def _marks(self, shadow: Shadow, first: Array, writers: Array, differs: Array) -> Array:
+        """Return the marks of elements that are stored, and were stored by others before."""
+        marks = shadow.marks[first]
+        is_own = (writers == self._number) & (shadow.epochs[first] == self._clock[self._number])
+        kept = np.where(differs, 0, marks & IDLE) | np.where(is_own, marks & MIXED, 0)
+        result: Array = np.where(is_own & differs, MIXED, kept)
+        return result.astype(np.uint8)
+
+    # ---- order ----
+
+    def _is_ordered(self, writer: int, epoch: int) -> bool:
+        known = self._known
+        if writer in (0, self._number) or self._clock.get(writer, 0) >= epoch:
+            return True
+        launch = known.launches[writer]
+        if self._clock.get(launch.stream, 0) >= launch.step:
+            return True
+        is_one_rank = known.names[writer].rank == known.names[self._number].rank
+        if is_one_rank and 0 < known.ends[writer] <= self._since:
+            return True
+        return known.is_long_ago(writer)
+
+    def _is_past(self, writers: Array) -> Array:
+        """Return where bytes were stored by nobody, or before this program's launch.
+
+        There memory has what they hold: those stores have arrived, and the host may have written
+        over them. Who stores the same again does nothing that a load could see.
+        """
+        first = int(writers.flat[0])
+        is_one = bool((writers == first).all())
+        result = np.zeros(writers.shape, bool)
+        for writer in [first] if is_one else np.unique(writers).tolist():
+            if self._has_ended_before(writer):
+                result |= writers == writer
+        return result
+
+    def _has_ended_before(self, writer: int) -> bool:
+        if writer < 0:
+            return all(self._has_ended_before(store.writer) for store in self._known.alike[writer])
+        return writer == 0 or 0 < self._known.ends[writer] <= self._since
+
+    def _are_own(self, writers: Array) -> Array:
+        """Return which bytes the program itself has stored last, perhaps beside others."""
+        result: Array = writers == self._number
+        if len(writers) and writers.min() < 0:
+            for writer in np.unique(writers[writers < 0]).tolist():
+                if any(store.writer == self._number for store in self._known.alike[writer]):
+                    result |= writers == writer
+        return result
+
+    # ---- checks ----
+
+    def _check(self, storage: Storage, shadow: Shadow, elements: Elements, verb: str) -> None:
+        """Check elements against who stored them, where it was something else."""
+        first, itemsize = elements
+        if shadow.finest < itemsize:
+            first = (first[:, None] + np.arange(0, itemsize, shadow.finest)).reshape(-1)
+        if verb == _READS:
+            first = first[shadow.marks[first] & IDLE == 0]
+        for store in self._stores(shadow, first, loads=verb == _READS):
+            if not self._is_ordered(store.writer, store.epoch):
+                self._report(storage, store.writer, store.site, (_WRITES, verb))
+
+    def _stores(self, shadow: Shadow, first: Array, *, loads: bool) -> Iterator[Stored]:
+        """Yield who has stored bytes: of each program the last time.
+
+        A load gets nothing new of others that stored what the program itself did.
+        """
+        writers = shadow.writers[first]
+        for writer in np.unique(writers).tolist():
+            if writer < 0:
+                stores = self._known.alike[writer]
+                if not loads or all(store.writer != self._number for store in stores):
+                    yield from stores
+            elif writer not in (0, self._number):
+                own = first[writers == writer]
+                worst = int(own[int(shadow.epochs[own].argmax())])
+                yield Stored(writer, int(shadow.epochs[worst]), int(shadow.sites[worst]))
+
+    def _check_reads(self, storage: Storage, elements: Elements) -> None:
+        """Check what a store is about to change against the loads of other programs."""
+        reads = self._known.reads.get(storage)
+        if reads is None:
+            return
+        for read in reads.touched_by(*elements):
+            if not self._is_ordered(read.reader, read.epoch):
+                self._report(storage, read.reader, read.site, (_READS, _WRITES))
+
+    def _check_alike(self, storage: Storage, shadow: Shadow, elements: Elements) -> None:
+        """Check a store of what another one stored: against what that one had done before.
+
+        It had stored something else there, or loaded what was there.
+        """
+        first = elements.first
+        others = set()
+        for store in self._stores(shadow, first, loads=False):
+            if not self._is_ordered(store.writer, store.epoch):
+                others.add(store.writer)
+        marks = shadow.marks[first]
+        for store in self._stores(shadow, first[marks & MIXED != 0], loads=False):
+            if store.writer in others:
+                self._report(storage, store.writer, store.site, (_WRITES, _WRITES))
+        reads = self._known.reads.get(storage)
+        if reads is None or not others:
+            return
+        changed = first[marks == 0]  # Once: what was there before was something else.
+        for read in reads.touched_by(changed, elements.itemsize) if len(changed) else ():
+            if read.reader in others and not (read.is_own or self._is_ordered(*read[:2])):
+                self._report(storage, read.reader, read.site, (_READS, _WRITES))
+
+    def _join_alike(self, shadow: Shadow, byte: Array, before: Array, epochs: Array) -> None:
+        """Remember beside the program those that have stored the same, and that nothing orders."""
+        own = Stored(self._number, self._clock[self._number], self._known.site_number())
+        for writer in np.unique(before).tolist():
+            if writer in (0, self._number):
+                continue
+            there = before == writer
+            for epoch in np.unique(epochs[there]).tolist() if writer > 0 else [0]:
+                alike = self._known.alike
+                stores = (Stored(writer, epoch, own.site),) if writer > 0 else alike[writer]
+                left = [store for store in stores if not self._is_ordered(*store[:2])]
+                if left:
+                    same = there & (epochs == epoch) if writer > 0 else there
+                    shadow.writers[byte[same]] = alike.number((*left, own))
+
+    def _report(
+        self, storage: Storage, other: int, site_number: int, verbs: tuple[str, str]
+    ) -> None:
+        """Report a race of this program with what another one did before."""
+        known, (before, verb) = self._known, verbs
+        names = known.names[other], known.names[self._number]
+        sites = known.sites[site_number], known.where()
+        error = ProgramRaceError(
+            known.checker.now_ps,
+            names[1].rank,
+            access_at(str(names[0]), before, sites[0]),
+            access_at(str(names[1]), verb, sites[1]),
+            created_at(storage),
+        )
+        # Once for all programs of their kernels.
+        known.checker.note(error, (*(name.kernel for name in names), *sites, *verbs))
