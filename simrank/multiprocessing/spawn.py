@@ -28,7 +28,7 @@ from simrank.ranks import (
 from simrank.ranks.current import ContextOfProgram
 from simrank.ranks.identity import first_pid
 from simrank.ranks.module_globals import GlobalsOfRank, ModuleGlobals
-from simrank.ranks.packages import PrivateModules, own_copy
+from simrank.ranks.packages import PrivateModules, own_copy, private_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -242,9 +242,8 @@ def _states(program: Program, task: Task, used: Sequence[libraries.Library]) -> 
     states: list[RankState] = [library.state_of(program) for library in used]
     if not context.strict:  # It sees every switch.
         states.append(GlobalsOfRank(context.module_globals, task))
-    names, is_own_private = context.private, _is_of_script(program)
-    if names or is_own_private:
-        states.append(PrivateModules(program, names, is_own_private=is_own_private))
+    names = private_names(context.private)
+    states.append(PrivateModules(program, names, is_own_private=_is_of_script(program)))
     return states
 
 

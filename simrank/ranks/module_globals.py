@@ -25,8 +25,9 @@ from simrank.errors import RankState, SimrankError, SpawnException
 from simrank.errors.base import at_text
 from simrank.errors.travel import add_note
 from simrank.ranks import patches
+from simrank.ranks.current import rank_program
 from simrank.ranks.own import is_programs_own
-from simrank.ranks.packages import is_of_one_rank, modules_stamp
+from simrank.ranks.packages import is_of_one_rank, modules_stamp, private_modules
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -69,6 +70,7 @@ class ModuleGlobals(SwitchObserver):
         self._own: list[ModuleType] = []  # The program's; `strict` alone needs them.
         self._attributes: set[str] = set()  # That some function of these sets.
         self._last: Task | None = None
+        self._mixed: list[RankState] = []  # Shared modules that hold what is one rank's.
 
     def on_task_switch(self, task: Task, time_ps: int) -> None:
         """Compare what the task before has left with what it found."""
@@ -89,9 +91,26 @@ class ModuleGlobals(SwitchObserver):
             if getattr(getattr(module, "__spec__", None), "_initializing", False):
                 continue
             self._seen.add(name)
+            if task is not None:
+                self._look_for_private(name, module, task)
             if _is_shared(module):
                 self._is_own[name] = is_programs_own(module)
                 self._watch(name, module, task)
+
+    def _look_for_private(self, name: str, module: ModuleType, task: Task) -> None:
+        """Note a shared module that has what one rank alone has: it is the wrong one for others."""
+        program = rank_program()
+        own = None if program is None or task.rank is None else private_modules(program)
+        held = None if own is None or is_of_one_rank(module) else own.held_by(module)
+        if held is None:
+            return
+        package = name.partition(".")[0]
+        text = (
+            f"imported {name}, which all share, with {held}, of which each rank has its own\n"
+            f"    to fix: {_cure(package)}"
+        )
+        assert task.rank is not None, "a rank's module is not another's"
+        self._mixed.append(RankState((task.rank,), text, waits=False))
 
     def _watch(self, name: str, module: ModuleType, task: Task | None) -> None:
         if module not in _stores:
@@ -131,7 +150,7 @@ class ModuleGlobals(SwitchObserver):
     def report(self) -> list[RankState]:
         """Return the names that ranks have set to different values."""
         self.look(self._last)
-        found = []
+        found = [*self._mixed]
         for key, by_rank in self._settings.items():
             first, *others = by_rank.values()
             other = next((s for s in others if not _same(s.value, first.value)), None)
@@ -203,12 +222,16 @@ def _state(key: tuple[str, str], by_rank: dict[int, _Setting], site: CallSite | 
     """Return what is said of a name; the cure stands last, on a line of its own."""
     module, name = key
     package = module.partition(".")[0]
-    cure = f'[tool.simrank] private = ["{package}"] in pyproject.toml, or --private {package}'
+    cure = _cure(package)
     if module == "__main__":
         cure = "start it with `simrank run`, or hand it to the ranks as an argument"
     at = at_text(*((None, None) if site is None else site.line()))
     text = f"set {module}.{name}, which they share: processes have their own; set before{at}"
     return RankState(tuple(sorted(by_rank)), f"{text}\n    to fix: {cure}", waits=False)
+
+
+def _cure(package: str) -> str:
+    return f'[tool.simrank] private = ["{package}"] in pyproject.toml, or --private {package}'
 
 
 def _text(title: str, states: list[RankState]) -> str:

@@ -11,6 +11,7 @@ import sys
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import SourceFileLoader
 from importlib.util import find_spec, module_from_spec
+from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
@@ -20,13 +21,28 @@ from simrank.ranks.own import is_programs_own_file
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from importlib.machinery import ModuleSpec
-    from types import CodeType, ModuleType
+    from types import CodeType
 
     from simrank.ranks.current import Program
 
 _KEY = "private modules"
+# Packages that keep what belongs to a process (which rank it is, its device, its groups) in names
+# of modules or classes, or have taken over the classes of one that does. Ranks that shared them
+# would all be rank 0, without a word.
+STATEFUL = frozenset({
+    "accelerate", "colossalai", "deepspeed", "diffusers", "fairscale", "ignite", "megatron", "peft",
+    "sentence_transformers", "transformers", "trl",
+})  # fmt: skip
 _codes: dict[tuple[str, str], CodeType] = {}
 _locks: dict[str, object] = importlib._bootstrap._module_locks  # type: ignore[attr-defined]  # noqa: SLF001 - one for each module that is being imported
+
+
+def private_names(given: Sequence[str]) -> tuple[str, ...]:
+    """Return what each rank executes for itself: what is asked for, and `STATEFUL` packages.
+
+    Of those not what the main program has imported: it hands to ranks what is made of it.
+    """
+    return (*given, *sorted(STATEFUL - sys.modules.keys()))
 
 
 def register_reader(loader: type, read: Callable[[Any, str, str], CodeType]) -> None:
@@ -84,10 +100,13 @@ class PrivateModules:
 
     def enter(self) -> None:
         """Put the rank's modules in place of everybody else's."""
-        modules = sys.modules
-        if modules_stamp() != self._outside_stamp:  # Looking at every name takes 0.1 ms.
+        modules, stamp = sys.modules, modules_stamp()
+        if stamp != self._outside_stamp:  # Looking at every name takes 0.1 ms.
             names = [name for name in modules if self.is_private(name)]
             self._outside = dict.fromkeys({*names, *self._outside})
+        if not (self._outside or self._own or self._locks):  # Nearly always.
+            self._inside = stamp
+            return
         self._others = _take(self._outside)
         modules.update(self._own)
         if self._locks:
@@ -96,8 +115,11 @@ class PrivateModules:
 
     def leave(self) -> None:
         """Take the rank's modules out again, and what it is in the midst of importing."""
-        modules = sys.modules
-        if modules_stamp() != self._inside:
+        modules, stamp = sys.modules, modules_stamp()
+        if stamp == self._inside and not (self._outside or self._own or _locks):
+            self._outside_stamp = stamp
+            return
+        if stamp != self._inside:
             self._own |= {n: m for n, m in modules.items() if self.is_private(n)}
         self._own = _take(self._own)
         modules.update(self._others)
@@ -111,6 +133,20 @@ class PrivateModules:
         """Note a module as the rank's own: it is in `sys.modules` already."""
         self._own[name] = module
         _of_one_rank.add(module)
+
+    def held_by(self, module: ModuleType) -> str | None:
+        """Return what a module that is not the rank's own has of those that are, or None."""
+        if not self._own:
+            return None
+        for value in list(vars(module).values()):
+            if isinstance(value, ModuleType):
+                if self._own.get(value.__name__) is value:
+                    return value.__name__
+            elif isinstance(value, type | FunctionType):
+                of = str(value.__module__)
+                if of in self._own and vars(self._own[of]).get(value.__name__) is value:
+                    return f"{of}.{value.__name__}"
+        return None
 
     def is_private(self, name: str) -> bool:
         """Whether a module of this name is to be executed for the rank alone."""

@@ -9,6 +9,7 @@ import time
 import pytest
 
 import simrank
+from simrank.errors import SimrankError
 from simrank.ranks.packages import FINDER, own_copy
 
 SOURCE = """
@@ -100,6 +101,57 @@ def test_a_function_of_a_private_module_is_run_as_the_ranks_own(package):
     outside = importlib.import_module(f"{package}.state")
     run(lambda rank: own_copy(outside.count)(), private=[package])
     assert outside.counter == 0
+
+
+def test_a_shared_module_that_has_taken_what_is_one_ranks_is_told(package, tmp_path):
+    """The others would use that rank's; with the cure."""
+    folder = tmp_path / "site-packages"
+    folder.mkdir()
+    (folder / "taker.py").write_text(f"from {package}.state import Thing\n")
+    (folder / "other.py").write_text("from collections import Counter\nimport json\n")
+    sys.path.insert(0, str(folder))
+    found = []
+
+    def program(rank):
+        importlib.import_module(f"{package}.state")
+        found.append(importlib.import_module("taker").Thing)
+        importlib.import_module("other")
+
+    try:
+        text = "rank 0: imported taker, which all share, with stateful.state.Thing, of which each"
+        with pytest.raises(SimrankError, match=f"{text}.*\n.*private = ..taker"):
+            run(program, private=[package])
+        assert found[0] is found[1], "shared"
+        del sys.modules["taker"]
+        found.clear()
+        run(program, private=[package, "taker"])
+        assert found[0] is not found[1]
+    finally:
+        sys.path.remove(str(folder))
+        sys.modules.pop("taker", None)
+        sys.modules.pop("other", None)
+
+
+def test_packages_that_keep_what_belongs_to_a_process_are_private_unasked(tmp_path, monkeypatch):
+    """Unless the main program has imported them: it hands to ranks what is made of them."""
+    folder = tmp_path / "site-packages" / "accelerate"
+    folder.mkdir(parents=True)
+    (folder / "__init__.py").write_text("state = {}\n")
+    monkeypatch.syspath_prepend(folder.parent)
+    monkeypatch.delitem(sys.modules, "accelerate", raising=False)
+    ranks = {}
+
+    def program(rank):
+        state = importlib.import_module("accelerate").state
+        time.sleep(1e-6)
+        ranks[rank] = state.setdefault("rank", rank)
+
+    run(program)
+    assert ranks == {0: 0, 1: 1, 2: 2}
+    importlib.import_module("accelerate")
+    run(program)
+    assert len(set(ranks.values())) == 1
+    del sys.modules["accelerate"]
 
 
 def test_other_modules_are_shared(package):
