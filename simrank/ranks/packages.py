@@ -135,17 +135,19 @@ class PrivateModules:
         _of_one_rank.add(module)
 
     def held_by(self, module: ModuleType) -> str | None:
-        """Return what a module that is not the rank's own has of those that are, or None."""
+        """Return what a module that all share has of a private package, or None."""
         if not self._own:
             return None
         for value in list(vars(module).values()):
-            if isinstance(value, ModuleType):
-                if self._own.get(value.__name__) is value:
-                    return value.__name__
-            elif isinstance(value, type | FunctionType):
-                of = str(value.__module__)
-                if of in self._own and vars(self._own[of]).get(value.__name__) is value:
-                    return f"{of}.{value.__name__}"
+            if not isinstance(value, ModuleType | type | FunctionType):
+                continue
+            is_module = isinstance(value, ModuleType)
+            of, name = str(value.__name__ if is_module else value.__module__), value.__name__
+            owner = self._own.get(of)
+            if owner is None or not self.is_private(of):
+                continue
+            if value is (owner if is_module else vars(owner).get(name)):
+                return of if is_module else f"{of}.{name}"
         return None
 
     def is_private(self, name: str) -> bool:
