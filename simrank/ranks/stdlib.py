@@ -32,6 +32,7 @@ from simrank.ranks import (
     identity,
     libraries,
     locks,
+    loggers,
     module_locks,
     output,
     patches,
@@ -258,6 +259,7 @@ def _of_timeit(module: ModuleType) -> list[tuple[Any, str, Any]]:
 _LATE: dict[str, Callable[[ModuleType], list[tuple[Any, str, Any]]]] = {
     "_pytest.monkeypatch": patches.of_monkeypatch,
     "asyncio": _of_asyncio,
+    "logging": loggers.stand_ins,
     "concurrent.futures.thread": pools.of_executor,
     "hypothesis.core": thread_state.of_core,
     "hypothesis.utils.dynamicvariables": thread_state.of_variables,

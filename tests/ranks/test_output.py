@@ -115,13 +115,15 @@ def test_a_rank_sees_what_the_programs_stream_is(run):
 def test_a_logger_that_a_rank_has_set_up_works_on_after_the_run(run, capsys):
     """It keeps the stream that it found."""
     logger = logging.Logger("of a rank")
+    found = []
 
     def program(rank, ctx):
         logger.addHandler(logging.StreamHandler())
         logger.warning("in a rank")
+        found.extend(logger.handlers)
 
     run(program, 1)
-    logger.handlers[0].setStream(logger.handlers[0].stream)
+    found[0].setStream(found[0].stream)
     assert "in a rank" in capsys.readouterr().err
 
 
