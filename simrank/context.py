@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from simrank.engine import Observer
     from simrank.errors import RaceError, RankState
     from simrank.faults import Faults
-    from simrank.kernels.launch import TritonOperation
+    from simrank.kernels.operation import TritonOperation
     from simrank.multiprocessing import ProcessContext
     from simrank.trace.divergence import Divergence
 

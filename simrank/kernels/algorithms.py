@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from simrank.device import Buffer
     from simrank.distributed import ProcessGroup
-    from simrank.kernels.launch import TritonOperation
+    from simrank.kernels.operation import TritonOperation
 
     _Call = tuple[int, int, str]  # Group rank, elements, element type.
 

@@ -1,0 +1,269 @@
+"""A launched kernel as an operation on a stream: its programs run, and take the time they cost."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from simrank.device import Operation
+from simrank.engine import Activity
+from simrank.kernels.cost import launches as costs
+from simrank.kernels.machine import PublishedError, Setting, Statistics
+from simrank.kernels.machine.profile import profile_of
+from simrank.kernels.races.lockstep import LaunchAccesses
+from simrank.kernels.races.operations import look_before, look_within
+from simrank.kernels.running.batches import Grid
+from simrank.kernels.running.programs import Occupancy, ProgramRun
+from simrank.kernels.running.sample import Forms, run_sample
+from simrank.ranks import current_program, running_as
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from simrank.device import Stream
+    from simrank.device.memory import Storage
+    from simrank.device.races import Accesses
+    from simrank.kernels.launch import Launch
+    from simrank.ranks import Program
+
+_NUM_SAMPLED = 4  # launches of a kernel that are looked at for a hint of a race
+
+
+class TritonOperation(Operation):
+    """A launched kernel on a stream.
+
+    It computes when its turn comes: what it costs depends on what it did. Its results are in memory
+    from its start on; whoever reads them before its end races with it.
+
+    Attributes:
+        grid: Programs along each axis.
+        statistics: What its programs did.
+        cost: What that costs; None before it has run.
+        mode: "batched", "masked", "one-by-one", "shuffled" or "tasks".
+        num_splits: How often programs in lockstep went different ways.
+        reaches: Memory that it gets as numbers only; it is kept until the operation ends.
+    """
+
+    __slots__ = (
+        "_activity", "_left", "_log", "_program", "_run", "cost", "grid", "launch", "mode",
+        "num_splits", "reaches", "statistics",
+    )  # fmt: skip
+    kind = "kernel"
+    tells_accesses = True
+
+    def __init__(self, stream: Stream, launch: Launch, touched: Accesses) -> None:
+        super().__init__(stream, launch.name, None, touched)
+        self.launch = launch
+        self.grid = launch.grid
+        self.statistics = Statistics()
+        self.statistics.profile = profile_of(launch.jit)
+        self.statistics.parts = launch.parts
+        self.cost: costs.KernelCost | None = None
+        self.mode = launch.chosen_mode
+        self.num_splits = 0
+        self.reaches: list[Storage] = []
+        self._log: LaunchAccesses | None = None
+        self._activity: Activity | None = None
+        self._run: ProgramRun | None = None
+        self._left: Grid | None = None
+        self._program: Program | None = current_program()
+
+    @property
+    def module(self) -> str | None:
+        """Return the kernel's name: its code."""
+        return str(self.launch.name)
+
+    @property
+    def has_its_turn(self) -> bool:
+        """Whether programs must run at their turn: they wait or publish, or race checks look."""
+        return self.mode == "tasks" or self.stream.device.races is not None
+
+    def __getitem__(self, grid: object) -> Callable[..., TritonOperation]:
+        """Return what launches the same kernel again, as triton's compiled kernels do."""
+        return partial(self.launch.again, grid)
+
+    def compute_now(self) -> bool:
+        """Run the programs before the operation is issued; return False if its turn must come.
+
+        For tensors of a library that computes at once: nothing that they depend on is in flight.
+        What is left of a launch when one of its programs turns out to publish runs at its turn.
+        """
+        self._left = self._new_grid()
+        try:
+            self._compute(self._left)
+        except PublishedError:
+            self.mode = "tasks"
+            return False
+        self._forget()  # Nobody looks at arguments any more: memory does not stay for them.
+        self.touched = None
+        return True
+
+    def begin(self) -> None:
+        """Run the programs unless they have run, and take the time that they cost."""
+        device = self.stream.device
+        if self.cost is None:
+            grid = self._left or self._new_grid()
+            if self.mode == "tasks":
+                self._start_tasks(grid)
+                return
+            try:
+                self._compute(grid)
+            except PublishedError:
+                self.mode = "tasks"
+                self._start_tasks(grid)
+                return
+            except Exception as error:  # noqa: BLE001 - raised in the rank that issued it
+                self.raise_in_rank(error, first=self.end)
+                return
+        assert self.cost is not None, "it has run"
+        demands = [(device.sms, float(self.cost.num_sms))]
+        if self.cost.hbm_bytes:
+            share = self.cost.hbm_bytes / self.cost.duration_ps
+            demands.append((device.hbm, min(share, device.hbm.capacity)))
+        work_ps = self.cost.duration_ps * device.slowdown
+        self._activity = Activity(work_ps, demands, self.end, max_rate=1.0)
+        device.pool.start(self._activity)
+
+    def _new_grid(self) -> Grid:
+        device = self.stream.device
+        rank = None if self._program is None else self._program.rank
+        self._log = None
+        if device.races is not None or self._is_sampled():
+            written = () if self.touched is None else (b.storage for b in self.touched.writes)
+            shared = () if device.races is None else device.races.order.shared
+            watched = [*written, *self.reaches]
+            self._log = LaunchAccesses(self.launch.name, rank, watched, shared)
+        return Grid(self._setting(), self._log, is_sample=device.races is None)
+
+    def _setting(self) -> Setting:
+        launch, device = self.launch, self.stream.device
+        return Setting(launch.name, launch.grid, device, self.statistics, launch.options)
+
+    def _compute(self, grid: Grid) -> None:
+        launch, device = self.launch, self.stream.device
+        forms = Forms(launch.name, launch.body(), lambda: launch.body(forks="programs"))
+        with running_as(self._program):  # Whose rank its programs may ask for.
+            if launch.lacks_values():
+                self.num_splits = run_sample(self._setting(), forms, self.mode, self.touched)
+            else:
+                try:
+                    grid.run(forms.body, self.mode, masked=forms.masked)
+                except PublishedError:
+                    if device.races is not None and self._log is not None:
+                        look_before(self, self._log, launch.num_programs - len(grid.left))
+                    raise
+                self.num_splits = grid.num_splits
+        if self._log is not None:
+            look_within(self, self._log, has_values=not launch.lacks_values())
+        if self.statistics.flops:
+            launch.ask_compiler(device.spec)
+        self.cost = self._counted_cost()
+        self._describe()
+
+    def _counted_cost(self) -> costs.KernelCost:
+        programs, per_sm = max(self.launch.num_programs, 1), self.launch.ctas_per_sm
+        return costs.kernel_cost(self.statistics, self.stream.device, programs, per_sm)
+
+    def _is_sampled(self) -> bool:
+        """Return whether a hint is looked for: in the first launches that may be in need of one."""
+        launch, sampled = self.launch, self.stream.device.memory.space.sampled
+        _, number = sampled.get(id(launch.jit), (None, 0))
+        if number == _NUM_SAMPLED or not launch.may_disturb:
+            return False
+        sampled[id(launch.jit)] = launch.jit, number + 1  # Held, so that no other gets its id.
+        return True
+
+    def _describe(self) -> None:
+        """Note facts for timelines."""
+        assert self.cost is not None, "it has run"
+        launch, profile = self.launch, self.statistics.profile
+        if profile is not None:
+            roof = costs.roof_of(self.stream.device, self.statistics)
+            profile.ended(launch.num_programs, self.cost, roof)
+        self.details = {
+            "grid": list(launch.grid),
+            "mode": self.mode,
+            "splits": self.num_splits,
+            "limiter": self.cost.limiter,
+            "hbm_bytes": self.cost.hbm_bytes,
+            "flops": sum(self.statistics.flops.values()),
+            "waves": round(self.cost.waves, 3),
+        }
+
+    def _start_tasks(self, grid: Grid) -> None:
+        """Start the programs as tasks; the operation ends when they have."""
+        launch, device = self.launch, self.stream.device
+        launch.ask_compiler(device.spec)
+        slots = max(device.spec.num_sms * launch.ctas_per_sm, 1)
+        done = self.statistics.snapshot()
+        self.statistics = costs.TimedStatistics(device, min(slots, max(launch.num_programs, 1)))
+        self.statistics.profile = profile_of(launch.jit)
+        self.statistics.parts = launch.parts
+        self.statistics.restore(done)
+        try:
+            body = launch.body()
+        except Exception as error:  # noqa: BLE001 - raised in the rank that issued it
+            self.raise_in_rank(error, first=self.end)
+            return
+        occupancy = Occupancy(slots, launch.is_assumed)
+        self._run = run = ProgramRun(
+            self._setting(), grid.left, self, occupancy, body, owner=self._program
+        )
+        self._program = None
+        device.hold(device.sms, self._held_sms())
+        run.group.on_complete(self._tasks_ended)
+        run.start()
+
+    def _held_sms(self) -> int:
+        """Return how many SMs the programs that run at the same time occupy."""
+        spec = self.stream.device.spec
+        return min(-(-self.launch.num_programs // self.launch.ctas_per_sm), spec.num_sms)
+
+    def _tasks_ended(self) -> None:
+        """Go on from the hub: the last program has not left its stack yet."""
+        self.stream.device.engine.call_at(self.stream.device.engine.now_ps, self._tasks_over)
+
+    def _tasks_over(self) -> None:
+        """Complete, at the earliest after what as much takes in lockstep."""
+        run, device = self._run, self.stream.device
+        if run is None:
+            return  # Dropped meanwhile.
+        if run.group.failed:
+            error = run.group.failed[0].error
+            assert error is not None, "it failed"
+            self.raise_in_rank(error)
+        engine, cost = device.engine, self._counted_cost()
+        least_ps = self.start_ps + cost.duration_ps  # Together they get no more than there is.
+        engine.call_at(max(engine.now_ps, least_ps), lambda: self._tasks_end(cost))
+
+    def _tasks_end(self, cost: costs.KernelCost) -> None:
+        device = self.stream.device
+        if self._run is None:
+            return  # Dropped meanwhile.
+        self._run = None
+        device.hold(device.sms, -self._held_sms())
+        taken_ps = device.engine.now_ps - self.start_ps
+        self.cost = cost._replace(duration_ps=taken_ps, limiter="programs")
+        self._describe()
+        self.end()
+
+    def end(self) -> None:
+        """Let go of memory, and of the activity, which refers back, and complete."""
+        self._activity = None
+        self._forget()
+        super().end()
+
+    def _forget(self) -> None:
+        self._log = self._left = None
+        self.reaches = []
+        self.statistics.views.clear()
+        self.launch.forget_arguments()
+
+    def drop(self) -> None:
+        """Stop using the device: the rank was aborted."""
+        if self._activity is not None:
+            self.stream.device.pool.drop(self._activity)
+        if self._run is not None:
+            run, self._run = self._run, None
+            self.stream.device.hold(self.stream.device.sms, -self._held_sms())
+            run.stop()
