@@ -57,6 +57,7 @@ _readers: dict[type, Callable[[Any, str, str], CodeType]] = {
 
 _of_one_rank: WeakSet[ModuleType] = WeakSet()
 _verdicts: dict[frozenset[str], dict[str, bool]] = {}
+_looked: dict[frozenset[str], tuple[object, list[str]]] = {}  # Stamp, and private names then.
 
 
 def _take(names: Iterable[str]) -> dict[str, ModuleType]:
@@ -85,6 +86,7 @@ class PrivateModules:
         self._inside: object = None  # What `modules_stamp` was when they were looked at.
         self._outside_stamp: object = None
         self._locks: dict[str, object] = {}
+        self._quiet: object = None  # What the stamp was when nobody had a private module.
         program.local[_KEY] = self
 
     @property
@@ -101,12 +103,14 @@ class PrivateModules:
     def enter(self) -> None:
         """Put the rank's modules in place of everybody else's."""
         modules, stamp = sys.modules, modules_stamp()
-        if stamp != self._outside_stamp:  # Looking at every name takes 0.1 ms.
-            names = [name for name in modules if self.is_private(name)]
-            self._outside = dict.fromkeys({*names, *self._outside})
-        if not (self._outside or self._own or self._locks):  # Nearly always.
-            self._inside = stamp
+        if stamp == self._quiet:
             return
+        if stamp != self._outside_stamp:
+            self._outside = dict.fromkeys({*self._private_now(stamp), *self._outside})
+        if not (self._outside or self._own or self._locks):  # Nearly always.
+            self._quiet = self._inside = self._outside_stamp = stamp
+            return
+        self._quiet = None
         self._others = _take(self._outside)
         modules.update(self._own)
         if self._locks:
@@ -116,9 +120,9 @@ class PrivateModules:
     def leave(self) -> None:
         """Take the rank's modules out again, and what it is in the midst of importing."""
         modules, stamp = sys.modules, modules_stamp()
-        if stamp == self._inside and not (self._outside or self._own or _locks):
-            self._outside_stamp = stamp
+        if stamp == self._quiet:
             return
+        self._quiet = None
         if stamp != self._inside:
             self._own |= {n: m for n, m in modules.items() if self.is_private(n)}
         self._own = _take(self._own)
@@ -128,6 +132,14 @@ class PrivateModules:
         if _locks:
             mine = [name for name in _locks if self.is_private(name) or name in self._own]
             self._locks = {name: _locks.pop(name) for name in mine}
+
+    def _private_now(self, stamp: object) -> list[str]:
+        """Return the private ones of all names; looking at every name takes 0.1 ms."""
+        looked = _looked.get(self.names)
+        if looked is None or looked[0] != stamp:
+            names = [name for name in sys.modules if self.is_private(name)]
+            looked = _looked[self.names] = stamp, names
+        return looked[1]
 
     def add(self, name: str, module: ModuleType) -> None:
         """Note a module as the rank's own: it is in `sys.modules` already."""
