@@ -3,33 +3,24 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from simrank.device import Tensor, current_stream
 from simrank.device.races import Accesses
 from simrank.kernels import arguments, foreign
-from simrank.kernels.compiler.metadata import COMPILER_OPTIONS, resources, warm_kernel
-from simrank.kernels.compiler.targets import target_of
-from simrank.kernels.cost import launches as costs
+from simrank.kernels.compiler.metadata import COMPILER_OPTIONS, warm_kernel
 from simrank.kernels.grids import GridSize, grid_sizes
-from simrank.kernels.machine import Options
-from simrank.kernels.operation import TritonOperation
-from simrank.kernels.running import threads
-from simrank.kernels.source.analyse import loaded_by_jit, written_by_jit
+from simrank.kernels.operation import Launch, TritonOperation
+from simrank.kernels.source.analyse import written_by_jit
 from simrank.kernels.source.bind import bind
 from simrank.ranks import current_program, require_program
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from simrank.hardware.spec import DeviceSpec
     from simrank.kernels.machine.jit import Jit
-    from simrank.kernels.source.bind import BoundKernel
-
-MODES = ("auto", "batched", "masked", "one-by-one", "shuffled", "tasks")
-PRECISIONS = ("ieee", "hardware")
 
 
 class Watcher(Protocol):
@@ -42,144 +33,6 @@ class Watcher(Protocol):
 
 
 WATCHERS: list[Watcher] = []
-
-
-class ContextOfLaunch(Protocol):
-    """What a launch needs of its Context."""
-
-    precision: str
-    strict: bool
-
-
-class Launch:
-    """A kernel, its grid and its arguments.
-
-    Attributes:
-        jit: Triton's object of the kernel.
-        name: The kernel's name.
-        grid: Programs along each axis.
-        mode: One of `MODES`, as it was asked for.
-        chosen_mode: How it runs.
-        ctas_per_sm: How many programs an SM holds at once.
-        is_assumed: Whether that number is assumed.
-        options: How its programs run.
-        parts: Of which storages its arguments are parts; see `Statistics`.
-    """
-
-    def __init__(
-        self, kernel: BoundKernel, grid: tuple[int, int, int], bound: dict[str, Any],
-        options: dict[str, Any], spec: DeviceSpec,
-    ) -> None:  # fmt: skip
-        self._kernel = kernel
-        self._bound = bound
-        self._seen = arguments.as_kernel_sees(kernel.jit, bound)
-        self.parts = arguments.parts(bound.values())
-        self.jit = kernel.jit
-        self.name = kernel.jit.__name__
-        self.grid = grid
-        self.mode = options.pop("mode", "auto")
-        if self.mode not in MODES:
-            raise ValueError(f"mode={self.mode!r}; choices: {', '.join(MODES)}")
-        given = options.get("num_ctas_per_sm")
-        self.is_assumed = given is None
-        self.ctas_per_sm = costs.DEFAULT_CTAS_PER_SM if given is None else int(given)
-        self._compiler_options = {name: options.get(name) for name in COMPILER_OPTIONS}
-        constants = {parameter.name for parameter in kernel.jit.params if parameter.is_constexpr}
-        self._constants = {name: bound[name] for name in constants}
-        effects = kernel.effects
-        if self.mode == "auto":
-            self.chosen_mode = "tasks" if effects.waits or effects.publishes else "batched"
-        elif effects.waits and self.mode != "tasks":
-            raise ValueError(
-                f"kernel '{self.name}' waits for other programs, so mode={self.mode!r} could "
-                "never end\n  to fix: leave mode out"
-            )
-        elif effects.threads and self.mode == "batched":
-            raise ValueError(
-                f"kernel '{self.name}' asks which thread it is, so its programs cannot run in "
-                "lockstep\n  to fix: leave mode out"
-            )
-        else:
-            self.chosen_mode = self.mode
-        context = cast("ContextOfLaunch", require_program("a launch").context)
-        precision = options.get("precision", context.precision)
-        if precision not in PRECISIONS:
-            raise ValueError(f"precision={precision!r}; choices: {', '.join(PRECISIONS)}")
-        num_warps = int(options.get("num_warps") or 4)
-        warp_size = target_of(spec).warp_size
-        self.options = Options(
-            is_checked=bool(options.get("debug")) or context.strict or precision == "hardware",
-            num_warps=num_warps,
-            precision=precision,
-            num_threads=warp_size * num_warps if effects.threads else 0,
-            warp_size=warp_size,
-            is_cooperative=bool(options.get("launch_cooperative_grid", False)),
-            arguments=arguments.tensors_by_address(bound),
-        )
-
-    def again(self, grid: Any, *args: Any, stream: object = None) -> TritonOperation:
-        """Launch the kernel with other arguments, and the same constants and options.
-
-        Args:
-            grid: Programs along each axis.
-            *args: By position: all, of which constants are not looked at, or all but those.
-            stream: Kept for triton's signature: it is the current one.
-
-        Raises:
-            TypeError: There are more or fewer.
-        """
-        del stream
-        names = [parameter.name for parameter in self.jit.params]
-        if len(args) != len(names):
-            names = [name for name in names if name not in self._constants]
-        if len(args) != len(names):
-            expected = f"{', '.join(names)}, or these and its constants"
-            raise TypeError(f"kernel '{self.name}' again: {len(args)} arguments for {expected}")
-        given = dict(zip(names, args, strict=True)) | self._constants
-        options = {k: v for k, v in self._compiler_options.items() if v is not None}
-        launched: TritonOperation = self.jit.run(grid=grid, warmup=False, **(options | given))
-        return launched
-
-    @property
-    def may_disturb(self) -> bool:
-        """Return whether programs may load from memory that they store to."""
-        if self.chosen_mode == "tasks" or self.num_programs == 1:
-            return False
-        loaded, written = loaded_by_jit(self.jit), written_by_jit(self.jit)
-        tensors = {n: v.storage for n, v in self._bound.items() if isinstance(v, Tensor)}
-        stored = {storage for name, storage in tensors.items() if name in written}
-        return any(storage in stored for name, storage in tensors.items() if name in loaded)
-
-    def lacks_values(self) -> bool:
-        """Return whether a tensor that it got has no values: its Context is shape-only."""
-        tensors = arguments.tensors_of(self._bound.values())
-        return any(not tensor.storage.has_values for tensor in tensors)
-
-    @property
-    def num_programs(self) -> int:
-        """Return the number of programs."""
-        return self.grid[0] * self.grid[1] * self.grid[2]
-
-    def ask_compiler(self, spec: DeviceSpec) -> None:
-        """Learn from the compiler how many programs an SM holds, unless the launch said so.
-
-        Only where there are more programs than SMs: else one each has room.
-        """
-        if not self.is_assumed or self.num_programs <= spec.num_sms:
-            return
-        result = resources(self._kernel.jit, self._bound, self._compiler_options, spec)
-        if result is not None:
-            self.ctas_per_sm, self.is_assumed = result.ctas_per_sm, False
-
-    def forget_arguments(self) -> None:
-        """Let go of the arguments: it has ended, and memory does not stay for who looks at it."""
-        self._bound, self._seen = {}, {}
-
-    def body(self, *, forks: str = "") -> Callable[[], Any]:
-        """Return what runs the kernel once for the programs that run now; see `bind`."""
-        kernel = bind(self._kernel.jit, forks=forks) if forks else self._kernel
-        body = partial(kernel.function, **self._seen)
-        return threads.running(body) if self.options.num_threads else body
 
 
 def launch(

@@ -83,7 +83,7 @@ class Grid:
 
         Args:
             body: Runs the kernel for the current batch.
-            mode: One of the modes of `launch.MODES`, but "tasks".
+            mode: One of the modes of `operation.MODES`, but "tasks".
             masked: Makes the form of the kernel in which programs can be masked off; None if there
                 is no such form.
             chosen: The programs that run; None: all.

@@ -65,7 +65,7 @@ def run_sample(setting: Setting, forms: Forms, mode: str, touched: Touched | Non
     Args:
         setting: What the programs share, with the launch's own statistics.
         forms: The kernel.
-        mode: How programs run, one of `launch.MODES`.
+        mode: How programs run, one of `operation.MODES`.
         touched: What the launch reads and writes.
 
     Raises:
