@@ -97,7 +97,7 @@ def _of_distributed() -> StandIns:
     for owner in (c10d, constants):
         if owner.default_pg_nccl_timeout is None:
             replaced.append((owner, "default_pg_nccl_timeout", default_timeout("nccl")))
-    for name in ("TCPStore", "FileStore", "HashStore"):
+    for name in ("TCPStore", "FileStore", "HashStore", "PrefixStore"):
         original = getattr(dist, name)
         stand_in = stores.dispatching(original, getattr(stores, name))
         owners = [owner for owner in (dist, c10d, rendezvous) if hasattr(owner, name)]
