@@ -32,7 +32,9 @@ _accelerator: Any = import_module("torch.accelerator")
 _optimizer: Any = torch.optim.Optimizer
 # What torch looks for to know whether it was built for CUDA, which is a question, not a use.
 _TELLS_THE_BUILD = "_cuda_getDeviceCount"
-_NAMES_OF_CUDA = frozenset(bindings.private_functions()) - {_TELLS_THE_BUILD}
+_FUNCTIONS_OF_CUDA = {
+    name for name, value in bindings.private_functions().items() if callable(value)
+} - {_TELLS_THE_BUILD}
 
 
 def _accelerator_of(program: Program) -> torch.device | None:
@@ -83,7 +85,7 @@ _QUESTIONS: tuple[tuple[Any, str, Callable[[Program], Any]], ...] = (
 _USES = (
     (_cuda, ("_lazy_init", "_exchange_device", "_maybe_exchange_device")),
     (_cuda.graphs, ("graph_pool_handle",)),
-    (_compiled, ("_cuda_setDevice",)),
+    (_compiled, ("_cuda_setDevice",)),  # Where torch was built for CUDA.
 )
 _CLASSES = (
     _cuda.streams.Stream,
@@ -118,7 +120,7 @@ def stand_ins() -> StandIns:
         if name.startswith("_accelerator_") and name != "_accelerator_getAccelerator"
     ]
     for owner, names in (*_USES, (_compiled, accelerated)):
-        found += [(owner, name, _asking(owner, name)) for name in names]
+        found += [(owner, name, _asking(owner, name)) for name in names if hasattr(owner, name)]
     found.append((_cuda, "_lazy_call", _calling(_cuda._lazy_call)))
     found = _under_every_name(found)
     check = _optimizer._accelerator_graph_capture_health_check
@@ -129,8 +131,7 @@ def stand_ins() -> StandIns:
 
 def _under_every_name(found: StandIns) -> StandIns:
     """Return stand-ins for the same functions in torch's modules that import them by name, too."""
-    new = {id(getattr(owner, name, None)): stand_in for owner, name, stand_in in found}
-    new.pop(id(None), None)
+    new = {id(getattr(owner, name)): stand_in for owner, name, stand_in in found}
     taken = {(id(owner), name) for owner, name, _ in found}
     modules = [
         module
@@ -202,32 +203,35 @@ def _asking(owner: Any, name: str) -> Callable[..., Any]:
     Raises:
         UnsupportedError: They cannot be had.
     """
-    original = getattr(owner, name, None)
+    original = getattr(owner, name)
 
+    @functools.wraps(original)
     def ask(*args: Any, **kwargs: Any) -> Any:
         program = rank_program()
         if devices.are_awaited(program):
             devices.enable_for(program)
             return getattr(owner, name)(*args, **kwargs)
-        if original is None:
-            raise AttributeError(f"module '{owner.__name__}' has no attribute '{name}'")
         return original(*args, **kwargs)
 
-    return ask if original is None else functools.wraps(original)(ask)
+    return ask
 
 
 def _find_what_cuda_builds_have(name: str) -> Any:
-    """Turn devices on as a rank reaches for a name of `torch._C` that a CPU build has not.
+    """Return what turns devices on as a rank calls a function that a CPU build has not.
+
+    To look for it is no use: torch's compiler looks for all of them.
 
     Raises:
-        AttributeError: It is none of CUDA's, or there are no devices to be had.
+        AttributeError: It is none of CUDA's, or devices are torch's own.
     """
-    program = rank_program()
-    if name in _NAMES_OF_CUDA and devices.are_awaited(program):
-        devices.enable_where_possible(program)
-        if devices.is_enabled():
-            return getattr(_compiled, name)
-    raise AttributeError(f"module 'torch._C' has no attribute '{name}'")
+    if name not in _FUNCTIONS_OF_CUDA or not devices.are_awaited(rank_program()):
+        raise AttributeError(f"module 'torch._C' has no attribute '{name}'")
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        devices.enable_awaited()
+        return getattr(_compiled, name)(*args, **kwargs)
+
+    return call
 
 
 def _unless_off(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -196,6 +196,7 @@ def test_what_needs_no_device_turns_none_on(spawn):
         torch.nn.Linear(1, 1, device="meta")
         assert not hasattr(torch._C, "_cuda_getDeviceCount")
         assert not hasattr(torch._C, "of_nobody")
+        assert hasattr(torch._C, "_cuda_memorySnapshot")  # To look for it is no use.
         assert isinstance(torch.default_generator, torch.Generator)
         assert not devices.is_enabled()
 
@@ -228,11 +229,23 @@ def test_a_rank_without_devices_gets_a_cpu_builds_answers(spawn, monkeypatch):
         for use in (
             torch.cuda.get_rng_state,
             torch.cuda.CUDAGraph,
+            torch.cuda.memory_snapshot,
             lambda: torch.Generator("cuda"),
         ):
             with pytest.raises(AssertionError, match="Torch not compiled with CUDA"):
                 use()
-        with pytest.raises(AttributeError, match="_cuda_memorySnapshot"):
-            torch.cuda.memory_snapshot()
+
+    spawn(program, 1)
+
+
+@pytest.mark.slow
+def test_torchs_compiler_looks_for_all_that_cuda_builds_have_and_uses_nothing(spawn):
+    """As it is imported: by a rank of a program for the CPU, too."""
+
+    def program(rank):
+        import torch._dynamo.trace_rules as rules
+
+        rules.get_torch_obj_rule_map.__wrapped__()
+        assert not devices.is_enabled()
 
     spawn(program, 1)
