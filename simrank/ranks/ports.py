@@ -32,7 +32,8 @@ class Holder:
         shares: Whether another holder that shares may have it too.
         listens: Whether it answers, so that nobody shares it.
         served: What whoever connects gets, the table of a store: it is there until the last rank
-            of the spawn has ended, as the first one would wait for the others at their meeting.
+            of the spawn has ended, as the first one would wait for the others at their meeting, or
+            until the rank has let it go.
     """
 
     def __init__(self, task: Task, what: str, site: CallSite | None, *, shares: bool) -> None:

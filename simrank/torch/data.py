@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import functools
 import random  # noqa: TID251 - a worker seeds it, as torch's own do
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def stand_ins() -> StandIns:
-    """Return what stands for the iterator over workers, and for pinning, which is of devices."""
+    """Return what stands for the iterator over workers."""
     original = dataloader._MultiProcessingDataLoaderIter
 
     class Dispatching(type):
@@ -159,25 +158,3 @@ class RankWorkers(dataloader._BaseDataLoaderIter):
             if not worker.has_ended:
                 return worker
         raise StopIteration
-
-
-def pinning(enable: Any) -> StandIns:
-    """Return what turns devices on as a rank first pins memory.
-
-    Args:
-        enable: Called first; it looks who runs.
-    """
-    replaced: StandIns = []
-    for kind in (torch.Tensor, torch.UntypedStorage):
-        original: Any = kind.pin_memory
-        replaced.append((kind, "pin_memory", _enabling(original, enable)))
-    return replaced
-
-
-def _enabling(original: Any, enable: Any) -> Any:
-    @functools.wraps(original)
-    def pin_memory(self: Any, *args: Any, **kwargs: Any) -> Any:
-        enable()
-        return original(self, *args, **kwargs)
-
-    return pin_memory

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import torch
 
@@ -90,11 +90,21 @@ def are_meant(context: Any) -> bool:
     return (context.cuda_devices or _OF_BUILD) == "simulated"
 
 
-def are_awaited(program: Program | None) -> bool:
+def are_awaited(program: Program | None) -> TypeGuard[Program]:
     """Whether a rank that uses "cuda" now is to turn devices on, or be told why there are none."""
     if program is None or is_enabled():
         return False
     return are_meant(program.context) or not has_real_devices()
+
+
+def may_be_used(program: Program | None) -> TypeGuard[Program]:
+    """Whether "cuda" means simulated devices to who runs, on or not."""
+    return program is not None and (is_enabled() or are_awaited(program))
+
+
+def is_built() -> bool:
+    """Whether torch was built for CUDA, whoever stands in for its own answer."""
+    return _OF_BUILD == "real"
 
 
 def may_be_had(context: Any) -> bool:
@@ -158,7 +168,7 @@ def enable_for(program: Program) -> RankDevices:
 def enable_awaited() -> None:
     """Turn devices on as the running rank uses one, unless they are torch's own."""
     program = rank_program()
-    if program is not None and (is_enabled() or are_awaited(program)):
+    if may_be_used(program):
         enable_for(program)
 
 

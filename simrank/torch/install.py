@@ -22,14 +22,11 @@ from simrank.ranks.patches import SharedModule
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import FrameType
 
     from simrank.ranks import Program
     from simrank.ranks.libraries import RankState
 
 StandIns = list[tuple[Any, str, Any]]
-_SET_DEVICE = "_cuda_setDevice"
-_EXCHANGES = ("_exchange_device", "_maybe_exchange_device")
 _LOGGED_VARIABLES = ("MASTER_PORT", "MASTER_ADDR", "GLOO_SOCKET_IFNAME", "GLOO_DEVICE_TRANSPORT")
 # Imported before ranks start: it takes the running rank's WORLD as a default argument.
 _BEFORE_RANKS = ("torch.distributed.nn.functional",)
@@ -100,7 +97,7 @@ def _of_distributed() -> StandIns:
     for owner in (c10d, constants):
         if owner.default_pg_nccl_timeout is None:
             replaced.append((owner, "default_pg_nccl_timeout", default_timeout("nccl")))
-    for name in ("TCPStore", "FileStore", "HashStore"):
+    for name in ("TCPStore", "FileStore", "HashStore", "PrefixStore"):
         original = getattr(dist, name)
         stand_in = stores.dispatching(original, getattr(stores, name))
         owners = [owner for owner in (dist, c10d, rendezvous) if hasattr(owner, name)]
@@ -162,134 +159,12 @@ def _true_in_ranks(original: Callable[[], bool]) -> Callable[[], bool]:
 
 def _of_cuda() -> StandIns:
     """Return what turns devices on when a rank first asks for them, and off at the end."""
-    from simrank.torch import data, devices, rank_devices  # noqa: PLC0415 - they import torch
-
-    cuda: Any = import_module("torch.cuda")
-    from simrank.torch import launches, symmetric_memory  # noqa: PLC0415 - they import torch
+    from simrank.torch import devices, first_uses, launches, symmetric_memory  # noqa: PLC0415 - they import torch
 
     launches.install()
     symmetric_memory.install()
-    accelerator: Any = import_module("torch.accelerator")
-    found: StandIns = symmetric_memory.stand_ins()
-    found += [(cuda, name, _asking(devices, cuda, name)) for name in ("_lazy_init", *_EXCHANGES)]
-    torch: Any = import_module("torch")
-    for owner, name, answer in (
-        (cuda, "is_available", lambda program: rank_devices.num_visible(program) > 0),
-        (cuda, "device_count", rank_devices.num_visible),
-        (accelerator, "is_available", lambda program: rank_devices.num_visible(program) > 0),
-        (accelerator, "device_count", rank_devices.num_visible),
-        (
-            accelerator,
-            "current_accelerator",
-            lambda program: torch.device("cuda") if rank_devices.num_visible(program) else None,
-        ),
-    ):
-        found.append((owner, name, _answering(devices, owner, name, answer)))
-    compiled: Any = import_module("torch._C")
-    for name in dir(compiled):
-        if name.startswith("_accelerator_") and name != "_accelerator_getAccelerator":
-            found.append((compiled, name, _asking(devices, compiled, name)))
-    optimizer: Any = import_module("torch.optim").Optimizer
-    check = optimizer._accelerator_graph_capture_health_check  # noqa: SLF001 - torch's name
-    found.append((optimizer, check.__name__, _unless_off(devices, check)))
-    found.append((compiled, _SET_DEVICE, _asking(devices, compiled, _SET_DEVICE)))
-    lazily: Any = cuda._lazy_call  # noqa: SLF001 - torch's name
-    for module in (cuda, import_module("torch.cuda.random")):
-        if getattr(module, "_lazy_call", None) is lazily:
-            found.append((module, "_lazy_call", _calling(devices, lazily)))
-    for kind in (cuda.Stream, cuda.Event):
-        found.append((kind, "__new__", _making(devices, cuda, kind)))
-    found += data.pinning(devices.enable_awaited)
+    found = [*symmetric_memory.stand_ins(), *first_uses.stand_ins()]
     return [*found, (_Devices(devices.disable), "are_on", True)]
-
-
-def _answering(
-    devices: Any, owner: Any, name: str, answer: Callable[[Program], Any]
-) -> Callable[..., Any]:
-    """Turn devices on as a program asks what there is: it may say `tensor.to(0)` next.
-
-    torch's own questions take none: an optimizer asks, and a program for gloo needs no compiler.
-    Where devices cannot be had, the answer is that of a build without CUDA.
-    """
-    original = getattr(owner, name)
-
-    @functools.wraps(original)
-    def ask(*args: Any, **kwargs: Any) -> Any:
-        program = rank_program()
-        if program is None or devices.is_enabled() or not devices.may_be_had(program.context):
-            return original(*args, **kwargs)
-        is_own = _is_torchs_own(sys._getframe(1))  # noqa: SLF001 - the way to one's caller
-        if devices.sees_some(program) and not is_own:
-            devices.enable_for(program)
-            return getattr(owner, name)(*args, **kwargs)
-        return answer(program)
-
-    return ask
-
-
-def _is_torchs_own(frame: FrameType) -> bool:
-    """Whether torch itself runs there; its tests are programs."""
-    name = str(frame.f_globals.get("__name__"))
-    return name.startswith("torch.") and not name.startswith("torch.testing.")
-
-
-def _asking(devices: Any, owner: Any, name: str) -> Callable[..., Any]:
-    """Turn devices on as a rank first uses them; then torch does what CUDA builds do.
-
-    Raises:
-        UnsupportedError: They cannot be had.
-    """
-    original = getattr(owner, name, None)
-
-    def ask(*args: Any, **kwargs: Any) -> Any:
-        program = rank_program()
-        if devices.are_awaited(program):
-            devices.enable_for(program)
-            return getattr(owner, name)(*args, **kwargs)
-        if original is None:
-            raise AttributeError(f"module '{owner.__name__}' has no attribute '{name}'")
-        return original(*args, **kwargs)
-
-    return ask if original is None else functools.wraps(original)(ask)
-
-
-def _unless_off(devices: Any, original: Callable[..., Any]) -> Callable[..., Any]:
-    """Leave out in ranks what is about devices that nobody has used yet."""
-
-    @functools.wraps(original)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        is_off = devices.are_awaited(rank_program())
-        return None if is_off else original(*args, **kwargs)
-
-    return call
-
-
-def _calling(devices: Any, original: Any) -> Callable[..., Any]:
-    """Keep what a rank wants done once it has devices: a seed, above all."""
-
-    @functools.wraps(original)
-    def call(callable_: Callable[[], None], **kwargs: Any) -> None:
-        program = rank_program()
-        if devices.are_awaited(program):
-            devices.call_later(program, callable_)
-        else:
-            original(callable_, **kwargs)
-
-    return call
-
-
-def _making(devices: Any, cuda: Any, kind: type) -> Callable[..., Any]:
-    """Turn devices on as a rank first makes a stream or an event of a build without CUDA."""
-    original, name = kind.__new__, kind.__name__
-
-    def make(cls: type, *args: Any, **kwargs: Any) -> Any:
-        program = rank_program()
-        if not devices.are_awaited(program):
-            return original(cls, *args, **kwargs)
-        devices.enable_for(program)
-        return getattr(cuda, name)(*args, **kwargs)
-
-    return make
 
 
 class _Devices:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from _thread import get_ident
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,6 +15,7 @@ from simrank.torch.settings import settings_of
 if TYPE_CHECKING:
     from simrank.ranks import Program
 
+_bindings: Any = c10d_bindings
 _generator = torch.default_generator
 _FIRST_SEED = 67280421310721  # Source: c10::detail::default_rng_seed_val; torch's own start.
 
@@ -40,6 +42,54 @@ class HubGenerator:
             self._state = None
 
 
+class _Registries:
+    """What C++ knows of a rank's groups, in a registry of each native thread of the rank.
+
+    A group that one thread makes or destroys is known in C++ to that thread alone; the others
+    learn of it as their turns begin. A rank that has never had a second thread pays nothing.
+    """
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+        self._first: int | None = None
+        self._known: dict[int, dict[Any, str]] = {}  # Of each thread, where there are several.
+
+    def begin(self) -> None:
+        """Let a new thread find the groups that there are."""
+        thread = get_ident()
+        if self._first is None:
+            self._first = thread
+        elif not self._known:
+            self._known[self._first] = dict(groups_of(self._program).pg_names)
+        if thread != self._first:
+            self._known[thread] = {}
+            self.enter()
+            return
+        for group, name in groups_of(self._program).pg_names.items():
+            _bindings._register_process_group(name, group)
+
+    def enter(self) -> None:
+        """Let the running thread find what others have made, and no more what they destroyed."""
+        if not self._known or (known := self._known.get(get_ident())) is None:
+            return
+        present = groups_of(self._program).pg_names
+        if known != present:
+            for _, name in known.items() - present.items():
+                _bindings._unregister_process_group(name)
+            for group, name in present.items() - known.items():
+                _bindings._register_process_group(name, group)
+
+    def leave(self) -> None:
+        """Note what the running thread knows: what it made and destroyed itself, too."""
+        if self._known and (thread := get_ident()) in self._known:
+            self._known[thread] = dict(groups_of(self._program).pg_names)
+
+    def end(self) -> None:
+        """Forget the groups that C++ knows under the thread's id, which will be used again."""
+        _bindings._unregister_all_process_groups()
+        self._known.pop(get_ident(), None)
+
+
 class TorchState:
     """The state of one rank: its CPU generator and settings are in place while it has the turn.
 
@@ -52,6 +102,7 @@ class TorchState:
         self._program = program
         self._settings = settings_of(program)
         self._own: torch.Tensor | None = None
+        self._registries = _Registries(program)
         turns = program.engine.turns
         if turns.of_hub is None:
             turns.of_hub = HubGenerator()
@@ -65,14 +116,11 @@ class TorchState:
     def begin(self) -> None:
         """Let backward run on the rank's own thread, which C++ finds the rank's groups on too."""
         torch.autograd.set_multithreading_enabled(False)
-        bindings: Any = c10d_bindings
-        for group, name in groups_of(self._program).pg_names.items():
-            bindings._register_process_group(name, group)  # noqa: SLF001 - torch's name
+        self._registries.begin()
 
     def end(self) -> None:
-        """Forget the groups that C++ knows under the thread's id, which will be used again."""
-        bindings: Any = c10d_bindings
-        bindings._unregister_all_process_groups()  # noqa: SLF001 - torch's name
+        """Let go what C++ knows under the thread's id."""
+        self._registries.end()
         devices.end_of_rank(self._program)
 
     def enter(self) -> None:
@@ -83,11 +131,13 @@ class TorchState:
         else:
             _generator.set_state(self._own)
         self._settings.enter()
+        self._registries.enter()
         if devices.is_enabled() and rank_devices.num_visible(self._program):
             devices.enable_for(self._program)
 
     def leave(self) -> None:
         """Keep its own, and give the others their settings back."""
         devices.flush()
+        self._registries.leave()
         self._settings.leave()
         self._own = _generator.get_state()

@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from simrank.distributed.group import World
+    from simrank.engine import Task
     from simrank.ranks import Program
+    from simrank.ranks.ports import Holder
 
 _WAITS = "who waits for a server"
 _TIMEOUT = timedelta(seconds=300)  # torch's default
@@ -34,27 +36,36 @@ _DEFAULTS = (_TIMEOUT, timedelta(minutes=10), timedelta(minutes=30))  # The grou
 class Table:
     """What a store holds, for all ranks that opened it.
 
-    Attributes:
+    Args:
         name: For reports.
+        num_awaited: How many ends are to be opened before the server goes.
+
+    Attributes:
+        name: As given.
         values: By key.
         queues: By name.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, num_awaited: int = 0) -> None:
         self.name = name
         self.values: dict[str, bytes] = {}
         self.queues: dict[str, deque[bytes]] = {}
         self._waits: dict[str, NamedWait] = {}
-        self._opened: list[dist.Store] = []
+        self._num_awaited = num_awaited
+        self._opened: list[tuple[Program, dist.Store]] = []
 
     def keep(self, store: dist.Store) -> None:
-        """Keep a rank's end alive: a PrefixStore holds only its C++ half, without our methods."""
-        self._opened.append(store)
+        """Keep a rank's end alive: what C++ has of it is half of it, without our methods."""
+        self._opened.append((require_rank("a store"), store))
 
-    def is_abandoned(self) -> bool:
-        """Return whether no program holds an end of it any more."""
-        # Of an end that only this list holds: the list's reference, the loop's, the argument's.
-        return all(sys.getrefcount(store) <= 3 for store in self._opened)
+    def is_abandoned_by(self, server: Task) -> bool:
+        """Return whether the rank that serves it holds no end any more, and awaits no other."""
+        if len(self._opened) < self._num_awaited:
+            return False
+        # Of an end that only this list holds: its tuple's reference, the loop's, the argument's.
+        return all(
+            sys.getrefcount(store) <= 3 for program, store in self._opened if program.task is server
+        )
 
     def put(self, key: str, value: bytes) -> None:
         """Set a value, and wake those who wait for the key."""
@@ -244,38 +255,37 @@ class TCPStore(SimulatedStore):
         master_listen_fd: int | None = None,
         use_libuv: bool = True,
     ) -> None:
-        del world_size, wait_for_workers
         program = require_rank("a store")
         if is_master:
             is_bound = master_listen_fd is not None
-            port, table = _serve(program, (host_name, port), multi_tenant or is_bound)
+            num_awaited = world_size or 0 if wait_for_workers else 0
+            table = Table(f"TCPStore {host_name}:{port}", num_awaited)
+            port, table = _serve(program, port, table, is_shared=multi_tenant or is_bound)
         else:
             table = _connect(program, (host_name, port), timeout)
         super().__init__(table, timeout)
         self.host, self.port, self.libuvBackend = host_name, port, use_libuv
 
 
-def _serve(program: Program, address: tuple[str, int], is_shared: bool) -> tuple[int, Table]:
+def _serve(program: Program, port: int, table: Table, *, is_shared: bool) -> tuple[int, Table]:
     """Take a port, and return its number and what is served there.
 
     Args:
         program: The rank.
-        address: Host name and port; 0 is any that is free.
+        port: The number; 0 is any that is free.
+        table: What to serve, unless something is that is shared.
         is_shared: Whether the rank may have the port already: it serves there, or gives the socket.
 
     Raises:
         DistNetworkError: Somebody else has it.
     """
-    host_name, port = address
     ports, node = ports_of(program), node_of(program)
-    for holder in ports.holders(node, port):
-        is_own = holder.task is program.task
-        if is_own and is_shared:
-            if holder.served is None:
-                holder.served = Table(f"TCPStore {host_name}:{port}")
+    for holder in list(ports.holders(node, port)):
+        if holder.task is program.task and is_shared:
+            holder.served = holder.served or table
             _opened(program, port)
             return port, holder.served
-        if is_own and holder.served is not None and holder.served.is_abandoned():
+        if _is_over(holder):
             ports.release(node, port, holder)
     try:
         port, holder = ports.take(program, port, "a TCPStore")
@@ -285,9 +295,14 @@ def _serve(program: Program, address: tuple[str, int], is_shared: bool) -> tuple
         for note in getattr(made, "__notes__", ()):
             found.add_note(note)
         raise found from None
-    holder.served = Table(f"TCPStore {host_name}:{port}")
+    holder.served = table
     _opened(program, port)
-    return port, holder.served
+    return port, table
+
+
+def _is_over(holder: Holder) -> bool:
+    """Whether a store was served that the rank has let go, as a process closes its server."""
+    return holder.served is not None and holder.served.is_abandoned_by(holder.task)
 
 
 def _connect(program: Program, address: tuple[str, int], limit: timedelta) -> Table:
@@ -311,12 +326,17 @@ def _connect(program: Program, address: tuple[str, int], limit: timedelta) -> Ta
 
 
 def _server(program: Program, port: int) -> Table | None:
-    """Return what is served at a port of a rank's node, else of the first that serves there."""
+    """Return what is served at a port of a rank's node, else of the first that serves there.
+
+    What a rank has let go is there for those of its own spawn alone, which may come a little late.
+    """
     ports, own = ports_of(program), node_of(program)
+    assert program.task is not None, "it runs"
+    spawned = program.task.group
     num_nodes = program.context.cluster.num_nodes
     for node in (own, *range(num_nodes)):
         for holder in ports.holders(node, port):
-            if holder.served is not None:
+            if holder.served is not None and (holder.task.group is spawned or not _is_over(holder)):
                 table: Table = holder.served
                 return table
     return None
@@ -347,6 +367,14 @@ class HashStore(SimulatedStore):
 
     def __init__(self) -> None:
         super().__init__(Table("HashStore"))
+
+
+class PrefixStore(dist.PrefixStore):
+    """Stands for `torch.distributed.PrefixStore`: it holds both halves of what it is made over."""
+
+    def __init__(self, prefix: str, store: dist.Store) -> None:
+        super().__init__(prefix, store)
+        self._store = store
 
 
 def dispatching(original: type, simulated: type) -> type:

@@ -1,5 +1,7 @@
 """Random numbers of a rank: its own, the same in every run, whoever draws in between."""
 
+import queue
+
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
@@ -160,3 +162,60 @@ def test_other_threads_of_a_rank_find_its_groups_by_name(spawn):
 
     spawn(program, 4)
     assert found == {rank: (rank % 2, [rank // 2 * 4 + 1.0] * 3) for rank in range(4)}
+
+
+def test_a_thread_of_a_rank_finds_groups_that_another_has_made_since(spawn):
+    """In C++, where each thread has a registry: made, destroyed and made again by either."""
+    import threading
+
+    from torch.distributed import _functional_collectives as functional
+
+    found = {}
+
+    def program(rank):
+        dist.init_process_group("gloo")
+        steps, answers = queue.Queue(), queue.Queue()
+
+        def reduced(group):
+            return (functional.all_reduce(torch.ones(1), "sum", group) + 0).item()
+
+        def work():
+            for step in iter(steps.get, None):
+                answers.put(step())
+
+        thread = threading.Thread(target=work)
+        thread.start()
+
+        def there(step):
+            steps.put(step)
+            return answers.get()
+
+        seen = found[rank] = [there(lambda: reduced(dist.group.WORLD))]
+        mine = dist.new_group([0, 1])
+        seen.append(there(lambda: reduced(mine)))
+        theirs = there(lambda: dist.new_group([0, 1]))
+        seen.append(reduced(theirs))
+        name = mine.group_name
+        dist.destroy_process_group(mine)
+        with pytest.raises(RuntimeError, match="Could not resolve"):
+            resolve(name)
+        seen.append(there(lambda: is_known(name)))
+        there(dist.destroy_process_group)
+        seen.append(is_known(theirs.group_name))
+        dist.init_process_group("gloo")
+        seen.append(there(lambda: reduced(dist.group.WORLD)))
+        steps.put(None)
+        thread.join()
+        seen.append(reduced(dist.new_group([0, 1])))
+
+    def resolve(name):
+        return torch._C._distributed_c10d._resolve_process_group(name)
+
+    def is_known(name):
+        try:
+            return resolve(name) is not None
+        except RuntimeError:
+            return False
+
+    spawn(program, 2)
+    assert found == {rank: [2.0, 2.0, 2.0, False, False, 2.0, 2.0] for rank in range(2)}

@@ -137,6 +137,54 @@ def test_a_port_is_free_again_once_nobody_has_the_store(spawn):
     spawn(program, 1)
 
 
+def test_children_take_the_port_of_a_group_that_their_parent_has_destroyed(spawn):
+    """None of them finds the old server, whoever comes first; a live one keeps its port."""
+    told = []
+
+    def child(rank, world_size):
+        time.sleep(world_size - rank)  # The server comes last.
+        try:
+            dist.init_process_group(
+                "gloo", "tcp://localhost:29609", world_size=world_size, rank=rank
+            )
+        except dist.DistNetworkError as error:
+            told.append((rank, error.__notes__[0]))
+            return
+        sums = torch.ones(1)
+        dist.all_reduce(sums)
+        told.append((rank, sums.item()))
+
+    def program(rank):
+        dist.init_process_group("gloo", "tcp://localhost:29609", world_size=1, rank=0)
+        torch.multiprocessing.spawn(child, (1,), 1)
+        dist.destroy_process_group()
+        torch.multiprocessing.spawn(child, (2,), 2)
+        store = dist.PrefixStore("mine", dist.TCPStore("localhost", 29609, 1, True))
+        torch.multiprocessing.spawn(child, (1,), 1)
+        store.set("key", "value")
+
+    spawn(program, 1)
+    held = "simrank: port 29609 is held by a TCPStore of rank 0 at test_stores.py"
+    assert [(rank, str(what)[: len(held)]) for rank, what in told] == [
+        (0, held), (0, "2.0"), (1, "2.0"), (0, held),
+    ]  # fmt: skip
+
+
+def test_a_server_that_awaits_others_is_there_for_them_after_its_rank_has_let_it_go(spawn):
+    """As the first one would have waited for the last to connect."""
+
+    def program(rank):
+        if rank == 0:
+            dist.TCPStore("localhost", 29610, 2, True).set("key", "value")
+            with pytest.raises(dist.DistNetworkError, match="29610"):
+                dist.TCPStore("localhost", 29610, 2, True)
+        else:
+            time.sleep(1)
+            assert dist.TCPStore("localhost", 29610, 2, False).get("key") == b"value"
+
+    spawn(program)
+
+
 def test_tenants_of_one_process_share_a_server_and_others_do_not(spawn):
     """As `init_process_group` does when it is called again."""
 

@@ -254,6 +254,12 @@ def _memory_functions() -> dict[str, object]:
         "_cuda_cudaCachingAllocator_enable": _ignored,
         "_cuda_cudaHostAllocator": lambda: 0,
         "_host_emptyCache": _ignored,
+        "_accelerator_emptyHostCache": _ignored,  # torch's own looks for a cache without asking.
+        "_cuda_hostMemoryStats": refused("torch.cuda.host_memory_stats"),
+        "_cuda_resetPeakHostMemoryStats": refused("torch.cuda.reset_peak_host_memory_stats"),
+        "_cuda_resetAccumulatedHostMemoryStats": refused(
+            "torch.cuda.reset_accumulated_host_memory_stats"
+        ),
         "_cuda_lock_mutex": _ignored,
         "_cuda_unlock_mutex": _ignored,
         "_cuda_customAllocator": refused("torch.cuda.memory.CUDAPluggableAllocator"),

@@ -64,7 +64,7 @@ class _LegacyMeta(type):
         )
 
     def __repr__(cls) -> str:
-        return f"<class 'torch.cuda.{cls.__name__}'>"
+        return f"<class '{cls.__name__}'>"
 
 
 def legacy_type(name: str) -> type:
@@ -77,4 +77,5 @@ def legacy_type(name: str) -> type:
         return torch.empty(args, dtype=dtype, device=device)
 
     body = {"dtype": dtype, "is_cuda": True, "__new__": new, "__module__": "torch.cuda"}
-    return _LegacyMeta(name, (), body)
+    # `tensor.type` reads this name in C++.
+    return _LegacyMeta(f"torch.cuda.{name}", (), body | {"__qualname__": name})
