@@ -1,16 +1,18 @@
 """Modules that each rank executes for itself, as each process would: own globals, own classes.
 
 Their code is read once. While a rank has the turn, `sys.modules` holds its own copies; a rank that
-is carried by a greenlet shares the modules of all.
+is carried by a greenlet shares the modules of all. What a rank spawns has copies of its own again.
 """
 
 from __future__ import annotations
 
 import importlib
 import sys
+from copy import copy
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import SourceFileLoader
 from importlib.util import find_spec, module_from_spec
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
@@ -20,9 +22,10 @@ from simrank.ranks.own import is_programs_own_file
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from importlib.machinery import ModuleSpec
-    from types import CodeType, ModuleType
+    from types import CodeType
 
     from simrank.ranks.current import Program
+    from simrank.ranks.mains import Main
 
 _KEY = "private modules"
 _codes: dict[tuple[str, str], CodeType] = {}
@@ -56,9 +59,18 @@ class PrivateModules:
         program: The rank.
         names: Packages and modules that are private, with all modules in them.
         is_own_private: Whether modules of the program's own, of any name, are private too.
+
+    Attributes:
+        main: The script that the rank runs, or None.
+        parent: Those of the rank that spawned it; None if it began with none or with all of them.
+        is_beginning: Whether the script is being executed for a process that was spawned.
     """
 
     def __init__(self, program: Program, names: Sequence[str], *, is_own_private: bool) -> None:
+        self.main: Main | None = None
+        self.parent: PrivateModules | None = None
+        self.is_beginning = False
+        self._program = program
         self.names = frozenset(names)
         self.is_own_private = is_own_private
         # All of `sys.modules` is asked about, of every rank.
@@ -69,7 +81,32 @@ class PrivateModules:
         self._inside: object = None  # What `modules_stamp` was when they were looked at.
         self._outside_stamp: object = None
         self._locks: dict[str, object] = {}
-        program.local[_KEY] = self
+
+    def come_from(self, parent: PrivateModules, method: str) -> None:
+        """Be of a process that a rank starts: one that is forked goes on with the rank's modules.
+
+        Any other has none at first, and finds them where the rank has found them.
+        """
+        if method == "fork":
+            self.main, self._own = parent.main, dict(parent._own)
+        else:
+            self.parent = parent
+
+    def spec_of(self, name: str) -> ModuleSpec | None:
+        """Return where the rank has found a module that it has for itself, or None."""
+        spec: ModuleSpec | None = getattr(self._own.get(name), "__spec__", None)
+        return spec
+
+    def of_process(self) -> PrivateModules:
+        """Return those of a process that is spawned and is a further thread of the rank."""
+        made = PrivateModules(self._program, [*self.names], is_own_private=self.is_own_private)
+        made.come_from(self, "spawn")
+        return made
+
+    @property
+    def has_any(self) -> bool:
+        """Whether the rank has executed anything for itself."""
+        return bool(self._own)
 
     @property
     def turn(self) -> PrivateModules:
@@ -84,6 +121,7 @@ class PrivateModules:
 
     def enter(self) -> None:
         """Put the rank's modules in place of everybody else's."""
+        self._program.local[_KEY] = self  # A process that is a thread of the rank has others.
         modules = sys.modules
         if modules_stamp() != self._outside_stamp:  # Looking at every name takes 0.1 ms.
             names = [name for name in modules if self.is_private(name)]
@@ -111,6 +149,14 @@ class PrivateModules:
         """Note a module as the rank's own: it is in `sys.modules` already."""
         self._own[name] = module
         _of_one_rank.add(module)
+
+    def put(self, name: str, module: ModuleType) -> None:
+        """Let a module be the rank's own under a name that others may have, too."""
+        if name in sys.modules:
+            self._outside[name] = None
+            self._others[name] = sys.modules[name]
+        sys.modules[name] = module
+        self.add(name, module)
 
     def is_private(self, name: str) -> bool:
         """Whether a module of this name is to be executed for the rank alone."""
@@ -148,6 +194,11 @@ class PrivateFinder(MetaPathFinder):
         own: PrivateModules | None = None if program is None else program.local.get(_KEY)
         if own is None or self._is_asking:
             return None
+        known = None if own.parent is None else own.parent.spec_of(fullname)
+        if known is not None:
+            known = copy(known)
+            known.loader = _OncePerRank(own, known)
+            return known
         if not own.is_private(fullname) and not own.is_own_private:
             return None
         self._is_asking = True
@@ -216,12 +267,30 @@ def is_of_one_rank(module: ModuleType) -> bool:
     return module in _of_one_rank
 
 
+def is_found_by_name(value: object, name: str | None = None) -> bool:
+    """Whether a thing is what the running rank alone has under a name in one of its modules.
+
+    Args:
+        value: A function or class, say.
+        name: Its name in the module; None: it knows it.
+    """
+    home = getattr(value, "__module__", None)
+    found: Any = sys.modules.get(home) if isinstance(home, str) else None
+    if not isinstance(found, ModuleType) or not is_of_one_rank(found):
+        return False
+    for part in (name or str(getattr(value, "__qualname__", ""))).split("."):
+        found = getattr(found, part, None)
+    return found is value
+
+
 def own_copy(value: Any) -> Any:  # noqa: ANN401 - a function or class
     """Return the running rank's own copy of a function or class of a private module."""
     program = rank_program()
     own = None if program is None else private_modules(program)
     module = getattr(value, "__module__", None)
     name = getattr(value, "__qualname__", "<locals>")
+    if not isinstance(getattr(value, "__self__", value), type | type(value)):
+        return value  # A method of an object.
     if own is None or module is None or not own.is_private(module) or "<locals>" in name:
         return value
     found: Any = own.import_module(module)
