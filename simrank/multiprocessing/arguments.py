@@ -19,7 +19,7 @@ from weakref import WeakKeyDictionary
 
 from simrank.errors.travel import add_note
 from simrank.ranks.current import rank_program
-from simrank.ranks.packages import is_found_by_name, private_modules
+from simrank.ranks.packages import find, name_of, private_modules
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -82,7 +82,7 @@ def _is_immutable(value: Any) -> bool:  # noqa: ANN401 - anything
     if kind is tuple:
         return all(map(_is_immutable, value))
     if isinstance(value, _REFERENCES):
-        return not is_found_by_name(value)
+        return name_of(value) is None
     return kind in _ATOMS or _is_shared(kind)
 
 
@@ -101,7 +101,7 @@ def _is_shared(kind: type) -> bool:
 class _Pickler(pickle.Pickler):
     """Pickles values, with functions, classes and what is shared as indices into a table.
 
-    A function or class that the running rank alone has is left to pickle, which writes its name.
+    Of what the running rank alone has, its name is written, and found there by who reads it.
 
     The C pickler asks `reducer_override` about all but numbers, strings and plain containers.
     """
@@ -114,19 +114,18 @@ class _Pickler(pickle.Pickler):
         """Return the parts of an object, or its index in the table."""
         if value is _entry:
             return NotImplemented
-        if isinstance(value, _REFERENCES):
-            return NotImplemented if is_found_by_name(value) else self.refer(value)
-        if _is_shared(type(value)):
+        if isinstance(value, _REFERENCES) or _is_shared(type(value)):
             return self.refer(value)
         by_table = copyreg.dispatch_table.get(type(value))
         parts = value.__reduce_ex__(_PROTOCOL) if by_table is None else by_table(value)
         # Text is the name of a global, and a copy of that is the thing itself.
-        if isinstance(parts, str) and not is_found_by_name(value, parts):
-            return self.refer(value)
-        return parts
+        return self.refer(value, parts) if isinstance(parts, str) else parts
 
-    def refer(self, value: object) -> tuple[Any, ...]:
-        """Return what stands for an object in the pickle: its index in the table."""
+    def refer(self, value: object, name: str | None = None) -> tuple[Any, ...]:
+        """Return what stands for an object in the pickle: its index in the table, or its name."""
+        place = name_of(value, name)
+        if place is not None:
+            return find, place
         self._table.append(value)
         return _entry, (len(self._table) - 1,)
 

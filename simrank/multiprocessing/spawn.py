@@ -26,7 +26,7 @@ from simrank.ranks import (
     set_program,
     threads,
 )
-from simrank.ranks.current import ContextOfProgram
+from simrank.ranks.current import ContextOfProgram, running_as
 from simrank.ranks.identity import first_pid
 from simrank.ranks.module_globals import GlobalsOfRank, ModuleGlobals
 from simrank.ranks.packages import PrivateModules, own_copy, private_modules
@@ -215,7 +215,8 @@ def spawn_in(  # noqa: PLR0913 - spawn's
     if nprocs and not share_args and method != "fork":
         mains.check_begun(parent)
     with calm_collector(nprocs):
-        call = per_rank(fn, args, shared=share_args)
+        with running_as(parent):  # Ranks of a Context that is not entered share what this one has.
+            call = per_rank(fn, args, shared=share_args)
         name = getattr(fn, "__name__", str(fn))
         by = None if share_args else method
         group = _start(parent, name, call, nprocs, daemon=daemon, method=by)
@@ -250,9 +251,9 @@ def _start(
         program.task = task
         program.local["world"] = world
         program.local["daemon"] = daemon
+        own = _modules(program, method, is_thread=carrier == "thread")
         if carrier == "thread":
-            states = _states(program, task, used, method)
-            task.turn = libraries.keep_states(program, states)
+            task.turn = libraries.keep_states(program, _states(program, task, used, own))
         body = _body(program, call, is_thread=carrier == "thread")
         if context.divergence is not None:
             body = context.divergence.followed(task, world, body)
@@ -270,21 +271,29 @@ def _start(
 
 
 def _states(
-    program: Program, task: Task, used: Sequence[libraries.Library], method: str | None
+    program: Program, task: Task, used: Sequence[libraries.Library], own: PrivateModules | None
 ) -> list[RankState]:
     """Return what a rank on a thread has for itself."""
     context = _context_of(program)
     states: list[RankState] = [library.state_of(program) for library in used]
     if not context.strict:  # It sees every switch.
         states.append(GlobalsOfRank(context.module_globals, task))
-    names, is_own_private = context.private, _is_of_script(program)
-    if names or is_own_private:
-        own = PrivateModules(program, names, is_own_private=is_own_private)
-        of_parent = None if program.parent is None else private_modules(program.parent)
-        if method is not None and of_parent is not None:
-            own.come_from(of_parent, method)
-        states.append(own)
-    return states
+    return states if own is None else [*states, own]
+
+
+def _modules(program: Program, method: str | None, *, is_thread: bool) -> PrivateModules | None:
+    """Return the modules that a rank has for itself; None if it shares all."""
+    is_of_script = _is_of_script(program)
+    names = _context_of(program).private if is_thread else ()
+    if not names and not is_of_script:
+        return None
+    own = PrivateModules(
+        program, names, is_own_private=is_of_script and is_thread, is_swapped=is_thread
+    )
+    of_parent = None if program.parent is None else private_modules(program.parent)
+    if method is not None and of_parent is not None:
+        own.come_from(of_parent, method)
+    return own
 
 
 def _is_of_script(program: Program | None) -> bool:

@@ -59,6 +59,8 @@ class PrivateModules:
         program: The rank.
         names: Packages and modules that are private, with all modules in them.
         is_own_private: Whether modules of the program's own, of any name, are private too.
+        is_swapped: Whether it follows the rank's turns. A rank that is carried by a greenlet has
+            its script alone, and not in `sys.modules`.
 
     Attributes:
         main: The script that the rank runs, or None.
@@ -66,7 +68,17 @@ class PrivateModules:
         is_beginning: Whether the script is being executed for a process that was spawned.
     """
 
-    def __init__(self, program: Program, names: Sequence[str], *, is_own_private: bool) -> None:
+    def __init__(
+        self,
+        program: Program,
+        names: Sequence[str],
+        *,
+        is_own_private: bool,
+        is_swapped: bool = True,
+    ) -> None:
+        self.is_swapped = is_swapped
+        if not is_swapped:
+            program.local[_KEY] = self
         self.main: Main | None = None
         self.parent: PrivateModules | None = None
         self.is_beginning = False
@@ -152,11 +164,17 @@ class PrivateModules:
 
     def put(self, name: str, module: ModuleType) -> None:
         """Let a module be the rank's own under a name that others may have, too."""
-        if name in sys.modules:
-            self._outside[name] = None
-            self._others[name] = sys.modules[name]
-        sys.modules[name] = module
+        if self.is_swapped:
+            if name in sys.modules:
+                self._outside[name] = None
+                self._others[name] = sys.modules[name]
+            sys.modules[name] = module
         self.add(name, module)
+
+    def own(self, name: str) -> ModuleType | None:
+        """Return a module that the rank has for itself, or None."""
+        found = sys.modules.get(name) if self.is_swapped else self._own.get(name)
+        return found if isinstance(found, ModuleType) and is_of_one_rank(found) else None
 
     def is_private(self, name: str) -> bool:
         """Whether a module of this name is to be executed for the rank alone."""
@@ -267,26 +285,41 @@ def is_of_one_rank(module: ModuleType) -> bool:
     return module in _of_one_rank
 
 
-def is_found_by_name(value: object, name: str | None = None) -> bool:
-    """Whether a thing is what the running rank alone has under a name in one of its modules.
+def name_of(value: object, name: str | None = None) -> tuple[str, str] | None:
+    """Return the module and the name of what the running rank alone has; None if it has no such.
 
     Args:
         value: A function or class, say.
         name: Its name in the module; None: it knows it.
     """
-    home = getattr(value, "__module__", None)
-    found: Any = sys.modules.get(home) if isinstance(home, str) else None
-    if not isinstance(found, ModuleType) or not is_of_one_rank(found):
-        return False
-    for part in (name or str(getattr(value, "__qualname__", ""))).split("."):
+    own, home = _of_running(), getattr(value, "__module__", None)
+    if own is None or not isinstance(home, str):
+        return None
+    found: Any = own.own(home)
+    name = name or str(getattr(value, "__qualname__", ""))
+    for part in name.split("."):
         found = getattr(found, part, None)
-    return found is value
+    return (home, name) if found is value else None
+
+
+def find(module: str, name: str) -> Any:  # noqa: ANN401 - a function or class
+    """Return what the running program has under a name that `name_of` has told another."""
+    own = _of_running()
+    found: Any = None if own is None or own.is_swapped else own.own(module)
+    found = found or importlib.import_module(module)
+    for part in name.split("."):
+        found = getattr(found, part)
+    return found
+
+
+def _of_running() -> PrivateModules | None:
+    program = rank_program()
+    return None if program is None else private_modules(program)
 
 
 def own_copy(value: Any) -> Any:  # noqa: ANN401 - a function or class
     """Return the running rank's own copy of a function or class of a private module."""
-    program = rank_program()
-    own = None if program is None else private_modules(program)
+    own = _of_running()
     module = getattr(value, "__module__", None)
     name = getattr(value, "__qualname__", "<locals>")
     if not isinstance(getattr(value, "__self__", value), type | type(value)):

@@ -108,6 +108,48 @@ def child(rank, work, config, kind, inner, event, local):
     assert sorted(found) == ["0 [1] True", "1 [1] True", "['parent']"]
 
 
+def test_ranks_on_greenlets_have_the_script_anew_and_share_what_it_imports(run):
+    """As ranks of a script do there."""
+    body = """
+    def child(rank, kind, inner, queue):
+        STATE.append(rank)
+        assert kind is Kind is type(inner)
+        helper.STATE.append(rank)
+        queue.put((Kind(), Kind))
+        print(STATE, helper.STATE, __name__)
+
+    if __name__ == "__main__":
+        queue = mp.Queue()
+        STATE.append("parent")
+        mp.spawn(child, args=(Kind, Kind(), queue), nprocs=2)
+        print(STATE, [type(inner) is kind is Kind for inner, kind in (queue.get(), queue.get())])
+    """
+    assert run(body, carrier="greenlet") == [
+        "[0] [0] __mp_main__", "[1] [0, 1] __mp_main__", "['parent'] [True, True]"
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("carrier", "is_entered"), [("greenlet", True), ("greenlet", False), ("thread", True)]
+)
+def test_ranks_of_a_context_that_a_script_makes_are_the_scripts(run, carrier, is_entered):
+    """As in a program that `python` runs: they share its modules, and need no guard."""
+    body = """
+    import contextlib, simrank
+
+    def child(rank, kind, inner, work):
+        STATE.append(rank)
+        assert kind is Kind is type(inner) and work is helper.work
+
+    ctx = simrank.Context("hgx_h100", carrier=CARRIER)
+    with ctx if ENTERED else contextlib.nullcontext():
+        ctx.multiprocessing.spawn(child, args=(Kind, Kind(), helper.work), nprocs=2)
+    print(STATE)
+    """
+    body = body.replace("CARRIER", repr(carrier)).replace("ENTERED", str(is_entered))
+    assert run(body, carrier=carrier) == ["[0, 1]"]
+
+
 def test_a_bound_method_and_what_its_object_holds_are_the_childs_own(run):
     """A real spawn pickles the object."""
     assert run("""
@@ -212,7 +254,7 @@ def test_a_script_that_spawns_as_a_child_begins_is_told_to_look_at_its_name(run,
 
 
 def test_a_function_that_only_the_guarded_part_defines_cannot_be_found(run):
-    """As in real children: the text is pickle's."""
+    """As in real children."""
     with pytest.raises(SpawnException) as caught:
         run("if __name__ == '__main__':\n    def child(rank): pass\n    mp.spawn(child)")
     error = caught.value.errors[0].errors[0]
