@@ -33,7 +33,7 @@ from simrank.hardware.load import load_cluster
 from simrank.kernels import hook
 from simrank.kernels.algorithms import kernels_of
 from simrank.kernels.races.operations import accesses_of
-from simrank.multiprocessing.spawn import check_method, end_daemons, spawn_in, warn_of_method
+from simrank.multiprocessing.spawn import check_method, end_daemons, spawn_on, warn_of_method
 from simrank.ranks import Program, current_program, set_program, stdlib
 from simrank.ranks.module_globals import ModuleGlobals
 from simrank.ranks.threads import threads_left
@@ -182,7 +182,7 @@ class Context(TorchNames):
         self.private = project.private if private is None else tuple(private)
         self.devices = Devices(self._make_device, self.cluster.num_devices)
         self.program = Program(self, self.engine)
-        self.multiprocessing = _Multiprocessing(self._spawn)
+        self.multiprocessing = _Multiprocessing(self)
         self.distributed = distributed_module
         self.unjoined: list[ProcessContext] = []
         self._outer: list[Program | None] = []
@@ -419,7 +419,14 @@ class Context(TorchNames):
 
             self._space.on_memory.append(tell)
 
-    def _spawn(  # noqa: PLR0913 - torch's signature
+
+class _Multiprocessing:
+    """The names of torch.multiprocessing, with `spawn` on one Context."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def spawn(  # noqa: PLR0913 - torch's signature
         self,
         fn: Callable[..., Any],
         args: Sequence[Any] = (),
@@ -432,17 +439,8 @@ class Context(TorchNames):
     ) -> ProcessContext | None:
         """Run `fn(rank, *args)` on ranks of this Context; see `simrank.multiprocessing.spawn`."""
         warn_of_method(start_method)
-        program = current_program()
-        parent = program if program is not None and program.context is self else self.program
         options = {"join": join, "daemon": daemon, "share_args": share_args}
-        return spawn_in(parent, fn, args, nprocs, **options)
-
-
-class _Multiprocessing:
-    """The names of torch.multiprocessing, with `spawn` on one Context."""
-
-    def __init__(self, spawn: Callable[..., Any]) -> None:
-        self.spawn = spawn
+        return spawn_on(self._context, start_method, fn, args, nprocs, **options)
 
     def start_processes(  # noqa: PLR0913 - torch's signature
         self,
@@ -457,10 +455,8 @@ class _Multiprocessing:
     ) -> ProcessContext | None:
         """Spawn, whatever the start method; see `simrank.multiprocessing.start_processes`."""
         check_method(start_method)
-        started: ProcessContext | None = self.spawn(
-            fn, args, nprocs, join, daemon, share_args=share_args
-        )
-        return started
+        options = {"join": join, "daemon": daemon, "share_args": share_args}
+        return spawn_on(self._context, start_method, fn, args, nprocs, **options)
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - the module's names
         return getattr(multiprocessing_module, name)

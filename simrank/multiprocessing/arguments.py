@@ -3,6 +3,8 @@
 torch.multiprocessing.spawn pickles the function and its arguments for each process. Here they are
 pickled once, when spawn is called, and unpickled when a rank starts. What processes would share
 goes by reference, and so does what pickle cannot copy: functions, classes, modules, open files.
+What a rank alone has, in modules that it executed for itself, goes by name as in a real pickle, and
+is what the receiver has under that name.
 """
 
 from __future__ import annotations
@@ -12,10 +14,12 @@ import io
 import pickle
 import types
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 from weakref import WeakKeyDictionary
 
 from simrank.errors.travel import add_note
+from simrank.ranks.current import rank_program
+from simrank.ranks.packages import find, name_of, private_modules
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -77,7 +81,9 @@ def _is_immutable(value: Any) -> bool:  # noqa: ANN401 - anything
     kind = type(value)
     if kind is tuple:
         return all(map(_is_immutable, value))
-    return kind in _ATOMS or isinstance(value, _REFERENCES) or _is_shared(kind)
+    if isinstance(value, _REFERENCES):
+        return name_of(value) is None
+    return kind in _ATOMS or _is_shared(kind)
 
 
 def _is_shared(kind: type) -> bool:
@@ -95,6 +101,8 @@ def _is_shared(kind: type) -> bool:
 class _Pickler(pickle.Pickler):
     """Pickles values, with functions, classes and what is shared as indices into a table.
 
+    Of what the running rank alone has, its name is written, and found there by who reads it.
+
     The C pickler asks `reducer_override` about all but numbers, strings and plain containers.
     """
 
@@ -111,10 +119,13 @@ class _Pickler(pickle.Pickler):
         by_table = copyreg.dispatch_table.get(type(value))
         parts = value.__reduce_ex__(_PROTOCOL) if by_table is None else by_table(value)
         # Text is the name of a global, and a copy of that is the thing itself.
-        return self.refer(value) if isinstance(parts, str) else parts
+        return self.refer(value, parts) if isinstance(parts, str) else parts
 
-    def refer(self, value: object) -> tuple[Any, ...]:
-        """Return what stands for an object in the pickle: its index in the table."""
+    def refer(self, value: object, name: str | None = None) -> tuple[Any, ...]:
+        """Return what stands for an object in the pickle: its index in the table, or its name."""
+        place = name_of(value, name)
+        if place is not None:
+            return find, place
         self._table.append(value)
         return _entry, (len(self._table) - 1,)
 
@@ -182,3 +193,28 @@ def _unpickled(pickled: bytes, table: list[Any]) -> Any:  # noqa: ANN401 - what 
     except Exception as error:
         add_note(error, "simrank: raised while spawn copied its arguments for this rank")
         raise
+
+
+class _Parcel(NamedTuple):
+    pickled: bytes
+    table: list[Any]
+
+
+def sent(value: Any) -> Any:  # noqa: ANN401 - anything
+    """Return what a rank puts into a queue: pickled where it has modules for itself.
+
+    The receiver, who has others, gets objects of its own classes.
+    """
+    program = rank_program()
+    own = None if program is None else private_modules(program)
+    if own is None or not own.has_any or _is_immutable(value):
+        return value
+    try:
+        return _Parcel(*_pickled(value))
+    except RecursionError:  # As with arguments.
+        return value
+
+
+def received(item: Any) -> Any:  # noqa: ANN401 - what was sent
+    """Return what `sent` was given, as the running program has it."""
+    return _Unpickler(*item).load() if type(item) is _Parcel else item

@@ -2,7 +2,8 @@
 
 A rank that starts a `Process` (to write a checkpoint, say) gets a thread in the same lockstep, so
 it waits in simulated time, and a child that never ends is part of the deadlock report. The target's
-arguments are copied as pickling would; what a child changes in modules is seen by its rank.
+arguments are copied as pickling would. A process that is spawned executes the modules that its rank
+has for itself anew; what one that is forked changes in modules is seen by its rank.
 """
 
 from __future__ import annotations
@@ -16,14 +17,19 @@ from typing import TYPE_CHECKING, Any
 from simrank.errors import RankAborted
 from simrank.multiprocessing import shared
 from simrank.multiprocessing.arguments import per_rank
-from simrank.ranks import real, stdlib
+from simrank.ranks import libraries, mains, real, stdlib
 from simrank.ranks.current import current_program, rank_program, running_task
 from simrank.ranks.identity import next_pid
-from simrank.ranks.threads import TO_FIX, end_thread
+from simrank.ranks.packages import private_modules
+from simrank.ranks.threads import TO_FIX, TURN, end_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from types import ModuleType
+
+    from simrank.multiprocessing.arguments import Call
+    from simrank.ranks.current import Program
+    from simrank.ranks.packages import PrivateModules
 
     StandIns = list[tuple[Any, str, Any]]
 
@@ -128,21 +134,22 @@ class _Child:
     def __init__(self, process: Any, *, has_own_run: bool) -> None:  # noqa: ANN401 - as above
         program = current_program()
         assert program is not None, "a rank starts it"
-        target: Callable[..., object] = process.run
-        given: tuple[Any, ...] = ()
-        if not has_own_run:
-            target, given = _call, (process._target, process._args, process._kwargs)  # noqa: SLF001
         self.pid = self.sentinel = next_pid(program.engine)
         self.returncode: int | None = None
-        self._name = process.name
-        self._call = per_rank(target, given, shared=has_own_run)
+        self._name, self._program = process.name, program
+        own = _modules_of(program, process)
+        self._call = _call_of(process, is_new=own is not None, has_own_run=has_own_run)
         self._thread = threading.Thread(
             target=self._live, name=process.name, daemon=bool(process.daemon)
         )
+        if own is not None:
+            mains.check_begun(program)
+            vars(self._thread)[TURN] = libraries.turn_with(program, own, own.of_process())
         self._thread.start()
 
     def _live(self) -> None:
         try:
+            mains.begin_process(self._program)
             target, given = self._call()
             target(*given)
             self.returncode = 0
@@ -157,7 +164,8 @@ class _Child:
     def poll(self, flag: object = None) -> int | None:
         """Return the exit code, or None while it runs."""
         del flag
-        if self.returncode is None and not self._thread.is_alive():
+        is_alive = self._thread.is_alive()  # Asking lets it go on, and it may end.
+        if self.returncode is None and not is_alive:
             self.returncode = _TERMINATED
         return self.returncode
 
@@ -176,6 +184,40 @@ class _Child:
 
     def close(self) -> None:
         """Do nothing: there are no resources."""
+
+
+def _modules_of(program: Program, process: Any) -> PrivateModules | None:  # noqa: ANN401 - as above
+    """Return what a rank has for itself, and its process anew; None if that goes on with all."""
+    import multiprocessing  # noqa: PLC0415 - here it is imported; elsewhere it need not be
+
+    own = private_modules(program)
+    method = getattr(process, "_start_method", None) or multiprocessing.get_start_method()
+    return None if own is None or not own.has_any or method == "fork" else own
+
+
+def _call_of(process: Any, *, is_new: bool, has_own_run: bool) -> Call:  # noqa: ANN401 - as above
+    """Return what makes the function and arguments of a process as it starts."""
+    if is_new:  # It is sent whole, as pickling does.
+        return per_rank(_run_copy, process.__reduce_ex__(4), shared=False)
+    if has_own_run:
+        return per_rank(process.run, (), shared=True)
+    given = (process._target, process._args, process._kwargs)  # noqa: SLF001 - as above
+    return per_rank(_call, given, shared=False)
+
+
+def _run_copy(
+    make: Callable[..., Any],
+    given: tuple[Any, ...],
+    state: Any = None,  # noqa: ANN401 - the process's own
+    *_: object,
+) -> None:
+    """Run a process as it arrives: made again of its class, and given its state."""
+    process = make(*given)
+    if hasattr(process, "__setstate__"):
+        process.__setstate__(state)
+    else:
+        vars(process).update(state)
+    process.run()
 
 
 def _call(

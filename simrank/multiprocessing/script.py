@@ -11,21 +11,19 @@ from difflib import get_close_matches
 from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from simrank.errors import ConfigError, ConfigProblem, SimrankError
 from simrank.multiprocessing.imports import will_import
 from simrank.multiprocessing.processes import users_traceback
 from simrank.multiprocessing.spawn import OWN_MODULES, spawn_in
-from simrank.ranks import libraries, require_program
+from simrank.ranks import libraries, mains, require_program
 from simrank.ranks.own import is_programs_own
-from simrank.ranks.packages import private_modules
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from importlib.machinery import ModuleSpec
-    from types import CodeType
+    from types import CodeType, ModuleType
 
     from simrank.ranks import Program
 
@@ -259,22 +257,12 @@ def _run_once(_: int, script: Script, argv: list[str]) -> None:
 
 def execute(script: Script, argv: list[str]) -> None:
     """Be a rank that runs a script: it is `__main__`, and `argv` its command line."""
-    require_program("a script").local["argv"] = list(argv)
-    names: dict[str, Any] = {
-        "__name__": "__main__",
-        "__file__": argv[0],
-        "__builtins__": __builtins__,
-    }
+    program = require_program("a script")
+    program.local["argv"] = list(argv)
+    names: dict[str, Any] = {"__file__": argv[0], "__builtins__": __builtins__}
     if script.spec is not None:
         package = script.spec.parent or ""
         if package:
             importlib.import_module(package)
         names |= {"__spec__": script.spec, "__package__": package}
-    own = private_modules(require_program("a script"))
-    if own is not None:  # What it defines may be pickled by name.
-        module = ModuleType("__main__")
-        module.__dict__.update(names)
-        own.add("__main__", module)
-        sys.modules["__main__"] = module
-        names = module.__dict__
-    exec(script.code, names)  # noqa: S102 - that is what running a script means
+    mains.execute(program, mains.Main(script.code, names))

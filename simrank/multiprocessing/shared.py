@@ -2,7 +2,8 @@
 
 A rank that waits on one of them goes back to the hub and is resumed in simulated time; one that can
 never be served is part of the deadlock report. Everything lives in this process: values are passed,
-not copied, and spawn hands what is made here to its ranks as it is.
+not copied, and spawn hands what is made here to its ranks as it is. What ranks that have modules
+for themselves put into queues is copied, and is of the receiver's classes.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from simrank.errors import UnsupportedError
+from simrank.multiprocessing.arguments import received, sent
 from simrank.ranks.locks import Lock as Lock  # noqa: PLC0414 - part of this module's face
 from simrank.ranks.locks import ReentrantLock
 from simrank.ranks.spins import note_read, note_write
@@ -46,6 +48,14 @@ class Condition(threading.Condition):
 
 class Queue(queue.Queue[Any]):
     """As multiprocessing.Queue; nothing needs to be flushed, so closing it does nothing."""
+
+    def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:  # noqa: ANN401
+        """Put an item in."""
+        super().put(sent(item), block, timeout)
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:  # noqa: ANN401
+        """Take the first item out."""
+        return received(super().get(block, timeout))
 
     def close(self) -> None:
         """Do nothing: no thread feeds a pipe."""

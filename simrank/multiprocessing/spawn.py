@@ -20,15 +20,16 @@ from simrank.ranks import (
     current_program,
     default_context,
     libraries,
+    mains,
     module_locks,
     output,
     set_program,
     threads,
 )
-from simrank.ranks.current import ContextOfProgram
+from simrank.ranks.current import ContextOfProgram, running_as
 from simrank.ranks.identity import first_pid
 from simrank.ranks.module_globals import GlobalsOfRank, ModuleGlobals
-from simrank.ranks.packages import PrivateModules, own_copy, private_names
+from simrank.ranks.packages import PrivateModules, own_copy, private_modules, private_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -95,7 +96,9 @@ def spawn(  # noqa: PLR0913 - torch's signature
     Without a Context the cluster is as many HGX H100 nodes as `nprocs` needs.
 
     Every rank gets a copy of the arguments as they are now, as pickling would make it: functions,
-    classes and modules stay themselves, and the same list twice is one list. Never copied, but
+    classes and modules stay themselves, and the same list twice is one list. What a rank of a
+    script spawns is as a new process: it executes the script, as `__mp_main__`, and modules of the
+    program for itself; functions and classes are its own of the same names. Never copied, but
     shared by all ranks and the caller: tensors, the Context and everything else of simrank, locks
     and queues (of `simrank.multiprocessing`, `threading` and `queue`), and what cannot be pickled,
     for example open files and generators. So are the variables that `fn` itself closes over.
@@ -123,12 +126,32 @@ def spawn(  # noqa: PLR0913 - torch's signature
     """
     warn_of_method(start_method)
     options = {"join": join, "daemon": daemon, "share_args": share_args}
+    return _spawn_by(start_method, fn, args, nprocs, **options)
+
+
+def spawn_on(
+    context: Any,  # noqa: ANN401 - it lives above
+    method: str,
+    fn: Callable[..., Any],
+    args: Sequence[Any],
+    nprocs: int,
+    **options: bool,
+) -> ProcessContext | None:
+    """Run `fn(rank, *args)` on ranks of a Context, started by who runs in it; see `spawn_in`."""
+    program = current_program()
+    parent = program if program is not None and program.context is context else context.program
+    return spawn_in(parent, fn, args, nprocs, method=method, **options)
+
+
+def _spawn_by(
+    method: str, fn: Callable[..., Any], args: Sequence[Any], nprocs: int, **options: bool
+) -> ProcessContext | None:
     program = current_program()
     if program is not None:
-        return spawn_in(program, fn, args, nprocs, **options)
+        return spawn_in(program, fn, args, nprocs, method=method, **options)
     context = default_context(nprocs)
-    with context if join else nullcontext():
-        return spawn_in(context.program, fn, args, nprocs, **options)
+    with context if options["join"] else nullcontext():
+        return spawn_on(context, method, fn, args, nprocs, **options)
 
 
 def start_processes(  # noqa: PLR0913 - torch's signature
@@ -147,7 +170,8 @@ def start_processes(  # noqa: PLR0913 - torch's signature
         ValueError: There is no such start method.
     """
     check_method(start_method)
-    return spawn(fn, args, nprocs, join, daemon, share_args=share_args)
+    options = {"join": join, "daemon": daemon, "share_args": share_args}
+    return _spawn_by(start_method, fn, args, nprocs, **options)
 
 
 def spawn_in(  # noqa: PLR0913 - spawn's
@@ -160,6 +184,7 @@ def spawn_in(  # noqa: PLR0913 - spawn's
     daemon: bool = False,
     share_args: bool = False,
     is_users: bool = True,
+    method: str = "spawn",
 ) -> ProcessContext | None:
     """Run `fn(rank, *args)` on ranks of the parent's Context; see `spawn`.
 
@@ -172,6 +197,7 @@ def spawn_in(  # noqa: PLR0913 - spawn's
         daemon: As in `spawn`.
         share_args: As in `spawn`.
         is_users: Whether a real spawn would have to pickle `fn`, which `strict` asks about.
+        method: "fork", where ranks go on with the modules of the rank that starts them.
     """
     if nprocs < 0:
         raise ValueError(f"nprocs={nprocs}: expected a number of ranks from 0")
@@ -186,9 +212,14 @@ def spawn_in(  # noqa: PLR0913 - spawn's
         raise AssertionError("daemonic processes are not allowed to have children")
     if context.strict and is_users:
         check_picklable(fn, args, shared=share_args)
+    if nprocs and not share_args and method != "fork":
+        mains.check_begun(parent)
     with calm_collector(nprocs):
-        call = per_rank(fn, args, shared=share_args)
-        group = _start(parent, getattr(fn, "__name__", str(fn)), call, nprocs, daemon=daemon)
+        with running_as(parent):  # Ranks of a Context that is not entered share what this one has.
+            call = per_rank(fn, args, shared=share_args)
+        name = getattr(fn, "__name__", str(fn))
+        by = None if share_args else method
+        group = _start(parent, name, call, nprocs, daemon=daemon, method=by)
         processes = ProcessContext(group, context, daemon=daemon)
         if not join:
             if daemon:
@@ -200,7 +231,9 @@ def spawn_in(  # noqa: PLR0913 - spawn's
     return None
 
 
-def _start(parent: Program, name: str, call: Call, nprocs: int, *, daemon: bool) -> TaskGroup:
+def _start(
+    parent: Program, name: str, call: Call, nprocs: int, *, daemon: bool, method: str | None
+) -> TaskGroup:
     """Make the ranks and queue them at this time."""
     context, engine = _context_of(parent), parent.engine
     world = World(context.network, np.arange(nprocs), context.comm_library)
@@ -218,8 +251,9 @@ def _start(parent: Program, name: str, call: Call, nprocs: int, *, daemon: bool)
         program.task = task
         program.local["world"] = world
         program.local["daemon"] = daemon
+        own = _modules(program, method, is_thread=carrier == "thread")
         if carrier == "thread":
-            task.turn = libraries.keep_states(program, _states(program, task, used))
+            task.turn = libraries.keep_states(program, _states(program, task, used, own))
         body = _body(program, call, is_thread=carrier == "thread")
         if context.divergence is not None:
             body = context.divergence.followed(task, world, body)
@@ -236,15 +270,30 @@ def _start(parent: Program, name: str, call: Call, nprocs: int, *, daemon: bool)
     return group
 
 
-def _states(program: Program, task: Task, used: Sequence[libraries.Library]) -> list[RankState]:
+def _states(
+    program: Program, task: Task, used: Sequence[libraries.Library], own: PrivateModules | None
+) -> list[RankState]:
     """Return what a rank on a thread has for itself."""
     context = _context_of(program)
     states: list[RankState] = [library.state_of(program) for library in used]
     if not context.strict:  # It sees every switch.
         states.append(GlobalsOfRank(context.module_globals, task))
-    names = private_names(context.private)
-    states.append(PrivateModules(program, names, is_own_private=_is_of_script(program)))
-    return states
+    return states if own is None else [*states, own]
+
+
+def _modules(program: Program, method: str | None, *, is_thread: bool) -> PrivateModules | None:
+    """Return the modules that a rank has for itself; None if it shares all."""
+    is_of_script = _is_of_script(program)
+    names = private_names(_context_of(program).private) if is_thread else ()
+    if not names and not is_of_script:
+        return None
+    own = PrivateModules(
+        program, names, is_own_private=is_of_script and is_thread, is_swapped=is_thread
+    )
+    of_parent = None if program.parent is None else private_modules(program.parent)
+    if method is not None and of_parent is not None:
+        own.come_from(of_parent, method)
+    return own
 
 
 def _is_of_script(program: Program | None) -> bool:
@@ -263,8 +312,9 @@ def _body(program: Program, call: Call, *, is_thread: bool) -> Callable[[], None
             module_locks.install()
         undo = libraries.begin_thread(program) if is_thread else []
         try:
-            fn, args = call()
             try:
+                mains.begin_process(program)
+                fn, args = call()
                 _call(program, own_copy(fn), args)
             finally:
                 output.rank_ended(program)

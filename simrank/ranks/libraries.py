@@ -125,6 +125,12 @@ class Turns:
             turn.leave()
 
 
+def turn_with(program: Program, state: RankState, other: RankState) -> Turn:
+    """Return what follows the turns of a rank's thread that has another state in place of one."""
+    states: Sequence[RankState] = program.local[_STATES]
+    return Turns([(other if each is state else each).turn for each in states])
+
+
 def keep_states(program: Program, states: Sequence[RankState]) -> Turn | None:
     """Let a rank have these states; return what follows its turns."""
     program.local[_STATES] = states

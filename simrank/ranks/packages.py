@@ -1,13 +1,14 @@
 """Modules that each rank executes for itself, as each process would: own globals, own classes.
 
 Their code is read once. While a rank has the turn, `sys.modules` holds its own copies; a rank that
-is carried by a greenlet shares the modules of all.
+is carried by a greenlet shares the modules of all. What a rank spawns has copies of its own again.
 """
 
 from __future__ import annotations
 
 import importlib
 import sys
+from copy import copy
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import SourceFileLoader
 from importlib.util import find_spec, module_from_spec
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from types import CodeType
 
     from simrank.ranks.current import Program
+    from simrank.ranks.mains import Main
 
 _KEY = "private modules"
 # Packages that keep what belongs to a process (which rank it is, its device, its groups) in names
@@ -73,9 +75,30 @@ class PrivateModules:
         program: The rank.
         names: Packages and modules that are private, with all modules in them.
         is_own_private: Whether modules of the program's own, of any name, are private too.
+        is_swapped: Whether it follows the rank's turns. A rank that is carried by a greenlet has
+            its script alone, and not in `sys.modules`.
+
+    Attributes:
+        main: The script that the rank runs, or None.
+        parent: Those of the rank that spawned it; None if it began with none or with all of them.
+        is_beginning: Whether the script is being executed for a process that was spawned.
     """
 
-    def __init__(self, program: Program, names: Sequence[str], *, is_own_private: bool) -> None:
+    def __init__(
+        self,
+        program: Program,
+        names: Sequence[str],
+        *,
+        is_own_private: bool,
+        is_swapped: bool = True,
+    ) -> None:
+        self.is_swapped = is_swapped
+        if not is_swapped:
+            program.local[_KEY] = self
+        self.main: Main | None = None
+        self.parent: PrivateModules | None = None
+        self.is_beginning = False
+        self._program = program
         self.names = frozenset(names)
         self.is_own_private = is_own_private
         # All of `sys.modules` is asked about, of every rank.
@@ -87,7 +110,32 @@ class PrivateModules:
         self._outside_stamp: object = None
         self._locks: dict[str, object] = {}
         self._quiet: object = None  # What the stamp was when nobody had a private module.
-        program.local[_KEY] = self
+
+    def come_from(self, parent: PrivateModules, method: str) -> None:
+        """Be of a process that a rank starts: one that is forked goes on with the rank's modules.
+
+        Any other has none at first, and finds them where the rank has found them.
+        """
+        if method == "fork":
+            self.main, self._own = parent.main, dict(parent._own)
+        else:
+            self.parent = parent
+
+    def spec_of(self, name: str) -> ModuleSpec | None:
+        """Return where the rank has found a module that it has for itself, or None."""
+        spec: ModuleSpec | None = getattr(self._own.get(name), "__spec__", None)
+        return spec
+
+    def of_process(self) -> PrivateModules:
+        """Return those of a process that is spawned and is a further thread of the rank."""
+        made = PrivateModules(self._program, [*self.names], is_own_private=self.is_own_private)
+        made.come_from(self, "spawn")
+        return made
+
+    @property
+    def has_any(self) -> bool:
+        """Whether the rank has executed anything for itself."""
+        return bool(self._own)
 
     @property
     def turn(self) -> PrivateModules:
@@ -102,6 +150,7 @@ class PrivateModules:
 
     def enter(self) -> None:
         """Put the rank's modules in place of everybody else's."""
+        self._program.local[_KEY] = self  # A process that is a thread of the rank has others.
         modules, stamp = sys.modules, modules_stamp()
         if stamp == self._quiet:
             return
@@ -144,6 +193,7 @@ class PrivateModules:
     def add(self, name: str, module: ModuleType) -> None:
         """Note a module as the rank's own: it is in `sys.modules` already."""
         self._own[name] = module
+        self._quiet = None
         _of_one_rank.add(module)
 
     def held_by(self, module: ModuleType) -> str | None:
@@ -161,6 +211,20 @@ class PrivateModules:
             if value is (owner if is_module else vars(owner).get(name)):
                 return of if is_module else f"{of}.{name}"
         return None
+
+    def put(self, name: str, module: ModuleType) -> None:
+        """Let a module be the rank's own under a name that others may have, too."""
+        if self.is_swapped:
+            if name in sys.modules:
+                self._outside[name] = None
+                self._others[name] = sys.modules[name]
+            sys.modules[name] = module
+        self.add(name, module)
+
+    def own(self, name: str) -> ModuleType | None:
+        """Return a module that the rank has for itself, or None."""
+        found = sys.modules.get(name) if self.is_swapped else self._own.get(name)
+        return found if isinstance(found, ModuleType) and is_of_one_rank(found) else None
 
     def is_private(self, name: str) -> bool:
         """Whether a module of this name is to be executed for the rank alone."""
@@ -198,6 +262,11 @@ class PrivateFinder(MetaPathFinder):
         own: PrivateModules | None = None if program is None else program.local.get(_KEY)
         if own is None or self._is_asking:
             return None
+        known = None if own.parent is None else own.parent.spec_of(fullname)
+        if known is not None:
+            known = copy(known)
+            known.loader = _OncePerRank(own, known)
+            return known
         if not own.is_private(fullname) and not own.is_own_private:
             return None
         self._is_asking = True
@@ -266,12 +335,45 @@ def is_of_one_rank(module: ModuleType) -> bool:
     return module in _of_one_rank
 
 
+def name_of(value: object, name: str | None = None) -> tuple[str, str] | None:
+    """Return the module and the name of what the running rank alone has; None if it has no such.
+
+    Args:
+        value: A function or class, say.
+        name: Its name in the module; None: it knows it.
+    """
+    own, home = _of_running(), getattr(value, "__module__", None)
+    if own is None or not isinstance(home, str):
+        return None
+    found: Any = own.own(home)
+    name = name or str(getattr(value, "__qualname__", ""))
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return (home, name) if found is value else None
+
+
+def find(module: str, name: str) -> Any:  # noqa: ANN401 - a function or class
+    """Return what the running program has under a name that `name_of` has told another."""
+    own = _of_running()
+    found: Any = None if own is None or own.is_swapped else own.own(module)
+    found = found or importlib.import_module(module)
+    for part in name.split("."):
+        found = getattr(found, part)
+    return found
+
+
+def _of_running() -> PrivateModules | None:
+    program = rank_program()
+    return None if program is None else private_modules(program)
+
+
 def own_copy(value: Any) -> Any:  # noqa: ANN401 - a function or class
     """Return the running rank's own copy of a function or class of a private module."""
-    program = rank_program()
-    own = None if program is None else private_modules(program)
+    own = _of_running()
     module = getattr(value, "__module__", None)
     name = getattr(value, "__qualname__", "<locals>")
+    if not isinstance(getattr(value, "__self__", value), type | type(value)):
+        return value  # A method of an object.
     if own is None or module is None or not own.is_private(module) or "<locals>" in name:
         return value
     found: Any = own.import_module(module)

@@ -198,7 +198,15 @@ class _Environment(MutableMapping[Any, Any]):
 
 
 class _Arguments(list[str]):
-    """`sys.argv`: the process's list, or the running rank's copy of it."""
+    """`sys.argv`: the process's list, or the running rank's copy of its parent's."""
+
+    def _of(self, program: Program | None) -> list[str]:
+        if program is None or program.rank is None:
+            return list.copy(self)
+        own: list[str] | None = program.local.get("argv")
+        if own is None:
+            own = program.local["argv"] = list(self._of(program.parent))
+        return own
 
 
 def _argument_method(name: str) -> Callable[..., Any]:
@@ -209,10 +217,7 @@ def _argument_method(name: str) -> Callable[..., Any]:
         program = rank_program()
         if program is None:
             return original(self, *args)
-        own = program.local.get("argv")
-        if own is None:
-            own = program.local["argv"] = list.copy(self)
-        return original(own, *args)
+        return original(self._of(program), *args)
 
     return method
 

@@ -44,6 +44,7 @@ TO_FIX = (
 )
 _THREADS, _MAIN_END = "threads", "end of the main thread"  # In `Program.local`.
 _END = "_simrank_end"  # Of a Thread that a rank has started.
+TURN = "_simrank_turn"  # Of one that is to have states of its own: what follows its turns.
 _active: dict[int, threading.Thread] = threading._active  # type: ignore[attr-defined]  # noqa: SLF001
 _main_thread, _enumerate = threading.main_thread, threading.enumerate
 
@@ -114,7 +115,7 @@ def start(
     task = ThreadTask(program, name, is_daemon=thread is None or thread.daemon)
     own: contextvars.Context = getattr(thread, "_context", None) or contextvars.Context()
     own = own.copy()
-    task.turn = starter.turn
+    task.turn = starter.turn if thread is None else vars(thread).get(TURN, starter.turn)
     own.run(set_program, program)
     own.run(task.carry, partial(_live, task, body), "thread")
     task.host_ps = starter.clock_ps

@@ -56,6 +56,20 @@ def test_a_rank_waits_for_its_processes_in_simulated_time(spawn, method):
     assert len({pid for pids in seen for pid in pids}) == 4
 
 
+def test_a_process_that_ends_as_it_is_asked_for_keeps_its_exit_code(spawn):
+    """Starting the next one asks, and asking lets it go on."""
+
+    def program(rank, ctx):
+        children = [multiprocessing.Process(target=int) for _ in range(3)]
+        for child in children:
+            child.start()
+        for child in children:
+            child.join()
+        assert [child.exitcode for child in children] == [0, 0, 0]
+
+    spawn(program, 1)
+
+
 def fail():
     """Raise."""
     raise ValueError("no such folder")

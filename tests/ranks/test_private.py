@@ -150,6 +150,23 @@ def test_each_rank_has_its_own_argv(run):
     assert type(sys.argv) is list
 
 
+def test_an_inner_spawn_inherits_the_command_line_of_its_parent_rank(run):
+    """A copy of it."""
+    seen = {}
+
+    def inner(rank):
+        sys.argv.append(str(rank))
+        seen[rank] = sys.argv[-2:]
+
+    def program(rank, ctx):
+        sys.argv.append("outer")
+        ctx.multiprocessing.spawn(inner, nprocs=2)
+        seen["outer"] = sys.argv[-1]
+
+    run(program, 1)
+    assert seen == {0: ["outer", "0"], 1: ["outer", "1"], "outer": "outer"}
+
+
 def test_everything_is_restored_when_the_last_context_exits():
     """The module functions and os.environ's storage are the originals again."""
     originals = (random.random, np.random.rand, os.putenv, os.environ._data)

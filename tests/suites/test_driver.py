@@ -290,3 +290,47 @@ def test_a_number_of_ranks_below_one_is_refused(suite):
     result = suite("def test_a(): pass", num_ranks=0)
     assert result.ret == 4
     result.stderr.fnmatch_lines(["*--simrank=0: expected 1 or more ranks*"])
+
+
+def test_what_a_test_spawns_has_modules_of_its_own(suite):
+    """The test's file, found as pytest has found it, and packages beside it."""
+    result = suite(
+        """
+        import simrank.multiprocessing as mp
+        import launch
+        from state import Model
+
+        def check(rank, expected):
+            import state
+
+            assert isinstance(state.model, Model) and state.model.rank == rank
+            assert type(expected) is Model and state.seen == [rank]
+
+        def test_spawn():
+            launch.run(check, Model(None))
+            assert launch.state.seen == []
+        """,
+        "--import-mode=importlib",
+        "-o", "pythonpath=.",
+        num_ranks=1,
+        launch="""
+        import simrank.multiprocessing as mp
+        import state
+
+        def worker(rank, fn, model):
+            state.model = state.Model(rank)
+            state.seen.append(rank)
+            fn(rank, model)
+
+        def run(fn, model):
+            mp.spawn(worker, args=(fn, model), nprocs=2)
+        """,
+        state="""
+        class Model:
+            def __init__(self, rank):
+                self.rank = rank
+
+        seen, model = [], Model(None)
+        """,
+    )  # fmt: skip
+    result.assert_outcomes(passed=1)
