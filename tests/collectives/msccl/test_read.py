@@ -76,7 +76,7 @@ def test_the_tools_word_for_reduce_scatter_is_refused():
 
 
 def test_what_the_tool_wrote_wrong_is_found():
-    """Its own check passed: it makes instances afterwards, and they do not fit together."""
+    """Its own check passed: it makes instances and moves dependences afterwards."""
     torn = parse_msccl(as_written("gather_batched_2x.xml").encode(), "torn.xml")
     flaw = str(prove_program(torn).flaw)
     assert "OUTPUT chunk 1 of rank 0 holds chunk 0 of rank 1, and should hold chunk 1" in flaw
@@ -88,6 +88,15 @@ def test_what_the_tool_wrote_wrong_is_found():
         "mixed.xml: nothing orders two steps that touch output chunk 1 of gpu 1",
         "  gpu 1, thread block 0, step 0 (rrc) at mixed.xml:20",
         "  gpu 1, thread block 3, step 0 (s) at mixed.xml:30",
+    ]
+    reused = parse_msccl(as_written("reused_nop.xml").encode(), "reused.xml")
+    with pytest.raises(ScheduleError) as caught:
+        prove_program(reused)
+    assert str(caught.value).splitlines() == [
+        "reused.xml: deadlock: 2 steps wait for each other, each for the next",
+        "  gpu 0, thread block 0, step 1 (re) at reused.xml:5 depends on (depid, deps)",
+        "  gpu 0, thread block 1, step 0 (r) at reused.xml:9 depends on (depid, deps)",
+        "  gpu 0, thread block 0, step 1 (re) at reused.xml:5, the first",
     ]
 
 
