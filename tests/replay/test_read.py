@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 
 from simrank.errors import ConfigError
+from simrank.hardware import load_cluster
 from simrank.replay.read import read_trace
+from simrank.replay.run import replay
 
 HERE = Path(__file__).parent
 META = '{"version": "0.0.4"}\n'
@@ -21,6 +23,52 @@ def test_the_content_says_which_form_it_is():
         trace = read_trace(files)
         assert [nodes[0].label for nodes in trace.ranks] == ["forward", "from stage 0"]
         assert trace.groups == [(0, 1)]
+
+
+@pytest.mark.parametrize(
+    ("name", "collective", "moved"),
+    [
+        ("allreduce", "all_reduce", 1.5),
+        ("allgather", "all_gather", 3),
+        ("reducescatter", "reduce_scatter", 0.75),
+        ("alltoall", "all_to_all", 0.75),
+    ],
+)
+def test_collectives_of_chakras_generator_are_replayed(name, collective, moved):
+    """One of 1 MiB on four ranks: each takes what it moves, and less than ten times that."""
+    stem = HERE / "chakra" / "generated" / f"one_comm_coll_node_{name}"
+    trace = read_trace([f"{stem}.{rank}.et" for rank in range(4)])
+    assert [[node.collective for node in nodes] for nodes in trace.ranks] == [[collective]] * 4
+    assert {node.size_bytes for nodes in trace.ranks for node in nodes} == {1 << 20}
+    assert trace.groups == [(0, 1, 2, 3)]
+    times = replay(trace, load_cluster("hgx_h100"))
+    least_ps = moved * (1 << 20) / 376e9 * 1e12
+    assert all(least_ps < each.time_ps < 10 * least_ps for each in times)
+
+
+@pytest.mark.parametrize(
+    ("name", "num_nodes", "time_ps"),
+    [
+        ("two_comp_nodes_dependent", 2, 10_000_000),
+        ("one_remote_mem_store_node", 1, 4_990_000),
+        ("one_metadata_node_all_types", 1, 0),
+    ],
+)
+def test_nodes_of_one_rank_of_chakras_generator_are_replayed(name, num_nodes, time_ps):
+    """Two computations of 5 us, one behind the other; a store at the floor; and nothing at all."""
+    trace = read_trace([str(HERE / "chakra" / "generated" / f"{name}.0.et")])
+    (only,) = replay(trace, load_cluster("hgx_h100"))
+    assert only.num_nodes == num_nodes
+    assert only.time_ps == pytest.approx(time_ps, rel=1e-6)
+
+
+def test_a_file_that_is_cut_short_is_refused_by_its_name(tmp_path):
+    """With the byte at which a message lacks its end."""
+    data = (HERE / "chakra" / "generated" / "two_comp_nodes_dependent.0.et").read_bytes()
+    path = tmp_path / "short.0.et"
+    path.write_bytes(data[:-1])
+    with pytest.raises(ConfigError, match=r"short\.0\.et: byte 43: expected a message of 36 bytes"):
+        read_trace([str(path)])
 
 
 def test_groups_may_stand_in_a_file(tmp_path):

@@ -1,10 +1,12 @@
 """Chakra's JSON form, as its jsonizer writes it: the metadata, then a node after the other.
 
-protobuf writes numbers of 64 bits as texts, and leaves out what is zero.
+protobuf writes numbers of 64 bits as texts, so too fractions that are no numbers, and leaves out
+what is zero.
 """
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from simrank.bench.json_parts import Part, read_parts
@@ -17,6 +19,7 @@ _MAX_INT = (1 << 64) - 1
 _KINDS = ("int", "uint", "sint", "fixed", "sfixed")
 _WHOLE = {f"{kind}{bits}val" for kind in _KINDS for bits in (32, 64)}
 _PLAIN = {"doubleval": (int, float), "floatval": (int, float), "boolval": bool, "stringval": str}
+_SPELLED = {"Infinity": math.inf, "-Infinity": -math.inf, "NaN": math.nan}  # Of fractions.
 
 
 def is_chakra_json(text: str) -> bool:
@@ -92,6 +95,8 @@ def _attribute(part: Part) -> tuple[str, Value]:
             value = _whole(part, key, least=-_MAX_INT)
         elif key in _PLAIN:
             found = part.data[key]
+            if isinstance(found, str) and key in ("doubleval", "floatval"):
+                found = _SPELLED.get(found, found)
             if not isinstance(found, _PLAIN[key]):  # type: ignore[arg-type]
                 raise part.error(key, "a value of its type")
             value = found

@@ -4,7 +4,14 @@ import numpy as np
 import pytest
 
 import simrank
-from simrank.collectives import DataPlayer, Problem, algorithms_for, build, play_data
+from simrank.collectives import (
+    DataPlayer,
+    Problem,
+    algorithms_for,
+    build,
+    play_data,
+    play_time,
+)
 from simrank.collectives import algorithms as table
 from simrank.collectives import play as play_module
 from simrank.collectives.algorithms import auto_algorithms
@@ -18,8 +25,11 @@ from simrank.collectives.problem import REDUCING
 from simrank.collectives.proof import prove
 from simrank.collectives.reference import count_wrong
 from simrank.errors import ConfigError, ScheduleError
+from simrank.hardware import load_cluster
 
-from .programs import RIGHT, Block, named, program, ring_all_reduce, text_of, xml
+from .programs import RIGHT, WRITTEN, Block, named, program, ring_all_reduce, text_of, xml
+
+NVLINK_BYTES_PER_S = 376e9  # Of one GPU of hgx_h100, one way, as its file says.
 
 
 def sizes(problem):
@@ -63,6 +73,21 @@ def test_stacked_buffers_give_the_same(name, monkeypatch):
     for count in (1, 7, 24):
         problem = Problem(made.collective, made.world_size, count)
         assert wrong(schedule_of(made, problem), problem) == 0
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_files_of_msccls_tool_take_what_their_bytes_take(name):
+    """Of 64 MiB per rank and more: the busiest rank's bytes, and at most a tenth besides."""
+    made, network = named(name), load_cluster("hgx_h100")
+    n = made.world_size
+    problem = Problem(made.collective, n, 1 << 24)
+    sent_bytes = (1 << 26) * (2 * (n - 1) / n if made.collective == "all_reduce" else n - 1)
+    times = play_time(
+        *(schedule_of(made, problem), np.zeros(n, np.int64)),
+        network=network, devices=np.arange(n), itemsize=4,
+    )  # fmt: skip
+    least_ps = sent_bytes * 1e12 / NVLINK_BYTES_PER_S
+    assert least_ps < times.max() < 1.1 * least_ps
 
 
 def test_outputs_may_lie_over_inputs():

@@ -19,7 +19,7 @@ from simrank.hardware import load_cluster
 from .programs import RIGHT, Block, named, program
 
 CLUSTER = load_cluster({"name": "h100_ib", "nodes": 4})
-DEVICES = np.array([0, 1, 8, 16])  # Two on one node; the others apart: sending is short there.
+DEVICES = np.array([0, 1, 8, 16, 24, 2])  # Three on one node; the others apart: sending is short.
 LAUNCH_PS = CLUSTER.collectives.launch_latency_ps
 
 

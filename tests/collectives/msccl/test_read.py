@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simrank.collectives.msccl import parse_msccl, prove_program, read_msccl
-from simrank.errors import ConfigError
+from simrank.errors import ConfigError, ScheduleError
 
-from .programs import RIGHT, named, text_of
+from .programs import RIGHT, as_written, named, text_of
 
 EXCHANGE = text_of("exchange")
 
@@ -42,6 +42,62 @@ def test_in_place_buffers_are_one():
     assert scatter.place(1, ("o", 1)) == scatter.place(1, ("i", 3)) == ("i", 3)
     assert named("exchange").place(0, ("i", 1)) == ("o", 1)
     assert named("ring").place(0, ("i", 1)) == ("i", 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "collective", "protocol", "shape"),
+    [
+        ("ring_2x.xml", "all_reduce", "LL", (4, 8, 2, True)),
+        ("allpairs.xml", "all_reduce", "LL", (6, 6, 1, True)),
+        ("gather_2x2.xml", "all_gather", "Simple", (4, 4, 1, False)),
+        ("gather_2x2_in_place_2x.xml", "all_gather", "Simple", (4, 8, 2, True)),
+        ("scatter.xml", "reduce_scatter", "Simple", (4, 8, 4, False)),
+        ("scatter_in_place.xml", "reduce_scatter", "LL128", (4, 4, 4, True)),
+        ("exchange.xml", "all_to_all", "Simple", (4, 4, 1, False)),
+    ],
+)
+def test_what_msccls_tool_wrote_is_what_its_program_says(name, collective, protocol, shape):
+    """Ranks, chunks with their instances, channels, and whether it works in place."""
+    made = named(name)
+    assert (made.collective, made.protocol) == (collective, protocol)
+    assert (made.world_size, made.num_chunks, made.num_channels, made.in_place) == shape
+    assert f"{made.name}.xml" == name
+
+
+def test_the_tools_word_for_reduce_scatter_is_refused():
+    """By name: a device refuses it too, and who uses the tool changes it by hand."""
+    for name in ("scatter.xml", "scatter_in_place.xml"):
+        with pytest.raises(ConfigError) as caught:
+            parse_msccl(as_written(name).encode(), name)
+        assert str(caught.value) == (
+            f"{name}:1: coll: expected one of allreduce, allgather, reducescatter, alltoall, "
+            "got reduce_scatter"
+        )
+
+
+def test_what_the_tool_wrote_wrong_is_found():
+    """Its own check passed: it makes instances and moves dependences afterwards."""
+    torn = parse_msccl(as_written("gather_batched_2x.xml").encode(), "torn.xml")
+    flaw = str(prove_program(torn).flaw)
+    assert "OUTPUT chunk 1 of rank 0 holds chunk 0 of rank 1, and should hold chunk 1" in flaw
+    assert flaw.endswith("(12 chunks are wrong in all)")
+    mixed = parse_msccl(as_written("mixed_2x.xml").encode(), "mixed.xml")
+    with pytest.raises(ScheduleError) as caught:
+        prove_program(mixed)
+    assert str(caught.value).splitlines() == [
+        "mixed.xml: nothing orders two steps that touch output chunk 1 of gpu 1",
+        "  gpu 1, thread block 0, step 0 (rrc) at mixed.xml:20",
+        "  gpu 1, thread block 3, step 0 (s) at mixed.xml:30",
+    ]
+    reused = parse_msccl(as_written("reused_nop.xml").encode(), "reused.xml")
+    with pytest.raises(ScheduleError) as caught:
+        prove_program(reused)
+    assert str(caught.value).splitlines() == [
+        "reused.xml: deadlock: 2 steps wait for each other, each for the next",
+        "  gpu 0, thread block 0, step 1 (re) at reused.xml:5 depends on (depid, deps)",
+        "  gpu 0, thread block 1, step 0 (r) at reused.xml:9 depends on (depid, deps)",
+        "  gpu 0, thread block 0, step 1 (re) at reused.xml:5, the first",
+    ]
 
 
 def complaint(old, new, text=EXCHANGE):

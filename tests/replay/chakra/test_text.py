@@ -35,6 +35,19 @@ def test_both_spellings_of_protobufs_json_are_read():
     assert (bare.id, bare.name, bare.type, bare.duration_us) == (0, "", "COMP_NODE", 0)
 
 
+@pytest.mark.parametrize("key", ["doubleVal", "floatVal", "float_val"])
+def test_fractions_that_are_no_numbers_are_read_as_protobuf_spells_them(key):
+    """As texts; other texts are no fractions, and whole numbers are never infinite."""
+    spelled = '"f", "%s": "%s"}'
+    for word in ("Infinity", "-Infinity", "NaN"):
+        text = TEXT.replace('"f", "doubleVal": 1.5}', spelled % (key, word))
+        (node,) = read_text_form(text, "f.json")
+        assert node.attributes["f"] == pytest.approx(float(word), nan_ok=True)
+    said = complaint('"f", "doubleVal": 1.5}', spelled % (key, "1.5"))
+    assert said.endswith('expected a value of its type, got "1.5"')
+    assert "expected a whole number" in complaint('"int64Val": "-8"', '"int64Val": "Infinity"')
+
+
 def test_the_schema_may_stand_among_the_attributes_of_the_metadata():
     """As PyTorch's converter writes it."""
     meta = '{"attr": [{"name": "schema", "stringVal": "1.0.2-chakra.0.0.4"}]}'

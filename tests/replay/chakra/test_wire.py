@@ -14,6 +14,7 @@ from tests.property.broken import broken, read_or_refused
 
 HERE = Path(__file__).parent
 DATA = (HERE / "pipeline.1.et").read_bytes()
+GENERATED = HERE / "generated"
 META = b"\x07\x0a\x050.0.4"
 
 
@@ -59,6 +60,46 @@ def test_what_googles_protobuf_wrote_is_the_same_in_both_forms(rank):
             other.id, other.name, other.type, other.deps,
         )  # fmt: skip
         assert (mine.duration_us, mine.attributes) == (other.duration_us, other.attributes)
+
+
+def test_every_type_of_attribute_that_chakras_generator_writes_is_read():
+    """And as its jsonizer says it, but for bytes, which no replay asks for."""
+    name = "one_metadata_node_all_types.0"
+    (binary,) = read_wire((GENERATED / f"{name}.et").read_bytes(), "f")
+    (text,) = read_text_form((GENERATED / f"{name}.json").read_text(), "f")
+    assert (binary.id, binary.name, binary.type) == (0, "METADATA_NODE", "METADATA_NODE")
+    assert (text.id, text.name, text.type) == (0, "METADATA_NODE", "METADATA_NODE")
+    said = {key: value for key, value in binary.attributes.items() if value is not None}
+    assert said.pop("float") == pytest.approx(1.2345)
+    assert said == {
+        "double": 1.2345, "int32": 12345, "int64": 9876543210, "uint32": 12345,
+        "uint64": 9876543210, "sint32": -12345, "sint64": -9876543210, "fixed32": 12345,
+        "fixed64": 9876543210, "sfixed32": -12345, "sfixed64": -9876543210, "bool": True,
+        "string": "12345",
+    }  # fmt: skip
+    lists = {f"{key}_list" for key in [*said, "float", "bytes"]}
+    assert {key for key, value in binary.attributes.items() if value is None} == {*lists, "bytes"}
+    assert text.attributes == pytest.approx(binary.attributes)
+
+
+@pytest.mark.parametrize("path", sorted(GENERATED.glob("*.et")), ids=lambda path: path.name)
+def test_a_file_of_chakras_generator_cut_short_is_refused_with_its_byte(path):
+    """Wherever it is cut, but between two nodes: what is left there is a whole trace."""
+    data = path.read_bytes()
+    whole = {0: -1}  # By where each message ends, how many nodes are whole there.
+    at = 0
+    while at < len(data):
+        length, start = data[at] & 0x7F, at + 1
+        if data[at] > 0x7F:
+            length, start = length | data[at + 1] << 7, at + 2
+        at = start + length
+        whole[at] = len(whole) - 1
+    for cut in range(1, len(data)):
+        if cut in whole:
+            assert len(read_wire(data[:cut], "f.et")) == whole[cut]
+            continue
+        with pytest.raises(ConfigError, match=r"^f\.et: byte \d+: expected .*, got "):
+            read_wire(data[:cut], "f.et")
 
 
 @given(st.integers(0, 2**64 - 1), st.lists(st.integers(0, 2**64 - 1), max_size=5), st.booleans())
