@@ -99,8 +99,8 @@ class Context(TorchNames):
             for programs that start threads. "auto" takes threads where the program has imported
             such a library (torch), else greenlets.
         private: Packages and modules, by their first names, that each rank on a thread executes for
-            itself, so that their globals are its own. None: `private` of `[tool.simrank]` in
-            `pyproject.toml`.
+            itself, so that their globals are its own, and with them what has taken something of
+            them. None: `private` of `[tool.simrank]` in `pyproject.toml`.
         compute_time: What operations of torch cost. "roofline": the longest of their arithmetic,
             their bytes and the device's floor, matrix products as measured. "none": nothing, so
             that communication is left.

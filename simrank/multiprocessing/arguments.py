@@ -19,7 +19,7 @@ from weakref import WeakKeyDictionary
 
 from simrank.errors.travel import add_note
 from simrank.ranks.current import rank_program
-from simrank.ranks.packages import find, name_of, private_modules
+from simrank.ranks.packages import find, name_of, place_within, private_modules
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -38,19 +38,26 @@ _ATOMS = (int, float, complex, str, bytes, bool, types.NoneType, types.EllipsisT
 _shared_types: WeakKeyDictionary[type, bool] = WeakKeyDictionary()
 
 
-def per_rank(fn: Callable[..., Any], args: Sequence[Any], *, shared: bool) -> Call:
+def per_rank(
+    fn: Callable[..., Any],
+    args: Sequence[Any],
+    *,
+    shared: bool,
+    private: frozenset[str] = frozenset(),
+) -> Call:
     """Return what makes a rank's own function and arguments, called when the rank starts.
 
     Args:
         fn: What spawn was given. The object of a bound method is an argument like any other.
         args: What spawn was given.
         shared: Whether every rank gets the very objects.
+        private: Modules of the main program, which spawns, that each rank has for itself.
     """
     given = (fn, tuple(args))
-    if shared or _is_immutable(given):
+    if shared or _is_immutable(given, private):
         return lambda: given
     try:
-        pickled, table = _pickled(given)
+        pickled, table = _pickled(given, private)
     except RecursionError:  # As pickle: nested too deep to be copied.
         return lambda: given
     return partial(_unpickled, pickled, table)
@@ -76,13 +83,13 @@ def check_picklable(fn: Callable[..., Any], args: Sequence[Any], *, shared: bool
             raise
 
 
-def _is_immutable(value: Any) -> bool:  # noqa: ANN401 - anything
+def _is_immutable(value: Any, private: frozenset[str]) -> bool:  # noqa: ANN401 - anything
     """Whether nobody could tell a copy of this from the thing itself."""
     kind = type(value)
     if kind is tuple:
-        return all(map(_is_immutable, value))
+        return all(_is_immutable(each, private) for each in value)
     if isinstance(value, _REFERENCES):
-        return name_of(value) is None
+        return name_of(value) is None and place_within(private, value) is None
     return kind in _ATOMS or _is_shared(kind)
 
 
@@ -101,14 +108,16 @@ def _is_shared(kind: type) -> bool:
 class _Pickler(pickle.Pickler):
     """Pickles values, with functions, classes and what is shared as indices into a table.
 
-    Of what the running rank alone has, its name is written, and found there by who reads it.
+    Of what the running rank alone has, or is to have, its name is written, and found there by who
+    reads it.
 
     The C pickler asks `reducer_override` about all but numbers, strings and plain containers.
     """
 
-    def __init__(self, file: io.BytesIO, table: list[Any]) -> None:
+    def __init__(self, file: io.BytesIO, table: list[Any], private: frozenset[str]) -> None:
         super().__init__(file, _PROTOCOL)
         self._table = table
+        self._private = private
 
     def reducer_override(self, value: object) -> Any:  # noqa: ANN401 - anything
         """Return the parts of an object, or its index in the table."""
@@ -123,7 +132,7 @@ class _Pickler(pickle.Pickler):
 
     def refer(self, value: object, name: str | None = None) -> tuple[Any, ...]:
         """Return what stands for an object in the pickle: its index in the table, or its name."""
-        place = name_of(value, name)
+        place = name_of(value, name) or place_within(self._private, value, name)
         if place is not None:
             return find, place
         self._table.append(value)
@@ -141,7 +150,7 @@ class _LenientPickler(_Pickler):
         if value is _entry:
             return NotImplemented
         try:
-            _Pickler(io.BytesIO(), []).dump(value)
+            _Pickler(io.BytesIO(), [], self._private).dump(value)
         except Exception:  # noqa: BLE001 - whatever its own methods raise: it is shared
             return self.refer(value)
         return super().reducer_override(value)
@@ -176,14 +185,14 @@ class _Unpickler(pickle.Unpickler):
         return super().find_class(module, name)
 
 
-def _pickled(given: object) -> tuple[bytes, list[Any]]:
+def _pickled(given: object, private: frozenset[str] = frozenset()) -> tuple[bytes, list[Any]]:
     """Return a pickle, and the table of what it refers to."""
     file, table = io.BytesIO(), list[Any]()
     try:
-        _Pickler(file, table).dump(given)
+        _Pickler(file, table, private).dump(given)
     except Exception:  # noqa: BLE001 - something in it cannot be copied: now look for it
         file, table = io.BytesIO(), []
-        _LenientPickler(file, table).dump(given)
+        _LenientPickler(file, table, private).dump(given)
     return file.getvalue(), table
 
 
@@ -207,7 +216,7 @@ def sent(value: Any) -> Any:  # noqa: ANN401 - anything
     """
     program = rank_program()
     own = None if program is None else private_modules(program)
-    if own is None or not own.has_any or _is_immutable(value):
+    if own is None or not own.has_any or _is_immutable(value, frozenset()):
         return value
     try:
         return _Parcel(*_pickled(value))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 import numpy as np
 
@@ -24,12 +24,13 @@ from simrank.ranks import (
     module_locks,
     output,
     set_program,
+    takers,
     threads,
 )
 from simrank.ranks.current import ContextOfProgram, running_as
 from simrank.ranks.identity import first_pid
 from simrank.ranks.module_globals import GlobalsOfRank, ModuleGlobals
-from simrank.ranks.packages import PrivateModules, own_copy, private_modules, private_names
+from simrank.ranks.packages import PrivateModules, own_copy, private_modules
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -98,7 +99,8 @@ def spawn(  # noqa: PLR0913 - torch's signature
     Every rank gets a copy of the arguments as they are now, as pickling would make it: functions,
     classes and modules stay themselves, and the same list twice is one list. What a rank of a
     script spawns is as a new process: it executes the script, as `__mp_main__`, and modules of the
-    program for itself; functions and classes are its own of the same names. Never copied, but
+    program for itself; functions and classes are its own of the same names. So are modules of the
+    main program that hold something of a private package, for ranks on threads. Never copied, but
     shared by all ranks and the caller: tensors, the Context and everything else of simrank, locks
     and queues (of `simrank.multiprocessing`, `threading` and `queue`), and what cannot be pickled,
     for example open files and generators. So are the variables that `fn` itself closes over.
@@ -215,11 +217,14 @@ def spawn_in(  # noqa: PLR0913 - spawn's
     if nprocs and not share_args and method != "fork":
         mains.check_begun(parent)
     with calm_collector(nprocs):
+        carrier = _carrier(context)
+        private = _private_names(parent, fn, carrier)
         with running_as(parent):  # Ranks of a Context that is not entered share what this one has.
-            call = per_rank(fn, args, shared=share_args)
+            call = per_rank(fn, args, shared=share_args, private=private)
         name = getattr(fn, "__name__", str(fn))
+        main = mains.of(parent) if any(map(mains.is_main, private)) else None
         by = None if share_args else method
-        group = _start(parent, name, call, nprocs, daemon=daemon, method=by)
+        group = _start(parent, name, call, nprocs, _Start(carrier, by, private, main, daemon))
         processes = ProcessContext(group, context, daemon=daemon)
         if not join:
             if daemon:
@@ -231,17 +236,30 @@ def spawn_in(  # noqa: PLR0913 - spawn's
     return None
 
 
-def _start(
-    parent: Program, name: str, call: Call, nprocs: int, *, daemon: bool, method: str | None
-) -> TaskGroup:
+class _Start(NamedTuple):
+    """How the ranks of a spawn start.
+
+    Attributes:
+        carrier: "greenlet" or "thread".
+        method: As multiprocessing names it; None: they go on with what their parent has.
+        private: Packages and modules that each executes for itself.
+        main: The script of who starts them.
+        daemon: Whether they may not spawn.
+    """
+
+    carrier: str
+    method: str | None
+    private: frozenset[str]
+    main: mains.Main | None
+    daemon: bool
+
+
+def _start(parent: Program, name: str, call: Call, nprocs: int, start: _Start) -> TaskGroup:
     """Make the ranks and queue them at this time."""
     context, engine = _context_of(parent), parent.engine
     world = World(context.network, np.arange(nprocs), context.comm_library)
     tasks, programs = [], []
-    used = libraries.in_use()
-    carrier = context.carrier
-    if carrier == "auto":
-        carrier = "thread" if used else "greenlet"
+    used, is_thread = libraries.in_use(), start.carrier == "thread"
     for rank in range(nprocs):
         device = rank if context.default_device is None else context.default_device
         task = Task(engine, f"rank {rank}", rank)
@@ -250,14 +268,14 @@ def _start(
         )
         program.task = task
         program.local["world"] = world
-        program.local["daemon"] = daemon
-        own = _modules(program, method, is_thread=carrier == "thread")
-        if carrier == "thread":
+        program.local["daemon"] = start.daemon
+        own = _modules(program, start)
+        if is_thread:
             task.turn = libraries.keep_states(program, _states(program, task, used, own))
-        body = _body(program, call, is_thread=carrier == "thread")
+        body = _body(program, call, is_thread=is_thread)
         if context.divergence is not None:
             body = context.divergence.followed(task, world, body)
-        task.carry(body, carrier)
+        task.carry(body, start.carrier)
         tasks.append(task)
         programs.append(program)
     group = TaskGroup(engine, f"spawn of {name}", tasks)
@@ -281,18 +299,36 @@ def _states(
     return states if own is None else [*states, own]
 
 
-def _modules(program: Program, method: str | None, *, is_thread: bool) -> PrivateModules | None:
+def _carrier(context: ContextOfSpawns) -> str:
+    if context.carrier != "auto":
+        return context.carrier
+    return "thread" if libraries.in_use() else "greenlet"
+
+
+def _private_names(parent: Program, fn: Callable[..., Any], carrier: str) -> frozenset[str]:
+    """Return what each rank executes for itself, as its parent does where that is a rank."""
+    of_parent = private_modules(parent)
+    if of_parent is not None and of_parent.is_swapped:
+        return of_parent.names
+    if carrier == "thread":
+        return takers.private_names(fn, _context_of(parent).private)
+    return frozenset()
+
+
+def _modules(program: Program, start: _Start) -> PrivateModules | None:
     """Return the modules that a rank has for itself; None if it shares all."""
-    is_of_script = _is_of_script(program)
-    names = private_names(_context_of(program).private) if is_thread else ()
+    is_of_script, is_thread = _is_of_script(program), start.carrier == "thread"
+    names = start.private if is_thread else frozenset[str]()
     if not names and not is_of_script:
         return None
     own = PrivateModules(
         program, names, is_own_private=is_of_script and is_thread, is_swapped=is_thread
     )
     of_parent = None if program.parent is None else private_modules(program.parent)
-    if method is not None and of_parent is not None:
-        own.come_from(of_parent, method)
+    if start.method is not None and of_parent is not None:
+        own.come_from(of_parent, start.method)
+    elif any(map(mains.is_main, names)):
+        own.begins_with = start.main
     return own
 
 

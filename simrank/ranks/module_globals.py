@@ -27,7 +27,7 @@ from simrank.errors.travel import add_note
 from simrank.ranks import patches
 from simrank.ranks.current import rank_program
 from simrank.ranks.own import is_programs_own
-from simrank.ranks.packages import is_of_one_rank, modules_stamp, private_modules
+from simrank.ranks.packages import KNOWING, is_of_one_rank, modules_stamp, private_modules
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 _GLOBAL, _ATTRIBUTE = dis.opmap["STORE_GLOBAL"], dis.opmap["STORE_ATTR"]
 _ABSENT = object()
 _PLAIN = (int, float, str, bytes, bool, complex, tuple, frozenset, type(None))
-# They know of ranks, or of none.
-_NOT_LOOKED_AT = frozenset({"torch", "simrank", "triton", "pytest", "_pytest", "hypothesis"})
 # Of installed modules: how many names they had, and whether they are looked at.
 _verdicts: WeakKeyDictionary[ModuleType, tuple[int, bool]] = WeakKeyDictionary()
 _stores: WeakKeyDictionary[ModuleType, frozenset[tuple[bool, str]]] = WeakKeyDictionary()
@@ -262,7 +260,7 @@ def _is_shared(module: object) -> bool:
     size, is_shared = _verdicts.get(module, (-1, False))
     if size != len(vars(module)):  # Looking at every name of every package takes 30 ms.
         name = module.__name__.partition(".")[0]
-        is_shared = name not in _NOT_LOOKED_AT and _uses_torch(module)
+        is_shared = name not in KNOWING and _uses_torch(module)
         _verdicts[module] = len(vars(module)), is_shared
     return is_shared
 

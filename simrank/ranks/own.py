@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 _STANDARD_LIBRARY = str(Path(contextlib.__file__).parent) + "/"
 _PACKAGE = str(Path(__file__).parent.parent) + "/"
+_OF_INSTALLED = ("/site-packages/", "/dist-packages/")  # The second in Debian's Python.
 _own_files: dict[str, bool] = {}
 
 
@@ -24,6 +25,12 @@ def own_modules() -> list[ModuleType]:
         if not is_installed and is_programs_own(module):
             found.append(module)
     return found
+
+
+def is_installed(module: ModuleType) -> bool:
+    """Whether a module is of a package that was installed: of an index's, say."""
+    file = getattr(module, "__file__", None)
+    return isinstance(file, str) and any(folder in file for folder in _OF_INSTALLED)
 
 
 def is_programs_own(module: ModuleType) -> bool:
@@ -41,6 +48,7 @@ def is_programs_own_file(file: str | None) -> bool:
     known = _own_files.get(file)
     if known is not None:
         return known
-    own = not file.startswith((_STANDARD_LIBRARY, _PACKAGE)) and "/site-packages/" not in file
+    is_foreign = file.startswith((_STANDARD_LIBRARY, _PACKAGE))
+    own = not is_foreign and not any(folder in file for folder in _OF_INSTALLED)
     _own_files[file] = own
     return own

@@ -35,16 +35,18 @@ STATEFUL = frozenset({
     "accelerate", "colossalai", "deepspeed", "diffusers", "fairscale", "ignite", "megatron", "peft",
     "sentence_transformers", "transformers", "trl",
 })  # fmt: skip
+# Packages that know of ranks, or of none.
+KNOWING = frozenset({"torch", "simrank", "triton", "pytest", "_pytest", "hypothesis"})
 _codes: dict[tuple[str, str], CodeType] = {}
 _locks: dict[str, object] = importlib._bootstrap._module_locks  # type: ignore[attr-defined]  # noqa: SLF001 - one for each module that is being imported
 
 
-def private_names(given: Sequence[str]) -> tuple[str, ...]:
-    """Return what each rank executes for itself: what is asked for, and `STATEFUL` packages.
-
-    Of those not what the main program has imported: it hands to ranks what is made of it.
-    """
-    return (*given, *sorted(STATEFUL - sys.modules.keys()))
+def is_within(names: frozenset[str], name: str) -> bool:
+    """Whether a module is one of some packages and modules, or in one."""
+    if name in names:
+        return True
+    package, dot, _ = name.rpartition(".")
+    return bool(dot) and is_within(names, package)
 
 
 def register_reader(loader: type, read: Callable[[Any, str, str], CodeType]) -> None:
@@ -81,13 +83,14 @@ class PrivateModules:
     Attributes:
         main: The script that the rank runs, or None.
         parent: Those of the rank that spawned it; None if it began with none or with all of them.
-        is_beginning: Whether the script is being executed for a process that was spawned.
+        begins_with: The script that it executes first, as processes that are spawned do, or None.
+        is_beginning: Whether it is being executed.
     """
 
     def __init__(
         self,
         program: Program,
-        names: Sequence[str],
+        names: frozenset[str],
         *,
         is_own_private: bool,
         is_swapped: bool = True,
@@ -97,9 +100,10 @@ class PrivateModules:
             program.local[_KEY] = self
         self.main: Main | None = None
         self.parent: PrivateModules | None = None
+        self.begins_with: Main | None = None
         self.is_beginning = False
         self._program = program
-        self.names = frozenset(names)
+        self.names = names
         self.is_own_private = is_own_private
         # All of `sys.modules` is asked about, of every rank.
         self._verdicts = _verdicts.setdefault(self.names, {})
@@ -119,7 +123,7 @@ class PrivateModules:
         if method == "fork":
             self.main, self._own = parent.main, dict(parent._own)
         else:
-            self.parent = parent
+            self.parent, self.begins_with = parent, parent.main
 
     def spec_of(self, name: str) -> ModuleSpec | None:
         """Return where the rank has found a module that it has for itself, or None."""
@@ -128,7 +132,7 @@ class PrivateModules:
 
     def of_process(self) -> PrivateModules:
         """Return those of a process that is spawned and is a further thread of the rank."""
-        made = PrivateModules(self._program, [*self.names], is_own_private=self.is_own_private)
+        made = PrivateModules(self._program, self.names, is_own_private=self.is_own_private)
         made.come_from(self, "spawn")
         return made
 
@@ -230,9 +234,7 @@ class PrivateModules:
         """Whether a module of this name is to be executed for the rank alone."""
         found = self._verdicts.get(name)
         if found is None:
-            parts = name.split(".")
-            prefixes = (".".join(parts[:number]) for number in range(1, len(parts) + 1))
-            found = self._verdicts[name] = any(prefix in self.names for prefix in prefixes)
+            found = self._verdicts[name] = is_within(self.names, name)
         return found
 
     def import_module(self, name: str) -> ModuleType:
@@ -345,18 +347,41 @@ def name_of(value: object, name: str | None = None) -> tuple[str, str] | None:
     own, home = _of_running(), getattr(value, "__module__", None)
     if own is None or not isinstance(home, str):
         return None
-    found: Any = own.own(home)
+    return _place_in(own.own(home), value, name)
+
+
+def place_within(
+    names: frozenset[str], value: object, name: str | None = None
+) -> tuple[str, str] | None:
+    """Return the module and the name of what the main program has of modules that are private.
+
+    Args:
+        names: Those modules, and packages of them.
+        value: A function or class, say.
+        name: Its name in the module; None: it knows it.
+    """
+    home = getattr(value, "__module__", None)
+    if not isinstance(home, str) or not is_within(names, home):
+        return None
+    return _place_in(sys.modules.get(home), value, name)
+
+
+def _place_in(module: ModuleType | None, value: object, name: str | None) -> tuple[str, str] | None:
+    found: Any = module
     name = name or str(getattr(value, "__qualname__", ""))
     for part in name.split("."):
         found = getattr(found, part, None)
-    return (home, name) if found is value else None
+    return (str(getattr(value, "__module__", "")), name) if found is value else None
 
 
 def find(module: str, name: str) -> Any:  # noqa: ANN401 - a function or class
     """Return what the running program has under a name that `name_of` has told another."""
-    own = _of_running()
-    found: Any = None if own is None or own.is_swapped else own.own(module)
-    found = found or importlib.import_module(module)
+    own, found = _of_running(), None
+    if own is not None and not own.is_swapped:
+        found = own.own(module)
+    if found is None:
+        is_own = own is not None and own.is_private(module)
+        found = (own if own is not None and is_own else importlib).import_module(module)
     for part in name.split("."):
         found = getattr(found, part)
     return found

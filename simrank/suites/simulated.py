@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from copy import copy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from simrank.errors import SpawnException
 from simrank.multiprocessing.spawn import spawn_in
+from simrank.ranks.packages import own_copy
 from simrank.suites.marker import RANK, asked, make_context
 from simrank.suites.outcomes import expected_by, finish, raise_by_rank, told
 
@@ -75,8 +77,9 @@ class _Test:
 
         def on_rank(rank: int) -> None:
             own = {name: rank if value is RANK else value for name, value in values.items()}
-            finish(self._body(**own))
+            finish(_own_body(self._body)(**own))
 
+        vars(on_rank)["__wrapped__"] = self._body
         failure = None
         try:
             with context:
@@ -87,6 +90,21 @@ class _Test:
             when = "" if failure.time_ps is None else f" at t={failure.time_ps / 1e6:.3f} us"
             failures = {rank: told(error) for rank, error in failure.errors.items()}
             raise_by_rank(failures, when, self._expected)
+
+
+def _own_body(body: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a rank's own copy of a test's body, where its module goes with a private package."""
+    test: Any = getattr(body, "__self__", None)
+    if test is None or isinstance(test, type):
+        own: Callable[..., Any] = own_copy(body)
+        return own
+    kind = own_copy(type(test))
+    if kind is type(test):
+        return body
+    test = copy(test)  # With what its fixtures have set.
+    test.__class__ = kind
+    method: Callable[..., Any] = getattr(test, body.__name__)
+    return method
 
 
 def _search(test: _Test, options: Mapping[str, Any], num_seeds: int) -> None:

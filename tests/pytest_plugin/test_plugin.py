@@ -353,3 +353,48 @@ def test_return(rank):
     result.assert_outcomes(failed=2)
     result.stdout.fnmatch_lines(["*no option `clutser`*", "*write `cluster`*"])
     result.stdout.fnmatch_lines(["*PytestReturnNotNoneWarning*"])
+
+
+def test_a_marked_test_whose_file_has_taken_what_is_private_is_each_ranks_own(pytester):
+    """As on real ranks, each of which imports the file: functions and methods, with fixtures."""
+    pytester.makepyfile(
+        accelerate="""
+        class State:
+            known = {}
+            def __init__(self, rank):
+                self.rank = self.known.setdefault("rank", rank)
+        """,
+        test_taker="""
+        import pytest
+        from accelerate import State
+
+        pytestmark = pytest.mark.ranks(2, carrier="thread")
+
+        @pytest.fixture
+        def five():
+            return 5
+
+        def test_function(rank, five):
+            assert State(rank).rank == rank
+            assert five == 5
+
+        class TestClass:
+            def setup_method(self):
+                self.six = 6
+
+            def test_method(self, rank):
+                assert self.state(rank).rank == rank
+                assert self.six == 6
+
+            def state(self, rank):
+                assert isinstance(self, TestClass)
+                return State(rank)
+
+        def test_failure(rank):
+            assert State(rank).rank == 1
+        """,
+    )
+    result = pytester.runpytest_inprocess("-p", "no:cacheprovider")
+    result.assert_outcomes(passed=2, failed=1)
+    result.stdout.fnmatch_lines(["*rank 0*", "*assert*State(rank).rank == 1*"])
+    sys.modules.pop("accelerate", None)

@@ -133,7 +133,7 @@ def test_a_shared_module_that_has_taken_what_is_one_ranks_is_told(package, tmp_p
 
 
 def test_packages_that_keep_what_belongs_to_a_process_are_private_unasked(tmp_path, monkeypatch):
-    """Unless the main program has imported them: it hands to ranks what is made of them."""
+    """Whether or not the main program has imported them."""
     folder = tmp_path / "site-packages" / "accelerate"
     folder.mkdir(parents=True)
     (folder / "__init__.py").write_text("state = {}\n")
@@ -148,9 +148,10 @@ def test_packages_that_keep_what_belongs_to_a_process_are_private_unasked(tmp_pa
 
     run(program)
     assert ranks == {0: 0, 1: 1, 2: 2}
-    importlib.import_module("accelerate")
+    ranks.clear()
+    assert importlib.import_module("accelerate").state == {}
     run(program)
-    assert len(set(ranks.values())) == 1
+    assert ranks == {0: 0, 1: 1, 2: 2}
     del sys.modules["accelerate"]
 
 
