@@ -13,11 +13,13 @@ import sys
 from collections.abc import Callable, Iterator, MutableMapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 from simrank.ranks.current import current_program, rank_program
 from simrank.ranks.ports import FIRST_MASTER_PORT, ports_of
 
 if TYPE_CHECKING:
+    from simrank.engine import TaskGroup
     from simrank.ranks.current import Program
 
 ERROR_FILES = (
@@ -134,6 +136,16 @@ def _master_port(program: Program) -> int:
     return ports_of(program).master_port(group)
 
 
+_OF_EACH_RANK = frozenset(
+    name.encode()
+    for name in (
+        "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE",
+        "ROLE_RANK", "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID",
+        "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_ERROR_FILE",
+    )
+)  # fmt: skip
+
+
 def _torchrun_variables(program: Program) -> dict[str, str]:
     """Return what torchrun would set for a rank."""
     assert program.rank is not None, "only ranks have them"
@@ -163,10 +175,15 @@ def _torchrun_variables(program: Program) -> dict[str, str]:
 
 
 class _Environment(MutableMapping[Any, Any]):
-    """The storage of `os.environ`: the process's, or the running rank's copy of its parent's."""
+    """The storage of `os.environ`: the process's, or the running rank's copy of its parent's.
 
-    def __init__(self, shared: object) -> None:
+    Ranks of one spawn read what they inherit from one copy, until they change something or ask for
+    what each has of its own: most of many thousand ask for one name that nobody has set.
+    """
+
+    def __init__(self, shared: Any) -> None:  # noqa: ANN401 - what `os.environ` stores
         self._shared = shared
+        self._inherited: WeakKeyDictionary[TaskGroup, dict[Any, Any]] = WeakKeyDictionary()
 
     def _of(self, program: Program | None) -> Any:  # noqa: ANN401
         if program is None or program.rank is None:
@@ -175,11 +192,26 @@ class _Environment(MutableMapping[Any, Any]):
         if own is None:
             encode = os.environ.encodekey
             added = {encode(k): encode(v) for k, v in _torchrun_variables(program).items()}
-            own = program.local["environ"] = {**self._of(program.parent), **added}
+            assert added.keys() <= _OF_EACH_RANK, "all that differs is known"
+            own = program.local["environ"] = {**self._from_parent(program), **added}
         return own
 
+    def _from_parent(self, program: Program) -> Any:  # noqa: ANN401
+        group = None if program.task is None else program.task.group
+        if group is None:
+            return self._of(program.parent)
+        inherited = self._inherited.get(group)
+        if inherited is None:
+            inherited = self._inherited[group] = {**self._of(program.parent)}
+        return inherited
+
     def __getitem__(self, key: object) -> Any:  # noqa: ANN401
-        return self._of(current_program())[key]
+        program = current_program()
+        if program is None or program.rank is None:
+            return self._shared[key]
+        if "environ" in program.local or key in _OF_EACH_RANK:
+            return self._of(program)[key]
+        return self._from_parent(program)[key]
 
     def __setitem__(self, key: object, value: object) -> None:
         self._of(current_program())[key] = value

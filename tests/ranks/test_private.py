@@ -2,6 +2,7 @@
 
 import os
 import random
+import time
 import sys
 from random import randint
 
@@ -115,6 +116,31 @@ def test_a_rank_changes_only_its_own_environment(run):
         assert "RANK" not in os.environ
     finally:
         del os.environ["SIMRANK_TEST_SHARED"]
+
+
+def test_what_a_parent_sets_later_is_not_seen_by_those_it_has_started(run):
+    """Neither by one that has read the name, nor by one that has changed its own environment."""
+    name = "SIMRANK_TEST_LATER"
+
+    def inner(rank):
+        if rank == 1:
+            os.environ["SIMRANK_TEST_OWN"] = "x"
+        assert os.environ.get(name) is None
+        time.sleep(2e-6)
+        assert os.environ.get(name) is None
+        assert name not in list(os.environ)
+
+    def program(rank, ctx):
+        started = ctx.multiprocessing.spawn(inner, nprocs=2, join=False)
+        time.sleep(1e-6)
+        os.environ[name] = f"rank {rank}"
+        assert started.join()
+        ctx.multiprocessing.spawn(later, (f"rank {rank}",), nprocs=2)
+
+    def later(rank, expected):
+        assert os.environ[name] == expected
+
+    run(program, 2)
 
 
 def test_an_inner_spawn_inherits_the_environment_of_its_parent_rank(run):
