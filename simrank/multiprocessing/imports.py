@@ -13,6 +13,7 @@ from simrank.ranks.own import is_programs_own_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from importlib.machinery import ModuleSpec
 
 _IMPORTS = ("IMPORT_NAME",)
 _MAX_FILES = 2000  # Assumed: no program's own part is larger; beyond, it is not looked at.
@@ -52,20 +53,28 @@ def _imported_packages(code: CodeType) -> Iterator[str]:
 
 def _own_codes(name: str) -> list[CodeType]:
     """Return the code of a module if it is the program's own."""
-    places: Sequence[str] | None = None
-    parts = name.split(".")
-    spec = None
-    for number in range(len(parts)):
-        spec = PathFinder.find_spec(".".join(parts[: number + 1]), places)
-        if spec is None:
-            return []
-        places = spec.submodule_search_locations
+    spec = find(name)
     if spec is None or not spec.has_location or not is_programs_own_file(spec.origin):
         return []
     try:
         return [compile(Path(spec.origin or "").read_bytes(), spec.origin or "", "exec")]
     except (OSError, SyntaxError, ValueError):
         return []  # It says so itself when it is imported.
+
+
+def find(name: str) -> ModuleSpec | None:
+    """Find a module without importing the packages that it is in; None if it is not there."""
+    spec: ModuleSpec | None = None
+    parts = name.split(".")
+    for number in range(len(parts)):
+        places = None if spec is None else list(spec.submodule_search_locations or ())
+        try:
+            spec = PathFinder.find_spec(".".join(parts[: number + 1]), places)
+        except KeyError:  # A folder without `__init__.py`: it asks for the package that it is in.
+            spec = PathFinder.find_spec(parts[number], places)
+        if spec is None:
+            return None
+    return spec
 
 
 def _imports(code: CodeType) -> Iterator[str]:

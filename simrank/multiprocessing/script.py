@@ -8,13 +8,12 @@ import traceback
 from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
-from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simrank.errors import ConfigError, ConfigProblem, SimrankError
-from simrank.multiprocessing.imports import will_import
+from simrank.multiprocessing.imports import find, will_import
 from simrank.multiprocessing.processes import users_traceback
 from simrank.multiprocessing.spawn import OWN_MODULES, spawn_in
 from simrank.ranks import libraries, mains, require_program
@@ -217,16 +216,16 @@ def _missing(file: Path, reason: str) -> ConfigError:
         to_fix = "name a file in it, or run it as a module: `-m`"
     elif near:
         to_fix = f"write `{file.parent / near[0]}`"
-    elif not file.suffix and _find(str(file)) is not None:
+    elif not file.suffix and find(str(file)) is not None:
         to_fix = f"write `-m {file}`"
     got = f"{file} ({reason})"
     return ConfigError(ConfigProblem("command line", None, "program", "a Python file", got, to_fix))
 
 
 def _load_module(name: str) -> Script:
-    spec = _find(name)
+    spec = find(name)
     if spec is not None and spec.submodule_search_locations is not None:
-        spec = _find(f"{name}.__main__")
+        spec = find(f"{name}.__main__")
     loader: Any = None if spec is None else spec.loader
     if spec is None or not hasattr(loader, "get_code"):
         to_fix = "leave `-m` out to run a file" if name.endswith(".py") else None
@@ -236,19 +235,6 @@ def _load_module(name: str) -> Script:
         return Script(loader.get_code(spec.name), spec.origin or name, spec)
     except SyntaxError as error:
         raise _not_python(error) from None
-
-
-def _find(name: str) -> ModuleSpec | None:
-    """Find a module without importing the packages that it is in."""
-    spec, parts = None, name.split(".")
-    for number in range(len(parts)):
-        places = None if spec is None else spec.submodule_search_locations
-        if number and places is None:
-            return None
-        spec = PathFinder.find_spec(".".join(parts[: number + 1]), places)
-        if spec is None:
-            return None
-    return spec
 
 
 def _run_once(_: int, script: Script, argv: list[str]) -> None:

@@ -2,8 +2,8 @@
 
 Programs name files by them and seed from them. A rank's number is its own, the same in every run,
 and higher than any that the system gives, so that a signal for it reaches nobody else. The standard
-library, which tells by it whether it was forked, and psutil, which looks for the process, find the
-real one.
+library and packages that ranks share, which tell by it whether they were forked, and psutil, which
+looks for the process, find the real one.
 """
 
 from __future__ import annotations
@@ -24,8 +24,10 @@ if TYPE_CHECKING:
     from simrank.ranks.current import Program
 
 _FIRST_PID = 5_000_000  # Assumed: Linux gives at most 2**22, other systems less.
-_FINDS_REAL = ("multiprocessing", "subprocess", "asyncio", "concurrent", "tempfile", "random",
-               "psutil", "simrank")  # fmt: skip
+_FINDS_REAL = frozenset({
+    "multiprocessing", "subprocess", "asyncio", "concurrent", "tempfile", "random", "psutil",
+    "simrank", "filelock", "fsspec", "multiprocess",
+})  # fmt: skip
 _next: WeakKeyDictionary[Engine, int] = WeakKeyDictionary()
 _first: WeakKeyDictionary[TaskGroup, int] = WeakKeyDictionary()
 _tasks: WeakKeyDictionary[Engine, WeakValueDictionary[int, Task]] = WeakKeyDictionary()

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from simrank.engine import interrupts, limits
 from simrank.ranks import (
+    bars,
     clock,
     debug,
     ending,
@@ -272,6 +273,7 @@ _LATE: dict[str, Callable[[ModuleType], list[tuple[Any, str, Any]]]] = {
     "socket": sockets.of_socket,
     "subprocess": real.of_subprocess,
     "timeit": _of_timeit,
+    "tqdm.std": bars.stand_ins,
     "unittest.mock": patches.of_mock,
 }
 

@@ -67,7 +67,9 @@ def _keep(method: Method, group: Any, args: Sequence[Any], kwargs: dict[str, Any
     first, is_nccl = _first(args), group.simulated.backends.get("cuda") == NCCL
     if not is_nccl or not getattr(first, "is_cuda", True):
         return
-    kept = [list(value) if isinstance(value, list) else value for value in args]
+    if graphs.captured() is None:
+        return
+    kept = [_frozen(value) for value in args]
 
     def again() -> None:
         work = method(group, *kept, **kwargs)
@@ -75,6 +77,13 @@ def _keep(method: Method, group: Any, args: Sequence[Any], kwargs: dict[str, Any
             work.wait()
 
     devices.keep_in_graph(again, _tensors(args))
+
+
+def _frozen(value: Any) -> Any:
+    """Return an argument of a call with the memory that its tensors have now."""
+    if isinstance(value, torch.Tensor):
+        return graphs.frozen(value)
+    return type(value)(map(_frozen, value)) if isinstance(value, list | tuple) else value
 
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:

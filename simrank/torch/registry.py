@@ -104,7 +104,8 @@ def make_new_group(original: Any) -> Any:
         device_id: Any = None,
         group_desc: str | None = None,
     ) -> tuple[Any, Any]:
-        if rank_program() is None:
+        # torch's own group of `fake` moves nothing, wherever it is.
+        if rank_program() is None or str(backend).lower() == "fake":
             made: tuple[Any, Any] = original(
                 group_size, group_rank, global_ranks_in_group, backend, store, group_name,
                 backend_options, timeout, pg_tag, device_id, group_desc,

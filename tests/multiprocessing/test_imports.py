@@ -46,6 +46,19 @@ def test_own_modules_are_followed_and_not_run(tmp_path, monkeypatch):
     assert found("import first") == []
 
 
+def test_folders_without_an_init_are_followed(tmp_path, monkeypatch):
+    """At the top, and inside of packages that nobody has imported."""
+    for folder in ("outer/inner", "package/inner"):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "leaf.py").write_text("import torch\n")
+    (tmp_path / "package" / "__init__.py").write_text("raise SystemExit\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert found("import outer.inner.leaf") == ["torch"]
+    assert found("import package.inner.leaf") == ["torch"]
+    assert imports.find("package.inner.leaf").name == "package.inner.leaf"
+    assert imports.find("package.inner.none") is imports.find("none_at_all") is None
+
+
 def test_what_an_installed_package_requires_counts(monkeypatch):
     """Directly, or by what it requires; what only an extra requires does not."""
     needs = {

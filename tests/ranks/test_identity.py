@@ -111,6 +111,18 @@ def test_the_standard_library_finds_the_real_process(run):
     assert ran == [0, 1]
 
 
+def test_a_package_that_ranks_share_does_not_take_them_for_forked(run):
+    """By the number: filelock forgets its open files in a child that was forked."""
+    kept = {"os": os, "__name__": "filelock._api"}
+    exec("pid = os.getpid()\nwas_forked = lambda: os.getpid() != pid", kept)  # noqa: S102 - of that name
+
+    def program(rank, ctx):
+        assert not kept["was_forked"]()
+        assert os.getpid() != kept["pid"]
+
+    run(program, 2)
+
+
 def test_psutil_finds_the_process_under_the_number_of_the_rank(run):
     """As programs ask for their memory: `psutil.Process(os.getpid())`."""
     psutil = pytest.importorskip("psutil")

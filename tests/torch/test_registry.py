@@ -6,6 +6,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 import torch.distributed as dist  # noqa: E402
 import torch.distributed.distributed_c10d as c10d  # noqa: E402
+from torch.testing._internal.distributed import fake_pg  # noqa: E402, F401 - makes it known
 
 from simrank.errors import CollectiveMismatchError, SpawnException  # noqa: E402
 
@@ -54,6 +55,33 @@ def test_disjoint_groups_may_have_one_name(spawn):
 
     spawn(program, 4)
     assert sums == {0: 1.0, 1: 1.0, 2: 5.0, 3: 5.0}
+
+
+def test_groups_of_fake_move_nothing(spawn):
+    """They are torch's own; meshes make them for dimensions that a program does not use."""
+
+    def program(rank):
+        dist.init_process_group("gloo")
+        group = dist.new_group([0, 1], backend="fake")
+        tensor = torch.full((2,), float(rank))
+        dist.all_reduce(tensor, group=group)
+        assert tensor.tolist() == [float(rank)] * 2
+        assert dist.get_backend(group) == "fake"
+        assert dist.get_rank(group) == rank
+        dist.all_reduce(tensor)
+        assert tensor.tolist() == [1.0] * 2
+        mesh = dist.device_mesh.init_device_mesh("cpu", (2,), mesh_dim_names=("world",))
+        parts = mesh._unflatten(0, (1, 2), ("unused", "used"), {"unused": "fake"})
+        dist.all_reduce(tensor, group=parts["used"].get_group())
+        assert tensor.tolist() == [2.0] * 2
+        assert dist.get_backend(parts["unused"].get_group()) == "fake"
+        dist.destroy_process_group()
+        dist.init_process_group("fake", rank=rank, world_size=64, store=dist.HashStore())
+        assert dist.get_world_size() == 64
+        dist.all_reduce(tensor)
+        dist.destroy_process_group()
+
+    spawn(program)
 
 
 def test_groups_made_in_another_order_are_a_mismatch(spawn):

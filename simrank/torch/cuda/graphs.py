@@ -105,8 +105,7 @@ class GraphBase:
         """
         self._calls.append((self._size(), call))
         for tensor in tensors:
-            storage = tensor.untyped_storage()
-            native().simrank_graph_keep(self._handle, storage.data_ptr(), storage.nbytes())
+            torch.ops.simrank_cuda.keep_in_graph(self._handle, tensor)
 
     def reset(self) -> None:
         """Forget what was captured."""
@@ -127,6 +126,14 @@ class GraphBase:
         """Write how many operations the graph has."""
         with open(debug_path, "w") as file:
             file.write(f"digraph {{ // {self._size() + len(self._calls)} operations\n}}\n")
+
+
+def frozen(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor with the memory that one has now, whatever becomes of its storage."""
+    if not tensor.is_cuda:
+        return tensor
+    made: torch.Tensor = torch.ops.simrank_cuda.frozen(tensor)
+    return made
 
 
 def _generator() -> torch.Generator:

@@ -63,7 +63,6 @@ _SIGNATURES: dict[str, tuple[object, tuple[object, ...]]] = {
     "graph_free": (None, (_POINTER,)),
     "graph_begin": (_INT, (_POINTER,)),
     "graph_end": (None, ()),
-    "graph_keep": (None, (_POINTER, _UINT64, _UINT64)),
     "graph_restore": (None, (_POINTER,)),
     "graph_reset": (None, (_POINTER,)),
     "graph_size": (_INT64, (_POINTER,)),

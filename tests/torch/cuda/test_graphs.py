@@ -90,6 +90,28 @@ def test_a_graph_that_nobody_has_gives_its_memory_back(cuda):
     assert torch.cuda.memory_allocated() == 512
 
 
+def test_a_graph_keeps_memory_that_a_storage_lets_go(cuda):
+    """A storage that is resized within a capture, as FSDP's are, or after it, has other memory."""
+    x = torch.ones(4, device="cuda")
+    gathered, other = torch.empty(4, device="cuda"), torch.full((4,), 3.0, device="cuda")
+    gathered.untyped_storage().resize_(0)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        gathered.untyped_storage().resize_(16)
+        torch._foreach_copy_([gathered], [x])
+        y = gathered * 2 + other
+        gathered.untyped_storage().resize_(0)
+    other.untyped_storage().resize_(0)
+    filled = [torch.full((4,), 9.0, device="cuda") for _ in range(4)]
+    for value in (1.0, 5.0):
+        x.fill_(value)
+        graph.replay()
+        same(y, torch.full((4,), 2 * value + 3))
+    assert all(each.tolist() == [9.0] * 4 for each in filled), "nobody else's memory"
+    del graph, filled
+    assert torch.cuda.memory_allocated() == 1024, "x and y"
+
+
 def test_a_capture_changes_nothing(cuda):
     """CUDA only records: what is written in place has its old numbers, and so has the generator."""
     x, total = torch.ones(4, device="cuda"), torch.zeros(4, device="cuda")

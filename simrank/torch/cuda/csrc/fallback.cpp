@@ -13,9 +13,6 @@
 
 namespace simrank {
 
-namespace {
-thread_local DeviceIndex computing = 0;
-
 c10::intrusive_ptr<c10::TensorImpl> same_view(c10::Storage storage, DispatchKey key,
                                               const c10::TensorImpl& of) {
   DispatchKeySet keys(key);
@@ -27,6 +24,9 @@ c10::intrusive_ptr<c10::TensorImpl> same_view(c10::Storage storage, DispatchKey 
   if (of.is_neg()) made->_set_neg(true);
   return made;
 }
+
+namespace {
+thread_local DeviceIndex computing = 0;
 
 c10::Storage host_storage_of(const Tensor& tensor) {
   auto* storage = tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
@@ -372,7 +372,7 @@ class Call {
       node.written.push_back(alias.written);
     }
     node.outputs.assign(outputs_.begin(), outputs_.end());
-    rank_.capturing->nodes.push_back(std::move(node));
+    rank_.capturing->add(std::move(node));
   }
 
   const OpInfo& info_;

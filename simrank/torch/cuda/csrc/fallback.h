@@ -52,7 +52,11 @@ void record_operation(const OpInfo& info, DeviceIndex device, int64_t flags,
 enum RecordFlags : int64_t { HOST_TO_DEVICE = 1, DEVICE_TO_HOST = 2, REPLAYED = 4, BLOCKING = 8 };
 const char* name_of_op(int32_t id);
 
+c10::intrusive_ptr<c10::TensorImpl> same_view(c10::Storage storage, DispatchKey key,
+                                              const c10::TensorImpl& of);
+
 // ---- graphs: what was captured is computed again at every replay, on the same memory
+Tensor frozen(const Tensor& tensor);  // With the memory it has now, whatever becomes of its storage.
 struct Graph {
   struct Node {
     const OpInfo* info;
@@ -65,10 +69,11 @@ struct Graph {
     DispatchKeySet keys;
   };
   std::vector<Node> nodes;
+  void add(Node node);
   // What memory held before the capture wrote there, as CUDA only records: by address.
   std::unordered_map<void*, std::pair<c10::Storage, std::vector<char>>> before;
   void keep_as_it_was(const Tensor& tensor);
-  void keep_as_it_was(void* address, size_t size, c10::Storage owner = {});
+  void keep_as_it_was(void* address, size_t size, c10::Storage owner);
   void restore();
   void replay(size_t first, size_t last);  // The nodes from one up to another.
 };

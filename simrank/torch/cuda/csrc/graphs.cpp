@@ -12,9 +12,80 @@ bool is_capturing() {
   return self && self->capturing;
 }
 
+// A graph's nodes are bound to memory, as CUDA's are to addresses. A storage that is resized later,
+// as FSDP does it with the parameters that it has gathered, lets go of its memory: the graph does not.
+namespace {
+using Memory = std::shared_ptr<c10::DataPtr>;
+void drop_share(void* context) { delete static_cast<Memory*>(context); }
+
+Memory share_of(c10::StorageImpl* host) {
+  if (host->data_ptr().get_deleter() == &drop_share)
+    return *static_cast<Memory*>(host->data_ptr().get_context());
+  void* address = host->mutable_data();
+  auto memory = std::make_shared<c10::DataPtr>(host->set_data_ptr(c10::DataPtr(nullptr, c10::kCPU)));
+  host->set_data_ptr_noswap(c10::DataPtr(address, new Memory(memory), &drop_share, c10::kCPU));
+  return memory;
+}
+
+c10::intrusive_ptr<c10::StorageImpl> same_memory(c10::StorageImpl* host) {
+  void* address = host->mutable_data();
+  c10::DataPtr shared(address, new Memory(share_of(host)), &drop_share, c10::kCPU);
+  return c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), host->nbytes(),
+                                               std::move(shared), host->allocator(), host->resizable());
+}
+
+// The tensors of one node with memory of their own; a tensor that comes twice stays one.
+class Freezing {
+ public:
+  Tensor tensor(const Tensor& from) {
+    if (!from.defined() || from.layout() != at::kStrided || !from.has_storage()) return from;
+    auto& made = made_[from.unsafeGetTensorImpl()];
+    if (!made.defined()) made = frozen(from);
+    return made;
+  }
+  void value(c10::IValue& from) {
+    if (from.isTensor()) from = tensor(from.toTensor());
+    else if (from.isTensorList()) {
+      c10::List<Tensor> list;
+      for (const Tensor& each : from.toTensorList()) list.push_back(tensor(each));
+      from = std::move(list);
+    } else if (from.isOptionalTensorList()) {
+      c10::List<std::optional<Tensor>> list;
+      for (std::optional<Tensor> each : from.toOptionalTensorList())
+        list.push_back(each ? std::optional<Tensor>(tensor(*each)) : each);
+      from = std::move(list);
+    }
+  }
+
+ private:
+  std::unordered_map<c10::TensorImpl*, Tensor> made_;
+};
+}  // namespace
+
+Tensor frozen(const Tensor& tensor) {
+  auto* storage = tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
+  auto* host = tensor.is_cuda() ? host_of(storage) : storage;
+  if (!host || !is_device_memory(host->data())) return tensor;  // Whoever gave it keeps it.
+  auto memory = same_memory(host);
+  auto& view = *tensor.unsafeGetTensorImpl();
+  if (tensor.is_cpu()) return Tensor(same_view(c10::Storage(std::move(memory)), DispatchKey::CPU, view));
+  auto storage_there = as_device_storage(std::move(memory), tensor.device().index());
+  return Tensor(same_view(std::move(storage_there), DispatchKey::CUDA, view));
+}
+
+void Graph::add(Node node) {
+  Freezing freezing;
+  for (auto& value : node.arguments) freezing.value(value);
+  for (auto& [index, fresh] : node.fresh) fresh = freezing.tensor(fresh);
+  for (auto& tensor : node.inputs) tensor = freezing.tensor(tensor);
+  for (auto& tensor : node.outputs) tensor = freezing.tensor(tensor);
+  nodes.push_back(std::move(node));
+}
+
 void Graph::keep_as_it_was(const Tensor& tensor) {
   if (tensor.layout() != at::kStrided || !tensor.has_storage()) return;
-  const auto& storage = tensor.storage();
+  const Tensor kept = frozen(tensor);
+  const auto& storage = kept.storage();
   keep_as_it_was(storage.mutable_data(), storage.nbytes(), storage);
 }
 void Graph::keep_as_it_was(void* address, size_t size, c10::Storage owner) {
@@ -62,9 +133,6 @@ int simrank_graph_begin(void* graph) {
 }
 void simrank_graph_end() {
   if (auto* self = simrank::bound_rank()) self->capturing.reset();
-}
-void simrank_graph_keep(void* graph, uint64_t address, uint64_t size) {
-  (*static_cast<std::shared_ptr<Graph>*>(graph))->keep_as_it_was(reinterpret_cast<void*>(address), size);
 }
 void simrank_graph_restore(void* graph) { (*static_cast<std::shared_ptr<Graph>*>(graph))->restore(); }
 void simrank_graph_reset(void* graph) { (*static_cast<std::shared_ptr<Graph>*>(graph))->nodes.clear(); }

@@ -220,6 +220,8 @@ c10::Storage as_device_storage(c10::intrusive_ptr<c10::StorageImpl> host, Device
   return storage_of(hold(std::move(host), device), size);
 }
 
+bool is_device_memory(const void* address) { return address && owner_of(address); }
+
 c10::StorageImpl* host_of(const c10::StorageImpl* storage) {
   Holding* holding = holding_of(storage);
   return holding ? holding->host.get() : nullptr;

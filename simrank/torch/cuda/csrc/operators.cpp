@@ -12,6 +12,9 @@ void replay(int64_t graph, int64_t first, int64_t last) {
   auto kept = *reinterpret_cast<std::shared_ptr<Graph>*>(graph);
   kept->replay(first, last);
 }
+void keep_in_graph(int64_t graph, const Tensor& tensor) {
+  (*reinterpret_cast<std::shared_ptr<Graph>*>(graph))->keep_as_it_was(tensor);
+}
 void touch(const Tensor& tensor, bool is_write) { wait_for_pending(tensor, is_write); }
 void synchronize(int64_t device) {
   c10::impl::getDeviceGuardImpl(c10::kCUDA)->synchronizeDevice(static_cast<DeviceIndex>(device));
@@ -36,18 +39,21 @@ TORCH_LIBRARY(simrank_cuda, m) {
   m.def("raise_kept(int reason) -> ()");  // Python's kernel: see library.py.
   m.def("default_generator(int device) -> Generator?", &simrank::generator_of);
   m.def("replay(int graph, int first, int last) -> ()", &simrank::replay);
+  m.def("keep_in_graph(int graph, Tensor tensor) -> ()", &simrank::keep_in_graph);
   m.def("synchronize(int device) -> ()", &simrank::synchronize);
   m.def("sleep(int cycles) -> ()", &simrank::sleep);
   m.def("set_device(int device) -> ()", &simrank::set_device);
   m.def("resize_storage(Tensor(a!) self, int size) -> ()");
   m.def("touch(Tensor self, bool is_write) -> ()");
   m.def("host(Tensor self) -> Tensor");
+  m.def("frozen(Tensor self) -> Tensor");
   m.def("on_device(Tensor self, int device) -> Tensor");
 }
 TORCH_LIBRARY_IMPL(simrank_cuda, CUDA, m) {
   m.impl("resize_storage", &simrank::resize_storage);
   m.impl("touch", &simrank::touch);
   m.impl("host", &simrank::host_alias);
+  m.impl("frozen", &simrank::frozen);
 }
 TORCH_LIBRARY_IMPL(simrank_cuda, CPU, m) { m.impl("on_device", &simrank::on_device); }
 

@@ -86,6 +86,7 @@ c10::DataPtr hold(c10::intrusive_ptr<c10::StorageImpl> host, DeviceIndex device)
 c10::DataPtr allocate_on(DeviceIndex device, size_t size);
 c10::Storage device_storage(DeviceIndex device, size_t size);
 c10::Storage as_device_storage(c10::intrusive_ptr<c10::StorageImpl> host, DeviceIndex device);
+bool is_device_memory(const void* address);
 c10::StorageImpl* host_of(const c10::StorageImpl* storage);  // Null: memory from elsewhere.
 void follow_host(const c10::Storage& storage);  // After a kernel that may have resized it.
 void record_use(const void* address, DeviceIndex device, int64_t stream);
