@@ -203,7 +203,7 @@ def _wait(group: TaskGroup, handle: Handle, timeout: float | None) -> bool:
         if timeout is None:
             group.engine.wait(handle)
             return True
-        return group.engine.wait_at_most(handle, round(timeout * PS_PER_S))
+        return group.engine.wait_at_most(handle, round(max(timeout, 0) * PS_PER_S))
     except DeadlockError as error:
         group.abort()
         _prefer_failure(group, error)

@@ -1,4 +1,7 @@
-"""What of torch.distributed is not simulated: refused in ranks, by name."""
+"""What of torch.distributed is not simulated: refused in ranks, by name.
+
+`elastic_launch` of a function starts simulated ranks; a command would be real processes.
+"""
 
 from __future__ import annotations
 
@@ -14,31 +17,38 @@ if TYPE_CHECKING:
 
     StandIns = list[tuple[Any, str, Any]]
 
-_REFUSED = {
-    "torch.distributed.rpc": ("init_rpc",),
-    "torch.distributed.launcher.api": ("elastic_launch",),
-}
+_RPC, _LAUNCHER = "torch.distributed.rpc", "torch.distributed.launcher.api"
 
 
 def stand_ins() -> StandIns:
     """Return what stands for it."""
-    found: StandIns = []
-    for module_name, names in _REFUSED.items():
-        module: Any = import_module(module_name)
-        for name in names:
-            if hasattr(module, name):
-                found.append((module, name, _refused(getattr(module, name), module_name)))
+    rpc: Any = import_module(_RPC)
+    launcher: Any = import_module(_LAUNCHER)
+    found: StandIns = [(launcher, "launch_agent", _functions_only(launcher.launch_agent))]
+    if hasattr(rpc, "init_rpc"):  # Not in every build.
+        found.append((rpc, "init_rpc", _refused(rpc.init_rpc, f"{_RPC}.init_rpc")))
     return found
 
 
-def _refused(original: Callable[..., Any], module_name: str) -> Callable[..., Any]:
-    @functools.wraps(original, updated=())
+def _refused(original: Callable[..., Any], name: str) -> Callable[..., Any]:
+    @functools.wraps(original)
     def refuse(*args: Any, **kwargs: Any) -> Any:
         if rank_program() is None:
             return original(*args, **kwargs)
-        raise UnsupportedError(
-            f"{module_name}.{original.__name__} is not simulated: it would start processes, or "
-            "talk to real ones"
-        )
+        raise UnsupportedError(f"{name} is not simulated: it would talk to real processes")
 
     return refuse
+
+
+def _functions_only(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def launch_agent(config: Any, entrypoint: Any, *args: Any, **kwargs: Any) -> Any:
+        if rank_program() is not None and not callable(entrypoint):
+            raise UnsupportedError(
+                f"{_LAUNCHER}.elastic_launch of the command {entrypoint!r} is not simulated: it "
+                "would start real processes\n"
+                "  to fix: give it a function, or start the script with `simrank run`"
+            )
+        return original(config, entrypoint, *args, **kwargs)
+
+    return launch_agent

@@ -49,6 +49,16 @@ def test_every_public_name_is_one_of_multiprocessing_process():
     assert ours <= theirs
 
 
+def test_a_join_with_a_negative_timeout_only_asks(ctx):
+    """As multiprocessing's: elastic's agents ask so."""
+    started = ctx.multiprocessing.spawn(lambda rank: ctx.wait(ctx.timer(10)), nprocs=2, join=False)
+    assert not started.join(timeout=-1)
+    assert ctx.now_ps == 0
+    assert started.processes[0].join(-2.5) is None
+    assert started.join()
+    assert started.join(timeout=-1)
+
+
 def test_join_of_a_process_takes_a_timeout_and_returns_nothing(ctx):
     """In simulated seconds; the failure of the rank is raised by the context's join alone."""
 

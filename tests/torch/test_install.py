@@ -1,6 +1,7 @@
 """torch is what it was before and after; nothing is missing in between."""
 
 import importlib
+import os
 import subprocess
 import sys
 
@@ -111,6 +112,32 @@ def test_what_is_not_simulated_is_refused_by_name(spawn):
             rpc.init_rpc("worker", rank=rank, world_size=2)
 
     spawn(program)
+
+
+def _launched(factor):
+    dist.init_process_group("gloo")
+    x = torch.full((1,), factor * (dist.get_rank() + 1))
+    dist.all_reduce(x)
+    return dist.get_rank(), x.item(), os.environ["LOCAL_RANK"]
+
+
+def test_a_function_is_launched_on_simulated_ranks_and_a_command_is_refused(spawn):
+    """As suites do that test elastic programs: each returns what it has found."""
+    from torch.distributed.launcher import LaunchConfig, elastic_launch
+
+    def program(rank):
+        config = LaunchConfig(
+            min_nodes=1, max_nodes=1, nproc_per_node=2, rdzv_backend="c10d", run_id="1",
+            rdzv_endpoint="localhost:0", max_restarts=0, monitor_interval=1,
+        )  # fmt: skip
+        found = elastic_launch(config, _launched)(2.0)
+        assert found == {r: (r, 6.0, str(r)) for r in range(2)}
+        with pytest.raises(
+            UnsupportedError, match=r"command 'python' .*\n  to fix: give it a func"
+        ):
+            elastic_launch(config, "python")("script.py")
+
+    spawn(program, 1)
 
 
 def test_functions_that_a_rank_replaces_are_its_own(spawn):
