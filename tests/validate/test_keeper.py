@@ -61,11 +61,19 @@ def test_descendants_of_all_kinds_are_there_before_they_are_killed(token):
     assert none_left(token) == []
 
 
-def test_no_rank_survives_a_pool_whose_process_is_killed(token):
-    """SIGKILL: nobody can clean up; the lifelines close."""
-    killed_when_ready(
-        program(token, 'pool = started(sys.argv[1]); print("ready", flush=True); time.sleep(600)')
-    )
+def test_no_rank_survives_a_pool_whose_process_is_killed(token, tmp_path):
+    """SIGKILL: nobody can clean up; the lifelines close, and no rank need read its channel."""
+    path = str(tmp_path / "asked")
+    body = f"""
+        pool = started(sys.argv[1])
+        case = (cases.mark_and_sleep, {path!r})
+        threading.Thread(target=pool.run, args=case, daemon=True).start()
+        while not os.path.exists({path!r}) or len(open({path!r}).read().split()) < 2:
+            time.sleep(0.01)
+        print("ready", flush=True)
+        time.sleep(600)
+    """
+    killed_when_ready(program(token, body))
     assert none_left(token) == []
 
 

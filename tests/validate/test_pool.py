@@ -42,8 +42,14 @@ def alive(pid):
 
 
 def test_results_come_back_by_rank(pool):
-    """One per worker, in order."""
+    """One per worker, in order, whoever answers first."""
     assert pool.run(cases.rank_and, "x") == [(0, "x"), (1, "x"), (2, "x"), (3, "x")]
+    assert pool.run(cases.answer_in_reverse) == [0, 1, 2, 3]
+
+
+def test_an_answer_to_another_request_is_not_taken_for_one_to_this(pool):
+    """A late one, say: requests have numbers, and answers theirs."""
+    assert pool.run(cases.answer_another_request_first) == [0, 1, 2, 3]
 
 
 def test_workers_stay_from_case_to_case(pool):
@@ -57,10 +63,11 @@ def test_workers_stay_from_case_to_case(pool):
 
 
 def test_arguments_are_copies(pool):
-    """A case that changes them changes nobody's."""
-    given = [1]
-    assert pool.run(cases.add, given, [2]) == [[1, 2]] * 4
-    assert given == [1]
+    """A case that changes them changes nobody's: not the caller's, nor those of a later case."""
+    config = {"steps": [1]}
+    assert pool.run(cases.add_a_step, config) == [[1, 2]] * 4
+    assert pool.run(cases.add_a_step, config) == [[1, 2]] * 4
+    assert config == {"steps": [1]}
 
 
 def test_a_subset_runs_and_the_others_keep_their_place(pool):
@@ -91,6 +98,9 @@ def test_every_traceback_of_every_rank_that_raised_is_there(pool):
     assert "boom 1" in str(error)
     assert "boom 3" in str(error)
     assert "keeper.py" not in str(error), "own frames are left out"
+    with pytest.raises(RanksRaisedError) as caught:
+        pool.run(cases.raise_one_after_the_other)
+    assert sorted(caught.value.errors) == [0, 1, 2, 3], "all is gathered before it is told"
 
 
 def test_workers_that_all_answered_stay_although_some_raised(pool):
@@ -206,14 +216,27 @@ def test_a_stopped_worker_is_killed_all_the_same(pool):
 )
 def test_a_crash_is_typed_and_has_the_tail_of_the_output(pool, how, text):
     """How it ended, what it printed last, and where it was if Python could still say so."""
+    started = time.monotonic()
     with pytest.raises(WorkerDiedError) as caught:
         pool.run(cases.end, 1, how)
+    assert time.monotonic() - started < 5, "a fraction of the case's 20 s"
     error = caught.value
     assert error.ended == {1: text}
     assert error.outputs[1].startswith("last words")
     assert "--- output of rank 1 ---\nlast words" in str(error)
     assert ("in end" in error.stacks.get(1, "")) == (how in ("SIGSEGV", "SIGABRT"))
     assert pool.run(cases.add, 1, 2) == [3] * 4
+
+
+@pytest.mark.slow
+def test_an_error_is_not_overwritten_by_a_death_that_comes_later():
+    """Mooncake's tests: what a rank raised is the cause, and who died of it is told beside."""
+    limits = Limits(settle_s=5.0)
+    with WorkerPool(2, None, options=Options(limits=limits, retry=False)) as two:
+        with pytest.raises(RanksRaisedError, match="boom 0") as caught:
+            two.run(cases.die_after_another_raised, 0)
+        assert caught.value.facts[1].doing.startswith("killed by SIGKILL")
+        assert two.run(cases.add, 1, 2) == [3] * 2
 
 
 @pytest.mark.slow
@@ -265,6 +288,26 @@ def test_output_at_import_time_is_captured(tmp_path, pool):
     assert pool.output(3) == "imported\n"
 
 
+def test_output_of_what_workers_import_first_is_captured(tmp_path, monkeypatch):
+    """Before the first request, by Python and below it: the channel was never standard output."""
+    source = "import os\nprint('by Python')\nos.write(1, b'below it\\n')\n"
+    (tmp_path / "loud_at_import.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    with WorkerPool(2, None, options=Options(preload=("loud_at_import",))) as two:
+        two.start()
+        found = [sorted(two.output(rank).splitlines()) for rank in range(2)]
+    assert found == [["below it", "by Python"]] * 2
+
+
+def test_half_a_frame_of_a_stuck_rank_holds_nobody_up(pool):
+    """TransformerEngine's gap b: what its peers have to say is told all the same."""
+    started = time.monotonic()
+    with pytest.raises(RanksRaisedError, match="boom 2"):
+        pool.run(cases.raise_beside_half_a_frame, 2)
+    assert time.monotonic() - started < 5, "a fraction of the case's 20 s"
+    assert pool.run(cases.add, 1, 2) == [3] * 4
+
+
 def test_bytes_that_are_no_frame_are_a_typed_error(pool):
     """A worker that writes to its own channel; not run again."""
     with pytest.raises(ChannelError, match="rank 1: a frame begins with"):
@@ -279,6 +322,11 @@ def test_failures_are_typed_not_told_by_their_text():
     assert issubclass(PoolStartError, InfrastructureError)
     for kind in (RanksRaisedError, RanksPartedError, ChannelError):
         assert not issubclass(kind, InfrastructureError)
+    text = "pool worker died mid-request; rank 0 died; did not answer, timed out; not ready"
+    with WorkerPool(1, None) as one:
+        with pytest.raises(RanksRaisedError, match="timed out"):
+            one.run(cases.raise_with, text)
+        assert one.run(cases.num_raised) == [1], "and was not run again"
 
 
 def test_an_infrastructure_failure_is_retried_once_and_a_test_failure_never(tmp_path):
@@ -297,21 +345,32 @@ def test_an_infrastructure_failure_is_retried_once_and_a_test_failure_never(tmp_
     assert isinstance(caught.value.__cause__, WorkerDiedError)
 
 
-def test_output_is_echoed_on_demand_with_its_rank():
-    """Whole lines, as they come."""
-    echo = io.StringIO()
+def test_output_is_echoed_on_demand_with_its_rank(tmp_path):
+    """Whole lines, as they come: each rank waits until its own has been shown."""
+
+    class Shown(io.StringIO):
+        def write(self, text):
+            rank = text.removeprefix("[rank ")[0]
+            if text == f"[rank {rank}] waiting to be shown\n":
+                (tmp_path / rank).touch()
+            return super().write(text)
+
+    echo = Shown()
     with WorkerPool(2, None, options=Options(echo=echo)) as two:
         two.run(cases.make_noise, 1)
+        assert two.run(cases.wait_until_shown, str(tmp_path)) == [True, True]
     lines = echo.getvalue().splitlines()
     assert "[rank 0] python 0" in lines
     assert "[rank 1] banner of C" in lines
 
 
-def test_every_case_starts_from_the_same_state(pool):
+def test_every_case_starts_from_the_same_state():
     """TransformerEngine's reset: case 1 equals case n, in environment, folder and seeds."""
-    before = pool.run(cases.facts)
-    pool.run(cases.spoil)
-    assert pool.run(cases.facts) == before
+    with WorkerPool(2, None) as two:
+        first = two.run(cases.facts)
+        two.run(cases.spoil)
+        assert two.run(cases.facts) == first
+    assert first[0] == first[1]
 
 
 def test_a_warm_worker_does_not_grow(pool):
@@ -327,7 +386,7 @@ def test_a_start_that_takes_too_long_has_the_stacks_of_all_ranks(tmp_path, monke
     """Here a module that sleeps when it is imported."""
     (tmp_path / "sleepy_module.py").write_text("import time\ntime.sleep(600)\n")
     monkeypatch.syspath_prepend(tmp_path)
-    options = Options(limits=Limits(start_s=1.0), preload=("sleepy_module",), retry=False)
+    options = Options(limits=Limits(start_s=3.0), preload=("sleepy_module",), retry=False)
     with WorkerPool(2, None, options=options) as two, pytest.raises(PoolStartError) as caught:
         two.start()
     assert "ranks 0-1: importing sleepy_module, in no collective" in str(caught.value)
@@ -368,11 +427,13 @@ def test_a_spin_loop_on_a_shared_dictionary_ends(pool):
 
 def test_map_goes_on_after_a_failure(pool):
     """Without fail-fast: every case is run, and has its outcome."""
+    started = time.monotonic()
     found = pool.map(cases.raise_alone, [([],), ([1],), ([],)])
     assert [outcome.error is None for outcome in found] == [True, False, True]
     assert found[0].results == [None] * 4
     assert isinstance(found[1].error, RanksRaisedError)
     assert all(outcome.duration_s > 0 for outcome in found)
+    assert sum(outcome.duration_s for outcome in found) <= time.monotonic() - started
 
 
 def test_a_function_that_cannot_be_pickled_is_refused_before_it_is_sent(pool):
@@ -449,6 +510,13 @@ def test_teardown_needs_nobodys_consent(token):
         two.run(cases.add, 1, 2)
 
 
+def test_workers_are_told_to_leave_before_they_are_killed(tmp_path):
+    """What they have registered for their end is called; after `Limits.end_s` they are killed."""
+    with WorkerPool(2, None) as two:
+        two.run(cases.mark_at_exit, str(tmp_path / "left"))
+    assert sorted((tmp_path / "left").read_text().split()) == ["0", "1"]
+
+
 def test_what_was_entered_is_left_after_the_workers_are_gone(token):
     """cuda-python's order: kill, then close; a resource cannot wait for a worker that holds it."""
     seen = []
@@ -504,11 +572,15 @@ def test_a_start_that_fails_says_how_far_each_rank_had_come(token):
 
 
 def test_workers_inherit_the_environment_and_what_is_added_or_removed(monkeypatch):
-    """None removes a variable."""
+    """None removes a variable; the number of a rank is its own, whatever a launcher has set."""
     monkeypatch.setenv("KEPT", "1")
     monkeypatch.setenv("GONE", "1")
-    with WorkerPool(1, None, env={"ADDED": "2", "GONE": None}) as one:
-        assert one.run(environment, "KEPT", "ADDED", "GONE", "RANK") == [["1", "2", None, "0"]]
+    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):
+        monkeypatch.setenv(name, "7")
+    with WorkerPool(2, None, env={"ADDED": "2", "GONE": None}) as two:
+        assert two.run(environment, "KEPT", "ADDED", "GONE") == [["1", "2", None]] * 2
+        found = two.run(environment, "RANK", "LOCAL_RANK", "WORLD_SIZE")
+    assert found == [["0", "0", "2"], ["1", "1", "2"]]
 
 
 def environment(*names):

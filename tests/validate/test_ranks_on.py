@@ -311,6 +311,26 @@ def test_one(rank):
     assert [pool.pids for pool in pools] == [[], []]
 
 
+def test_what_a_body_does_to_its_arguments_is_gone_in_the_next_test(outcome):
+    """TransformerEngine copies configurations: one that was changed in place leaked."""
+    body = """
+CONFIG = {"steps": [1]}
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("config", [CONFIG])
+def test_first(config):
+    config["steps"].append(2)
+    assert config == {"steps": [1, 2]}
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("config", [CONFIG])
+def test_second(config):
+    config["steps"].append(2)
+    assert config == {"steps": [1, 2]}
+"""
+    outcome(body, REAL).assert_outcomes(passed=2)
+
+
 def test_a_session_that_collects_nothing_says_so_as_pytest_does(outcome):
     """No worker is started for it; its status is pytest's own."""
     assert outcome("", REAL).ret == pytest.ExitCode.NO_TESTS_COLLECTED
