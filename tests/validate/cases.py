@@ -239,6 +239,10 @@ def mark(path):
         file.write(f"{validate.rank()}\n")
 
 
+def num_marks(path):
+    return Path(path).read_text().split().count(str(validate.rank()))
+
+
 def mark_at_exit(path):
     atexit.register(mark, path)
 

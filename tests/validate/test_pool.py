@@ -330,17 +330,25 @@ def test_failures_are_typed_not_told_by_their_text():
 
 
 def test_an_infrastructure_failure_is_retried_once_and_a_test_failure_never(tmp_path):
-    """A worker that dies is replaced, and the case run once more; the pool says so."""
+    """A worker that dies is replaced, and the case run once more; the pool says so.
+
+    Not what a body raises, nor a worker that breaks its channel; and nothing is run a third time.
+    """
     echo = io.StringIO()
     with WorkerPool(2, None, 20, options=Options(echo=echo)) as two:
         assert two.run(cases.die_once, str(tmp_path / "died")) == ["alive"] * 2
         assert two.num_starts == 2
         assert "[pool] case 1: rank 0 died: killed by SIGKILL; once more" in echo.getvalue()
         with pytest.raises(RanksRaisedError):
-            two.run(cases.raise_alone, [0])
+            two.run(cases.raise_with, "wrong sum")
+        assert two.run(cases.num_raised) == [1, 1]
         assert two.num_starts == 2
         with pytest.raises(WorkerDiedError) as caught:
             two.run(cases.end, 0, "exit")
+        assert two.num_starts == 3
+        with pytest.raises(ChannelError):
+            two.run(cases.break_the_channel)
+        assert two.num_starts == 4
     assert "the case was run twice" in caught.value.__notes__[0]
     assert isinstance(caught.value.__cause__, WorkerDiedError)
 
@@ -407,8 +415,8 @@ def test_the_reset_hook_runs_before_every_case_on_active_ranks(tmp_path, monkeyp
     seen = tmp_path / "seen"
     monkeypatch.setenv("SEEN", str(seen))
     with WorkerPool(2, None, reset=reset_hook) as two:
-        two.run(cases.add, 1, 2)
-        two.run(cases.add, 1, 2, ranks=[1])
+        assert two.run(cases.num_marks, str(seen)) == [1, 1]
+        assert two.run(cases.num_marks, str(seen), ranks=[1]) == [2]
     assert sorted(seen.read_text().split()) == ["0", "1", "1"]
 
 
