@@ -276,6 +276,33 @@ def test_after(rank):
     )
 
 
+def test_workers_that_were_replaced_in_processes_of_xdist_are_told_by_the_one_that_reports(
+    outcome, pytester
+):
+    """Its hooks are called here as it calls them, in one process: it need not be installed."""
+    pytester.makeconftest("""
+from types import SimpleNamespace
+
+def pytest_configure(config):
+    config.workeroutput = {}
+
+def pytest_unconfigure(config):
+    assert list(config.workeroutput) == ["simrank_replaced"]
+
+def pytest_terminal_summary(config):
+    node = SimpleNamespace(config=config, gateway=SimpleNamespace(id="gw1"))
+    config.hook.pytest_testnodedown(node=node, error="it crashed before it could send any")
+    node.workeroutput = config.workeroutput
+    config.hook.pytest_testnodedown(node=node, error=None)
+""")
+    body = "@pytest.mark.ranks(2)\n@pytest.mark.parametrize('turn', [0, 1])\n"
+    result = outcome(body + "def test_it(turn, rank):\n    os._exit(7)\n", REAL)
+    result.assert_outcomes(failed=2)
+    result.stdout.fnmatch_lines(
+        ["[[]gw1] 2 ranks on processes were started 2 times", "[[]gw1]   case 2: rank * died: *"]
+    )
+
+
 def test_there_is_one_pool_for_each_number_of_ranks_and_it_starts_when_it_is_needed(
     outcome, monkeypatch
 ):
