@@ -406,8 +406,9 @@ def test_a_case_gives_the_same_on_fresh_workers_as_on_used_ones(pool):
     """Gap d: what a pool's reuse changes is found by running the case on fresh workers."""
     used = [pool.run(cases.facts) for _ in range(2)][-1]
     assert pool.run(cases.facts, fresh=True) == used
-    pool.run(cases.set_state, 1)
-    assert pool.run(cases.set_state, 1) != pool.run(cases.set_state, 1, fresh=True)
+    assert pool.run(cases.set_state, 1) == [1] * 4
+    assert pool.run(cases.set_state, 1) == [2] * 4, "modules keep what cases did to them"
+    assert pool.run(cases.set_state, 1, fresh=True) == [1] * 4
 
 
 def test_the_reset_hook_runs_before_every_case_on_active_ranks(tmp_path, monkeypatch):
