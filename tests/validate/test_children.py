@@ -23,7 +23,7 @@ SPAWN = multiprocessing.get_context("fork")  # Fast; what is started imports not
 
 
 def started(fn, *args):
-    process = SPAWN.Process(target=fn, args=args)
+    process = SPAWN.Process(target=fn, args=args, daemon=True)  # A failed test leaves none.
     process.start()
     return process
 
