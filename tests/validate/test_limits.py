@@ -27,6 +27,7 @@ def test_the_outer_limit_is_a_case_and_a_margin():
         ("SIMRANK_TIMEOUT_FACTOR", "3", 3.0),
         ("CUDA_PYTHON_UNDER_SANITIZER", "1", 4.0),
         ("CUDA_INJECTION64_PATH", "/opt/compute-sanitizer/libsanitizer.so", 4.0),
+        ("LD_PRELOAD", "/opt/compute-sanitizer/libsanitizer-public.so", 4.0),
         ("CUDA_PYTHON_UNDER_SANITIZER", "0", 1.0),
     ],
 )
