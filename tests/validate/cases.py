@@ -125,8 +125,9 @@ def sleep():
 
 
 def hold_the_interpreter(rank):
-    """Wait in C code that never gives the interpreter back."""
+    """Wait in C code that never gives the interpreter back, and take no notice of SIGTERM."""
     if validate.rank() == rank:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         ctypes.PyDLL(None).sleep(FOREVER_S)
 
 

@@ -5,6 +5,7 @@ Names say which behaviour of which system is meant; `tests/validate/README.md` h
 
 from __future__ import annotations
 
+import functools
 import gc
 import io
 import multiprocessing
@@ -247,6 +248,22 @@ def test_a_worker_that_died_between_two_cases_is_replaced(pool):
     time.sleep(0.2)
     assert pool.run(cases.add, 1, 2) == [3] * 4
     assert "rank 3 killed by SIGKILL between two cases; the workers are killed" in pool.events
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dies", [True, False])
+def test_a_worker_that_dies_or_hangs_while_a_request_is_sent_is_told_as_any_other(pool, dies):
+    """It is stopped, so that the pool waits for it to read; then it is killed, or never goes on."""
+    pool.run(cases.add, 1, 2)
+    stopped = pool.pids[1]
+    os.kill(stopped, signal.SIGSTOP)
+    timer = threading.Timer(0.3, os.kill, (stopped, signal.SIGKILL))
+    if dies:
+        timer.start()
+    kind = WorkerDiedError if dies else WorkerTimeoutError
+    with pytest.raises(kind, match="rank 1 died" if dies else "did not answer within 1 s"):
+        pool.run(cases.add, bytes(1 << 24), b"", timeout=None if dies else 1.0)
+    assert pool.run(cases.add, 1, 2) == [3] * 4
 
 
 def test_banners_never_reach_the_channel(pool):
@@ -578,6 +595,18 @@ def test_a_start_that_fails_says_how_far_each_rank_had_come(token):
         two.start()
     assert "could not start" in str(caught.value)
     assert "No module named 'no_such_module'" in str(caught.value)
+
+
+def test_a_worker_that_ends_before_it_has_read_what_it_is_sent_first_is_told_as_any_other(token):
+    """Here an interpreter that finds no library, and a hook that no socket's buffer holds."""
+    environment = {TOKEN: token, "PYTHONHOME": "/nonexistent"}
+    hook = functools.partial(cases.add, bytes(1 << 22))
+    with (
+        WorkerPool(2, None, env=environment, reset=hook, options=Options(retry=False)) as two,
+        pytest.raises(PoolStartError, match="rank 0 was not ready") as caught,
+    ):
+        two.start()
+    assert "PYTHONHOME = '/nonexistent'" in caught.value.outputs[0]
 
 
 def test_workers_inherit_the_environment_and_what_is_added_or_removed(monkeypatch):
