@@ -66,6 +66,7 @@ def test_leaving_destroys_subgroups_first_and_a_failure_keeps_none(monkeypatch):
     assert destroyed == ["other pair", "pair", "world"]
 
 
+@pytest.mark.slow
 def test_a_first_collective_that_is_wrong_is_no_start(tmp_path, monkeypatch):
     """It is tried before the first case, and its sum is looked at."""
     source = (
@@ -80,6 +81,7 @@ def test_a_first_collective_that_is_wrong_is_no_start(tmp_path, monkeypatch):
     assert "the first all_reduce of float32 gave 1.0, not 2" in str(caught.value)
 
 
+@pytest.mark.slow
 def test_a_port_is_bound_before_any_worker_starts(tmp_path, monkeypatch):
     """Nobody can take it in between: somebody listens there when a worker imports its first module.
 
