@@ -116,6 +116,7 @@ def test_workers_that_all_answered_stay_although_some_raised(pool):
 
 def test_a_rank_that_raises_is_reported_though_its_peers_sit_in_a_collective(pool):
     """TransformerEngine's gap a: its pool waits for its time limit, twice, and loses the text."""
+    pool.start()
     started = time.monotonic()
     with pytest.raises(RanksRaisedError, match="boom 2") as caught:
         pool.run(cases.raise_on, [2])
@@ -129,6 +130,7 @@ def test_a_rank_that_raises_is_reported_though_its_peers_sit_in_a_collective(poo
 
 def test_a_rank_that_raises_is_reported_though_its_peers_are_in_no_collective_that_is_known(pool):
     """They may sit in C++ that nobody published."""
+    pool.start()
     started = time.monotonic()
     with pytest.raises(RanksRaisedError, match="boom 1") as caught:
         pool.run(cases.raise_while_others_compute, 1)
@@ -154,6 +156,7 @@ def test_the_text_of_an_asymmetric_failure():
 
 def test_a_rank_that_returned_is_not_waited_for(pool):
     """Megatron: others sit in a collective that it never enters; no time limit passes."""
+    pool.start()
     started = time.monotonic()
     with pytest.raises(RanksPartedError) as caught:
         pool.run(cases.return_early, 1)
@@ -217,6 +220,7 @@ def test_a_stopped_worker_is_killed_all_the_same(pool):
 )
 def test_a_crash_is_typed_and_has_the_tail_of_the_output(pool, how, text):
     """How it ended, what it printed last, and where it was if Python could still say so."""
+    pool.start()
     started = time.monotonic()
     with pytest.raises(WorkerDiedError) as caught:
         pool.run(cases.end, 1, how)
@@ -318,6 +322,7 @@ def test_output_of_what_workers_import_first_is_captured(tmp_path, monkeypatch):
 
 def test_half_a_frame_of_a_stuck_rank_holds_nobody_up(pool):
     """TransformerEngine's gap b: what its peers have to say is told all the same."""
+    pool.start()
     started = time.monotonic()
     with pytest.raises(RanksRaisedError, match="boom 2"):
         pool.run(cases.raise_beside_half_a_frame, 2)
