@@ -501,9 +501,11 @@ def test_sys_exit_in_a_case_is_an_answer_not_an_end(pool):
 
 
 def test_a_worker_has_a_session_and_a_group_of_its_own(pool):
-    """And no descriptor of another worker's."""
+    """And no descriptor of another worker's; so has its keeper, which Ctrl-C must not end first."""
     found = pool.run(cases.descriptors)
     assert all(session == group == pid for _, session, group, pid in found)
+    keepers = pool.run(os.getppid)
+    assert [os.getsid(keeper) for keeper in keepers] == keepers
     assert len({len(fds) for fds, *_ in found}) == 1
     assert len(found[0][0]) <= 9
 
@@ -573,11 +575,13 @@ def test_an_interrupt_kills_at_once_and_closes(token):
         time.sleep(0.5)
         signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
 
-    pool = WorkerPool(2, None, env={TOKEN: token})
+    pool = WorkerPool(2, None, env={TOKEN: token}, options=Options(limits=Limits(end_s=60.0)))
     pool.start()
+    started = time.monotonic()
     threading.Thread(target=interrupt).start()
     with pytest.raises(KeyboardInterrupt), pool:
         pool.run(cases.sleep)
+    assert time.monotonic() - started < 10, "a fraction of what workers have for leaving"
     assert none_left(token) == []
 
 
