@@ -232,6 +232,18 @@ def raise_stubborn():
     raise StubbornError(1, 2)
 
 
+def fork(how):
+    """Make a child that does not end by itself; return how it ended, and who this is."""
+    child = os.fork()
+    if child == 0:
+        if how == "raises":
+            raise ValueError("in a fork")
+        if how == "exits":
+            sys.exit(3)
+        return "an answer of the fork"
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), os.getpid()
+
+
 def leave(code):
     sys.exit(code)
 

@@ -500,6 +500,15 @@ def test_sys_exit_in_a_case_is_an_answer_not_an_end(pool):
     assert pool.run(os.getpid) == pids
 
 
+@pytest.mark.parametrize(("how", "code"), [("returns", 0), ("raises", 1), ("exits", 3)])
+def test_a_fork_that_leaves_its_case_is_no_second_worker(pool, how, code):
+    """It ends there, as a process of its own; what it raised is among the rank's output."""
+    pids = pool.run(os.getpid)
+    assert pool.run(cases.fork, how) == [(code, pid) for pid in pids]
+    assert ("ValueError: in a fork" in pool.output(2)) == (how == "raises")
+    assert [pool.run(os.getpid) for _ in range(3)] == [pids] * 3
+
+
 def test_a_worker_has_a_session_and_a_group_of_its_own(pool):
     """And no descriptor of another worker's; so has its keeper, which Ctrl-C must not end first."""
     found = pool.run(cases.descriptors)
