@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 _CHILDREN = pytest.StashKey["WeakSet[BaseProcess]"]()
 _REAL = pytest.StashKey["RealRanks"]()
+_REPLACED = pytest.StashKey[list[str]]()  # What other processes of pytest-xdist have told.
+_OUTPUT = "simrank_replaced"  # The key of it in what they send.
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -254,11 +256,30 @@ def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
     """Say which workers had to be started again, and why."""
-    lines = config.stash[_REAL].restarts() if _REAL in config.stash else []
+    lines = [*_replaced(config), *config.stash.get(_REPLACED, [])]
     if lines:
         terminalreporter.section("simrank: workers that were replaced")
         for line in lines:
             terminalreporter.write_line(line)
+
+
+def _replaced(config: pytest.Config) -> list[str]:
+    return config.stash[_REAL].restarts() if _REAL in config.stash else []
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """In a process of pytest-xdist: let the one that reports say which workers were replaced."""
+    output = getattr(session.config, "workeroutput", None)
+    if output is not None:
+        output[_OUTPUT] = _replaced(session.config)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:  # noqa: ANN401 - pytest-xdist's
+    """Note which workers were replaced in a process of pytest-xdist that has ended."""
+    lines = getattr(node, "workeroutput", {}).get(_OUTPUT, [])
+    known = node.config.stash.setdefault(_REPLACED, [])
+    known += [f"[{node.gateway.id}] {line}" for line in lines]
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

@@ -24,8 +24,8 @@ CHECKS = {
 # With torch: not among all checks, which need none.
 TORCH = {
     "torch": [
-        "pytest", "-q", "tests/torch", "tests/conformance", "tests/test_guides.py", "-k",
-        "torch or conformance",
+        "pytest", "-q", "tests/torch", "tests/conformance", "tests/validate/test_groups.py",
+        "tests/test_guides.py", "-k", "torch or conformance or test_groups",
     ],
 }  # fmt: skip
 SLOW = {"slow tests": ["pytest", "-q", "-m", "slow"]}

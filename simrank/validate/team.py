@@ -10,7 +10,7 @@ import os
 import pickle
 import selectors
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from multiprocessing import process as mp_process
 from typing import TYPE_CHECKING, Any
@@ -55,18 +55,19 @@ class Team:
         self._is_ended = False
         self._num_requests = 0
         self.groups: set[tuple[int, ...]] = set()
+        deadline = time.monotonic() + limits.start_s
         try:
             with ExitStack() as until_started:
                 listener = None
                 if setup.backend is not None:
                     listener = until_started.enter_context(ports.bound(setup.port))
-                self._start(setup, listener)
-            self._wait_until_ready()
+                self._start(setup, listener, deadline)
+            self._wait_until_ready(deadline)
         except BaseException:
             self.end(at_once=True)
             raise
 
-    def _start(self, setup: Setup, listener: socket.socket | None) -> None:
+    def _start(self, setup: Setup, listener: socket.socket | None, deadline: float) -> None:
         port = 0 if listener is None else listener.getsockname()[1]
         for rank in range(setup.num_workers):
             own: dict[str, object] = {"RANK": rank, "LOCAL_RANK": rank}
@@ -95,10 +96,11 @@ class Team:
                 "preload": list(setup.preload),
                 "reset": setup.reset,
             }
-            process.channel.send(Frame(Kind.SETUP, 0, pickle.dumps(body)), self._limits.start_s)
+            left_s = max(0.0, deadline - time.monotonic())
+            with suppress(OSError):  # It is dead, or stuck: seen by who waits until it is ready.
+                process.channel.send(Frame(Kind.SETUP, 0, pickle.dumps(body)), left_s)
 
-    def _wait_until_ready(self) -> None:
-        deadline = time.monotonic() + self._limits.start_s
+    def _wait_until_ready(self, deadline: float) -> None:
         ready: set[int] = set()
         while len(ready) < len(self.processes):
             for process, frame in self._events(deadline):
@@ -200,7 +202,7 @@ class Team:
                 body = pickle.dumps((tuple(ranks), parcel))
                 process.channel.send(Frame(Kind.RUN, request, body), timeout_s)
         except (OSError, TimeoutError):  # It is dead, or stuck: seen below.
-            deadline = min(deadline, started + self._limits.settle_s)
+            deadline = min(deadline, time.monotonic() + self._limits.settle_s)
         while not case.is_answered and time.monotonic() < deadline:
             for process, frame in self._events(min(deadline, time.monotonic() + _LOOK_S)):
                 if frame.request == request:  # Not the late answer of another.

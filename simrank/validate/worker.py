@@ -92,10 +92,13 @@ def _prepare(worker: Worker, setup: dict[str, Any], listener: int | None) -> Non
 
 def _answer(worker: Worker, baseline: Baseline, frame: Frame) -> Frame:
     """Run a request; every end of it but the process's own is an answer."""
+    pid = os.getpid()
     try:
         value = _run(worker, baseline, frame)
+        _end_fork(pid)
         kind, body = Kind.RETURNED, travel.result(value)
     except BaseException as error:  # noqa: BLE001 - reported, with its traceback
+        _end_fork(pid, error)
         kind, body = Kind.RAISED, _raised(error)
     calls = worker.calls
     calls.stage("answered" if kind == Kind.RETURNED else "raised")
@@ -107,6 +110,28 @@ def _answer(worker: Worker, baseline: Baseline, frame: Frame) -> Frame:
     sys.stdout.flush()
     sys.stderr.flush()
     return Frame(kind, frame.request, pickle.dumps((state, body)))
+
+
+def _end_fork(pid: int, error: BaseException | None = None) -> None:
+    """End this process if it is a fork that a case has made and let return: its parent answers.
+
+    Otherwise there would be two workers of one rank, on one channel.
+
+    Args:
+        pid: The worker's.
+        error: What the case raised in this process.
+    """
+    if os.getpid() == pid:
+        return
+    code: object = 0
+    if isinstance(error, SystemExit):
+        code = error.code or 0
+    elif error is not None:
+        traceback.print_exception(error)
+        code = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code if isinstance(code, int) else 1)
 
 
 def _run(worker: Worker, baseline: Baseline, frame: Frame) -> Any:  # noqa: ANN401 - its result

@@ -41,6 +41,16 @@ def test_groups_are_made_and_left_by_the_body(rank, world_size, turn):
     dist.destroy_process_group(pair)
     assert total(rank) == 1  # And is not destroyed: the next test has none all the same.
 
+SEEN = []
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("turn", [0, 1])
+def test_communicators_of_real_ranks_are_made_once(turn):
+    dist.init_process_group()
+    SEEN.append(dist.group.WORLD)
+    if turn == 1 and "SIMRANK_WORKER" in os.environ:
+        assert SEEN[0] is SEEN[1]
+
 @pytest.mark.ranks(2)
 @pytest.mark.parametrize("turn", [0, 1])
 def test_a_group_with_options_of_its_own(rank, turn):
@@ -90,7 +100,7 @@ def test_one_body_runs_on_simulated_ranks_and_on_gloo(pytester):
             place = "gloo" if "gloo" in name else "simrank"
             outcomes.setdefault(place, {})[name.replace(place, "")] = outcome
     assert outcomes["gloo"] == outcomes["simrank"]
-    result.assert_outcomes(passed=12, failed=4, skipped=2)
+    result.assert_outcomes(passed=16, failed=4, skipped=2)
     result.stdout.fnmatch_lines(
         [
             "1 rank(s) failed on gloo: rank 1: ValueError: before the collective",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -11,6 +13,8 @@ import time
 from pathlib import Path
 
 from simrank import validate
+from simrank.validate.channel import Frame, Kind
+from simrank.validate.current import worker
 
 STATE = {"value": 0}
 FOREVER_S = 600
@@ -20,8 +24,30 @@ def rank_and(value):
     return validate.rank(), value
 
 
+def answer_in_reverse():
+    time.sleep(0.02 * (validate.world_size() - validate.rank()))
+    return validate.rank()
+
+
+def answer_another_request_first():
+    """Answer the request before, then take the time in which it could be taken for this one's."""
+    if validate.rank() == 1:
+        state = {"counts": {}, "members": {}, "is_whole": True}
+        body = pickle.dumps((state, pickle.dumps("another's")))
+        late = bytes(Frame(Kind.RETURNED, worker().request - 1, body))
+        for fd in channel_fd():
+            os.write(fd, late)
+        time.sleep(0.1)
+    return validate.rank()
+
+
 def add(a, b):
     return a + b
+
+
+def add_a_step(config):
+    config["steps"].append(2)
+    return config["steps"]
 
 
 def wait_in_all_reduce():
@@ -34,6 +60,37 @@ def raise_on(ranks, *, peers_wait=True):
         raise ValueError(f"boom {validate.rank()}")
     if peers_wait:
         wait_in_all_reduce()
+
+
+def raise_one_after_the_other():
+    time.sleep(0.02 * validate.rank())
+    raise ValueError(f"boom {validate.rank()}")
+
+
+def die_after_another_raised(rank):
+    if validate.rank() == rank:
+        raise ValueError(f"boom {rank}")
+    time.sleep(0.6)  # Longer than a death is taken for the cause of what others raise.
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def raise_with(text):
+    STATE["raised"] = STATE.get("raised", 0) + 1
+    raise ValueError(text)
+
+
+def num_raised():
+    return STATE["raised"]
+
+
+def raise_beside_half_a_frame(rank):
+    """Raise on a rank where another has begun to answer, and never ends."""
+    if validate.rank() == 0:
+        for fd in channel_fd():
+            os.write(fd, bytes(Frame(Kind.RETURNED, worker().request, b"answer"))[:-1])
+        time.sleep(FOREVER_S)
+    time.sleep(0.05)
+    raise_on([rank])
 
 
 def raise_while_others_compute(rank):
@@ -68,9 +125,12 @@ def sleep():
 
 
 def hold_the_interpreter(rank):
-    """Wait in C code that never gives the interpreter back."""
+    """Wait in C code that never gives the interpreter back, whatever signal comes."""
     if validate.rank() == rank:
-        ctypes.PyDLL(None).sleep(FOREVER_S)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        libc, mutex = ctypes.PyDLL(None), ctypes.create_string_buffer(64)
+        for _ in range(2):  # Whoever has it waits for itself.
+            libc.pthread_mutex_lock(mutex)
 
 
 def end(rank, how):
@@ -103,6 +163,17 @@ def make_noise(num_lines=3):
     os.write(2, b"NCCL version 2.27.3+cuda12.9\n")
     subprocess.run([sys.executable, "-c", "print('a child')"], check=True)
     return "quiet"
+
+
+def wait_until_shown(folder):
+    """Print a line and wait for the file that whoever shows it makes; return whether it came."""
+    os.write(1, b"waiting to be shown\n")
+    deadline = time.monotonic() + 5
+    while not (found := (Path(folder) / str(validate.rank())).exists()):
+        if time.monotonic() > deadline:
+            break
+        time.sleep(0.005)
+    return found
 
 
 def print_half_a_line():
@@ -161,6 +232,18 @@ def raise_stubborn():
     raise StubbornError(1, 2)
 
 
+def fork(how):
+    """Make a child that does not end by itself; return how it ended, and who this is."""
+    child = os.fork()
+    if child == 0:
+        if how == "raises":
+            raise ValueError("in a fork")
+        if how == "exits":
+            sys.exit(3)
+        return "an answer of the fork"
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), os.getpid()
+
+
 def leave(code):
     sys.exit(code)
 
@@ -169,6 +252,19 @@ def mark(path):
     """Append this rank to a file."""
     with Path(path).open("a") as file:
         file.write(f"{validate.rank()}\n")
+
+
+def num_marks(path):
+    return Path(path).read_text().split().count(str(validate.rank()))
+
+
+def mark_at_exit(path):
+    atexit.register(mark, path)
+
+
+def mark_and_sleep(path):
+    mark(path)
+    sleep()
 
 
 def descriptors():

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
+import os
 import time
 
 import pytest
@@ -21,25 +23,32 @@ SPAWN = multiprocessing.get_context("fork")  # Fast; what is started imports not
 
 
 def started(fn, *args):
-    process = SPAWN.Process(target=fn, args=args)
+    process = SPAWN.Process(target=fn, args=args, daemon=True)  # A failed test leaves none.
     process.start()
     return process
 
 
 def test_exactly_those_that_are_alive_are_killed():
-    """Never started, finished and closed ones give nothing, and raise nothing."""
+    """Never started, finished, closed and others' ones give nothing, and raise nothing."""
     fresh, closed = SPAWN.Process(target=time.sleep), started(int)
     closed.join()
     closed.close()
     finished, stuck = started(int), started(time.sleep, 600)
     finished.join()
-    assert kill_subprocesses(fresh, closed, finished, stuck) == [stuck]
+    others = started(time.sleep, 600)
+    others._parent_pid = -1  # As of a process that another one has started.
+    assert kill_subprocesses(fresh, closed, finished, others, stuck) == [stuck]
     assert stuck.exitcode == -9
+    others._parent_pid = os.getpid()
+    assert kill_subprocesses(others) == [others]
     assert kill_subprocesses(stuck) == []
 
 
 def test_children_of_every_kind_are_tracked_and_survivors_killed():
-    """Processes and a pool's; `__init__` is as before afterwards, also after an error."""
+    """Of every start method, and a pool's; `__init__` is as before afterwards, also after an error.
+
+    Who is made and dropped is not kept.
+    """
     original = multiprocessing.process.BaseProcess.__init__
     try:
         with track_child_processes() as made:
@@ -48,6 +57,13 @@ def test_children_of_every_kind_are_tracked_and_survivors_killed():
             clean.join()
             pool.terminate()
             pool.join()
+            assert len(made) == 3
+            methods = multiprocessing.get_all_start_methods()
+            kept = [multiprocessing.get_context(name).Process() for name in methods]
+            kept.append(multiprocessing.Process())
+            assert set(kept) < set(made)
+            del kept
+            gc.collect()
             assert len(made) == 3
             raise ValueError
     except ValueError:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import io
+import sys
 import time
+import types
 import uuid
 
 import pytest
@@ -20,7 +21,8 @@ from simrank.errors import (  # noqa: E402 - after torch is known to be there
     WorkerDiedError,
     WorkerTimeoutError,
 )
-from simrank.validate import Options, WorkerPool, ports  # noqa: E402
+from simrank.validate import Limits, Options, WorkerPool, ports  # noqa: E402
+from simrank.validate.groups import Groups  # noqa: E402
 
 from . import gloo_cases as cases  # noqa: E402
 from .conftest import TOKEN, none_left  # noqa: E402
@@ -36,11 +38,68 @@ def pool():
 
 
 def test_process_groups_are_made_once(pool):
-    """One request after the other on the same groups and processes."""
+    """One request after the other on the same groups and processes, those of subsets included."""
     assert pool.run(cases.all_reduce) == [4.0] * 4
     pids = pool.pids
+    assert pool.run(cases.is_the_group_of_before)[0] is False
     assert [pool.run(cases.all_reduce, value)[0] for value in (2.0, 3.0)] == [8.0, 12.0]
+    assert pool.run(cases.is_the_group_of_before) == [True] * 4
+    assert pool.run(cases.is_the_group_of_before, ranks=[1, 2]) == [False] * 2
+    assert pool.run(cases.is_the_group_of_before, ranks=[1, 2]) == [True] * 2
     assert pool.pids == pids
+
+
+def test_leaving_destroys_subgroups_first_and_a_failure_keeps_none(monkeypatch):
+    """Each destroy has a guard of its own; here torch's two functions are recorded."""
+    destroyed = []
+
+    def destroy(group):
+        destroyed.append(group)
+        raise RuntimeError("broken")
+
+    made = {"world": None, "pair": None, "other pair": None}
+    c10d = types.SimpleNamespace(_world=types.SimpleNamespace(pg_map=made))
+    dist = types.SimpleNamespace(destroy_process_group=destroy)
+    monkeypatch.setitem(sys.modules, "torch.distributed", dist)
+    monkeypatch.setitem(sys.modules, "torch.distributed.distributed_c10d", c10d)
+    Groups(None).leave()
+    assert destroyed == ["other pair", "pair", "world"]
+
+
+@pytest.mark.slow
+def test_a_first_collective_that_is_wrong_is_no_start(tmp_path, monkeypatch):
+    """It is tried before the first case, and its sum is looked at."""
+    source = (
+        "import torch.distributed.distributed_c10d as c10d\n"
+        "c10d.all_reduce = lambda tensor, group=None: None\n"
+    )
+    (tmp_path / "wrong_sums.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    options = Options(preload=("wrong_sums",), retry=False)
+    with WorkerPool(2, options=options) as two, pytest.raises(PoolStartError) as caught:
+        two.start()
+    assert "the first all_reduce of float32 gave 1.0, not 2" in str(caught.value)
+
+
+@pytest.mark.slow
+def test_a_port_is_bound_before_any_worker_starts(tmp_path, monkeypatch):
+    """Nobody can take it in between: somebody listens there when a worker imports its first module.
+
+    And the port that was published is the one where ranks meet, of each of two pools.
+    """
+    source = (
+        "import os, socket\n"
+        "socket.create_connection(('127.0.0.1', int(os.environ['MASTER_PORT'])), 5).close()\n"
+    )
+    (tmp_path / "knocks.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    options = Options(preload=("knocks",), retry=False)
+    with WorkerPool(2, options=options) as two, WorkerPool(1, options=options) as one:
+        (port, other), (third,) = (
+            two.run(cases.variables, "MASTER_PORT"),
+            one.run(cases.variables, "MASTER_PORT"),
+        )
+    assert port == other != third
 
 
 def test_a_request_on_some_ranks_reduces_over_these(pool):
@@ -173,16 +232,28 @@ def test_the_first_collective_of_fresh_workers_is_tried_in_every_way_to_load_ker
 
 
 @pytest.mark.slow
-def test_a_start_that_hangs_says_how_far_each_rank_had_come():
+def test_a_start_that_hangs_says_how_far_each_rank_had_come(tmp_path, monkeypatch):
     """Here a second rank that never comes to the rendezvous."""
-    from simrank.validate import Limits
+    source = "import os, time\nif os.environ['RANK'] == '1':\n    time.sleep(600)\n"
+    (tmp_path / "late_on_one.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    limits = Limits(start_s=10)
+    options = Options(limits=limits, retry=False, preload=("late_on_one",))
+    with WorkerPool(2, options=options) as two, pytest.raises(PoolStartError) as caught:
+        two.start()
+    assert "workers were not ready after 10 s" in str(caught.value)
+    assert caught.value.facts[0].doing == "rendezvous, in no collective"
+    assert caught.value.facts[1].doing == "importing late_on_one, in no collective"
+    assert "late_on_one.py" in caught.value.stacks[1]
 
-    echo = io.StringIO()
-    limits = Limits(start_s=6)
-    options = Options(limits=limits, retry=False, echo=echo)
+
+@pytest.mark.slow
+def test_a_start_that_fails_on_gloo_says_why():
+    """Here a network interface that is not there."""
+    options = Options(retry=False)
     with (
         WorkerPool(2, env={"GLOO_SOCKET_IFNAME": "nosuchdevice"}, options=options) as two,
-        pytest.raises(PoolStartError) as caught,
+        pytest.raises(PoolStartError, match="could not start") as caught,
     ):
         two.start()
-    assert "could not start" in str(caught.value) or "not ready" in str(caught.value)
+    assert "nosuchdevice" in str(caught.value)

@@ -61,11 +61,19 @@ def test_descendants_of_all_kinds_are_there_before_they_are_killed(token):
     assert none_left(token) == []
 
 
-def test_no_rank_survives_a_pool_whose_process_is_killed(token):
-    """SIGKILL: nobody can clean up; the lifelines close."""
-    killed_when_ready(
-        program(token, 'pool = started(sys.argv[1]); print("ready", flush=True); time.sleep(600)')
-    )
+def test_no_rank_survives_a_pool_whose_process_is_killed(token, tmp_path):
+    """SIGKILL: nobody can clean up; the lifelines close, and no rank need read its channel."""
+    path = str(tmp_path / "asked")
+    body = f"""
+        pool = started(sys.argv[1])
+        case = (cases.mark_and_sleep, {path!r})
+        threading.Thread(target=pool.run, args=case, daemon=True).start()
+        while not os.path.exists({path!r}) or len(open({path!r}).read().split()) < 2:
+            time.sleep(0.01)
+        print("ready", flush=True)
+        time.sleep(600)
+    """
+    killed_when_ready(program(token, body))
     assert none_left(token) == []
 
 
@@ -125,13 +133,14 @@ def test_a_fork_that_ends_does_not_end_the_pool_of_its_parent(token):
     """It has a copy of the pool, and no right to it."""
     body = """
         pool = started(sys.argv[1])
+        pids = pool.run(os.getpid)
         child = os.fork()
         if child == 0:
             del pool
             sys.exit(0)
         os.waitpid(child, 0)
         time.sleep(0.3)
-        print("ready" if pool.run(cases.add, 1, 2) == [3, 3] else "wrong", flush=True)
+        print("ready" if pool.run(os.getpid) == pids else "wrong", flush=True)
         time.sleep(600)
     """
     killed_when_ready(program(token, body))

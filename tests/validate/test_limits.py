@@ -5,8 +5,15 @@ from __future__ import annotations
 import pytest
 
 from simrank.errors import ConfigError
-from simrank.validate import Limits, child_timeout, outer_timeout
+from simrank.validate import Limits, WorkerPool, child_timeout, outer_timeout
 from simrank.validate.limits import timeout_factor
+from simrank.validate.spawn import _pool
+
+
+def test_a_case_has_90_seconds_unless_its_pool_or_its_call_says_otherwise():
+    """As in TransformerEngine's pool; `spawn` has the same."""
+    assert WorkerPool(1, None).limits.case_s == _pool(1).limits.case_s == 90.0
+    assert WorkerPool(1, None, timeout=7).limits.case_s == 7.0
 
 
 def test_the_outer_limit_is_a_case_and_a_margin():
@@ -20,6 +27,7 @@ def test_the_outer_limit_is_a_case_and_a_margin():
         ("SIMRANK_TIMEOUT_FACTOR", "3", 3.0),
         ("CUDA_PYTHON_UNDER_SANITIZER", "1", 4.0),
         ("CUDA_INJECTION64_PATH", "/opt/compute-sanitizer/libsanitizer.so", 4.0),
+        ("LD_PRELOAD", "/opt/compute-sanitizer/libsanitizer-public.so", 4.0),
         ("CUDA_PYTHON_UNDER_SANITIZER", "0", 1.0),
     ],
 )

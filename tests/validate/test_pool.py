@@ -5,6 +5,7 @@ Names say which behaviour of which system is meant; `tests/validate/README.md` h
 
 from __future__ import annotations
 
+import functools
 import gc
 import io
 import multiprocessing
@@ -42,8 +43,14 @@ def alive(pid):
 
 
 def test_results_come_back_by_rank(pool):
-    """One per worker, in order."""
+    """One per worker, in order, whoever answers first."""
     assert pool.run(cases.rank_and, "x") == [(0, "x"), (1, "x"), (2, "x"), (3, "x")]
+    assert pool.run(cases.answer_in_reverse) == [0, 1, 2, 3]
+
+
+def test_an_answer_to_another_request_is_not_taken_for_one_to_this(pool):
+    """A late one, say: requests have numbers, and answers theirs."""
+    assert pool.run(cases.answer_another_request_first) == [0, 1, 2, 3]
 
 
 def test_workers_stay_from_case_to_case(pool):
@@ -57,10 +64,11 @@ def test_workers_stay_from_case_to_case(pool):
 
 
 def test_arguments_are_copies(pool):
-    """A case that changes them changes nobody's."""
-    given = [1]
-    assert pool.run(cases.add, given, [2]) == [[1, 2]] * 4
-    assert given == [1]
+    """A case that changes them changes nobody's: not the caller's, nor those of a later case."""
+    config = {"steps": [1]}
+    assert pool.run(cases.add_a_step, config) == [[1, 2]] * 4
+    assert pool.run(cases.add_a_step, config) == [[1, 2]] * 4
+    assert config == {"steps": [1]}
 
 
 def test_a_subset_runs_and_the_others_keep_their_place(pool):
@@ -91,6 +99,9 @@ def test_every_traceback_of_every_rank_that_raised_is_there(pool):
     assert "boom 1" in str(error)
     assert "boom 3" in str(error)
     assert "keeper.py" not in str(error), "own frames are left out"
+    with pytest.raises(RanksRaisedError) as caught:
+        pool.run(cases.raise_one_after_the_other)
+    assert sorted(caught.value.errors) == [0, 1, 2, 3], "all is gathered before it is told"
 
 
 def test_workers_that_all_answered_stay_although_some_raised(pool):
@@ -105,6 +116,7 @@ def test_workers_that_all_answered_stay_although_some_raised(pool):
 
 def test_a_rank_that_raises_is_reported_though_its_peers_sit_in_a_collective(pool):
     """TransformerEngine's gap a: its pool waits for its time limit, twice, and loses the text."""
+    pool.start()
     started = time.monotonic()
     with pytest.raises(RanksRaisedError, match="boom 2") as caught:
         pool.run(cases.raise_on, [2])
@@ -118,6 +130,7 @@ def test_a_rank_that_raises_is_reported_though_its_peers_sit_in_a_collective(poo
 
 def test_a_rank_that_raises_is_reported_though_its_peers_are_in_no_collective_that_is_known(pool):
     """They may sit in C++ that nobody published."""
+    pool.start()
     started = time.monotonic()
     with pytest.raises(RanksRaisedError, match="boom 1") as caught:
         pool.run(cases.raise_while_others_compute, 1)
@@ -143,6 +156,7 @@ def test_the_text_of_an_asymmetric_failure():
 
 def test_a_rank_that_returned_is_not_waited_for(pool):
     """Megatron: others sit in a collective that it never enters; no time limit passes."""
+    pool.start()
     started = time.monotonic()
     with pytest.raises(RanksPartedError) as caught:
         pool.run(cases.return_early, 1)
@@ -206,14 +220,28 @@ def test_a_stopped_worker_is_killed_all_the_same(pool):
 )
 def test_a_crash_is_typed_and_has_the_tail_of_the_output(pool, how, text):
     """How it ended, what it printed last, and where it was if Python could still say so."""
+    pool.start()
+    started = time.monotonic()
     with pytest.raises(WorkerDiedError) as caught:
         pool.run(cases.end, 1, how)
+    assert time.monotonic() - started < 5, "a fraction of the case's 20 s"
     error = caught.value
     assert error.ended == {1: text}
     assert error.outputs[1].startswith("last words")
     assert "--- output of rank 1 ---\nlast words" in str(error)
     assert ("in end" in error.stacks.get(1, "")) == (how in ("SIGSEGV", "SIGABRT"))
     assert pool.run(cases.add, 1, 2) == [3] * 4
+
+
+@pytest.mark.slow
+def test_an_error_is_not_overwritten_by_a_death_that_comes_later():
+    """Mooncake's tests: what a rank raised is the cause, and who died of it is told beside."""
+    limits = Limits(settle_s=5.0)
+    with WorkerPool(2, None, options=Options(limits=limits, retry=False)) as two:
+        with pytest.raises(RanksRaisedError, match="boom 0") as caught:
+            two.run(cases.die_after_another_raised, 0)
+        assert caught.value.facts[1].doing.startswith("killed by SIGKILL")
+        assert two.run(cases.add, 1, 2) == [3] * 2
 
 
 @pytest.mark.slow
@@ -224,6 +252,27 @@ def test_a_worker_that_died_between_two_cases_is_replaced(pool):
     time.sleep(0.2)
     assert pool.run(cases.add, 1, 2) == [3] * 4
     assert "rank 3 killed by SIGKILL between two cases; the workers are killed" in pool.events
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dies", [True, False])
+def test_a_worker_that_dies_or_hangs_while_a_request_is_sent_is_told_as_any_other(dies):
+    """It is stopped, so that the pool waits for it to read; then it is killed, or never goes on.
+
+    Its keeper tells of its death a while after the channel has broken.
+    """
+    limits = Limits(settle_s=1.0)
+    with WorkerPool(2, None, options=Options(retry=False, limits=limits)) as two:
+        stopped, keeper = two.run(os.getpid)[1], two.run(os.getppid)[1]
+        os.kill(stopped, signal.SIGSTOP)
+        if dies:
+            os.kill(keeper, signal.SIGSTOP)
+            threading.Timer(1.2, os.kill, (stopped, signal.SIGKILL)).start()
+            threading.Timer(1.6, os.kill, (keeper, signal.SIGCONT)).start()
+        kind = WorkerDiedError if dies else WorkerTimeoutError
+        with pytest.raises(kind, match="rank 1 died" if dies else "did not answer within 1 s"):
+            two.run(cases.add, bytes(1 << 24), b"", timeout=20.0 if dies else 1.0)
+        assert two.run(cases.add, 1, 2) == [3] * 2
 
 
 def test_banners_never_reach_the_channel(pool):
@@ -265,6 +314,27 @@ def test_output_at_import_time_is_captured(tmp_path, pool):
     assert pool.output(3) == "imported\n"
 
 
+def test_output_of_what_workers_import_first_is_captured(tmp_path, monkeypatch):
+    """Before the first request, by Python and below it: the channel was never standard output."""
+    source = "import os\nprint('by Python')\nos.write(1, b'below it\\n')\n"
+    (tmp_path / "loud_at_import.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    with WorkerPool(2, None, options=Options(preload=("loud_at_import",))) as two:
+        two.start()
+        found = [sorted(two.output(rank).splitlines()) for rank in range(2)]
+    assert found == [["below it", "by Python"]] * 2
+
+
+def test_half_a_frame_of_a_stuck_rank_holds_nobody_up(pool):
+    """TransformerEngine's gap b: what its peers have to say is told all the same."""
+    pool.start()
+    started = time.monotonic()
+    with pytest.raises(RanksRaisedError, match="boom 2"):
+        pool.run(cases.raise_beside_half_a_frame, 2)
+    assert time.monotonic() - started < 5, "a fraction of the case's 20 s"
+    assert pool.run(cases.add, 1, 2) == [3] * 4
+
+
 def test_bytes_that_are_no_frame_are_a_typed_error(pool):
     """A worker that writes to its own channel; not run again."""
     with pytest.raises(ChannelError, match="rank 1: a frame begins with"):
@@ -279,39 +349,63 @@ def test_failures_are_typed_not_told_by_their_text():
     assert issubclass(PoolStartError, InfrastructureError)
     for kind in (RanksRaisedError, RanksPartedError, ChannelError):
         assert not issubclass(kind, InfrastructureError)
+    text = "pool worker died mid-request; rank 0 died; did not answer, timed out; not ready"
+    with WorkerPool(1, None) as one:
+        with pytest.raises(RanksRaisedError, match="timed out"):
+            one.run(cases.raise_with, text)
+        assert one.run(cases.num_raised) == [1], "and was not run again"
 
 
 def test_an_infrastructure_failure_is_retried_once_and_a_test_failure_never(tmp_path):
-    """A worker that dies is replaced, and the case run once more; the pool says so."""
+    """A worker that dies is replaced, and the case run once more; the pool says so.
+
+    Not what a body raises, nor a worker that breaks its channel; and nothing is run a third time.
+    """
     echo = io.StringIO()
     with WorkerPool(2, None, 20, options=Options(echo=echo)) as two:
         assert two.run(cases.die_once, str(tmp_path / "died")) == ["alive"] * 2
         assert two.num_starts == 2
         assert "[pool] case 1: rank 0 died: killed by SIGKILL; once more" in echo.getvalue()
         with pytest.raises(RanksRaisedError):
-            two.run(cases.raise_alone, [0])
+            two.run(cases.raise_with, "wrong sum")
+        assert two.run(cases.num_raised) == [1, 1]
         assert two.num_starts == 2
         with pytest.raises(WorkerDiedError) as caught:
             two.run(cases.end, 0, "exit")
+        assert two.num_starts == 3
+        with pytest.raises(ChannelError):
+            two.run(cases.break_the_channel)
+        assert two.num_starts == 4
     assert "the case was run twice" in caught.value.__notes__[0]
     assert isinstance(caught.value.__cause__, WorkerDiedError)
 
 
-def test_output_is_echoed_on_demand_with_its_rank():
-    """Whole lines, as they come."""
-    echo = io.StringIO()
+def test_output_is_echoed_on_demand_with_its_rank(tmp_path):
+    """Whole lines, as they come: each rank waits until its own has been shown."""
+
+    class Shown(io.StringIO):
+        def write(self, text):
+            rank = text.removeprefix("[rank ")[0]
+            if text == f"[rank {rank}] waiting to be shown\n":
+                (tmp_path / rank).touch()
+            return super().write(text)
+
+    echo = Shown()
     with WorkerPool(2, None, options=Options(echo=echo)) as two:
         two.run(cases.make_noise, 1)
+        assert two.run(cases.wait_until_shown, str(tmp_path)) == [True, True]
     lines = echo.getvalue().splitlines()
     assert "[rank 0] python 0" in lines
     assert "[rank 1] banner of C" in lines
 
 
-def test_every_case_starts_from_the_same_state(pool):
+def test_every_case_starts_from_the_same_state():
     """TransformerEngine's reset: case 1 equals case n, in environment, folder and seeds."""
-    before = pool.run(cases.facts)
-    pool.run(cases.spoil)
-    assert pool.run(cases.facts) == before
+    with WorkerPool(2, None) as two:
+        first = two.run(cases.facts)
+        two.run(cases.spoil)
+        assert two.run(cases.facts) == first
+    assert first[0] == first[1]
 
 
 def test_a_warm_worker_does_not_grow(pool):
@@ -327,7 +421,7 @@ def test_a_start_that_takes_too_long_has_the_stacks_of_all_ranks(tmp_path, monke
     """Here a module that sleeps when it is imported."""
     (tmp_path / "sleepy_module.py").write_text("import time\ntime.sleep(600)\n")
     monkeypatch.syspath_prepend(tmp_path)
-    options = Options(limits=Limits(start_s=1.0), preload=("sleepy_module",), retry=False)
+    options = Options(limits=Limits(start_s=3.0), preload=("sleepy_module",), retry=False)
     with WorkerPool(2, None, options=options) as two, pytest.raises(PoolStartError) as caught:
         two.start()
     assert "ranks 0-1: importing sleepy_module, in no collective" in str(caught.value)
@@ -339,8 +433,9 @@ def test_a_case_gives_the_same_on_fresh_workers_as_on_used_ones(pool):
     """Gap d: what a pool's reuse changes is found by running the case on fresh workers."""
     used = [pool.run(cases.facts) for _ in range(2)][-1]
     assert pool.run(cases.facts, fresh=True) == used
-    pool.run(cases.set_state, 1)
-    assert pool.run(cases.set_state, 1) != pool.run(cases.set_state, 1, fresh=True)
+    assert pool.run(cases.set_state, 1) == [1] * 4
+    assert pool.run(cases.set_state, 1) == [2] * 4, "modules keep what cases did to them"
+    assert pool.run(cases.set_state, 1, fresh=True) == [1] * 4
 
 
 def test_the_reset_hook_runs_before_every_case_on_active_ranks(tmp_path, monkeypatch):
@@ -348,8 +443,8 @@ def test_the_reset_hook_runs_before_every_case_on_active_ranks(tmp_path, monkeyp
     seen = tmp_path / "seen"
     monkeypatch.setenv("SEEN", str(seen))
     with WorkerPool(2, None, reset=reset_hook) as two:
-        two.run(cases.add, 1, 2)
-        two.run(cases.add, 1, 2, ranks=[1])
+        assert two.run(cases.num_marks, str(seen)) == [1, 1]
+        assert two.run(cases.num_marks, str(seen), ranks=[1]) == [2]
     assert sorted(seen.read_text().split()) == ["0", "1", "1"]
 
 
@@ -368,11 +463,13 @@ def test_a_spin_loop_on_a_shared_dictionary_ends(pool):
 
 def test_map_goes_on_after_a_failure(pool):
     """Without fail-fast: every case is run, and has its outcome."""
+    started = time.monotonic()
     found = pool.map(cases.raise_alone, [([],), ([1],), ([],)])
     assert [outcome.error is None for outcome in found] == [True, False, True]
     assert found[0].results == [None] * 4
     assert isinstance(found[1].error, RanksRaisedError)
     assert all(outcome.duration_s > 0 for outcome in found)
+    assert sum(outcome.duration_s for outcome in found) <= time.monotonic() - started
 
 
 def test_a_function_that_cannot_be_pickled_is_refused_before_it_is_sent(pool):
@@ -408,10 +505,21 @@ def test_sys_exit_in_a_case_is_an_answer_not_an_end(pool):
     assert pool.run(os.getpid) == pids
 
 
+@pytest.mark.parametrize(("how", "code"), [("returns", 0), ("raises", 1), ("exits", 3)])
+def test_a_fork_that_leaves_its_case_is_no_second_worker(pool, how, code):
+    """It ends there, as a process of its own; what it raised is among the rank's output."""
+    pids = pool.run(os.getpid)
+    assert pool.run(cases.fork, how) == [(code, pid) for pid in pids]
+    assert ("ValueError: in a fork" in pool.output(2)) == (how == "raises")
+    assert [pool.run(os.getpid) for _ in range(3)] == [pids] * 3
+
+
 def test_a_worker_has_a_session_and_a_group_of_its_own(pool):
-    """And no descriptor of another worker's."""
+    """And no descriptor of another worker's; so has its keeper, which Ctrl-C must not end first."""
     found = pool.run(cases.descriptors)
     assert all(session == group == pid for _, session, group, pid in found)
+    keepers = pool.run(os.getppid)
+    assert [os.getsid(keeper) for keeper in keepers] == keepers
     assert len({len(fds) for fds, *_ in found}) == 1
     assert len(found[0][0]) <= 9
 
@@ -449,6 +557,13 @@ def test_teardown_needs_nobodys_consent(token):
         two.run(cases.add, 1, 2)
 
 
+def test_workers_are_told_to_leave_before_they_are_killed(tmp_path):
+    """What they have registered for their end is called; after `Limits.end_s` they are killed."""
+    with WorkerPool(2, None) as two:
+        two.run(cases.mark_at_exit, str(tmp_path / "left"))
+    assert sorted((tmp_path / "left").read_text().split()) == ["0", "1"]
+
+
 def test_what_was_entered_is_left_after_the_workers_are_gone(token):
     """cuda-python's order: kill, then close; a resource cannot wait for a worker that holds it."""
     seen = []
@@ -474,11 +589,13 @@ def test_an_interrupt_kills_at_once_and_closes(token):
         time.sleep(0.5)
         signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
 
-    pool = WorkerPool(2, None, env={TOKEN: token})
+    pool = WorkerPool(2, None, env={TOKEN: token}, options=Options(limits=Limits(end_s=60.0)))
     pool.start()
+    started = time.monotonic()
     threading.Thread(target=interrupt).start()
     with pytest.raises(KeyboardInterrupt), pool:
         pool.run(cases.sleep)
+    assert time.monotonic() - started < 10, "a fraction of what workers have for leaving"
     assert none_left(token) == []
 
 
@@ -503,12 +620,28 @@ def test_a_start_that_fails_says_how_far_each_rank_had_come(token):
     assert "No module named 'no_such_module'" in str(caught.value)
 
 
+def test_a_worker_that_ends_before_it_has_read_what_it_is_sent_first_is_told_as_any_other(token):
+    """Here an interpreter that finds no library, and a hook that no socket's buffer holds."""
+    environment = {TOKEN: token, "PYTHONHOME": "/nonexistent"}
+    hook = functools.partial(cases.add, bytes(1 << 22))
+    with (
+        WorkerPool(2, None, env=environment, reset=hook, options=Options(retry=False)) as two,
+        pytest.raises(PoolStartError, match="rank 0 was not ready") as caught,
+    ):
+        two.start()
+    assert "PYTHONHOME = '/nonexistent'" in caught.value.outputs[0]
+
+
 def test_workers_inherit_the_environment_and_what_is_added_or_removed(monkeypatch):
-    """None removes a variable."""
+    """None removes a variable; the number of a rank is its own, whatever a launcher has set."""
     monkeypatch.setenv("KEPT", "1")
     monkeypatch.setenv("GONE", "1")
-    with WorkerPool(1, None, env={"ADDED": "2", "GONE": None}) as one:
-        assert one.run(environment, "KEPT", "ADDED", "GONE", "RANK") == [["1", "2", None, "0"]]
+    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):
+        monkeypatch.setenv(name, "7")
+    with WorkerPool(2, None, env={"ADDED": "2", "GONE": None}) as two:
+        assert two.run(environment, "KEPT", "ADDED", "GONE") == [["1", "2", None]] * 2
+        found = two.run(environment, "RANK", "LOCAL_RANK", "WORLD_SIZE")
+    assert found == [["0", "0", "2"], ["1", "1", "2"]]
 
 
 def environment(*names):

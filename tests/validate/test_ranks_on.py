@@ -276,6 +276,33 @@ def test_after(rank):
     )
 
 
+def test_workers_that_were_replaced_in_processes_of_xdist_are_told_by_the_one_that_reports(
+    outcome, pytester
+):
+    """Its hooks are called here as it calls them, in one process: it need not be installed."""
+    pytester.makeconftest("""
+from types import SimpleNamespace
+
+def pytest_configure(config):
+    config.workeroutput = {}
+
+def pytest_unconfigure(config):
+    assert list(config.workeroutput) == ["simrank_replaced"]
+
+def pytest_terminal_summary(config):
+    node = SimpleNamespace(config=config, gateway=SimpleNamespace(id="gw1"))
+    config.hook.pytest_testnodedown(node=node, error="it crashed before it could send any")
+    node.workeroutput = config.workeroutput
+    config.hook.pytest_testnodedown(node=node, error=None)
+""")
+    body = "@pytest.mark.ranks(2)\n@pytest.mark.parametrize('turn', [0, 1])\n"
+    result = outcome(body + "def test_it(turn, rank):\n    os._exit(7)\n", REAL)
+    result.assert_outcomes(failed=2)
+    result.stdout.fnmatch_lines(
+        ["[[]gw1] 2 ranks on processes were started 2 times", "[[]gw1]   case 2: rank * died: *"]
+    )
+
+
 def test_there_is_one_pool_for_each_number_of_ranks_and_it_starts_when_it_is_needed(
     outcome, monkeypatch
 ):
@@ -309,6 +336,26 @@ def test_one(rank):
     assert sorted(pool.num_workers for pool in pools) == [1, 2]
     assert [pool.num_starts for pool in pools] == [1, 1]
     assert [pool.pids for pool in pools] == [[], []]
+
+
+def test_what_a_body_does_to_its_arguments_is_gone_in_the_next_test(outcome):
+    """TransformerEngine copies configurations: one that was changed in place leaked."""
+    body = """
+CONFIG = {"steps": [1]}
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("config", [CONFIG])
+def test_first(config):
+    config["steps"].append(2)
+    assert config == {"steps": [1, 2]}
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("config", [CONFIG])
+def test_second(config):
+    config["steps"].append(2)
+    assert config == {"steps": [1, 2]}
+"""
+    outcome(body, REAL).assert_outcomes(passed=2)
 
 
 def test_a_session_that_collects_nothing_says_so_as_pytest_does(outcome):
