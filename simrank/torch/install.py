@@ -39,14 +39,23 @@ def stand_ins(_: ModuleType) -> StandIns:
         READERS.append(_text_of)
     for name in _BEFORE_RANKS:
         import_module(name)
-    from simrank.torch import compiling, data, dispatched, profiler, records, refused, settings  # noqa: PLC0415 - they import torch
+    from simrank.torch import (  # noqa: PLC0415 - they import torch  # noqa: PLC0415 - likewise
+        compiling,
+        data,
+        dispatched,
+        operators,
+        profiler,
+        records,
+        refused,
+        settings,
+    )
 
     return [
         *_of_distributed(), *_of_parallel(), *_of_multiprocessing(),
         *profiler.stand_ins(), *settings.stand_ins(), *settings.hooks_stand_ins(),
         *_shared_modules(),
         *compiling.stand_ins(), *data.stand_ins(), *records.stand_ins(), *refused.stand_ins(),
-        *dispatched.stand_ins(),
+        *dispatched.stand_ins(), *operators.stand_ins(),
         *_of_cuda(),
     ]  # fmt: skip
 

@@ -1,0 +1,307 @@
+"""Operators that ranks define in modules of their own: one in torch's dispatcher, many kernels.
+
+torch keeps operators per process, and a script that every rank executes defines them once per rank.
+The first one's go to torch; a kernel calls what the running rank has registered for it. What torch
+keeps in Python besides (`torch.library`, custom operators, fake kernels) is each rank's own.
+
+Operators of modules that ranks share, and kernels for operators of others, are the process's.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import MutableMapping, MutableSet
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import library
+from torch._library import custom_ops, simple_registry
+
+from simrank.errors import UnsupportedError
+from simrank.ranks.current import rank_program
+from simrank.ranks.packages import private_modules
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from types import FrameType
+
+    from simrank.ranks import Program
+
+    StandIns = list[tuple[Any, str, Any]]
+
+# Modules whose code runs on behalf of who registers something; torch's others do so themselves.
+_REGISTERING = ("torch.library", "torch._library", "simrank.torch.operators")
+_NOBODYS = sys.stdlib_module_names
+_KEY = "operators of torch"  # In `Program.local`: what the rank has for itself, by names.
+_bindings: Any = torch._C  # noqa: SLF001 - what `torch.library` calls
+_registry: Any = simple_registry.singleton
+_new_library: Callable[..., Any] = _bindings._dispatch_library  # noqa: SLF001 - likewise
+_schema_of: Callable[[str, str], Any] = _bindings._get_schema  # noqa: SLF001 - likewise
+_clear_cache: Callable[[set[str]], None] = library._clear_torch_ops_cache  # noqa: SLF001 - likewise
+
+
+def stand_ins() -> StandIns:
+    """Return what stands in torch while a Context is entered."""
+    table, made = _Table(), custom_ops
+    return [
+        (table, "is_open", True),
+        (_bindings, "_dispatch_library", table.library),
+        *(
+            (library, name, _SetOfRank(name, getattr(library, name)))
+            for name in ("_impls", "_defs")
+        ),
+        (made, "OPDEF_TO_LIB", _DictOfRank("libraries", made.OPDEF_TO_LIB)),
+        (made, "OPDEFS", _DefinedByRank("custom operators", made.OPDEFS, table)),
+        (_registry, "_data", _DefinedByRank("entries", _registry._data, table)),  # noqa: SLF001 - torch's name
+    ]
+
+
+def _definer() -> Program | None:
+    """Return the rank whose own module is registering something; None: all share what it makes."""
+    program = rank_program()
+    own = None if program is None else private_modules(program)
+    if own is None or not own.has_any:
+        return None
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - the documented way
+    while frame is not None:
+        name = str(frame.f_globals.get("__name__"))
+        if not name.startswith(_REGISTERING) and name.partition(".")[0] not in _NOBODYS:
+            module = own.own(name)
+            return program if module is not None and vars(module) is frame.f_globals else None
+        frame = frame.f_back
+    return None
+
+
+def _of(program: Program, name: str, make: Callable[[], Any]) -> Any:
+    """Return what a rank has for itself under a name."""
+    own = program.local.setdefault(_KEY, {})
+    if name not in own:
+        own[name] = make()
+    return own[name]
+
+
+class _Kernel:
+    """A kernel of an operator: that of the running rank, or of the rank that has spawned it."""
+
+    def __init__(self, operator: str, key: str) -> None:
+        self._operator, self._key = operator, key
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call it.
+
+        Raises:
+            UnsupportedError: The rank has not defined the operator.
+        """
+        program = rank_program()
+        while program is not None:
+            own = _of(program, "kernels", dict).get((self._operator, self._key))
+            if own is not None:
+                return own(*args, **kwargs)
+            program = program.parent
+        raise UnsupportedError(
+            f"{self._operator} is called by who has not defined it: operators of modules that "
+            "each rank executes for itself are the rank's own\n"
+            "  to fix: import the module there, too"
+        )
+
+
+class _Definition(NamedTuple):
+    schema: str
+    result: object
+
+
+class _Table:
+    """The operators that ranks have defined, until the last Context is left."""
+
+    def __init__(self) -> None:
+        self._is_open = False
+        self._libraries: dict[str, Any] = {}  # By namespace.
+        self.definitions: dict[str, _Definition] = {}  # By namespace, name and overload.
+        self._kernels: set[tuple[str, str]] = set()  # Operators and keys that torch has them for.
+
+    @property
+    def is_open(self) -> bool:
+        """Whether ranks may define operators; closing it takes those out of torch that they did."""
+        return self._is_open
+
+    @is_open.setter
+    def is_open(self, is_open: bool) -> None:
+        if not is_open:
+            for each in self._libraries.values():
+                each.reset()
+            _clear_cache(set(self.definitions))
+            self._libraries.clear()
+            self._kernels.clear()
+            self.definitions.clear()
+        self._is_open = is_open
+
+    def library(self, kind: str, namespace: str, key: str, *where: Any) -> Any:
+        """Stand for the constructor of C++: a rank's own module gets a library of the rank."""
+        program = _definer()
+        if program is None:
+            return _new_library(kind, namespace, key, *where)
+        if kind == "DEF":
+            whole = _of(program, "whole namespaces", set)
+            if namespace in whole:
+                raise RuntimeError(
+                    "Only a single TORCH_LIBRARY can be used to register the namespace "
+                    f"{namespace}; please put all of your definitions in a single TORCH_LIBRARY "
+                    "block."
+                )
+            whole.add(namespace)
+        return _LibraryOfRank(self, program, (kind, namespace, key, *where))
+
+    def define(self, namespace: str, schema: str, alias: str, tags: Sequence[Any]) -> object:
+        """Define an operator, unless another rank or the main program has done so.
+
+        Raises:
+            UnsupportedError: Another rank has defined it with another schema.
+        """
+        name = f"{namespace}::{schema.partition('(')[0]}"
+        known = self.definitions.get(name)
+        if known is None:
+            result: object = schema.partition("(")[0]
+            if not _is_known(name):
+                result = self._of_all(namespace).define(schema, alias, tags)
+            known = self.definitions[name] = _Definition(schema, result)
+        elif known.schema != schema:
+            raise UnsupportedError(
+                f"ranks define the operator {name} differently: {known.schema!r} and {schema!r}"
+            )
+        return known.result
+
+    def register(self, name: str, key: str, fn: Callable[..., Any], *, with_keyset: bool) -> None:
+        """Let torch have a kernel of an operator that ranks have defined; it asks who runs."""
+        if (name, key) not in self._kernels:
+            self._kernels.add((name, key))
+            given = fn if fn is library.fallthrough_kernel else _Kernel(name, key)
+            with warnings.catch_warnings():  # It may be the main program's that ranks override.
+                warnings.simplefilter("ignore")
+                self._of_all(name.partition("::")[0]).impl(name, key, given, with_keyset)
+
+    def _of_all(self, namespace: str) -> Any:
+        made = self._libraries.get(namespace)
+        if made is None:
+            made = self._libraries[namespace] = _new_library("FRAGMENT", namespace, "", "", 0)
+        return made
+
+
+def _is_known(name: str) -> bool:
+    """Whether torch has an operator."""
+    base, _, overload = name.partition(".")
+    try:
+        _schema_of(base, overload)
+    except RuntimeError:
+        return False
+    return True
+
+
+class _LibraryOfRank:
+    """What a rank's own module has of C++'s library."""
+
+    def __init__(self, table: _Table, program: Program, given: tuple[Any, ...]) -> None:
+        self._table, self._program, self._given = table, program, given
+        self._kernels: list[tuple[str, str]] = []
+        self._real: Any = None
+
+    def define(self, schema: str, alias: str = "", tags: Sequence[Any] = ()) -> object:
+        """Define an operator."""
+        return self._table.define(self._given[1], schema, alias, tags)
+
+    def impl(self, name: str, key: str, fn: Callable[..., Any], with_keyset: bool = False) -> None:
+        """Register a kernel: of the rank's operator, or of torch's or another's for everybody."""
+        full_name = name if "::" in name else f"{self._given[1]}::{name}"
+        if full_name in self._table.definitions:
+            _of(self._program, "kernels", dict)[full_name, key] = fn
+            self._kernels.append((full_name, key))
+            self._table.register(full_name, key, fn, with_keyset=with_keyset)
+        else:
+            self._own().impl(name, key, fn, with_keyset)
+
+    def __getattr__(self, name: str) -> Any:
+        """Return what else the library has: fallbacks, compiled kernels."""
+        return getattr(self._own(), name)
+
+    def reset(self) -> None:
+        """Forget the rank's kernels."""
+        for kernel in self._kernels:
+            _of(self._program, "kernels", dict).pop(kernel, None)
+        self._kernels.clear()
+        if self._real is not None:
+            self._real.reset()
+
+    def _own(self) -> Any:
+        if self._real is None:
+            kind, *rest = self._given
+            self._real = _new_library("FRAGMENT" if kind == "DEF" else kind, *rest)
+        return self._real
+
+
+class _SetOfRank(MutableSet[Any]):
+    """A set of torch's: that of the rank whose own module registers something, or all others'."""
+
+    def __init__(self, name: str, outside: set[Any]) -> None:
+        self._name, self._outside = name, outside
+
+    def _set(self) -> set[Any]:
+        program = _definer()
+        found: set[Any] = _of(program, self._name, set) if program is not None else self._outside
+        return found
+
+    def __contains__(self, value: object) -> bool:
+        return value in self._set()
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._set())
+
+    def __len__(self) -> int:
+        return len(self._set())
+
+    def add(self, value: Any) -> None:
+        """Add a value."""
+        self._set().add(value)
+
+    def discard(self, value: Any) -> None:
+        """Take a value out."""
+        self._set().discard(value)
+
+
+class _DictOfRank(MutableMapping[Any, Any]):
+    """A dictionary of torch's: that of the rank whose own module registers something, or all's."""
+
+    def __init__(self, name: str, outside: Any) -> None:
+        self._name, self._outside = name, outside
+
+    def _of_key(self, key: object) -> Any:
+        """Return where a key is, or is to be."""
+        del key
+        program = _definer()
+        return self._outside if program is None else _of(program, self._name, dict)
+
+    def __getitem__(self, key: object) -> Any:
+        return self._of_key(key)[key]
+
+    def __setitem__(self, key: object, value: Any) -> None:
+        self._of_key(key)[key] = value
+
+    def __delitem__(self, key: object) -> None:
+        del self._of_key(key)[key]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._outside)
+
+    def __len__(self) -> int:
+        return len(self._outside)
+
+
+class _DefinedByRank(_DictOfRank):
+    """One by names of operators: a rank's for those that ranks have defined."""
+
+    def __init__(self, name: str, outside: Any, table: _Table) -> None:
+        super().__init__(name, outside)
+        self._table = table
+
+    def _of_key(self, key: object) -> Any:
+        program = rank_program() if key in self._table.definitions else None
+        return self._outside if program is None else _of(program, self._name, dict)
