@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 - torch's custom.
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import (
     CheckpointPolicy,
     checkpoint,
@@ -226,10 +227,40 @@ def test_attention(cuda):
     same(F.scaled_dot_product_attention(q, k, v, attn_mask=mask), expected)
 
 
+@pytest.mark.parametrize("num_heads", [8, 2])
+def test_flash_attention_and_its_gradients_are_those_of_fp32(cuda, num_heads):
+    """Heads of queries may share one of keys and values, as CUDA's kernel has it."""
+    torch.manual_seed(0)
+    parts = [torch.randn(2, heads, 16, 32) for heads in (8, num_heads, num_heads)]
+
+    def computed(device, dtype, backends):
+        inputs = [part.to(device, dtype).requires_grad_() for part in parts]
+        with sdpa_kernel(backends):
+            out = F.scaled_dot_product_attention(*inputs, is_causal=True, enable_gqa=True)
+        out.float().square().sum().backward()
+        return [value.detach().cpu().float() for value in (out, *(x.grad for x in inputs))]
+
+    expected = computed("cpu", torch.float32, [SDPBackend.MATH])
+    for found, value in zip(
+        computed("cuda", torch.bfloat16, [SDPBackend.FLASH_ATTENTION]), expected, strict=True
+    ):
+        assert found.shape == value.shape
+        assert (found - value).norm() < 0.01 * value.norm()
+
+
+def test_flash_attention_returns_what_cudas_kernel_returns(cuda):
+    """Context parallelism looks at all of it: nothing of sequences, and a state of two words."""
+    q = torch.randn(1, 4, 16, 32, device="cuda", dtype=torch.bfloat16)
+    out, lse, *rest = torch.ops.aten._scaled_dot_product_flash_attention(q, q, q)
+    assert (out.shape, lse.shape, lse.dtype) == (q.shape, (1, 4, 16), torch.float32)
+    assert rest[:4] == [None, None, 16, 16]
+    assert [(each.shape, each.dtype) for each in rest[4:]] == [
+        ((2,), torch.uint64), ((), torch.uint64), ((0,), torch.bfloat16),
+    ]  # fmt: skip
+
+
 def test_flash_attention_is_one_operation(recorded):
     """Where CUDA takes flash attention, the record shows it; the math path can be asked for."""
-    from torch.nn.attention import SDPBackend, sdpa_kernel
-
     q = torch.randn(2, 4, 8, 16, device="cuda", dtype=torch.bfloat16, requires_grad=True)
     recorded()
     with sdpa_kernel(SDPBackend.FLASH_ATTENTION):

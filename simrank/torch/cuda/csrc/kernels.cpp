@@ -99,16 +99,18 @@ void record_stream(Tensor& self, Stream stream) {
 
 // ---- attention
 int64_t choose_attention(const Tensor& q, const Tensor& k, const Tensor& v, const MaybeTensor& mask,
-                         double dropout, bool, std::optional<double>, bool) {
+                         double dropout, bool, std::optional<double>, bool grouped) {
   // As CUDA chooses, except that what CPU torch's fused kernel cannot do is left to the math path.
   constexpr int64_t kMath = 0, kFlash = 1, kEfficient = 2, kMostHeadSize = 256;
   const auto& context = at::globalContext();
   const bool is_plain = q.dim() == 4 && k.dim() == 4 && v.dim() == 4 && dropout == 0 &&
-                        q.size(1) == k.size(1) && k.size(1) == v.size(1) && q.size(0) == k.size(0) &&
+                        k.size(1) == v.size(1) && q.size(0) == k.size(0) &&
                         q.size(3) == k.size(3) && q.size(3) == v.size(3) && q.numel() && k.numel();
-  if (is_plain && context.userEnabledFlashSDP() && is_half(q) && !mask && q.size(3) <= kMostHeadSize) return kFlash;
+  const bool has_as_many_heads = is_plain && q.size(1) == k.size(1);
+  const bool has_heads = has_as_many_heads || (is_plain && grouped && q.size(1) % k.size(1) == 0);
+  if (has_heads && context.userEnabledFlashSDP() && is_half(q) && !mask && q.size(3) <= kMostHeadSize) return kFlash;
   const bool mask_is_fixed = !mask || !mask->requires_grad();
-  if (is_plain && context.userEnabledMemEfficientSDP() && mask_is_fixed && q.scalar_type() != at::kDouble) return kEfficient;
+  if (has_as_many_heads && context.userEnabledMemEfficientSDP() && mask_is_fixed && q.scalar_type() != at::kDouble) return kEfficient;
   TORCH_CHECK(context.userEnabledMathSDP(), "No available kernel. Aborting execution.");
   return kMath;
 }
@@ -116,19 +118,32 @@ at::native::RegisterCUDADispatch<decltype(at::native::_fused_sdp_choice_stub)> r
     at::native::_fused_sdp_choice_stub, &choose_attention);
 
 Tensor no_philox() { return at::zeros({}, at::TensorOptions(at::kLong)); }
+// Several heads of queries may share one of keys and values.
+Tensor for_each_head(const Tensor& shared, const Tensor& q) {
+  return shared.size(1) == q.size(1) ? shared : shared.repeat_interleave(q.size(1) / shared.size(1), 1);
+}
+Tensor of_shared_heads(const Tensor& grad, const Tensor& shared) {
+  if (grad.size(1) == shared.size(1)) return grad;
+  return grad.unflatten(1, {shared.size(1), -1}).sum(2, false, grad.scalar_type());
+}
 using Flash = std::tuple<Tensor, Tensor, Tensor, Tensor, SymInt, SymInt, Tensor, Tensor, Tensor>;
 Flash flash_attention(const Tensor& q, const Tensor& k, const Tensor& v, double dropout, bool causal, bool,
                       std::optional<double> scale) {
   TORCH_CHECK_NOT_IMPLEMENTED(dropout == 0, "simrank: flash attention with dropout on simulated CUDA devices");
-  auto [out, lse] = at::_scaled_dot_product_flash_attention_for_cpu(q, k, v, 0, causal, {}, scale);
-  const Tensor none = at::empty({0}, q.options());
-  return {out, lse, none, none, q.size(2), k.size(2), no_philox(), no_philox(), none};
+  auto [out, lse] = at::_scaled_dot_product_flash_attention_for_cpu(
+      q, for_each_head(k, q), for_each_head(v, q), 0, causal, {}, scale);
+  // The others as CUDA's kernel returns them: nothing, or what has a shape and no meaning.
+  const auto state = at::TensorOptions(at::kUInt64);
+  return {out, lse, {}, {}, q.size(2), k.size(2), at::zeros({2}, state), at::zeros({}, state),
+          at::empty({0}, q.options())};
 }
 std::tuple<Tensor, Tensor, Tensor> flash_attention_backward(
     const Tensor& grad, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out, const Tensor& lse,
     const Tensor&, const Tensor&, SymInt, SymInt, double, bool causal, const Tensor&, const Tensor&,
     std::optional<double> scale) {
-  return at::_scaled_dot_product_flash_attention_for_cpu_backward(grad, q, k, v, out, lse, 0, causal, {}, scale);
+  auto [gq, gk, gv] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
+      grad, q, for_each_head(k, q), for_each_head(v, q), out, lse, 0, causal, {}, scale);
+  return {gq, of_shared_heads(gk, k), of_shared_heads(gv, v)};
 }
 std::tuple<Tensor, Tensor, Tensor, Tensor> efficient_attention(
     const Tensor& q, const Tensor& k, const Tensor& v, const MaybeTensor& bias, bool, double dropout,
