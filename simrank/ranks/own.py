@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,12 +18,23 @@ _own_files: dict[str, bool] = {}
 
 def own_modules() -> list[ModuleType]:
     """Return the program's own modules that have been imported."""
+    modules = sys.modules
+    found = [modules.get(name) for name in _not_installed(tuple(modules))]
+    return [module for module in found if module is not None and is_programs_own(module)]
+
+
+@functools.lru_cache(maxsize=8)
+def _not_installed(names: tuple[str, ...]) -> list[str]:
+    """Return which of all names of modules are of none that is known to be installed.
+
+    To look at every module takes 3 ms in a program with torch, and Contexts come and go.
+    """
     found = []
-    for module in list(sys.modules.values()):
+    for name in names:
+        module = sys.modules.get(name)
         file = getattr(module, "__file__", None)
-        is_installed = isinstance(file, str) and _own_files.get(file) is False  # Nearly all are.
-        if not is_installed and is_programs_own(module):
-            found.append(module)
+        if module is None or not isinstance(file, str) or is_programs_own_file(file):
+            found.append(name)
     return found
 
 
