@@ -27,15 +27,15 @@ def own_modules() -> list[ModuleType]:
 def _not_installed(names: tuple[str, ...]) -> list[str]:
     """Return which of all names of modules are of none that is known to be installed.
 
-    To look at every module takes 3 ms in a program with torch, and Contexts come and go.
+    To look at every module takes 3 ms in a program with torch, and Contexts come and go. Scripts
+    are run as `__main__` one after the other.
     """
-    found = []
-    for name in names:
-        module = sys.modules.get(name)
-        file = getattr(module, "__file__", None)
-        if module is None or not isinstance(file, str) or is_programs_own_file(file):
-            found.append(name)
-    return found
+    files = {name: getattr(sys.modules.get(name), "__file__", None) for name in names}
+    return [
+        name
+        for name, file in files.items()
+        if name == "__main__" or not isinstance(file, str) or is_programs_own_file(file)
+    ]
 
 
 def is_programs_own(module: ModuleType) -> bool:

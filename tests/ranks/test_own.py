@@ -32,6 +32,16 @@ def test_a_name_that_was_a_stub_may_become_the_programs(monkeypatch, tmp_path):
     assert real in own_modules()
 
 
+def test_a_script_takes_the_place_of_an_installed_one(monkeypatch):
+    """As `python -m pytest` and `runpy` do."""
+    installed, script = types.ModuleType("__main__"), types.ModuleType("__main__")
+    installed.__file__ = types.__file__
+    monkeypatch.setitem(sys.modules, "__main__", installed)
+    assert installed not in own_modules()
+    monkeypatch.setitem(sys.modules, "__main__", script)
+    assert script in own_modules()
+
+
 def test_installed_modules_are_not_the_programs():
     """Nor are simrank's and the standard library's."""
     assert not {types, sys.modules["simrank"], sys.modules["numpy"]} & {*own_modules()}
