@@ -25,6 +25,7 @@ struct Block {
   int64_t stream;
   bool is_small;
   size_t requested = 0;
+  size_t kept = 0;           // While it is free: bytes of the host's memory that it may still hold.
   bool allocated = false;
   bool counted = false;      // Belongs to a tensor; a kernel's temporaries are not in statistics.
   int64_t rank = -1;         // Who allocated it.
