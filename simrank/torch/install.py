@@ -44,7 +44,8 @@ def stand_ins(_: ModuleType) -> StandIns:
 
     launches.install()
     symmetric_memory.install()
-    return [*settings.hooks_stand_ins(), *_lasting()]
+    # The first keep what ranks have made: they go with the Context.
+    return [*settings.hooks_stand_ins(), _keeping_works(), *_lasting()]
 
 
 class _Made(NamedTuple):
@@ -175,10 +176,7 @@ def _of_parallel() -> StandIns:
         return data
 
     # Ranks whose forwards interleave leave one of their models there: it goes with the Context.
-    return [
-        (kind, "_get_ddp_logging_data", logged), (kind, "_active_ddp_module", None),
-        _keeping_works(),
-    ]  # fmt: skip
+    return [(kind, "_get_ddp_logging_data", logged), (kind, "_active_ddp_module", None)]
 
 
 def _keeping_works() -> tuple[Any, str, Any]:

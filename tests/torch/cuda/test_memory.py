@@ -110,6 +110,16 @@ def test_freed_memory_keeps_its_pages_within_bounds(cuda):
     assert faults > small // pages // 2
 
 
+def test_what_a_simulation_keeps_it_gives_back_at_its_end():
+    """Also where a tensor outlives it, and its memory with it."""
+    with simulated.standalone():
+        alive = torch.empty(1, device="cuda")
+        assert _faults(250 * MIB) > 0
+    with simulated.standalone():
+        assert _faults(16 * MIB) > _faults(16 * MIB) * 4
+        del alive
+
+
 def test_record_stream_delays_reuse_until_the_stream_is_done():
     """A block that another stream uses is not given out before the simulator says so."""
     done = []

@@ -28,9 +28,9 @@ void give_pages_back(uintptr_t address, size_t size) {
   if (low < high) madvise(reinterpret_cast<void*>(low), high - low, MADV_DONTNEED);
 }
 // A free block keeps its pages while there is room for them.
-void keep_or_give_back(Block* block) {
+void keep_or_give_back(Block* block, bool may_keep) {
   if (block->size < kGiveBack) return;
-  if (num_kept + block->size <= kMaxKept) {
+  if (may_keep && num_kept + block->size <= kMaxKept) {
     block->kept = block->size;
     num_kept += block->kept;
   } else {
@@ -57,8 +57,7 @@ DeviceMemory::DeviceMemory(int device, uintptr_t base, size_t span, size_t limit
 
 DeviceMemory::~DeviceMemory() {
   release_cached();
-  for (Pool* pool : {&small_, &large_})
-    for (Block* block : *pool) forget_kept(block);
+  retire();
   munmap(reinterpret_cast<void*>(base_), span_);
 }
 
@@ -238,7 +237,7 @@ void DeviceMemory::give_back(Block* block) {
   }
   block->counted = false;
   block->requested = 0;
-  keep_or_give_back(block);
+  keep_or_give_back(block, !is_retired_);
   int64_t blocks = 0, bytes = 0;
   for (Block* neighbour : {block->previous, block->next})
     if (size_t gained = merge(block, neighbour)) { blocks -= 1; bytes -= gained; }
@@ -271,6 +270,16 @@ void DeviceMemory::release_cached() {
   if (!deferred_.empty()) finish_deferred();
   Lock lock(mutex_);
   release_whole_segments();
+}
+
+void DeviceMemory::retire() {
+  is_retired_ = true;
+  Lock lock(mutex_);
+  for (Pool* pool : {&small_, &large_})
+    for (Block* block : *pool) {
+      if (block->kept) give_pages_back(block->address, block->size);
+      forget_kept(block);
+    }
 }
 
 void DeviceMemory::release_whole_segments() {

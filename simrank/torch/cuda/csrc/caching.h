@@ -56,6 +56,7 @@ class DeviceMemory {
   void free(void* address);
   void record_use(void* address, int64_t stream);
   void release_cached();
+  void retire();  // The simulation has ended; what is alive stays.
   // Bounds of the allocated block that holds the address; false if none does.
   bool find(uintptr_t address, uint64_t* start, uint64_t* size);
   size_t num_live() const { return live_.size(); }
@@ -95,6 +96,7 @@ class DeviceMemory {
   const size_t span_;
   size_t limit_;
   size_t reserved_ = 0;
+  bool is_retired_ = false;  // Then freed blocks keep nothing.
   Pool small_, large_;
   std::unordered_map<uintptr_t, Block*> live_;
   std::map<uintptr_t, Block*> segments_;        // By first address; the block there.
