@@ -51,7 +51,6 @@ TESTED_ELSEWHERE = {
     "multiprocessing/script.py": "cli/test_run.py",
     "ranks/late.py": "ranks/test_real.py",
     "ranks/libraries.py": "ranks/test_threads.py",
-    "ranks/own.py": "multiprocessing/test_imports.py",
     "torch/compiling.py": "torch/test_install.py",
     "torch/rank_devices.py": "torch/test_devices.py",
     "torch/identity.py": "torch/test_group.py",

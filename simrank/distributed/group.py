@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -247,6 +247,8 @@ class World:
         devices: Device of each rank.
         shares_devices: Whether several ranks may use one device: they stand for threads of one
             process, which need no communicator each.
+        local: What layers above keep of it, by names of their own. A table by world would keep it
+            alive for ever: what it holds knows the world.
     """
 
     def __init__(
@@ -262,6 +264,7 @@ class World:
         self.devices = devices
         self.size = len(devices)
         self.shares_devices = False
+        self.local: dict[str, Any] = {}
         self._groups: dict[Key, ProcessGroup] = {}
         if library.recorder is not None:
             library.recorder.begin(self)

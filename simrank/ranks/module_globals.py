@@ -28,6 +28,7 @@ from simrank.ranks import patches
 from simrank.ranks.current import rank_program
 from simrank.ranks.own import is_programs_own
 from simrank.ranks.packages import KNOWING, is_of_one_rank, modules_stamp, private_modules
+from simrank.ranks.per_module import PerModule
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -37,8 +38,6 @@ if TYPE_CHECKING:
 _GLOBAL, _ATTRIBUTE = dis.opmap["STORE_GLOBAL"], dis.opmap["STORE_ATTR"]
 _ABSENT = object()
 _PLAIN = (int, float, str, bytes, bool, complex, tuple, frozenset, type(None))
-# Of installed modules: how many names they had, and whether they are looked at.
-_verdicts: WeakKeyDictionary[ModuleType, tuple[int, bool]] = WeakKeyDictionary()
 _stores: WeakKeyDictionary[ModuleType, frozenset[tuple[bool, str]]] = WeakKeyDictionary()
 
 
@@ -86,6 +85,13 @@ class ModuleGlobals(SwitchObserver):
         self._stamp = stamp
         for name in sys.modules.keys() - self._seen:
             module = sys.modules[name]
+            if (
+                task is None
+                and isinstance(module, ModuleType)
+                and _may_matter.known(module) is False
+            ):
+                self._seen.add(name)  # Nearly all.
+                continue
             if getattr(getattr(module, "__spec__", None), "_initializing", False):
                 continue
             self._seen.add(name)
@@ -253,16 +259,7 @@ def _same(value: object, other: object) -> bool:
 
 def _is_shared(module: object) -> bool:
     """Whether ranks share a module that may hold what belongs to a process."""
-    if not isinstance(module, ModuleType) or is_of_one_rank(module):
-        return False
-    if is_programs_own(module):
-        return True
-    size, is_shared = _verdicts.get(module, (-1, False))
-    if size != len(vars(module)):  # Looking at every name of every package takes 30 ms.
-        name = module.__name__.partition(".")[0]
-        is_shared = name not in KNOWING and _uses_torch(module)
-        _verdicts[module] = len(vars(module)), is_shared
-    return is_shared
+    return isinstance(module, ModuleType) and _may_matter(module) and not is_of_one_rank(module)
 
 
 def _uses_torch(module: ModuleType) -> bool:
@@ -270,6 +267,15 @@ def _uses_torch(module: ModuleType) -> bool:
         isinstance(value, ModuleType) and value.__name__.partition(".")[0] == "torch"
         for value in list(vars(module).values())
     )
+
+
+# To look at every name of every package takes 30 ms.
+_may_matter: PerModule[bool] = PerModule(
+    lambda module: (
+        is_programs_own(module)
+        or (module.__name__.partition(".")[0] not in KNOWING and _uses_torch(module))
+    )
+)
 
 
 def _codes(module: ModuleType) -> Iterator[CodeType]:

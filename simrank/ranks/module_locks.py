@@ -16,9 +16,9 @@ import functools
 import sys
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
 from simrank.ranks import locks
+from simrank.ranks.per_module import PerModule
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 _OWN_BUSINESS = ("_thread", "threading", "importlib", "_frozen_importlib", "simrank", "greenlet",
                  "builtins", "sys")  # fmt: skip
 _put: list[tuple[Any, str, Any, Any]] = []  # Owner, name, the original and what stands for it.
-_seen: WeakKeyDictionary[ModuleType, tuple[int, list[tuple[Any, str]]]] = WeakKeyDictionary()
 
 
 def install() -> None:
@@ -68,12 +67,8 @@ def _lock_at(owner: object, name: str) -> Any:  # noqa: ANN401 - a lock, or None
 def _places() -> Iterator[tuple[Any, str]]:
     """Yield where locks are: owner and name."""
     for name, module in list(sys.modules.items()):
-        if isinstance(module, ModuleType) and name.partition(".")[0] not in _OWN_BUSINESS:
-            names = vars(module)
-            size, places = _seen.get(module, (-1, []))
-            if size != len(names):
-                places = list(_places_in(module))
-                _seen[module] = len(names), places
+        places = _places_in(module) if isinstance(module, ModuleType) else ()
+        if places and name.partition(".")[0] not in _OWN_BUSINESS:
             yield from places
     logging: Any = sys.modules.get("logging")
     for reference in [] if logging is None else list(logging._handlerList):  # noqa: SLF001 - all that live
@@ -82,7 +77,7 @@ def _places() -> Iterator[tuple[Any, str]]:
             yield handler, "lock"
 
 
-def _places_in(module: ModuleType) -> Iterator[tuple[Any, str]]:
+def _find(module: ModuleType) -> Iterator[tuple[Any, str]]:
     is_lock: Callable[[object], bool] = locks.BARE.__contains__
     for name, value in list(vars(module).items()):
         if is_lock(type(value)):
@@ -93,3 +88,6 @@ def _places_in(module: ModuleType) -> Iterator[tuple[Any, str]]:
                     yield value, attribute
                 elif type(held) is functools.cached_property and hasattr(held, "lock"):
                     yield held, "lock"
+
+
+_places_in: PerModule[list[tuple[Any, str]]] = PerModule(lambda module: list(_find(module)))

@@ -12,18 +12,16 @@ import warnings
 from functools import partial
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
 from simrank.engine.callsite import depth_of_user
 from simrank.ranks import mains
 from simrank.ranks.own import is_installed, own_modules
 from simrank.ranks.packages import KNOWING, STATEFUL, is_within, modules_stamp, place_within
+from simrank.ranks.per_module import PerModule
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-# Of installed modules: how many names they had, and where what they hold is from.
-_homes: WeakKeyDictionary[ModuleType, tuple[int, frozenset[str]]] = WeakKeyDictionary()
 _installed: dict[frozenset[str], tuple[object, dict[str, str]]] = {}  # Stamp, and takers then.
 
 
@@ -93,11 +91,7 @@ def _homes_of_installed() -> Iterator[tuple[str, frozenset[str]]]:
         package = name.partition(".")[0]
         if package in KNOWING or not isinstance(module, ModuleType) or not is_installed(module):
             continue
-        size, homes = _homes.get(module, (-1, frozenset[str]()))
-        if size != len(vars(module)):
-            homes = _homes_in(module)
-            _homes[module] = len(vars(module)), homes
-        by_package.setdefault(package, set()).update(homes)
+        by_package.setdefault(package, set()).update(_homes(module))
     for package, of in by_package.items():
         yield package, frozenset(of)
 
@@ -114,6 +108,9 @@ def _homes_in(module: ModuleType) -> frozenset[str]:
         if isinstance(home, str):
             found.add(home)
     return frozenset(found)
+
+
+_homes: PerModule[frozenset[str]] = PerModule(_homes_in)
 
 
 def _target(fn: Callable[..., Any]) -> object:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import functools
+import operator
 import os
 import sys
 from importlib import import_module
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from simrank.device.tensors.shown import READERS
@@ -21,7 +22,7 @@ from simrank.ranks.libraries import Library
 from simrank.ranks.patches import SharedModule
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from simrank.ranks import Program
     from simrank.ranks.libraries import RankState
@@ -39,7 +40,48 @@ def stand_ins(_: ModuleType) -> StandIns:
         READERS.append(_text_of)
     for name in _BEFORE_RANKS:
         import_module(name)
-    from simrank.torch import (  # noqa: PLC0415 - they import torch  # noqa: PLC0415 - likewise
+    from simrank.torch import launches, settings, symmetric_memory  # noqa: PLC0415 - they import torch
+
+    launches.install()
+    symmetric_memory.install()
+    # The first keep what ranks have made: they go with the Context.
+    return [*settings.hooks_stand_ins(), _keeping_works(), *_lasting()]
+
+
+class _Made(NamedTuple):
+    """Stand-ins, and what they were made of.
+
+    Attributes:
+        names: Of torch's modules.
+        stand_ins: What to replace, and by what.
+        originals: What was there.
+    """
+
+    names: list[str]
+    stand_ins: StandIns
+    originals: list[Any]
+
+    def is_current(self) -> bool:
+        """Whether torch is what it was."""
+        if self.names != _torchs_modules(tuple(sys.modules)):
+            return False
+        return all(map(operator.is_, _originals(self.stand_ins), self.originals))
+
+
+_ABSENT = object()
+_last: list[_Made] = []
+
+
+def _lasting() -> StandIns:
+    """Return stand-ins that any number of Contexts use: to make them takes 10 ms."""
+    if not (_last and _last[0].is_current()):
+        found = _make()
+        _last[:] = [_Made(_torchs_modules(tuple(sys.modules)), found, [*_originals(found)])]
+    return _last[0].stand_ins
+
+
+def _make() -> StandIns:
+    from simrank.torch import (  # noqa: PLC0415 - they import torch
         compiling,
         data,
         dispatched,
@@ -52,12 +94,23 @@ def stand_ins(_: ModuleType) -> StandIns:
 
     return [
         *_of_distributed(), *_of_parallel(), *_of_multiprocessing(),
-        *profiler.stand_ins(), *settings.stand_ins(), *settings.hooks_stand_ins(),
+        *profiler.stand_ins(), *settings.stand_ins(),
         *_shared_modules(),
         *compiling.stand_ins(), *data.stand_ins(), *records.stand_ins(), *refused.stand_ins(),
         *dispatched.stand_ins(), *operators.stand_ins(),
         *_of_cuda(),
     ]  # fmt: skip
+
+
+def _originals(stand_ins: StandIns) -> Iterator[Any]:
+    """Yield what is where stand-ins are to be."""
+    return (getattr(owner, name, _ABSENT) for owner, name, _ in stand_ins)
+
+
+@functools.lru_cache(maxsize=2)
+def _torchs_modules(names: tuple[str, ...]) -> list[str]:
+    """Return which of all names of modules are torch's; to look at each takes 0.5 ms."""
+    return [name for name in names if name.startswith("torch.")]
 
 
 def _shared_modules() -> StandIns:
@@ -132,10 +185,7 @@ def _of_parallel() -> StandIns:
         return data
 
     # Ranks whose forwards interleave leave one of their models there: it goes with the Context.
-    return [
-        (kind, "_get_ddp_logging_data", logged), (kind, "_active_ddp_module", None),
-        _keeping_works(),
-    ]  # fmt: skip
+    return [(kind, "_get_ddp_logging_data", logged), (kind, "_active_ddp_module", None)]
 
 
 def _keeping_works() -> tuple[Any, str, Any]:
@@ -168,10 +218,8 @@ def _true_in_ranks(original: Callable[[], bool]) -> Callable[[], bool]:
 
 def _of_cuda() -> StandIns:
     """Return what turns devices on when a rank first asks for them, and off at the end."""
-    from simrank.torch import devices, first_uses, launches, symmetric_memory  # noqa: PLC0415 - they import torch
+    from simrank.torch import devices, first_uses, symmetric_memory  # noqa: PLC0415 - they import torch
 
-    launches.install()
-    symmetric_memory.install()
     found = [*symmetric_memory.stand_ins(), *first_uses.stand_ins()]
     return [*found, (_Devices(devices.disable), "are_on", True)]
 

@@ -7,7 +7,6 @@ from collections import deque
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
 import torch.distributed as dist
 
@@ -23,12 +22,11 @@ from simrank.units import PS_PER_US
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from simrank.distributed.group import World
     from simrank.engine import Task
     from simrank.ranks import Program
     from simrank.ranks.ports import Holder
 
-_WAITS = "who waits for a server"
+_KEY, _WAITS = "torch's stores", "who waits for a server"
 _TIMEOUT = timedelta(seconds=300)  # torch's default
 _DEFAULTS = (_TIMEOUT, timedelta(minutes=10), timedelta(minutes=30))  # The groups' too.
 
@@ -227,12 +225,9 @@ def _bytes(value: Any) -> bytes:
     return value.encode() if isinstance(value, str) else bytes(value)
 
 
-_tables: WeakKeyDictionary[World, dict[str, Table]] = WeakKeyDictionary()
-
-
 def _table(name: str) -> Table:
     """Return the table of this name of the running rank's spawn."""
-    tables = _tables.setdefault(world_of(require_rank("a store")), {})
+    tables: dict[str, Table] = world_of(require_rank("a store")).local.setdefault(_KEY, {})
     return tables.setdefault(name, Table(name))
 
 

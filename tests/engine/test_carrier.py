@@ -2,6 +2,7 @@
 
 import contextvars
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -802,3 +803,29 @@ def test_a_carrier_knows_its_stack_and_its_end(engine, kind):
     assert seen == [(True, False, None)]
     assert task.carrier.is_dead
     task.switch()  # A dead one is not entered.
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="policies of threads are Linux's")
+def test_threads_wake_when_who_woke_them_sleeps(engine):
+    """Their policy says so; the hub's is what it was."""
+    found = []
+    run(engine, lambda: found.append(os.sched_getscheduler(0)))
+    assert found == [os.SCHED_BATCH]
+    assert os.sched_getscheduler(0) == os.SCHED_OTHER
+
+
+def test_a_policy_of_the_programs_own_stays(engine, monkeypatch):
+    """And where a sandbox forbids another, threads run as they are."""
+    chosen, given = [], [3, 0]
+
+    def choose(*policy):
+        chosen.append(policy)
+        raise PermissionError
+
+    monkeypatch.setattr("simrank.engine.lockstep.sys.platform", "linux")
+    monkeypatch.setattr(os, "sched_getscheduler", lambda _: given.pop(0), raising=False)
+    monkeypatch.setattr(os, "sched_setscheduler", choose, raising=False)
+    ran = []
+    run(engine, partial(ran.append, 0), partial(ran.append, 1))
+    assert ran == [0, 1]
+    assert len(chosen) == 1

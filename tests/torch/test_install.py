@@ -31,6 +31,28 @@ def test_everything_that_is_replaced_is_given_back():
         assert getattr(owner, name, "missing") is old, name
 
 
+def test_stand_ins_are_made_anew_only_where_torch_is_another(monkeypatch):
+    """A program that puts its own function in torch's place finds it asked, and then torch's."""
+    name, owner = "is_available", torch.cuda
+
+    def stand_in():
+        return next(value for of, key, value in install.stand_ins(torch) if (of, key) == place)
+
+    place = owner, name
+    first = stand_in()
+    assert stand_in() is first
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, lambda: "the program's own")
+        assert stand_in()() == "the program's own"
+    assert stand_in()() is owner.is_available()
+    module = sys.modules["torch.distributed.of_a_test"] = type(sys)("torch.distributed.of_a_test")
+    try:
+        assert any(of is module for of, _, _ in install.stand_ins(torch))
+    finally:
+        del sys.modules[module.__name__]
+    assert not any(of is module for of, _, _ in install.stand_ins(torch))
+
+
 def test_ranks_are_threads_once_torch_is_imported(spawn):
     """Greenlets otherwise, and a rank of theirs that imports torch is told what to do."""
     carriers = []

@@ -1,14 +1,18 @@
 """Stores without sockets: waits of the engine, limits in simulated time."""
 
+import gc
 import os
 import socket
 import time
+import weakref
 from datetime import timedelta
 
 import pytest
 
 import simrank
+from simrank.distributed.membership import world_of
 from simrank.errors import DeadlockError
+from simrank.ranks import require_rank
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
@@ -261,3 +265,16 @@ def test_a_client_without_a_server_waits_for_it_or_is_told(spawn):
     spawn(limited)
     with pytest.raises(DeadlockError, match="a server at port 29608' of host localhost"):
         spawn(lambda rank: dist.TCPStore("localhost", 29608, None, False))
+
+
+def test_what_a_spawn_keeps_dies_with_it(spawn):
+    """A store knows its ranks, and they their world: nobody else may know the store."""
+    worlds = []
+
+    def program(rank):
+        dist.FileStore("/nowhere/at/all", 2).set(f"key {rank}", "value")
+        worlds.append(weakref.ref(world_of(require_rank("a test"))))
+
+    spawn(program)
+    gc.collect()
+    assert [world() for world in worlds] == [None, None]

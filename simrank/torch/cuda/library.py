@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from simrank.errors import UnsupportedError
+from simrank.ranks.current import for_real
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -140,7 +141,8 @@ def _abi() -> int:
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
     with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        with for_real():  # Another process builds it: no rank could let it go on.
+            fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import sys
+from functools import lru_cache
 from types import ModuleType
 from typing import TYPE_CHECKING
-from weakref import WeakKeyDictionary
 
 from simrank.ranks.own import is_programs_own
+from simrank.ranks.per_module import PerModule
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 _ABSENT = object()
-# Installed modules that had none of some objects, and how many names they had: to look at every
-# name of every package takes 20 ms.
-_without: WeakKeyDictionary[ModuleType, tuple[frozenset[int], int]] = WeakKeyDictionary()
 
 
 class Patches:
@@ -40,19 +38,11 @@ class Patches:
 
         A program may have said `from torch.cuda import Stream` before.
         """
-        wanted = frozenset(id(old) for old, _ in pairs)
+        holds_any = _holders(frozenset(id(old) for old, _ in pairs))
         held: list[object] = list(sys.modules.values())
-        for module in held:
-            if not isinstance(module, ModuleType):  # Programs put anything into sys.modules.
-                continue
-            names = vars(module)
-            if _without.get(module) == (wanted, len(names)):
-                continue
-            if wanted.isdisjoint(map(id, names.values())):
-                if not is_programs_own(module):
-                    _without[module] = wanted, len(names)
-                continue
-            self.replace_in(module, pairs)
+        for module in held:  # Programs put anything into sys.modules.
+            if isinstance(module, ModuleType) and (holds_any(module) or is_programs_own(module)):
+                self.replace_in(module, pairs)
 
     def replace_in(self, module: ModuleType, pairs: Sequence[tuple[object, object]]) -> None:
         """Replace objects (old, new) under every name that one module has for them."""
@@ -72,3 +62,9 @@ class Patches:
                 delattr(owner, name)
             else:
                 setattr(owner, name, value)
+
+
+@lru_cache(maxsize=1)
+def _holders(wanted: frozenset[int]) -> PerModule[bool]:
+    """Return what tells of a module whether it had any of some objects: to look takes 20 ms."""
+    return PerModule(lambda module: not wanted.isdisjoint(map(id, vars(module).values())))

@@ -6,11 +6,14 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
+import simrank
 from simrank.errors import UnsupportedError
+from simrank.ranks.current import running_task
 from simrank.torch.cuda import library, op_table
 
 
@@ -106,3 +109,17 @@ def test_sources_decide_where_it_is_cached(monkeypatch, tmp_path):
     assert library._fingerprint() == before
     (copy / "all.cpp").write_text("")
     assert library._fingerprint() != before
+
+
+def test_a_rank_waits_for_real_while_another_process_builds(monkeypatch, tmp_path):
+    """In simulated time nobody would ever let go, and ranks would come in each other's way."""
+    asked = []
+    fake = SimpleNamespace(LOCK_EX=1, flock=lambda _file, _what: asked.append(running_task()))
+    monkeypatch.setattr(library, "fcntl", fake)
+
+    def program(rank):
+        with library._locked(tmp_path / f"lock {rank}"):
+            assert running_task() is not None
+
+    simrank.multiprocessing.spawn(program, (), 2)
+    assert asked == [None, None]

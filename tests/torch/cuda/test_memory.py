@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import resource
 
 import pytest
 import torch
@@ -84,6 +85,39 @@ def test_freed_memory_is_reused_by_its_stream_only(cuda):
     again = torch.empty(MIB, device="cuda")
     assert other.data_ptr() != address
     assert again.data_ptr() == address
+
+
+def _faults(num_bytes):
+    """Return how many pages come in as a tensor of so many bytes is made and filled."""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    torch.empty(num_bytes, dtype=torch.uint8, device="cuda").fill_(1)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+
+def test_freed_memory_keeps_its_pages_within_bounds(cuda):
+    """Temporaries come and go; what is larger than the bound goes back to the host at once."""
+    small, large = 16 * MIB, 300 * MIB
+    pages = resource.getpagesize()
+    assert _faults(small) > small // pages // 2
+    assert _faults(small) < small // pages // 8
+    torch.cuda.empty_cache()
+    assert _faults(small) > small // pages // 2
+    torch.empty(large, dtype=torch.uint8, device="cuda")[: 2 * small].fill_(1)
+    held = torch.empty(large, dtype=torch.uint8, device="cuda")
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    held[:small].fill_(1)
+    faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+    assert faults > small // pages // 2
+
+
+def test_what_a_simulation_keeps_it_gives_back_at_its_end():
+    """Also where a tensor outlives it, and its memory with it."""
+    with simulated.standalone():
+        alive = torch.empty(1, device="cuda")
+        assert _faults(250 * MIB) > 0
+    with simulated.standalone():
+        assert _faults(16 * MIB) > _faults(16 * MIB) * 4
+        del alive
 
 
 def test_record_stream_delays_reuse_until_the_stream_is_done():

@@ -234,7 +234,7 @@ def test_flash_attention_and_its_gradients_are_those_of_fp32(cuda, num_heads):
     parts = [torch.randn(2, heads, 16, 32) for heads in (8, num_heads, num_heads)]
 
     def computed(device, dtype, backends):
-        inputs = [part.to(device, dtype).requires_grad_() for part in parts]
+        inputs = [part.to(device, dtype).detach().requires_grad_() for part in parts]
         with sdpa_kernel(backends):
             out = F.scaled_dot_product_attention(*inputs, is_causal=True, enable_gqa=True)
         out.float().square().sum().backward()

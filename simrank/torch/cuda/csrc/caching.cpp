@@ -1,5 +1,6 @@
 #include "caching.h"
 #include "simulated.h"
+#include <atomic>
 #include <cstring>
 #include <sys/mman.h>
 
@@ -8,6 +9,10 @@ namespace simrank {
 namespace {
 constexpr size_t kPage = 4096;
 constexpr size_t kGiveBack = 1 << 20;  // Assumed: below it, page faults cost more than they save.
+// What freed blocks above it keep of the host's memory, all devices together (assumed). Without it
+// an operation on 4 MiB takes five times as long: its temporaries fault in page after page.
+constexpr size_t kMaxKept = 256 << 20;
+std::atomic<size_t> num_kept{0};
 
 size_t round_block(size_t size) {
   return std::max(kMinBlock, (size + kMinBlock - 1) / kMinBlock * kMinBlock);
@@ -22,6 +27,17 @@ void give_pages_back(uintptr_t address, size_t size) {
   uintptr_t low = (address + kPage - 1) & ~(kPage - 1), high = (address + size) & ~(kPage - 1);
   if (low < high) madvise(reinterpret_cast<void*>(low), high - low, MADV_DONTNEED);
 }
+// A free block keeps its pages while there is room for them.
+void keep_or_give_back(Block* block, bool may_keep) {
+  if (block->size < kGiveBack) return;
+  if (may_keep && num_kept + block->size <= kMaxKept) {
+    block->kept = block->size;
+    num_kept += block->kept;
+  } else {
+    give_pages_back(block->address, block->size);
+  }
+}
+void forget_kept(Block* block) { num_kept -= std::exchange(block->kept, 0); }
 void tell(void (*listener)(int64_t, int, uint64_t, uint64_t, int64_t), int device,
           const Block& block) {
   if (C10_UNLIKELY(listener != nullptr) &&
@@ -41,6 +57,7 @@ DeviceMemory::DeviceMemory(int device, uintptr_t base, size_t span, size_t limit
 
 DeviceMemory::~DeviceMemory() {
   release_cached();
+  retire();
   munmap(reinterpret_cast<void*>(base_), span_);
 }
 
@@ -118,7 +135,8 @@ Block* DeviceMemory::new_segment(size_t size, int64_t stream) {
 
 void DeviceMemory::split(Block* block, size_t size) {
   const bool was_split = block->is_split();
-  const size_t rest = block->size - size;
+  const size_t rest = block->size - size, kept = block->kept;
+  forget_kept(block);
   if (block->is_small ? rest < kMinBlock : rest <= kSmallSize) {
     if (!was_split) return;
     add(stats.inactive_split_bytes, block->is_small, -static_cast<int64_t>(block->size));
@@ -131,6 +149,8 @@ void DeviceMemory::split(Block* block, size_t size) {
   if (remaining->next) remaining->next->previous = remaining;
   block->next = remaining;
   block->size = size;
+  remaining->kept = kept - std::min(kept, size);
+  num_kept += remaining->kept;
   pool_of(remaining).insert(remaining);
   if (was_split) {
     add(stats.inactive_split_bytes, block->is_small, -static_cast<int64_t>(size));
@@ -217,7 +237,7 @@ void DeviceMemory::give_back(Block* block) {
   }
   block->counted = false;
   block->requested = 0;
-  if (block->size >= kGiveBack) give_pages_back(block->address, block->size);
+  keep_or_give_back(block, !is_retired_);
   int64_t blocks = 0, bytes = 0;
   for (Block* neighbour : {block->previous, block->next})
     if (size_t gained = merge(block, neighbour)) { blocks -= 1; bytes -= gained; }
@@ -241,6 +261,7 @@ size_t DeviceMemory::merge(Block* into, Block* neighbour) {
     if (into->next) into->next->previous = into;
   }
   into->size += gained;
+  into->kept += neighbour->kept;
   delete neighbour;
   return gained;
 }
@@ -249,6 +270,16 @@ void DeviceMemory::release_cached() {
   if (!deferred_.empty()) finish_deferred();
   Lock lock(mutex_);
   release_whole_segments();
+}
+
+void DeviceMemory::retire() {
+  is_retired_ = true;
+  Lock lock(mutex_);
+  for (Pool* pool : {&small_, &large_})
+    for (Block* block : *pool) {
+      if (block->kept) give_pages_back(block->address, block->size);
+      forget_kept(block);
+    }
 }
 
 void DeviceMemory::release_whole_segments() {
@@ -262,6 +293,7 @@ void DeviceMemory::release_whole_segments() {
 void DeviceMemory::drop_segment(Block* block) {
   uintptr_t address = block->address;
   size_t size = block->size;
+  forget_kept(block);
   give_pages_back(address, size);
   mprotect(reinterpret_cast<void*>(address), size, PROT_NONE);
   segments_.erase(address);

@@ -25,6 +25,7 @@ struct Block {
   int64_t stream;
   bool is_small;
   size_t requested = 0;
+  size_t kept = 0;           // While it is free: bytes of the host's memory that it may still hold.
   bool allocated = false;
   bool counted = false;      // Belongs to a tensor; a kernel's temporaries are not in statistics.
   int64_t rank = -1;         // Who allocated it.
@@ -55,6 +56,7 @@ class DeviceMemory {
   void free(void* address);
   void record_use(void* address, int64_t stream);
   void release_cached();
+  void retire();  // The simulation has ended; what is alive stays.
   // Bounds of the allocated block that holds the address; false if none does.
   bool find(uintptr_t address, uint64_t* start, uint64_t* size);
   size_t num_live() const { return live_.size(); }
@@ -94,6 +96,7 @@ class DeviceMemory {
   const size_t span_;
   size_t limit_;
   size_t reserved_ = 0;
+  bool is_retired_ = false;  // Then freed blocks keep nothing.
   Pool small_, large_;
   std::unordered_map<uintptr_t, Block*> live_;
   std::map<uintptr_t, Block*> segments_;        // By first address; the block there.

@@ -157,7 +157,11 @@ void configure_memory(int num_devices, uint64_t base, uint64_t span, uint64_t de
 }
 
 uint64_t free_base(uint64_t base, uint64_t size) {
-  for (auto& memory : devices) if (memory && memory->num_live()) retired.push_back(std::move(memory));
+  for (auto& memory : devices) {
+    if (!memory || !memory->num_live()) continue;
+    memory->retire();
+    retired.push_back(std::move(memory));
+  }
   devices.clear();
   std::erase_if(retired, [](auto& memory) { return memory->num_live() == 0; });
   for (bool is_free = false; !is_free;) {
