@@ -20,7 +20,7 @@ from simrank.ranks.current import rank_program
 from simrank.ranks.own import is_programs_own_file
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from importlib.machinery import ModuleSpec
     from types import CodeType
 
@@ -112,6 +112,7 @@ class PrivateModules:
         self._outside: dict[str, None] = {}  # Names of private modules that others have.
         self._inside: object = None  # What `modules_stamp` was when they were looked at.
         self._outside_stamp: object = None
+        self._seams = _Seams(self)
         self._locks: dict[str, object] = {}
         self._quiet: object = None  # What the stamp was when nobody had a private module.
 
@@ -122,6 +123,7 @@ class PrivateModules:
         """
         if method == "fork":
             self.main, self._own = parent.main, dict(parent._own)
+            self._seams.note(self._own)
         else:
             self.parent, self.begins_with = parent, parent.main
 
@@ -160,12 +162,14 @@ class PrivateModules:
             return
         if stamp != self._outside_stamp:
             self._outside = dict.fromkeys({*self._private_now(stamp), *self._outside})
+            self._seams.note(self._outside)
         if not (self._outside or self._own or self._locks):  # Nearly always.
             self._quiet = self._inside = self._outside_stamp = stamp
             return
         self._quiet = None
         self._others = _take(self._outside)
         modules.update(self._own)
+        self._seams.enter(self._own, self._others)
         if self._locks:
             _locks.update(self._locks)
         self._inside = modules_stamp()
@@ -178,6 +182,8 @@ class PrivateModules:
         self._quiet = None
         if stamp != self._inside:
             self._own |= {n: m for n, m in modules.items() if self.is_private(n)}
+            self._seams.note(self._own)
+        self._seams.leave(self._own, self._others)
         self._own = _take(self._own)
         modules.update(self._others)
         self._outside_stamp = modules_stamp()
@@ -197,6 +203,7 @@ class PrivateModules:
     def add(self, name: str, module: ModuleType) -> None:
         """Note a module as the rank's own: it is in `sys.modules` already."""
         self._own[name] = module
+        self._seams.note((name,))
         self._quiet = None
         _of_one_rank.add(module)
 
@@ -237,6 +244,10 @@ class PrivateModules:
             found = self._verdicts[name] = is_within(self.names, name)
         return found
 
+    def is_shared(self, name: str) -> bool:
+        """Whether the rank has no module of this name for itself, and is to have none."""
+        return name not in self._own and not self.is_private(name)
+
     def import_module(self, name: str) -> ModuleType:
         """Return the rank's own copy of a private module, executed now if there is none."""
         outside = self._others.get(name)
@@ -247,6 +258,40 @@ class PrivateModules:
         sys.modules[name] = module
         _OncePerRank(self, outside.__spec__).exec_module(module)
         return module
+
+
+class _Seams:
+    """Private modules that lie in a package that all share, which has them as attributes, too.
+
+    Folders without `__init__.py` are such packages, and those of `private = ["package.module"]`.
+    """
+
+    def __init__(self, modules: PrivateModules) -> None:
+        self._modules = modules
+        self._names: dict[str, tuple[str, str]] = {}  # By module: its package, and its name there.
+
+    def note(self, names: Iterable[str]) -> None:
+        """Look at private modules that may be new."""
+        for name in names:
+            package, dot, last = name.rpartition(".")
+            if dot and name not in self._names and self._modules.is_shared(package):
+                self._names[name] = package, last
+
+    def enter(self, own: Mapping[str, ModuleType], others: Mapping[str, ModuleType]) -> None:
+        """Let the packages have the rank's own, and nobody else's."""
+        self._put(own, others)
+
+    def leave(self, own: Mapping[str, ModuleType], others: Mapping[str, ModuleType]) -> None:
+        """Let them have everybody else's."""
+        self._put(others, own)
+
+    def _put(self, these: Mapping[str, ModuleType], those: Mapping[str, ModuleType]) -> None:
+        for name, (package, last) in self._names.items():
+            holder = sys.modules.get(package)
+            if holder is not None and name in these:
+                vars(holder)[last] = these[name]
+            elif holder is not None and vars(holder).get(last) is those.get(name, holder):
+                del vars(holder)[last]
 
 
 class PrivateFinder(MetaPathFinder):

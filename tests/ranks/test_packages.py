@@ -155,6 +155,37 @@ def test_packages_that_keep_what_belongs_to_a_process_are_private_unasked(tmp_pa
     del sys.modules["accelerate"]
 
 
+def test_a_package_that_all_share_has_each_ranks_own_module(package, tmp_path):
+    """As an attribute, which `from package import module` takes: also in a folder without init."""
+    (tmp_path / package / "__init__.py").write_text("")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "leaf.py").write_text("seen = []\n")
+
+    def program(rank):
+        for holder, name in ((package, "state"), ("folder", "leaf")):
+            if rank:
+                time.sleep(1e-6)
+            module = importlib.import_module(f"{holder}.{name}")
+            module.seen.append(rank)
+            for _ in range(2):
+                time.sleep(1e-6)
+                assert getattr(importlib.import_module(holder), name) is module
+            assert module.seen == [rank]
+
+    names = ["stateful.state", "folder.leaf"]
+    run(program, private=names)
+    assert not hasattr(sys.modules["folder"], "leaf")
+    for name in names:
+        sys.modules.pop(name, None)
+    outside = [importlib.import_module(name) for name in names]
+    run(program, private=names)
+    assert sys.modules["folder"].leaf is outside[1]
+    assert sys.modules[package].state is outside[0]
+    assert [module.seen for module in outside] == [[], []]
+    for name in ("folder", "folder.leaf"):
+        del sys.modules[name]
+
+
 def test_other_modules_are_shared(package):
     """As without the setting."""
     found = []
