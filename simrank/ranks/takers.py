@@ -62,7 +62,11 @@ def takers_of(names: frozenset[str]) -> Mapping[str, str]:
     known = _installed.get(names)
     if known is None or known[0] != stamp:
         known = _installed[names] = stamp, _closure(dict(_homes_of_installed()), names)
-    own = {module.__name__: _homes_in(module) for module in own_modules()}
+    own = {
+        module.__name__: _homes_in(module)
+        for module in own_modules()
+        if sys.modules.get(module.__name__) is module  # multiprocessing has another name for one.
+    }
     return known[1] | _closure(own, names.union(known[1]))
 
 
