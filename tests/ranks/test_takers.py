@@ -154,17 +154,19 @@ def run_as_main(files, monkeypatch, *, source=None, is_typed=False):
     if not is_typed:
         main.__file__ = str(files / "program.py")
     monkeypatch.setitem(sys.modules, "__main__", main)
+    other = ModuleType("__main__")  # As multiprocessing leaves it: the one that was there first.
+    other.__file__ = str(files / "plain.py")
+    monkeypatch.setitem(sys.modules, "__mp_main__", other)
     exec(compile(source, "program.py", "exec"), vars(main))  # noqa: S102 - as Python does
     return main
 
 
 def test_a_main_program_is_executed_by_each_rank_as_processes_do(files, monkeypatch):
     """Under the name that multiprocessing gives it, so that it does not spawn again."""
-    before = sys.modules.get("__mp_main__")
     main = run_as_main(files, monkeypatch)
     assert list(main.FOUND) == [(rank, (rank,) * 3, [rank], "__mp_main__") for rank in range(2)]
     assert sys.modules["__main__"] is main
-    assert sys.modules.get("__mp_main__") is before
+    assert sys.modules["__mp_main__"].__file__ == str(files / "plain.py")
 
 
 def test_a_main_program_that_spawns_without_a_guard_is_told(files, monkeypatch):
