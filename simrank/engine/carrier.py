@@ -76,7 +76,7 @@ class GreenletCarrier:
     has_turn = False
     thread_id = None
 
-    def __init__(self, task: Task, run: Callable[[], None]) -> None:
+    def __init__(self, task: Task, run: Callable[..., None]) -> None:
         hub = task.engine.hub
         self.stack = made = greenlet(run, parent=hub)
         made.gr_context = copy_context()

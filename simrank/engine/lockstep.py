@@ -187,7 +187,7 @@ class ThreadCarrier:
         "thread", "thread_id",
     )  # fmt: skip
 
-    def __init__(self, task: Task, run: Callable[[], None]) -> None:
+    def __init__(self, task: Task, run: Callable[..., None]) -> None:
         self.stack: greenlet | None = None
         self.frame: FrameType | None = None
         self.thread_id: int | None = None
@@ -298,9 +298,8 @@ class ThreadCarrier:
         if turn is None:
             self._run()
             return
-        turn.enter()
         try:
-            self._run()
+            self._run(turn.enter)
         finally:
             turn.leave()
 

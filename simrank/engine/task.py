@@ -96,9 +96,11 @@ class Task:
         self.switch = held.switch
         self.leave = held.leave
 
-    def _run(self) -> None:
+    def _run(self, begin: Callable[[], object] | None = None) -> None:
         self.started = True
         try:
+            if begin is not None:  # It may wait, and be aborted there.
+                begin()
             self._body()
         except RankAborted as error:
             self.error = error.with_traceback(None)  # Nobody reads it, and it holds every frame.

@@ -547,6 +547,49 @@ def test_a_thread_that_has_not_started_is_not_made(engine):
     assert group.tasks[0].carrier.thread_id is None
 
 
+class WaitingTurn:
+    """One that waits for ever as the thread begins, or raises."""
+
+    def __init__(self, engine, error=None):
+        self.engine, self.error, self.begins = engine, error, True
+
+    def enter(self):
+        """Wait, or raise, the first time."""
+        if self.begins:
+            self.begins = False
+            if self.error is not None:
+                raise self.error
+            self.engine.wait(Handle())
+
+    def leave(self):
+        """Do nothing."""
+
+
+@pytest.mark.parametrize("error", [None, ValueError("no turn")])
+def test_a_thread_that_waits_or_fails_as_its_turn_begins_ends_with_the_group(engine, error):
+    """As it does anywhere else: with its own error, or aborted where it waits."""
+    ran = []
+
+    def other():
+        engine.wait(engine.timer(1000))
+        raise KeyError("the other")
+
+    tasks = [Task(engine, f"rank {rank}", rank) for rank in range(2)]
+    for task, body in zip(tasks, (lambda: ran.append(0), other), strict=True):
+        task.carry(body, "thread")
+    tasks[0].turn = WaitingTurn(engine, error)
+    group = TaskGroup(engine, "the program", tasks)
+    group.start()
+    try:
+        engine.run(group)
+    finally:
+        group.abort()
+    assert not ran
+    assert all(task.finished for task in tasks)
+    expected = KeyError if error is None else ValueError
+    assert [type(task.error) for task in group.failed] == [expected]
+
+
 def test_a_thread_that_swallows_every_abort_is_parked_for_good():
     """It is reported, keeps its stack, and never runs again."""
     engine, swallowed, never = Engine(), [], Handle()
