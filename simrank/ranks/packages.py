@@ -422,6 +422,8 @@ def _place_in(module: ModuleType | None, value: object, name: str | None) -> tup
 def find(module: str, name: str) -> Any:  # noqa: ANN401 - a function or class
     """Return what the running program has under a name that `name_of` has told another."""
     own, found = _of_running(), None
+    if own is None and module == "__mp_main__":  # A class of the program, as ranks execute it.
+        module = "__main__"
     if own is not None and not own.is_swapped:
         found = own.own(module)
     if found is None:

@@ -56,6 +56,10 @@ FILES = {
                 assert type(self) is Job
                 assert self.kind is State
                 run(rank, found, of_main)
+            @classmethod
+            def of_class(cls, rank, found, of_main):
+                assert cls is Job
+                run(rank, found, of_main)
 
         def run(rank, found, of_main):
             TRAINERS.append(rank)
@@ -113,8 +117,9 @@ def spawned(choose):
         lambda program: program.run,
         lambda program: functools.partial(program.run),
         lambda program: program.Job(program.State).run,
+        lambda program: program.Job.of_class,
     ],
-    ids=["function", "partial", "method"],
+    ids=["function", "partial", "method", "class method"],
 )
 def test_ranks_execute_a_module_that_has_taken_what_is_private(files, choose):
     """With all it imports; arguments arrive as objects of their own classes."""
@@ -198,6 +203,24 @@ if __name__ == "__main__":
     main = run_as_main(files, monkeypatch, source=source)
     expected = [(rank, (rank,) * 3, [rank], "__mp_main__") for rank in range(2)]
     assert sorted(main.FOUND) == sorted(expected * 2)
+
+
+def test_what_ranks_send_is_of_classes_of_the_main_program(files, monkeypatch):
+    """Pickled under the name that their main module has, which the program need not have."""
+    send = """
+def send(rank, queue):
+    State(rank)
+    queue.put(Job(rank))
+
+if __name__ == "__main__":
+    with simrank.Context("hgx_h100", carrier="thread") as ctx:
+        queue = ctx.multiprocessing.Queue()
+        ctx.multiprocessing.spawn(send, (queue,), 2)
+        FOUND += [queue.get() for _ in range(2)]
+"""
+    source = textwrap.dedent(FILES["program.py"]).partition("if __name__")[0] + send
+    main = run_as_main(files, monkeypatch, source=source)
+    assert [(type(job) is main.Job, job.kind) for job in main.FOUND] == [(True, 0), (True, 1)]
 
 
 def test_takers_are_found_through_others_that_have_taken_and_by_package_where_installed(files):
