@@ -67,6 +67,12 @@ FILES = {
             ranks = State(rank).rank, helper.make(rank).rank, onto.Trainer(rank).rank
             found.append((rank, ranks, TRAINERS, __name__))
 
+        class Wrong(Exception):
+            pass
+
+        def fail(rank, found, of_main):
+            raise Wrong(rank)
+
         def local():
             def inner(rank, found, of_main):
                 run(rank, found, of_main)
@@ -139,6 +145,16 @@ def test_a_local_function_shares_what_its_module_has_and_a_warning_says_so(files
     assert found[0][2] is not None
     assert program.TRAINERS == [0, 1]
     assert caught[0].filename == program.__file__, "the line that spawns"
+
+
+def test_errors_of_ranks_are_of_classes_of_who_waits_for_them(files):
+    """It looks for those that it knows; their text, notes and traces are the rank's."""
+    with pytest.raises(SpawnException) as failure:
+        spawned(lambda program: program.fail)
+    errors = failure.value.errors
+    assert [type(errors[rank]) is sys.modules["program"].Wrong for rank in range(2)] == [True] * 2
+    assert [errors[rank].args for rank in range(2)] == [(0,), (1,)]
+    assert errors[0].__notes__ == ["simrank: raised by rank 0 at t=0.000 us"]
 
 
 def test_a_module_that_has_taken_nothing_is_shared(files):
