@@ -66,7 +66,7 @@ def test_each_rank_counts_its_own_bars(tqdm):
 
 
 def test_the_thread_that_looks_after_bars_finds_its_ranks_own(tqdm):
-    """tqdm's copies the set before it goes through it."""
+    """It copies the set before it goes through it."""
 
     def program(rank):
         bar = type("Bar", (), {})()
@@ -78,5 +78,5 @@ def test_the_thread_that_looks_after_bars_finds_its_ranks_own(tqdm):
         monitor.join()
         assert found == [bar]
 
-    with simrank.Context("hgx_h100") as ctx:
+    with simrank.Context("hgx_h100", carrier="thread") as ctx:
         ctx.multiprocessing.spawn(program, nprocs=2)
