@@ -25,6 +25,7 @@ from simrank.errors.travel import add_note
 from simrank.ranks import folders, patches, stdlib
 from simrank.ranks.ending import end_at_once
 from simrank.ranks.identity import first_pid
+from simrank.ranks.packages import take_class_here
 from simrank.units import PS_PER_S
 
 if TYPE_CHECKING:
@@ -274,6 +275,8 @@ def _failure(group: TaskGroup) -> BaseException:
     if len(errors) > 1:
         others = ", ".join(f"{r} ({type(e).__name__})" for r, e in list(errors.items())[1:9])
         text += f"\nalso raised on rank {others}" + (", ..." if len(errors) > 9 else "")
+    for each in errors.values():
+        take_class_here(each)
     failure = SpawnException(text, rank, first_pid(group) + rank, errors=errors)
     failure.consequences = {rank: e for rank, e in consequences.items() if rank not in errors}
     failure.stubborn = tuple(task.rank or 0 for task in group.stubborn)

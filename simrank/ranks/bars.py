@@ -52,3 +52,7 @@ class _BarsOfRank:
     def remove(self, bar: object) -> None:
         """Remove a bar; KeyError if it is not there."""
         self._own().remove(bar)
+
+    def copy(self) -> WeakSet[Any]:
+        """Return the bars, for the thread that looks every 10 s whether one stands still."""
+        return self._own().copy()

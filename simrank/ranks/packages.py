@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from contextlib import suppress
 from copy import copy
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import SourceFileLoader
@@ -422,6 +423,8 @@ def _place_in(module: ModuleType | None, value: object, name: str | None) -> tup
 def find(module: str, name: str) -> Any:  # noqa: ANN401 - a function or class
     """Return what the running program has under a name that `name_of` has told another."""
     own, found = _of_running(), None
+    if own is None and module == "__mp_main__":  # A class of the program, as ranks execute it.
+        module = "__main__"
     if own is not None and not own.is_swapped:
         found = own.own(module)
     if found is None:
@@ -430,6 +433,21 @@ def find(module: str, name: str) -> Any:  # noqa: ANN401 - a function or class
     for part in name.split("."):
         found = getattr(found, part)
     return found
+
+
+def take_class_here(error: BaseException) -> None:
+    """Make an error that a rank has raised one of the running program's class of that name.
+
+    Who waits for ranks looks for the classes that it knows; copies that it cannot stand for stay.
+    """
+    own, kind = _of_running(), type(error)
+    home = "__main__" if own is None and kind.__module__ == "__mp_main__" else kind.__module__
+    found: Any = (None if own is None else own.own(home)) or sys.modules.get(home)
+    for part in kind.__qualname__.split("."):
+        found = getattr(found, part, None)
+    if isinstance(found, type) and found is not kind:
+        with suppress(TypeError):  # It is laid out otherwise.
+            error.__class__ = found
 
 
 def _of_running() -> PrivateModules | None:

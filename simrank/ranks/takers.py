@@ -124,6 +124,9 @@ def _target(fn: Callable[..., Any]) -> object:
     if getattr(fn, "__module__", "").partition(".")[0] == "simrank":  # It calls the user's.
         fn = getattr(fn, "__wrapped__", fn)
     target = getattr(fn, "__func__", fn)
+    of = getattr(fn, "__self__", None)
+    if target is not fn and isinstance(of, type):  # It is found in its class.
+        target = of
     return target if isinstance(target, type | FunctionType) else type(target)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from copy import copy
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -103,8 +104,8 @@ def _own_body(body: Callable[..., Any]) -> Callable[..., Any]:
         return body
     test = copy(test)  # With what its fixtures have set.
     test.__class__ = kind
-    method: Callable[..., Any] = getattr(test, body.__name__)
-    return method
+    method: Callable[..., Any] = getattr(kind, body.__name__)  # unittest's have one that spawns.
+    return partial(method, test)
 
 
 def _search(test: _Test, options: Mapping[str, Any], num_seeds: int) -> None:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 # Modules whose code runs on behalf of who registers something; torch's others do so themselves.
 _REGISTERING = ("torch.library", "torch._library", "simrank.torch.operators")
 _NOBODYS = sys.stdlib_module_names
+_VIEWS = "fallback for views"  # Among an operator's dispatch keys.
 _KEY = "operators of torch"  # In `Program.local`: what the rank has for itself, by names.
 _bindings: Any = torch._C  # noqa: SLF001 - what `torch.library` calls
 _registry: Any = simple_registry.singleton
@@ -107,8 +108,21 @@ class _Kernel:
 
 
 class _Definition(NamedTuple):
+    """An operator that ranks have defined.
+
+    Attributes:
+        schema: As the first of them has written it.
+        result: What defining it returns.
+        library: What torch has it and its kernels of.
+        kernels: The dispatch keys that torch has kernels for.
+        of: Libraries of ranks that have defined it.
+    """
+
     schema: str
     result: object
+    library: Any
+    kernels: set[str]
+    of: list[_LibraryOfRank]
 
 
 class _Table:
@@ -116,9 +130,7 @@ class _Table:
 
     def __init__(self) -> None:
         self._is_open = False
-        self._libraries: dict[str, Any] = {}  # By namespace.
         self.definitions: dict[str, _Definition] = {}  # By namespace, name and overload.
-        self._kernels: set[tuple[str, str]] = set()  # Operators and keys that torch has them for.
 
     @property
     def is_open(self) -> bool:
@@ -128,12 +140,8 @@ class _Table:
     @is_open.setter
     def is_open(self, is_open: bool) -> None:
         if not is_open:
-            for each in self._libraries.values():
-                each.reset()
-            _clear_cache(set(self.definitions))
-            self._libraries.clear()
-            self._kernels.clear()
-            self.definitions.clear()
+            for name in list(self.definitions):
+                self._take_out(name)
         self._is_open = is_open
 
     def library(self, kind: str, namespace: str, key: str, *where: Any) -> Any:
@@ -152,39 +160,69 @@ class _Table:
             whole.add(namespace)
         return _LibraryOfRank(self, program, (kind, namespace, key, *where))
 
-    def define(self, namespace: str, schema: str, alias: str, tags: Sequence[Any]) -> object:
+    def define(self, of: _LibraryOfRank, schema: str, alias: str, tags: Sequence[Any]) -> object:
         """Define an operator, unless another rank or the main program has done so.
 
         Raises:
-            UnsupportedError: Another rank has defined it with another schema.
+            UnsupportedError: Another rank has it with another schema.
         """
-        name = f"{namespace}::{schema.partition('(')[0]}"
+        name = f"{of.namespace}::{schema.partition('(')[0]}"
         known = self.definitions.get(name)
+        if known is not None and known.schema != schema:
+            known.of[:] = [each for each in known.of if each.is_alive]
+            known = self._known_in_use(name)
         if known is None:
+            made = _new_library("FRAGMENT", of.namespace, "", "", 0)
             result: object = schema.partition("(")[0]
             if not _is_known(name):
-                result = self._of_all(namespace).define(schema, alias, tags)
-            known = self.definitions[name] = _Definition(schema, result)
+                result = made.define(schema, alias, tags)
+            known = self.definitions[name] = _Definition(schema, result, made, set(), [])
         elif known.schema != schema:
             raise UnsupportedError(
-                f"ranks define the operator {name} differently: {known.schema!r} and {schema!r}"
+                f"ranks define the operator {name} differently: {known.schema!r} and {schema!r}\n"
+                "  to fix: give one of them another name, or wait in a barrier until no rank has "
+                "the other"
             )
+        known.of.append(of)
         return known.result
+
+    def release(self, of: _LibraryOfRank, name: str) -> None:
+        """Note that a rank's library has an operator no more; the last one takes it out."""
+        known = self.definitions.get(name)
+        if known is not None and of in known.of:
+            known.of.remove(of)
+            self._known_in_use(name)
+
+    def _known_in_use(self, name: str) -> _Definition | None:
+        """Return a definition that a rank has, and take it out of torch if none has."""
+        known = self.definitions[name]
+        if not known.of:
+            self._take_out(name)
+        return known if known.of else None
+
+    def _take_out(self, name: str) -> None:
+        self.definitions.pop(name).library.reset()
+        _clear_cache({name.partition(".")[0]})
 
     def register(self, name: str, key: str, fn: Callable[..., Any], *, with_keyset: bool) -> None:
         """Let torch have a kernel of an operator that ranks have defined; it asks who runs."""
-        if (name, key) not in self._kernels:
-            self._kernels.add((name, key))
+        known = self.definitions[name]
+        if key not in known.kernels:
+            known.kernels.add(key)
             given = fn if fn is library.fallthrough_kernel else _Kernel(name, key)
             with warnings.catch_warnings():  # It may be the main program's that ranks override.
                 warnings.simplefilter("ignore")
-                self._of_all(name.partition("::")[0]).impl(name, key, given, with_keyset)
+                known.library.impl(name, key, given, with_keyset)
 
-    def _of_all(self, namespace: str) -> Any:
-        made = self._libraries.get(namespace)
-        if made is None:
-            made = self._libraries[namespace] = _new_library("FRAGMENT", namespace, "", "", 0)
-        return made
+    def follow_views(self, name: str) -> None:
+        """Let torch follow what an operator changes or views, before kernels that ranks register.
+
+        A second time it would take the place of those, and no version would be counted.
+        """
+        known = self.definitions[name]
+        if _VIEWS not in known.kernels:
+            known.kernels.add(_VIEWS)
+            known.library.register_ad_inplace_or_view_fallback(name.partition("::")[2])
 
 
 def _is_known(name: str) -> bool:
@@ -203,15 +241,29 @@ class _LibraryOfRank:
     def __init__(self, table: _Table, program: Program, given: tuple[Any, ...]) -> None:
         self._table, self._program, self._given = table, program, given
         self._kernels: list[tuple[str, str]] = []
+        self._defined: list[str] = []
         self._real: Any = None
+
+    @property
+    def namespace(self) -> str:
+        """The namespace of what it defines."""
+        return str(self._given[1])
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the rank still runs."""
+        task = self._program.task
+        return task is None or not task.finished
 
     def define(self, schema: str, alias: str = "", tags: Sequence[Any] = ()) -> object:
         """Define an operator."""
-        return self._table.define(self._given[1], schema, alias, tags)
+        result = self._table.define(self, schema, alias, tags)
+        self._defined.append(f"{self.namespace}::{schema.partition('(')[0]}")
+        return result
 
     def impl(self, name: str, key: str, fn: Callable[..., Any], with_keyset: bool = False) -> None:
         """Register a kernel: of the rank's operator, or of torch's or another's for everybody."""
-        full_name = name if "::" in name else f"{self._given[1]}::{name}"
+        full_name = self._full(name)
         if full_name in self._table.definitions:
             _of(self._program, "kernels", dict)[full_name, key] = fn
             self._kernels.append((full_name, key))
@@ -219,15 +271,28 @@ class _LibraryOfRank:
         else:
             self._own().impl(name, key, fn, with_keyset)
 
+    def register_ad_inplace_or_view_fallback(self, name: str) -> None:
+        """Let torch follow what an operator changes or views."""
+        if self._full(name) in self._table.definitions:
+            self._table.follow_views(self._full(name))
+        else:
+            self._own().register_ad_inplace_or_view_fallback(name)
+
+    def _full(self, name: str) -> str:
+        return name if "::" in name else f"{self.namespace}::{name}"
+
     def __getattr__(self, name: str) -> Any:
         """Return what else the library has: fallbacks, compiled kernels."""
         return getattr(self._own(), name)
 
     def reset(self) -> None:
-        """Forget the rank's kernels."""
+        """Forget the rank's kernels, and what it has defined."""
         for kernel in self._kernels:
             _of(self._program, "kernels", dict).pop(kernel, None)
         self._kernels.clear()
+        for name in self._defined:
+            self._table.release(self, name)
+        self._defined.clear()
         if self._real is not None:
             self._real.reset()
 

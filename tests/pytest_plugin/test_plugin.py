@@ -365,6 +365,8 @@ def test_a_marked_test_whose_file_has_taken_what_is_private_is_each_ranks_own(py
                 self.rank = self.known.setdefault("rank", rank)
         """,
         test_taker="""
+        import os
+        import unittest
         import pytest
         from accelerate import State
 
@@ -390,11 +392,19 @@ def test_a_marked_test_whose_file_has_taken_what_is_private_is_each_ranks_own(py
                 assert isinstance(self, TestClass)
                 return State(rank)
 
+        class TestCase(unittest.TestCase):
+            def setUp(self):
+                self.seven = 7
+
+            def test_case(self):
+                rank = int(os.environ["RANK"])
+                self.assertEqual((State(rank).rank, self.seven), (rank, 7))
+
         def test_failure(rank):
             assert State(rank).rank == 1
         """,
     )
     result = pytester.runpytest_inprocess("-p", "no:cacheprovider")
-    result.assert_outcomes(passed=2, failed=1)
+    result.assert_outcomes(passed=3, failed=1)
     result.stdout.fnmatch_lines(["*rank 0*", "*assert*State(rank).rank == 1*"])
     sys.modules.pop("accelerate", None)

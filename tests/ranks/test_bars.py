@@ -63,3 +63,20 @@ def test_each_rank_counts_its_own_bars(tqdm):
         ctx.multiprocessing.spawn(program, nprocs=2)
         assert set(tqdm._instances) == {outside}
     assert type(tqdm._instances) is WeakSet
+
+
+def test_the_thread_that_looks_after_bars_finds_its_ranks_own(tqdm):
+    """It copies the set before it goes through it."""
+
+    def program(rank):
+        bar = type("Bar", (), {})()
+        tqdm._instances.add(bar)
+        time.sleep(1e-6)
+        found = []
+        monitor = threading.Thread(target=lambda: found.extend(tqdm._instances.copy()))
+        monitor.start()
+        monitor.join()
+        assert found == [bar]
+
+    with simrank.Context("hgx_h100", carrier="thread") as ctx:
+        ctx.multiprocessing.spawn(program, nprocs=2)

@@ -56,12 +56,22 @@ FILES = {
                 assert type(self) is Job
                 assert self.kind is State
                 run(rank, found, of_main)
+            @classmethod
+            def of_class(cls, rank, found, of_main):
+                assert cls is Job
+                run(rank, found, of_main)
 
         def run(rank, found, of_main):
             TRAINERS.append(rank)
             assert isinstance(of_main, State)
             ranks = State(rank).rank, helper.make(rank).rank, onto.Trainer(rank).rank
             found.append((rank, ranks, TRAINERS, __name__))
+
+        class Wrong(Exception):
+            pass
+
+        def fail(rank, found, of_main):
+            raise Wrong(rank)
 
         def local():
             def inner(rank, found, of_main):
@@ -113,8 +123,9 @@ def spawned(choose):
         lambda program: program.run,
         lambda program: functools.partial(program.run),
         lambda program: program.Job(program.State).run,
+        lambda program: program.Job.of_class,
     ],
-    ids=["function", "partial", "method"],
+    ids=["function", "partial", "method", "class method"],
 )
 def test_ranks_execute_a_module_that_has_taken_what_is_private(files, choose):
     """With all it imports; arguments arrive as objects of their own classes."""
@@ -134,6 +145,16 @@ def test_a_local_function_shares_what_its_module_has_and_a_warning_says_so(files
     assert found[0][2] is not None
     assert program.TRAINERS == [0, 1]
     assert caught[0].filename == program.__file__, "the line that spawns"
+
+
+def test_errors_of_ranks_are_of_classes_of_who_waits_for_them(files):
+    """It looks for those that it knows; their text, notes and traces are the rank's."""
+    with pytest.raises(SpawnException) as failure:
+        spawned(lambda program: program.fail)
+    errors = failure.value.errors
+    assert [type(errors[rank]) is sys.modules["program"].Wrong for rank in range(2)] == [True] * 2
+    assert [errors[rank].args for rank in range(2)] == [(0,), (1,)]
+    assert errors[0].__notes__ == ["simrank: raised by rank 0 at t=0.000 us"]
 
 
 def test_a_module_that_has_taken_nothing_is_shared(files):
@@ -198,6 +219,24 @@ if __name__ == "__main__":
     main = run_as_main(files, monkeypatch, source=source)
     expected = [(rank, (rank,) * 3, [rank], "__mp_main__") for rank in range(2)]
     assert sorted(main.FOUND) == sorted(expected * 2)
+
+
+def test_what_ranks_send_is_of_classes_of_the_main_program(files, monkeypatch):
+    """Pickled under the name that their main module has, which the program need not have."""
+    send = """
+def send(rank, queue):
+    State(rank)
+    queue.put(Job(rank))
+
+if __name__ == "__main__":
+    with simrank.Context("hgx_h100", carrier="thread") as ctx:
+        queue = ctx.multiprocessing.Queue()
+        ctx.multiprocessing.spawn(send, (queue,), 2)
+        FOUND += [queue.get() for _ in range(2)]
+"""
+    source = textwrap.dedent(FILES["program.py"]).partition("if __name__")[0] + send
+    main = run_as_main(files, monkeypatch, source=source)
+    assert [(type(job) is main.Job, job.kind) for job in main.FOUND] == [(True, 0), (True, 1)]
 
 
 def test_takers_are_found_through_others_that_have_taken_and_by_package_where_installed(files):

@@ -170,9 +170,71 @@ def test_ranks_that_define_an_operator_differently_are_refused(mine, tmp_path):
 
     def program(rank):
         importlib.import_module(mine)
+        time.sleep(1e-6)
 
-    with pytest.raises(SpawnException, match=r"operator simrank_mine::plain differently: 'plain\("):
+    text = r"operator simrank_mine::plain differently: 'plain\((.|\n)*  to fix: give one of them"
+    with pytest.raises(SpawnException, match=text):
         run(program)
+
+
+def test_an_operator_is_defined_otherwise_when_no_rank_has_it_any_more(tmp_path, monkeypatch):
+    """It was destroyed by all ranks, or they have ended."""
+    source = """
+        import time
+        import torch
+
+        def one(schema, scale):
+            with torch.library._scoped_library("simrank_again", "FRAGMENT") as library:
+                library.define("one" + schema)
+                library.impl("one", lambda x, *a: x * scale, "CompositeExplicitAutograd")
+                result = torch.ops.simrank_again.one(torch.ones(1)).item()
+                time.sleep(1e-6)
+            time.sleep(1e-6)
+            return result
+
+        kept = []
+
+        def keep(schema):
+            kept.append(torch.library.Library("simrank_again", "FRAGMENT"))
+            kept[0].define("one" + schema)
+    """
+    (tmp_path / "mine_ops.py").write_text(textwrap.dedent(source))
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def program(rank):
+        ops = importlib.import_module("mine_ops")
+        assert ops.one("(Tensor x) -> Tensor", rank) == rank
+        assert ops.one("(Tensor x, int a=1) -> Tensor", rank + 1) == rank + 1
+        ops.keep("(Tensor x, int b=1) -> Tensor")
+
+    with simrank.Context("hgx_h100", private=["mine_ops"]) as ctx:
+        ctx.multiprocessing.spawn(program, nprocs=2)
+        ctx.multiprocessing.spawn(program, nprocs=2)
+    assert not is_known("simrank_again::one")
+
+
+def test_what_operators_change_counts_versions_on_every_rank(tmp_path, monkeypatch):
+    """Autograd tells by them that a tensor which it has saved was changed."""
+    source = """
+        import torch
+
+        @torch.library.custom_op("simrank_mine::grow", mutates_args=("x",))
+        def grow(x: torch.Tensor) -> None:
+            x.add_(1)
+    """
+    (tmp_path / "mine_ops.py").write_text(textwrap.dedent(source))
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def program(rank):
+        ops = importlib.import_module("mine_ops")
+        time.sleep(1e-6)
+        x = torch.ones(1, requires_grad=True)
+        y = x.exp()
+        ops.grow(y)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            y.backward()
+
+    run(program)
 
 
 def test_a_namespace_is_whole_once_in_each_rank(mine, tmp_path):

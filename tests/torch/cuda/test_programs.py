@@ -253,6 +253,7 @@ def test_flash_attention_returns_what_cudas_kernel_returns(cuda):
     q = torch.randn(1, 4, 16, 32, device="cuda", dtype=torch.bfloat16)
     out, lse, *rest = torch.ops.aten._scaled_dot_product_flash_attention(q, q, q)
     assert (out.shape, lse.shape, lse.dtype) == (q.shape, (1, 4, 16), torch.float32)
+    assert lse.is_contiguous()
     assert rest[:4] == [None, None, 16, 16]
     assert [(each.shape, each.dtype) for each in rest[4:]] == [
         ((2,), torch.uint64), ((), torch.uint64), ((0,), torch.bfloat16),

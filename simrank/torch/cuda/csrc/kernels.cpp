@@ -134,7 +134,7 @@ Flash flash_attention(const Tensor& q, const Tensor& k, const Tensor& v, double 
       q, for_each_head(k, q), for_each_head(v, q), 0, causal, {}, scale);
   // The others as CUDA's kernel returns them: nothing, or what has a shape and no meaning.
   const auto state = at::TensorOptions(at::kUInt64);
-  return {out, lse, {}, {}, q.size(2), k.size(2), at::zeros({2}, state), at::zeros({}, state),
+  return {out, lse.contiguous(), {}, {}, q.size(2), k.size(2), at::zeros({2}, state), at::zeros({}, state),
           at::empty({0}, q.options())};
 }
 std::tuple<Tensor, Tensor, Tensor> flash_attention_backward(
