@@ -211,7 +211,9 @@ class Planner:
         choice = self.comm_library.choose(problem, self._first_alike, tuning)
         if reduce_op == ReduceOp.PREMUL_SUM:  # Inputs arrive multiplied.
             reduce_op = "sum"
-        return Plan(choice, problem, self, None if op == "barrier" else reduce_op or "sum")
+        made = Plan(choice, problem, self, None if op == "barrier" else reduce_op or "sum")
+        made.meets = not call.on_device
+        return made
 
     def completions(
         self, schedule: Schedule, stretch: Stretch | None, arrivals_ps: IntArray, itemsize: int
@@ -247,7 +249,10 @@ class Plan:
         mover: Moves its data.
         synchronizing: Whether every rank's end depends on every rank's arrival.
         details: Facts for timelines and reports.
+        meets: Whether who sends waits until its receivers have called, as hosts do with gloo.
     """
+
+    meets = False
 
     def __init__(
         self, choice: Choice, problem: Problem, planner: Planner, reduce_op: str | None
@@ -282,6 +287,13 @@ class Plan:
         return self._planner.loads(self.schedule, self._itemsize)
 
     @cached_property
+    def _messages(self) -> tuple[IntArray, IntArray]:
+        """Who sends to whom."""
+        pairs = [np.stack([each.src, each.dst]) for each in self.schedule.rounds()]
+        src, dst = np.unique(np.concatenate(pairs, axis=1), axis=1)
+        return src[src != dst], dst[src != dst]
+
+    @cached_property
     def memory_bytes(self) -> int:
         """What it reads and writes in a device's memory; the mean over the ranks."""
         return memory_bytes(self.schedule, self._itemsize)
@@ -302,6 +314,12 @@ class Plan:
         begin_ps = int(arrivals_ps.min())
         skew_ps = np.where(arrivals_ps < NOT_ARRIVED, arrivals_ps - begin_ps, NOT_ARRIVED)
         ends_ps = self._ends(skew_ps).after_ps
+        if self.meets and (skew_ps == NOT_ARRIVED).any():
+            senders, receivers = self._messages
+            ends_ps = ends_ps.copy()
+            np.maximum.at(
+                ends_ps, senders, np.where(skew_ps == NOT_ARRIVED, NOT_KNOWN, 0)[receivers]
+            )
         return np.where(ends_ps < NOT_KNOWN, ends_ps + begin_ps, NOT_KNOWN)
 
     def flight(self, arrivals_ps: IntArray) -> tuple[int, tuple[Landing, ...]]:
