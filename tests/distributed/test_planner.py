@@ -122,7 +122,7 @@ def test_who_only_receives_may_go_on_before_those_that_do_not_concern_it():
         dist.init_process_group("gloo")
         dist.barrier()
         if rank == 3:
-            ctx.wait(ctx.timer(1e6))
+            ctx.wait(ctx.timer(10**9))
         dist.broadcast(simrank.ones(4, device="cpu"), 0)
         ends[rank] = ctx.now_ps
 
