@@ -211,9 +211,8 @@ class Planner:
         choice = self.comm_library.choose(problem, self._first_alike, tuning)
         if reduce_op == ReduceOp.PREMUL_SUM:  # Inputs arrive multiplied.
             reduce_op = "sum"
-        made = Plan(choice, problem, self, None if op == "barrier" else reduce_op or "sum")
-        made.meets = not call.on_device
-        return made
+        reduction = None if op == "barrier" else reduce_op or "sum"
+        return Plan(choice, problem, self, reduction, meets=not call.on_device)
 
     def completions(
         self, schedule: Schedule, stretch: Stretch | None, arrivals_ps: IntArray, itemsize: int
@@ -252,15 +251,20 @@ class Plan:
         meets: Whether who sends waits until its receivers have called, as hosts do with gloo.
     """
 
-    meets = False
-
     def __init__(
-        self, choice: Choice, problem: Problem, planner: Planner, reduce_op: str | None
+        self,
+        choice: Choice,
+        problem: Problem,
+        planner: Planner,
+        reduce_op: str | None,
+        *,
+        meets: bool,
     ) -> None:
         self.schedule = choice.schedule
         player = planner.comm_library.player(choice.schedule)
         self.mover = DataMover(player, choice.schedule, problem, reduce_op)
         self.synchronizing = self.schedule.synchronizing
+        self.meets = meets
         self._choice = choice
         self._planner = planner
         self._itemsize = problem.itemsize
@@ -314,12 +318,10 @@ class Plan:
         begin_ps = int(arrivals_ps.min())
         skew_ps = np.where(arrivals_ps < NOT_ARRIVED, arrivals_ps - begin_ps, NOT_ARRIVED)
         ends_ps = self._ends(skew_ps).after_ps
-        if self.meets and (skew_ps == NOT_ARRIVED).any():
+        if self.meets:
             senders, receivers = self._messages
             ends_ps = ends_ps.copy()
-            np.maximum.at(
-                ends_ps, senders, np.where(skew_ps == NOT_ARRIVED, NOT_KNOWN, 0)[receivers]
-            )
+            ends_ps[senders[skew_ps[receivers] == NOT_ARRIVED]] = NOT_KNOWN
         return np.where(ends_ps < NOT_KNOWN, ends_ps + begin_ps, NOT_KNOWN)
 
     def flight(self, arrivals_ps: IntArray) -> tuple[int, tuple[Landing, ...]]:

@@ -121,7 +121,7 @@ def _target(fn: Callable[..., Any]) -> object:
     """Return the function that is called in the end, or the class of what is called."""
     while isinstance(fn, partial):
         fn = fn.func
-    if getattr(fn, "__module__", "").partition(".")[0] == "simrank":  # It calls the user's.
+    if str(getattr(fn, "__module__", None)).startswith("simrank."):  # It calls the user's.
         fn = getattr(fn, "__wrapped__", fn)
     target = getattr(fn, "__func__", fn)
     of = getattr(fn, "__self__", None)

@@ -20,6 +20,7 @@ from simrank.multiprocessing import start_processes as simulated_start
 from simrank.ranks.current import rank_program
 from simrank.ranks.libraries import Library
 from simrank.ranks.patches import SharedModule
+from simrank.torch.switches import Switch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -137,9 +138,11 @@ def _of_distributed() -> StandIns:
     c10d: Any = import_module("torch.distributed.distributed_c10d")
     dist: Any = import_module("torch.distributed")
     rendezvous: Any = sys.modules["torch.distributed.rendezvous"]
+    isolation: Any = import_module("torch._C._distributed_c10d")._set_thread_isolation_mode  # noqa: SLF001 - torch's name
     replaced: StandIns = [
         (c10d._world, "__class__", registry.RankWorld),  # noqa: SLF001 - torch's place to override
-        (_Isolation(), "by_thread", True),
+        # C++ keeps a registry of groups for each native thread.
+        (Switch(isolation), "is_on", True),
         (
             c10d,
             "_new_process_group_helper",
@@ -222,44 +225,8 @@ def _of_cuda() -> StandIns:
     from simrank.torch import devices, first_uses, symmetric_memory  # noqa: PLC0415 - they import torch
 
     found = [*symmetric_memory.stand_ins(), *first_uses.stand_ins()]
-    return [*found, (_Devices(devices.disable), "are_on", True)]
-
-
-class _Devices:
-    """Whether there may be simulated devices; setting it back turns those off that there are."""
-
-    _are_on = False
-
-    def __init__(self, turn_off: Callable[[], None]) -> None:
-        self._turn_off = turn_off
-
-    @property
-    def are_on(self) -> bool:
-        """Whether there may be."""
-        return self._are_on
-
-    @are_on.setter
-    def are_on(self, are_on: bool) -> None:
-        if not are_on:
-            self._turn_off()
-        self._are_on = are_on
-
-
-class _Isolation:
-    """Whether C++ keeps a registry of groups for each native thread."""
-
-    _is_on = False
-
-    @property
-    def by_thread(self) -> bool:
-        """Whether it does."""
-        return self._is_on
-
-    @by_thread.setter
-    def by_thread(self, is_on: bool) -> None:
-        bindings: Any = import_module("torch._C._distributed_c10d")
-        bindings._set_thread_isolation_mode(is_on)  # noqa: SLF001 - torch's name
-        self._is_on = is_on
+    off = Switch(lambda is_on: None if is_on else devices.disable())
+    return [*found, (off, "is_on", True)]
 
 
 def _of_multiprocessing() -> StandIns:

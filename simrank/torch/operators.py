@@ -21,6 +21,7 @@ from torch._library import custom_ops, simple_registry
 from simrank.errors import UnsupportedError
 from simrank.ranks.current import rank_program
 from simrank.ranks.packages import private_modules
+from simrank.torch.switches import Switch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -46,8 +47,8 @@ def stand_ins() -> StandIns:
     """Return what stands in torch while a Context is entered."""
     table, made = _Table(), custom_ops
     return [
-        (table, "is_open", True),
-        (_bindings, "_dispatch_library", table.library),
+        (Switch(table.turn), "is_on", True),
+        (_bindings, "_dispatch_library", table.new_library),
         *(
             (library, name, _SetOfRank(name, getattr(library, name)))
             for name in ("_impls", "_defs")
@@ -129,22 +130,15 @@ class _Table:
     """The operators that ranks have defined, until the last Context is left."""
 
     def __init__(self) -> None:
-        self._is_open = False
         self.definitions: dict[str, _Definition] = {}  # By namespace, name and overload.
 
-    @property
-    def is_open(self) -> bool:
-        """Whether ranks may define operators; closing it takes those out of torch that they did."""
-        return self._is_open
-
-    @is_open.setter
-    def is_open(self, is_open: bool) -> None:
-        if not is_open:
+    def turn(self, is_on: bool) -> None:
+        """Take all operators out of torch as the last Context is left."""
+        if not is_on:
             for name in list(self.definitions):
                 self._take_out(name)
-        self._is_open = is_open
 
-    def library(self, kind: str, namespace: str, key: str, *where: Any) -> Any:
+    def new_library(self, kind: str, namespace: str, key: str, *where: Any) -> Any:
         """Stand for the constructor of C++: a rank's own module gets a library of the rank."""
         program = _definer()
         if program is None:

@@ -157,6 +157,17 @@ def test_errors_of_ranks_are_of_classes_of_who_waits_for_them(files):
     assert errors[0].__notes__ == ["simrank: raised by rank 0 at t=0.000 us"]
 
 
+@pytest.mark.parametrize("is_taken", [False, True])
+def test_what_is_no_function_of_python_is_called(files, is_taken):
+    """A method of a list is of no module."""
+    if is_taken:
+        importlib.import_module("program")
+    found = Found()
+    with simrank.Context("hgx_h100", carrier="thread") as ctx:
+        ctx.multiprocessing.spawn(found.append, nprocs=3)
+    assert found == [0, 1, 2]
+
+
 def test_a_module_that_has_taken_nothing_is_shared(files):
     """What it imports later is each rank's own all the same."""
     plain, found = importlib.import_module("plain"), Found()
