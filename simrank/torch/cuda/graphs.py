@@ -53,8 +53,9 @@ class GraphBase:
         capture_error_mode: str = "global",  # noqa: ARG002 - torch's signature.
     ) -> None:
         """Capture what this rank launches from now on."""
-        self._pool = pool or self._pool
-        if native().simrank_graph_begin(self._handle):
+        if pool is not None and any(pool):
+            self._pool = pool
+        if native().simrank_graph_begin(self._handle, self._pool[1]):
             raise RuntimeError("CUDA error: a graph is being captured already")
         capturing[native().simrank_rank_tag()] = self
         self._drawn = _generator().get_offset()

@@ -58,11 +58,12 @@ def memory_segments(global_device: int, device: int) -> list[dict[str, Any]]:
     words = pointer[: num_words.value]
     segments, position = [], 0
     while position < len(words):
-        address, size, stream, is_small, num_blocks = words[position : position + 5]
-        position += 5
+        address, size, stream, is_small, pool, num_blocks = words[position : position + 6]
+        position += 6
         blocks = [_block(words[p : p + _BLOCK_WORDS]) for p in _starts(position, num_blocks)]
         position += _BLOCK_WORDS * num_blocks
-        segments.append(_segment(device, (address, size, stream), blocks, is_small=bool(is_small)))
+        place = (address, size, stream, pool)
+        segments.append(_segment(device, place, blocks, is_small=bool(is_small)))
     return segments
 
 
@@ -102,9 +103,9 @@ def _block(words: list[int]) -> dict[str, Any]:
 
 
 def _segment(
-    device: int, place: tuple[int, int, int], blocks: list[dict[str, Any]], *, is_small: bool
+    device: int, place: tuple[int, int, int, int], blocks: list[dict[str, Any]], *, is_small: bool
 ) -> dict[str, Any]:
-    address, size, stream = place
+    address, size, stream, pool = place
     held = [block for block in blocks if block["state"] == "active_allocated"]
     active = [block for block in blocks if block["state"] != "inactive"]
     return {
@@ -116,7 +117,7 @@ def _segment(
         "allocated_size": sum(block["size"] for block in held),
         "active_size": sum(block["size"] for block in active),
         "requested_size": sum(block["requested_size"] for block in held),
-        "segment_pool_id": (0, 0),
+        "segment_pool_id": (0, pool),
         "is_expandable": False,
         "frames": [],
         "blocks": blocks,

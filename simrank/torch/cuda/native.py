@@ -61,7 +61,7 @@ _SIGNATURES: dict[str, tuple[object, tuple[object, ...]]] = {
     "op_name": (_TEXT, (ctypes.c_int32,)),
     "graph_new": (_POINTER, ()),
     "graph_free": (None, (_POINTER,)),
-    "graph_begin": (_INT, (_POINTER,)),
+    "graph_begin": (_INT, (_POINTER, _INT64)),
     "graph_end": (None, ()),
     "graph_restore": (None, (_POINTER,)),
     "graph_reset": (None, (_POINTER,)),

@@ -24,7 +24,7 @@ struct Timer final : c10d::Timer {
 
 void* allocate(int device, size_t size) {
   Rank& self = rank();
-  return memory_of(self.first_device + device).allocate(size, self.streams[device], self.tag);
+  return memory_of(self.first_device + device).allocate(size, {self.streams[device], self.tag});
 }
 
 // A buffer and its signal pad, which live as long as anybody's handle: peers may use them longer.

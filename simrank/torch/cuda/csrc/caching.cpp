@@ -57,6 +57,7 @@ DeviceMemory::DeviceMemory(int device, uintptr_t base, size_t span, size_t limit
 
 DeviceMemory::~DeviceMemory() {
   release_cached();
+  for (auto& [name, pools] : named_) release_whole_segments(*pools);
   retire();
   munmap(reinterpret_cast<void*>(base_), span_);
 }
@@ -77,16 +78,17 @@ void DeviceMemory::note(TraceAction action, const Block& block) {
                                static_cast<int64_t>(block.size), block.stream});
 }
 
-void* DeviceMemory::allocate(size_t requested, int64_t stream, int64_t rank) {
+void* DeviceMemory::allocate(size_t requested, const Request& request) {
   if (C10_UNLIKELY(!deferred_.empty())) finish_deferred();
   const size_t size = round_block(requested);
   {
     Lock lock(mutex_);
-    if (Block* block = take(size, stream)) {
+    if (Block* block = take(size, request.stream, request.pools ? *request.pools : everybodys_)) {
       split(block, size);
       block->requested = requested;
       block->allocated = true;
-      block->rank = rank;
+      block->rank = request.rank;
+      block->capture = request.capture;
       live_[block->address] = block;
       return reinterpret_cast<void*>(block->address);
     }
@@ -95,17 +97,17 @@ void* DeviceMemory::allocate(size_t requested, int64_t stream, int64_t rank) {
   return nullptr;  // Never: it raises.
 }
 
-Block* DeviceMemory::take(size_t size, int64_t stream) {
-  if (Block* block = take_cached(size, stream)) return block;
-  if (Block* block = new_segment(size, stream)) return block;
+Block* DeviceMemory::take(size_t size, int64_t stream, Pools& pools) {
+  if (Block* block = take_cached(size, stream, pools)) return block;
+  if (Block* block = new_segment(size, stream, pools)) return block;
   ++stats.num_alloc_retries;
   release_whole_segments();
-  return new_segment(size, stream);
+  return new_segment(size, stream, pools);
 }
 
-Block* DeviceMemory::take_cached(size_t size, int64_t stream) {
-  Pool& pool = size <= kSmallSize ? small_ : large_;
-  Block key{0, size, stream, false};
+Block* DeviceMemory::take_cached(size_t size, int64_t stream, Pools& pools) {
+  Pools::Free& pool = size <= kSmallSize ? pools.small : pools.large;
+  Block key{0, size, stream, false, nullptr};
   auto found = pool.lower_bound(&key);
   if (found == pool.end() || (*found)->stream != stream) return nullptr;
   Block* block = *found;
@@ -113,7 +115,7 @@ Block* DeviceMemory::take_cached(size_t size, int64_t stream) {
   return block;
 }
 
-Block* DeviceMemory::new_segment(size_t size, int64_t stream) {
+Block* DeviceMemory::new_segment(size_t size, int64_t stream, Pools& pools) {
   const size_t total = segment_size(size);
   if (!fits(total)) return nullptr;
   auto place = unmapped_.begin();
@@ -124,8 +126,9 @@ Block* DeviceMemory::new_segment(size_t size, int64_t stream) {
   if (room > total) unmapped_[address + total] = room - total;
   TORCH_CHECK(mprotect(reinterpret_cast<void*>(address), total, PROT_READ | PROT_WRITE) == 0,
               "simrank: no host memory for a device: ", std::strerror(errno));
-  auto* block = new Block{address, total, stream, size <= kSmallSize};
+  auto* block = new Block{address, total, stream, size <= kSmallSize, &pools};
   segments_[address] = block;
+  ++pools.num_segments;
   reserved_ += total;
   add(stats.reserved_bytes, block->is_small, total);
   add(stats.segment, block->is_small, 1);
@@ -143,7 +146,7 @@ void DeviceMemory::split(Block* block, size_t size) {
     add(stats.inactive_split, block->is_small, -1);
     return;
   }
-  auto* remaining = new Block{block->address + size, rest, block->stream, block->is_small};
+  auto* remaining = new Block{block->address + size, rest, block->stream, block->is_small, block->pools};
   remaining->previous = block;
   remaining->next = block->next;
   if (remaining->next) remaining->next->previous = remaining;
@@ -151,7 +154,7 @@ void DeviceMemory::split(Block* block, size_t size) {
   block->size = size;
   remaining->kept = kept - std::min(kept, size);
   num_kept += remaining->kept;
-  pool_of(remaining).insert(remaining);
+  remaining->pools->of(remaining).insert(remaining);
   if (was_split) {
     add(stats.inactive_split_bytes, block->is_small, -static_cast<int64_t>(size));
   } else {
@@ -213,6 +216,7 @@ void DeviceMemory::free(void* address) {
 }
 
 void DeviceMemory::finish_deferred() {
+  if (is_capturing()) return;  // Then no event is done, for nothing runs.
   const int first = bound_rank() ? rank().first_device : 0;
   std::vector<Block*> still;
   for (Block* block : std::exchange(deferred_, {})) {
@@ -241,7 +245,7 @@ void DeviceMemory::give_back(Block* block) {
   int64_t blocks = 0, bytes = 0;
   for (Block* neighbour : {block->previous, block->next})
     if (size_t gained = merge(block, neighbour)) { blocks -= 1; bytes -= gained; }
-  pool_of(block).insert(block);
+  block->pools->of(block).insert(block);
   if (block->is_split()) { blocks += 1; bytes += block->size; }
   if (blocks) add(stats.inactive_split, block->is_small, blocks);
   if (bytes) add(stats.inactive_split_bytes, block->is_small, bytes);
@@ -250,7 +254,7 @@ void DeviceMemory::give_back(Block* block) {
 size_t DeviceMemory::merge(Block* into, Block* neighbour) {
   if (!neighbour || neighbour->allocated || !neighbour->waits_for.empty()) return 0;
   const size_t gained = neighbour->size;
-  pool_of(neighbour).erase(neighbour);
+  neighbour->pools->of(neighbour).erase(neighbour);
   if (neighbour == into->previous) {
     into->previous = neighbour->previous;
     if (into->previous) into->previous->next = into;
@@ -275,15 +279,25 @@ void DeviceMemory::release_cached() {
 void DeviceMemory::retire() {
   is_retired_ = true;
   Lock lock(mutex_);
-  for (Pool* pool : {&small_, &large_})
-    for (Block* block : *pool) {
+  for (auto& [address, first] : segments_)
+    for (Block* block = first; block; block = block->next) {
       if (block->kept) give_pages_back(block->address, block->size);
       forget_kept(block);
     }
 }
 
 void DeviceMemory::release_whole_segments() {
-  for (Pool* pool : {&small_, &large_}) {
+  release_whole_segments(everybodys_);
+  std::erase_if(named_, [this](auto& named) {
+    auto& pools = named.second;
+    if (pools.use_count() > 1) return false;  // A graph's.
+    release_whole_segments(*pools);
+    return pools->num_segments == 0;
+  });
+}
+
+void DeviceMemory::release_whole_segments(Pools& pools) {
+  for (Pools::Free* pool : {&pools.small, &pools.large}) {
     std::vector<Block*> whole;
     for (Block* block : *pool) if (!block->is_split()) whole.push_back(block);
     for (Block* block : whole) { pool->erase(block); drop_segment(block); }
@@ -298,6 +312,7 @@ void DeviceMemory::drop_segment(Block* block) {
   mprotect(reinterpret_cast<void*>(address), size, PROT_NONE);
   segments_.erase(address);
   reserved_ -= size;
+  --block->pools->num_segments;
   add(stats.reserved_bytes, block->is_small, -static_cast<int64_t>(size));
   add(stats.segment, block->is_small, -1);
   ++stats.num_device_free;
@@ -319,6 +334,25 @@ void DeviceMemory::record_use(void* address, int64_t stream) {
   auto found = live_.find(reinterpret_cast<uintptr_t>(address));
   if (found != live_.end() && found->second->stream != stream)
     found->second->other_streams.insert(stream);
+}
+
+std::shared_ptr<Pools> DeviceMemory::pools_named(int64_t name) {
+  Lock lock(mutex_);
+  auto& pools = named_[name];
+  if (!pools) pools = std::make_shared<Pools>(Pools{name});
+  return pools;
+}
+
+const Block* DeviceMemory::live(const void* address) {
+  Lock lock(mutex_);
+  auto found = live_.find(reinterpret_cast<uintptr_t>(address));
+  return found == live_.end() ? nullptr : found->second;
+}
+
+void DeviceMemory::fill(int64_t capture, int byte) {
+  Lock lock(mutex_);
+  for (auto& [address, block] : live_)
+    if (block->capture == capture) std::memset(reinterpret_cast<void*>(address), byte, block->requested);
 }
 
 bool DeviceMemory::find(uintptr_t address, uint64_t* start, uint64_t* size) {
@@ -352,7 +386,7 @@ void DeviceMemory::out_of_memory(size_t requested) {
   TORCH_CHECK_WITH(OutOfMemoryError, false, text);
 }
 
-// Per segment: address, size, stream, is_small, number of blocks; per block: address, size,
+// Per segment: address, size, stream, is_small, name of its pool, number of blocks; per block: address, size,
 // requested, state (0 inactive, 1 active and awaiting free, 2 allocated).
 std::vector<int64_t> DeviceMemory::snapshot() {
   Lock lock(mutex_);
@@ -361,7 +395,7 @@ std::vector<int64_t> DeviceMemory::snapshot() {
     int64_t size = 0, num_blocks = 0;
     for (const Block* block = first; block; block = block->next) { size += block->size; ++num_blocks; }
     words.insert(words.end(), {static_cast<int64_t>(address), size, first->stream,
-                               first->is_small, num_blocks});
+                               first->is_small, first->pools->name, num_blocks});
     for (const Block* block = first; block; block = block->next)
       words.insert(words.end(), {static_cast<int64_t>(block->address),
                                  static_cast<int64_t>(block->size),

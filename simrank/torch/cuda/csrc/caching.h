@@ -5,6 +5,7 @@
 #pragma once
 #include <c10/core/CachingDeviceAllocator.h>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <set>
 #include <unordered_map>
@@ -19,16 +20,20 @@ constexpr size_t kLargeSegment = 20 << 20;
 constexpr size_t kMinLargeAlloc = 10 << 20;
 constexpr size_t kRoundLarge = 2 << 20;
 
+struct Pools;
+
 struct Block {
   uintptr_t address;
   size_t size;
   int64_t stream;
   bool is_small;
+  Pools* pools;              // Where it goes back to.
   size_t requested = 0;
   size_t kept = 0;           // While it is free: bytes of the host's memory that it may still hold.
   bool allocated = false;
   bool counted = false;      // Belongs to a tensor; a kernel's temporaries are not in statistics.
   int64_t rank = -1;         // Who allocated it.
+  int64_t capture = 0;       // Of a graph, in which it was allocated.
   Block* previous = nullptr; // Neighbours in the same segment.
   Block* next = nullptr;
   std::set<int64_t> other_streams;  // record_stream
@@ -44,6 +49,23 @@ struct ByStreamAndSize {
   }
 };
 
+// What is free, to be given out again. Those of graphs have a name, and give to nobody else while a
+// graph holds them: its operations are bound to their addresses, whether a tensor is there or not.
+struct Pools {
+  using Free = std::set<Block*, ByStreamAndSize>;
+  int64_t name = 0;  // 0: everybody's.
+  size_t num_segments = 0;
+  Free small, large;
+  Free& of(const Block* block) { return block->is_small ? small : large; }
+};
+
+// Whose memory it will be: what a graph captures has pools of its own.
+struct Request {
+  int64_t stream, rank = -1;
+  Pools* pools = nullptr;  // Null: everybody's.
+  int64_t capture = 0;
+};
+
 enum TraceAction : int64_t { ALLOC, FREE_REQUESTED, FREE_COMPLETED };
 extern bool is_tracing_memory;
 
@@ -51,7 +73,8 @@ class DeviceMemory {
  public:
   DeviceMemory(int device, uintptr_t base, size_t span, size_t limit);
   ~DeviceMemory();
-  void* allocate(size_t requested, int64_t stream, int64_t rank);
+  void* allocate(size_t requested, const Request& request);
+  std::shared_ptr<Pools> pools_named(int64_t name);
   void count(void* address);  // A tensor owns it from now on.
   void free(void* address);
   void record_use(void* address, int64_t stream);
@@ -59,6 +82,8 @@ class DeviceMemory {
   void retire();  // The simulation has ended; what is alive stays.
   // Bounds of the allocated block that holds the address; false if none does.
   bool find(uintptr_t address, uint64_t* start, uint64_t* size);
+  const Block* live(const void* address);  // The allocated block that begins there, or null.
+  void fill(int64_t capture, int byte);              // What is left of that.
   size_t num_live() const { return live_.size(); }
   bool overlaps(uintptr_t start, uintptr_t end) const { return base_ < end && start < base_ + span_; }
   uintptr_t end() const { return base_ + span_; }
@@ -72,18 +97,17 @@ class DeviceMemory {
   const int device;
 
  private:
-  using Pool = std::set<Block*, ByStreamAndSize>;
   using Stats = c10::CachingAllocator::StatArray;
-  Pool& pool_of(const Block* block) { return block->is_small ? small_ : large_; }
-  Block* take_cached(size_t size, int64_t stream);
-  Block* new_segment(size_t size, int64_t stream);
+  Block* take_cached(size_t size, int64_t stream, Pools& pools);
+  Block* new_segment(size_t size, int64_t stream, Pools& pools);
   void split(Block* block, size_t size);
   void give_back(Block* block);
   size_t merge(Block* into, Block* neighbour);
   void drop_segment(Block* block);
   void finish_deferred();
   void release_whole_segments();
-  Block* take(size_t size, int64_t stream);
+  void release_whole_segments(Pools& pools);
+  Block* take(size_t size, int64_t stream, Pools& pools);
   void note(TraceAction action, const Block& block);
   void add(Stats& which, bool is_small, int64_t amount);
   void out_of_memory(size_t requested);
@@ -97,7 +121,8 @@ class DeviceMemory {
   size_t limit_;
   size_t reserved_ = 0;
   bool is_retired_ = false;  // Then freed blocks keep nothing.
-  Pool small_, large_;
+  Pools everybodys_;
+  std::map<int64_t, std::shared_ptr<Pools>> named_;  // Graphs hold them too.
   std::unordered_map<uintptr_t, Block*> live_;
   std::map<uintptr_t, Block*> segments_;        // By first address; the block there.
   std::map<uintptr_t, size_t> unmapped_;        // Free addresses of the span.

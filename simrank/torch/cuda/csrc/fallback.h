@@ -1,7 +1,9 @@
 // The boxed kernel that stands for every CUDA kernel: CPU torch computes it on aliases.
 #pragma once
+#include "caching.h"
 #include "simulated.h"
 #include <ATen/core/boxing/KernelFunction.h>
+#include <map>
 #include <optional>
 #include <string>
 #include <unordered_map>
@@ -57,7 +59,8 @@ c10::intrusive_ptr<c10::TensorImpl> same_view(c10::Storage storage, DispatchKey 
 
 // ---- graphs: what was captured is computed again at every replay, on the same memory
 Tensor frozen(const Tensor& tensor);  // With the memory it has now, whatever becomes of its storage.
-struct Graph {
+class Graph {
+ public:
   struct Node {
     const OpInfo* info;
     c10::OperatorHandle op;
@@ -69,12 +72,21 @@ struct Graph {
     DispatchKeySet keys;
   };
   std::vector<Node> nodes;
+  void begin(int64_t pool);  // Allocates from the pools of this name from now on.
+  void restore();            // Once the capture has ended.
+  void reset();
   void add(Node node);
-  // What memory held before the capture wrote there, as CUDA only records: by address.
-  std::unordered_map<void*, std::pair<c10::Storage, std::vector<char>>> before;
+  Request request_to(DeviceMemory& memory, Request request);
+  bool has(const void* address) const;  // Whether it lies in the graph's pools.
   void keep_as_it_was(const Tensor& tensor);
   void keep_as_it_was(void* address, size_t size, c10::Storage owner);
-  void restore();
   void replay(size_t first, size_t last);  // The nodes from one up to another.
+
+ private:
+  const Block* block_of(const void* address) const;
+  // What memory held before the capture wrote there, as CUDA only records: by address.
+  std::unordered_map<void*, std::pair<c10::Storage, std::vector<char>>> before_;
+  std::map<int, std::shared_ptr<Pools>> pools_;  // By device. What they have is not anybody else's.
+  int64_t pool_ = 0, capture_ = 0, simulation_ = 0;
 };
 }  // namespace simrank

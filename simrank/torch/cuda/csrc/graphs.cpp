@@ -1,9 +1,13 @@
 // CUDA graphs: a capture keeps each operation with its arguments' memory; a replay computes them
 // again in order. The operations of a capture are also computed while it captures, so that what
 // follows has shapes; at its end memory gets back what it held before, as CUDA computes nothing.
+//
+// As on CUDA a graph allocates from pools of its own: what a capture frees is given out again within
+// it, and operations are bound to addresses there that no tensor may have any more.
 #include "fallback.h"
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/empty.h>
+#include <atomic>
 
 namespace simrank {
 
@@ -12,8 +16,8 @@ bool is_capturing() {
   return self && self->capturing;
 }
 
-// A graph's nodes are bound to memory, as CUDA's are to addresses. A storage that is resized later,
-// as FSDP does it with the parameters that it has gathered, lets go of its memory: the graph does not.
+// Other memory is kept: a storage that is resized later, as FSDP does it with the parameters that it
+// has gathered, lets go of it; the graph does not.
 namespace {
 using Memory = std::shared_ptr<c10::DataPtr>;
 void drop_share(void* context) { delete static_cast<Memory*>(context); }
@@ -29,7 +33,10 @@ Memory share_of(c10::StorageImpl* host) {
 
 c10::intrusive_ptr<c10::StorageImpl> same_memory(c10::StorageImpl* host) {
   void* address = host->mutable_data();
-  c10::DataPtr shared(address, new Memory(share_of(host)), &drop_share, c10::kCPU);
+  Rank* self = bound_rank();
+  const bool is_graphs = self && self->capturing && self->capturing->has(address);
+  c10::DataPtr shared = is_graphs ? c10::DataPtr(address, c10::kCPU)
+      : c10::DataPtr(address, new Memory(share_of(host)), &drop_share, c10::kCPU);
   return c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), host->nbytes(),
                                                std::move(shared), host->allocator(), host->resizable());
 }
@@ -73,6 +80,39 @@ Tensor frozen(const Tensor& tensor) {
   return Tensor(same_view(std::move(storage_there), DispatchKey::CUDA, view));
 }
 
+void Graph::begin(int64_t pool) {
+  static std::atomic<int64_t> num_captures{0};
+  pool_ = pool;
+  capture_ = ++num_captures;
+  simulation_ = num_simulations();
+}
+// CUDA has computed nothing: fresh memory holds no result before the first replay.
+void Graph::restore() {
+  for (auto& [device, pools] : pools_) memory_of(device).fill(capture_, 0xFF);
+  for (auto& [address, kept] : before_) std::memcpy(address, kept.second.data(), kept.second.size());
+  before_.clear();
+}
+void Graph::reset() {
+  nodes.clear();
+  pools_.clear();
+}
+
+Request Graph::request_to(DeviceMemory& memory, Request request) {
+  auto& pools = pools_[memory.device];
+  if (!pools) pools = memory.pools_named(pool_);
+  request.pools = pools.get();
+  request.capture = capture_;
+  return request;
+}
+const Block* Graph::block_of(const void* address) const {
+  const int device = global_device_of(address);
+  return device < 0 ? nullptr : memory_of(device).live(address);
+}
+bool Graph::has(const void* address) const {
+  const Block* block = block_of(address);
+  return block && pool_ && block->pools->name == pool_;
+}
+
 void Graph::add(Node node) {
   Freezing freezing;
   for (auto& value : node.arguments) freezing.value(value);
@@ -89,17 +129,17 @@ void Graph::keep_as_it_was(const Tensor& tensor) {
   keep_as_it_was(storage.mutable_data(), storage.nbytes(), storage);
 }
 void Graph::keep_as_it_was(void* address, size_t size, c10::Storage owner) {
-  if (!address || !size || before.count(address)) return;
+  if (!address || !size || before_.count(address)) return;
+  const Block* block = block_of(address);
+  if (block && block->capture == capture_) return;
   auto* bytes = static_cast<const char*>(address);
-  before.emplace(address, std::make_pair(std::move(owner), std::vector<char>(bytes, bytes + size)));
-}
-void Graph::restore() {
-  for (auto& [address, kept] : before) std::memcpy(address, kept.second.data(), kept.second.size());
-  before.clear();
+  before_.emplace(address, std::make_pair(std::move(owner), std::vector<char>(bytes, bytes + size)));
 }
 
 void Graph::replay(size_t first, size_t last) {
   Rank& self = rank();
+  TORCH_CHECK(nodes.empty() || simulation_ == num_simulations(),
+              "simrank: this graph was captured on devices of a Context that has ended");
   for (size_t at = first; at < std::min(last, nodes.size()); at++) {
     auto& node = nodes[at];
     for (size_t i = 0; i < node.inputs.size(); i++) wait_for_pending(node.inputs[i], node.written[i]);
@@ -125,17 +165,19 @@ using simrank::Graph;
 extern "C" {
 void* simrank_graph_new() { return new std::shared_ptr<Graph>(std::make_shared<Graph>()); }
 void simrank_graph_free(void* graph) { delete static_cast<std::shared_ptr<Graph>*>(graph); }
-int simrank_graph_begin(void* graph) {
+int simrank_graph_begin(void* graph, int64_t pool) {
   auto* self = simrank::bound_rank();
   if (!self || self->capturing) return -1;
   self->capturing = *static_cast<std::shared_ptr<Graph>*>(graph);
+  self->capturing->begin(pool);
   return 0;
 }
 void simrank_graph_end() {
   if (auto* self = simrank::bound_rank()) self->capturing.reset();
 }
+// Once what was captured has run as far as the simulation goes.
 void simrank_graph_restore(void* graph) { (*static_cast<std::shared_ptr<Graph>*>(graph))->restore(); }
-void simrank_graph_reset(void* graph) { (*static_cast<std::shared_ptr<Graph>*>(graph))->nodes.clear(); }
+void simrank_graph_reset(void* graph) { (*static_cast<std::shared_ptr<Graph>*>(graph))->reset(); }
 int64_t simrank_graph_size(void* graph) {
   return (*static_cast<std::shared_ptr<Graph>*>(graph))->nodes.size();
 }

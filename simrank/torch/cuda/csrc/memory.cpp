@@ -1,5 +1,6 @@
 // Storages on simulated devices, and the switch that puts what kernels allocate on the device.
 #include "caching.h"
+#include "fallback.h"
 #include "simulated.h"
 #include <c10/core/CPUAllocator.h>
 #include <cstring>
@@ -13,6 +14,7 @@ struct Layout {
 };
 Layout layout;
 bool fills_fresh = false;
+int64_t simulations = 0;
 std::vector<std::unique_ptr<DeviceMemory>> devices;
 // Devices of earlier simulations, of which tensors are still alive: they keep their addresses.
 std::vector<std::unique_ptr<DeviceMemory>> retired;
@@ -47,9 +49,13 @@ struct HostOrDevice final : c10::Allocator {
   c10::DataPtr allocate(size_t size) override {
     if (C10_LIKELY(computing_device < 0)) return host_allocator->allocate(size);
     if (!size) return {nullptr, c10::kCPU};
-    Rank* self = bound_rank();
-    void* address = memory_of(computing_device)
-                        .allocate(size, computing_stream, self ? self->tag : -1);
+    DeviceMemory& memory = memory_of(computing_device);
+    Request request{computing_stream};
+    if (Rank* self = bound_rank()) {
+      request.rank = self->tag;
+      if (C10_UNLIKELY(self->capturing != nullptr)) request = self->capturing->request_to(memory, request);
+    }
+    void* address = memory.allocate(size, request);
     return {address, address, &free_device, c10::kCPU};
   }
   c10::DeleterFnPtr raw_deleter() const override { return &free_either; }
@@ -154,7 +160,9 @@ void configure_memory(int num_devices, uint64_t base, uint64_t span, uint64_t de
   devices.clear();
   devices.resize(num_devices);
   fills_fresh = fill_fresh;
+  ++simulations;
 }
+int64_t num_simulations() { return simulations; }
 
 uint64_t free_base(uint64_t base, uint64_t size) {
   for (auto& memory : devices) {

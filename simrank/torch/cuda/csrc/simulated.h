@@ -23,7 +23,7 @@ using c10::DispatchKeySet;
 using c10::Stream;
 using torch::jit::Stack;
 
-struct Graph;
+class Graph;
 
 // What one rank sees of its node: a process of the real program.
 struct Rank {
@@ -72,6 +72,7 @@ bool stream_call(StreamCall what, int device, int64_t stream, int64_t event = 0)
 // ---- memory
 void configure_memory(int num_devices, uint64_t base, uint64_t span, uint64_t device_bytes,
                       bool fill_fresh);
+int64_t num_simulations();  // So far; devices are of the last.
 int global_device_of(const void* address);  // -1: no device's memory.
 // While one of these is alive, what CPU torch allocates on this thread is the device's memory.
 struct ComputingFor {
