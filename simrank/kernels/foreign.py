@@ -10,7 +10,7 @@ import copy
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
     from simrank.device import Operation, Tensor
     from simrank.device.memory import Storage
@@ -26,8 +26,13 @@ class Library(Protocol):
     def prepare(self) -> None:
         """Issue what was computed before, and make the library's device and stream current."""
 
-    def launched(self, again: Callable[[], object], values: Iterable[object]) -> None:
-        """Take note of a launch on some values, which `again` would repeat: for graphs."""
+    def launched(
+        self,
+        launch: Callable[[tuple[Any, ...], dict[str, Any]], object],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> None:
+        """Take note of a launch on arguments, which may be repeated: for graphs."""
 
     def tensor(self, value: object) -> Tensor | None:
         """Return a tensor of the library as simrank's, with the same bytes; None for others."""

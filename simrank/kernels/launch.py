@@ -59,7 +59,7 @@ def launch(
     library = foreign.running()
     if library is not None:
         library.prepare()
-        library.launched(partial(launch, jit, grid, args, dict(kwargs)), (*args, *kwargs.values()))
+        library.launched(partial(launch, jit, grid), args, dict(kwargs))
         args, kwargs = foreign.converted(library, args, kwargs)
     names = ("debug", "num_ctas_per_sm", "launch_cooperative_grid", *COMPILER_OPTIONS)
     options: dict[str, Any] = {name: kwargs[name] for name in names if name in kwargs}

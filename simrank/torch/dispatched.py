@@ -69,7 +69,7 @@ def _keep(method: Method, group: Any, args: Sequence[Any], kwargs: dict[str, Any
         return
     if graphs.captured() is None:
         return
-    kept = [_frozen(value) for value in args]
+    kept = graphs.frozen_all(args)
 
     def again() -> None:
         work = method(group, *kept, **kwargs)
@@ -77,13 +77,6 @@ def _keep(method: Method, group: Any, args: Sequence[Any], kwargs: dict[str, Any
             work.wait()
 
     devices.keep_in_graph(again, _tensors(args))
-
-
-def _frozen(value: Any) -> Any:
-    """Return an argument of a call with the memory that its tensors have now."""
-    if isinstance(value, torch.Tensor):
-        return graphs.frozen(value)
-    return type(value)(map(_frozen, value)) if isinstance(value, list | tuple) else value
 
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:

@@ -8,6 +8,7 @@ operations that touch their memory wait.
 from __future__ import annotations
 
 import sys
+from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -17,10 +18,11 @@ from simrank.engine.callsite import is_library
 from simrank.kernels import foreign
 from simrank.ranks.current import rank_program
 from simrank.torch import buffers, devices, in_flight
+from simrank.torch.cuda import graphs
 from simrank.torch.cuda.native import native
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
     from types import FrameType
 
     from simrank.device import Operation
@@ -47,9 +49,16 @@ class TorchLaunches:
         self._own.flush()
         self._own.make_current()
 
-    def launched(self, again: Callable[[], object], values: Iterable[object]) -> None:
+    def launched(
+        self,
+        launch: Callable[[tuple[Any, ...], dict[str, Any]], object],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> None:
         """Let a graph that is being captured have the launch, without its time on the host."""
-        devices.keep_in_graph(again, values)
+        if graphs.captured() is not None:
+            kept = graphs.frozen_all(args), graphs.frozen_all(kwargs)
+            devices.keep_in_graph(partial(launch, *kept), (*args, *kwargs.values()))
 
     def tensor(self, value: object) -> Tensor | None:
         """Return a tensor of torch, or what has an address and a type, with the same bytes."""

@@ -280,6 +280,26 @@ def test_a_kernel_in_a_captured_graph_runs_at_each_replay(spawn):
     spawn(program, 1)
 
 
+def test_a_kernel_in_a_captured_graph_uses_the_memory_of_the_capture(spawn):
+    """Whatever became of its tensors since, which the graph does not keep."""
+
+    def program(rank):
+        x = torch.ones(1 << 20, device="cuda")
+        gathered = torch.full((1 << 20,), 2.0, device="cuda")
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            out = x
+            for _ in range(10):
+                out = added(out, gathered)
+        assert torch.cuda.memory_allocated() == 3 * (4 << 20), "x, gathered and out"
+        gathered.untyped_storage().resize_(0)
+        torch.full((1 << 20,), 9.0, device="cuda")
+        graph.replay()
+        assert torch.equal(out, torch.full_like(out, 21.0))
+
+    spawn(program, 1)
+
+
 def test_kernels_of_two_streams_race_unless_one_waits(spawn):
     """Both sites are named; with a wait nothing is said."""
 

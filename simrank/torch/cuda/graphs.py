@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import weakref
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -135,6 +135,18 @@ def frozen(tensor: torch.Tensor) -> torch.Tensor:
         return tensor
     made: torch.Tensor = torch.ops.simrank_cuda.frozen(tensor)
     return made
+
+
+def frozen_all(value: Any) -> Any:
+    """Return arguments of a call, in lists, tuples and dicts, with their tensors frozen."""
+    if isinstance(value, torch.Tensor):
+        return frozen(value)
+    if isinstance(value, dict):
+        return {key: frozen_all(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        made = map(frozen_all, value)
+        return type(value)(*made) if hasattr(value, "_fields") else type(value)(made)
+    return value
 
 
 def _generator() -> torch.Generator:
