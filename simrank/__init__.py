@@ -60,17 +60,20 @@ def __dir__() -> list[str]:
     return sorted([*__all__, *names, "__version__"])
 
 
-def _part_of_torch(name: str, module: ModuleType) -> list[tuple[Any, str, Any]]:
-    found: list[tuple[Any, str, Any]] = getattr(import_module("simrank.torch.caches"), name)(module)
+def _part_of_torch(where: str, name: str, module: ModuleType) -> list[tuple[Any, str, Any]]:
+    adapter = import_module(f"simrank.torch.{where}")
+    found: list[tuple[Any, str, Any]] = getattr(adapter, name)(module)
     return found
 
 
 register_default_context(lambda num_ranks: __getattr__("Context").for_ranks(num_ranks))
 libraries.register("torch", lambda: import_module("simrank.torch.install").LIBRARY)
-for _part, _of in (
-    ("torch._subclasses.fake_tensor", "of_fake_tensors"),
-    ("torch.distributed.fsdp._debug_utils", "of_fsdp_profiler"),
-    ("torch.distributed.tensor._random", "of_random"),
-    ("torch.distributed.tensor._redistribute", "of_redistribution"),
+for _part, _where, _of in (
+    ("torch._subclasses.fake_tensor", "caches", "of_fake_tensors"),
+    ("torch.distributed.fsdp._debug_utils", "caches", "of_fsdp_profiler"),
+    ("torch.distributed.launcher.api", "refused", "of_launcher"),
+    ("torch.distributed.tensor._api", "handlers", "of_dtensors"),
+    ("torch.distributed.tensor._random", "caches", "of_random"),
+    ("torch.distributed.tensor._redistribute", "caches", "of_redistribution"),
 ):
-    libraries.register_part(_part, partial(_part_of_torch, _of))
+    libraries.register_part(_part, partial(_part_of_torch, _where, _of))

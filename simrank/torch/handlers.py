@@ -17,11 +17,9 @@ _NAME = "_custom_op_handlers"
 _KEY = "handlers of DTensor"  # In `Program.local`.
 
 
-def stand_ins() -> StandIns:
+def of_dtensors(module: Any) -> StandIns:
     """Return what stands in torch: an attribute of the dispatcher that is each rank's own."""
-    from torch.distributed.tensor import DTensor  # noqa: PLC0415 - torch imports it late
-
-    dispatcher: Any = DTensor._op_dispatcher  # noqa: SLF001 - torch's name
+    dispatcher: Any = module.DTensor._op_dispatcher  # noqa: SLF001 - torch's name
     return [(type(dispatcher), _NAME, property(_get, _set))]
 
 

@@ -86,7 +86,6 @@ def _make() -> StandIns:
         compiling,
         data,
         dispatched,
-        handlers,
         operators,
         profiler,
         records,
@@ -99,7 +98,7 @@ def _make() -> StandIns:
         *profiler.stand_ins(), *settings.stand_ins(),
         *_shared_modules(),
         *compiling.stand_ins(), *data.stand_ins(), *records.stand_ins(), *refused.stand_ins(),
-        *dispatched.stand_ins(), *handlers.stand_ins(), *operators.stand_ins(),
+        *dispatched.stand_ins(), *operators.stand_ins(),
         *_of_cuda(),
     ]  # fmt: skip
 

@@ -23,11 +23,14 @@ _RPC, _LAUNCHER = "torch.distributed.rpc", "torch.distributed.launcher.api"
 def stand_ins() -> StandIns:
     """Return what stands for it."""
     rpc: Any = import_module(_RPC)
-    launcher: Any = import_module(_LAUNCHER)
-    found: StandIns = [(launcher, "launch_agent", _functions_only(launcher.launch_agent))]
-    if hasattr(rpc, "init_rpc"):  # Not in every build.
-        found.append((rpc, "init_rpc", _refused(rpc.init_rpc, f"{_RPC}.init_rpc")))
-    return found
+    if not hasattr(rpc, "init_rpc"):  # Not in every build.
+        return []
+    return [(rpc, "init_rpc", _refused(rpc.init_rpc, f"{_RPC}.init_rpc"))]
+
+
+def of_launcher(launcher: Any) -> StandIns:
+    """Return what stands for it in a part that programs need not import."""
+    return [(launcher, "launch_agent", _functions_only(launcher.launch_agent))]
 
 
 def _refused(original: Callable[..., Any], name: str) -> Callable[..., Any]:

@@ -53,6 +53,34 @@ def test_stand_ins_are_made_anew_only_where_torch_is_another(monkeypatch):
     assert not any(of is module for of, _, _ in install.stand_ins(torch))
 
 
+FIRST_SPAWN = """
+import sys
+import torch.distributed as dist
+import simrank
+
+def program(rank):
+    dist.init_process_group("gloo")
+    dist.barrier()
+    dist.destroy_process_group()
+
+before = set(sys.modules)
+simrank.multiprocessing.spawn(program, nprocs=2)
+print(*sorted(name for name in set(sys.modules) - before if "simrank" not in name))
+"""
+
+
+def test_a_first_spawn_imports_little(monkeypatch):
+    """DTensor and the launchers took twice the time of all the rest: what is late waits for them."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    command = [sys.executable, "-c", FIRST_SPAWN]
+    run = subprocess.run(command, capture_output=True, text=True, check=True)
+    imported = run.stdout.split()
+    torchs = [name for name in imported if name.startswith("torch.")]
+    light = ("torch.distributed._functional_collectives", "torch.distributed._symmetric_memory")
+    assert all(name.startswith((*light, "torch.distributed.nn")) for name in torchs), torchs
+    assert not {"sympy", "triton", "pandas", "matplotlib"} & set(imported)
+
+
 def test_ranks_are_threads_once_torch_is_imported(spawn):
     """Greenlets otherwise, and a rank of theirs that imports torch is told what to do."""
     carriers = []
