@@ -70,7 +70,7 @@ print(*sorted(name for name in set(sys.modules) - before if "simrank" not in nam
 
 
 def test_a_first_spawn_imports_little(monkeypatch):
-    """DTensor and the launchers took twice the time of all the rest: what is late waits for them."""
+    """DTensor and the launchers took twice the time of all the rest; who needs them waits."""
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
     command = [sys.executable, "-c", FIRST_SPAWN]
     run = subprocess.run(command, capture_output=True, text=True, check=True)
