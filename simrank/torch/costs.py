@@ -5,8 +5,17 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
-from simrank.hardware.roofline import kernel_ps
+from simrank.hardware.roofline import kernel_ps, peak_flops
 from simrank.torch.cuda.operations import OperationFlag
+from simrank.torch.kernel_times import (
+    Attention,
+    attention_ps,
+    offsets_ps,
+    reduction_ps,
+    started_ps,
+    times_read,
+)
+from simrank.torch.layouts import changes_in_place, computes_offsets, is_reduction
 from simrank.units import transfer_ps
 
 if TYPE_CHECKING:
@@ -42,21 +51,81 @@ class Cost(NamedTuple):
 def cost_of(spec: DeviceSpec, operation: Operation) -> Cost:
     """Return what an operation costs: the longest of its arithmetic, its bytes and the floor.
 
-    Matrix products and convolutions are counted as such, everything else as one operation per
-    element; every operand is read or written once. A copy from or to the host takes the link.
+    Matrix products and convolutions are counted as such, and fused attention by its scores;
+    everything else as one operation per element. Every operand is read or written once, and what is
+    changed in place both, but for kernels that read again. A copy from or to the host takes the
+    link.
+
+    Source: `kernel_times`.
     """
     operands = (*operation.inputs, *operation.outputs)
-    bytes_moved = sum(_bytes(operand) for operand in operands)
+    num_bytes = _bytes_moved(operation)
     written = [operand for operand in operands if operand.is_written]
     num_elements = max((prod(operand.sizes) for operand in written or operands), default=1)
     if operation.flags & _COPIES:
-        link_ps = transfer_ps(bytes_moved, spec.host_link_bandwidth_bytes_per_s)
-        return Cost(max(link_ps, spec.kernel_floor_ps), bytes_moved, num_elements)
+        num_bytes = sum(map(_bytes, operands))
+        link_ps = transfer_ps(num_bytes, spec.host_link_bandwidth_bytes_per_s)
+        return Cost(max(link_ps, spec.kernel_floor_ps), num_bytes, num_elements)
     product = _product(operation)
-    flops = 2 * prod(product) if product is not None else _flops(operation, num_elements)
-    dtype = DTYPES.get(operands[0].dtype, _UNKNOWN)[0] if operands else "float32"
-    duration_ps = kernel_ps(spec, flops, dtype, bytes_moved, product)
-    return Cost(duration_ps, bytes_moved, num_elements)
+    if product is not None:
+        flops, dtype = 2 * prod(product), _dtype(operation)
+        duration_ps = kernel_ps(spec, flops, dtype, num_bytes, product)
+    else:
+        duration_ps = started_ps(_work_ps(spec, operation, num_bytes, num_elements))
+    return Cost(duration_ps, num_bytes, num_elements)
+
+
+def _work_ps(spec: DeviceSpec, operation: Operation, num_bytes: int, num_elements: int) -> int:
+    """Return how long a kernel works that is no product, once it is under way."""
+    memory_ps = transfer_ps(num_bytes, spec.memory_bandwidth_bytes_per_s)
+    dtype, attention = _dtype(operation), _attention(operation)
+    if attention is not None:
+        return max(memory_ps, attention_ps(spec, dtype, attention))
+    if is_reduction(operation):
+        return reduction_ps(spec, num_bytes)
+    if computes_offsets(operation):
+        return max(memory_ps, offsets_ps(spec, num_elements))
+    peak = peak_flops(spec, dtype)
+    flops = _flops(operation, num_elements)
+    return max(memory_ps, 0 if peak is None else transfer_ps(flops, peak))
+
+
+def _dtype(operation: Operation) -> str:
+    """Return the name of the type that an operation computes in: its first operand's."""
+    first = next(iter((*operation.inputs, *operation.outputs)), None)
+    return "float32" if first is None else DTYPES.get(first.dtype, _UNKNOWN)[0]
+
+
+def _bytes_moved(operation: Operation) -> int:
+    """Return what a kernel reads and writes in the device's memory."""
+    times, changes = times_read(operation.name), changes_in_place(operation.name)
+    read = sum(_bytes(each) for each in operation.inputs if changes or not each.is_written)
+    written = sum(_bytes(each) for each in operation.inputs if each.is_written)
+    return times * read + written + sum(map(_bytes, operation.outputs))
+
+
+def _attention(operation: Operation) -> Attention | None:
+    """Return what a fused attention computes, or None where it is none."""
+    name = operation.name.partition(".")[0]
+    if "_attention" not in name:
+        return None
+    shaped = [operand.sizes for operand in operation.inputs if len(operand.sizes) == 4]
+    is_backward = name.endswith("_backward")
+    tensors = shaped[1:4] if is_backward else shaped[:3]  # Of the output first the gradient.
+    if len(tensors) < 3:
+        return None
+    # The kernels proper have heads after queries; those that dispatch to them, before.
+    heads, length = (1, 2) if name.startswith("_scaled_dot_product") else (2, 1)
+    query, key, value = tensors
+    return Attention(
+        num_heads=query[0] * query[heads],
+        num_queries=query[length],
+        num_keys=key[length],
+        widths=query[-1] + value[-1],
+        is_causal=bool(operation.flags & OperationFlag.CAUSAL),
+        is_backward=is_backward,
+        is_flash="efficient" not in name,
+    )
 
 
 def _bytes(operand: Operand) -> int:

@@ -7,6 +7,7 @@ pytest.importorskip("torch", reason="torch is not installed")
 from simrank.hardware.load import load_cluster
 from simrank.torch.costs import cost_of
 from simrank.torch.cuda.operations import Operand, Operation, OperationFlag
+from simrank.torch.kernel_times import offsets_ps, started_ps
 
 SPEC = load_cluster("hgx_h100").device
 FLOAT32, BFLOAT16 = 6, 15
@@ -28,15 +29,49 @@ def operation(name, inputs, outputs, flags=0):
 
 
 def test_an_elementwise_operation_takes_its_bytes():
-    """Two read, one written, at the memory's rate; a small one the floor."""
+    """Two read, one written, at the memory's rate once it is under way; a small one the start."""
     n = 1 << 26
     large = operation("add.Tensor", [tensor(n), tensor(n)], [tensor(n, is_written=True)])
     cost = cost_of(SPEC, large)
     assert cost.bytes_moved == 3 * 4 * n
-    expected = 3 * 4 * n / SPEC.memory_bandwidth_bytes_per_s * 1e12
-    assert cost.duration_ps == pytest.approx(expected, rel=1e-6)
+    work_ps = 3 * 4 * n / SPEC.memory_bandwidth_bytes_per_s * 1e12
+    assert cost.duration_ps == pytest.approx(started_ps(round(work_ps)), rel=1e-6)
     small = operation("add.Tensor", [tensor(8), tensor(8)], [tensor(8, is_written=True)])
-    assert cost_of(SPEC, small).duration_ps == SPEC.kernel_floor_ps
+    assert cost_of(SPEC, small).duration_ps == pytest.approx(started_ps(0), rel=0.01)
+
+
+def test_what_is_changed_in_place_is_read_and_written():
+    """An addition in place moves as much as one that makes a tensor; a copy does not read it."""
+    n = 1 << 20
+    x, y = tensor(n, is_written=True), tensor(n)
+    assert cost_of(SPEC, operation("add_.Tensor", [x, y], [])).bytes_moved == 3 * 4 * n
+    assert cost_of(SPEC, operation("copy_", [x, y], [])).bytes_moved == 2 * 4 * n
+
+
+def test_a_broadcast_takes_longer_than_its_bytes():
+    """By the offsets of its elements; a reduction by half the rate."""
+    n = 1 << 12
+    rows, whole = tensor(n, 1), tensor(n, n)
+    out = tensor(n, n, is_written=True)
+    alike = cost_of(SPEC, operation("mul.Tensor", [whole, whole], [out])).duration_ps
+    spread = cost_of(SPEC, operation("mul.Tensor", [whole, rows], [out])).duration_ps
+    assert spread == started_ps(offsets_ps(SPEC, n * n))
+    half = cost_of(SPEC, operation("mul.Tensor", [tensor(n, n, dtype=BFLOAT16)] * 2,
+                                   [tensor(n, n, dtype=BFLOAT16, is_written=True)]))  # fmt: skip
+    assert half.duration_ps < spread < alike
+    one = tensor(n, is_written=True)
+    summed = cost_of(SPEC, operation("sum.dim_IntList", [whole], [one])).duration_ps
+    copied = cost_of(SPEC, operation("neg", [whole], [out])).duration_ps
+    assert summed == pytest.approx(copied, rel=0.01), "as many bytes at the full rate"
+
+
+def test_a_norm_reads_its_rows_twice():
+    """Of the result there is one."""
+    rows, columns = 4096, 1024
+    x, weight = tensor(rows, columns), tensor(columns)
+    out, mean = tensor(rows, columns, is_written=True), tensor(rows, 1, is_written=True)
+    cost = cost_of(SPEC, operation("native_layer_norm", [x, weight, weight], [out, mean, mean]))
+    assert cost.bytes_moved == 4 * (2 * (rows + 2) * columns + rows * columns + 2 * rows)
 
 
 def test_an_expanded_operand_is_read_once():

@@ -23,6 +23,7 @@ class OperationFlag(IntFlag):
     DEVICE_TO_HOST = 2
     REPLAYED = 4
     BLOCKING = 8
+    CAUSAL = 16
 
 
 class Operand(NamedTuple):

@@ -147,6 +147,7 @@ class Call {
   void run() {
     take_arguments();
     if (info_.reads_host || reads_host_) read_by_host();
+    if (info_.causal_at >= 0 && (*stack_)[base_ + info_.causal_at].toBool()) flags_ |= CAUSAL;
     Stack arguments;
     const bool is_captured = rank_.capturing && !rank_.is_computing;
     if (C10_UNLIKELY(is_captured)) {
@@ -366,7 +367,7 @@ class Call {
 
   void capture(Stack arguments) {
     Graph::Node node{&info_, op_, std::move(arguments), std::move(fresh_), {}, {}, {},
-                     static_cast<DeviceIndex>(device_), keys_};
+                     static_cast<DeviceIndex>(device_), keys_, flags_ & CAUSAL};
     for (auto& alias : aliases_) {
       node.inputs.push_back(alias.device);
       node.written.push_back(alias.written);
@@ -441,6 +442,7 @@ std::unique_ptr<OpInfo> describe(const c10::FunctionSchema& schema) {
   if (!schema.overload_name().empty()) info->name += "." + schema.overload_name();
   info->id = static_cast<int32_t>(infos_by_id.size());
   for (auto& argument : schema.arguments()) {
+    if (argument.name() == "is_causal") info->causal_at = static_cast<int>(info->arguments.size());
     info->arguments.push_back(kind_of(argument));
     info->writes.push_back(argument.alias_info() && argument.alias_info()->isWrite());
   }

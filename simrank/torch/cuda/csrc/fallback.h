@@ -26,6 +26,7 @@ struct OpInfo {
   bool is_copy = false;
   bool is_foreach = false;
   bool is_view = false;      // Launches nothing.
+  int causal_at = -1;        // Its argument is_causal: attention that leaves out half of the scores.
   bool in_float = false;     // CPU torch's half precision kernel rounds more than once.
   uint32_t float_returns = 0;  // With in_float: bits of the results that stay in fp32.
   std::optional<c10::KernelFunction> kernel;  // Ours, on host aliases, where CPU torch has none.
@@ -51,7 +52,7 @@ extern bool is_recording;
 void record_operation(const OpInfo& info, DeviceIndex device, int64_t flags,
                       c10::ArrayRef<Tensor> inputs, c10::ArrayRef<bool> written,
                       c10::ArrayRef<Tensor> outputs);
-enum RecordFlags : int64_t { HOST_TO_DEVICE = 1, DEVICE_TO_HOST = 2, REPLAYED = 4, BLOCKING = 8 };
+enum RecordFlags : int64_t { HOST_TO_DEVICE = 1, DEVICE_TO_HOST = 2, REPLAYED = 4, BLOCKING = 8, CAUSAL = 16 };
 const char* name_of_op(int32_t id);
 
 c10::intrusive_ptr<c10::TensorImpl> same_view(c10::Storage storage, DispatchKey key,
@@ -70,6 +71,7 @@ class Graph {
     std::vector<bool> written;
     DeviceIndex device;
     DispatchKeySet keys;
+    int64_t flags;
   };
   std::vector<Node> nodes;
   void begin(int64_t pool);  // Allocates from the pools of this name from now on.

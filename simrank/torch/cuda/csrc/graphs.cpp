@@ -155,7 +155,7 @@ void Graph::replay(size_t first, size_t last) {
     }
     if (is_recording && !node.info->is_view) {
       c10::SmallVector<bool, 8> written(node.written.begin(), node.written.end());
-      record_operation(*node.info, node.device, REPLAYED, node.inputs, written, node.outputs);
+      record_operation(*node.info, node.device, REPLAYED | node.flags, node.inputs, written, node.outputs);
     }
   }
 }

@@ -1,0 +1,219 @@
+"""Simulated beside published times of plain torch: how far a profile of a simulated step is right.
+
+`python benches/torch_published.py [--json FILE]` runs norms and rotary embeddings as models spell
+them out, and attention, on simulated devices, and prints what CUDA events measure beside what was
+published. Those who published it used PCIe and NVL cards: their memory's bandwidth replaces that of
+the built-in clusters, 0.87 of the data sheet as there.
+
+Sources: Liger-Kernel 0.5.2, benchmark/data/{a100,h100}_all_benchmark_data.csv, its baselines in
+plain torch (bfloat16; LayerNorm float32), which our constants are fitted to; FlashAttention-2 in
+triton-lang/triton#1975 (A100) and #2459 (H100).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+import yaml
+from torch import nn
+from torch.nn import functional as F  # noqa: N812 - torch's custom
+
+import simrank
+from simrank.config.locate import locate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+BANDWIDTHS = {"hgx_a100": "1.68 TB/s", "hgx_h100": "3.43 TB/s"}  # A100 PCIe, H100 NVL.
+LIGER, FLASH = "Liger-Kernel 0.5.2", "triton-lang/triton#1975, #2459"
+
+
+class Case(NamedTuple):
+    """One published time.
+
+    Attributes:
+        cluster: On what.
+        kind: What ran, see `KINDS`.
+        size: Of it.
+        is_backward: Which direction.
+        published_us: What was measured.
+        source: By whom.
+    """
+
+    cluster: str
+    kind: str
+    size: int
+    is_backward: bool
+    published_us: float
+    source: str = LIGER
+
+
+NUM_HEADS = 96  # Published were 192 and 256, which take as much longer.
+
+
+def _flash_us(length: int, width: int, tflops: float, factor: float) -> float:
+    """Return the time of causal attention whose operations were published per second."""
+    return factor * 2 * NUM_HEADS * length * length * width / tflops / 1e6
+
+
+CASES = (
+    *(Case("hgx_h100", "rms_norm", size, False, us) for size, us in
+      ((1024, 60.4), (2048, 90.7), (4096, 179.5), (8192, 326.1))),
+    *(Case("hgx_h100", "rms_norm", size, True, us) for size, us in
+      ((1024, 145.4), (2048, 233.9), (4096, 443.3), (8192, 810.0))),
+    *(Case("hgx_h100", "layer_norm", size, False, us) for size, us in
+      ((1024, 23.9), (2048, 38.3), (4096, 63.0), (8192, 140.9))),
+    *(Case("hgx_h100", "rotary", size, False, us) for size, us in
+      ((1024, 189.5), (2048, 343.6), (4096, 649.4))),
+    *(Case("hgx_h100", "rotary", size, True, us) for size, us in
+      ((1024, 236.0), (2048, 426.5), (4096, 802.5))),
+    *(Case("hgx_a100", "rms_norm", size, False, us) for size, us in
+      ((1024, 78.8), (2048, 138.2), (4096, 282.6), (8192, 523.3))),
+    *(Case("hgx_a100", "rms_norm", size, True, us) for size, us in
+      ((1024, 199.7), (2048, 367.6), (4096, 752.6), (8192, 1376.3))),
+    *(Case("hgx_a100", "layer_norm", size, False, us) for size, us in
+      ((1024, 33.8), (2048, 56.3), (4096, 121.9), (8192, 258.0))),
+    Case("hgx_a100", "rotary", 2048, False, 519.2),
+    Case("hgx_a100", "rotary", 2048, True, 626.7),
+    *(Case("hgx_h100", "attention_64", size, False, _flash_us(size, 64, tflops, 1), FLASH)
+      for size, tflops in ((1024, 197.9), (2048, 259.2))),
+    *(Case("hgx_a100", "attention_128", size, True, _flash_us(size, 128, tflops, 2.5), FLASH)
+      for size, tflops in ((1024, 90.8), (2048, 127.5))),
+)  # fmt: skip
+
+
+class RmsNorm(nn.Module):
+    """Root mean square norm, as models write it in torch."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return x over its root mean square, weighted; [rows, width]."""
+        wide = x.to(torch.float32)
+        wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-6)
+        return self.weight * wide.to(x.dtype)
+
+
+def rms_norm(width: int):  # noqa: ANN201 - a function and its inputs
+    """Return a norm of 2,048 rows."""
+    module = RmsNorm(width).to("cuda", torch.bfloat16)
+    x = torch.randn(2048, width, dtype=torch.bfloat16, device="cuda", requires_grad=True)
+    return module, [x, module.weight]
+
+
+def layer_norm(width: int):  # noqa: ANN201 - a function and its inputs
+    """Return torch's norm of 4,096 rows."""
+    x = torch.randn(4096, width, device="cuda", requires_grad=True)
+    module = nn.LayerNorm(width, device="cuda")
+    return module, [x, *module.parameters()]
+
+
+def _rotated(x: torch.Tensor) -> torch.Tensor:
+    half = x.shape[-1] // 2
+    return torch.cat((-x[..., half:], x[..., :half]), dim=-1)
+
+
+def rotary(length: int):  # noqa: ANN201 - a function and its inputs
+    """Return rotary embeddings of 32 heads of queries and 8 of keys, 256 wide."""
+    q, k = (
+        torch.randn(1, length, heads, 256, dtype=torch.bfloat16, device="cuda", requires_grad=True)
+        for heads in (32, 8)
+    )
+    cos, sin = (torch.randn(1, 1, length, 256, dtype=torch.bfloat16, device="cuda") for _ in "cs")
+
+    def embed(q: torch.Tensor, k: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        both = (q.transpose(1, 2), k.transpose(1, 2))
+        return tuple(x * cos + _rotated(x) * sin for x in both)
+
+    return embed, [q, k]
+
+
+def _attention(length: int, width: int):  # noqa: ANN202 - a function and its inputs
+    shape = (1, NUM_HEADS, length, width)
+    inputs = [
+        torch.randn(shape, dtype=torch.float16, device="cuda", requires_grad=True) for _ in "qkv"
+    ]
+    return lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True), inputs
+
+
+KINDS: dict[str, Callable[[int], tuple]] = {
+    "rms_norm": rms_norm,
+    "layer_norm": layer_norm,
+    "rotary": rotary,
+    "attention_64": lambda length: _attention(length, 64),
+    "attention_128": lambda length: _attention(length, 128),
+}
+
+
+def _given(function, inputs):  # noqa: ANN001, ANN202 - a function and its inputs
+    """Return what a function is called with: a module has its parameters already."""
+    return inputs[:1] if isinstance(function, nn.Module) else inputs
+
+
+def measured_us(case: Case) -> float:
+    """Return what events measure around one direction, with the host ahead of the device."""
+    function, inputs = KINDS[case.kind](case.size)
+    outputs = function(*_given(function, inputs))
+    leaves = outputs if isinstance(outputs, tuple) else (outputs,)
+    gradients = [torch.ones_like(leaf) for leaf in leaves]
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in "se")
+    torch.cuda.synchronize()
+    torch.cuda._sleep(1_000_000)  # noqa: SLF001 - torch's name; benchmarks clear the cache here
+    start.record()
+    if case.is_backward:
+        torch.autograd.grad(leaves, inputs, gradients)
+    else:
+        function(*_given(function, inputs))
+    end.record()
+    torch.cuda.synchronize()
+    return start.elapsed_time(end) * 1e3
+
+
+def cluster_of(name: str) -> dict:
+    """Return a built-in cluster with the memory of the card that was measured."""
+    found = yaml.safe_load(locate("clusters", name).read_text())
+    found["device"]["memory_bandwidth"] = BANDWIDTHS[name]
+    return found
+
+
+def simulated(cases: tuple[Case, ...]) -> list[float]:
+    """Return the simulated times of cases, in microseconds."""
+    found = []
+    for case in cases:
+        with simrank.Context(cluster_of(case.cluster)) as context:
+            context.multiprocessing.spawn(
+                lambda _, case=case: found.append(measured_us(case)), nprocs=1, share_args=True
+            )
+    return found
+
+
+def main() -> None:
+    """Print the table, its mean error and its worst one."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    wanted = parser.parse_args()
+    rows = []
+    print(f"{'kind':<15}{'cluster':<10}{'size':>6} {'':<9}{'simulated':>10}{'published us':>13}")
+    for case in CASES:
+        (value,) = simulated((case,))
+        error = value / case.published_us - 1
+        rows.append({**case._asdict(), "simulated_us": value, "error": error})
+        direction = "backward" if case.is_backward else "forward"
+        print(f"{case.kind:<15}{case.cluster:<10}{case.size:>6} {direction:<9}{value:>10.1f}"
+              f"{case.published_us:>13.1f}{error:>+7.0%}  {case.source}")  # fmt: skip
+        sys.stdout.flush()
+    errors = [abs(row["error"]) for row in rows]
+    print(f"mean error {sum(errors) / len(errors):.0%}, worst {max(errors):.0%}")
+    if wanted.json:
+        wanted.json.write_text(json.dumps(rows, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

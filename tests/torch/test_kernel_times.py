@@ -1,0 +1,133 @@
+"""The laws for kernels that no table of products has."""
+
+import pytest
+
+pytest.importorskip("torch", reason="torch is not installed")
+
+import torch
+from torch.nn import functional as F  # noqa: N812 - torch's custom
+
+from simrank.hardware.load import load_cluster
+from simrank.torch import operations
+from simrank.torch.cuda.operations import OperationFlag
+from simrank.torch.kernel_times import (
+    Attention,
+    attention_flops,
+    attention_ps,
+    offsets_ps,
+    reduction_ps,
+    started_ps,
+    times_read,
+)
+from simrank.units import PS_PER_US
+
+H100, A100 = (load_cluster(name).device for name in ("hgx_h100", "hgx_a100"))
+
+
+def test_a_kernel_starts_and_then_speeds_up():
+    """No work takes 2.35 us, long work twice that on top; nothing is ever faster than its work."""
+    times = [started_ps(work) for work in range(0, 10 * PS_PER_US, PS_PER_US // 4)]
+    assert times[0] == 2.35 * PS_PER_US
+    assert times == sorted(times)
+    assert started_ps(10**9) == 10**9 + 4.7 * PS_PER_US
+
+
+def test_offsets_cost_by_the_element_and_the_clock():
+    """About 5 ps on an A100, 2.8 on an H100, as published of casts and broadcasts."""
+    assert offsets_ps(A100, 10**9) / 1e9 == pytest.approx(4.8, rel=0.05)
+    assert offsets_ps(H100, 10**9) / 1e9 == pytest.approx(2.8, rel=0.05)
+
+
+def test_reductions_read_at_half_the_memory_s_rate():
+    """A sum of 1 GB."""
+    assert reduction_ps(H100, 10**9) == pytest.approx(2e21 / 2.9e12, rel=1e-6)
+
+
+def test_norms_read_their_rows_more_than_once():
+    """Once for the statistics; the norm of a vector is a reduction."""
+    assert times_read("native_layer_norm") == times_read("_fused_rms_norm") == 2
+    assert times_read("native_layer_norm_backward") == 3
+    assert times_read("linalg_vector_norm") == times_read("add.Tensor") == 1
+
+
+ONE = Attention(64, 4096, 4096, 256, is_causal=False, is_backward=False, is_flash=True)
+
+
+def test_attention_takes_the_time_of_its_scores():
+    """Quadratic in the length, with the published rates."""
+    assert attention_flops(ONE) == 4 * 64 * 4096**2 * 128
+    rate = attention_flops(ONE) / attention_ps(H100, "bfloat16", ONE) * 1e12
+    assert 0.3 < rate / H100.peak_flops["bfloat16"] < 0.4
+    double = ONE._replace(num_queries=8192, num_keys=8192)
+    assert attention_ps(H100, "bfloat16", double) == pytest.approx(
+        4 * attention_ps(H100, "bfloat16", ONE), rel=0.02
+    )
+
+
+def test_a_causal_mask_saves_less_than_half():
+    """As much of half the time as the sequence is long."""
+    saved = [
+        1 - attention_flops(each._replace(is_causal=True)) / attention_flops(each)
+        for each in (ONE._replace(num_queries=n, num_keys=n) for n in (512, 2048, 16384))
+    ]
+    assert saved[0] == 0
+    assert saved[0] < saved[1] < saved[2] < 0.5
+
+
+def test_backward_has_five_products_where_forward_has_two():
+    """And the efficient kernels are slower than flash."""
+    assert attention_flops(ONE._replace(is_backward=True)) == 2.5 * attention_flops(ONE)
+    slower = ONE._replace(is_flash=False)
+    assert attention_ps(A100, "float16", slower) > 1.5 * attention_ps(A100, "float16", ONE)
+
+
+def test_few_heads_leave_multiprocessors_idle():
+    """One program takes as long as one wave of them."""
+    one = ONE._replace(num_heads=1, num_queries=128)
+    wave = one._replace(num_heads=H100.num_sms)
+    assert attention_ps(H100, "bfloat16", one) == attention_ps(H100, "bfloat16", wave)
+
+
+def test_attention_of_a_program_is_charged_as_attention(spawn, monkeypatch):
+    """Forward and backward, causal or not, eagerly and replayed: by what the operator was given."""
+    seen = []
+    original = operations.cost_of
+
+    def cost_of(spec, operation):
+        cost = original(spec, operation)
+        if "attention" in operation.name:
+            seen.append((operation.name, operation.flags, cost.duration_ps))
+        return cost
+
+    monkeypatch.setattr(operations, "cost_of", cost_of)
+    monkeypatch.setattr(operations, "_forms", {})
+
+    def program(rank):
+        q, k, v = (
+            torch.randn(1, 1, 2048, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+            for _ in "qkv"
+        )
+        for is_causal in (False, True):
+            out = F.scaled_dot_product_attention(q, k, v, is_causal=is_causal)
+            out.sum().backward()
+        graph = torch.cuda.CUDAGraph()
+        with torch.no_grad(), torch.cuda.graph(graph):
+            F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        torch.cuda.synchronize()
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in "se")
+        start.record()
+        graph.replay()
+        end.record()
+        torch.cuda.synchronize()
+        seen.append(("replayed", 0, start.elapsed_time(end) * 1e9))
+
+    spawn(program, 1)
+    forward, backward = (
+        "_scaled_dot_product_flash_attention",
+        "_scaled_dot_product_flash_attention_backward",
+    )
+    of = {(name, bool(flags & OperationFlag.CAUSAL)): ps for name, flags, ps in seen}
+    assert set(of) >= {(name, causal) for name in (forward, backward) for causal in (False, True)}
+    assert of[backward, False] > 2 * of[forward, False]
+    assert of["replayed", False] == pytest.approx(of[forward, True], rel=0.1)
+    assert of[forward, True] < 0.9 * of[forward, False]
