@@ -6,11 +6,15 @@ from typing import TYPE_CHECKING
 
 from simrank.hardware.gemm import gemm_ps
 from simrank.hardware.gemm_rule import predicted_ps
-from simrank.units import transfer_ps
+from simrank.units import PS_PER_US, transfer_ps
 
 if TYPE_CHECKING:
     from simrank.hardware.spec import DeviceSpec
 
+
+# Fitted to what Liger-Kernel published of plain torch on A100 and H100, see ADR 0047; its Triton
+# kernels start as slowly there.
+_START_PS = round(2.35 * PS_PER_US)
 
 # (batch, m, n, k): `batch` products of an m x k by a k x n matrix.
 Product = tuple[int, int, int, int]
@@ -51,6 +55,14 @@ def kernel_ps(
         peak = peak_flops(spec, dtype)
         arithmetic_ps = 0 if peak is None else transfer_ps(flops, peak)
     return max(spec.kernel_floor_ps, memory_ps, arithmetic_ps)
+
+
+def started_ps(work_ps: int) -> int:
+    """Return how long a kernel takes from its launch, given what its work alone would take.
+
+    It takes 2.35 us until it is under way, and works at half its rate for as long again.
+    """
+    return _START_PS + work_ps + min(work_ps, _START_PS)
 
 
 def peak_flops(spec: DeviceSpec, dtype: str) -> int | None:

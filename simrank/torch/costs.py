@@ -5,14 +5,13 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
-from simrank.hardware.roofline import kernel_ps, peak_flops
+from simrank.hardware.roofline import kernel_ps, peak_flops, started_ps
 from simrank.torch.cuda.operations import OperationFlag
 from simrank.torch.kernel_times import (
     Attention,
     attention_ps,
     offsets_ps,
     reduction_ps,
-    started_ps,
     times_read,
 )
 from simrank.torch.layouts import changes_in_place, computes_offsets, is_reduction

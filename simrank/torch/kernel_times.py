@@ -10,17 +10,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from simrank.hardware.capability import clock_hz, compute_capability
 from simrank.hardware.roofline import peak_flops
-from simrank.units import PS_PER_US, ceil_ps, transfer_ps
+from simrank.units import ceil_ps, transfer_ps
 
 if TYPE_CHECKING:
     from simrank.hardware.spec import DeviceSpec
 
-# These four are fitted to what Liger-Kernel published of its baselines in plain torch: RMSNorm,
+# These three are fitted to what Liger-Kernel published of its baselines in plain torch: RMSNorm,
 # LayerNorm and rotary embeddings, forward and backward, on A100 PCIe and H100 NVL (44 rows of
 # benchmark/data/{a100,h100}_all_benchmark_data.csv, version 0.5.2); see ADR 0047.
-_START_PS = round(
-    2.35 * PS_PER_US
-)  # Until a kernel is under way; then for as long at half its rate.
 _OFFSETS_PER_CLOCK = 1.38  # Elements of an SM, where each has its offset computed.
 _REDUCTION_RATE = 0.5  # Of the memory's bandwidth, for sums and the like.
 _TIMES_READ = {"forward": 2, "backward": 3}  # Rows of a normalisation: statistics come first.
@@ -57,11 +54,6 @@ class Attention(NamedTuple):
     is_causal: bool
     is_backward: bool
     is_flash: bool
-
-
-def started_ps(work_ps: int) -> int:
-    """Return how long a kernel takes whose work alone would take some picoseconds."""
-    return _START_PS + work_ps + min(work_ps, _START_PS)
 
 
 def offsets_ps(spec: DeviceSpec, num_elements: int) -> int:

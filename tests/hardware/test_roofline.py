@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simrank.hardware import kernel_ps, load_cluster
-from simrank.hardware.roofline import peak_flops
+from simrank.hardware.roofline import peak_flops, started_ps
+from simrank.units import PS_PER_US
 
 H100 = load_cluster("hgx_h100").device
 
@@ -54,3 +55,11 @@ def test_negative_work_is_refused():
     """It would make time run backwards."""
     with pytest.raises(ValueError, match="no negative work"):
         kernel_ps(H100, -1, "float32", 0)
+
+
+def test_a_kernel_starts_and_then_speeds_up():
+    """No work takes 2.35 us, long work twice that on top; nothing is ever faster than its work."""
+    times = [started_ps(work) for work in range(0, 10 * PS_PER_US, PS_PER_US // 4)]
+    assert times[0] == 2.35 * PS_PER_US
+    assert times == sorted(times)
+    assert started_ps(10**9) == 10**9 + 4.7 * PS_PER_US

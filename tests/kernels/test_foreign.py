@@ -40,9 +40,9 @@ class Library:
     def prepare(self):
         self.calls.append("prepare")
 
-    def launched(self, again, values):
-        assert callable(again)
-        self.values = list(values)
+    def launched(self, launch, args, kwargs):
+        assert callable(launch)
+        self.values = [*args, *kwargs.values()]
 
     def tensor(self, value):
         return value.inner if isinstance(value, Theirs) else None

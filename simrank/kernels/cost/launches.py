@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from simrank.hardware.capability import clock_hz, compute_capability
 from simrank.hardware.gemm import gemm_ps
-from simrank.hardware.roofline import peak_flops
+from simrank.hardware.roofline import peak_flops, started_ps
 from simrank.kernels import machine
 from simrank.kernels.cost.accesses import L2_PER_HBM
 from simrank.kernels.cost.overlap import Work, together_ps
@@ -28,7 +28,8 @@ _SMS_THAT_SATURATE = 0.5
 # Assumed: atomics of one launch go to L2 at one per clock and slice, about 2.4e12 a second.
 _ATOMICS_PER_S = 2.4e12
 # Assumed: what Triton's dots reach of the data sheet's rate, which clocks under load and the ends
-# of loops do not allow. Fitted to `benches/kernels_published.py`.
+# of loops do not allow. By generation, else as H100; fitted to `benches/kernels_published.py`.
+_DOT_EFFICIENCIES = {8: 0.82}
 _DOT_EFFICIENCY = 0.72
 # Operations per clock and SM, but for those of FP32 lanes. Source: CUDA C++ Programming Guide 13.0,
 # "Arithmetic Instructions", compute capability 8.0 to 10.0.
@@ -118,11 +119,13 @@ def kernel_cost(
         "arithmetic": max(both_ps, _library_ps(statistics, spec, num_programs)),
         "links": link_ps,
         "atomics": _ps(statistics.num_atomics, _ATOMICS_PER_S),
-        "launch": spec.kernel_floor_ps,
     }
     limiter = max(times, key=lambda name: times[name])
+    duration_ps = started_ps(times[limiter])
+    if duration_ps < spec.kernel_floor_ps:
+        duration_ps, limiter = spec.kernel_floor_ps, "launch"
     return KernelCost(
-        duration_ps=max(times.values()),
+        duration_ps=duration_ps,
         memory_ps=times["memory"],
         l2_ps=times["l2"],
         arithmetic_ps=times["arithmetic"],
@@ -179,7 +182,9 @@ def _link_ps(device: Device, peer: Device, moved_bytes: int) -> int:
 def flops_ps(spec: DeviceSpec, name: str, num_flops: int) -> int:
     """Return how long the whole device takes for operations of dots on elements of a type."""
     peak = peak_flops(spec, _PEAK_NAMES.get(name, "float32"))
-    return 0 if peak is None else _ps(num_flops, peak * _DOT_EFFICIENCY)
+    generation = (compute_capability(spec.name) or (0, 0))[0]
+    efficiency = _DOT_EFFICIENCIES.get(generation, _DOT_EFFICIENCY)
+    return 0 if peak is None else _ps(num_flops, peak * efficiency)
 
 
 def operations_ps(spec: DeviceSpec, operations: Sequence[int]) -> int:
