@@ -185,12 +185,16 @@ def _page_kept(path: str | None, job: _Job, context: Context) -> Iterator[None]:
             "cluster": cluster.name,
             "ranks": str(job.num_ranks),
         }
-        seen = Seen(added, links, context.now_ps, _peaks(context), cluster.provenance)
+        seen = Seen(
+            added, links, context.now_ps, _peaks(context, job.num_ranks), cluster.provenance
+        )
         write_text(path, run_page(f"simrank run: {program}", facts, seen, partial))
 
 
-def _peaks(context: Context) -> dict[int, int]:
-    return {device.index: device.memory.peak_bytes for device in context.devices}
+def _peaks(context: Context, num_ranks: int) -> dict[int, int]:
+    """Return the most memory of each device that a rank has, or that somebody used."""
+    peaks = {device.index: device.memory.peak_bytes for device in context.devices}
+    return {index: peak for index, peak in peaks.items() if index < num_ranks or peak}
 
 
 def _run_shown(
@@ -214,7 +218,7 @@ def _run_shown(
             timeline.write(trace)
     show = _SUMMARIES[summary]
     if show is not None:
-        facts = (added, context.now_ps, _peaks(context), context.cluster.provenance)
+        facts = (added, context.now_ps, _peaks(context, job.num_ranks), context.cluster.provenance)
         typer.echo(show(*facts), err=True)
     if summary == "text":
         for line in (*context.findings, *context.notes):
