@@ -9,7 +9,9 @@ from simrank.hardware.roofline import kernel_ps, peak_flops, started_ps
 from simrank.torch.cuda.operations import OperationFlag
 from simrank.torch.kernel_times import (
     Attention,
+    Convolution,
     attention_ps,
+    convolution_ps,
     offsets_ps,
     reduction_ps,
     times_read,
@@ -29,6 +31,7 @@ DTYPES = {
     10: ("float64", 16), 11: ("bool", 1), 15: ("bfloat16", 2), 23: ("float8_e5m2", 1),
     24: ("float8_e4m3fn", 1), 27: ("uint16", 2), 28: ("uint32", 4), 29: ("uint64", 8),
 }  # fmt: skip
+_FLOAT32 = 6
 _UNKNOWN = ("float32", 4)  # Quantised and exotic types: charged as fp32 (assumed).
 _COPIES = OperationFlag.HOST_TO_DEVICE | OperationFlag.DEVICE_TO_HOST
 
@@ -84,9 +87,11 @@ def _work_ps(spec: DeviceSpec, operation: Operation, num_bytes: int, num_element
         return reduction_ps(spec, num_bytes)
     if computes_offsets(operation):
         return max(memory_ps, offsets_ps(spec, num_elements))
+    convolution = _convolution(operation)
+    if convolution is not None:
+        return max(memory_ps, convolution_ps(spec, dtype, convolution))
     peak = peak_flops(spec, dtype)
-    flops = _flops(operation, num_elements)
-    return max(memory_ps, 0 if peak is None else transfer_ps(flops, peak))
+    return max(memory_ps, 0 if peak is None else transfer_ps(num_elements, peak))
 
 
 def _dtype(operation: Operation) -> str:
@@ -155,10 +160,22 @@ _FIRST_FACTOR = {
 }  # fmt: skip
 
 
-def _flops(operation: Operation, num_elements: int) -> int:
-    """Return the operations of what is no matrix product."""
-    name = operation.name
-    if "convolution" in name and len(operation.inputs) > 1:
-        weight = operation.inputs[1].sizes
-        return 2 * num_elements * prod(weight[1:]) * (2 if "backward" in name else 1)
-    return num_elements
+def _convolution(operation: Operation) -> Convolution | None:
+    """Return what a convolution computes, or None where it is none."""
+    name = operation.name.partition(".")[0]
+    is_backward = name == "convolution_backward"
+    if not is_backward and "convolution" not in name:
+        return None
+    shaped = [operand.sizes for operand in operation.inputs if len(operand.sizes) > 2]
+    if len(shaped) < 2 + is_backward:
+        return None
+    # The gradient of the result comes first; then what was convolved, and the weight.
+    source, weight = shaped[is_backward : is_backward + 2]
+    result = shaped[0] if is_backward else operation.outputs[0].sizes
+    # A weight's first dimension is that of the result's channels, or transposed the source's.
+    places = result if weight[0] == result[1] else source
+    gradients = sum(len(each.sizes) > 2 for each in operation.outputs)
+    return Convolution(
+        2 * prod(places) * prod(weight[1:]) * (gradients if is_backward else 1),
+        is_single=operation.inputs[0].dtype == _FLOAT32,
+    )

@@ -110,10 +110,40 @@ def test_a_copy_from_the_host_takes_the_link():
     assert cost_of(SPEC, copy).duration_ps == pytest.approx(expected, rel=1e-6)
 
 
+def convolved(name, inputs, outputs):
+    """Return the time of a convolution without what every kernel takes, in picoseconds."""
+    return cost_of(SPEC, operation(name, inputs, outputs)).duration_ps - 2 * started_ps(0)
+
+
+X, WEIGHT = tensor(8, 64, 56, 56), tensor(256, 64, 3, 3)
+OUT = tensor(8, 256, 56, 56, is_written=True)
+FLOPS = 2 * 8 * 256 * 56 * 56 * 64 * 9
+
+
 def test_a_convolution_takes_its_arithmetic():
-    """Channels and window per output."""
-    x, w = tensor(8, 64, 56, 56), tensor(256, 64, 3, 3)
-    out = tensor(8, 256, 56, 56, is_written=True)
-    cost = cost_of(SPEC, operation("convolution", [x, w], [out]))
-    flops = 2 * 8 * 256 * 56 * 56 * 64 * 9
-    assert cost.duration_ps >= flops / SPEC.peak_flops["float32"] * 1e12 * 0.999
+    """Channels and window per output, at a share of the peak; in float32 of TensorFloat-32's."""
+    took_ps = convolved("convolution", [X, WEIGHT], [OUT])
+    assert took_ps == pytest.approx(FLOPS / (0.13 * SPEC.peak_flops["float16"]) * 1e12, rel=1e-3)
+    half = [tensor(*each.sizes, dtype=BFLOAT16) for each in (X, WEIGHT)]
+    assert convolved("convolution", half, [OUT]) == pytest.approx(took_ps * 0.13 / 0.5, rel=1e-3)
+
+
+def test_the_backward_of_a_convolution_takes_as_much_for_each_gradient():
+    """Whatever its order of operands; the bias's gradient is none."""
+    forward_ps = convolved("convolution", [X, WEIGHT], [OUT])
+    gradients = [tensor(*each.sizes, is_written=True) for each in (X, WEIGHT)]
+    inputs = [tensor(*OUT.sizes), X, WEIGHT]
+    bias = tensor(256, is_written=True)
+    both_ps = convolved("convolution_backward", inputs, [*gradients, bias])
+    assert both_ps == pytest.approx(2 * forward_ps, rel=1e-3)
+    one_ps = convolved("convolution_backward", inputs, gradients[1:])
+    assert one_ps == pytest.approx(forward_ps, rel=1e-3)
+
+
+def test_a_transposed_convolution_takes_its_window_per_input():
+    """Its weight has the channels of what is convolved first."""
+    source, weight = tensor(8, 256, 28, 28), tensor(256, 64, 4, 4)
+    out = tensor(8, 64, 56, 56, is_written=True)
+    expected = 2 * 8 * 256 * 28 * 28 * 64 * 16 / (0.13 * SPEC.peak_flops["float16"]) * 1e12
+    took_ps = convolved("convolution", [source, weight], [out])
+    assert took_ps == pytest.approx(expected, rel=1e-3)
