@@ -16,7 +16,13 @@ from simrank.torch.kernel_times import (
     reduction_ps,
     times_read,
 )
-from simrank.torch.layouts import changes_in_place, computes_offsets, is_reduction
+from simrank.torch.layouts import (
+    changes_in_place,
+    computes_offsets,
+    is_reduction,
+    picks,
+    puts,
+)
 from simrank.units import transfer_ps
 
 if TYPE_CHECKING:
@@ -103,9 +109,15 @@ def _dtype(operation: Operation) -> str:
 def _bytes_moved(operation: Operation) -> int:
     """Return what a kernel reads and writes in the device's memory."""
     times, changes = times_read(operation.name), changes_in_place(operation.name)
-    read = sum(_bytes(each) for each in operation.inputs if changes or not each.is_written)
-    written = sum(_bytes(each) for each in operation.inputs if each.is_written)
-    return times * read + written + sum(map(_bytes, operation.outputs))
+    sizes = [_bytes(each) for each in operation.inputs]
+    made = sum(map(_bytes, operation.outputs))
+    if sizes and picks(operation.name):  # Of the first one no more than what comes of it.
+        sizes[0] = min(sizes[0], made)
+    elif len(sizes) > 2 and puts(operation.name):  # No more than what is put there.
+        sizes[0] = min(sizes[0], max(sizes[1:]))
+    inputs = list(zip(operation.inputs, sizes, strict=True))
+    read = sum(size for each, size in inputs if changes or not each.is_written)
+    return times * read + sum(size for each, size in inputs if each.is_written) + made
 
 
 def _attention(operation: Operation) -> Attention | None:

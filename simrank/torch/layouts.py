@@ -21,6 +21,9 @@ _COPIES = ("copy_", "_to_copy", "clone")  # Pointwise, though not all are tagged
 _ONLY_WRITTEN = ("copy_", "fill_", "zero_", "resize_", "_foreach_zero_", "_foreach_copy_",
                  "random_", "normal_", "uniform_", "bernoulli_", "exponential_", "cauchy_",
                  "log_normal_", "geometric_")  # fmt: skip
+_PICKS = frozenset({"index", "index_select", "gather", "take", "embedding"})
+_PUTS = frozenset({"index_put_", "_index_put_impl_", "index_add_", "index_copy_", "scatter_",
+                   "scatter_add_", "scatter_reduce_"})  # fmt: skip
 _BOOL = 11  # c10::ScalarType
 _NO_TAGS: frozenset[object] = frozenset()
 
@@ -34,6 +37,16 @@ def changes_in_place(name: str) -> bool:
     """Whether what an operator writes in place is read before, as by `add_` and not by `copy_`."""
     base = name.partition(".")[0]
     return base.endswith("_") and base not in _ONLY_WRITTEN
+
+
+def picks(name: str) -> bool:
+    """Whether an operator reads elements of its first operand by index, and not all of it."""
+    return name.partition(".")[0] in _PICKS
+
+
+def puts(name: str) -> bool:
+    """Whether an operator changes elements of its first operand by index, and not all of it."""
+    return name.partition(".")[0] in _PUTS
 
 
 def computes_offsets(operation: Operation) -> bool:

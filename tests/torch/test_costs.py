@@ -66,6 +66,19 @@ def test_a_broadcast_takes_longer_than_its_bytes():
     assert summed == pytest.approx(copied, rel=0.01), "as many bytes at the full rate"
 
 
+def test_what_is_picked_by_index_costs_what_is_picked():
+    """Rows of an embedding, not its table; and where rows are put, they are read and written."""
+    table, index = tensor(32000, 1024), tensor(512, dtype=4)
+    rows = tensor(512, 1024, is_written=True)
+    picked = cost_of(SPEC, operation("index_select", [table, index], [rows]))
+    assert picked.bytes_moved == 2 * 4 * 512 * 1024 + 8 * 512
+    whole = tensor(32000, 1024, is_written=True)
+    put = cost_of(SPEC, operation("index_add_", [whole, index, tensor(512, 1024)], []))
+    assert put.bytes_moved == 3 * 4 * 512 * 1024 + 8 * 512
+    filled = cost_of(SPEC, operation("_index_put_impl_", [whole, index], []))
+    assert filled.bytes_moved > 2 * 4 * 32000 * 1024, "nothing says how much a number fills"
+
+
 def test_a_norm_reads_its_rows_twice():
     """Of the result there is one."""
     rows, columns = 4096, 1024
