@@ -15,6 +15,9 @@ from torch.utils.data import (  # noqa: E402
     get_worker_info,
 )
 
+# torch counts the machine's CPUs: some have one.
+pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
+
 
 class Numbers(Dataset):
     """Eight numbers; asks who reads them, and draws."""
