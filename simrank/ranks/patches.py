@@ -76,7 +76,8 @@ class _Held:
     def _look(self) -> object:
         if self.is_item:
             return self._target.get(self._name, _NONE)
-        if isinstance(self._target, type):  # As it lies there: a staticmethod stays one.
+        # As it lies there: a staticmethod stays one, and a module may make others when asked.
+        if isinstance(self._target, (type, ModuleType)):
             return vars(self._target).get(self._name, _NONE)
         return getattr(self._target, self._name, _NONE)
 
@@ -87,7 +88,7 @@ class _Held:
             self._target[self._name] = value
         elif value is not _NONE:
             setattr(self._target, self._name, value)
-        elif hasattr(self._target, self._name):
+        elif self._look() is not _NONE:
             delattr(self._target, self._name)
 
     def is_at(self, target: object, name: str) -> bool:

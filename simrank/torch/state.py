@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 _bindings: Any = c10d_bindings
 _generator = torch.default_generator
-_FIRST_SEED = 67280421310721  # Source: c10::detail::default_rng_seed_val; torch's own start.
 
 
 class HubGenerator:
@@ -98,7 +97,7 @@ class TorchState:
     """
 
     def __init__(self, program: Program) -> None:
-        self._seed = _FIRST_SEED + (program.rank or 0) + (program.engine.seed << 20)
+        self._seed = rank_devices.first_seed(program)
         self._program = program
         self._settings = settings_of(program)
         self._own: torch.Tensor | None = None
