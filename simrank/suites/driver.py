@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from _pytest.outcomes import Failed
 
 from simrank.errors import DeadlockError, LivelockError, ranks_text
 from simrank.suites.nodes import RanksItem, Stand
@@ -24,7 +25,6 @@ _ALONE = ("MultiProcessTestCase", "MultiThreadedTestCase", "MultiProcContinuousT
 _HARNESS = "torch.testing._internal.common_distributed"
 _AT_REST = ("has ended the test", "has failed")
 Hang = DeadlockError | LivelockError
-Cut = pytest.fail.Exception  # By who watches the driving session: pytest-timeout, with a signal.
 
 
 class Driver:
@@ -215,13 +215,13 @@ class Driver:
             raise pytest.UsageError(f"{item.nodeid} was there, and is not collected any more")
         before_s = time.perf_counter()
         others: Sequence[str] = ()
-        hang: Hang | Cut | None = None
+        hang: Hang | Failed | None = None
         try:
             with self._captured():
                 world.tell(lambda session: session.run(item.nodeid, following))
         except (DeadlockError, LivelockError) as error:
             hang = _without_those_at_rest(error)
-        except Cut as error:
+        except Failed as error:  # Who watches the driving session raises it: pytest-timeout.
             hang = error
         self._replay_warnings(world.sessions)
         by_rank = {rank: session.take_reports() for rank, session in enumerate(world.sessions)}
@@ -350,7 +350,7 @@ def _before_body(reports: Sequence[pytest.TestReport]) -> list[pytest.TestReport
     return [report for report in reports if report.when == "setup" and not report.failed]
 
 
-def _report_of_hang(item: RanksItem, world: World, error: Hang | Cut) -> pytest.TestReport:
+def _report_of_hang(item: RanksItem, world: World, error: Hang | Failed) -> pytest.TestReport:
     """Return the report of a body that did not end: a failure, unless the test is marked to."""
     if any(session.is_expected(error) for session in world.sessions):
         report = pytest.TestReport(

@@ -83,6 +83,7 @@ def _lasting() -> StandIns:
 
 def _make() -> StandIns:
     from simrank.torch import (  # noqa: PLC0415 - they import torch
+        classes,
         compiling,
         data,
         dispatched,
@@ -97,6 +98,7 @@ def _make() -> StandIns:
         *_of_distributed(), *_of_parallel(), *_of_multiprocessing(),
         *profiler.stand_ins(), *settings.stand_ins(),
         (_Shared(), "is_on", True),
+        (Switch(lambda is_on: classes.look() if is_on else None), "is_on", True),
         *compiling.stand_ins(), *data.stand_ins(), *records.stand_ins(), *refused.stand_ins(),
         *dispatched.stand_ins(), *operators.stand_ins(),
         *_of_cuda(),
