@@ -19,6 +19,7 @@ from simrank.ranks import (
     Program,
     current_program,
     default_context,
+    finalizers,
     libraries,
     mains,
     module_locks,
@@ -352,7 +353,9 @@ def _body(program: Program, call: Call, *, is_thread: bool) -> Callable[[], None
                 mains.begin_process(program)
                 fn, args = call()
                 _call(program, own_copy(fn), args)
+                finalizers.run(program)
             finally:
+                finalizers.forget(program)
                 output.rank_ended(program)
         except SystemExit as error:
             if isinstance(error, RankAborted):

@@ -28,6 +28,7 @@ from simrank.ranks import (
     debug,
     ending,
     filters,
+    finalizers,
     folders,
     hooks,
     identity,
@@ -88,6 +89,7 @@ def leave(engine: Engine) -> None:
         patches.forget(engine)
         folders.forget(engine)
     if not engines:
+        finalizers.stop()
         _restore()
 
 
