@@ -2,8 +2,10 @@
 
 Python looks for garbage in cycles whoever runs, and calls `__del__` of all that it finds. In a
 process that is the process's own; here a rank would destroy another one's groups in its own name.
-So what is found in the turn of somebody else is kept until Python has looked for garbage in a turn
-of its own rank, or that returns.
+And when it looks is one pace for all ranks, where processes that do the same look at the same
+points: a program may do otherwise where groups of a dead object are alive still. So what is found
+is kept until its rank says `gc.collect()`, or returns. What dies because nobody holds it any more
+is called there and then.
 
 It does not cover classes of modules that ranks share, nor those that functions make.
 """
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
 _KEY = "late finalizers"  # In `Program.local`.
 _kept: set[Any] = set()  # Functions of ours.
+_looking: list[str] = []  # A phase of the collector, while it looks.
 _scripts: dict[Program, Mapping[str, Any]] = {}  # Names of those that run: more come to be.
 
 
@@ -56,7 +59,7 @@ def keep_script(program: Program, names: Mapping[str, Any]) -> None:
 
 
 def run(program: Program) -> None:
-    """Call what others' turns have left of a rank, in its own."""
+    """Call what was found of a rank, in its own turn."""
     late = program.local.pop(_KEY, None)
     if late:
         late.clear()
@@ -85,7 +88,8 @@ def _in_turns_of(program: Program, original: Callable[[Any], object]) -> Callabl
     @functools.wraps(original)
     def finalize(self: Any) -> None:  # noqa: ANN401 - an object of the program
         task = program.task
-        if rank_program() is program or task is None or task.finished:
+        is_at_once = rank_program() is program and not _looking
+        if is_at_once or task is None or task.finished:
             original(self)
         else:
             program.local.setdefault(_KEY, []).append(_Late(functools.partial(original, self)))
@@ -99,16 +103,31 @@ def _listen() -> None:
 
 
 def _collected(phase: str, _: object) -> None:
+    _looking.clear()
     if phase == "start":
         for program, names in list(_scripts.items()):
             _keep(program, names)
-    elif (running := rank_program()) is not None:
-        run(running)
+        _looking.append(phase)
+
+
+def stand_ins() -> list[tuple[Any, str, Any]]:
+    """Return what stands in `gc`: a rank that looks for garbage has its own called."""
+    original = gc.collect
+
+    @functools.wraps(original)
+    def collect(generation: int = 2) -> int:
+        found = original(generation)
+        program = rank_program()
+        if program is not None:
+            run(program)
+        return found
+
+    return [(gc, "collect", collect)]
 
 
 def stop() -> None:
     """Listen no more: the last Context has been left."""
-    _kept.clear()
-    _scripts.clear()
+    for each in (_kept, _looking, _scripts):
+        each.clear()
     if _collected in gc.callbacks:
         gc.callbacks.remove(_collected)

@@ -212,6 +212,7 @@ def _stand_ins() -> list[tuple[Any, str, Any]]:
         threads.stand_ins()
         + identity.stand_ins()
         + private.stand_ins()
+        + finalizers.stand_ins()
         + debug.stand_ins()
         + ending.stand_ins()
         + folders.stand_ins()

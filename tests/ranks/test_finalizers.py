@@ -13,6 +13,7 @@ import simrank
 from simrank.errors import SpawnException
 from simrank.ranks import finalizers
 
+AT_ITS_PACE = [gc.collect]  # Nobody rebinds it there.
 SOURCE = """
     import os
 
@@ -59,6 +60,27 @@ def test_garbage_that_another_rank_finds_dies_in_its_own_ranks_turn(package):
 
     run(program)
     assert died == [("1", "1"), ("0", "0"), ("2", "2")]
+
+
+def test_garbage_that_python_finds_at_its_own_pace_dies_as_its_rank_returns(package):
+    """Whoever runs then: ranks that do the same see the same. What nobody holds dies at once."""
+    died, lines = [], []
+
+    def program(rank):
+        module = importlib.import_module(package)
+        module.Thing(died)
+        if rank == 2:
+            AT_ITS_PACE[0]()
+        time.sleep(1)
+        lines.append(len(died))
+        thing = module.Thing([])
+        thing.me, thing.died = None, lines
+        del thing
+        time.sleep(1)
+
+    run(program)
+    assert sorted(lines, key=str) == sorted([0, 0, 0, *died], key=str)
+    assert sorted(died) == [(str(rank), str(rank)) for rank in range(3)]
 
 
 def test_garbage_of_a_rank_that_has_returned_dies_where_it_is_found(package):
