@@ -217,8 +217,8 @@ def spawn_in(  # noqa: PLR0913 - spawn's
         check_picklable(fn, args, shared=share_args)
     if nprocs and not share_args and method != "fork":
         mains.check_begun(parent)
-    with calm_collector(nprocs):
-        carrier = _carrier(context)
+    carrier = _carrier(context)
+    with calm_collector(nprocs, is_calm=carrier == "greenlet"):
         private = _private_names(parent, fn, carrier)
         with running_as(parent):  # Ranks of a Context that is not entered share what this one has.
             call = per_rank(fn, args, shared=share_args, private=private)
