@@ -52,9 +52,10 @@ class Turns:
         of_hub: What is to happen as the hub goes on, or None; threads that pass the turn on among
             themselves share it.
         sleepers: Looks at who has the turn while the hub sleeps.
+        has_threads: Whether there has been any.
     """
 
-    __slots__ = ("_engine", "bell", "ended", "of_hub", "order", "sleepers")
+    __slots__ = ("_engine", "bell", "ended", "has_threads", "of_hub", "order", "sleepers")
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -63,6 +64,7 @@ class Turns:
         self.ended: ThreadCarrier | None = None
         self.of_hub: Turn | None = None
         self.sleepers = Sleepers()
+        self.has_threads = False
 
     # ---- the hub's side ----
 
@@ -194,6 +196,7 @@ class ThreadCarrier:
         self.is_dead = self._is_lost = False
         self._task = task
         self._turns = task.engine.turns
+        self._turns.has_threads = True
         self.go = _silent_bell()
         self._context, self._run = copy_context(), run
         self.thread: threading.Thread | None = None

@@ -118,7 +118,7 @@ class Engine:
             HubError: Called from a task.
             DeadlockError: Something unfinished can never complete.
         """
-        with calm_collector(len(self.tasks)), loop_set_aside():
+        with calm_collector(len(self.tasks), is_calm=not self.turns.has_threads), loop_set_aside():
             self._drive(_NEVER if until is None else until)
         if (until is not None and not until.complete) or (until is None and self.unfinished):
             raise deadlock_error(self, None if until is None else until.describe())

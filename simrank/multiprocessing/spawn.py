@@ -19,6 +19,7 @@ from simrank.ranks import (
     Program,
     current_program,
     default_context,
+    finalizers,
     libraries,
     mains,
     module_locks,
@@ -216,8 +217,8 @@ def spawn_in(  # noqa: PLR0913 - spawn's
         check_picklable(fn, args, shared=share_args)
     if nprocs and not share_args and method != "fork":
         mains.check_begun(parent)
-    with calm_collector(nprocs):
-        carrier = _carrier(context)
+    carrier = _carrier(context)
+    with calm_collector(nprocs, is_calm=carrier == "greenlet"):
         private = _private_names(parent, fn, carrier)
         with running_as(parent):  # Ranks of a Context that is not entered share what this one has.
             call = per_rank(fn, args, shared=share_args, private=private)
@@ -352,7 +353,9 @@ def _body(program: Program, call: Call, *, is_thread: bool) -> Callable[[], None
                 mains.begin_process(program)
                 fn, args = call()
                 _call(program, own_copy(fn), args)
+                finalizers.run(program)
             finally:
+                finalizers.forget(program)
                 output.rank_ended(program)
         except SystemExit as error:
             if isinstance(error, RankAborted):

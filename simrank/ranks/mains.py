@@ -9,6 +9,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from simrank.errors.travel import add_note
+from simrank.ranks import finalizers
 from simrank.ranks.packages import private_modules
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ def execute(program: Program, main: Main, name: str = "__main__") -> None:
         for each in _NAMES:
             own.put(each, module)
         names = module.__dict__
+        finalizers.keep_script(program, names)
     exec(main.code, names)  # noqa: S102 - that is what running a script means
 
 

@@ -17,6 +17,7 @@ from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
+from simrank.ranks import finalizers
 from simrank.ranks.current import rank_program
 from simrank.ranks.own import is_programs_own_file
 
@@ -361,10 +362,11 @@ class _OncePerRank(Loader):
         read = _readers.get(type(self.inner))
         if read is None:
             self.inner.exec_module(module)
-            return
-        if self._key not in _codes:
-            _codes[self._key] = read(self.inner, *self._key)
-        exec(_codes[self._key], module.__dict__)  # noqa: S102 - that is what an import does
+        else:
+            if self._key not in _codes:
+                _codes[self._key] = read(self.inner, *self._key)
+            exec(_codes[self._key], module.__dict__)  # noqa: S102 - that is what an import does
+        finalizers.keep(module.__dict__)
 
 
 def private_modules(program: Program) -> PrivateModules | None:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from simrank.engine import Engine, Task
 
-_NONE = object()
+ABSENT = object()  # In place of an attribute that is not there.
 _PATCHERS = ("unittest.mock", "_pytest.monkeypatch")
 _patched: set[tuple[str, str]] = set()  # Names that a rank has patched: module and attribute.
 
@@ -75,19 +75,20 @@ class _Held:
 
     def _look(self) -> object:
         if self.is_item:
-            return self._target.get(self._name, _NONE)
-        if isinstance(self._target, type):  # As it lies there: a staticmethod stays one.
-            return vars(self._target).get(self._name, _NONE)
-        return getattr(self._target, self._name, _NONE)
+            return self._target.get(self._name, ABSENT)
+        # As it lies there: a staticmethod stays one, and a module may make others when asked.
+        if isinstance(self._target, (type, ModuleType)):
+            return vars(self._target).get(self._name, ABSENT)
+        return getattr(self._target, self._name, ABSENT)
 
     def _set(self, value: object) -> None:
-        if self.is_item and value is _NONE:
+        if self.is_item and value is ABSENT:
             self._target.pop(self._name, None)
         elif self.is_item:
             self._target[self._name] = value
-        elif value is not _NONE:
+        elif value is not ABSENT:
             setattr(self._target, self._name, value)
-        elif hasattr(self._target, self._name):
+        elif self._look() is not ABSENT:
             delattr(self._target, self._name)
 
     def is_at(self, target: object, name: str) -> bool:
@@ -97,6 +98,11 @@ class _Held:
     def is_original(self, value: object) -> bool:
         """Whether a value is what was there before."""
         return value is self._original
+
+    @property
+    def is_restored(self) -> bool:
+        """Whether what was there before lies there."""
+        return self._look() is self._original
 
     def take_back(self) -> None:
         """Put what was there before in its place."""
@@ -108,8 +114,14 @@ class _Held:
         self._set(self._value)
 
 
+def _rank_of(task: Task) -> Task:
+    """Return the task of the rank that a task is, or is a further thread of: they share patches."""
+    program = getattr(task, "program", None)
+    return task if program is None else program.task
+
+
 class _Patches(SwitchObserver):
-    """Which task holds which patches; an observer of its engine while one does."""
+    """Which rank's task holds which patches; an observer of its engine while one does."""
 
     def __init__(self) -> None:
         self._held: dict[Task, list[_Held]] = {}
@@ -117,6 +129,7 @@ class _Patches(SwitchObserver):
 
     def enter(self, task: Task, held: _Held) -> None:
         """Note that the running task holds a patch from now on."""
+        task = _rank_of(task)
         if not self._held:
             task.engine.observers.append(self)
         self._held.setdefault(task, []).append(held)
@@ -124,6 +137,7 @@ class _Patches(SwitchObserver):
 
     def exit(self, task: Task, owner: object) -> Any:  # noqa: ANN401 - a _patch or None
         """Forget the last patch of a task that one patcher made; return what undoes it."""
+        task = _rank_of(task)
         mine = self._held.get(task, [])
         for held in reversed(mine):
             if held.owner is owner:
@@ -134,14 +148,29 @@ class _Patches(SwitchObserver):
 
     def undone(self, task: Task, owner: object) -> None:
         """Forget all patches of a task that one owner has undone."""
+        task = _rank_of(task)
         if task in self._held:
             self._held[task] = [held for held in self._held[task] if held.owner is not owner]
             self._tidy(task)
 
     def find(self, task: Task, target: object, name: str) -> _Held | None:
         """Return the patch of an attribute that a task holds, the last one."""
-        mine = reversed(self._held.get(task, ()))
+        mine = reversed(self._held.get(_rank_of(task), ()))
         return next((held for held in mine if held.is_at(target, name)), None)
+
+    def drop_restored(self, task: Task) -> None:
+        """Forget those attributes that a task has set itself where the original lies again."""
+        if task in self._held:
+            self._held[task] = [
+                held for held in self._held[task]
+                if type(held.owner) is not object or not held.is_restored
+            ]  # fmt: skip
+            self._tidy(task)
+
+    @property
+    def are_some(self) -> bool:
+        """Whether any rank holds a patch."""
+        return bool(self._held)
 
     def hide(self) -> None:
         """Take back the patches that are in place: it is the turn of somebody else."""
@@ -164,6 +193,7 @@ class _Patches(SwitchObserver):
     def on_task_switch(self, task: Task, time_ps: int) -> None:
         """Put the patches of the task in place that is about to run."""
         del time_ps
+        task = _rank_of(task)
         if task is self._shown:
             return
         self.hide()
@@ -176,6 +206,27 @@ class _Patches(SwitchObserver):
 _by_engine: dict[Engine, _Patches] = {}
 
 
+def note(task: Task, target: Any, name: str, original: object) -> None:  # noqa: ANN401 - anything
+    """Note that a rank has replaced an attribute of what all share: it is so in its turns alone."""
+    patches = _by_engine.setdefault(task.engine, _Patches())
+    held = patches.find(task, target, name)
+    if held is None:
+        patches.enter(task, _Held(object(), target, name, original))
+    elif held.is_original(vars(target).get(name, ABSENT)):
+        patches.undone(task, held.owner)
+
+
+def drop_restored(task: Task) -> None:
+    """Forget what a rank has set and put back since, itself."""
+    if task.engine in _by_engine:
+        _by_engine[task.engine].drop_restored(task)
+
+
+def are_held(engine: Engine) -> bool:
+    """Return whether a rank of an engine holds a patch."""
+    return engine in _by_engine and _by_engine[engine].are_some
+
+
 class SharedModule(ModuleType):
     """A module that all ranks share, whose attributes a rank sets for itself alone."""
 
@@ -185,15 +236,10 @@ class SharedModule(ModuleType):
         if task is None or task.rank is None or _is_ours(self, name, value):
             super().__setattr__(name, value)
             return
-        patches = _by_engine.setdefault(task.engine, _Patches())
-        held = patches.find(task, self, name)
-        original = vars(self).get(name, _NONE)
+        original = vars(self).get(name, ABSENT)
         super().__setattr__(name, value)
-        if held is None and value is not original:
-            owner = object()
-            patches.enter(task, _Held(owner, self, name, original))
-        elif held is not None and held.is_original(value):
-            patches.undone(task, held.owner)
+        if value is not original:
+            note(task, self, name, original)
 
 
 def _is_ours(module: ModuleType, name: str, value: object) -> bool:
@@ -232,7 +278,7 @@ def _enter(original: Callable[..., Any]) -> Callable[..., Any]:
             return original(self)
         patcher = self.copy()  # A decorated function has one patcher for all ranks.
         result = original(patcher)
-        original_value = patcher.temp_original if patcher.is_local else _NONE
+        original_value = patcher.temp_original if patcher.is_local else ABSENT
         held = _Held(self, patcher.target, patcher.attribute, original_value)
         held.patcher, held.active = patcher, self._active_patches  # `start` puts it there.
         _by_engine.setdefault(task.engine, _Patches()).enter(task, held)
@@ -288,7 +334,7 @@ def _change(original: Callable[..., Any], nothing: object) -> Callable[..., Any]
         for is_item, entries in enumerate((self._setattr, self._setitem)):
             for target, name, value in entries[num_before[is_item] :]:
                 if not _is_each_ranks_own(target, name):
-                    before = _NONE if value is nothing else value
+                    before = ABSENT if value is nothing else value
                     held = _Held(self, target, name, before, is_item=bool(is_item))
                     _by_engine.setdefault(task.engine, _Patches()).enter(task, held)
 

@@ -28,6 +28,7 @@ from simrank.ranks import (
     debug,
     ending,
     filters,
+    finalizers,
     folders,
     hooks,
     identity,
@@ -88,6 +89,7 @@ def leave(engine: Engine) -> None:
         patches.forget(engine)
         folders.forget(engine)
     if not engines:
+        finalizers.stop()
         _restore()
 
 
@@ -210,6 +212,7 @@ def _stand_ins() -> list[tuple[Any, str, Any]]:
         threads.stand_ins()
         + identity.stand_ins()
         + private.stand_ins()
+        + finalizers.stand_ins()
         + debug.stand_ins()
         + ending.stand_ins()
         + folders.stand_ins()

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from _pytest.outcomes import Failed
 
 from simrank.errors import DeadlockError, LivelockError, ranks_text
 from simrank.suites.nodes import RanksItem, Stand
@@ -214,15 +215,17 @@ class Driver:
             raise pytest.UsageError(f"{item.nodeid} was there, and is not collected any more")
         before_s = time.perf_counter()
         others: Sequence[str] = ()
-        hang: Hang | None = None
+        hang: Hang | Failed | None = None
         try:
             with self._captured():
                 world.tell(lambda session: session.run(item.nodeid, following))
         except (DeadlockError, LivelockError) as error:
             hang = _without_those_at_rest(error)
+        except Failed as error:  # Who watches the driving session raises it: pytest-timeout.
+            hang = error
         self._replay_warnings(world.sessions)
         by_rank = {rank: session.take_reports() for rank, session in enumerate(world.sessions)}
-        if hang is not None:
+        if isinstance(hang, Hang):
             others = _what_others_did(hang)
         reports = _merged_phases(by_rank, others)
         if hang is not None and not world.failed and not _has_xfailed(by_rank):
@@ -347,8 +350,8 @@ def _before_body(reports: Sequence[pytest.TestReport]) -> list[pytest.TestReport
     return [report for report in reports if report.when == "setup" and not report.failed]
 
 
-def _report_of_hang(item: RanksItem, world: World, error: Hang) -> pytest.TestReport:
-    """Return the report of a body that hangs: a failure, unless the test is marked to."""
+def _report_of_hang(item: RanksItem, world: World, error: Hang | Failed) -> pytest.TestReport:
+    """Return the report of a body that did not end: a failure, unless the test is marked to."""
     if any(session.is_expected(error) for session in world.sessions):
         report = pytest.TestReport(
             item.nodeid, item.location, dict(item.keywords), "skipped", str(error), "call"
@@ -356,7 +359,7 @@ def _report_of_hang(item: RanksItem, world: World, error: Hang) -> pytest.TestRe
         report.wasxfail = str(error).partition("\n")[0]
         return report
     path, line, _ = item.location
-    text = f"{type(error).__name__}: {error}"
+    text = "\n".join([f"{type(error).__name__}: {error}", *getattr(error, "__notes__", ())])
     shown = RanksRepr([Failure([], path, (line or 0) + 1, text, text)], 0)
     return pytest.TestReport(
         item.nodeid, item.location, dict(item.keywords), "failed", shown, "call"

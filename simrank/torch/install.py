@@ -83,6 +83,7 @@ def _lasting() -> StandIns:
 
 def _make() -> StandIns:
     from simrank.torch import (  # noqa: PLC0415 - they import torch
+        classes,
         compiling,
         data,
         dispatched,
@@ -96,7 +97,8 @@ def _make() -> StandIns:
     return [
         *_of_distributed(), *_of_parallel(), *_of_multiprocessing(),
         *profiler.stand_ins(), *settings.stand_ins(),
-        *_shared_modules(),
+        (_Shared(), "is_on", True),
+        (Switch(lambda is_on: classes.look() if is_on else None), "is_on", True),
         *compiling.stand_ins(), *data.stand_ins(), *records.stand_ins(), *refused.stand_ins(),
         *dispatched.stand_ins(), *operators.stand_ins(),
         *_of_cuda(),
@@ -114,15 +116,28 @@ def _torchs_modules(names: tuple[str, ...]) -> list[str]:
     return [name for name in names if name.startswith("torch.")]
 
 
-def _shared_modules() -> StandIns:
-    """Return torch's distributed modules, whose functions programs wrap: each rank its own."""
-    return [
-        (module, "__class__", SharedModule)
-        for name, module in list(sys.modules.items())
-        if name.partition(".")[2].partition(".")[0] == "distributed"
-        and name.startswith("torch.")
-        and type(module) is ModuleType
-    ]
+class _Shared(Switch):
+    """Torch's public modules, whose functions programs replace: each rank for itself alone.
+
+    One stand-in for all of them, as there are hundreds.
+
+    Attributes:
+        modules: Those that are imported.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(self._turn_all)
+        self.modules = [
+            module
+            for name, module in list(sys.modules.items())
+            if (name == "torch" or name.startswith("torch."))
+            and "._" not in name
+            and type(module) is ModuleType
+        ]
+
+    def _turn_all(self, is_on: bool) -> None:
+        for module in self.modules:
+            module.__class__ = SharedModule if is_on else ModuleType
 
 
 def _text_of(value: object) -> str | None:

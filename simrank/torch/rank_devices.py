@@ -30,7 +30,13 @@ if TYPE_CHECKING:
 
 _SLEEP_HZ = 1_755_000_000  # Assumed: cycles of `torch.cuda._sleep`; an H100's base clock.
 
+_FIRST_SEED = 67280421310721  # Source: c10::detail::default_rng_seed_val; torch's own start.
 _NOT_TORCHS = 1 << 32  # Numbers of streams that torch has not made begin here.
+
+
+def first_seed(program: Program) -> int:
+    """Return what a rank's random numbers start from until it seeds them: a process draws it."""
+    return _FIRST_SEED + (program.rank or 0) + (program.engine.seed << 20)
 
 
 def visible(program: Program) -> range:
@@ -85,7 +91,9 @@ class RankDevices:
     def __init__(self, program: Program, number: int, allocations: Allocations) -> None:
         seen = visible(program)
         self.first, num_devices = seen.start, len(seen)
-        self.state = RankState(number, first_device=self.first, num_devices=num_devices)
+        self.state = RankState(
+            number, first_device=self.first, num_devices=num_devices, seed=first_seed(program)
+        )
         self._program = program
         context: Any = program.context
         self._charges = context.compute_time != "none"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._C import _distributed_c10d as c10d_bindings
 
-from simrank.torch import devices, rank_devices
+from simrank.torch import classes, devices, rank_devices
 from simrank.torch.registry import groups_of
 from simrank.torch.settings import settings_of
 
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 _bindings: Any = c10d_bindings
 _generator = torch.default_generator
-_FIRST_SEED = 67280421310721  # Source: c10::detail::default_rng_seed_val; torch's own start.
 
 
 class HubGenerator:
@@ -98,7 +97,7 @@ class TorchState:
     """
 
     def __init__(self, program: Program) -> None:
-        self._seed = _FIRST_SEED + (program.rank or 0) + (program.engine.seed << 20)
+        self._seed = rank_devices.first_seed(program)
         self._program = program
         self._settings = settings_of(program)
         self._own: torch.Tensor | None = None
@@ -132,12 +131,14 @@ class TorchState:
             _generator.set_state(self._own)
         self._settings.enter()
         self._registries.enter()
+        classes.begin_turn(self._program.engine)
         if devices.is_enabled() and rank_devices.num_visible(self._program):
             devices.enable_for(self._program)
 
     def leave(self) -> None:
         """Keep its own, and give the others their settings back."""
         devices.flush()
+        classes.end_turn(self._program.task)
         self._registries.leave()
         self._settings.leave()
         self._own = _generator.get_state()

@@ -4,6 +4,7 @@ import gc
 
 import pytest
 
+import simrank
 from simrank.engine.collector import calm_collector
 
 
@@ -15,3 +16,17 @@ def test_the_collector_is_calm_within_a_run_and_restored_after():
         raise ZeroDivisionError
 
     assert gc.get_threshold() == before
+
+
+def test_ranks_on_threads_find_garbage_as_early_as_a_process_does():
+    """What one of them holds in a cycle, others may have lost."""
+    seen, before = [], gc.get_threshold()
+
+    def program(rank):
+        seen.append(gc.get_threshold())
+
+    for carrier in ("thread", "greenlet"):
+        with simrank.Context("hgx_h100", carrier=carrier) as ctx:
+            ctx.multiprocessing.spawn(program, nprocs=1, share_args=True)
+    assert seen[0][:2] == before[:2]
+    assert seen[1][0] > before[0]

@@ -1,6 +1,7 @@
 """`pytest --simrank=N`: suites written for torchrun, on ranks with sessions of their own."""
 
 import re
+import signal
 import textwrap
 
 import pytest
@@ -158,6 +159,37 @@ def test_a_hang_is_the_tests_failure_with_its_report(suite):
          "  ranks 1-2: barrier #? on group 'default_pg' at *test_it.py:*",
          "  rank 0: has ended the test"]
     )  # fmt: skip
+
+
+def test_a_test_that_a_signal_cuts_off_is_a_failure_and_the_next_one_runs(suite):
+    """As pytest-timeout does it, whose handler raises in the session that drives."""
+
+    def cut_off(*_):
+        pytest.fail("Timeout (>1.0s)")
+
+    before = signal.signal(signal.SIGALRM, cut_off)
+    try:
+        result = suite(
+            """
+            import signal
+
+            def test_long():
+                if RANK == 1:
+                    signal.raise_signal(signal.SIGALRM)
+                for _ in range(100):
+                    dist.barrier()
+
+            def test_next():
+                dist.barrier()
+            """,
+            conftest=FIXTURES,
+        )
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(
+        ["Failed: Timeout (>1.0s)", "simrank: interrupted at t=*", "  rank*: barrier #*"]
+    )
 
 
 def test_skips_and_expected_failures_are_judged_over_all_ranks(suite):

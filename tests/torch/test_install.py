@@ -38,6 +38,10 @@ def test_stand_ins_are_made_anew_only_where_torch_is_another(monkeypatch):
     def stand_in():
         return next(value for of, key, value in install.stand_ins(torch) if (of, key) == place)
 
+    def shared():
+        made = install.stand_ins(torch)
+        return next(of.modules for of, _, _ in made if isinstance(of, install._Shared))
+
     place = owner, name
     first = stand_in()
     assert stand_in() is first
@@ -47,10 +51,10 @@ def test_stand_ins_are_made_anew_only_where_torch_is_another(monkeypatch):
     assert stand_in()() is owner.is_available()
     module = sys.modules["torch.distributed.of_a_test"] = type(sys)("torch.distributed.of_a_test")
     try:
-        assert any(of is module for of, _, _ in install.stand_ins(torch))
+        assert module in shared()
     finally:
         del sys.modules[module.__name__]
-    assert not any(of is module for of, _, _ in install.stand_ins(torch))
+    assert module not in shared()
 
 
 FIRST_SPAWN = """
@@ -227,6 +231,35 @@ def test_functions_that_a_rank_replaces_are_its_own(spawn):
     assert dist.all_reduce is before
     assert not hasattr(dist, "of_nobody")
     assert type(dist) is type(torch.nn)
+
+
+def test_what_a_rank_replaces_in_torch_is_its_own(spawn):
+    """A function that every rank wraps is wrapped once, and a block's is not seen by others."""
+    seen = {}
+
+    def program(rank):
+        dist.init_process_group("gloo")
+        original = torch.nn.functional.linear
+        torch.nn.functional.linear = lambda *args: 2 * original(*args)
+        if rank == 0:
+            zeros = torch.zeros
+            torch.zeros = torch.ones
+            dist.barrier()
+            torch.zeros = zeros
+        else:
+            dist.barrier()
+        one = torch.ones(1, 1)
+        layer = torch.nn.Linear(1, 1, bias=False)
+        layer.weight.data.fill_(1)
+        seen[rank] = layer(one).item(), torch.zeros(1).item(), torch.nn.functional.linear
+        if rank == 1:
+            dist.barrier(dist.new_group([1]))
+        assert torch.nn.functional.linear is seen[rank][2]
+
+    before = torch.nn.functional.linear
+    spawn(program, 3)
+    assert [seen[rank][:2] for rank in range(3)] == [(2, 0)] * 3
+    assert torch.nn.functional.linear is before
 
 
 def test_a_reducer_keeps_the_work_it_waits_for(spawn):

@@ -36,6 +36,30 @@ def test_unseeded_numbers_differ_by_rank_and_repeat_by_run(spawn):
     assert torch.rand(1) == expected
 
 
+def test_unseeded_numbers_of_devices_differ_by_rank_and_device_and_repeat_by_run(spawn):
+    """As CUDA draws the seeds of its generators; a generator that is made starts as ever."""
+
+    def draws_of(**settings):
+        found = {}
+
+        def program(rank):
+            drawn = [torch.rand(2, device=f"cuda:{device}").tolist() for device in range(2)]
+            made = torch.Generator("cuda").initial_seed(), torch.cuda.initial_seed()
+            torch.cuda.manual_seed_all(3)
+            found[rank] = drawn, made, torch.rand(1, device="cuda").item()
+
+        spawn(program, 3, **settings)
+        return found
+
+    first = draws_of()
+    assert len({str(values) for drawn, _, _ in first.values() for values in drawn}) == 6
+    assert len({made[0] for _, made, _ in first.values()}) == 1
+    assert len({made[1] for _, made, _ in first.values()}) == 3
+    assert len({seeded for _, _, seeded in first.values()}) == 1
+    assert draws_of() == first
+    assert draws_of(seed=1) != first
+
+
 def test_a_seeded_rank_draws_as_a_process_does(spawn):
     """Though others draw and seed between its calls."""
     torch.manual_seed(11)

@@ -81,14 +81,19 @@ class RankState:
     Attributes:
         rank: The number that callbacks get.
         num_devices: How many devices it sees, cuda:0 to cuda:(num_devices - 1).
+
+    Args:
+        seed: What random numbers of its devices start from, each from another, until they are
+            seeded.
     """
 
-    def __init__(self, rank: int, *, first_device: int, num_devices: int) -> None:
+    def __init__(self, rank: int, *, first_device: int, num_devices: int, seed: int = 0) -> None:
         if not 0 < num_devices <= _MAX_VISIBLE:
             raise ValueError(f"a rank sees 1 to {_MAX_VISIBLE} devices, not {num_devices}")
         self.rank = rank
         self.num_devices = num_devices
-        self._handle: int | None = native().simrank_rank_new(rank, first_device, num_devices)
+        new = native().simrank_rank_new
+        self._handle: int | None = new(rank, first_device, num_devices, seed)
 
     def bind(self) -> None:
         """Let the calling thread carry the rank, and threads that torch makes for it."""

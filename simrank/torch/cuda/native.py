@@ -29,7 +29,7 @@ _SIGNATURES: dict[str, tuple[object, tuple[object, ...]]] = {
     "disable": (None, ()),
     "processors": (None, (_INT, _INT)),
     "callbacks": (None, (_POINTER,)),
-    "rank_new": (_POINTER, (_INT64, _INT, _INT)),
+    "rank_new": (_POINTER, (_INT64, _INT, _INT, _INT64)),
     "rank_free": (None, (_POINTER,)),
     "bind": (None, (_POINTER,)),
     "bind_other_threads": (None, (_POINTER,)),

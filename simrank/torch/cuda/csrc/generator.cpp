@@ -59,8 +59,12 @@ PhiloxGenerator* PhiloxGenerator::clone_impl() const {
 
 const at::Generator& default_generator(DeviceIndex index) {
   const DeviceIndex device = device_or_current(index);
-  auto& generator = rank().generators[device];
-  if (!generator.defined()) generator = at::make_generator<PhiloxGenerator>(device);
+  Rank& self = rank();
+  auto& generator = self.generators[device];
+  if (!generator.defined()) {  // CUDA draws this seed: no two devices or processes have the same.
+    generator = at::make_generator<PhiloxGenerator>(device);
+    generator.set_current_seed(self.seed + (static_cast<uint64_t>(device + 1) << 47));
+  }
   return generator;
 }
 

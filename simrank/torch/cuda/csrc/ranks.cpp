@@ -96,12 +96,13 @@ void bind(std::shared_ptr<Rank> rank) {
 
 using simrank::Rank;
 extern "C" {
-void* simrank_rank_new(int64_t tag, int first_device, int num_devices) {
+void* simrank_rank_new(int64_t tag, int first_device, int num_devices, uint64_t seed) {
   auto* made = new std::shared_ptr<Rank>(std::make_shared<Rank>());
   Rank& self = **made;
   self.tag = tag;
   self.first_device = first_device;
   self.num_devices = num_devices;
+  self.seed = seed;
   self.streams.resize(num_devices);
   self.generators.resize(num_devices);
   return made;

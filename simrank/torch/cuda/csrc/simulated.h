@@ -30,6 +30,7 @@ struct Rank {
   int64_t tag;                 // The caller's number for it, handed to callbacks.
   int first_device;            // Global number of the node's first device.
   int num_devices;             // cuda:0 .. cuda:(n-1)
+  uint64_t seed;               // What its devices' own generators start from.
   DeviceIndex current = 0;
   std::vector<int64_t> streams;  // The current stream of each device.
   std::vector<at::Generator> generators;

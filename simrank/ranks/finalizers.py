@@ -1,0 +1,133 @@
+"""`__del__` of what a rank's own modules define: called in that rank's turns alone.
+
+Python looks for garbage in cycles whoever runs, and calls `__del__` of all that it finds. In a
+process that is the process's own; here a rank would destroy another one's groups in its own name.
+And when it looks is one pace for all ranks, where processes that do the same look at the same
+points: a program may do otherwise where groups of a dead object are alive still. So what is found
+is kept until its rank says `gc.collect()`, or returns. What dies because nobody holds it any more
+is called there and then.
+
+It does not cover classes of modules that ranks share, nor those that functions make.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+from typing import TYPE_CHECKING, Any
+
+from simrank.ranks.current import rank_program
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from simrank.ranks.current import Program
+
+_KEY = "late finalizers"  # In `Program.local`.
+_kept: set[Any] = set()  # Functions of ours.
+_looking: list[str] = []  # A phase of the collector, while it looks.
+_scripts: dict[Program, Mapping[str, Any]] = {}  # Names of those that run: more come to be.
+
+
+class _Late:
+    """Calls a finalizer as it dies itself, so that Python reports what that raises as ever."""
+
+    def __init__(self, call: Callable[[], object]) -> None:
+        self.call: Callable[[], object] | None = call
+
+    def __del__(self) -> None:
+        if self.call is not None:
+            self.call()
+
+
+def keep(names: Mapping[str, Any]) -> None:
+    """Let finalizers of the classes of a module, given by its names, run in the running rank.
+
+    Args:
+        names: What the module defines: it is that rank's alone.
+    """
+    program = rank_program()
+    if program is not None:
+        _keep(program, names)
+
+
+def keep_script(program: Program, names: Mapping[str, Any]) -> None:
+    """Do the same for a script, which is about to run."""
+    if program.rank is not None:
+        _scripts[program] = names
+        _listen()
+
+
+def run(program: Program) -> None:
+    """Call what was found of a rank, in its own turn."""
+    late = program.local.pop(_KEY, None)
+    if late:
+        late.clear()
+
+
+def forget(program: Program) -> None:
+    """Call nothing of a rank any more: it ends."""
+    _scripts.pop(program, None)
+    for late in program.local.pop(_KEY, ()):
+        late.call = None
+
+
+def _keep(program: Program, names: Mapping[str, Any]) -> None:
+    home = names.get("__name__")
+    for kind in list(names.values()):
+        if isinstance(kind, type) and kind.__module__ == home and "__del__" in vars(kind):
+            original = vars(kind)["__del__"]
+            if original not in _kept and callable(original):
+                ours = _in_turns_of(program, original)
+                _kept.add(ours)
+                kind.__del__ = ours  # type: ignore[attr-defined]
+                _listen()
+
+
+def _in_turns_of(program: Program, original: Callable[[Any], object]) -> Callable[[Any], None]:
+    @functools.wraps(original)
+    def finalize(self: Any) -> None:  # noqa: ANN401 - an object of the program
+        task = program.task
+        is_at_once = rank_program() is program and not _looking
+        if is_at_once or task is None or task.finished:
+            original(self)
+        else:
+            program.local.setdefault(_KEY, []).append(_Late(functools.partial(original, self)))
+
+    return finalize
+
+
+def _listen() -> None:
+    if _collected not in gc.callbacks:
+        gc.callbacks.append(_collected)
+
+
+def _collected(phase: str, _: object) -> None:
+    _looking.clear()
+    if phase == "start":
+        for program, names in list(_scripts.items()):
+            _keep(program, names)
+        _looking.append(phase)
+
+
+def stand_ins() -> list[tuple[Any, str, Any]]:
+    """Return what stands in `gc`: a rank that looks for garbage has its own called."""
+    original = gc.collect
+
+    @functools.wraps(original)
+    def collect(generation: int = 2) -> int:
+        found = original(generation)
+        program = rank_program()
+        if program is not None:
+            run(program)
+        return found
+
+    return [(gc, "collect", collect)]
+
+
+def stop() -> None:
+    """Listen no more: the last Context has been left."""
+    for each in (_kept, _looking, _scripts):
+        each.clear()
+    if _collected in gc.callbacks:
+        gc.callbacks.remove(_collected)
