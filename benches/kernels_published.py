@@ -11,14 +11,11 @@ Sources are in the table below, one per row: issues and pull requests of the nam
 
 from __future__ import annotations
 
-import argparse
-import json
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import triton
 import triton.language as tl
+from published import show
 
 import simrank
 
@@ -280,26 +277,10 @@ def simulated(case: Case) -> float:
     return found[0]
 
 
-def main() -> None:
-    """Print the table, its mean error and its worst one."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--json", type=Path, metavar="FILE")
-    wanted = parser.parse_args()
-    rows = []
-    print(f"{'kernel':<12}{'cluster':<10}{'sizes':<16}{'simulated':>10}{'published':>10}  error")
-    for case in CASES:
-        value = simulated(case)
-        error = value / case.published - 1
-        rows.append({**case._asdict(), "simulated": value, "error": error})
-        sizes = "x".join(map(str, case.sizes))
-        print(f"{case.kernel:<12}{case.cluster:<10}{sizes:<16}{value:>10.1f}"
-              f"{case.published:>10.1f}{error:>+7.0%}  {case.source}")  # fmt: skip
-        sys.stdout.flush()
-    errors = [abs(row["error"]) for row in rows]
-    print(f"mean error {sum(errors) / len(errors):.0%}, worst {max(errors):.0%}")
-    if wanted.json:
-        wanted.json.write_text(json.dumps(rows, indent=1) + "\n")
+def named(case: Case) -> str:
+    """Return a case as its row begins."""
+    return f"{case.kernel:<12}{case.cluster:<10}{'x'.join(map(str, case.sizes)):<16}"
 
 
 if __name__ == "__main__":
-    main()
+    show(__doc__, CASES, simulated, named)

@@ -12,14 +12,11 @@ triton-lang/triton#1975 (A100) and #2459 (H100).
 
 from __future__ import annotations
 
-import argparse
-import json
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 import yaml
+from published import show
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 - torch's custom
 
@@ -41,7 +38,7 @@ class Case(NamedTuple):
         kind: What ran, see `KINDS`.
         size: Of it.
         is_backward: Which direction.
-        published_us: What was measured.
+        published: What was measured, in microseconds.
         source: By whom.
     """
 
@@ -49,7 +46,7 @@ class Case(NamedTuple):
     kind: str
     size: int
     is_backward: bool
-    published_us: float
+    published: float
     source: str = LIGER
 
 
@@ -183,37 +180,21 @@ def cluster_of(name: str) -> dict:
     return found
 
 
-def simulated(cases: tuple[Case, ...]) -> list[float]:
-    """Return the simulated times of cases, in microseconds."""
-    found = []
-    for case in cases:
-        with simrank.Context(cluster_of(case.cluster)) as context:
-            context.multiprocessing.spawn(
-                lambda _, case=case: found.append(measured_us(case)), nprocs=1, share_args=True
-            )
-    return found
+def simulated_us(case: Case) -> float:
+    """Return the simulated time of a case."""
+    found: list[float] = []
+    with simrank.Context(cluster_of(case.cluster)) as context:
+        context.multiprocessing.spawn(
+            lambda _: found.append(measured_us(case)), nprocs=1, share_args=True
+        )
+    return found[0]
 
 
-def main() -> None:
-    """Print the table, its mean error and its worst one."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--json", type=Path, metavar="FILE")
-    wanted = parser.parse_args()
-    rows = []
-    print(f"{'kind':<15}{'cluster':<10}{'size':>6} {'':<9}{'simulated':>10}{'published us':>13}")
-    for case in CASES:
-        (value,) = simulated((case,))
-        error = value / case.published_us - 1
-        rows.append({**case._asdict(), "simulated_us": value, "error": error})
-        direction = "backward" if case.is_backward else "forward"
-        print(f"{case.kind:<15}{case.cluster:<10}{case.size:>6} {direction:<9}{value:>10.1f}"
-              f"{case.published_us:>13.1f}{error:>+7.0%}  {case.source}")  # fmt: skip
-        sys.stdout.flush()
-    errors = [abs(row["error"]) for row in rows]
-    print(f"mean error {sum(errors) / len(errors):.0%}, worst {max(errors):.0%}")
-    if wanted.json:
-        wanted.json.write_text(json.dumps(rows, indent=1) + "\n")
+def named(case: Case) -> str:
+    """Return a case as its row begins."""
+    direction = "backward" if case.is_backward else "forward"
+    return f"{case.kind:<15}{case.cluster:<10}{case.size:>6} {direction:<9}"
 
 
 if __name__ == "__main__":
-    main()
+    show(__doc__, CASES, simulated_us, named)

@@ -1,4 +1,4 @@
-"""What an operation on a simulated device takes: the roofline, and a library's matrix products."""
+"""What an operation of torch on a simulated device takes, by the kind of its kernel."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ class Cost(NamedTuple):
 
 
 def cost_of(spec: DeviceSpec, operation: Operation) -> Cost:
-    """Return what an operation costs: the longest of its arithmetic, its bytes and the floor.
+    """Return what an operation costs: its start, and the longer of its arithmetic and its bytes.
 
-    Matrix products and convolutions are counted as such, and fused attention by its scores;
-    everything else as one operation per element. Every operand is read or written once, and what is
-    changed in place both, but for kernels that read again. A copy from or to the host takes the
-    link.
+    Matrix products take what tables or a rule say; convolutions and fused attention are counted as
+    such, everything else as one operation per element. Every operand is read or written once, and
+    what is changed in place both, but for kernels that read again. A copy from or to the host takes
+    the link.
 
     Source: `kernel_times`.
     """

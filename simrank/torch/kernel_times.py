@@ -33,7 +33,6 @@ _EFFICIENT_PER_FLASH = 0.55  # xformers' kernels beside it, in the first of the 
 _ATTENTION_BLOCK = 128  # Queries of a program; assumed.
 _BACKWARD_PRODUCTS = 2.5  # Five products of a block's scores, where the forward has two.
 
-
 # Convolutions, of the peak of half precision: in it, and in float32, which rounds to TensorFloat-32
 # from Ampere on (torch.backends.cudnn.allow_tf32, torch's default). Fitted to NVIDIA's ResNet-50 of
 # DeepLearningExamples on one A100: 2,470 images/s in mixed precision, 938 in float32.
