@@ -6,8 +6,15 @@ import gc
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from greenlet import getcurrent
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+
+    from greenlet import greenlet
+
+before_looks: list[Callable[[], None]] = []  # Called as the collector begins to look.
+_looker: greenlet | None = None
 
 _GC_THRESHOLD = 100_000  # objects; assumed: some 10 MB of garbage in cycles does not hurt
 _OLD_THRESHOLD = 1_000  # looks at the middle-aged before one at all; assumed, likewise
@@ -39,3 +46,44 @@ def calm_collector(num_tasks: int = 0, *, is_calm: bool = True) -> Iterator[None
         yield
     finally:
         gc.set_threshold(threshold, *older)
+
+
+def watch() -> None:
+    """Know from now on who looks for garbage; see `is_looking`."""
+    gc.callbacks.insert(0, _first)
+    gc.callbacks.append(_last)
+
+
+def stop_watching() -> None:
+    """Undo `watch`."""
+    before_looks.clear()
+    gc.callbacks[:] = [each for each in gc.callbacks if each not in (_first, _last)]
+
+
+def is_looking() -> bool:
+    """Whether the collector called the caller: a finalizer, or one of `gc.callbacks`.
+
+    It looks between any two lines of the engine's own, so what it calls must not yield where
+    nobody expects it (a library that measures its collector reads the clock, which is a poll).
+    """
+    return _looker is not None and _looker is getcurrent()
+
+
+def _first(phase: str, _: object) -> None:
+    global _looker  # noqa: PLW0603 - one collector
+    if phase == "start":
+        try:
+            _looker = getcurrent()
+        except RuntimeError:  # A thread that dies: nothing of it yields any more.
+            _looker = None
+        if gc.callbacks[-1] is not _last:  # Somebody's is to be called before it is over.
+            gc.callbacks.remove(_last)
+            gc.callbacks.append(_last)
+        for tell in before_looks:
+            tell()
+
+
+def _last(phase: str, _: object) -> None:
+    global _looker  # noqa: PLW0603 - likewise
+    if phase == "stop":
+        _looker = None

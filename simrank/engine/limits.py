@@ -6,6 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from simrank.engine.callsite import is_importing, user_site
+from simrank.engine.collector import is_looking
 from simrank.engine.delays import WAKE
 from simrank.engine.handle import Handle
 from simrank.engine.observer import tell_of_wait
@@ -159,7 +160,8 @@ def poll(
 
     The first costs 100 ns; each further one twice the last, to 1 ms, while the task does nothing
     else. On the hub it runs the engine's next wakeup. In the midst of an import it does not yield:
-    another task that imports the same module would get half of it.
+    another task that imports the same module would get half of it. What the garbage collector
+    calls polls for nothing.
 
     Args:
         engine: The engine.
@@ -170,6 +172,8 @@ def poll(
     Raises:
         DeadlockError: The hub polls again and again, and nothing can ever happen.
     """
+    if is_looking():
+        return
     task = engine.current_task()
     if task is None:
         engine.livelock.poll_on_hub(what)
@@ -186,7 +190,13 @@ def poll(
 
 
 def host_sleep(engine: Engine, task: Task, delay_ps: int, what: str) -> None:
-    """Sleep as a program does that watches something: it may go on for ever, and be reported."""
+    """Sleep as a program does that watches something: it may go on for ever, and be reported.
+
+    What the garbage collector calls spends the time without yielding.
+    """
+    if is_looking():
+        task.host_ps = task.clock_ps + delay_ps
+        return
     sleep_weakly(engine, task, task.clock_ps + delay_ps, PollReason(what, SLEEP_ROUNDS))
 
 
@@ -195,9 +205,9 @@ def sleep_weakly(engine: Engine, task: Task, due_ps: int, reason: PollReason) ->
     if engine.delays is not None:
         due_ps += engine.delays.draw(WAKE, task.rank, user_site)
     wakeup = engine.call_at(due_ps, partial(engine.resume, task), weak=True)
-    task.waiting = reason
     start_ps = engine.now_ps
     while wakeup.queued and task.thrown is None:
+        task.waiting = reason
         task.leave()
     task.waiting = None
     if task.thrown is not None:

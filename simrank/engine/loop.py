@@ -276,10 +276,9 @@ class Engine:
     def _go_on_waiting(handle: Handle, task: Task) -> None:
         """Deal with a task that came back early: an error was thrown, or somebody drove it."""
         while not handle.complete and task.thrown is None:
+            task.waiting = handle  # It waited for something else too: in a finalizer, on its way.
             task.leave()
         if task.thrown is not None:
-            task.waiting = None
-            task.num_polls = 0
             handle.forget(task)
             task.raise_thrown()
 
@@ -301,6 +300,7 @@ class Engine:
         leave = task.leave
         leave()
         while self.now_ps < due_ps and task.thrown is None:  # It was switched into by hand.
+            task.waiting = SLEEPING
             task.leave()
         task.waiting = None
         if task.thrown is not None:

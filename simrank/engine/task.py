@@ -124,6 +124,8 @@ class Task:
         """Raise in this task what was thrown into its wait."""
         error, self.thrown = self.thrown, None
         assert error is not None, "somebody threw it"
+        self.waiting = None
+        self.num_polls = 0
         raise error
 
     @property

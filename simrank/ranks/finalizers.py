@@ -16,6 +16,7 @@ import functools
 import gc
 from typing import TYPE_CHECKING, Any
 
+from simrank.engine import collector
 from simrank.ranks.current import rank_program
 
 if TYPE_CHECKING:
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
 _KEY = "late finalizers"  # In `Program.local`.
 _kept: set[Any] = set()  # Functions of ours.
-_looking: list[str] = []  # A phase of the collector, while it looks.
 _scripts: dict[Program, Mapping[str, Any]] = {}  # Names of those that run: more come to be.
 
 
@@ -88,7 +88,7 @@ def _in_turns_of(program: Program, original: Callable[[Any], object]) -> Callabl
     @functools.wraps(original)
     def finalize(self: Any) -> None:  # noqa: ANN401 - an object of the program
         task = program.task
-        is_at_once = rank_program() is program and not _looking
+        is_at_once = rank_program() is program and not collector.is_looking()
         if is_at_once or task is None or task.finished:
             original(self)
         else:
@@ -98,16 +98,13 @@ def _in_turns_of(program: Program, original: Callable[[Any], object]) -> Callabl
 
 
 def _listen() -> None:
-    if _collected not in gc.callbacks:
-        gc.callbacks.append(_collected)
+    if _keep_of_scripts not in collector.before_looks:
+        collector.before_looks.append(_keep_of_scripts)
 
 
-def _collected(phase: str, _: object) -> None:
-    _looking.clear()
-    if phase == "start":
-        for program, names in list(_scripts.items()):
-            _keep(program, names)
-        _looking.append(phase)
+def _keep_of_scripts() -> None:
+    for program, names in list(_scripts.items()):
+        _keep(program, names)
 
 
 def stand_ins() -> list[tuple[Any, str, Any]]:
@@ -126,8 +123,6 @@ def stand_ins() -> list[tuple[Any, str, Any]]:
 
 
 def stop() -> None:
-    """Listen no more: the last Context has been left."""
-    for each in (_kept, _looking, _scripts):
-        each.clear()
-    if _collected in gc.callbacks:
-        gc.callbacks.remove(_collected)
+    """Forget all ranks: the last Context has been left."""
+    _kept.clear()
+    _scripts.clear()

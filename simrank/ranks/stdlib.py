@@ -21,7 +21,7 @@ import time
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from simrank.engine import interrupts, limits
+from simrank.engine import collector, interrupts, limits
 from simrank.ranks import (
     bars,
     clock,
@@ -107,6 +107,7 @@ def entered(engine: Engine) -> Iterator[None]:
 
 
 def _replace() -> None:
+    collector.watch()
     output.install()
     hooks.install()
     filters.install()
@@ -175,6 +176,7 @@ def _restore() -> None:
                 delattr(owner, name)
             del _replaced[-1]
     finally:
+        collector.stop_watching()
         module_locks.restore()
         _late.stop()
         if FINDER in sys.meta_path:

@@ -1,10 +1,12 @@
 """Python's garbage collector while a simulation runs."""
 
 import gc
+import time
 
 import pytest
 
 import simrank
+import simrank.distributed as dist
 from simrank.engine.collector import calm_collector
 
 
@@ -30,3 +32,34 @@ def test_ranks_on_threads_find_garbage_as_early_as_a_process_does():
             ctx.multiprocessing.spawn(program, nprocs=1, share_args=True)
     assert seen[0][:2] == before[:2]
     assert seen[1][0] > before[0]
+
+
+@pytest.mark.parametrize("carrier", ["thread", "greenlet"])
+@pytest.mark.parametrize("act", [time.perf_counter, lambda: time.sleep(1e-6)])
+def test_what_the_collector_calls_may_read_the_clock_anywhere(carrier, act):
+    """A program that measures its collector: it is called between lines of the engine's own."""
+    num_looks = []
+    threshold = gc.get_threshold()[0]
+
+    def measured(phase, info):
+        num_looks.append(act() is None)
+
+    def program(rank):
+        dist.init_process_group("nccl")
+        gc.callbacks.append(measured)
+        gc.set_threshold(1)
+        try:
+            total = 0
+            for _ in range(10):
+                mine = simrank.ones(1)
+                dist.all_reduce(mine)
+                total += mine.tolist()[0]
+                time.sleep(1e-6)
+            assert total == 40
+        finally:
+            gc.set_threshold(threshold)
+            gc.callbacks.remove(measured)
+
+    with simrank.Context("hgx_h100", carrier=carrier, private=["a_package"]) as ctx:
+        ctx.multiprocessing.spawn(program, nprocs=4, share_args=True)
+    assert len(num_looks) > 10
