@@ -107,7 +107,7 @@ def entered(engine: Engine) -> Iterator[None]:
 
 
 def _replace() -> None:
-    collector.watch()
+    collector.begin()
     output.install()
     hooks.install()
     filters.install()
@@ -176,7 +176,7 @@ def _restore() -> None:
                 delattr(owner, name)
             del _replaced[-1]
     finally:
-        collector.stop_watching()
+        collector.end()
         module_locks.restore()
         _late.stop()
         if FINDER in sys.meta_path:

@@ -2,11 +2,13 @@
 
 import gc
 import time
+import weakref
 
 import pytest
 
 import simrank
 import simrank.distributed as dist
+from simrank.engine import collector
 from simrank.engine.collector import calm_collector
 
 
@@ -63,3 +65,69 @@ def test_what_the_collector_calls_may_read_the_clock_anywhere(carrier, act):
     with simrank.Context("hgx_h100", carrier=carrier, private=["a_package"]) as ctx:
         ctx.multiprocessing.spawn(program, nprocs=4, share_args=True)
     assert len(num_looks) > 10
+
+
+@pytest.fixture(name="thawed")
+def fixture_thawed():
+    """What this session of tests has frozen is the collector's within a test."""
+    gc.unfreeze()
+    yield
+    gc.freeze()
+
+
+@pytest.mark.usefixtures("thawed")
+def test_what_was_there_before_a_simulation_is_not_looked_at_within_it():
+    """The program's own freeze stays as it is."""
+    with simrank.Context("hgx_h100"):
+        assert gc.get_freeze_count() > 10_000
+        gc.collect()
+    assert gc.get_freeze_count() == 0
+
+    gc.freeze()
+    num_before = gc.get_freeze_count()
+    with simrank.Context("hgx_h100"):
+        made = [[] for _ in range(20_000)]
+    assert num_before / 2 < gc.get_freeze_count() < num_before + len(made) / 2
+
+
+class Cycle:
+    """Garbage, once nobody holds it."""
+
+    def __init__(self):
+        self.me = self
+
+
+@pytest.mark.usefixtures("thawed")
+def test_garbage_that_ranks_leave_is_found_as_their_simulation_ends():
+    """However long they have lived."""
+    seen = []
+
+    def program(rank):
+        mine = Cycle()
+        seen.append(weakref.ref(mine))
+        gc.collect(1)  # Old from here on.
+        gc.collect(0)
+        for _ in range(8):
+            gc.collect(0)
+
+    with simrank.Context("hgx_h100", carrier="thread") as ctx:
+        ctx.multiprocessing.spawn(program, nprocs=2, share_args=True)
+        gc.collect(0)
+        assert all(thing() is not None for thing in seen)
+    assert all(thing() is None for thing in seen)
+
+
+@pytest.mark.usefixtures("thawed")
+def test_all_garbage_is_found_by_a_look_at_all():
+    """Also what was set aside; it is set aside again."""
+    with simrank.Context("hgx_h100"):
+        before = gc.get_freeze_count()
+        old = Cycle()
+        died = weakref.ref(old)
+        gc.freeze()
+        del old
+        gc.collect()
+        assert died() is not None
+        collector.look_at_all()
+        assert died() is None
+        assert gc.get_freeze_count() > before / 2

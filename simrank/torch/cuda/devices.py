@@ -5,7 +5,6 @@ Start here: `enable`, one `RankState` per rank, `RankState.bind` on the rank's t
 
 from __future__ import annotations
 
-import gc
 import importlib.util
 import inspect
 import sys
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from simrank.engine.collector import look_at_all
 from simrank.errors import UnsupportedError
 from simrank.ranks.own import own_modules
 from simrank.torch.cuda import bindings, graphs, storages
@@ -187,7 +187,7 @@ def _placed(layout: Layout) -> Layout:
     """Return the layout, behind tensors of earlier simulations that are still alive."""
     layout.check()
     if native().simrank_num_live_blocks():
-        gc.collect()
+        look_at_all()
     size = layout.num_devices * layout.span
     moved = replace(
         layout, base=native().simrank_free_base(layout.base, size), span_bytes=layout.span
