@@ -23,6 +23,7 @@ from simrank.collectives.nccl.level import (
 )
 from simrank.collectives.problem import Problem, node_size_of, runs_of
 from simrank.collectives.schedule import IntArray, Schedule
+from simrank.collectives.traffic import uplink_slowdown
 from simrank.hardware import Cluster
 
 AUTO = "auto"
@@ -160,14 +161,18 @@ class Chooser:
             names = [name for name in doing if name in able]
         estimates = (self._estimate(problem, devices, name) for name in names)
         played = min(estimates, key=lambda estimate: estimate.duration_ps)
+        schedule = self._build(problem, played.algorithm)
+        # NCCL knows nothing of what meets above its switches, and chooses without it.
+        slower = uplink_slowdown(schedule, self.cost.network, devices, problem.itemsize)
+        flow_ps = round((found.duration_ps - found.latency_ps) * slower)
         return Choice(
             found.algorithm if algorithm == AUTO else algorithm,
-            self._build(problem, played.algorithm),
+            schedule,
             algorithm != AUTO,
             tuple(Estimate(*each) for each in found.compared),
             LEVEL,
             found.protocol,
-            Stretch(found.duration_ps, played.duration_ps, found.latency_ps),
+            Stretch(found.latency_ps + flow_ps, played.duration_ps, found.latency_ps),
         )
 
     def _choose(

@@ -76,6 +76,10 @@ class Interconnect(Protocol):
     def is_mesh(self) -> bool:
         """Whether every two devices of a node have a link of their own."""
 
+    @property
+    def first_uplink(self) -> int:
+        """Index of the first link between pods; that of the padding link where there is none."""
+
     def paths(self, src: IntArray, dst: IntArray, /) -> Paths:
         """Return the routes from each source to the destination at the same position."""
 

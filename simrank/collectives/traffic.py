@@ -68,6 +68,19 @@ def link_loads(
     return used, total[used]
 
 
+def uplink_slowdown(
+    schedule: Schedule, network: Interconnect, devices: IntArray, itemsize: int
+) -> float:
+    """Return how much longer a collective's busiest link needs if those between pods count too."""
+    first = network.first_uplink
+    if first == len(network.link_bandwidth_bytes_per_s) - 1:
+        return 1.0
+    links, num_bytes = link_loads(schedule, network, devices, itemsize)
+    times = num_bytes / network.link_bandwidth_bytes_per_s[links]
+    within = times[links < first].max(initial=0.0)
+    return float(times.max() / within) if within else 1.0
+
+
 def _by_ends(schedule: Schedule) -> Iterator[tuple[Round, IntArray]]:
     """Yield rounds with the elements of each step; those without fans are added up in one.
 

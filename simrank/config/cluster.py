@@ -93,6 +93,7 @@ Between = Annotated[tuple[str, str], BeforeValidator(_between)]
 Sources = Annotated[Mapping[str, str], BeforeValidator(_sources)]
 
 
+ECMP, ADAPTIVE = "ecmp", "adaptive"  # How what leaves a pod finds its uplink.
 # Keys that say what something is; the others are numbers, which have a source.
 NOT_MEASURED = {
     "source",
@@ -110,6 +111,9 @@ NOT_MEASURED = {
     "architecture",
     "wire",
     "host",
+    "nodes",
+    "uplinks",
+    "routing",
 }
 
 
@@ -194,16 +198,37 @@ class LinkConfig(Sourced):
     latency: LatencyPerDirection
 
 
+class PodsConfig(Sourced):
+    """Groups of nodes, each with switches of the fabric of its own, joined by spines.
+
+    Attributes:
+        nodes: Nodes of a pod; the last one may have fewer.
+        uplinks: Of each switch, one to each spine above it.
+        bandwidth_bytes_per_s: Rate of one uplink, per direction.
+        latency_ps: What an uplink adds, in picoseconds.
+        routing: `ecmp`: what goes from a device to another one takes one uplink, by a hash;
+            `adaptive`: it is spread over all of them.
+    """
+
+    nodes: Count
+    uplinks: Count
+    bandwidth_bytes_per_s: Bandwidth = Field(alias="bandwidth")
+    latency_ps: Time = Field(alias="latency")
+    routing: Annotated[str, one_of((ECMP, ADAPTIVE), {})] = ECMP
+
+
 class FabricConfig(Model):
     """What joins the nodes: switches that exist once, and links from every node to them.
 
     Attributes:
-        switches: Vertices shared by all nodes.
+        switches: Vertices shared by all nodes, or by those of a pod.
         links: Links with at least one end among these switches.
+        pods: How nodes are grouped, where not all of them are at the same switches.
     """
 
     switches: VertexList
     links: tuple[LinkConfig, ...]
+    pods: PodsConfig | None = None
 
 
 class CollectivesConfig(Sourced):

@@ -27,7 +27,7 @@ from simrank.errors import ConfigError, ConfigProblem
 
 ALL: tuple[int, ...] | None = None  # What `ranks` is where every rank is meant.
 _LAST_PORT = 65535
-_LINK = re.compile(r"(?:node (\d+): *)?(\S+) *(<?->) *(\S+)")
+_LINK = re.compile(r"(?:(?:node|pod) (\d+): *)?(\S+) *(<?->) *(\S+)")
 
 
 def _ranks(value: object) -> tuple[int, ...] | None:

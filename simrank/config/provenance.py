@@ -32,6 +32,8 @@ def _blocks(config: ClusterConfig) -> Iterator[tuple[str, Sourced]]:
     links = [*config.links, *(config.fabric.links if config.fabric is not None else ())]
     for link in links:
         yield f"link {link.between[0]} - {link.between[1]}", link
+    if config.fabric is not None and config.fabric.pods is not None:
+        yield "pods", config.fabric.pods
     yield "collectives", config.collectives
     if config.nccl is not None:
         yield "nccl", config.nccl

@@ -7,9 +7,16 @@ Start with `expand`.
 
 import re
 
-from simrank.config.cluster import ClusterConfig, LinkConfig, Sourced, expand_range, given_keys
+from simrank.config.cluster import (
+    ADAPTIVE,
+    ClusterConfig,
+    LinkConfig,
+    Sourced,
+    expand_range,
+    given_keys,
+)
 from simrank.config.quantity import closest
-from simrank.config.wires import Topology, Wire
+from simrank.config.wires import Pods, Topology, Wire
 from simrank.config.yaml_source import KeyPath, Source
 from simrank.errors import ConfigProblem
 
@@ -71,6 +78,9 @@ class _Expansion:
             self._declare(config.fabric.switches, ("fabric", "switches"))
             for number, link in enumerate(config.fabric.links):
                 self._link(link, ("fabric", "links", number), at_least_one_from=num_node)
+                if config.fabric.pods is not None and self._ends_above(num_node):
+                    expected = "links to nodes alone: pods join their switches by spines"
+                    self._problem(("fabric", "links", number), expected, "one of two switches")
         wires = tuple(self._wires.values())
         return Topology(
             tuple(self._index),
@@ -78,7 +88,22 @@ class _Expansion:
             num_node,
             tuple(wire for wire in wires if min(wire.first, wire.second) < num_node),
             tuple(wire for wire in wires if min(wire.first, wire.second) >= num_node),
+            self._pods(),
         )
+
+    def _pods(self) -> Pods | None:
+        """Return what groups the nodes; uplinks that share evenly are one of their joint rate."""
+        pods = None if self._config.fabric is None else self._config.fabric.pods
+        if pods is None:
+            return None
+        joint = pods.uplinks if pods.routing == ADAPTIVE else 1
+        return Pods(
+            pods.nodes, pods.uplinks // joint, pods.bandwidth_bytes_per_s * joint, pods.latency_ps
+        )
+
+    def _ends_above(self, vertex: int) -> bool:
+        """Return whether some wire has both ends from a vertex on."""
+        return any(min(ends) >= vertex for ends in self._wires)
 
     def _declare(self, names: list[str] | tuple[str, ...], key_path: KeyPath) -> None:
         for name in names:
@@ -167,6 +192,8 @@ def _unsourced(config: ClusterConfig, source: Source) -> list[ConfigProblem]:
     if config.fabric is not None:
         links = enumerate(config.fabric.links)
         blocks += [(("fabric", "links", number), link) for number, link in links]
+        if config.fabric.pods is not None:
+            blocks.append((("fabric", "pods"), config.fabric.pods))
     blocks.append((("collectives",), config.collectives))
     if config.nccl is not None:
         blocks.append((("nccl",), config.nccl))

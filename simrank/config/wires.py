@@ -54,8 +54,25 @@ class Wire:
 
 
 @dataclass(frozen=True, slots=True)
+class Pods:
+    """Groups of nodes, each with the switches of the fabric for itself, and what joins them.
+
+    Attributes:
+        num_nodes: Nodes of a pod.
+        num_spines: Spines that each switch has an uplink to.
+        bandwidth_bytes_per_s: Of an uplink, per direction.
+        latency_ps: Of an uplink, per direction.
+    """
+
+    num_nodes: int
+    num_spines: int
+    bandwidth_bytes_per_s: int
+    latency_ps: int
+
+
+@dataclass(frozen=True, slots=True)
 class Topology:
-    """One node, and the fabric that all nodes share.
+    """One node, and the fabric that all nodes, or those of a pod, share.
 
     Attributes:
         vertices: Names: the devices of a node, its switches and NICs, then the fabric's switches.
@@ -63,6 +80,7 @@ class Topology:
         num_node_vertices: Vertices of a node; those after them belong to the fabric.
         node_wires: Wires that every node has, those that lead to the fabric included.
         fabric_wires: Wires between two vertices of the fabric; they exist once.
+        pods: What the nodes are grouped in; None: in nothing.
     """
 
     vertices: tuple[str, ...]
@@ -70,6 +88,7 @@ class Topology:
     num_node_vertices: int
     node_wires: tuple[Wire, ...]
     fabric_wires: tuple[Wire, ...]
+    pods: Pods | None = None
 
     @property
     def is_mesh(self) -> bool:

@@ -58,6 +58,8 @@ def network_yaml(cluster: Cluster) -> str:
 
 def _dimensions(cluster: Cluster) -> list[Dimension]:
     local = cluster.devices_per_node
+    if cluster.uplinks is not None:
+        _refuse(cluster, "all nodes at the same switches: no pods")
     found = []
     if local > 1 or cluster.num_nodes == 1:
         found.append(_inside(cluster, local))

@@ -13,6 +13,7 @@ from simrank.config.locate import builtin_names, locate
 from simrank.config.provenance import provenance_of
 from simrank.config.topology import expand
 from simrank.hardware.cluster import Cluster, Int64Array, frozen
+from simrank.hardware.pods import PodRoutes, Uplinks
 from simrank.hardware.routes import FABRIC, RouteTable
 from simrank.hardware.shortest import Edge
 from simrank.hardware.spec import CollectiveSpec, DeviceSpec, NcclFit, NcclSpec
@@ -36,6 +37,11 @@ def build_cluster(config: ClusterConfig) -> Cluster:
         config.nodes,
         [_both_ways(wire.latency) for wire in fabric],
     )
+    uplinks = _uplinks(topology, config.nodes, len(bandwidth))
+    if uplinks is not None and topology.pods is not None:
+        pods = topology.pods
+        bandwidth = np.append(bandwidth, np.full(uplinks.num, pods.bandwidth_bytes_per_s))
+        latency = np.append(latency, np.full(uplinks.num, pods.latency_ps))
     bandwidth_or_inf = np.append(bandwidth.astype(np.float64), np.inf)
     device = config.device
     return Cluster(
@@ -52,7 +58,8 @@ def build_cluster(config: ClusterConfig) -> Cluster:
         link_bandwidth_bytes_per_s=frozen(bandwidth_or_inf),
         link_latency_ps=frozen(np.append(latency, 0)),
         topology=topology,
-        routes=_route_table(topology, config.nodes),
+        routes=_route_table(topology, config.nodes, uplinks),
+        uplinks=uplinks,
         provenance=provenance_of(config),
         nccl=None if config.nccl is None else _nccl_spec(config.nccl, topology),
         nccl_fit=None if config.nccl is None else _nccl_fit(config),
@@ -131,7 +138,15 @@ def _per_link(
     return np.concatenate([repeated, np.array(of_fabric, dtype=np.int64).ravel()])
 
 
-def _route_table(topology: Topology, num_nodes: int) -> RouteTable:
+def _uplinks(topology: Topology, num_nodes: int, first: int) -> Uplinks | None:
+    """Return what joins the pods, with links from that number on; None: there are none."""
+    pods = topology.pods
+    return None if pods is None else Uplinks(topology, pods, num_nodes, first)
+
+
+def _route_table(
+    topology: Topology, num_nodes: int, uplinks: Uplinks | None
+) -> RouteTable | PodRoutes:
     """Lay out one and two nodes with the fabric as graphs, and prepare the routes on them.
 
     The vertices of the second node come after those of the fabric.
@@ -141,13 +156,15 @@ def _route_table(topology: Topology, num_nodes: int) -> RouteTable:
     split = topology.num_node_vertices
     one = _edges(topology.node_wires, 0, split, 0) + fabric
     two = one + _edges(topology.node_wires, 1, split, num_vertices)
-    return RouteTable(
+    per_node = 2 * len(topology.node_wires)
+    routes = RouteTable(
         (num_vertices, num_vertices + split),
         (one, two),
         topology.num_devices,
         num_nodes,
-        2 * len(topology.node_wires),
+        per_node,
     )
+    return routes if uplinks is None else PodRoutes(routes, topology, uplinks, per_node)
 
 
 def _edges(wires: tuple[Wire, ...], owner: int, split: int, shift: int) -> list[Edge]:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from simrank.config.wires import Provenance, Topology, Wire
+    from simrank.hardware.pods import PodRoutes, Uplinks
     from simrank.hardware.routes import RouteTable
     from simrank.hardware.spec import CollectiveSpec, DeviceSpec, NcclFit, NcclSpec
 
@@ -54,6 +55,7 @@ class Cluster:
         link_latency_ps: [num_links + 1] latency of each link; the last one is 0.
         topology: Names and wires of one node and the fabric.
         routes: Finds the links between devices.
+        uplinks: What joins pods of nodes; None: all nodes are at the same switches.
         provenance: Where its numbers come from.
         nccl: What NCCL finds on it, or None: then collectives cost what their schedules do.
         nccl_fit: What was fitted to measured times of it, or None.
@@ -67,7 +69,8 @@ class Cluster:
     link_bandwidth_bytes_per_s: npt.NDArray[np.float64]
     link_latency_ps: Int64Array
     topology: Topology = field(repr=False)
-    routes: RouteTable = field(repr=False)
+    routes: RouteTable | PodRoutes = field(repr=False)
+    uplinks: Uplinks | None = field(default=None, repr=False)
     provenance: tuple[Provenance, ...] = field(default=(), repr=False)
     nccl: NcclSpec | None = None
     nccl_fit: NcclFit | None = None
@@ -92,6 +95,11 @@ class Cluster:
     def links_per_node(self) -> int:
         """Return the number of directed links that each node has."""
         return 2 * len(self.topology.node_wires)
+
+    @property
+    def first_uplink(self) -> int:
+        """Return the index of the first link between pods; the dummy's where there is none."""
+        return self.num_links if self.uplinks is None else self.uplinks.first
 
     @cached_property
     def is_mesh(self) -> bool:
@@ -164,6 +172,8 @@ class Cluster:
             return "no link"
         if not 0 <= link < self.num_links:
             raise ValueError(f"links of {self.name} are 0 to {self.num_links - 1}")
+        if self.uplinks is not None and link >= self.first_uplink:
+            return self.uplinks.name(link)
         node, template = divmod(link, self.links_per_node)
         wires: tuple[Wire, ...] = self.topology.node_wires
         where = f"node {node}: "
@@ -180,11 +190,15 @@ class Cluster:
         Args:
             src_vertex: Name of the vertex it leaves, for example "gpu3".
             dst_vertex: Name of the vertex it enters, for example "nvswitch".
-            node: Node of the link; not needed on one node, or between switches of the fabric.
+            node: Node of the link, or the pod of an uplink; not needed on one node, or between
+                switches of the fabric.
 
         Raises:
             ValueError: There is no such link or node, or the node is needed.
         """
+        up = None if self.uplinks is None else self.uplinks.index(src_vertex, dst_vertex, node)
+        if up is not None:
+            return up
         ends = (src_vertex, dst_vertex)
         template, is_fabric = self._link_templates.get(ends, (-1, False))
         if template < 0:
@@ -239,6 +253,8 @@ class Cluster:
     @cached_property
     def _has_equal_nodes(self) -> bool:
         """Return whether links of all nodes have the same rates and latencies."""
+        if self.uplinks is not None:  # Nodes of one pod are not to each other as those of two.
+            return False
         start = self._fabric_start
         return all(
             bool((of_nodes == of_nodes[0]).all())

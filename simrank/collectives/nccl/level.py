@@ -6,7 +6,7 @@ Which of our schedules moves the data, and shows how ranks depend on each other,
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -22,7 +22,7 @@ from simrank.collectives.nccl.constants import (
     TREE,
 )
 from simrank.collectives.nccl.laws import Communicator, message_bytes_per_s, message_terms, terms
-from simrank.collectives.nccl.machine import constants_on, shape_on, spec_of
+from simrank.collectives.nccl.machine import constants_on, shape_on, spec_within
 from simrank.collectives.nccl.prediction import predict_times
 from simrank.collectives.nccl.tuner import candidates
 from simrank.units import PS_PER_US
@@ -127,7 +127,7 @@ class NcclLevel:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._messages: dict[tuple[bool, int, int], MessageTime] = {}
+        self._messages: dict[tuple[bool, bool, int, int], MessageTime] = {}
 
     def admits(self, problem: Problem, devices: IntArray) -> bool:
         """Whether NCCL could run it: two ranks or more, none of which share a device.
@@ -147,8 +147,18 @@ class NcclLevel:
         return candidates(problem.collective, [size], self._communicator(devices))
 
     def _communicator(self, devices: IntArray) -> Communicator:
-        shape = shape_on(self._cluster.node_of(devices))
-        return Communicator(shape, spec_of(self._cluster, shape), constants_on(self._cluster))
+        nodes = self._cluster.node_of(devices)
+        shape = shape_on(nodes)
+        spec = spec_within(self._cluster, shape)
+        pods = self._cluster.topology.pods
+        if pods is not None and self._is_across(nodes):  # One uplink up, one down.
+            spec = replace(spec, nic_latency_ps=spec.nic_latency_ps + 2 * pods.latency_ps)
+        return Communicator(shape, spec, constants_on(self._cluster))
+
+    def _is_across(self, nodes: IntArray) -> bool:
+        """Return whether some nodes are of several pods."""
+        pods = self._cluster.topology.pods
+        return pods is not None and len(np.unique(nodes // pods.num_nodes)) > 1
 
     def choose(self, problem: Problem, devices: IntArray, tuning: Tuning) -> NcclChoice:
         """Return what NCCL runs for a problem that it admits.
@@ -191,7 +201,7 @@ class NcclLevel:
         nodes = self._cluster.node_of(pair)
         if devices[0] == devices[1] or not self._has_way(nodes):
             return None
-        key = (int(nodes[0]) == int(nodes[1]), size, num_members)
+        key = (int(nodes[0]) == int(nodes[1]), self._is_across(nodes), size, num_members)
         found = self._messages.get(key)
         if found is None:
             if len(self._messages) >= _MAX_MESSAGES:

@@ -34,8 +34,21 @@ def spec_of(cluster: Cluster, shape: Shape, nics_used: int | None = None) -> Ncc
         nics_used: Cards of a node that carry data; None: those beside the ranks.
 
     Raises:
-        UnsupportedError: The cluster says nothing of NCCL, or nothing of a network.
+        UnsupportedError: The cluster says nothing of NCCL, or nothing of a network; or the ranks
+            are of several pods.
     """
+    pods = cluster.topology.pods
+    if pods is not None and shape.num_nodes > pods.num_nodes:
+        raise UnsupportedError(
+            f"{shape.num_nodes} nodes are of several pods of cluster {cluster.name}, and closed "
+            "forms know nothing of what meets on an uplink\n"
+            "  to fix: simulate it (algorithm auto), or take the nodes of one pod"
+        )
+    return spec_within(cluster, shape, nics_used)
+
+
+def spec_within(cluster: Cluster, shape: Shape, nics_used: int | None = None) -> NcclSpec:
+    """Return the same as if all nodes were of one pod."""
     spec = cluster.nccl
     if spec is None:
         raise UnsupportedError(
