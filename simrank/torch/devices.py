@@ -65,6 +65,7 @@ class _Enabled:
 _enabled: list[_Enabled] = []
 _refused: list[UnsupportedError] = []  # Why there are no devices in this process.
 _checked: list[bool] = []  # Whether there may be: asked once.
+_on_scope: list[Callable[[Program, str | None, int], None]] = []
 _said: set[str] = set()  # What is in the way, once per simulation.
 # A CUDA build may have real devices, today or tomorrow: nothing is faked there unless asked for.
 _OF_BUILD = "real" if torch.backends.cuda.is_built() else "simulated"
@@ -217,6 +218,7 @@ def _enable(context: Any) -> None:
         elapsed_ms=_elapsed_ms,
         on_rendezvous=arranger().rendezvous,
         on_signal=arranger().signal,
+        on_scope=_scope,
     )
     global _is_enabling  # noqa: PLW0603 - what is asked meanwhile is torch's own affair
     _is_enabling = True
@@ -237,6 +239,7 @@ def _enable(context: Any) -> None:
     else:
         start_recording_forms()
     _enabled.append(enabled)
+    cuda.watch_scopes(bool(_on_scope))
     context.devices[0].memory.space.elsewhere = arranger().find
     arranger().enabled(context)
 
@@ -256,6 +259,7 @@ when_missing(_provide)  # From the start: devices that a test had of its own too
 def disable() -> None:
     """Turn devices off; their memory's peaks are kept by simrank's."""
     _refused.clear()
+    _on_scope.clear()
     _said.clear()
     if not _enabled:
         return
@@ -355,6 +359,18 @@ def flush() -> None:
         own.flush()
 
 
+def watch_scopes(tell: Callable[[Program, str | None, int], None] | None) -> None:
+    """Tell somebody what torch's C++ names from now on, in the rank that it runs for.
+
+    Args:
+        tell: Called with the program, a name and a number as it begins, with None and the number as
+            it ends; None: nobody any more.
+    """
+    _on_scope[:] = [] if tell is None else [tell]
+    if _enabled:
+        cuda.watch_scopes(bool(_on_scope))
+
+
 # ---- what C++ calls ----
 
 
@@ -399,6 +415,11 @@ def _freed(rank: int, device: int, address: int, size_bytes: int, stream: int) -
     if _enabled:
         own = _own(rank)
         own.allocations.freed(own.stream_of(device, stream), address)
+
+
+def _scope(rank: int, name: str | None, number: int) -> None:
+    for tell in _on_scope:
+        tell(_own(rank).program, name, number)
 
 
 def _launched(words: list[int]) -> None:

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 from simrank.distributed import api, lists, peers
-from simrank.distributed.backends import GLOO
+from simrank.distributed.backends import GLOO, NCCL
 from simrank.distributed.issue import enter_call, issue
 from simrank.distributed.monitored import monitored_barrier
 from simrank.distributed.request import Request, Signature, staging
@@ -19,7 +19,7 @@ from simrank.torch import devices, in_flight
 from simrank.torch.buffers import buffer_of, buffers_of
 from simrank.torch.dispatched import as_operator, in_graphs
 from simrank.torch.identity import GroupOptions, IdentifiedGroup
-from simrank.torch.profiler import is_recording, record_call
+from simrank.torch.profiler import is_recording, nccl_facts, record_call
 from simrank.torch.reductions import reduction_of
 from simrank.torch.sparse import all_reduce_sparse
 from simrank.torch.work import DONE, SimulatedWork
@@ -408,7 +408,11 @@ class SimulatedGroup(IdentifiedGroup):
         program = require_rank(name)
         if is_recording(program):
             shown = f"{self.options.backend}:{name}"
-            record_call(program, shown, outputs if reads is None else reads, started)
+            read = outputs if reads is None else reads
+            ranks = self.simulated.ranks
+            is_nccl = self.options.backend == NCCL
+            comms = nccl_facts(self, ranks, name, (read, outputs)) if is_nccl else None
+            record_call(program, shown, read, started, comms)
         return SimulatedWork(started, outputs, self._limit, is_stacked=is_stacked)
 
     def _note_in_flight(self, started: Sequence[Work]) -> None:

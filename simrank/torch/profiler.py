@@ -7,9 +7,11 @@ computes on the host takes no simulated time, and is not shown.
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 import torch
 from torch.autograd import profiler as torch_profiler
@@ -26,6 +28,8 @@ from simrank.units import PS_PER_US
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    import torch.distributed as dist
+
     from simrank.device import Operation
     from simrank.distributed.work import Work
     from simrank.ranks import Program
@@ -33,6 +37,7 @@ if TYPE_CHECKING:
     StandIns = list[tuple[Any, str, Any]]
 
 _KEY = "profiles"
+_OPEN_SCOPES = "scopes of torch's library"
 _NOT_SHOWN = ("wait", "event")
 _CUDA: Any = torch.autograd.DeviceType.CUDA
 
@@ -48,9 +53,10 @@ class Entry:
         is_async: Whether the host went on meanwhile.
         is_scope: Whether the program named it.
         kernel: What a device does of it.
+        facts: What a trace says of it beside that.
     """
 
-    __slots__ = ("end_ps", "is_async", "is_scope", "kernel", "name", "shapes", "start_ps")
+    __slots__ = ("end_ps", "facts", "is_async", "is_scope", "kernel", "name", "shapes", "start_ps")
 
     def __init__(
         self,
@@ -68,6 +74,7 @@ class Entry:
         self.is_async = is_async
         self.is_scope = is_scope
         self.kernel = kernel
+        self.facts: dict[str, Any] = {}
 
 
 class Profile(SwitchObserver):
@@ -86,10 +93,15 @@ class Profile(SwitchObserver):
         self._rank, self._program = program.rank, program
         self._start_ps = clock_ps(program)
         program.engine.observers.append(self)
+        _open.add(self)
+        devices.watch_scopes(_library_scope)
 
     def close(self) -> None:
         """See nothing more."""
         self._program.engine.observers.remove(self)
+        _open.discard(self)
+        if not _open:
+            devices.watch_scopes(None)
 
     def on_operation(self, operation: Operation) -> None:
         """Note what a device did for the rank."""
@@ -104,6 +116,9 @@ class Profile(SwitchObserver):
         entry = Entry(name, shapes, start_ps, is_async=False, kernel=operation)
         entry.end_ps = operation.issue_ps
         self.entries.append(entry)
+
+
+_open: WeakSet[Profile] = WeakSet()  # Of all ranks.
 
 
 def _is_of_host(operation: Any) -> bool:
@@ -122,9 +137,23 @@ def is_recording(program: Program) -> bool:
 
 
 def record_call(
-    program: Program, name: str, tensors: Sequence[torch.Tensor], works: Sequence[Work]
+    program: Program,
+    name: str,
+    tensors: Sequence[torch.Tensor],
+    works: Sequence[Work],
+    comms: dict[str, Any] | None = None,
 ) -> None:
-    """Show a collective or message to the profilers that the rank has open."""
+    """Show a collective or message to the profilers that the rank has open.
+
+    Args:
+        program: The rank.
+        name: As torch shows it.
+        tensors: What it reads.
+        works: simrank's own.
+        comms: What torch's trace says of nccl's calls, see `nccl_facts`; None: nothing.
+    """
+    if comms is not None:
+        record_comms(program, comms)
     shapes = [list(tensor.shape) for tensor in tensors]
     entry = Entry(name, shapes, clock_ps(program), is_async=True)
     entry.end_ps = max(entry.end_ps, program.engine.now_ps)
@@ -136,6 +165,57 @@ def record_call(
     for profile in program.local.get(_KEY, ()):
         profile.entries.append(entry)
         profile.calls.update(work._operation for work in works)
+
+
+def record_comms(program: Program, facts: dict[str, Any]) -> None:
+    """Show the operator that torch records nccl's calls, and waits for them, with."""
+    entry = Entry("record_param_comms", [], clock_ps(program), is_async=False)
+    entry.facts = facts
+    for profile in program.local.get(_KEY, ()):
+        profile.entries.append(entry)
+
+
+def nccl_facts(
+    group: dist.ProcessGroup,
+    ranks: Sequence[int],
+    name: str,
+    sides: tuple[Sequence[torch.Tensor], Sequence[torch.Tensor]],
+) -> dict[str, Any]:
+    """Return what torch's trace says of a call of nccl, under the words that its readers look for.
+
+    Args:
+        group: Whose call it is.
+        ranks: Its members' ranks in the world.
+        name: The call.
+        sides: What it reads and what it fills.
+
+    Source: torch 2.13, `ParamCommsUtils.hpp`, and the names in Kineto's traces.
+    """
+    read, filled = (sum(tensor.numel() for tensor in side) for side in sides)
+    of_first = next((tensor.dtype for side in sides for tensor in side), torch.uint8)
+    steps = {after - before for before, after in itertools.pairwise(ranks)}
+    return {
+        "Collective name": _NCCL_NAMES.get(name, name),
+        "In msg nelems": read,
+        "Out msg nelems": filled,
+        "Group size": len(ranks),
+        "dtype": _DTYPES.get(of_first, str(of_first).removeprefix("torch.").capitalize()),
+        "In split size": "[]",
+        "Out split size": "[]",
+        "Process Group Name": group.group_name,
+        "Process Group Description": group.group_desc,
+        "Process Group Ranks": str(list(ranks)),
+        "Global rank start": ranks[0],
+        "Global rank stride": steps.pop() if len(steps) == 1 else 0,
+    }
+
+
+_NCCL_NAMES = {"all_reduce": "allreduce", "_all_gather_base": "_allgather_base"}
+_DTYPES = {  # As C++ spells them.
+    torch.float32: "Float", torch.float64: "Double", torch.float16: "Half", torch.uint8: "Byte",
+    torch.bfloat16: "BFloat16", torch.int8: "Char", torch.int16: "Short", torch.int32: "Int",
+    torch.int64: "Long",
+}  # fmt: skip
 
 
 def _end(entry: Entry, program: Program) -> None:
@@ -328,6 +408,7 @@ def _trace_of(entries: Sequence[Entry], rank: int) -> Iterator[dict[str, Any]]:
     for number, entry in enumerate(entries):
         category = "user_annotation" if entry.is_scope else "cpu_op"
         arguments: dict[str, Any] = {"External id": number, "Input Dims": entry.shapes}
+        arguments |= entry.facts
         spent = _slice(category, entry.name, (entry.start_ps, entry.end_ps))
         yield {**spent, "pid": rank, "tid": rank, "args": arguments}
         kernel = entry.kernel
@@ -370,6 +451,21 @@ def _open_scope(program: Program, scope: Any) -> None:
     scope._simulated = Entry(scope.name, [], clock_ps(program), is_async=False, is_scope=True)
     for profile in program.local[_KEY]:
         profile.entries.append(scope._simulated)
+
+
+def _library_scope(program: Program, name: str | None, number: int) -> None:
+    """Show what torch's C++ names, such as autograd's nodes, from its beginning to its end."""
+    if not is_recording(program):
+        return
+    opened: dict[int, Entry] = program.local.setdefault(_OPEN_SCOPES, {})
+    if name is not None:
+        devices.flush()
+        opened[number] = Entry(name, [], clock_ps(program), is_async=False)
+        for profile in program.local[_KEY]:
+            profile.entries.append(opened[number])
+    elif number in opened:
+        devices.flush()
+        opened.pop(number).end_ps = clock_ps(program)
 
 
 def _close_scope(program: Program, scope: Any) -> None:

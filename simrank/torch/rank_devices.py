@@ -82,6 +82,7 @@ class RankDevices:
     """What one rank has of its node's devices.
 
     Attributes:
+        program: The rank.
         state: What C++ knows of it.
         first: The index, in the cluster, of its cuda:0.
         shared: Accesses to memory that other ranks reach, of which nobody knows yet.
@@ -94,7 +95,7 @@ class RankDevices:
         self.state = RankState(
             number, first_device=self.first, num_devices=num_devices, seed=first_seed(program)
         )
-        self._program = program
+        self.program = program
         context: Any = program.context
         self._charges = context.compute_time != "none"
         self._streams: dict[tuple[int, int], Stream] = {}
@@ -121,13 +122,13 @@ class RankDevices:
 
     def device(self, index: int) -> Device:
         """Return the simulated device that the rank sees as cuda:index."""
-        return devices_of(self._program)[self.first + index]
+        return devices_of(self.program)[self.first + index]
 
     def stream(self, index: int, number: int) -> Stream:
         """Return the simulated stream of a device and torch's number; 0 is the default one."""
         found = self._streams.get((index, number))
         if found is None:
-            streams = streams_of(self.device(index), self._program)
+            streams = streams_of(self.device(index), self.program)
             found = streams.new(f"stream {number}") if number else streams.default
             self._streams[index, number] = found
         return found
@@ -136,7 +137,7 @@ class RankDevices:
         """Let simrank's current device and stream be torch's on a device (None: the current)."""
         if index is None:
             index = int(native().simrank_current_device())
-        program = self._program
+        program = self.program
         program.local["current_stream"] = self.current_stream(index)
         program.device_index = self.first + index
 

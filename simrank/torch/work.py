@@ -11,7 +11,9 @@ from torch.futures import Future
 
 from simrank.engine.limits import watch
 from simrank.errors import PeerDiedError, WaitTimeoutError
+from simrank.ranks.current import rank_program
 from simrank.torch import devices
+from simrank.torch.profiler import is_recording, record_comms
 from simrank.units import PS_PER_US
 
 if TYPE_CHECKING:
@@ -68,6 +70,7 @@ class SimulatedWork(dist.Work):
         if own is not None and self._works:
             own.flush()
             own.make_current()
+        self._show_wait()
         for work in self._works:
             if limit is None:
                 work.wait()
@@ -75,6 +78,14 @@ class SimulatedWork(dist.Work):
                 _wait_within(work, limit)
         self._finish()
         return True
+
+    def _show_wait(self) -> None:
+        """Show profilers of the rank that it waits for what runs on a stream."""
+        program = rank_program()
+        is_shown = program is not None and is_recording(program)
+        if is_shown and self._works and self._works[0].stream is not None:
+            assert program is not None, "it has a profiler"
+            record_comms(program, {"Collective name": "wait", "dtype": "Byte"})
 
     def synchronize(self) -> None:
         """Do what `wait()` does."""

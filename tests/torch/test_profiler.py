@@ -147,3 +147,63 @@ def test_the_trace_is_what_tools_of_kineto_read(spawn, tmp_path):
             assert launch["ts"] <= kernel["ts"]
         flows = [event["ph"] for event in trace["traceEvents"] if event["ph"] != "X"]
         assert flows.count("s") == flows.count("f") == len(kernels)
+
+
+@DEVICES
+def test_what_torchs_library_names_is_seen_while_a_profiler_is_open(spawn):
+    """Autograd's nodes hold what they launch, DDP says what it does; of the rank alone."""
+
+    def program(rank):
+        torch.cuda.set_device(rank)
+        dist.init_process_group("nccl")
+        model = torch.nn.parallel.DistributedDataParallel(
+            torch.nn.Linear(4, 4).cuda(), device_ids=[rank], find_unused_parameters=True
+        )
+        x = torch.ones(2, 4, device="cuda")
+        model(x).sum().backward()
+        if rank == 1:
+            model(x).sum().backward()
+            return
+        with torch.profiler.profile() as prof:
+            model(x).sum().backward()
+        events = {event.name: event for event in prof.events()}
+        nodes = [event for event in prof.events() if event.name == "AddmmBackward0"]
+        assert [child.name for child in nodes[0].cpu_children] == ["aten::mm"]
+        assert nodes[0].time_range.elapsed_us() > 0
+        assert "autograd::engine::evaluate_function: AddmmBackward0" in events
+        assert "torch.distributed.ddp.reducer::search_unused_parameters" in events
+        assert len(nodes) == 1
+        with torch.profiler.profile() as later:
+            x.mul(2)
+        assert {event.name for event in later.events()} == {"aten::mul", "mul.Tensor"}
+
+    spawn(program)
+
+
+@DEVICES
+def test_a_trace_says_of_nccls_calls_what_torch_records(spawn, tmp_path):
+    """Readers look for `record_param_comms`; waits are some too."""
+
+    def program(rank):
+        torch.cuda.set_device(rank)
+        dist.init_process_group("nccl")
+        even = dist.new_group([0, 2], group_desc="every other")
+        x = torch.ones(6, device="cuda", dtype=torch.bfloat16)
+        with torch.profiler.profile() as prof:
+            dist.all_reduce(x, async_op=True).wait()
+            if rank != 1:
+                dist.all_gather([x.clone(), x.clone()], x, group=even)
+        if rank == 0:
+            prof.export_chrome_trace(str(tmp_path / "trace.json"))
+
+    spawn(program, 3)
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    shown = [each["args"] for each in events if each["name"] == "record_param_comms"]
+    assert [each["Collective name"] for each in shown] == ["allreduce", "wait", "all_gather"]
+    first, _, last = shown
+    assert (first["dtype"], first["In msg nelems"], first["Out msg nelems"]) == ("BFloat16", 6, 6)
+    assert first["Process Group Description"] == "default_pg"
+    assert first["Process Group Ranks"] == "[0, 1, 2]"
+    assert (last["In msg nelems"], last["Out msg nelems"], last["Group size"]) == (6, 12, 2)
+    assert (last["Global rank start"], last["Global rank stride"]) == (0, 2)
+    assert last["Process Group Description"] == "every other"

@@ -24,6 +24,7 @@ from simrank.torch.cuda.operations import (
     drain_words,
     start_recording,
     stop_recording,
+    watch_scopes,
 )
 from simrank.torch.cuda.pending import pending_add, pending_remove, touch
 from simrank.torch.cuda.properties import DeviceProperties
@@ -55,4 +56,5 @@ __all__ = [
     "stop_recording",
     "touch",
     "unbind",
+    "watch_scopes",
 ]

@@ -72,6 +72,8 @@ class Callbacks:
         on_op: (words): one operation, as `operations.decode` reads it.
         on_rendezvous: (address, group name): who else has that symmetric allocation.
         on_signal: (address, group name, what, peer, channel, timeout_ms): 0 barrier, 1 put, 2 wait.
+        on_scope: (rank, name, number): torch's C++ has begun something that it names, while
+            `simrank_watch_scopes` is on; without a name: what has that number has ended.
     """
 
     on_alloc: Callable[[int, int, int, int, int], None] | None = None
@@ -84,11 +86,13 @@ class Callbacks:
     on_op: Callable[[list[int]], None] | None = None
     on_rendezvous: Callable[[int, str], Rendezvous] | None = None
     on_signal: Callable[[int, str, int, int, int, int], None] | None = None
+    on_scope: Callable[[int, str | None, int], None] | None = None
 
 
 _INT, _INT64, _UINT64 = ctypes.c_int, ctypes.c_int64, ctypes.c_uint64
 _INTS, _UINT64S = ctypes.POINTER(ctypes.c_int), ctypes.POINTER(ctypes.c_uint64)
 _MEMORY = ctypes.CFUNCTYPE(None, _INT64, _INT, _UINT64, _UINT64, _INT64)
+_SCOPE = ctypes.CFUNCTYPE(None, _INT64, ctypes.c_char_p, _INT64)
 _TYPES: dict[str, Any] = {
     "on_alloc": _MEMORY,
     "on_free": _MEMORY,
@@ -113,7 +117,9 @@ _TYPES: dict[str, Any] = {
         _UINT64S,
     ),
     "on_signal": ctypes.CFUNCTYPE(_INT, _UINT64, ctypes.c_char_p, _INT, _INT, _INT, _INT64),
+    "on_scope": _SCOPE,
 }
+_UNRAISED = (_MEMORY, _SCOPE)  # In the midst of a free, or of torch's own accounts.
 
 
 class _Table(ctypes.Structure):
@@ -132,8 +138,8 @@ def install(callbacks: Callbacks) -> None:
         listener = getattr(callbacks, name)
         if listener is not None:
             adapted = adapt(listener)
-            # Nothing can be raised out of a free: what those two raise is for sys.unraisablehook.
-            may_raise = _TYPES[name] is not _MEMORY
+            # What the others raise is for sys.unraisablehook.
+            may_raise = _TYPES[name] not in _UNRAISED
             setattr(table, name, _TYPES[name](_guarded(adapted) if may_raise else adapted))
     native().simrank_callbacks(ctypes.byref(table))
     _installed[:] = [table]
@@ -225,6 +231,14 @@ def _signal(listener: Callable[[int, str, int, int, int, int], None]) -> Callabl
     return call
 
 
+def _scope(listener: Callable[[int, str | None, int], None]) -> Callable[..., int]:
+    def call(rank: int, name: bytes | None, number: int) -> int:
+        listener(rank, None if name is None else name.decode(), number)
+        return 0
+
+    return call
+
+
 _ADAPTERS: dict[str, Callable[[Any], Callable[..., Any]]] = {
     "on_alloc": _plain,
     "on_free": _plain,
@@ -235,4 +249,5 @@ _ADAPTERS: dict[str, Callable[[Any], Callable[..., Any]]] = {
     "on_op": _op,
     "on_rendezvous": _rendezvous,
     "on_signal": _signal,
+    "on_scope": _scope,
 }

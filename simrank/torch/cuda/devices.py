@@ -227,6 +227,7 @@ def _forget_what_is_left() -> None:
     graphs.forget()
     native().simrank_trace_memory(0)
     native().simrank_record(0)
+    native().simrank_watch_scopes(0)
     native().simrank_forget_recorded()
     native().simrank_pending_clear()
 

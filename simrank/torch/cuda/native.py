@@ -71,6 +71,7 @@ _SIGNATURES: dict[str, tuple[object, tuple[object, ...]]] = {
     "multicast": (None, (_INT,)),
     "hold": (None, (_ADDRESS, _INT)),
     "forget_held": (None, ()),
+    "watch_scopes": (None, (_INT,)),
 }
 
 

@@ -103,6 +103,11 @@ def form(number: int) -> Operation:
     return operation
 
 
+def watch_scopes(is_on: bool) -> None:
+    """Tell `Callbacks.on_scope` what torch's C++ names, or nothing any more."""
+    native().simrank_watch_scopes(is_on)
+
+
 def stop_recording() -> None:
     """Keep none any more, and forget those that are kept."""
     native().simrank_record(0)

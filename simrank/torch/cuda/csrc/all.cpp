@@ -8,6 +8,7 @@
 #include "generator.cpp"
 #include "random.cpp"
 #include "record.cpp"
+#include "scopes.cpp"
 #include "fallback.cpp"
 #include "kernels.cpp"
 #include "graphs.cpp"

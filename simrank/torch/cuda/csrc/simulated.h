@@ -65,6 +65,7 @@ struct Callbacks {
   int (*on_rendezvous)(uint64_t address, const char* group, int* rank, int* world_size,
                        uint64_t* buffers, uint64_t* pads, int* global_ranks, int room, uint64_t* multicast);
   int (*on_signal)(uint64_t address, const char* group, int what, int peer, int channel, int64_t timeout_ms);
+  void (*on_scope)(int64_t rank, const char* name, int64_t number);  // Null: that one has ended.
 };
 extern Callbacks callbacks;
 // Calls on_stream_call; true is also what a device without a simulator answers to a query.
