@@ -418,8 +418,12 @@ def _freed(rank: int, device: int, address: int, size_bytes: int, stream: int) -
 
 
 def _scope(rank: int, name: str | None, number: int) -> None:
+    own = _own(rank)
     for tell in _on_scope:
-        tell(_own(rank).program, name, number)
+        try:
+            tell(own.program, name, number)
+        except BaseException as error:  # noqa: BLE001 - torch lets nothing through: the next one does
+            own.late = error
 
 
 def _launched(words: list[int]) -> None:

@@ -11,7 +11,7 @@ import torch
 
 from simrank.device.current import devices_of, streams_of, synchronize
 from simrank.device.stream import Event, Stream
-from simrank.errors import RaceError, UnsupportedError
+from simrank.errors import UnsupportedError
 from simrank.torch import cuda
 from simrank.torch.costs import Cost, cost_of
 from simrank.torch.cuda import RankState, StreamCall
@@ -103,7 +103,7 @@ class RankDevices:
         self._bound: set[int] = set()
         self._events: dict[int, Event] = {}
         self.allocations = allocations
-        self.late: RaceError | None = None  # To be raised by the next operation.
+        self.late: BaseException | None = None  # To be raised by the next operation.
         self.shared: list[SharedAccess] = []
         self.num_waits = 0
 
@@ -174,16 +174,21 @@ class RankDevices:
         Raises:
             RaceError: It races, or memory was taken before it that another stream may use.
         """
-        late, self.late = self.late, None
-        if late is not None:
-            raise late
+        self.raise_late()
         stream = self.stream(operation.device, operation.stream)
         cost = cost_of(stream.device.spec, operation) if self._charges else Cost(0, 0, 1)
         shapes = [list(operand.sizes) for operand in operation.inputs]
         issue(stream, operation.name, cost, shapes, self.allocations.accesses(operation))
 
+    def raise_late(self) -> None:
+        """Raise what could not be raised where it was found."""
+        late, self.late = self.late, None
+        if late is not None:
+            raise late
+
     def flush(self) -> None:
         """Give what torch computed since the last flush to the streams, with its cost."""
+        self.raise_late()
         launches = drain_launches()
         if launches and self._charges:
             self._submit_all(launches)

@@ -10,6 +10,8 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 import torch.distributed as dist  # noqa: E402
 
+from simrank.torch import devices  # noqa: E402
+
 
 def test_collectives_are_events_of_simulated_length(spawn, tmp_path):
     """On several ranks at once; exported as a trace; grouped by name."""
@@ -207,3 +209,26 @@ def test_a_trace_says_of_nccls_calls_what_torch_records(spawn, tmp_path):
     assert (last["In msg nelems"], last["Out msg nelems"], last["Group size"]) == (6, 12, 2)
     assert (last["Global rank start"], last["Global rank stride"]) == (0, 2)
     assert last["Process Group Description"] == "every other"
+
+
+@DEVICES
+def test_what_goes_wrong_as_a_scope_is_shown_is_raised_by_what_comes_next(spawn, monkeypatch):
+    """Nothing gets through torch there: not even the abort of a rank."""
+
+    class Aborted(BaseException):
+        """As an abort is none of `Exception`."""
+
+    def fail():
+        raise Aborted
+
+    def program(rank):
+        x = torch.ones(2, device=f"cuda:{rank}", requires_grad=True)
+        y = x.mul(2).sum()
+        with torch.profiler.profile():
+            monkeypatch.setattr(devices, "flush", fail)
+            y.backward()
+            monkeypatch.undo()
+            with pytest.raises(Aborted):
+                torch.cuda.synchronize()
+
+    spawn(program, 1)
