@@ -113,20 +113,25 @@ class Cluster:
     def first_alike(self, devices: Int64Array) -> tuple[Int64Array, Int64Array]:
         """Return devices of the first nodes that stand to each other as some do.
 
-        What these take, those take: nodes are equal. After `with_link` they need not be; then
-        they are the devices themselves.
+        What these take, those take: nodes are equal. After `with_link` they need not be, and nodes
+        of two pods stand to each other as no others do; then they are the devices themselves.
 
         Shapes: (n devices on m nodes)
             devices, returns: [n]; [m] the node that each of the first m nodes stands for
         """
-        if not self._has_equal_nodes:
-            return devices, np.arange(self.num_nodes)
         nodes, local = np.divmod(devices, self.devices_per_node)
+        if not self._has_equal_nodes or self.spans_pods(nodes):
+            return devices, np.arange(self.num_nodes)
         found, first, labels = np.unique(nodes, return_index=True, return_inverse=True)
         order = np.argsort(first)
         rank_of = np.empty_like(order)
         rank_of[order] = np.arange(len(order))
         return rank_of[labels] * self.devices_per_node + local, found[order]
+
+    def spans_pods(self, nodes: Int64Array) -> bool:
+        """Return whether some nodes are of several pods."""
+        pods = self.topology.pods
+        return pods is not None and len(np.unique(nodes // pods.num_nodes)) > 1
 
     def links_on(self, nodes: Int64Array, links: Int64Array) -> Int64Array:
         """Return links of the first nodes as those of the nodes that they stand for.
@@ -253,8 +258,6 @@ class Cluster:
     @cached_property
     def _has_equal_nodes(self) -> bool:
         """Return whether links of all nodes have the same rates and latencies."""
-        if self.uplinks is not None:  # Nodes of one pod are not to each other as those of two.
-            return False
         start = self._fabric_start
         return all(
             bool((of_nodes == of_nodes[0]).all())

@@ -253,3 +253,14 @@ def test_what_has_no_word_for_pods_is_not_written():
     """ASTRA-sim's network files have dimensions alone."""
     with pytest.raises(ConfigError, match="no pods"):
         network_yaml(load_cluster(podded()))
+
+
+def test_devices_of_one_pod_stand_to_each_other_as_those_of_the_first_nodes():
+    """So that groups alike share what is known of them; those of two pods stand for themselves."""
+    cluster = load_cluster(podded(12))
+    within, across = np.array([64, 65, 81]), np.array([24, 33])
+    alike, nodes = cluster.first_alike(within)
+    assert (alike.tolist(), nodes.tolist()) == ([0, 1, 9], [8, 10])
+    links = [cluster.paths(each[0], each[2]).links[0] for each in (alike, within)]
+    assert cluster.links_on(nodes, links[0].astype(np.int64)).tolist() == links[1].tolist()
+    assert cluster.first_alike(across)[0].tolist() == across.tolist()

@@ -151,14 +151,9 @@ class NcclLevel:
         shape = shape_on(nodes)
         spec = spec_within(self._cluster, shape)
         pods = self._cluster.topology.pods
-        if pods is not None and self._is_across(nodes):  # One uplink up, one down.
+        if pods is not None and self._cluster.spans_pods(nodes):  # One uplink up, one down.
             spec = replace(spec, nic_latency_ps=spec.nic_latency_ps + 2 * pods.latency_ps)
         return Communicator(shape, spec, constants_on(self._cluster))
-
-    def _is_across(self, nodes: IntArray) -> bool:
-        """Return whether some nodes are of several pods."""
-        pods = self._cluster.topology.pods
-        return pods is not None and len(np.unique(nodes // pods.num_nodes)) > 1
 
     def choose(self, problem: Problem, devices: IntArray, tuning: Tuning) -> NcclChoice:
         """Return what NCCL runs for a problem that it admits.
@@ -201,7 +196,7 @@ class NcclLevel:
         nodes = self._cluster.node_of(pair)
         if devices[0] == devices[1] or not self._has_way(nodes):
             return None
-        key = (int(nodes[0]) == int(nodes[1]), self._is_across(nodes), size, num_members)
+        key = (int(nodes[0]) == int(nodes[1]), self._cluster.spans_pods(nodes), size, num_members)
         found = self._messages.get(key)
         if found is None:
             if len(self._messages) >= _MAX_MESSAGES:
