@@ -18,9 +18,11 @@ before_looks: list[Callable[[], None]] = []  # Called as the collector begins to
 _looker: greenlet | None = None
 _has_frozen = False
 _has_threads = False
+_num_unseen = 0  # Objects that have become old without a look since the last look at all.
 
 _GC_THRESHOLD = 100_000  # objects; assumed: some 10 MB of garbage in cycles does not hurt
 _OLD_THRESHOLD = 1_000  # looks at the middle-aged before one at all; assumed, likewise
+_MOST_UNSEEN = 200_000  # assumed: a look at all, 0.25 s beside torch, per so many objects made
 _OBJECTS_PER_TASK = 200  # assumed: what a rank holds by the time it has made a few tensors
 
 
@@ -61,7 +63,8 @@ def _let_grow_old() -> None:
     What thousands of ranks leave is alive: a look takes a tenth as long as their simulation, and
     as the process ends Python takes several (measured: 4.8 s after 16,384 ranks).
     """
-    global _has_frozen  # noqa: PLW0603 - likewise
+    global _has_frozen, _num_unseen  # noqa: PLW0603 - likewise
+    _num_unseen += gc.get_count()[0]
     atexit.unregister(gc.freeze)
     atexit.register(gc.freeze)
     if _has_frozen:
@@ -75,12 +78,18 @@ def begin() -> None:
 
     Beside torch a look at all that was there before takes 0.25 s, and finds nothing.
     """
-    global _has_frozen, _has_threads  # noqa: PLW0603 - likewise
+    global _has_frozen, _has_threads, _num_unseen  # noqa: PLW0603 - likewise
     _has_threads = False
     gc.callbacks.insert(0, _first)
     gc.callbacks.append(_last)
-    _has_frozen = not gc.get_freeze_count()  # Else the program has its own idea of what is old.
+    # Else the program has its own idea of what is old.
+    _has_frozen = gc.isenabled() and not gc.get_freeze_count()
     if _has_frozen:
+        young, middle_aged, _ = gc.get_count()
+        _num_unseen += young + middle_aged * gc.get_threshold()[0]
+        if _num_unseen > _MOST_UNSEEN:
+            _num_unseen = 0
+            gc.collect()
         gc.freeze()
 
 

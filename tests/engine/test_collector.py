@@ -174,3 +174,33 @@ def test_a_process_does_not_look_at_what_thousands_of_ranks_have_left_as_it_ends
             [sys.executable, "-c", source], check=True, capture_output=True, text=True
         )
         assert done.stdout == f"{is_large}\n", done.stderr
+
+
+@pytest.mark.usefixtures("thawed")
+def test_garbage_of_a_program_that_simulates_again_and_again_is_found(monkeypatch):
+    """What it leaves between two Contexts is set aside young, but not for good."""
+    monkeypatch.setattr(collector, "_MOST_UNSEEN", 10_000)
+    died = []
+
+    def leave_garbage():
+        ours = Cycle()
+        ours.parts = [[] for _ in range(600)]
+        weakref.finalize(ours, died.append, True)
+
+    for _ in range(60):
+        leave_garbage()
+        with simrank.Context("hgx_h100"):
+            pass
+    assert len(died) > 30
+
+
+@pytest.mark.usefixtures("thawed")
+def test_a_collector_that_is_off_is_left_alone():
+    """It looks at nothing, and nothing is set aside for it."""
+    gc.disable()
+    try:
+        with simrank.Context("hgx_h100", carrier="thread") as ctx:
+            ctx.multiprocessing.spawn(lambda rank: None, nprocs=1)
+            assert gc.get_freeze_count() == 0
+    finally:
+        gc.enable()
