@@ -41,6 +41,7 @@ from simrank.ranks import (
     pools,
     private,
     real,
+    removal,
     sockets,
     thread_state,
     threads,
@@ -218,6 +219,7 @@ def _stand_ins() -> list[tuple[Any, str, Any]]:
         + debug.stand_ins()
         + ending.stand_ins()
         + folders.stand_ins()
+        + removal.stand_ins()
     )
     replaced += real.of_select() + real.of_fcntl()
     simple_queue: Any = getattr(queue, "_PySimpleQueue")  # noqa: B009 - it has no public name
