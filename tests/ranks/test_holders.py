@@ -39,7 +39,11 @@ def test_classes_are_of_their_module(module):
 def test_what_runs_holds_nothing():
     """A local variable, or a function's cell, is nobody's to share."""
     thing = Thing()
-    assert holder_of((lambda: thing)()) is None
+
+    def held() -> Thing:
+        return thing
+
+    assert holder_of(held()) is None
 
 
 def test_the_cure_is_for_the_package():
