@@ -45,7 +45,7 @@ _NUDGE = getattr(signal, "SIGURG", None)
 
 _main_thread = threading.main_thread  # Ranks on threads are shown their own.
 _set, _get = signal.signal, signal.getsignal
-_start_thread = _thread.start_new_thread
+start_thread = _thread.start_new_thread  # Contexts replace it in its module.
 _pause_s = time.sleep  # noqa: TID251 - a thread of its own waits, not a rank
 _wrapped: dict[int, Handler] = {}
 _given_back: dict[int, Any] = {}  # What the program had set before a rank set something else.
@@ -150,7 +150,7 @@ def _on_signal(number: int, frame: FrameType | None) -> None:
         _due[number] = tries + 1
         if engine is not None:
             engine.look_soon()
-        _start_thread(_try_again, (number,))
+        start_thread(_try_again, (number,))
         return
     _deliver(number, frame, engine)
 

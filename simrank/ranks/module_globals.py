@@ -26,6 +26,7 @@ from simrank.errors.base import at_text
 from simrank.errors.travel import add_note
 from simrank.ranks import patches
 from simrank.ranks.current import rank_program
+from simrank.ranks.holders import cure
 from simrank.ranks.own import is_programs_own
 from simrank.ranks.packages import KNOWING, is_of_one_rank, modules_stamp, private_modules
 from simrank.ranks.per_module import PerModule
@@ -108,10 +109,9 @@ class ModuleGlobals(SwitchObserver):
         held = None if own is None or is_of_one_rank(module) else own.held_by(module)
         if held is None:
             return
-        package = name.partition(".")[0]
         text = (
             f"imported {name}, which all share, with {held}, of which each rank has its own\n"
-            f"    to fix: {_cure(package)}"
+            f"    to fix: {cure(name)}"
         )
         assert task.rank is not None, "a rank's module is not another's"
         self._mixed.append(RankState((task.rank,), text, waits=False))
@@ -225,17 +225,9 @@ class GlobalsOfRank:
 def _state(key: tuple[str, str], by_rank: dict[int, _Setting], site: CallSite | None) -> RankState:
     """Return what is said of a name; the cure stands last, on a line of its own."""
     module, name = key
-    package = module.partition(".")[0]
-    cure = _cure(package)
-    if module == "__main__":
-        cure = "start it with `simrank run`, or hand it to the ranks as an argument"
     at = at_text(*((None, None) if site is None else site.line()))
     text = f"set {module}.{name}, which they share: processes have their own; set before{at}"
-    return RankState(tuple(sorted(by_rank)), f"{text}\n    to fix: {cure}", waits=False)
-
-
-def _cure(package: str) -> str:
-    return f'[tool.simrank] private = ["{package}"] in pyproject.toml, or --private {package}'
+    return RankState(tuple(sorted(by_rank)), f"{text}\n    to fix: {cure(module)}", waits=False)
 
 
 def _text(title: str, states: list[RankState]) -> str:

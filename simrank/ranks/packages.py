@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import importlib
 import sys
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from copy import copy
+from functools import partial
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import SourceFileLoader
 from importlib.util import find_spec, module_from_spec
@@ -17,12 +18,13 @@ from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
-from simrank.ranks import finalizers
+from simrank.ranks import finalizers, joining
 from simrank.ranks.current import rank_program
 from simrank.ranks.own import is_programs_own_file
+from simrank.ranks.seams import Seams
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from importlib.machinery import ModuleSpec
     from types import CodeType
 
@@ -34,8 +36,8 @@ _KEY = "private modules"
 # of modules or classes, or have taken over the classes of one that does. Ranks that shared them
 # would all be rank 0, without a word.
 STATEFUL = frozenset({
-    "accelerate", "colossalai", "deepspeed", "diffusers", "fairscale", "ignite", "megatron", "peft",
-    "sentence_transformers", "transformers", "trl",
+    "accelerate", "colossalai", "deepspeed", "diffusers", "fairscale", "ignite", "megatron",
+    "mmengine", "peft", "sentence_transformers", "transformers", "trl", "yunchang",
 })  # fmt: skip
 # Packages that know of ranks, or of none.
 KNOWING = frozenset({"torch", "simrank", "triton", "pytest", "_pytest", "hypothesis"})
@@ -105,17 +107,27 @@ class PrivateModules:
         self.begins_with: Main | None = None
         self.is_beginning = False
         self._program = program
-        self.names = names
+        self._asked = names
+        self._look_again()
         self.is_own_private = is_own_private
-        # All of `sys.modules` is asked about, of every rank.
-        self._verdicts = _verdicts.setdefault(self.names, {})
         self._own: dict[str, ModuleType] = {}
         self._others: dict[str, ModuleType] = {}
         self._outside: dict[str, None] = {}  # Names of private modules that others have.
         self._inside: object = None  # What `modules_stamp` was when they were looked at.
         self._outside_stamp: object = None
-        self._seams = _Seams(self)
+        self._seams = Seams(self.is_shared)
         self._locks: dict[str, object] = {}
+        self._coming: dict[str, int] = {}  # Packages that are being imported -> turns before.
+        self._num_turns = 0
+
+    def _look_again(self) -> None:
+        """Take in the packages that have joined."""
+        self._changes = joining.changes[0]
+        self.names = self._asked
+        if self.is_swapped:
+            self.names |= joining.joined(self._program.context)
+        # All of `sys.modules` is asked about, of every rank.
+        self._verdicts = _verdicts.setdefault(self.names, {})
         self._quiet: object = None  # What the stamp was when nobody had a private module.
 
     def come_from(self, parent: PrivateModules, method: str) -> None:
@@ -159,6 +171,8 @@ class PrivateModules:
     def enter(self) -> None:
         """Put the rank's modules in place of everybody else's."""
         self._program.local[_KEY] = self  # A process that is a thread of the rank has others.
+        if self._changes != joining.changes[0]:
+            self._look_again()
         modules, stamp = sys.modules, modules_stamp()
         if stamp == self._quiet:
             return
@@ -178,6 +192,7 @@ class PrivateModules:
 
     def leave(self) -> None:
         """Take the rank's modules out again, and what it is in the midst of importing."""
+        self._num_turns += 1
         modules, stamp = sys.modules, modules_stamp()
         if stamp == self._quiet:
             return
@@ -208,6 +223,42 @@ class PrivateModules:
         self._seams.note((name,))
         self._quiet = None
         _of_one_rank.add(module)
+
+    @contextmanager
+    def importing(self, package: str) -> Iterator[None]:
+        """Let a package join that takes something of a private one, as the rank imports it.
+
+        Not if others had their turns meanwhile: they may have met it, and are told at the end.
+        """
+        if package in self._coming:  # It imports itself anew: an extension of the same name.
+            yield
+            return
+        self._coming[package] = self._num_turns
+        try:
+            yield
+            if self.is_private(package) or any(
+                map(self.held_by, joining.modules_of(package).values())
+            ):
+                self._let_join(package)
+        finally:
+            del self._coming[package]
+
+    def imports_private(self) -> None:
+        """Let packages join that the rank is importing, as one of them imports a private one."""
+        for package in self._coming:
+            if not self.is_private(package):
+                self._let_join(package)
+
+    def _let_join(self, package: str) -> None:
+        """Let a package be private of which no other rank knows: what is there is the rank's."""
+        if not self.is_private(package):
+            if self._coming[package] != self._num_turns:
+                return
+            joining.join(self._program.context, package)
+            self._look_again()
+        for name, module in joining.modules_of(package).items():
+            self.add(name, module)
+            finalizers.keep(vars(module))
 
     def held_by(self, module: ModuleType) -> str | None:
         """Return what a module that all share has of a private package, or None."""
@@ -262,40 +313,6 @@ class PrivateModules:
         return module
 
 
-class _Seams:
-    """Private modules that lie in a package that all share, which has them as attributes, too.
-
-    Folders without `__init__.py` are such packages, and those of `private = ["package.module"]`.
-    """
-
-    def __init__(self, modules: PrivateModules) -> None:
-        self._modules = modules
-        self._names: dict[str, tuple[str, str]] = {}  # By module: its package, and its name there.
-
-    def note(self, names: Iterable[str]) -> None:
-        """Look at private modules that may be new."""
-        for name in names:
-            package, dot, last = name.rpartition(".")
-            if dot and name not in self._names and self._modules.is_shared(package):
-                self._names[name] = package, last
-
-    def enter(self, own: Mapping[str, ModuleType], others: Mapping[str, ModuleType]) -> None:
-        """Let the packages have the rank's own, and nobody else's."""
-        self._put(own, others)
-
-    def leave(self, own: Mapping[str, ModuleType], others: Mapping[str, ModuleType]) -> None:
-        """Let them have everybody else's."""
-        self._put(others, own)
-
-    def _put(self, these: Mapping[str, ModuleType], those: Mapping[str, ModuleType]) -> None:
-        for name, (package, last) in self._names.items():
-            holder = sys.modules.get(package)
-            if holder is not None and name in these:
-                vars(holder)[last] = these[name]
-            elif holder is not None and vars(holder).get(last) is those.get(name, holder):
-                del vars(holder)[last]
-
-
 class PrivateFinder(MetaPathFinder):
     """Finds modules as usual, and lets those that are private be executed once per rank."""
 
@@ -316,7 +333,9 @@ class PrivateFinder(MetaPathFinder):
             known = copy(known)
             known.loader = _OncePerRank(own, known)
             return known
-        if not own.is_private(fullname) and not own.is_own_private:
+        is_private = own.is_private(fullname)
+        may_join = own.is_swapped and fullname not in KNOWING and joining.may_join(fullname)
+        if not (is_private or may_join or own.is_own_private):
             return None
         self._is_asking = True
         try:
@@ -325,10 +344,15 @@ class PrivateFinder(MetaPathFinder):
             self._is_asking = False
         if spec is None or spec.loader is None:
             return spec
-        is_own = spec.has_location and is_programs_own_file(spec.origin)
-        if not own.is_private(fullname) and not is_own:
+        is_own = own.is_own_private and spec.has_location and is_programs_own_file(spec.origin)
+        if is_private:
+            own.imports_private()
+        if is_private or is_own:
+            spec.loader = _OncePerRank(own, spec)
+        elif may_join:
+            spec.loader = joining.Watching(spec, partial(own.importing, fullname))
+        else:
             return None
-        spec.loader = _OncePerRank(own, spec)
         return spec
 
 

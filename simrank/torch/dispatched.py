@@ -20,6 +20,7 @@ from simrank.distributed.backends import NCCL
 from simrank.errors import UnsupportedError
 from simrank.torch import devices
 from simrank.torch.cuda import graphs
+from simrank.torch.owners import check_owner
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -39,6 +40,7 @@ def as_operator(operator: str) -> Callable[[Method], Method]:
 
         @functools.wraps(method)
         def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+            check_owner(self)
             if graphs.capturing:
                 _keep(method, self, args, kwargs)
             if not _num_modes() and _is_plain(args):

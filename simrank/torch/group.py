@@ -19,6 +19,7 @@ from simrank.torch import devices, in_flight
 from simrank.torch.buffers import buffer_of, buffers_of
 from simrank.torch.dispatched import as_operator, in_graphs
 from simrank.torch.identity import GroupOptions, IdentifiedGroup
+from simrank.torch.owners import check_owner
 from simrank.torch.profiler import is_recording, nccl_facts, record_call
 from simrank.torch.reductions import reduction_of
 from simrank.torch.sparse import all_reduce_sparse
@@ -281,6 +282,7 @@ class SimulatedGroup(IdentifiedGroup):
 
     def barrier(self, opts: Any = None, timeout: object = None) -> dist.Work:
         """Return once all members have called."""
+        check_owner(self)
         return self._work("barrier", api.barrier(self.simulated, True), [])
 
     def monitored_barrier(

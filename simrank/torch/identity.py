@@ -8,6 +8,8 @@ import torch
 import torch.distributed as dist
 
 from simrank.distributed.backends import NCCL
+from simrank.ranks import require_rank
+from simrank.torch.owners import check_owner
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,6 +45,9 @@ class IdentifiedGroup(dist.ProcessGroup):
         options: Backend, name, time limit.
         limit: The time limit that the program has chosen; it fires. None: torch's default, which
             does not, as a simulation knows at once that nothing will come.
+
+    Attributes:
+        owner: The rank that has made it.
     """
 
     def __init__(
@@ -54,11 +59,13 @@ class IdentifiedGroup(dist.ProcessGroup):
         self.store: dist.Store | None = None
         self._rank, self._size, self._limit = rank, group.size(), limit
         self._description = "undefined"
+        self.owner = require_rank("new_group").rank
 
     # ---- who ----
 
     def rank(self) -> int:
         """Return the group rank."""
+        check_owner(self)
         return self._rank
 
     def size(self) -> int:

@@ -19,6 +19,7 @@ from simrank.ranks.current import rank_program
 from simrank.torch import devices
 from simrank.torch.group import SimulatedGroup
 from simrank.torch.identity import GroupOptions
+from simrank.torch.owners import OfGroups
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,10 +37,10 @@ class Groups:
     def __init__(self) -> None:
         self.default_pg: object = None
         self.group_count = 0
-        self.pg_map: dict[Any, Any] = {}
+        self.pg_map: dict[Any, Any] = OfGroups()
         self.pg_names: dict[Any, str] = {}
-        self.pg_group_ranks: dict[Any, Any] = {}
-        self.pg_backend_config: dict[Any, str] = {}
+        self.pg_group_ranks: dict[Any, Any] = OfGroups()
+        self.pg_backend_config: dict[Any, str] = OfGroups()
         self.tags_to_pg: dict[str, list[Any]] = {}
         self.pg_to_tag: dict[Any, str] = {}
         self.pg_coalesce_state: dict[Any, Any] = {}

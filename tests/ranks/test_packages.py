@@ -103,33 +103,84 @@ def test_a_function_of_a_private_module_is_run_as_the_ranks_own(package):
     assert outside.counter == 0
 
 
-def test_a_shared_module_that_has_taken_what_is_one_ranks_is_told(package, tmp_path):
-    """The others would use that rank's; with the cure."""
+@pytest.fixture(name="installed")
+def fixture_installed(package, tmp_path, monkeypatch):
+    """Install packages that take something of the private one: at their top, in turn, or late."""
     folder = tmp_path / "site-packages"
-    folder.mkdir()
-    (folder / "taker.py").write_text(f"from {package}.state import Thing\n")
-    (folder / "other.py").write_text("from collections import Counter\nimport json\n")
-    sys.path.insert(0, str(folder))
+    for name, text in {
+        "taker": f"from {package}.state import Thing\n",
+        "second": "import taker\nfrom taker import Thing as Other\n",
+        "late": "kept = []\n",
+        "late/part": f"from {package}.state import Thing\n",
+        "other": "from collections import Counter\nimport json\n",
+        "twice": """
+            import importlib, sys
+            if not getattr(sys, "is_native", False):
+                sys.is_native, python = True, sys.modules.pop("twice")
+                native = importlib.import_module("twice")
+                sys.modules["twice"] = python
+                del sys.is_native
+        """,
+    }.items():
+        (folder / name).mkdir(parents=True)
+        (folder / name / "__init__.py").write_text(textwrap.dedent(text))
+    monkeypatch.syspath_prepend(folder)
+    yield folder
+    for name in [name for name in sys.modules if name.partition(".")[0] in _INSTALLED]:
+        del sys.modules[name]
+
+
+_INSTALLED = ("taker", "second", "late", "other", "twice")
+
+
+def test_a_package_that_takes_what_is_one_ranks_is_private_with_it(package, installed):
+    """As each rank imports it, and what has taken something of it in turn; others are shared."""
+    found, others = [], []
+
+    def program(rank):
+        second = importlib.import_module("second")
+        own = importlib.import_module(f"{package}.state")
+        assert second.Other is sys.modules["taker"].Thing is own.Thing
+        found.append((second, second.Other))
+        others.append(importlib.import_module("other"))
+
+    run(program, private=[package])
+    for one in (0, 1):
+        assert len({id(each[one]) for each in found}) == 3
+    assert len(set(map(id, others))) == 1
+    assert not {"second", "taker"} & sys.modules.keys()
+    shared = sys.modules["other"]
+    assert type(shared.__loader__) is type(shared.__spec__.loader) is type(shared.json.__loader__)
+
+
+def test_a_package_may_import_itself_in_its_midst(package, installed):
+    """As those do that have an extension of their own name."""
+
+    def program(rank):
+        importlib.import_module(f"{package}.state")
+        found = importlib.import_module("twice")
+        assert found is not found.native
+
+    run(program, private=[package])
+
+
+def test_a_part_that_takes_what_is_one_ranks_in_a_shared_package_is_told(package, installed):
+    """Others have the package already, and would use that rank's part; with the cure."""
     found = []
 
     def program(rank):
         importlib.import_module(f"{package}.state")
-        found.append(importlib.import_module("taker").Thing)
-        importlib.import_module("other")
+        found.append(importlib.import_module("late.part").Thing)
 
-    try:
-        text = "rank 0: imported taker, which all share, with stateful.state.Thing, of which each"
-        with pytest.raises(SimrankError, match=f"{text}.*\n.*private = ..taker"):
-            run(program, private=[package])
-        assert found[0] is found[1], "shared"
-        del sys.modules["taker"]
-        found.clear()
-        run(program, private=[package, "taker"])
-        assert found[0] is not found[1]
-    finally:
-        sys.path.remove(str(folder))
-        sys.modules.pop("taker", None)
-        sys.modules.pop("other", None)
+    importlib.import_module("late")
+    text = "rank 0: imported late.part, which all share, with stateful.state.Thing, of which each"
+    with pytest.raises(SimrankError, match=f"{text}.*\n.*private = ..late"):
+        run(program, private=[package])
+    assert found[0] is found[1], "shared"
+    del sys.modules["late.part"]
+    found.clear()
+    run(program, private=[package, "late"])
+    assert found[0] is not found[1]
 
 
 def test_packages_that_keep_what_belongs_to_a_process_are_private_unasked(tmp_path, monkeypatch):

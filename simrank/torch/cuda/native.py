@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ctypes
-from _thread import get_ident
+from _thread import allocate_lock, get_ident
 from functools import cache
 from typing import TYPE_CHECKING
 
 import torch
 
+from simrank.engine.interrupts import start_thread
 from simrank.torch.cuda.library import load
 
 if TYPE_CHECKING:
@@ -106,9 +107,22 @@ def enable_devices(layout: tuple[int, int, int, int], *, fill_fresh: bool) -> No
 
 
 def _start_autograd_without_devices() -> None:
-    """Let autograd start: it makes threads for the devices it sees at its first backward."""
-    with torch.enable_grad():  # A rank may be in the midst of a backward of its own.
-        torch.ones((), requires_grad=True).mul(1).backward()  # type: ignore[no-untyped-call]
+    """Let autograd start: it makes threads for the devices it sees at its first backward.
+
+    On a thread for which torch keeps nothing: the rank may be in the midst of a backward of its
+    own, in inference or under a mode, or in `torch.tensor`, for which autograd is switched off.
+    """
+    is_running = allocate_lock()
+
+    def run_backward() -> None:
+        try:
+            torch.ones((), requires_grad=True).mul(1).backward()  # type: ignore[no-untyped-call]
+        finally:
+            is_running.release()
+
+    is_running.acquire()
+    start_thread(run_backward, ())
+    is_running.acquire()
 
 
 _KERNELS = torch.library.Library("simrank_cuda", "FRAGMENT")  # type: ignore[no-untyped-call]

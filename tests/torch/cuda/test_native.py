@@ -29,3 +29,21 @@ def test_kept_exceptions_are_raised_once():
     assert caught.value is error
     with pytest.raises(AssertionError, match="Torch not compiled with CUDA enabled"):
         raise_kept(0)
+
+
+@pytest.mark.parametrize(
+    "within",
+    [
+        torch.inference_mode,
+        # `torch.tensor` is written so: it asks for the device that it puts its numbers on.
+        lambda: torch._C._ExcludeDispatchKeyGuard(
+            torch._C.DispatchKeySet(torch._C.DispatchKey.AutogradCPU)
+        ),
+    ],
+    ids=["inference", "torch.tensor"],
+)
+def test_autograd_starts_wherever_a_program_first_uses_a_device(within):
+    """Be it where autograd is switched off: nothing of the thread's own is asked."""
+    with within():
+        module._start_autograd_without_devices()
+    assert torch.ones(1, requires_grad=True).mul(2).requires_grad
