@@ -105,6 +105,14 @@ def end() -> None:
     _has_frozen = False
 
 
+def thaw() -> None:
+    """Set nothing aside any more: whoever asks for objects, or who refers to one, sees all."""
+    global _has_frozen  # noqa: PLW0603 - likewise
+    if _has_frozen:
+        gc.unfreeze()
+    _has_frozen = False
+
+
 def look_at_all() -> None:
     """Look for garbage among all objects there are, also those that were set aside."""
     if _has_frozen:

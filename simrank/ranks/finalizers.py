@@ -108,7 +108,7 @@ def _keep_of_scripts() -> None:
 
 
 def stand_ins() -> list[tuple[Any, str, Any]]:
-    """Return what stands in `gc`: a rank that looks for garbage has its own called."""
+    """Return what stands in `gc`: a rank that looks for garbage has its own finalizers called."""
     original = gc.collect
 
     @functools.wraps(original)
@@ -119,7 +119,22 @@ def stand_ins() -> list[tuple[Any, str, Any]]:
             run(program)
         return found
 
-    return [(gc, "collect", collect)]
+    return [
+        (gc, "collect", collect),
+        (gc, "get_objects", _of_all(gc.get_objects)),
+        (gc, "get_referrers", _of_all(gc.get_referrers)),
+    ]
+
+
+def _of_all(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Let who looks for objects see those too that were there before."""
+
+    @functools.wraps(original)
+    def look(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - the original's
+        collector.thaw()
+        return original(*args, **kwargs)
+
+    return look
 
 
 def stop() -> None:

@@ -10,6 +10,7 @@ import sys
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from simrank.engine import collector
 from simrank.ranks.packages import KNOWING, is_of_one_rank
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ _CONTAINERS = (dict, list, tuple, set, frozenset)
 
 def holder_of(value: object) -> str | None:
     """Return the module that all ranks share and that holds an object, however deep; or None."""
+    collector.thaw()
     modules = {
         id(vars(module)): name
         for name, module in list(sys.modules.items())

@@ -204,3 +204,21 @@ def test_a_collector_that_is_off_is_left_alone():
             assert gc.get_freeze_count() == 0
     finally:
         gc.enable()
+
+
+@pytest.mark.usefixtures("thawed")
+def test_who_asks_for_objects_sees_those_too_that_were_there_before():
+    """Tools that look for leaks do, also in a rank."""
+    old = Cycle()
+    holder = [old]
+    seen = []
+
+    def program(rank):
+        seen.append(any(each is holder for each in gc.get_referrers(old)))
+
+    with simrank.Context("hgx_h100") as ctx:
+        ctx.multiprocessing.spawn(program, nprocs=2, share_args=True)
+    with simrank.Context("hgx_h100"):
+        assert any(each is holder for each in gc.get_objects())
+    assert seen == [True, True]
+    assert gc.get_freeze_count() == 0
