@@ -120,7 +120,7 @@ def program_imports(*folders: Path) -> Iterator[None]:
         yield
     finally:
         sys.path[:] = path
-        for name, module in list(sys.modules.items()):
+        for name, module in sys.modules.copy().items():
             if before.get(name) is not module and is_programs_own(module):
                 del sys.modules[name]
         sys.modules.update((name, before[name]) for name in before.keys() - sys.modules.keys())
@@ -132,7 +132,7 @@ def _from_elsewhere(folders: Sequence[Path]) -> list[str]:
     for folder in reversed(folders):
         home |= dict.fromkeys(_names_in(folder), folder)
     names = []
-    for name, module in list(sys.modules.items()):
+    for name, module in sys.modules.copy().items():
         top = name.partition(".")[0]
         if top in home and name != "__main__" and is_programs_own(module):
             file = Path(module.__file__ or "").absolute()

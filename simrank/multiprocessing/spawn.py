@@ -353,7 +353,7 @@ def _body(program: Program, call: Call, *, is_thread: bool) -> Callable[[], None
                 mains.begin_process(program)
                 fn, args = call()
                 _call(program, own_copy(fn), args)
-                finalizers.run(program)
+                finalizers.rank_returned(program)
             finally:
                 finalizers.forget(program)
                 output.rank_ended(program)

@@ -4,20 +4,22 @@ Python looks for garbage in cycles whoever runs, and calls `__del__` of all that
 process that is the process's own; here a rank would destroy another one's groups in its own name.
 And when it looks is one pace for all ranks, where processes that do the same look at the same
 points: a program may do otherwise where groups of a dead object are alive still. So what is found
-is kept until its rank says `gc.collect()`, or returns. What dies because nobody holds it any more
-is called there and then.
+is kept until its rank says `gc.collect()`, or returns: it looks once more then, as Python does at
+exit. What dies because nobody holds it any more is called there and then, and so is, in its rank's
+name and without imports, what it held as it returned; of a rank that was ended nothing is called.
 
 It does not cover classes of modules that ranks share, nor those that functions make.
 """
 
 from __future__ import annotations
 
+import builtins
 import functools
 import gc
 from typing import TYPE_CHECKING, Any
 
 from simrank.engine import collector
-from simrank.ranks.current import rank_program
+from simrank.ranks.current import rank_program, running_as
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
     from simrank.ranks.current import Program
 
 _KEY = "late finalizers"  # In `Program.local`.
+_HAS_ANY = "has finalizers"  # Likewise: whether a look as it returns could find something.
+_RETURNED = "has returned"  # Likewise, once it has ended: False where it was ended or has failed.
 _kept: set[Any] = set()  # Functions of ours.
 _scripts: dict[Program, Mapping[str, Any]] = {}  # Names of those that run: more come to be.
 
@@ -65,9 +69,20 @@ def run(program: Program) -> None:
         late.clear()
 
 
+def rank_returned(program: Program) -> None:
+    """Look for garbage of a rank that returns, and call what was found, in its own turn."""
+    names = _scripts.get(program)
+    if names is not None:
+        _keep(program, names)
+    if program.local.get(_HAS_ANY):
+        gc.collect()  # It calls `run`.
+    program.local[_RETURNED] = True
+
+
 def forget(program: Program) -> None:
-    """Call nothing of a rank any more: it ends."""
+    """Keep nothing for a rank any more: it ends. Where it has not returned, nothing is called."""
     _scripts.pop(program, None)
+    program.local.setdefault(_RETURNED, False)
     for late in program.local.pop(_KEY, ()):
         late.call = None
 
@@ -81,20 +96,39 @@ def _keep(program: Program, names: Mapping[str, Any]) -> None:
                 ours = _in_turns_of(program, original)
                 _kept.add(ours)
                 kind.__del__ = ours  # type: ignore[attr-defined]
+                program.local[_HAS_ANY] = True
                 _listen()
 
 
 def _in_turns_of(program: Program, original: Callable[[Any], object]) -> Callable[[Any], None]:
     @functools.wraps(original)
     def finalize(self: Any) -> None:  # noqa: ANN401 - an object of the program
-        task = program.task
-        is_at_once = rank_program() is program and not collector.is_looking()
-        if is_at_once or task is None or task.finished:
+        returned: bool | None = program.local.get(_RETURNED)
+        if returned:
+            _call_after(program, functools.partial(original, self))
+        elif rank_program() is program and not collector.is_looking():
             original(self)
-        else:
+        elif returned is None:
             program.local.setdefault(_KEY, []).append(_Late(functools.partial(original, self)))
 
     return finalize
+
+
+def _call_after(program: Program, call: Callable[[], object]) -> None:
+    """Call one in the name of a rank that has returned, whose modules are gone, as at an exit."""
+    original = builtins.__import__
+
+    def import_(name: str, names: Mapping[str, Any] | None = None, *args: Any) -> Any:  # noqa: ANN401 - as __import__
+        if str((names or {}).get("__name__")).partition(".")[0] == "simrank":
+            return original(name, names, *args)
+        raise ImportError(f"rank {program.rank} has returned: {name} is gone", name=name)
+
+    builtins.__import__ = import_  # type: ignore[assignment]
+    try:
+        with running_as(program):
+            call()
+    finally:
+        builtins.__import__ = original
 
 
 def _listen() -> None:

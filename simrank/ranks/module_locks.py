@@ -66,7 +66,7 @@ def _lock_at(owner: object, name: str) -> Any:  # noqa: ANN401 - a lock, or None
 
 def _places() -> Iterator[tuple[Any, str]]:
     """Yield where locks are: owner and name."""
-    for name, module in list(sys.modules.items()):
+    for name, module in sys.modules.copy().items():
         places = _places_in(module) if isinstance(module, ModuleType) else ()
         if places and name.partition(".")[0] not in _OWN_BUSINESS:
             yield from places

@@ -91,7 +91,7 @@ def _closure(held: Mapping[str, frozenset[str]], names: frozenset[str]) -> dict[
 def _homes_of_installed() -> Iterator[tuple[str, frozenset[str]]]:
     """Yield installed packages, and where what their modules hold is from."""
     by_package: dict[str, set[str]] = {}
-    for name, module in list(sys.modules.items()):
+    for name, module in sys.modules.copy().items():
         package = name.partition(".")[0]
         if package in KNOWING or not isinstance(module, ModuleType) or not is_installed(module):
             continue

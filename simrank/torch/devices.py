@@ -15,7 +15,7 @@ import torch
 from simrank.errors import RaceError, SimrankError, UnsupportedError
 from simrank.hardware.capability import clock_hz, compute_capability
 from simrank.ranks import require_rank
-from simrank.ranks.current import rank_program
+from simrank.ranks.current import for_real, rank_program
 from simrank.torch import cuda, in_flight
 from simrank.torch.allocations import Allocations
 from simrank.torch.cuda import (
@@ -223,12 +223,13 @@ def _enable(context: Any) -> None:
     global _is_enabling  # noqa: PLW0603 - what is asked meanwhile is torch's own affair
     _is_enabling = True
     try:
-        cuda.enable(
-            cluster.num_devices,
-            properties_of(cluster),
-            callbacks=listeners,
-            replace_real_devices=context.cuda_devices == "simulated",
-        )
+        with for_real():  # In one go: a poll would let the next turn do the same again.
+            cuda.enable(
+                cluster.num_devices,
+                properties_of(cluster),
+                callbacks=listeners,
+                replace_real_devices=context.cuda_devices == "simulated",
+            )
     except UnsupportedError as error:
         _refuse(error)
         raise

@@ -135,7 +135,7 @@ def _under_every_name(found: StandIns) -> StandIns:
     taken = {(id(owner), name) for owner, name, _ in found}
     modules = [
         module
-        for name, module in list(sys.modules.items())
+        for name, module in sys.modules.copy().items()
         if name.startswith("torch.cuda") and isinstance(module, ModuleType)
     ]
     return found + [

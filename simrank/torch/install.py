@@ -129,7 +129,7 @@ class _Shared(Switch):
         super().__init__(self._turn_all)
         self.modules = [
             module
-            for name, module in list(sys.modules.items())
+            for name, module in sys.modules.copy().items()
             if (name == "torch" or name.startswith("torch."))
             and "._" not in name
             and type(module) is ModuleType

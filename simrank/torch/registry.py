@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import timedelta
 
+    import torch
+
+    from simrank.distributed.group import ProcessGroup
     from simrank.ranks import Program
 
 _KEY = "torch's process groups"
@@ -188,11 +191,71 @@ def make_group(
         shared = world.group(key, shown, tuple(ranks), backends, maker)
         _names.setdefault(world, {}).setdefault(key[:2], {})[key] = None
         state.made.append(shared)
-    own = shared.group_rank(program.rank)
+    return _side_of(shared, backend, name, timeout, description)
+
+
+def _side_of(
+    shared: ProcessGroup, backend: str, name: str, timeout: timedelta, description: str | None
+) -> SimulatedGroup:
+    """Return the running rank's side of a group that it is a member of."""
+    own = shared.group_rank(require_rank("new_group").rank or 0)
     options = GroupOptions(backend, timeout, shared.ranks, name)
-    group = SimulatedGroup(own, shared, options, _chosen_limit(timeout, backend))
+    group = SplittableGroup(own, shared, options, _chosen_limit(timeout, backend))
     group._set_group_desc(description or "undefined")
     return group
+
+
+class SplittableGroup(SimulatedGroup):
+    """A group of which `dist.split_group`, and meshes of bound devices, make others."""
+
+    _num_splits = 0
+
+    def comm_split_count(self) -> int:
+        """Return how often the group has been split, whoever was in the parts."""
+        return self._num_splits
+
+    def split_group(
+        self,
+        new_ranks: Sequence[int],
+        timeout: timedelta | None = None,
+        opts: Any = None,
+        group_name: str | None = None,
+        group_desc: str | None = None,
+        device_types: Sequence[torch.device] | None = None,
+    ) -> SimulatedGroup | None:
+        """Make the running rank's side of a part of the group; None if it is no member.
+
+        Args:
+            new_ranks: The members' group ranks here.
+            timeout: Time limit of the part's calls; None: as here.
+            opts: Options of the backend; nothing of them changes a simulated group.
+            group_name: torch's name of the part.
+            group_desc: What reports call it.
+            device_types: Keep the backends of these devices alone; None: all.
+        """
+        number, self._num_splits = self._num_splits, self._num_splits + 1
+        if self._rank not in new_ranks:
+            return None
+        program, parent = require_rank("split_group"), self.simulated
+        state, world = membership(program), world_of(program)
+        backend = self.options.backend
+        if device_types is not None:
+            kept = parent.backends
+            backend = ",".join(f"{each.type}:{kept[each.type]}" for each in device_types)
+        members = tuple(int(parent.ranks[rank]) for rank in sorted(new_ranks))
+        # Members may know it by names of their own: it is the parent's n-th split that they share.
+        key = (state.generation, parent, "torch's split", number, members)
+        maker = Maker(program.rank or 0, user_site())
+        shared = world.group(key, group_desc or f"split_{number}", members, parsed(backend), maker)
+        shared.is_eager |= parent.is_eager
+        state.made.append(shared)
+        if isinstance(opts, ElasticOptions):
+            opts.apply(shared)
+        name = group_name or f"{self.group_name}:split:{number}"
+        limit = self.options._timeout if timeout is None else timeout
+        made = _side_of(shared, backend, name, limit, group_desc)
+        made.store = dist.PrefixStore(f"{name}/", self.get_group_store())
+        return made
 
 
 # By generation and torch's name: the groups that ranks have made under it.

@@ -45,7 +45,7 @@ def _set_default(group: Any) -> None:  # noqa: ANN401 - torch's
 
 def _replace(name: str, original: object, wrapped: object) -> None:
     """Put a function in the place of torch's wherever a module of torch has bound it."""
-    for module_name, module in list(sys.modules.items()):
+    for module_name, module in sys.modules.copy().items():
         if module_name.startswith("torch.") and vars(module).get(name) is original:
             setattr(module, name, wrapped)
 

@@ -23,6 +23,10 @@ SOURCE = """
 
         def __del__(self):
             self.died.append((self.rank, os.environ.get("RANK")))
+            try:
+                import with_things
+            except ImportError as error:
+                self.died.append((self.rank, f"no {error.name}"))
 """
 
 
@@ -84,8 +88,8 @@ def test_garbage_that_python_finds_at_its_own_pace_dies_as_its_rank_returns(pack
     assert sorted(died) == [(str(rank), str(rank)) for rank in range(3)]
 
 
-def test_garbage_of_a_rank_that_has_returned_dies_where_it_is_found(package):
-    """Nobody has turns for it."""
+def test_garbage_that_nobody_has_found_dies_as_its_rank_returns(package):
+    """As at a process's exit, where Python looks once more; other ranks find nothing of it."""
     died = []
 
     def program(rank):
@@ -100,7 +104,27 @@ def test_garbage_of_a_rank_that_has_returned_dies_where_it_is_found(package):
         run(program)
     finally:
         gc.enable()
-    assert died == [("0", "1")]
+    assert died == [("0", "0")]
+
+
+def test_what_a_rank_holds_as_it_returns_dies_in_its_name_and_imports_nothing(package):
+    """Whoever finds it: another rank, or the main program, which has modules of its own."""
+    died, held = [], {}
+
+    def program(rank):
+        held[rank] = importlib.import_module(package).Thing(died)
+        time.sleep(rank)
+        if rank == 1:
+            held.pop(0)
+            gc.collect()
+            assert died == [("0", "0"), ("0", "no with_things")]
+
+    with simrank.Context("hgx_h100", carrier="thread", private=[package]) as ctx:
+        ctx.multiprocessing.spawn(program, (), 3, share_args=True)
+        held.clear()
+        gc.collect()
+    assert died == [(str(r), t) for r in range(3) for t in (str(r), "no with_things")]
+    assert package not in sys.modules
 
 
 def test_garbage_of_a_rank_that_is_ended_is_not_called(package):

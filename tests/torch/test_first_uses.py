@@ -1,8 +1,10 @@
 """What a rank meets as it first uses a device is what it would meet later."""
 
 import inspect
+import os
 import re
 import shutil
+import time
 import warnings
 
 import pytest
@@ -14,7 +16,7 @@ if shutil.which("g++") is None:
 import torch.utils.checkpoint as _  # noqa: E402, F401 - it is used below
 
 import simrank  # noqa: E402
-from simrank.torch import devices  # noqa: E402
+from simrank.torch import cuda, devices  # noqa: E402
 
 USES = [
     "torch.cuda.get_rng_state()",
@@ -249,3 +251,23 @@ def test_torchs_compiler_looks_for_all_that_cuda_builds_have_and_uses_nothing(sp
         assert not devices.is_enabled()
 
     spawn(program, 1)
+
+
+def test_devices_are_turned_on_in_one_go(spawn, monkeypatch):
+    """Whatever reads the clock meanwhile (a callback of the collector): nobody's turn begins."""
+    original, seen = cuda.enable, []
+
+    def enable(*args, **kwargs):
+        seen.append(os.environ["RANK"])
+        time.perf_counter()
+        original(*args, **kwargs)
+        time.perf_counter()
+
+    monkeypatch.setattr(cuda, "enable", enable)
+
+    def program(rank):
+        time.perf_counter()
+        assert torch.ones(1, device="cuda").item() == 1
+
+    spawn(program, 2)
+    assert seen == ["0"]

@@ -57,6 +57,46 @@ def test_disjoint_groups_may_have_one_name(spawn):
     assert sums == {0: 1.0, 1: 1.0, 2: 5.0, 3: 5.0}
 
 
+def test_a_group_of_a_bound_device_splits(spawn):
+    """`split_group`, also of a part, and a mesh, which splits where the device is bound."""
+    seen = {}
+
+    def program(rank):
+        torch.cuda.set_device(rank)
+        dist.init_process_group("cpu:gloo,cuda:nccl", device_id=torch.device("cuda", rank))
+        half = dist.split_group(split_ranks=[[1, 0], [3, 2]])
+        one = dist.split_group(half, [[1]], group_desc="last", backend="cuda:nccl")
+        mesh = dist.init_device_mesh("cuda", (2, 2), mesh_dim_names=("a", "b"))
+        sums = []
+        for group in (half, mesh.get_group("a"), mesh.get_group("b")):
+            x = torch.full((1,), float(rank), device="cuda")
+            dist.all_reduce(x, group=group)
+            sums.append(x.item())
+        assert dist.get_process_group_ranks(half) == [rank // 2 * 2, rank // 2 * 2 + 1]
+        assert (half.group_desc, half.bound_device_id.index) == ("default_pg:split:0", rank)
+        assert (one is None) == (rank % 2 == 0)
+        if one is not None:
+            assert (one.group_desc, one._device_types) == ("last", [torch.device("cuda")])
+            dist.all_reduce(torch.ones(1, device="cuda"), group=one)
+        seen[rank] = sums, half.group_name
+        dist.destroy_process_group()
+
+    spawn(program, 4)
+    assert [sums for sums, _ in seen.values()] == [[1, 2, 1], [1, 4, 1], [5, 2, 5], [5, 4, 5]]
+    assert seen[0][1] == seen[1][1] != seen[2][1] == seen[3][1]
+
+
+def test_a_group_without_a_bound_device_does_not_split(spawn):
+    """In torch's words."""
+
+    def program(rank):
+        dist.init_process_group("nccl")
+        with pytest.raises(RuntimeError, match="No device associated with the default pg"):
+            dist.split_group(split_ranks=[[0, 1]])
+
+    spawn(program)
+
+
 def test_groups_of_fake_move_nothing(spawn):
     """They are torch's own; meshes make them for dimensions that a program does not use."""
 

@@ -59,7 +59,7 @@ def held_memory(devices: Iterable[Device], running: set[int | None]) -> list[Ran
 def _global_tensors() -> Iterator[tuple[str, Tensor]]:
     """Yield the tensors that the globals of the program's own modules reach, and which global."""
     seen: set[int] = set()
-    for module_name, module in list(sys.modules.items()):
+    for module_name, module in sys.modules.copy().items():
         if not is_programs_own(module):
             continue
         for name, value in list(vars(module).items()):
