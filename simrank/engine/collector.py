@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import atexit
 import gc
+import sys
 from contextlib import contextmanager
+from importlib.machinery import ExtensionFileLoader
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 from greenlet import getcurrent
@@ -18,6 +21,7 @@ before_looks: list[Callable[[], None]] = []  # Called as the collector begins to
 _looker: greenlet | None = None
 _has_frozen = False
 _has_threads = False
+_is_programs = False  # Whether the program freezes objects itself: it has its own idea of them.
 _num_unseen = 0  # Objects that have become old without a look since the last look at all.
 
 _GC_THRESHOLD = 100_000  # objects; assumed: some 10 MB of garbage in cycles does not hurt
@@ -65,12 +69,24 @@ def _let_grow_old() -> None:
     """
     global _has_frozen, _num_unseen  # noqa: PLW0603 - likewise
     _num_unseen += gc.get_count()[0]
-    atexit.unregister(gc.freeze)
-    atexit.register(gc.freeze)
+    atexit.unregister(_end_of_process)
+    atexit.register(_end_of_process)
     if _has_frozen:
         gc.freeze()
         gc.unfreeze()
     _has_frozen = False
+
+
+def _end_of_process() -> None:
+    """Let nobody look at it any more, unless a library tells users of what is left then."""
+    modules = [each for each in sys.modules.copy().values() if isinstance(each, ModuleType)]
+    named = (vars(each).values() for each in modules if _is_extension(each))
+    if not any(type(value).__module__ == "nanobind" for values in named for value in values):
+        gc.freeze()
+
+
+def _is_extension(module: ModuleType) -> bool:
+    return isinstance(getattr(module.__spec__, "loader", None), ExtensionFileLoader)
 
 
 def begin() -> None:
@@ -78,12 +94,13 @@ def begin() -> None:
 
     Beside torch a look at all that was there before takes 0.25 s, and finds nothing.
     """
-    global _has_frozen, _has_threads, _num_unseen  # noqa: PLW0603 - likewise
+    global _has_frozen, _has_threads, _is_programs, _num_unseen  # noqa: PLW0603 - likewise
     _has_threads = False
     gc.callbacks.insert(0, _first)
     gc.callbacks.append(_last)
-    # Else the program has its own idea of what is old.
-    _has_frozen = gc.isenabled() and not gc.get_freeze_count()
+    # To count what is frozen takes milliseconds where a program does it: once is enough.
+    _is_programs = _is_programs or gc.get_freeze_count() > 0
+    _has_frozen = gc.isenabled() and not _is_programs
     if _has_frozen:
         young, middle_aged, _ = gc.get_count()
         _num_unseen += young + middle_aged * gc.get_threshold()[0]

@@ -4,7 +4,9 @@ import gc
 import subprocess
 import sys
 import time
+import types
 import weakref
+from importlib.machinery import ExtensionFileLoader, ModuleSpec
 
 import pytest
 
@@ -70,8 +72,9 @@ def test_what_the_collector_calls_may_read_the_clock_anywhere(carrier, act):
 
 
 @pytest.fixture(name="thawed")
-def fixture_thawed():
+def fixture_thawed(monkeypatch):
     """What this session of tests has frozen is the collector's within a test."""
+    monkeypatch.setattr(collector, "_is_programs", False)
     gc.unfreeze()
     yield
     gc.freeze()
@@ -221,4 +224,18 @@ def test_who_asks_for_objects_sees_those_too_that_were_there_before():
     with simrank.Context("hgx_h100"):
         assert any(each is holder for each in gc.get_objects())
     assert seen == [True, True]
+    assert gc.get_freeze_count() == 0
+
+
+@pytest.mark.usefixtures("thawed")
+def test_libraries_that_tell_of_what_is_left_find_nothing_left(monkeypatch):
+    """Those made with nanobind, as Triton's, print what lives as the process ends."""
+    made = types.ModuleType("made_with_nanobind")
+    made.__spec__ = ModuleSpec(made.__name__, ExtensionFileLoader(made.__name__, "none.so"))
+    monkeypatch.setitem(sys.modules, made.__name__, made)
+    collector._end_of_process()
+    assert gc.get_freeze_count() > 0
+    gc.unfreeze()
+    made.function = type("nb_func", (), {"__module__": "nanobind"})()
+    collector._end_of_process()
     assert gc.get_freeze_count() == 0
