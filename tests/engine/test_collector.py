@@ -233,6 +233,8 @@ def test_libraries_that_tell_of_what_is_left_find_nothing_left(monkeypatch):
     made = types.ModuleType("made_with_nanobind")
     made.__spec__ = ModuleSpec(made.__name__, ExtensionFileLoader(made.__name__, "none.so"))
     monkeypatch.setitem(sys.modules, made.__name__, made)
+    assert collector._is_extension(made)
+    monkeypatch.setattr(collector, "_is_extension", lambda module: module is made)
     collector._end_of_process()
     assert gc.get_freeze_count() > 0
     gc.unfreeze()
