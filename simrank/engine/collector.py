@@ -21,12 +21,14 @@ before_looks: list[Callable[[], None]] = []  # Called as the collector begins to
 _looker: greenlet | None = None
 _has_frozen = False
 _has_threads = False
+_num_modules = 0  # Imported as the first Context was entered.
 _is_programs = False  # Whether the program freezes objects itself: it has its own idea of them.
 _num_unseen = 0  # Objects that have become old without a look since the last look at all.
 
 _GC_THRESHOLD = 100_000  # objects; assumed: some 10 MB of garbage in cycles does not hurt
 _OLD_THRESHOLD = 1_000  # looks at the middle-aged before one at all; assumed, likewise
 _MOST_UNSEEN = 200_000  # assumed: a look at all, 0.25 s beside torch, per so many objects made
+_MANY_MODULES = 100  # assumed: to look at what they hold takes longer than what ranks left is worth
 _OBJECTS_PER_TASK = 200  # assumed: what a rank holds by the time it has made a few tensors
 
 
@@ -94,8 +96,9 @@ def begin() -> None:
 
     Beside torch a look at all that was there before takes 0.25 s, and finds nothing.
     """
-    global _has_frozen, _has_threads, _is_programs, _num_unseen  # noqa: PLW0603 - likewise
+    global _has_frozen, _has_threads, _is_programs, _num_modules, _num_unseen  # noqa: PLW0603 - likewise
     _has_threads = False
+    _num_modules = len(sys.modules)
     gc.callbacks.insert(0, _first)
     gc.callbacks.append(_last)
     # To count what is frozen takes milliseconds where a program does it: once is enough.
@@ -116,7 +119,7 @@ def end() -> None:
     before_looks.clear()
     gc.callbacks[:] = [each for each in gc.callbacks if each not in (_first, _last)]
     if _has_frozen:
-        if _has_threads:
+        if _has_threads and len(sys.modules) - _num_modules < _MANY_MODULES:
             gc.collect()
         gc.unfreeze()
     _has_frozen = False
