@@ -88,7 +88,8 @@ def _end_of_process() -> None:
 
 
 def _is_extension(module: ModuleType) -> bool:
-    return isinstance(getattr(module.__spec__, "loader", None), ExtensionFileLoader)
+    spec = vars(module).get("__spec__")  # A program may have made a module by hand.
+    return isinstance(getattr(spec, "loader", None), ExtensionFileLoader)
 
 
 def begin() -> None:
