@@ -13,6 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import triton
+from triton.backends.compiler import BaseBackend
 from triton.compiler import ASTSource
 
 from simrank.device import Tensor
@@ -22,7 +23,7 @@ from simrank.kernels.machine.kept import kept
 from simrank.kernels.values.types import of_memory, type_of_number
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Hashable, Mapping, Sequence
 
     from triton.backends.compiler import GPUTarget
     from triton.compiler import CompiledKernel
@@ -79,8 +80,7 @@ def resources(
     if target.backend != "cuda" or described is None:
         return None
     chosen = {name: options[name] for name in COMPILER_OPTIONS if options.get(name) is not None}
-    signature, constants = described
-    key = ("resources", *signature.items(), repr(constants), repr(chosen), target.arch)
+    key = ("resources", *described.key, repr(chosen), target.arch)
     facts = kept(jit)
     if key not in facts:
         compiled = _compile(jit, described, chosen, target)
@@ -97,8 +97,7 @@ def problem_of(
     if described is None:
         return "not compiled: an argument has no plain type"
     chosen = {name: options[name] for name in COMPILER_OPTIONS if options.get(name) is not None}
-    signature, constants = described
-    key = ("problem", *signature.items(), repr(constants), repr(chosen), target)
+    key = ("problem", *described.key, repr(chosen), target)
     facts = kept(jit)
     if key not in facts:
         try:
@@ -114,16 +113,28 @@ def problem_of(
 def _compile(
     jit: Jit, described: Described, chosen: dict[str, Any], target: GPUTarget
 ) -> CompiledKernel:
-    signature, constants = described
-    source = ASTSource(fn=jit, signature=signature, constexprs=constants)
+    signature, constants, attributes = described
+    source = ASTSource(fn=jit, signature=signature, constexprs=constants, attrs=attributes)
     return triton.compile(source, target=target, options={**chosen, "enable_fp_fusion": False})
 
 
 class Described(NamedTuple):
-    """The signature of a launch, and its constants by name."""
+    """What a launch is compiled for.
+
+    Attributes:
+        signature: Types of the arguments by name.
+        constants: Values of those that are constants.
+        attributes: By place in the signature what else is known: multiples of 16.
+    """
 
     signature: dict[str, str]
     constants: dict[str, Any]
+    attributes: dict[tuple[int, ...], list[list[Any]]]
+
+    @property
+    def key(self) -> tuple[Hashable, ...]:
+        """Return what tells it from others."""
+        return *self.signature.items(), repr(self.constants), repr(self.attributes)
 
 
 class WarmKernel:
@@ -175,22 +186,35 @@ def warm_kernel(
 
 
 def _signature(jit: Jit, bound: Mapping[str, Any]) -> Described | None:
-    """Return a kernel's signature and constants; None for arguments that have no plain type."""
+    """Return what a launch is compiled for; None for arguments that have no plain type.
+
+    As Triton specialises: integers that are 1 are constants, and of integers and addresses that are
+    multiples of 16 the compiler is told, without which it moves and pipelines otherwise.
+    """
     signature: dict[str, str] = {}
     constants: dict[str, Any] = {}
-    for parameter in jit.params:
+    attributes: dict[tuple[int, ...], list[list[Any]]] = {}
+    for place, parameter in enumerate(jit.params):
         value, name = bound[parameter.name], parameter.name
-        if parameter.is_constexpr or value is None:
+        is_special = not parameter.do_not_specialize
+        is_integer = isinstance(value, int) and not isinstance(value, bool)
+        is_one = is_integer and value == 1 and is_special and not parameter.annotation_type
+        if parameter.is_constexpr or value is None or is_one:
             signature[name] = "constexpr"
             constants[name] = value
-        elif isinstance(value, Tensor):
+            continue
+        if isinstance(value, Tensor):
             signature[name] = "*" + _short(of_memory(value.dtype.numpy).name)
+            number = value.data_ptr()
         elif isinstance(value, bool | int | float):
             annotated = parameter.annotation_type
             signature[name] = annotated or _short(type_of_number(value).name)
+            number = int(value) if is_integer else 1
         else:
             return None
-    return Described(signature, constants)
+        if number % 16 == 0 and is_special and not parameter.do_not_specialize_on_alignment:
+            attributes[place,] = BaseBackend.parse_attr("D")
+    return Described(signature, constants, attributes)
 
 
 def _short(name: str) -> str:

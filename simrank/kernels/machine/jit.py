@@ -17,6 +17,8 @@ class Parameter(Protocol):
     has_default: bool
     default: Any
     annotation_type: str
+    do_not_specialize: bool
+    do_not_specialize_on_alignment: bool
 
 
 class Jit(Protocol):

@@ -283,6 +283,54 @@ def test_a_kernel_that_is_warmed_up_says_what_it_takes_and_is_launched(run):
 
 
 @triton.jit
+def tiles_in_stages(a, b, c, K, N, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    acc = tl.zeros((BLOCK, BLOCK), tl.float32)
+    for start in range(0, K, BLOCK):
+        left = tl.load(a + at[:, None] * K + start + at[None, :])
+        acc = tl.dot(left, tl.load(b + (start + at)[:, None] * N + at[None, :]), acc)
+    tl.store(c + at[:, None] * N + at[None, :], acc.to(tl.float16))
+
+
+unspecialized = triton.jit(do_not_specialize_on_alignment=["a"])(tiles_in_stages.fn)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "offset", "size", "num_tiles"),
+    [
+        (tiles_in_stages, 0, 256, 6),
+        (tiles_in_stages, 1, 256, 4),
+        (tiles_in_stages, 0, 257, 2),
+        (unspecialized, 0, 256, 4),
+    ],
+)
+def test_a_kernel_is_compiled_for_what_its_arguments_are_multiples_of(
+    run, kernel, offset, size, num_tiles
+):
+    """As for a GPU: what is not known to be a multiple of 16 is neither copied wide nor ahead."""
+
+    def body(rank, ctx):
+        a = ctx.empty(size * size + 16, dtype=ctx.float16)[offset:]
+        b, c = (ctx.empty(size * size, dtype=ctx.float16) for _ in range(2))
+        warm = kernel.warmup(a, b, c, size, size, BLOCK=64, num_stages=3, grid=(1,))
+        assert warm.metadata.shared == num_tiles * 64 * 64 * 2
+
+    run(body, 1)
+
+
+def test_an_integer_that_is_one_is_a_constant_for_the_compiler(run):
+    """So strides of one are known to it: what lies side by side is loaded together."""
+
+    def body(rank, ctx):
+        a, b, c = (ctx.empty(64 * 64, dtype=ctx.float16) for _ in range(3))
+        for size in (1, 2):
+            warm = tiles_in_stages.warmup(a, b, c, size, size, BLOCK=64, grid=(1,))
+            assert ("%K: i32" in warm.asm["ttir"]) == (size == 2)
+
+    run(body, 1)
+
+
+@triton.jit
 def doubled_in_stages(x_ptr, BLOCK: tl.constexpr, num_stages: tl.constexpr):
     for start in tl.range(0, 64, BLOCK, num_stages=num_stages):
         offs = start + tl.arange(0, BLOCK)
