@@ -153,6 +153,30 @@ def added(x_ptr, y_ptr, out_ptr, n, BLOCK: tl.constexpr):
              mask=at < n)  # fmt: skip
 
 
+@triton.jit
+def softmax(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    columns = tl.arange(0, BLOCK)
+    at = tl.program_id(0).to(tl.int64) * n + columns
+    x = tl.load(x_ptr + at, mask=columns < n, other=-float("inf")).to(tl.float32)
+    top = tl.max(x, 0)
+    total = tl.sum(tl.exp(x - top), 0)
+    again = tl.load(x_ptr + at, mask=columns < n, other=-float("inf"))
+    y = tl.exp(again.to(tl.float32) - top) / total
+    tl.store(out_ptr + at, y.to(again.dtype), mask=columns < n)
+
+
+@triton.jit
+def softmax_backward(dy_ptr, y_ptr, dx_ptr, n, BLOCK: tl.constexpr):
+    columns = tl.arange(0, BLOCK)
+    at = tl.program_id(0).to(tl.int64) * n + columns
+    dy = tl.load(dy_ptr + at, mask=columns < n, other=0.0).to(tl.float32)
+    y = tl.load(y_ptr + at, mask=columns < n, other=0.0).to(tl.float32)
+    along = tl.sum(y * dy, 0)
+    again = tl.load(dy_ptr + at, mask=columns < n, other=0.0)
+    dx = tl.load(y_ptr + at, mask=columns < n, other=0.0).to(tl.float32) * (again - along)
+    tl.store(dx_ptr + at, dx.to(again.dtype), mask=columns < n)
+
+
 class Case(NamedTuple):
     """One published figure.
 
@@ -174,46 +198,79 @@ class Case(NamedTuple):
 _TUTORIALS = "triton-lang.org tutorials, 06-fused-attention (A100)"
 _HOPPER_D128 = "facebookexperimental/triton#205"
 _HOPPER_D64 = "triton-lang/triton#2459"
+_PAPER = "Shah et al., FlashAttention-3, 2024, figure 5 (H100 SXM5)"
 _MATMUL = "triton-lang/triton#3551 (A100)"
 _VECTORS = "triton-lang/triton#3894 (A100)"
+_PROFILES = "XAheli/Kernel-Profiling, data_dashboard/data.js (H200)"
+NUM_HEADS = 128  # Four batches of 32, as published; 48 are as fast.
 
 
 def _cases(kernel: str, cluster: str, source: str, *rows: tuple[tuple[int, ...], float]):
     return [Case(kernel, cluster, sizes, published, source) for sizes, published in rows]
 
 
-# Attention: T, D, causal; forward in blocks of 128 x 64, backward of 128 x 32. Products: M = N = K.
-# Additions: elements.
+def _of_paper(dim: int, causal: int, *published: float):
+    """Return rows of 2,048 to 16,384 tokens: as many in all, of a hidden size of 2,048.
+
+    Less is bound by its launches: half of 1,024 takes as long below the diagonal as without one.
+    """
+    rows = [
+        ((length, dim, causal, 16384 // length * (2048 // dim)), flops)
+        for length, flops in zip((2048, 4096, 8192, 16384), published, strict=True)
+    ]
+    return _cases("attention", "hgx_h100", _PAPER, *rows)
+
+
+# Attention: T, D, causal, heads; forward in blocks of 128 x 64, backward of 128 x 32, which a
+# Triton of then compiled: it did not load ahead what feeds no product, as today's does. Products:
+# M = N = K. Additions: elements. Softmax: rows and columns in fp32; of those profiles the ones that
+# memory bounds, since the profiler holds the clock of SMs low.
 CASES = (
     *_cases("attention", "hgx_h100", _HOPPER_D128,
-            ((1024, 128, 0), 406.8), ((2048, 128, 0), 427.8), ((4096, 128, 0), 459.6),
-            ((16384, 128, 0), 487.0)),
-    *_cases("attention", "hgx_h100", _HOPPER_D64, ((1024, 64, 1), 217.0), ((2048, 64, 1), 303.0)),
+            ((1024, 128, 0, NUM_HEADS), 406.8), ((2048, 128, 0, NUM_HEADS), 427.8),
+            ((4096, 128, 0, NUM_HEADS), 459.6), ((16384, 128, 0, NUM_HEADS), 487.0)),
+    *_cases("attention", "hgx_h100", _HOPPER_D64,
+            ((1024, 64, 1, NUM_HEADS), 217.0), ((2048, 64, 1, NUM_HEADS), 303.0)),
+    *_of_paper(64, 0, 396, 400, 401, 403),
+    *_of_paper(128, 0, 389, 389, 392, 395),
+    *_of_paper(128, 1, 323, 353, 369, 378),
     *_cases("attention", "hgx_a100", _TUTORIALS,
-            ((1024, 64, 0), 141.4), ((2048, 64, 0), 159.7), ((4096, 64, 0), 160.6),
-            ((16384, 64, 0), 166.6), ((1024, 64, 1), 111.7), ((2048, 64, 1), 136.5),
-            ((4096, 64, 1), 150.0), ((16384, 64, 1), 164.3)),
+            ((1024, 64, 0, NUM_HEADS), 141.4), ((2048, 64, 0, NUM_HEADS), 159.7),
+            ((4096, 64, 0, NUM_HEADS), 160.6), ((16384, 64, 0, NUM_HEADS), 166.6),
+            ((1024, 64, 1, NUM_HEADS), 111.7), ((2048, 64, 1, NUM_HEADS), 136.5),
+            ((4096, 64, 1, NUM_HEADS), 150.0), ((16384, 64, 1, NUM_HEADS), 164.3)),
     *_cases("backward", "hgx_a100", _TUTORIALS,
             ((1024, 64, 1), 59.8), ((2048, 64, 1), 76.2), ((4096, 64, 1), 87.5)),
     *_cases("matmul", "hgx_a100", _MATMUL, ((2560,), 214.2), ((2816,), 233.2), ((3072,), 230.2)),
     *_cases("add", "hgx_a100", _VECTORS, ((1 << 22,), 1206.2), ((1 << 24,), 1546.6),
             ((1 << 26,), 1665.2)),
+    *_cases("add", "hgx_h200", _PROFILES, ((1 << 25,), 4554), ((1 << 28,), 4521),
+            ((1 << 29,), 4537), ((48 * 12_000 * 1536,), 4405)),
+    *_cases("softmax", "hgx_h200", _PROFILES, ((1 << 16, 1024), 4099), ((1 << 19, 1024), 4211),
+            ((1 << 16, 4096), 4091), ((1 << 17, 4096), 4090), ((1 << 19, 4096), 3986),
+            ((1 << 16, 8192), 4014)),
+    *_cases("softmax bwd", "hgx_h200", _PROFILES, ((1 << 16, 1024), 4318), ((1 << 19, 1024), 4156),
+            ((1 << 16, 4096), 3301), ((1 << 17, 4096), 3270), ((1 << 19, 4096), 3238),
+            ((1 << 16, 8192), 4052)),
 )  # fmt: skip
 BM, BN = 128, 64
-_TILES = ((128, 256, 64), (64, 256, 32), (128, 128, 32), (128, 64, 32))  # The tutorial tries them.
-NUM_HEADS = 128  # Four batches of 32, as published; 48 are as fast.
+# The tutorial tries them, with these warps and stages.
+_TILES = (
+    ((128, 256, 64), 8, 3), ((64, 256, 32), 4, 4), ((128, 128, 32), 4, 4), ((128, 64, 32), 4, 4),
+)  # fmt: skip
 
 
-def _attention(ctx, length: int, dim: int, causal: int) -> float:
+def _attention(ctx, length: int, dim: int, causal: int, heads: int) -> float:
     """Return TFLOPS of two products per block of scores."""
-    q, k, v, o = (_some(ctx, NUM_HEADS * length, dim) for _ in range(4))
-    sums = ctx.empty(NUM_HEADS * length)
-    grid = (length // BM, NUM_HEADS)
+    q, k, v, o = (_some(ctx, heads * length, dim) for _ in range(4))
+    sums = ctx.empty(heads * length)
+    grid, warps = (length // BM, heads), 4 if dim <= 64 else 8
     done = ctx.launch(
-        attention, grid, q, k, v, o, sums, 0.1, length, CAUSAL=bool(causal), BM=BM, BN=BN, D=dim
-    )
+        attention, grid, q, k, v, o, sums, 0.1, length, CAUSAL=bool(causal), BM=BM, BN=BN, D=dim,
+        num_warps=warps, num_stages=3,
+    )  # fmt: skip
     ctx.synchronize()
-    flops = 4 * NUM_HEADS * length * length * dim / (2 if causal else 1)
+    flops = 4 * heads * length * length * dim / (2 if causal else 1)
     return flops / done.cost.duration_ps
 
 
@@ -227,7 +284,7 @@ def _backward(ctx, length: int, dim: int, causal: int) -> float:
         ctx.launch(products_of_rows, (rows // 128,), o, do, delta, ROWS=128, D=dim),
         ctx.launch(
             attention_backward, (length // 128, NUM_HEADS), q, k, v, do, dq, dk, dv, sums, delta,
-            length, CAUSAL=bool(causal), WIDE=128, NARROW=32, D=dim,
+            length, CAUSAL=bool(causal), WIDE=128, NARROW=32, D=dim, num_warps=4, num_stages=5,
         ),
     ]  # fmt: skip
     ctx.synchronize()
@@ -244,9 +301,9 @@ def _matmul(ctx, size: int) -> float:
     a, b = (_some(ctx, size, size) for _ in range(2))
     c = ctx.empty(size, size, dtype=ctx.float16)
     best = []
-    for rows, columns, inner in _TILES:
+    for (rows, columns, inner), warps, stages in _TILES:
         grid = (triton.cdiv(size, rows) * triton.cdiv(size, columns),)
-        tiles = {"BM": rows, "BN": columns, "BK": inner}
+        tiles = {"BM": rows, "BN": columns, "BK": inner, "num_warps": warps, "num_stages": stages}
         best.append(ctx.launch(matmul, grid, a, b, c, size, size, size, **tiles))
     ctx.synchronize()
     return 2 * size**3 / min(each.cost.duration_ps for each in best)
@@ -260,8 +317,27 @@ def _add(ctx, size: int) -> float:
     return 12 * size / done.cost.duration_ps * 1e3
 
 
+def _softmax(ctx, rows: int, columns: int) -> float:
+    """Return GB/s of a softmax of rows: it is read and written once."""
+    return _by_rows(ctx, softmax, rows, columns, num_tensors=2)
+
+
+def _softmax_backward(ctx, rows: int, columns: int) -> float:
+    """Return GB/s of its backward: two tensors are read and one is written."""
+    return _by_rows(ctx, softmax_backward, rows, columns, num_tensors=3)
+
+
+def _by_rows(ctx, kernel, rows: int, columns: int, *, num_tensors: int) -> float:
+    tensors = [ctx.empty(rows, columns) for _ in range(num_tensors)]
+    warps = 16 if columns >= 8192 else 8 if columns >= 2048 else 4
+    done = ctx.launch(kernel, (rows,), *tensors, columns, BLOCK=columns, num_warps=warps)
+    ctx.synchronize()
+    return num_tensors * 4 * rows * columns / done.cost.duration_ps * 1e3
+
+
 RUNNERS: dict[str, Callable[..., float]] = {
     "attention": _attention, "backward": _backward, "matmul": _matmul, "add": _add,
+    "softmax": _softmax, "softmax bwd": _softmax_backward,
 }  # fmt: skip
 
 

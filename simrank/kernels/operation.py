@@ -170,8 +170,11 @@ class TritonOperation(Operation):
         self._describe()
 
     def _counted_cost(self) -> costs.KernelCost:
-        programs, per_sm = max(self.launch.num_programs, 1), self.launch.ctas_per_sm
-        return costs.kernel_cost(self.statistics, self.stream.device, programs, per_sm)
+        launch, device = self.launch, self.stream.device
+        num_warps = launch.options.num_warps
+        return costs.kernel_cost(
+            self.statistics, device, launch.grid, launch.ctas_per_sm, num_warps
+        )
 
     def _is_sampled(self) -> bool:
         """Return whether a hint is looked for: in the first launches that may be in need of one."""

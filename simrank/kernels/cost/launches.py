@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from math import ceil, sqrt
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -10,7 +11,8 @@ from simrank.hardware.gemm import gemm_ps
 from simrank.hardware.roofline import peak_flops, started_ps
 from simrank.kernels import machine
 from simrank.kernels.cost.accesses import L2_PER_HBM
-from simrank.kernels.cost.overlap import Work, together_ps
+from simrank.kernels.cost.balance import busiest_share
+from simrank.kernels.cost.overlap import Work, num_beside, together_ps
 from simrank.kernels.machine import SPECIAL, Extent, Statistics
 from simrank.kernels.machine.profile import Roof
 from simrank.units import ceil_ps
@@ -28,8 +30,7 @@ _SMS_THAT_SATURATE = 0.5
 # Assumed: atomics of one launch go to L2 at one per clock and slice, about 2.4e12 a second.
 _ATOMICS_PER_S = 2.4e12
 # Assumed: what Triton's dots reach of the data sheet's rate, which clocks under load and the ends
-# of loops do not allow. By generation, else as H100; fitted to `benches/kernels_published.py`.
-_DOT_EFFICIENCIES = {8: 0.82}
+# of loops do not allow; fitted to `benches/kernels_published.py`, on A100 and H100 alike.
 _DOT_EFFICIENCY = 0.72
 # Operations per clock and SM, but for those of FP32 lanes. Source: CUDA C++ Programming Guide 13.0,
 # "Arithmetic Instructions", compute capability 8.0 to 10.0.
@@ -95,24 +96,30 @@ class KernelCost(NamedTuple):
 
 
 def kernel_cost(
-    statistics: Statistics, device: Device, num_programs: int, ctas_per_sm: int
+    statistics: Statistics,
+    device: Device,
+    grid: tuple[int, int, int],
+    ctas_per_sm: int,
+    num_warps: int,
 ) -> KernelCost:
     """Return what a launch costs that did what was counted.
 
     Args:
         statistics: What its programs did.
         device: Where it ran.
-        num_programs: Programs of its grid.
+        grid: Its programs along each axis.
         ctas_per_sm: How many of them an SM holds at once.
+        num_warps: Warps of each.
     """
-    spec = device.spec
+    spec, num_programs = device.spec, max(grid[0] * grid[1] * grid[2], 1)
     slots = spec.num_sms * ctas_per_sm
     waves = num_programs / slots
     hbm_bytes, all_bytes, link_ps = _traffic(statistics, device)
     used = min(num_programs / (spec.num_sms * _SMS_THAT_SATURATE), 1.0)
     bandwidth = spec.memory_bandwidth_bytes_per_s * max(used, 1e-6)
-    tensor_ps, vector_ps = _units_ps(statistics, spec, num_programs)
-    both_ps = together_ps(tensor_ps, vector_ps)
+    tensor_ps, vector_ps = _units_ps(statistics, spec, grid)
+    beside = num_beside(spec, min(num_programs, slots), num_warps)
+    both_ps = together_ps(tensor_ps, vector_ps, beside)
     times = {
         "memory": _ps(hbm_bytes, bandwidth),
         "l2": _ps(all_bytes, bandwidth * L2_PER_HBM),
@@ -182,9 +189,7 @@ def _link_ps(device: Device, peer: Device, moved_bytes: int) -> int:
 def flops_ps(spec: DeviceSpec, name: str, num_flops: int) -> int:
     """Return how long the whole device takes for operations of dots on elements of a type."""
     peak = peak_flops(spec, _PEAK_NAMES.get(name, "float32"))
-    generation = (compute_capability(spec.name) or (0, 0))[0]
-    efficiency = _DOT_EFFICIENCIES.get(generation, _DOT_EFFICIENCY)
-    return 0 if peak is None else _ps(num_flops, peak * efficiency)
+    return 0 if peak is None else _ps(num_flops, peak * _DOT_EFFICIENCY)
 
 
 def operations_ps(spec: DeviceSpec, operations: Sequence[int]) -> int:
@@ -203,12 +208,13 @@ def operations_ps(spec: DeviceSpec, operations: Sequence[int]) -> int:
     return _ps(clocks, hz * spec.num_sms)
 
 
-def _units_ps(statistics: Statistics, spec: DeviceSpec, num_programs: int) -> tuple[int, int]:
+def _units_ps(
+    statistics: Statistics, spec: DeviceSpec, grid: tuple[int, int, int]
+) -> tuple[int, int]:
     """Return the times of dots and of vector operations, on the SM that has the most of them."""
     tensor_ps = sum(flops_ps(spec, name, flops) for name, flops in statistics.flops.items())
     vector_ps = operations_ps(spec, statistics.operations)
-    # Programs on one SM share its units: the SMs with one program more end last.
-    uneven = ceil(num_programs / spec.num_sms) * spec.num_sms / num_programs
+    uneven = busiest_share(statistics.loads, grid, spec.num_sms) if math.prod(grid) else 1.0
     return ceil(tensor_ps * uneven), ceil(vector_ps * uneven)
 
 

@@ -3,16 +3,55 @@
 from __future__ import annotations
 
 from math import ceil
+from typing import TYPE_CHECKING
 
-# Of the vector units' time beside dots, or the other way round where that is less, what is not
-# hidden: between the two dots of attention each step waits for the one before it. Fitted, with what
-# dots reach, to `benches/kernels_published.py`.
-_NOT_HIDDEN = 0.8
+from simrank.hardware.capability import compute_capability
+
+if TYPE_CHECKING:
+    from simrank.hardware.spec import DeviceSpec
+
+# From Hopper on, four warps do a dot together. Source: PTX ISA, "wgmma.mma_async".
+_DOTS_OF_WARP_GROUPS = (9, 0)
+_SCHEDULERS = 4  # Of an SM, each with a unit for dots. Source: NVIDIA's white papers, V100 to H100.
 
 
-def together_ps(tensor_ps: int, vector_ps: int) -> int:
-    """Return how long dots and vector operations take that alternate in a program."""
-    return max(tensor_ps, vector_ps) + ceil(_NOT_HIDDEN * min(tensor_ps, vector_ps))
+def num_beside(spec: DeviceSpec, num_resident: int, num_warps: int) -> int:
+    """Return how many at a time do dots and vector operations on an SM, each in its own order.
+
+    These are its programs; where each warp does dots by itself, the warps of one scheduler.
+
+    Args:
+        spec: The device.
+        num_resident: Programs on it at the same time.
+        num_warps: Warps of each.
+    """
+    per_sm = max(ceil(num_resident / spec.num_sms), 1)
+    if (compute_capability(spec.name) or (0, 0)) >= _DOTS_OF_WARP_GROUPS:
+        return per_sm
+    return per_sm * ceil(num_warps / _SCHEDULERS)
+
+
+def together_ps(tensor_ps: int, vector_ps: int, beside: int) -> int:
+    """Return how long dots and vector operations take that alternate in programs of one SM.
+
+    One of them does one after the other: between the two dots of attention each step waits for the
+    one before it. Of several, some do dots while others are at vector operations: a closed network
+    of queues, whose throughput its mean value analysis gives (Reiser and Lavenberg, 1980).
+
+    Args:
+        tensor_ps: Dots of all programs.
+        vector_ps: Vector operations of all programs.
+        beside: How many do them at a time, see `num_beside`.
+    """
+    longer = max(tensor_ps, vector_ps)
+    if not min(tensor_ps, vector_ps):
+        return longer
+    tensor_queue = vector_queue = round_ps = 0.0
+    for number in range(1, beside + 1):
+        tensor, vector = tensor_ps * (1 + tensor_queue), vector_ps * (1 + vector_queue)
+        round_ps = tensor + vector
+        tensor_queue, vector_queue = number * tensor / round_ps, number * vector / round_ps
+    return max(ceil(round_ps / beside), longer)
 
 
 class Work:
@@ -23,15 +62,20 @@ class Work:
         tensor_ps: Dots.
         vector_ps: Vector operations.
         charged_ps: What its clock has been told of it.
+
+    Args:
+        beside: How many are on its SM at a time, see `num_beside`.
     """
 
-    __slots__ = ("charged_ps", "memory_ps", "tensor_ps", "vector_ps")
+    __slots__ = ("_beside", "charged_ps", "memory_ps", "tensor_ps", "vector_ps")
 
-    def __init__(self) -> None:
+    def __init__(self, beside: int) -> None:
         self.memory_ps = self.tensor_ps = self.vector_ps = self.charged_ps = 0
+        self._beside = beside
 
     def taken_ps(self) -> int:
         """Return how long all of it takes: loads for what comes next are on their way meanwhile."""
         if not self.tensor_ps:
             return max(self.memory_ps, self.vector_ps)
-        return max(self.memory_ps, together_ps(self.tensor_ps, self.vector_ps))
+        units_ps = together_ps(self.tensor_ps, self.vector_ps, self._beside)
+        return max(self.memory_ps, units_ps)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+
 from simrank.kernels.machine.now import now
 from simrank.kernels.machine.vectors import NUM_UNITS
 
@@ -27,6 +29,18 @@ class Extent(NamedTuple):
     high: int
     itemsize: int
     waste: float = 1.0
+
+
+class Load(NamedTuple):
+    """Programs that did as much as each other.
+
+    Attributes:
+        ids: Which, as linear ids.
+        work: What each of them did: operations of its dots; without dots, of its vector units.
+    """
+
+    ids: Array
+    work: float
 
 
 class Counts(NamedTuple):
@@ -83,6 +97,7 @@ class Statistics:
             storage's address. What lies in none of them counts as the storage.
         flops: Floating-point operations of dots, by the type of their inputs.
         operations: Of the vector units, by unit, see `vectors`.
+        loads: Which programs did how much of it.
         dot_outputs: Most elements that the result of a dot has had in one program.
         num_atomics: Atomic operations, in elements.
         views: Storages as arrays, by numpy's number of the dtype; made once.
@@ -106,6 +121,8 @@ class Statistics:
         self.dot_outputs = 0
         self.flops: dict[str, int] = {}
         self.operations = [0] * NUM_UNITS
+        self.loads: list[Load] = []
+        self._dots: Array | None = None  # Operations of dots by program, where some are masked off.
         self.num_atomics = 0
         self.views: dict[tuple[Storage, int], Array] = {}
         self.num_lanes = 0
@@ -181,6 +198,9 @@ class Statistics:
         """
         self.num_steps += 1
         self.flops[name] = self.flops.get(name, 0) + num_flops
+        if self._dots is not None:
+            ids = now().ids
+            self._dots[ids] += num_flops / len(ids)
         self.dot_outputs = max(self.dot_outputs, num_outputs)
         if self.profile is not None:
             self.profile.here().flops += num_flops
@@ -194,6 +214,21 @@ class Statistics:
     def note_block(self, size: int) -> None:
         """Note how many elements of one program an operation has worked on."""
         self.largest_block = max(self.largest_block, size)
+
+    def tell_apart(self, ids: Array | None) -> None:
+        """Count dots for each of these programs from now on; None: all do the same."""
+        self._dots = None if ids is None else np.zeros(int(ids.max()) + 1)
+
+    def note_load(self, ids: Array, before: Counts) -> None:
+        """Note what programs have done since counts were as given."""
+        if self._dots is not None and self.flops:
+            works = self._dots[ids]
+            self.loads += [Load(ids[works == work], float(work)) for work in np.unique(works)]
+            return
+        done = sum(self.flops.values()) - sum(before.flops.values())
+        if not self.flops:
+            done = sum(self.operations) - sum(before.operations)
+        self.loads.append(Load(ids, done / len(ids)))
 
     def snapshot(self) -> Counts:
         """Return the counts as they are, for `restore`."""
@@ -232,6 +267,7 @@ class Statistics:
             self.flops[name] = self.flops.get(name, 0) + round(count * factor)
         pairs = zip(self.operations, sample.operations, strict=True)
         self.operations = [own + round(count * factor) for own, count in pairs]
+        self.loads += sample.loads
         self.num_steps += sample.num_steps
         self.dot_outputs = max(self.dot_outputs, sample.dot_outputs)
         self.largest_block = max(self.largest_block, sample.largest_block)

@@ -127,6 +127,7 @@ class Grid:
             chosen, is_masked = work.waiting.pop()
             programs = self._programs(chosen)
             before, first_step = self._statistics.snapshot(), self._statistics.num_steps
+            self._statistics.tell_apart(chosen if is_masked else None)
             try:
                 machine.run(programs, self._body(is_masked=is_masked))
             except PublishedError:
@@ -140,6 +141,7 @@ class Grid:
                 choices = getattr(error, "choices", None)
             else:
                 self._starts_masked |= is_masked
+                self._statistics.note_load(chosen, before)
                 if self.log is not None:
                     self.log.commit()
                     self.log = None if self._is_sample else self.log

@@ -9,6 +9,7 @@ import numpy as np
 from simrank.engine import Task, TaskGroup
 from simrank.kernels import machine
 from simrank.kernels.cost.accesses import AccessCosts
+from simrank.kernels.cost.overlap import num_beside
 from simrank.kernels.machine import Programs
 from simrank.kernels.machine.listing import waiting_text
 from simrank.kernels.races.happens import races_of
@@ -76,6 +77,8 @@ class ProgramRun:
         self._ids = ids
         self.num_resident = min(self.slots, self.total)
         self.costs = AccessCosts(device, self.num_resident)
+        num_warps = setting.options.num_warps
+        self.num_beside = num_beside(device.spec, self.num_resident, num_warps)
         self._body = body
         self.known_races = races_of(device.races)
         self.behind = None if self.known_races is None else self.known_races.launched(operation)

@@ -41,6 +41,7 @@ class Run(Protocol):
     engine: Engine
     rank: int | None
     costs: AccessCosts
+    num_beside: int
     known_races: ProgramRaces | None
 
     def clock_of(self, number: int) -> ProgramClock | None:
@@ -77,7 +78,7 @@ class ProgramSync:
         self._engine = run.engine
         self._device = run.device
         self._watchers = watchers_of(run.device.memory.space)
-        self.work = Work()
+        self.work = Work(run.num_beside)
         self._seen: set[int] = set()  # Addresses of what it has loaded from.
         self._num_spins = 0
         self._polls: list[Poll] = []
@@ -105,7 +106,7 @@ class ProgramSync:
     def catch_up(self) -> None:
         """Let the simulation reach the program's clock: others see what it does next."""
         if self.work.charged_ps:  # Whoever meets others has ended what it was at.
-            self.work = Work()
+            self.work = Work(self._run.num_beside)
         if self._task.host_ps > self._engine.now_ps:
             self._engine.sleep(0)
             machine.set_running(self.programs)
