@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from simrank.trace.kernel_report import COLUMNS, PARTS, headline, parts_line, source_lines
+from simrank.trace.kernel_report import COLUMNS, PARTS, source_lines, summary
 from simrank.trace.page import (
     Bar,
     Curve,
@@ -40,7 +40,7 @@ def report_html(profiles: Sequence[KernelProfile]) -> str:
 
 def _kernel(profile: KernelProfile) -> Markup:
     rows = list(source_lines(profile))
-    parts = [notes([headline(profile), parts_line(profile)])]
+    parts = [notes(summary(profile))]
     drawn = _bars(rows)
     if drawn:
         parts.append(bars("us", PARTS, drawn))

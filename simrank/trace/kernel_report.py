@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 PARTS = ("tensor", "vector", "special", "memory", "L2", "links", "waiting")
 COLUMNS = ("most time", "local", "links", "masked", "flops", "atomics", "parked")
+_UNEVEN = 1.05  # Assumed: less is not worth a word.
 _FUSED_PER_SIMPLE = 4  # Additions and multiplications that take as long as a comparison.
 
 
@@ -119,11 +120,31 @@ def headline(profile: KernelProfile) -> str:
     )
 
 
-def parts_line(profile: KernelProfile) -> str:
+def _parts(profile: KernelProfile) -> str:
     """Return what a kernel takes of each resource, were it the only one."""
     parts = {**profile.parts_ps, "waiting": round(_waiting_ps(profile))}
     told = [f"{name} {format_time(parts[name])}" for name in PARTS if parts.get(name)]
     return f"takes of each resource, alone: {', '.join(told) or 'nothing'}"
+
+
+def _balance(profile: KernelProfile) -> str:
+    """Return how the programs of a kernel with dots lay on the SMs; of others empty."""
+    if not profile.parts_ps.get("tensor"):
+        return ""
+    held = "one program" if profile.per_sm == 1 else f"{profile.per_sm} programs"
+    told = f"an SM holds {held} at a time"
+    if profile.busiest_share < _UNEVEN:
+        return told
+    return (
+        f"{told}; the busiest has {profile.busiest_share:.2f} times the mean of the work: long "
+        "programs belong first, as they start in the order of their ids, equal ones in a multiple "
+        "of the SMs"
+    )
+
+
+def summary(profile: KernelProfile) -> list[str]:
+    """Return what is said of a kernel above its lines."""
+    return [*filter(None, (headline(profile), _parts(profile), _balance(profile)))]
 
 
 def report_text(profiles: Sequence[KernelProfile]) -> str:
@@ -136,8 +157,7 @@ def report_text(profiles: Sequence[KernelProfile]) -> str:
             name: max([len(row.texts.get(name, "")) for row in rows] + [len(name)]) for name in used
         }
         lines = [
-            headline(profile),
-            parts_line(profile),
+            *summary(profile),
             "  ".join([" line", *(name.rjust(width) for name, width in widths.items())]),
         ]
         for row in rows:

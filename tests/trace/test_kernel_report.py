@@ -2,7 +2,7 @@
 
 import pytest
 
-from simrank.trace.kernel_report import PARTS, parts_line, report_text, source_lines
+from simrank.trace.kernel_report import PARTS, report_text, source_lines, summary
 
 profile = pytest.importorskip("simrank.kernels.machine.profile")
 
@@ -36,7 +36,27 @@ def test_waiting_is_that_of_a_program_in_the_mean():
     kernel = one(L11=profile.Line(parked_ps=80))
     kernel.num_programs = 4
     assert [row.parts_ps.get("waiting") for row in source_lines(kernel)] == [None, 20, None]
-    assert "waiting 20 ps" in parts_line(kernel)
+    assert "waiting 20 ps" in summary(kernel)[1]
+
+
+@pytest.mark.parametrize(
+    ("tensor_ps", "per_sm", "busiest", "said"),
+    [
+        (0, 2, 1.5, None),
+        (9, 1, 1.0, "an SM holds one program at a time"),
+        (9, 3, 1.04, "an SM holds 3 programs at a time"),
+        (9, 2, 1.5, "the busiest has 1.50 times the mean of the work: long programs belong first"),
+    ],
+)
+def test_an_author_is_told_how_programs_lie_on_the_sms(tensor_ps, per_sm, busiest, said):
+    """With what to do where some end long before others; of kernels with dots alone."""
+    kernel = one()
+    kernel.parts_ps, kernel.per_sm, kernel.busiest_share = {"tensor": tensor_ps}, per_sm, busiest
+    lines = summary(kernel)[2:]
+    assert len(lines) == (said is not None)
+    if said is not None:
+        assert said in lines[0]
+        assert ("belong first" in lines[0]) == (busiest == 1.5)
 
 
 def test_lines_of_functions_elsewhere_come_last():

@@ -66,6 +66,8 @@ class KernelCost(NamedTuple):
         hbm_bytes: Bytes that came from or went to the memory: each touched range once.
         waves: Programs over the slots for them.
         num_sms: SMs that it occupies.
+        per_sm: Programs that one of them holds at a time.
+        busiest_share: Work of the SM that has the most, over the mean.
     """
 
     duration_ps: int
@@ -81,6 +83,8 @@ class KernelCost(NamedTuple):
     hbm_bytes: int
     waves: float
     num_sms: int
+    per_sm: int
+    busiest_share: float
 
     @property
     def parts_ps(self) -> dict[str, int]:
@@ -117,7 +121,9 @@ def kernel_cost(
     hbm_bytes, all_bytes, link_ps = _traffic(statistics, device)
     used = min(num_programs / (spec.num_sms * _SMS_THAT_SATURATE), 1.0)
     bandwidth = spec.memory_bandwidth_bytes_per_s * max(used, 1e-6)
-    tensor_ps, vector_ps = _units_ps(statistics, spec, grid)
+    # Programs on one SM share its units: the SM with the most work ends last.
+    busiest = busiest_share(statistics.loads, grid, spec.num_sms) if math.prod(grid) else 1.0
+    tensor_ps, vector_ps = _units_ps(statistics, spec, busiest)
     beside = num_beside(spec, min(num_programs, slots), num_warps)
     both_ps = together_ps(tensor_ps, vector_ps, beside)
     times = {
@@ -145,6 +151,8 @@ def kernel_cost(
         hbm_bytes=hbm_bytes,
         waves=waves,
         num_sms=min(ceil(num_programs / ctas_per_sm), spec.num_sms),
+        per_sm=min(ctas_per_sm, ceil(num_programs / spec.num_sms)),
+        busiest_share=busiest,
     )
 
 
@@ -208,14 +216,11 @@ def operations_ps(spec: DeviceSpec, operations: Sequence[int]) -> int:
     return _ps(clocks, hz * spec.num_sms)
 
 
-def _units_ps(
-    statistics: Statistics, spec: DeviceSpec, grid: tuple[int, int, int]
-) -> tuple[int, int]:
+def _units_ps(statistics: Statistics, spec: DeviceSpec, busiest: float) -> tuple[int, int]:
     """Return the times of dots and of vector operations, on the SM that has the most of them."""
     tensor_ps = sum(flops_ps(spec, name, flops) for name, flops in statistics.flops.items())
     vector_ps = operations_ps(spec, statistics.operations)
-    uneven = busiest_share(statistics.loads, grid, spec.num_sms) if math.prod(grid) else 1.0
-    return ceil(tensor_ps * uneven), ceil(vector_ps * uneven)
+    return ceil(tensor_ps * busiest), ceil(vector_ps * busiest)
 
 
 def _special_ps(statistics: Statistics, spec: DeviceSpec, vector_ps: int) -> int:

@@ -53,6 +53,14 @@ class Cost(Protocol):
     def parts_ps(self) -> dict[str, int]:
         """Return what it took of each resource."""
 
+    @property
+    def per_sm(self) -> int:
+        """Return how many programs an SM held at a time."""
+
+    @property
+    def busiest_share(self) -> float:
+        """Return the work of the SM that had the most, over the mean."""
+
 
 @dataclass
 class Line:
@@ -121,6 +129,8 @@ class KernelProfile:
         parts_ps: What all launches took of each resource, were it the only one.
         hbm_bytes: From and to the device's memory, in all launches.
         roof: What the device can do, for the last launch.
+        per_sm: How many programs an SM held at a time, in the last launch.
+        busiest_share: Work of the SM that had the most, over the mean; in the last launch.
     """
 
     name: str
@@ -135,6 +145,8 @@ class KernelProfile:
     parts_ps: dict[str, int] = field(default_factory=dict)
     hbm_bytes: int = 0
     roof: Roof | None = None
+    per_sm: int = 0
+    busiest_share: float = 1.0
 
     def here(self) -> Line:
         """Return the line that the running kernel is at."""
@@ -173,6 +185,7 @@ class KernelProfile:
         self.limiters[cost.limiter] = self.limiters.get(cost.limiter, 0) + 1
         self.hbm_bytes += cost.hbm_bytes
         self.roof = roof
+        self.per_sm, self.busiest_share = cost.per_sm, cost.busiest_share
         for name, taken_ps in cost.parts_ps.items():
             self.parts_ps[name] = self.parts_ps.get(name, 0) + taken_ps
 
