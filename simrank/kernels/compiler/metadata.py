@@ -42,7 +42,8 @@ _SHARED_BYTES = {
 }  # fmt: skip
 _SHARED_BYTES_RESERVED = 1024  # per program
 COMPILER_OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg")
-_REG = re.compile(r"REG:(\d+)")
+_USAGE = re.compile(r"REG:(\d+) STACK:(\d+)")
+_BYTES_PER_REGISTER = 4
 
 
 class Resources(NamedTuple):
@@ -50,12 +51,14 @@ class Resources(NamedTuple):
 
     Attributes:
         registers: Per thread.
+        spilled: Registers that a thread keeps in memory instead, for want of more.
         shared_bytes: Shared memory.
         num_warps: Warps.
         ctas_per_sm: How many programs an SM holds at once.
     """
 
     registers: int
+    spilled: int
     shared_bytes: int
     num_warps: int
     ctas_per_sm: int
@@ -145,6 +148,7 @@ class WarmKernel:
         metadata: The compiler's, with `shared` and `num_warps`.
         asm: What it built, by stage: "ttir" to "ptx", and the binary.
         n_regs: Registers per thread.
+        n_spills: Registers that a thread keeps in memory instead.
     """
 
     def __init__(
@@ -153,7 +157,7 @@ class WarmKernel:
         self.name: str = jit.__name__
         self.metadata = compiled.metadata
         self.asm = compiled.asm
-        self.n_regs = result.registers
+        self.n_regs, self.n_spills = result.registers, result.spilled
         self._jit = jit
         self._options = options
 
@@ -224,7 +228,7 @@ def _short(name: str) -> str:
 
 def _resources(compiled: CompiledKernel, arch: int) -> Resources:
     num_warps, shared_bytes = int(compiled.metadata.num_warps), int(compiled.metadata.shared)
-    registers = _registers(compiled.asm["cubin"])
+    registers, spilled = _registers(compiled.asm["cubin"])
     per_warp = -(-registers * 32 // _REGISTERS_ARE_GIVEN_IN) * _REGISTERS_ARE_GIVEN_IN
     known = arch if arch in _MAX_CTAS else 90
     limits = (
@@ -233,11 +237,11 @@ def _resources(compiled: CompiledKernel, arch: int) -> Resources:
         _MAX_WARPS[known] // num_warps,
         _MAX_CTAS[known],
     )
-    return Resources(registers, shared_bytes, num_warps, max(min(limits), 1))
+    return Resources(registers, spilled, shared_bytes, num_warps, max(min(limits), 1))
 
 
-def _registers(cubin: bytes) -> int:
-    """Return registers per thread, as NVIDIA's own tool reads them from the binary.
+def _registers(cubin: bytes) -> tuple[int, int]:
+    """Return registers and spilled ones per thread, as NVIDIA's own tool reads the binary.
 
     Raises:
         UnsupportedError: The tool that triton brings along says nothing of registers.
@@ -248,7 +252,7 @@ def _registers(cubin: bytes) -> int:
         tool = triton.knobs.nvidia.cuobjdump.path
         command = [tool, "--dump-resource-usage", file.name]
         shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    match = _REG.search(shown)
+    match = _USAGE.search(shown)
     if match is None:
         raise UnsupportedError(f"cuobjdump says nothing of registers: {shown!r}")
-    return int(match.group(1))
+    return int(match.group(1)), int(match.group(2)) // _BYTES_PER_REGISTER

@@ -318,6 +318,22 @@ def test_a_kernel_is_compiled_for_what_its_arguments_are_multiples_of(
     run(body, 1)
 
 
+def test_a_kernel_that_wants_more_registers_than_there_are_says_how_many_it_spills(run):
+    """By the names of Triton's compiled kernels; few warps have many elements each."""
+
+    def body(rank, ctx):
+        a, b, c = (ctx.empty(256 * 256, dtype=ctx.float16) for _ in range(3))
+        spilled = []
+        for warps in (2, 8):
+            warm = tiles_in_stages.warmup(a, b, c, 256, 256, BLOCK=128, num_warps=warps, grid=(1,))
+            spilled.append(warm.n_spills)
+            assert warm.n_regs <= 255
+        assert spilled[0] > 10
+        assert spilled[1] == 0
+
+    run(body, 1, cluster="hgx_a100")
+
+
 def test_an_integer_that_is_one_is_a_constant_for_the_compiler(run):
     """So strides of one are known to it: what lies side by side is loaded together."""
 
