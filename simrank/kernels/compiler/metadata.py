@@ -207,18 +207,25 @@ def _signature(jit: Jit, bound: Mapping[str, Any]) -> Described | None:
             signature[name] = "constexpr"
             constants[name] = value
             continue
+        number = 1
         if isinstance(value, Tensor):
-            signature[name] = "*" + _short(of_memory(value.dtype.numpy).name)
+            signature[name] = "*" + _of_tensor(value)
             number = value.data_ptr()
+        elif isinstance(getattr(value, "base", None), Tensor) and hasattr(value, "block_shape"):
+            signature[name] = f"tensordesc<{_of_tensor(value.base)}{list(value.block_shape)}>"
         elif isinstance(value, bool | int | float):
             annotated = parameter.annotation_type
             signature[name] = annotated or _short(type_of_number(value).name)
-            number = int(value) if is_integer else 1
+            number = int(value) if is_integer else number
         else:
             return None
         if number % 16 == 0 and is_special and not parameter.do_not_specialize_on_alignment:
             attributes[place,] = BaseBackend.parse_attr("D")
     return Described(signature, constants, attributes)
+
+
+def _of_tensor(tensor: Tensor) -> str:
+    return _short(of_memory(tensor.dtype.numpy).name)
 
 
 def _short(name: str) -> str:

@@ -12,6 +12,7 @@ tl = pytest.importorskip("triton.language")
 from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.compiler import ASTSource  # noqa: E402
 from triton.compiler.errors import CompilationError  # noqa: E402
+from triton.tools.tensor_descriptor import TensorDescriptor  # noqa: E402
 
 from ..corpus_runs import RUNS, Bench  # noqa: E402
 
@@ -332,6 +333,27 @@ def test_a_kernel_that_wants_more_registers_than_there_are_says_how_many_it_spil
         assert spilled[1] == 0
 
     run(body, 1, cluster="hgx_a100")
+
+
+@triton.jit
+def tiles_by_descriptors(a, b, c, K, BLOCK: tl.constexpr):
+    acc = tl.zeros((BLOCK, BLOCK), tl.float32)
+    for start in range(0, K, BLOCK):
+        acc = tl.dot(a.load([0, start]), b.load([start, 0]), acc)
+    c.store([0, 0], acc.to(tl.float16))
+
+
+def test_descriptors_of_tensors_are_compiled_too(run):
+    """Else nobody would know how many programs of Hopper's kernels an SM holds."""
+
+    def body(rank, ctx):
+        tensors = (ctx.empty(256, 256, dtype=ctx.float16) for _ in range(3))
+        given = [TensorDescriptor.from_tensor(tensor, [64, 64]) for tensor in tensors]
+        warm = tiles_by_descriptors.warmup(*given, 256, BLOCK=64, num_stages=3, grid=(1,))
+        assert "cp.async.bulk.tensor" in warm.asm["ptx"]
+        assert warm.metadata.shared >= 6 * 64 * 64 * 2
+
+    run(body, 1)
 
 
 def test_an_integer_that_is_one_is_a_constant_for_the_compiler(run):
