@@ -180,6 +180,12 @@ def test_a_mismatch_under_a_mode_has_the_users_lines(spawn):
 
 def test_torch_has_its_own_kernels_back_afterwards(spawn):
     """And every call stands in the table under an operator that torch has."""
+
+    def program(rank):
+        dist.init_process_group("gloo")
+        dist.barrier()
+
+    spawn(program)
     assert not dispatched._kernels.may_be
     assert "dispatched.py" not in torch._C._dispatch_dump("c10d::allreduce_")
     for name in dispatched._methods:
