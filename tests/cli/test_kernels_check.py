@@ -86,6 +86,22 @@ def case_square(ctx):
 """
 
 
+LARGE = """
+@triton.jit
+def product(a, b, c, K, N, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    acc = tl.zeros((BLOCK, BLOCK), tl.float32)
+    for start in range(0, K, BLOCK):
+        left = tl.load(a + at[:, None] * K + start + at[None, :])
+        acc = tl.dot(left, tl.load(b + (start + at)[:, None] * N + at[None, :]), acc)
+    tl.store(c + at[:, None] * N + at[None, :], acc.to(tl.float16))
+
+def case_product(ctx):
+    tensors = (ctx.ones(256, 256, dtype=ctx.float16) for _ in range(3))
+    product[(1,)](*tensors, 256, 256, BLOCK=128, num_stages=3)
+"""
+
+
 @pytest.fixture
 def checked(tmp_path, capsys):
     """Run `simrank kernels check` on a file of a text; return status, output and errors."""
@@ -152,6 +168,15 @@ def test_what_the_compiler_rejects_for_one_target_is_shown_for_it(checked):
     assert "case_square: 1 launch(es)" in out
     assert "square for sm_75: 1 problem(s)" in out
     assert "square for sm_90: compiles" in out
+
+
+@pytest.mark.slow
+def test_what_fits_one_target_and_not_another_is_said_with_how_much_there_is(checked):
+    """Two pairs of blocks of 32 KiB are copied ahead: an L40S has 99 KiB for a program."""
+    code, out, _ = checked(LARGE, "--target", "sm_89,sm_90")
+    assert code == 1
+    assert "product for sm_90: compiles" in out
+    assert "out of resource: shared memory, Required: 131072, Hardware limit: 101376" in out
 
 
 @pytest.mark.parametrize(

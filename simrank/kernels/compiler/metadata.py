@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import triton
 from triton.backends.compiler import BaseBackend
 from triton.compiler import ASTSource
+from triton.runtime.errors import OutOfResources
 
 from simrank.device import Tensor
 from simrank.errors import UnsupportedError
@@ -77,6 +78,7 @@ def resources(
 
     Raises:
         CompilationError: Triton's own: the compiler rejects the kernel.
+        OutOfResources: Triton's own: a program takes more shared memory than it can have.
     """
     target = target_of(spec)
     described = _signature(jit, bound)
@@ -89,6 +91,7 @@ def resources(
         compiled = _compile(jit, described, chosen, target)
         facts[key] = _resources(compiled, int(target.arch))
     resources: Resources = facts[key]
+    _check_fits(resources.shared_bytes, int(target.arch))
     return resources
 
 
@@ -104,7 +107,9 @@ def problem_of(
     facts = kept(jit)
     if key not in facts:
         try:
-            _compile(jit, described, chosen, target)
+            compiled = _compile(jit, described, chosen, target)
+            if target.backend == "cuda":
+                _check_fits(int(compiled.metadata.shared), int(target.arch))
         except Exception as error:  # noqa: BLE001 - of the compiler's many stages, any
             facts[key] = f"{type(error).__name__}: {error}"
         else:
@@ -162,7 +167,12 @@ class WarmKernel:
         self._options = options
 
     def _init_handles(self) -> None:
-        """Do nothing: what triton's own kernels load here is there already."""
+        """Check that it fits the device; what triton's own kernels load here is there already.
+
+        Raises:
+            OutOfResources: Triton's own: a program takes more shared memory than it can have.
+        """
+        _check_fits(self.metadata.shared, int(self.metadata.target.arch))
 
     def __getitem__(self, grid: Sequence[int] | Callable[..., Sequence[int]]) -> Callable[..., Any]:
         """Return what launches it on simulated devices, with all arguments by position."""
@@ -233,11 +243,26 @@ def _short(name: str) -> str:
     return name.replace("uint", "u").replace("int", "i")
 
 
+def _check_fits(shared_bytes: int, arch: int) -> None:
+    """Raise what a launch on a GPU would raise.
+
+    Raises:
+        OutOfResources: A program takes more shared memory than it can have.
+    """
+    limit = _SHARED_BYTES[_known(arch)] - _SHARED_BYTES_RESERVED
+    if shared_bytes > limit:
+        raise OutOfResources(shared_bytes, limit, "shared memory")
+
+
+def _known(arch: int) -> int:
+    return arch if arch in _MAX_CTAS else 90
+
+
 def _resources(compiled: CompiledKernel, arch: int) -> Resources:
     num_warps, shared_bytes = int(compiled.metadata.num_warps), int(compiled.metadata.shared)
     registers, spilled = _registers(compiled.asm["cubin"])
     per_warp = -(-registers * 32 // _REGISTERS_ARE_GIVEN_IN) * _REGISTERS_ARE_GIVEN_IN
-    known = arch if arch in _MAX_CTAS else 90
+    known = _known(arch)
     limits = (
         _REGISTERS // max(per_warp * num_warps, 1),
         _SHARED_BYTES[known] // (shared_bytes + _SHARED_BYTES_RESERVED),

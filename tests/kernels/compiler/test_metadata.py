@@ -1,5 +1,7 @@
 """The real compiler, which needs no GPU: it takes the corpus, and refuses what simrank refuses."""
 
+from contextlib import nullcontext
+
 import numpy as np
 import pytest
 
@@ -12,6 +14,7 @@ tl = pytest.importorskip("triton.language")
 from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.compiler import ASTSource  # noqa: E402
 from triton.compiler.errors import CompilationError  # noqa: E402
+from triton.runtime.errors import OutOfResources  # noqa: E402
 from triton.tools.tensor_descriptor import TensorDescriptor  # noqa: E402
 
 from ..corpus_runs import RUNS, Bench  # noqa: E402
@@ -352,6 +355,50 @@ def test_descriptors_of_tensors_are_compiled_too(run):
         warm = tiles_by_descriptors.warmup(*given, 256, BLOCK=64, num_stages=3, grid=(1,))
         assert "cp.async.bulk.tensor" in warm.asm["ptx"]
         assert warm.metadata.shared >= 6 * 64 * 64 * 2
+
+    run(body, 1)
+
+
+@pytest.mark.parametrize(("stages", "fits"), [(3, True), (8, False)])
+def test_a_program_that_takes_more_shared_memory_than_there_is_is_refused_as_on_a_gpu(
+    run, stages, fits
+):
+    """Where its kernel is loaded, and where the compiler is asked for a launch."""
+
+    def body(rank, ctx):
+        a, b, c = (ctx.empty(1024 * 1024, dtype=ctx.float16) for _ in range(3))
+        options = {"BLOCK": 128, "num_stages": stages}
+        warm = tiles_in_stages.warmup(a, b, c, 1024, 1024, **options, grid=(1,))
+        told = nullcontext() if fits else pytest.raises(OutOfResources, match="shared memory")
+        with told:
+            warm._init_handles()
+        with nullcontext() if fits else pytest.raises(OutOfResources, match="limit: 232448"):
+            tiles_in_stages[(200,)](a, b, c, 1024, 1024, **options)
+            ctx.synchronize()
+
+    run(body, 1)
+
+
+@triton.autotune(
+    configs=[triton.Config({"BLOCK": 128}, num_stages=stages) for stages in (8, 2)], key=["K"]
+)
+@triton.jit
+def tuned_in_stages(a, b, c, K, N, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    acc = tl.zeros((BLOCK, BLOCK), tl.float32)
+    for start in range(0, K, BLOCK):
+        left = tl.load(a + at[:, None] * K + start + at[None, :])
+        acc = tl.dot(left, tl.load(b + (start + at)[:, None] * N + at[None, :]), acc)
+    tl.store(c + at[:, None] * N + at[None, :], acc.to(tl.float16))
+
+
+def test_autotune_leaves_out_what_does_not_fit(run):
+    """As on a GPU, where such a configuration counts as one that never ends."""
+
+    def body(rank, ctx):
+        a, b, c = (ctx.empty(1024 * 1024, dtype=ctx.float16) for _ in range(3))
+        tuned_in_stages[(200,)](a, b, c, 1024, 1024)
+        assert tuned_in_stages.best_config.num_stages == 2
 
     run(body, 1)
 
