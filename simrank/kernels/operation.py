@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 from simrank.device import Operation, Tensor
 from simrank.engine import Activity
 from simrank.kernels import arguments
-from simrank.kernels.compiler.metadata import COMPILER_OPTIONS, resources
+from simrank.kernels.compiler.metadata import COMPILER_OPTIONS, may_not_fit, resources
 from simrank.kernels.compiler.targets import target_of
 from simrank.kernels.cost import launches as costs
 from simrank.kernels.machine import Options, PublishedError, Setting, Statistics
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 MODES = ("auto", "batched", "masked", "one-by-one", "shuffled", "tasks")
 PRECISIONS = ("ieee", "hardware")
+_DEFAULT_STAGES = 3  # Triton's, for NVIDIA's devices.
 _NUM_SAMPLED = 4  # launches of a kernel that are looked at for a hint of a race
 
 
@@ -165,7 +166,7 @@ class TritonOperation(Operation):
         if self._log is not None:
             look_within(self, self._log, has_values=not launch.lacks_values())
         if self.statistics.flops:
-            launch.ask_compiler(device.spec)
+            launch.ask_compiler(device.spec, self.statistics.dot_inputs_bytes)
         self.cost = self._counted_cost()
         self._describe()
 
@@ -397,12 +398,20 @@ class Launch:
         """Return the number of programs."""
         return self.grid[0] * self.grid[1] * self.grid[2]
 
-    def ask_compiler(self, spec: DeviceSpec) -> None:
+    def ask_compiler(self, spec: DeviceSpec, dot_inputs_bytes: int = 0) -> None:
         """Learn from the compiler how many programs an SM holds, unless the launch said so.
 
-        Only where there are more programs than SMs: else one each has room.
+        Only where there are more programs than SMs, else one each has room; and where a program's
+        dots may want more shared memory than it can have.
+
+        Raises:
+            OutOfResources: Triton's own: they do.
         """
-        if not self.is_assumed or self.num_programs <= spec.num_sms:
+        stages = int(self._compiler_options["num_stages"] or _DEFAULT_STAGES)
+        is_crowded = self.num_programs > spec.num_sms
+        if not self.is_assumed or not (
+            is_crowded or may_not_fit(dot_inputs_bytes * stages, target_of(spec))
+        ):
             return
         result = resources(self._kernel.jit, self._bound, self._compiler_options, spec)
         if result is not None:

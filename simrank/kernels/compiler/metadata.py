@@ -42,6 +42,7 @@ _SHARED_BYTES = {
     80: 164 * 1024, 89: 100 * 1024, 90: 228 * 1024, 100: 228 * 1024, 103: 228 * 1024,
 }  # fmt: skip
 _SHARED_BYTES_RESERVED = 1024  # per program
+_WORTH_ASKING = 0.5  # Assumed: of what there is; other dots and layouts take some too.
 COMPILER_OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg")
 _USAGE = re.compile(r"REG:(\d+) STACK:(\d+)")
 _BYTES_PER_REGISTER = 4
@@ -241,6 +242,13 @@ def _of_tensor(tensor: Tensor) -> str:
 def _short(name: str) -> str:
     """Return a type as signatures write it: `int32` is `i32`, `uint8` is `u8`."""
     return name.replace("uint", "u").replace("int", "i")
+
+
+def may_not_fit(copied_bytes: int, target: GPUTarget) -> bool:
+    """Whether so much that is copied ahead makes it worth asking if a program fits an SM."""
+    if target.backend != "cuda":
+        return False
+    return copied_bytes > _SHARED_BYTES[_known(int(target.arch))] * _WORTH_ASKING
 
 
 def _check_fits(shared_bytes: int, arch: int) -> None:

@@ -291,9 +291,11 @@ class TimedStatistics(Statistics):
             sync.charge_access(storage, moved, 0 if self.flops else moved, writes=writes)
         return moved
 
-    def count_flops(self, name: str, num_flops: int, num_outputs: int) -> None:
+    def count_flops(
+        self, name: str, num_flops: int, num_outputs: int, inputs_bytes: int = 0
+    ) -> None:
         """Count a dot, and charge it to the program that runs now."""
-        super().count_flops(name, num_flops, num_outputs)
+        super().count_flops(name, num_flops, num_outputs, inputs_bytes)
         sync = machine.now().sync
         if sync is not None:
             self._work_on_operations(sync.work)

@@ -182,7 +182,9 @@ def _count(first: Block, result: Value) -> None:
     copies = len(programs) if len(result) == 1 else 1
     num_flops = 2 * result.size * first.shape[-1] * copies
     num_outputs = result.size // len(result)
-    programs.statistics.count_flops(first.element.name, num_flops, num_outputs)
+    (rows, inner), columns = first.shape[-2:], result.shape[-1]
+    inputs_bytes = (rows + columns) * inner * first.element.bits // 8
+    programs.statistics.count_flops(first.element.name, num_flops, num_outputs, inputs_bytes)
 
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {"dot": dot}

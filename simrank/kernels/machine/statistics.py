@@ -99,6 +99,7 @@ class Statistics:
         operations: Of the vector units, by unit, see `vectors`.
         loads: Which programs did how much of it.
         dot_outputs: Most elements that the result of a dot has had in one program.
+        dot_inputs_bytes: Most bytes that the operands of a dot have had in one program.
         num_atomics: Atomic operations, in elements.
         views: Storages as arrays, by numpy's number of the dtype; made once.
         num_lanes: Lanes of loads and stores, masked off or not.
@@ -118,7 +119,7 @@ class Statistics:
         self.parts: dict[int, list[tuple[int, int]]] = {}
         self.largest_block = 0
         self.num_steps = 0
-        self.dot_outputs = 0
+        self.dot_outputs = self.dot_inputs_bytes = 0
         self.flops: dict[str, int] = {}
         self.operations = [0] * NUM_UNITS
         self.loads: list[Load] = []
@@ -188,13 +189,16 @@ class Statistics:
         if self.profile is not None:
             self.profile.here().num_atomics += num_lanes
 
-    def count_flops(self, name: str, num_flops: int, num_outputs: int) -> None:
+    def count_flops(
+        self, name: str, num_flops: int, num_outputs: int, inputs_bytes: int = 0
+    ) -> None:
         """Count a dot.
 
         Args:
             name: Type of its inputs.
             num_flops: Its operations, in all programs.
             num_outputs: Elements of its result in one program.
+            inputs_bytes: Of its operands in one program.
         """
         self.num_steps += 1
         self.flops[name] = self.flops.get(name, 0) + num_flops
@@ -202,6 +206,7 @@ class Statistics:
             ids = now().ids
             self._dots[ids] += num_flops / len(ids)
         self.dot_outputs = max(self.dot_outputs, num_outputs)
+        self.dot_inputs_bytes = max(self.dot_inputs_bytes, inputs_bytes)
         if self.profile is not None:
             self.profile.here().flops += num_flops
 
@@ -270,6 +275,7 @@ class Statistics:
         self.loads += sample.loads
         self.num_steps += sample.num_steps
         self.dot_outputs = max(self.dot_outputs, sample.dot_outputs)
+        self.dot_inputs_bytes = max(self.dot_inputs_bytes, sample.dot_inputs_bytes)
         self.largest_block = max(self.largest_block, sample.largest_block)
         self.num_atomics += round(sample.num_atomics * factor)
         self.num_lanes += round(sample.num_lanes * factor)

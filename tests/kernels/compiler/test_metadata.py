@@ -359,9 +359,10 @@ def test_descriptors_of_tensors_are_compiled_too(run):
     run(body, 1)
 
 
+@pytest.mark.parametrize("num_programs", [1, 200])
 @pytest.mark.parametrize(("stages", "fits"), [(3, True), (8, False)])
 def test_a_program_that_takes_more_shared_memory_than_there_is_is_refused_as_on_a_gpu(
-    run, stages, fits
+    run, stages, fits, num_programs
 ):
     """Where its kernel is loaded, and where the compiler is asked for a launch."""
 
@@ -373,7 +374,7 @@ def test_a_program_that_takes_more_shared_memory_than_there_is_is_refused_as_on_
         with told:
             warm._init_handles()
         with nullcontext() if fits else pytest.raises(OutOfResources, match="limit: 232448"):
-            tiles_in_stages[(200,)](a, b, c, 1024, 1024, **options)
+            tiles_in_stages[(num_programs,)](a, b, c, 1024, 1024, **options)
             ctx.synchronize()
 
     run(body, 1)
