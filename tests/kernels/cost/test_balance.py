@@ -72,7 +72,7 @@ def below_diagonal(a, b, out, FALLS: tl.constexpr, N: tl.constexpr, BLOCK: tl.co
 @pytest.mark.parametrize("has_data", [True, False])
 def test_an_author_sees_that_long_programs_are_better_started_first(has_data):
     """With values and without: then some of the programs say what the others do."""
-    times, blocks = [], 200
+    times, blocks = [], 150
 
     def body(rank, ctx):
         a, b = (ctx.empty(blocks * 16, 16, dtype=ctx.float16) for _ in range(2))
