@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 # Hopper GPU Architecture via Microbenchmarking", 2024).
 LOAD_PS = 300_000
 ATOMIC_PS = 300_000
-# Assumed: L2 delivers 2.5 times the memory's bandwidth (H100: 5.5 to 7 TB/s were measured beside
-# 3.35 of HBM3; Chips and Cheese, "Nvidia's H100: Funny L2, and Tons of Bandwidth", 2023).
-L2_PER_HBM = 2.5
+# Assumed: L2 delivers 2.1 times what is reached of the memory's bandwidth (H100: 5.5 to 7 TB/s were
+# measured, and 2.9 of HBM3; Chips and Cheese, "Nvidia's H100: Funny L2, and Tons of Bandwidth").
+L2_PER_HBM = 2.1
 STORE_PS = 50_000
 # Assumed: as many programs as half of the SMs saturate the memory; fewer leave some of it unused.
 _SATURATING_SHARE = 0.5
