@@ -42,12 +42,12 @@ def test_programs_that_run_together_share_the_bandwidth(devices):
 
 
 def test_what_is_in_l2_comes_faster_and_what_is_on_a_peer_does_not(devices):
-    """Two and a half times as fast; a link carries all of it."""
+    """More than twice as fast; a link carries all of it."""
     own, peer = (Storage(device, 64) for device in (devices[0], devices[1]))
     costs = accesses.AccessCosts(devices[0], 132)
     size = 10_000
     new_ps, old_ps = costs.moved_ps(own, size, size), costs.moved_ps(own, size, 0)
-    assert new_ps == pytest.approx(2.5 * old_ps, rel=1e-4)
+    assert new_ps == pytest.approx(2.1 * old_ps, rel=1e-4)
     assert costs.moved_ps(own, size, size // 2) == pytest.approx(new_ps / 2, rel=1e-4)
     assert costs.moved_ps(peer, size, 0) == costs.moved_ps(peer, size, size)
 
