@@ -255,6 +255,8 @@ class Context(TorchNames):
                 run_out(self.engine)
                 for processes in list(self.unjoined):
                     live = [task for task in processes.group.tasks if not task.finished]
+                    if processes.was_stopped:
+                        continue  # By who started them, and asked no more.
                     if not live or not self.engine.told.issuperset(live):
                         processes.join()  # A failure that nobody joined is not lost.
                 if self.strict and self._untidy():

@@ -58,7 +58,8 @@ COMMANDS = {
     "schema": {"kind", "--to", "--help"},
     "run": {
         "program", "args", "-m", "--module", "--cluster", "--nproc-per-node", "--nproc_per_node",
-        "--nnodes", "--standalone", "--seed", "--trace", "--trace-ranks", "--html", "--summary",
+        "--nnodes", "--max-restarts", "--max_restarts", "--standalone", "--seed", "--trace",
+        "--trace-ranks", "--html", "--summary",
         "--prefix", "-t", "--tee", "-r", "--redirects", "--log-dir", "--log_dir",
         "--local-ranks-filter", "--local_ranks_filter", "--shape-only", "--races", "--strict",
         "--default-device", "--on-failure", "--carrier", "--private", "--compute-time", "--devices",
@@ -70,7 +71,7 @@ COMMANDS = {
         "--rdzv-backend", "--rdzv_backend", "--rdzv-endpoint", "--rdzv_endpoint", "--rdzv-id",
         "--rdzv_id", "--rdzv-conf", "--rdzv_conf", "--master-addr", "--master_addr",
         "--master-port", "--master_port", "--local-addr", "--local_addr", "--node-rank",
-        "--node_rank", "--max-restarts", "--max_restarts", "--monitor-interval",
+        "--node_rank", "--monitor-interval",
         "--monitor_interval", "--start-method", "--start_method", "--role",
         "--event-log-handler", "--event_log_handler", "--numa-binding", "--numa_binding",
         "--signals-to-handle", "--signals_to_handle", "--shutdown-timeout", "--shutdown_timeout",

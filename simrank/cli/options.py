@@ -15,6 +15,12 @@ NprocPerNode = Annotated[
     ),
 ]
 Nnodes = Annotated[str | None, typer.Option("--nnodes", help="Nodes [the cluster's].")]
+MaxRestarts = Annotated[
+    int,
+    typer.Option(
+        "--max-restarts", "--max_restarts", min=0, help="Start all ranks anew if one fails."
+    ),
+]
 Standalone = Annotated[
     bool, typer.Option("--standalone", help="As torchrun's; ranks always share a process.")
 ]

@@ -35,11 +35,17 @@ from simrank.config.choices import CHOICES
 from simrank.context import Context
 from simrank.engine.carrier import CARRIER_CHOICES
 from simrank.engine.delays import Delays
-from simrank.errors import ConfigError, ConfigProblem, SimrankError, SpawnException
+from simrank.errors import (
+    ConfigError,
+    ConfigProblem,
+    ProcessException,
+    SimrankError,
+    SpawnException,
+)
 from simrank.hardware.load import load_cluster
 from simrank.multiprocessing.script import run_module, run_script
 from simrank.ranks.output import is_unread, set_output
-from simrank.ranks.private import ERROR_FILES
+from simrank.ranks.private import ERROR_FILES, RESTARTS
 from simrank.trace import Summary, Timeline, summary_json, summary_text
 from simrank.trace.link_bytes import LinkBytes
 from simrank.trace.run_page import Seen, run_page
@@ -62,12 +68,26 @@ class _Job:
     num_ranks: int
     settings: dict[str, Any]
     as_module: bool = False
+    max_restarts: int = 0
 
     def run(self, context: Context) -> None:
+        """Run it, and start all ranks anew where one has failed, as torchrun does.
+
+        A hang is told at once: ranks that are started anew would hang again.
+        """
         import_module("asyncio")  # Entering a Context prepares it only where it is imported.
         run = run_module if self.as_module else run_script
         with context:
-            run(context.program, self.program, self.args, self.num_ranks)
+            for count in range(self.max_restarts + 1):
+                context.program.local[RESTARTS] = count, self.max_restarts
+                try:
+                    run(context.program, self.program, self.args, self.num_ranks)
+                except ProcessException as error:
+                    if count == self.max_restarts:
+                        raise
+                    _tell_of_restart(error, f"restart {count + 1} of {self.max_restarts}")
+                else:
+                    return
 
     def run_quietly(self, delays: Delays | None) -> None:
         """Run it in a Context of its own, with what it prints kept to itself."""
@@ -75,6 +95,14 @@ class _Job:
         hidden = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True)
         with redirect_stdout(hidden), redirect_stderr(hidden):
             self.run(context)
+
+
+def _tell_of_restart(error: ProcessException, restart: str) -> None:
+    """Say which ranks have failed, and that all start anew."""
+    errors = error.errors if isinstance(error, SpawnException) else {error.error_index: error}
+    told = [f"rank {rank}: {type(each).__name__}: {each}" for rank, each in errors.items()]
+    first_lines = "; ".join(text.partition("\n")[0] for text in told)
+    typer.echo(f"simrank: {restart}, after {first_lines}", err=True)
 
 
 @app.command(
@@ -92,6 +120,7 @@ def run_command(
     nproc_per_node: options.NprocPerNode = None,
     nnodes: options.Nnodes = None,
     standalone: options.Standalone = False,
+    max_restarts: options.MaxRestarts = 0,
     seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
     trace: Annotated[str | None, typer.Option(help="Write a timeline for Perfetto.")] = None,
     trace_ranks: Annotated[str | None, typer.Option(help="Only these ranks: 0,8.")] = None,
@@ -134,17 +163,16 @@ def run_command(
     settings |= {"races": races, "strict": strict, "faults": faults or (), "on_failure": on_failure}
     settings |= {"watchdog_s": watchdog, "time_limit_s": time_limit, "carrier": carrier}
     settings |= {"private": private or None, "compute_time": compute_time, "cuda_devices": devices}
-    settings |= {"default_device": _device(built, default_device)}
+    settings["default_device"] = _device(built, default_device)
     num_ranks = torchrun.num_ranks(built, nproc_per_node)
-    job = _Job(program, args or [], num_ranks, settings, as_module=as_module)
-    max_ps = _max_delay_ps(max_delay)
+    job = _Job(program, args or [], num_ranks, settings, as_module, max_restarts)
     _show_variables(summary)
+    max_ps = _max_delay_ps(max_delay)
     if seeds is not None:
         _explore(command, job, seeds, max_ps)
         return
-    settings |= {"flight_recorder": flight_recorder(flight_recorder_folder)}
-    settings |= {"divergence": divergence}
-    context = Context(**settings, delays=_delays(delays, max_ps))
+    recorder, drawn = flight_recorder(flight_recorder_folder), _delays(delays, max_ps)
+    context = Context(**settings, flight_recorder=recorder, divergence=divergence, delays=drawn)
     outputs = Outputs(prefix, tee, redirects, log_dir, local_ranks_filter)
     opened = outputs.open(num_ranks, built.devices_per_node)
     with opened as output, _page_kept(html, job, context):

@@ -12,11 +12,11 @@ from simrank.errors import ConfigError, ConfigProblem, UnsupportedError
 if TYPE_CHECKING:
     from simrank.hardware.cluster import Cluster
 
-# Of torch 2.13's torch/distributed/run.py. Rendezvous, restarts and real processes: a launch line
-# may keep them.
+# Of torch 2.13's torch/distributed/run.py. Rendezvous and real processes: a launch line may keep
+# them.
 _IGNORED_WITH_VALUE = (
     "rdzv-backend", "rdzv-endpoint", "rdzv-id", "rdzv-conf", "master-addr", "master-port",
-    "local-addr", "node-rank", "max-restarts", "monitor-interval", "start-method", "role",
+    "local-addr", "node-rank", "monitor-interval", "start-method", "role",
     "event-log-handler", "numa-binding", "signals-to-handle", "shutdown-timeout",
 )  # fmt: skip
 _IGNORED_FLAGS = ("run-path",)

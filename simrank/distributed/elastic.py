@@ -132,7 +132,7 @@ def shrink_group(
     members = tuple(int(chosen.ranks[each]) for each in left)
     assert rank is not None, "it is a rank"
     backends, maker = Backends(chosen.backend, chosen.backends), Maker(rank, user_site())
-    key = (state.generation, ("shrunk", chosen.label, members))
+    key = (state.epoch, ("shrunk", chosen.label, members))
     name = f"{chosen.name}, shrunk to {ranks_text(members)}"
     made = world_of(program).group(key, name, members, backends, maker)
     made.is_eager |= chosen.is_eager

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -18,6 +19,7 @@ from simrank.distributed.mismatch import MadeCall, mismatch_error
 from simrank.distributed.planner import Planner
 from simrank.errors import PeerDiedError, RankState
 from simrank.ranks import require_rank
+from simrank.ranks.current import of_process
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
@@ -169,7 +171,8 @@ class ProcessGroup:
         """
         for rank, error in self.dead.items():
             if not peers or self.group_rank(rank) in peers:
-                raise PeerDiedError(self.engine.now_ps, what, rank, error)
+                shown = self.world.shown(rank)
+                raise PeerDiedError(self.engine.now_ps, what, shown, error)
 
     def lose(self, rank: int | None, error: BaseException) -> None:
         """Let the calls fail that depend on a member that has died, or that has given up a call.
@@ -187,7 +190,7 @@ class ProcessGroup:
         for call in list(self.calls.values()):
             member = call.group.group_rank(rank)
             if member >= 0:  # Some members may sit out of it.
-                call.lose(member, rank, error)
+                call.lose(member, self.world.shown(rank), error)
         for boxes in self.mailboxes.values():
             boxes.lose(group_rank, rank, error)
 
@@ -247,6 +250,8 @@ class World:
         devices: Device of each rank.
         shares_devices: Whether several ranks may use one device: they stand for threads of one
             process, which need no communicator each.
+        has_changed: Whether its members are no more the ranks of the spawn under their numbers:
+            one has died, a process has joined, or ranks have met under other numbers.
         local: What layers above keep of it, by names of their own. A table by world would keep it
             alive for ever: what it holds knows the world.
     """
@@ -263,12 +268,28 @@ class World:
         self.comm_library = library
         self.devices = devices
         self.size = len(devices)
-        self.shares_devices = False
+        self.shares_devices = self.has_changed = False
         self.local: dict[str, Any] = {}
         self._groups: dict[Key, ProcessGroup] = {}
+        self._shown: dict[int, int] = {}
         if library.recorder is not None:
             library.recorder.begin(self)
         library.worlds[1 + max(library.worlds, default=0)] = self
+
+    def add(self, device_index: int) -> int:
+        """Return the number of a process that joins, and stands for a device."""
+        self.has_changed = True
+        self.devices = np.append(self.devices, device_index)
+        return len(self.devices) - 1
+
+    def number(self, members: Sequence[int]) -> None:
+        """Note which ranks the members of a default group have: reports call them by these."""
+        if self._shown or not isinstance(members, range):
+            self._shown.update((member, rank) for rank, member in enumerate(members))
+
+    def shown(self, rank: int) -> int:
+        """Return the rank that a member has in its default group, for its number."""
+        return self._shown.get(rank, rank)
 
     def groups_of(self, rank: int) -> list[ProcessGroup]:
         """Return the groups that a rank is in."""
@@ -329,6 +350,7 @@ class World:
 
     def rank_died(self, rank: int, error: BaseException) -> None:
         """Let all that waits for a rank fail: it has died, and the others run on."""
+        self.has_changed = True
         self.comm_library.leaks.forget(rank)
         for group in self._groups.values():
             group.lose(rank, error)
@@ -373,26 +395,40 @@ class Membership:
     Attributes:
         default: The default group, or None before `init_process_group`.
         generation: How often it has initialised.
+        epoch: What its groups' names are unique in, among those that initialised with it.
         num_groups: How many groups it has made since it last initialised.
         num_splits: How often it has split each group.
         made: The groups that it is a member of, in the order in which it made them.
         coalescing: The open coalescing manager of each group that has one.
     """
 
-    __slots__ = ("coalescing", "default", "generation", "made", "num_groups", "num_splits")
+    __slots__ = (
+        "coalescing", "default", "epoch", "generation", "made", "num_groups", "num_splits",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.default: ProcessGroup | None = None
         self.generation = 0
+        self.epoch: Hashable = 0
         self.num_groups = 0
         self.made: list[ProcessGroup] = []
         self.num_splits: dict[ProcessGroup, int] = {}
         self.coalescing: dict[ProcessGroup, CoalescingManager] = {}
 
 
+def _of_fork(own: Membership) -> Membership:
+    """Return what a process knows that a rank forks."""
+    made = copy(own)
+    made.made = list(own.made)
+    return made
+
+
+_KEY = of_process("distributed", _of_fork)
+
+
 def membership(program: Program) -> Membership:
     """Return the rank's membership, made at first use."""
-    own: Membership | None = program.local.get("distributed")
+    own: Membership | None = program.local.get(_KEY)
     if own is None:
-        own = program.local["distributed"] = Membership()
+        own = program.local[_KEY] = Membership()
     return own

@@ -85,9 +85,10 @@ def init_process_group(
     if store is None:
         take_port(program, init_method)
     state.generation += 1
+    state.epoch = state.generation
     state.num_groups = 0
     world = world_of(program)
-    state.default = world.group((state.generation, 0), "default_pg", range(world.size), parsed)
+    state.default = world.group((state.epoch, 0), "default_pg", range(world.size), parsed)
     state.default.is_eager |= device_id is not None
     _apply(pg_options, state.default)
 
@@ -245,11 +246,11 @@ def new_group(
         return None
     members = _members(ranks, default.size(), sort_ranks=sort_ranks)
     parsed = parse_backend(backend) if backend else Backends(default.backend, default.backends)
-    key: tuple[Any, ...] = (state.generation, tuple(members))
+    key: tuple[Any, ...] = (state.epoch, tuple(members))
     name = group_desc or f"group of {list(members)}"
     if not use_local_synchronization:
         state.num_groups += 1
-        key = (state.generation, state.num_groups)
+        key = (state.epoch, state.num_groups)
         name = group_desc or f"group_{state.num_groups}"
     made = world_of(program).group(key, name, members, parsed, Maker(rank, user_site()))
     if made.group_rank(rank) < 0:

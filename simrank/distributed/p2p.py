@@ -358,7 +358,8 @@ class Mailboxes:
             if operation.rank == peer:
                 engine.pending.pop(operation, None)
             elif any(end.needs(group_rank) for end in operation.ends):
-                own = PeerDiedError(engine.now_ps, operation.name, peer, error)
+                shown = self.group.world.shown(peer)
+                own = PeerDiedError(engine.now_ps, operation.name, shown, error)
                 operation.stream.fail(operation, own)
 
     def post(self, end: End) -> None:

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlparse
 
 from simrank.errors import DistNetworkError
+from simrank.ranks.current import of_process
 from simrank.ranks.ports import node_of, ports_of
 
 if TYPE_CHECKING:
     from simrank.ranks import Program
 
-_KEY = "port of the rendezvous"
+_KEY = of_process("port of the rendezvous")
 
 
 def take_port(program: Program, init_method: str | None) -> None:

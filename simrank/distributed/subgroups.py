@@ -134,7 +134,7 @@ def split_group(
         if own_rank in group_ranks:
             members = tuple(int(parent.ranks[group_rank]) for group_rank in sorted(group_ranks))
             name = group_desc or f"{parent.name}:split:{number}"
-            key = (state.generation, parent, number, members)
+            key = (state.epoch, parent, number, members)
             parsed = Backends(parent.backend, parent.backends)
             made = world_of(program).group(key, name, members, parsed, Maker(rank, user_site()))
             state.made.append(made)

@@ -204,17 +204,24 @@ def sleep_weakly(engine: Engine, task: Task, due_ps: int, reason: PollReason) ->
     """Let a task poll or sleep until `due_ps` without keeping the simulation alive (E8)."""
     if engine.delays is not None:
         due_ps += engine.delays.draw(WAKE, task.rank, user_site)
-    wakeup = engine.call_at(due_ps, partial(engine.resume, task), weak=True)
+    wakeup = task.timer = engine.call_at(due_ps, partial(engine.resume, task), weak=True)
     start_ps = engine.now_ps
     while wakeup.queued and task.thrown is None:
         task.waiting = reason
         task.leave()
-    task.waiting = None
+    task.waiting = task.timer = None
     if task.thrown is not None:
         engine.cancel(wakeup)
         task.raise_thrown()
     if engine.observers:
         tell_of_wait(engine, task, reason.describe(), start_ps)
+
+
+def give_up(task: Task) -> None:
+    """Void what would wake a task that never runs again: it slept or polled."""
+    task.engine.unqueue(task)
+    if task.timer is not None:
+        task.engine.cancel(task.timer)
 
 
 class LivelockDetector:

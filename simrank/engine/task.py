@@ -51,6 +51,7 @@ class Task:
         finished: Whether its program has returned or raised.
         error: What its program raised, or None.
         thrown: What its wait point raises when it is resumed next, or None.
+        timer: What wakes it, where it sleeps or polls.
         group: The group it belongs to, or None.
         carrier: What holds its stack.
         greenlet: What `getcurrent()` is on that stack; None on a thread that does not live.
@@ -63,7 +64,7 @@ class Task:
         "__weakref__", "_body", "carrier", "children", "engine", "error", "finished", "greenlet",
         "group", "host_ps", "is_functional", "leave", "name", "num_polls", "parked", "rank",
         "started", "switch",
-        "thrown", "turn", "waiting",
+        "thrown", "timer", "turn", "waiting",
     )  # fmt: skip
 
     def __init__(self, engine: Engine, name: str, rank: int | None = None) -> None:
@@ -77,6 +78,7 @@ class Task:
         self.parked = False
         self.error: BaseException | None = None
         self.thrown: BaseException | None = None
+        self.timer: Wakeup | None = None
         self.group: TaskGroup | None = None
         self.children: list[TaskGroup] | None = None
         self.num_polls = 0

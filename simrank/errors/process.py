@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import sys
+from typing import TYPE_CHECKING, Any
 
 from simrank.errors.base import SimulationError
 from simrank.errors.travel import Travels
@@ -80,3 +81,24 @@ class ProcessExitedException(ProcessException):
         super().__init__(msg, error_index, error_pid)
         self.exit_code = exit_code
         self.signal_name = signal_name
+
+
+def as_torchs(error: ProcessException) -> ProcessException:
+    """Return an error that is torch's as well, where the program could catch that one."""
+    torch_mp: Any = sys.modules.get("torch.multiprocessing")
+    if not hasattr(torch_mp, "ProcessRaisedException"):  # Not there, or being imported.
+        return error
+    has_raised = isinstance(error, ProcessRaisedException)
+    base = torch_mp.ProcessRaisedException if has_raised else torch_mp.ProcessExitedException
+    kind = type(error)
+    names = {
+        "__module__": kind.__module__, "__qualname__": kind.__qualname__, "__doc__": kind.__doc__,
+        "__reduce__": lambda _: error.__reduce__(),
+    }  # fmt: skip
+    both = type(kind.__name__, (kind, base), names)
+    made: ProcessException = both.__new__(both, *error.args)
+    made.args = error.args
+    for name, value in vars(error).items():  # torch's classes have slots for some.
+        setattr(made, name, value)
+    made.__cause__, made.__suppress_context__ = error.__cause__, error.__suppress_context__
+    return made

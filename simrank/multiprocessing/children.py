@@ -3,7 +3,9 @@
 A rank that starts a `Process` (to write a checkpoint, say) gets a thread in the same lockstep, so
 it waits in simulated time, and a child that never ends is part of the deadlock report. The target's
 arguments are copied as pickling would. A process that is spawned executes the modules that its rank
-has for itself anew; what one that is forked changes in modules is seen by its rank.
+has for itself anew; what one that is forked changes in modules is seen by its rank. Environment and
+arguments, process id, exit and process groups are a process's own: one that joins a group is a
+member of it as any rank is, and its death is that of a member.
 """
 
 from __future__ import annotations
@@ -12,16 +14,18 @@ import functools
 import sys
 import threading  # noqa: TID251 - its classes are engine waits in a rank (see `ranks.threads`)
 import traceback
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
+from simrank.distributed.joined import process_ended
+from simrank.distributed.membership import world_of
 from simrank.errors import RankAborted
 from simrank.multiprocessing import shared
 from simrank.multiprocessing.arguments import per_rank
-from simrank.ranks import libraries, mains, real, stdlib
-from simrank.ranks.current import current_program, rank_program, running_task
-from simrank.ranks.identity import next_pid
+from simrank.ranks import finalizers, libraries, mains, output, private, real, stdlib, threads
+from simrank.ranks.current import current_program, process_of, rank_program, running_task
+from simrank.ranks.identity import start_process
 from simrank.ranks.packages import private_modules
-from simrank.ranks.threads import TO_FIX, TURN, end_thread
+from simrank.ranks.threads import PROGRAM, TO_FIX, TURN, end_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -38,7 +42,7 @@ NAMES = (
     "Array", "Barrier", "BoundedSemaphore", "Condition", "Event", "JoinableQueue", "Lock",
     "Manager", "Queue", "RLock", "Semaphore", "SimpleQueue", "Value",
 )  # fmt: skip
-_TERMINATED = -15
+_KILLED, _TERMINATED = -9, -15
 _USE_THREADS = "use concurrent.futures.ThreadPoolExecutor, on ranks that are threads"
 
 
@@ -132,41 +136,67 @@ class _Child:
     method = "simrank"
 
     def __init__(self, process: Any, *, has_own_run: bool) -> None:  # noqa: ANN401 - as above
-        program = current_program()
-        assert program is not None, "a rank starts it"
-        self.pid = self.sentinel = next_pid(program.engine)
+        starter = current_program()
+        assert starter is not None, "a rank starts it"
         self.returncode: int | None = None
-        self._name, self._program = process.name, program
-        own = _modules_of(program, process)
+        self._name, is_forked = process.name, _is_forked(process)
+        self._program = program = process_of(starter, is_forked=is_forked)
+        program.local["world"] = world_of(starter)
+        private.begin_process(program)
+        own = _modules_of(starter, is_forked=is_forked)
         self._call = _call_of(process, is_new=own is not None, has_own_run=has_own_run)
         self._thread = threading.Thread(
             target=self._live, name=process.name, daemon=bool(process.daemon)
         )
+        state: dict[str, Any] = vars(self._thread)
         if own is not None:
-            mains.check_begun(program)
-            vars(self._thread)[TURN] = libraries.turn_with(program, own, own.of_process())
+            mains.check_begun(starter)
+        if not is_forked:
+            anew = None if own is None else own.of_process(program)
+            state[TURN] = libraries.keep_states_of_process(program, own, anew)
+        state[PROGRAM] = program
         self._thread.start()
+        self.pid = self.sentinel = start_process(program)
+        task = cast("threads.ThreadTask", program.task)
+        task.on_end = self._has_ended
 
     def _live(self) -> None:
+        program = self._program
         try:
-            mains.begin_process(self._program)
-            target, given = self._call()
-            target(*given)
-            self.returncode = 0
+            try:
+                mains.begin_process(program)
+                target, given = self._call()
+                target(*given)
+                finalizers.rank_returned(program)
+                status = 0
+            finally:
+                finalizers.forget(program)
+                output.rank_ended(program)
         except RankAborted:
             raise
         except SystemExit as error:
-            self.returncode = error.code if isinstance(error.code, int) else int(bool(error.code))
+            status = error.code & 0xFF if isinstance(error.code, int) else int(bool(error.code))
         except BaseException:  # noqa: BLE001 - as there: the parent is told by the exit code
-            self.returncode = 1
+            status = 1
             sys.stderr.write(f"Process {self._name}:\n{traceback.format_exc()}")
+        threads.rank_returns(program)
+        self._end(status)
+
+    def _has_ended(self) -> None:
+        """Note an end at once: by a signal, or `os._exit`."""
+        status = cast("threads.ThreadTask", self._program.task).status
+        self._end(_TERMINATED if status is None else status)
+
+    def _end(self, status: int) -> None:
+        """Note how it has ended, and let those fail who wait for it in a process group."""
+        if self.returncode is None:
+            self.returncode = status
+            process_ended(self._program, status)
 
     def poll(self, flag: object = None) -> int | None:
         """Return the exit code, or None while it runs."""
         del flag
-        is_alive = self._thread.is_alive()  # Asking lets it go on, and it may end.
-        if self.returncode is None and not is_alive:
-            self.returncode = _TERMINATED
+        self._thread.is_alive()  # Asking lets it go on, and it may end.
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int | None:
@@ -175,24 +205,33 @@ class _Child:
         return self.poll()
 
     def terminate(self) -> None:
-        """End it at its wait."""
-        if self.returncode is None:
-            end_thread(self._thread)
-            self.returncode = _TERMINATED
+        """End it at its wait, as SIGTERM does."""
+        self._stop(_TERMINATED)
 
-    kill = terminate
+    def kill(self) -> None:
+        """End it at its wait, as SIGKILL does."""
+        self._stop(_KILLED)
+
+    def _stop(self, status: int) -> None:
+        if self.returncode is None:
+            cast("threads.ThreadTask", self._program.task).status = status
+            end_thread(self._thread)
 
     def close(self) -> None:
         """Do nothing: there are no resources."""
 
 
-def _modules_of(program: Program, process: Any) -> PrivateModules | None:  # noqa: ANN401 - as above
-    """Return what a rank has for itself, and its process anew; None if that goes on with all."""
+def _is_forked(process: Any) -> bool:  # noqa: ANN401 - as above
     import multiprocessing  # noqa: PLC0415 - here it is imported; elsewhere it need not be
 
-    own = private_modules(program)
     method = getattr(process, "_start_method", None) or multiprocessing.get_start_method()
-    return None if own is None or not own.has_any or method == "fork" else own
+    return bool(method == "fork")
+
+
+def _modules_of(program: Program, *, is_forked: bool) -> PrivateModules | None:
+    """Return what a rank has for itself, and its process anew; None if that goes on with all."""
+    own = private_modules(program)
+    return None if own is None or not own.has_any or is_forked else own
 
 
 def _call_of(process: Any, *, is_new: bool, has_own_run: bool) -> Call:  # noqa: ANN401 - as above

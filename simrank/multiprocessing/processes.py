@@ -21,9 +21,10 @@ from simrank.errors import (
     SpawnException,
     UninitializedValueError,
 )
+from simrank.errors.process import as_torchs
 from simrank.errors.travel import add_note
 from simrank.ranks import folders, patches, stdlib
-from simrank.ranks.ending import end_at_once
+from simrank.ranks.ending import end_at_once, stopped
 from simrank.ranks.identity import first_pid
 from simrank.ranks.packages import take_class_here
 from simrank.units import PS_PER_S
@@ -83,6 +84,11 @@ class ProcessContext:
         """
         folder = Path(tempfile.gettempdir())
         return [str(folder / f"simrank-errorfile-{pid}.pickle") for pid in self.pids()]
+
+    @property
+    def was_stopped(self) -> bool:
+        """Whether all that failed is ranks that others have ended, by a signal."""
+        return bool(self.group.failed) and stopped.issuperset(self.group.failed)
 
     def pids(self) -> list[int]:
         """Return a simulated process id per rank."""
@@ -174,11 +180,16 @@ class RankProcess:
 
     def terminate(self) -> None:
         """End it at once, as SIGTERM does: none of its code runs on, and its spawn has failed."""
-        end_by_signal(self._task, signal.SIGTERM)
+        self._stop(signal.SIGTERM)
 
     def kill(self) -> None:
         """End it at once, as SIGKILL does; see `terminate`."""
-        end_by_signal(self._task, signal.SIGKILL)
+        self._stop(signal.SIGKILL)
+
+    def _stop(self, number: signal.Signals) -> None:
+        if not self._task.finished:
+            stopped.add(self._task)
+        end_by_signal(self._task, number)
 
     def close(self) -> None:
         """Do nothing: there are no resources.
@@ -252,16 +263,18 @@ def _exit_code(task: Task) -> int:
 
 def _failure(group: TaskGroup) -> BaseException:
     """Build what spawn raises from the root causes: the first, of several the lowest rank."""
-    failed = sorted(group.failed, key=lambda task: (group.failed_ps[task], task.rank or 0))
+    rank_of = {task: rank for rank, task in enumerate(group.tasks)}  # As they were started.
+    rank_of |= {task: task.rank or 0 for task in group.failed if task not in rank_of}
+    failed = sorted(group.failed, key=lambda task: (group.failed_ps[task], rank_of[task]))
     errors: dict[int, BaseException] = {}
     consequences = {
-        t.rank or 0: t.error for t in failed if t.error is not None and _is_consequence(t.error)
+        rank_of[t]: t.error for t in failed if t.error is not None and _is_consequence(t.error)
     }
     failed = [t for t in failed if not _is_consequence(t.error)] or failed
     for task in failed:
         assert task.error is not None
-        errors[task.rank or 0] = task.error
-        note = f"simrank: raised by rank {task.rank} at t={group.failed_ps[task] / 1e6:.3f} us"
+        errors[rank_of[task]] = task.error
+        note = f"simrank: raised by rank {rank_of[task]} at t={group.failed_ps[task] / 1e6:.3f} us"
         if not _is_signal(task.error):
             add_note(task.error, note)
         if isinstance(task.error, StoppedByWatchdog):
@@ -279,10 +292,10 @@ def _failure(group: TaskGroup) -> BaseException:
         take_class_here(each)
     failure = SpawnException(text, rank, first_pid(group) + rank, errors=errors)
     failure.consequences = {rank: e for rank, e in consequences.items() if rank not in errors}
-    failure.stubborn = tuple(task.rank or 0 for task in group.stubborn)
+    failure.stubborn = tuple(rank_of.get(task, task.rank or 0) for task in group.stubborn)
     failure.time_ps = group.complete_ps
     failure.__cause__ = error if isinstance(error, Exception) else None
-    return failure
+    return as_torchs(failure)
 
 
 def _is_signal(error: BaseException) -> bool:
@@ -302,7 +315,7 @@ def _exited(group: TaskGroup, rank: int, error: SystemExit) -> ProcessException:
     if isinstance(error.code, str) and error.code:
         text += f": {error.code}"
     text += "".join(f"\n  {note}" for note in getattr(error, "__notes__", ()) if name)
-    return ProcessExitedException(text, rank, first_pid(group) + rank, code, name)
+    return as_torchs(ProcessExitedException(text, rank, first_pid(group) + rank, code, name))
 
 
 _CALLERS = ("simrank.", "importlib")

@@ -10,6 +10,8 @@ import numpy as np
 
 from simrank.device.current import drop_streams
 from simrank.distributed.group import World, membership
+from simrank.distributed.joined import lose
+from simrank.distributed.membership import world_of
 from simrank.engine import Task, TaskGroup
 from simrank.engine.collector import calm_collector
 from simrank.errors import RankAborted, SimrankError
@@ -282,9 +284,10 @@ def _start(parent: Program, name: str, call: Call, nprocs: int, start: _Start) -
     group = TaskGroup(engine, f"spawn of {name}", tasks)
     first_pid(group)
     group.on_abort = lambda: _drop(world, programs)
+    by_task = dict(zip(tasks, programs, strict=True))
     group.on_complete(lambda: _look_at_groups(world, group))
     if context.on_failure == "continue":
-        group.on_death = lambda task: _bury(world, programs[task.rank or 0], task)
+        group.on_death = lambda task: _bury(by_task[task], task)
     group.start()
     return group
 
@@ -416,19 +419,21 @@ def _look_at_groups(world: World, group: TaskGroup) -> None:
         world.comm_library.leaks.half_made += world.half_made()
 
 
-def _bury(world: World, program: Program, task: Task) -> None:
+def _bury(program: Program, task: Task) -> None:
     """Drop what a rank that died left in flight, and let those fail who wait for it."""
     assert task.error is not None, "it died of something"
     threads.end_threads(program)
     for group in task.children or ():
         group.abort()
     drop_streams(program)
-    world.rank_died(task.rank or 0, task.error)
+    lose(program, task.error)
 
 
 def _drop(world: World, programs: Sequence[Program]) -> None:
     """Drop what aborted ranks left in flight, so that later runs start clean."""
     world.drop()
     for program in programs:
+        if world_of(program) is not world:  # It has joined others, who go on.
+            lose(program, RankAborted(program.rank))
         threads.forget_threads(program)
         drop_streams(program)

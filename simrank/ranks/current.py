@@ -59,18 +59,22 @@ class Program:
     Attributes:
         context: The Context it belongs to.
         engine: That Context's engine.
-        rank: Its rank in the spawn that made it; None on the hub.
+        rank: Its rank in the spawn that made it; None on the hub. Another number once it has joined
+            a group with those that others have started.
+        started_rank: Its rank in the spawn that made it, which says what its host and devices are;
+            of a process that of its rank.
         world_size: How many ranks that spawn has; 1 on the hub.
         device_index: The device it uses by default.
         task: What the engine resumes; None on the hub.
         local: Rank-local state of the layers above, made at first use.
         parent: The program that spawned it, or None.
         outer: Of a main program: the one that entered its Context, or None.
+        process_of: Of a process that a rank has started: that rank; None of ranks.
     """
 
     __slots__ = (
-        "context", "device_index", "engine", "local", "outer", "parent", "rank", "task",
-        "world_size",
+        "context", "device_index", "engine", "local", "outer", "parent", "process_of", "rank",
+        "started_rank", "task", "world_size",
     )  # fmt: skip
 
     def __init__(
@@ -85,13 +89,51 @@ class Program:
     ) -> None:
         self.context = context
         self.engine = engine
-        self.rank = rank
+        self.rank = self.started_rank = rank
         self.world_size = world_size
         self.device_index = device_index
         self.parent = parent
         self.outer: Program | None = None
+        self.process_of: Program | None = None
         self.task: Task | None = None
         self.local: dict[str, Any] = {}
+
+
+_of_process: dict[str, Callable[[Any], Any] | None] = {}
+
+
+def of_process(key: str, forked: Callable[[Any], Any] | None = None) -> str:
+    """Say that an entry of `Program.local` is a process's, and return it.
+
+    Args:
+        key: Its name.
+        forked: Makes of a rank's what a process has that the rank forks; None: that has none.
+    """
+    _of_process[key] = forked
+    return key
+
+
+def process_of(starter: Program, *, is_forked: bool) -> Program:
+    """Return the program of a process that a rank starts.
+
+    Args:
+        starter: The rank.
+        is_forked: Whether it goes on with what the rank has, as far as that is no process's.
+    """
+    made = Program(
+        starter.context, starter.engine, rank=starter.rank, world_size=starter.world_size,
+        device_index=starter.device_index, parent=starter,
+    )  # fmt: skip
+    made.process_of, made.started_rank = starter, starter.started_rank
+    for key, value in starter.local.items() if is_forked else ():
+        forked = _of_process.get(key, _itself)
+        if forked is not None:
+            made.local[key] = forked(value)
+    return made
+
+
+def _itself(value: Any) -> Any:  # noqa: ANN401 - anything
+    return value
 
 
 _current: ContextVar[Program | None] = ContextVar("simrank_program", default=None)

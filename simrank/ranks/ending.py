@@ -9,9 +9,9 @@ import signal
 import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
-from simrank.engine import Handle, interrupts
+from simrank.engine import Handle, interrupts, limits
 from simrank.errors import UnsupportedError
 from simrank.ranks import identity, threads
 from simrank.ranks.current import current_program, running_task
@@ -43,14 +43,19 @@ def end_at_once(task: Task, status: int) -> None:
     threads.park_threads(task)
     for group in task.children or ():
         group.abort()
-    task.error = SystemExit(status) if status else None
+    if isinstance(task, threads.ThreadTask):
+        task.status = status
+    else:
+        task.error = SystemExit(status) if status else None
     if task.started:
         engine.park(task)
     else:
         task.finished = True
         task.carrier.drop()
         engine.retire(task)
-    engine.unqueue(task)
+    limits.give_up(task)
+    if isinstance(task, threads.ThreadTask):
+        threads.note_end(task)
 
 
 def stand_ins() -> list[tuple[Any, str, Any]]:
@@ -127,7 +132,11 @@ def _send(target: Task, number: int) -> None:
             "  to fix: tell it by a message, or by an Event of simrank.multiprocessing"
         )
     if number and number not in _harmless():
+        stopped.add(target)
         end_at_once(target, -number)
+
+
+stopped: WeakSet[Task] = WeakSet()  # Whom others have ended by a signal.
 
 
 def _raise_signal(original: Callable[[int], None]) -> Callable[[int], None]:

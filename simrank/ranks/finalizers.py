@@ -106,12 +106,20 @@ def _in_turns_of(program: Program, original: Callable[[Any], object]) -> Callabl
         returned: bool | None = program.local.get(_RETURNED)
         if returned:
             _call_after(program, functools.partial(original, self))
-        elif rank_program() is program and not collector.is_looking():
+        elif _runs(program) and not collector.is_looking():
             original(self)
         elif returned is None:
             program.local.setdefault(_KEY, []).append(_Late(functools.partial(original, self)))
 
     return finalize
+
+
+def _runs(program: Program) -> bool:
+    """Whether a rank runs, or a process that it has forked, which goes on with its modules."""
+    running = rank_program()
+    while running is not None and running is not program:
+        running = running.process_of
+    return running is not None
 
 
 def _call_after(program: Program, call: Callable[[], object]) -> None:

@@ -14,7 +14,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
-from simrank.ranks.current import rank_program
+from simrank.ranks.current import of_process, rank_program
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,15 +43,20 @@ def first_pid(group: TaskGroup) -> int:
     return _first[group]
 
 
-def next_pid(engine: Engine) -> int:
-    """Return an id for a process that a rank starts."""
-    number = _next.get(engine, _FIRST_PID)
+def start_process(program: Program) -> int:
+    """Give an id to a process that a rank starts, and return it."""
+    engine, task = program.engine, program.task
+    assert task is not None, "it has started"
+    number = program.local["os.getpid"] = _next.get(engine, _FIRST_PID)
     _next[engine] = number + 1
+    _tasks.setdefault(engine, WeakValueDictionary())[number] = task
     return number
 
 
 def pid_of(program: Program) -> int:
     """Return the id of a rank, or of the process for the main program."""
+    if program.process_of is not None:
+        return int(program.local["os.getpid"])
     task = program.task
     if program.rank is None or task is None or task.group is None:
         return _getpid()
@@ -95,7 +100,7 @@ def _parents(program: Program) -> int:
 
 
 def _numbered(original: Callable[[], int], ask: Callable[[Program], int]) -> Callable[[], int]:
-    key = f"os.{original.__name__}"
+    key = of_process(f"os.{original.__name__}")
 
     @functools.wraps(original)
     def number() -> int:

@@ -125,10 +125,17 @@ class Turns:
             turn.leave()
 
 
-def turn_with(program: Program, state: RankState, other: RankState) -> Turn:
-    """Return what follows the turns of a rank's thread that has another state in place of one."""
-    states: Sequence[RankState] = program.local[_STATES]
-    return Turns([(other if each is state else each).turn for each in states])
+def keep_states_of_process(
+    program: Program, state: RankState | None, other: RankState | None
+) -> Turn | None:
+    """Let a process that a rank spawns have states of its own, and another in place of one."""
+    assert program.process_of is not None, "a process"
+    of_rank: Sequence[RankState] = program.process_of.local.get(_STATES, ())
+    new = [library.state_of(program) for library in in_use()]
+    states = [*new, *of_rank[len(new) :]]
+    if state is not None and other is not None:
+        states = [other if each is state else each for each in states]
+    return keep_states(program, states)
 
 
 def keep_states(program: Program, states: Sequence[RankState]) -> Turn | None:

@@ -58,9 +58,9 @@ def _output_of(program: Program) -> tuple[int, Output]:
     """
     found: tuple[int, Output] | None = program.local.get(_WRITES_AS)
     if found is None:
-        parent, found = program.parent, (program.rank or 0, _PLAIN)
+        parent, found = program.parent, (program.started_rank or 0, _PLAIN)
         if parent is not None and _OUTPUT in parent.local:
-            found = program.rank or 0, parent.local[_OUTPUT]
+            found = program.started_rank or 0, parent.local[_OUTPUT]
         elif parent is not None:
             above = _rank_of(parent)
             found = found if above is None else _output_of(above)

@@ -146,9 +146,9 @@ class PrivateModules:
         spec: ModuleSpec | None = getattr(self._own.get(name), "__spec__", None)
         return spec
 
-    def of_process(self) -> PrivateModules:
-        """Return those of a process that is spawned and is a further thread of the rank."""
-        made = PrivateModules(self._program, self.names, is_own_private=self.is_own_private)
+    def of_process(self, program: Program) -> PrivateModules:
+        """Return those of a process that the rank spawns."""
+        made = PrivateModules(program, self.names, is_own_private=self.is_own_private)
         made.come_from(self, "spawn")
         return made
 
@@ -170,7 +170,7 @@ class PrivateModules:
 
     def enter(self) -> None:
         """Put the rank's modules in place of everybody else's."""
-        self._program.local[_KEY] = self  # A process that is a thread of the rank has others.
+        self._program.local[_KEY] = self
         if self._changes != joining.changes[0]:
             self._look_again()
         modules, stamp = sys.modules, modules_stamp()

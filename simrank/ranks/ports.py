@@ -48,7 +48,7 @@ class Holder:
     def is_over(self) -> bool:
         """Whether nobody is left that could use it."""
         group = self.task.group
-        if self.served is None or group is None:
+        if self.served is None or group is None or self.task not in group.tasks:
             return self.task.finished
         return all(task.finished for task in group.tasks)
 
@@ -148,7 +148,7 @@ def ports_of(program: Program) -> Ports:
 
 def node_of(program: Program) -> int:
     """Return the host of a rank."""
-    return (program.rank or 0) // program.context.cluster.devices_per_node
+    return (program.started_rank or 0) // program.context.cluster.devices_per_node
 
 
 def in_use(port: int, holder: str) -> OSError:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 ERROR_FILES = (
     "folder of error files"  # In `Program.local`: where ranks that it starts leave theirs.
 )
+RESTARTS = "restarts"  # Likewise: how often ranks have been started anew, and may be.
 _NUMPY_KEY = "generator of numpy.random"
 # Functions of numpy.random that draw from its shared generator without being its methods.
 _NUMPY_WRAPPERS = {"seed": "seed", "sample": "random_sample", "ranf": "random_sample"}
@@ -56,13 +57,13 @@ def stand_ins() -> list[tuple[Any, str, Any]]:
 
 
 def _python_generator(program: Program) -> random.Random:
-    return random.Random(f"{program.engine.seed}:{program.rank}")
+    return random.Random(f"{program.engine.seed}:{program.started_rank}")
 
 
 def _numpy_generator(program: Program) -> Any:  # noqa: ANN401 - numpy's RandomState
     import numpy as np  # noqa: PLC0415 - loaded with its stand-ins
 
-    return np.random.RandomState([program.engine.seed % 2**32, (program.rank or 0) + 1])
+    return np.random.RandomState([program.engine.seed % 2**32, (program.started_rank or 0) + 1])
 
 
 def _generator_functions(
@@ -110,7 +111,7 @@ def _seeded(original: Callable[..., Any]) -> Callable[..., Any]:
         if program is None or seed is not None:
             return original(seed)
         calls = program.local["default_rng"] = program.local.get("default_rng", 0) + 1
-        return original([program.engine.seed, (program.rank or 0) + 1, calls])
+        return original([program.engine.seed, (program.started_rank or 0) + 1, calls])
 
     return default_rng
 
@@ -148,28 +149,30 @@ _OF_EACH_RANK = frozenset(
 
 def _torchrun_variables(program: Program) -> dict[str, str]:
     """Return what torchrun would set for a rank."""
-    assert program.rank is not None, "only ranks have them"
+    rank = program.started_rank
+    assert rank is not None, "only ranks have them"
     per_node = program.context.cluster.devices_per_node
-    first_of_node = program.rank - program.rank % per_node
-    folder = None if program.parent is None else program.parent.local.get(ERROR_FILES)
+    first_of_node = rank - rank % per_node
+    above = {} if program.parent is None else program.parent.local
+    folder, restarts = above.get(ERROR_FILES), above.get(RESTARTS, (0, 0))
     files = {}
     if folder is not None:
-        own = Path(folder) / str(program.rank)
+        own = Path(folder) / str(rank)
         own.mkdir(parents=True, exist_ok=True)
         files["TORCHELASTIC_ERROR_FILE"] = str(own.absolute() / "error.json")
     return files | {
-        "RANK": str(program.rank),
-        "LOCAL_RANK": str(program.rank % per_node),
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank % per_node),
         "WORLD_SIZE": str(program.world_size),
         "LOCAL_WORLD_SIZE": str(min(per_node, program.world_size - first_of_node)),
-        "GROUP_RANK": str(program.rank // per_node),
+        "GROUP_RANK": str(rank // per_node),
         "GROUP_WORLD_SIZE": str(-(-program.world_size // per_node)),
-        "ROLE_RANK": str(program.rank),
+        "ROLE_RANK": str(rank),
         "ROLE_WORLD_SIZE": str(program.world_size),
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(_master_port(program)),
-        "TORCHELASTIC_RESTART_COUNT": "0",
-        "TORCHELASTIC_MAX_RESTARTS": "0",
+        "TORCHELASTIC_RESTART_COUNT": str(restarts[0]),
+        "TORCHELASTIC_MAX_RESTARTS": str(restarts[1]),
         "TORCHELASTIC_RUN_ID": "simrank",
     }
 
@@ -224,6 +227,13 @@ class _Environment(MutableMapping[Any, Any]):
 
     def __len__(self) -> int:
         return len(self._of(current_program()))
+
+
+def begin_process(program: Program) -> None:
+    """Let a process that the running rank starts have copies of its environment and arguments."""
+    environment: Any = os.environ
+    storage = environment._data  # noqa: SLF001 - what it reads
+    program.local |= {"environ": dict(storage), "argv": list(sys.argv)}
 
 
 # ---- argv ----

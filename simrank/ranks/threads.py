@@ -26,7 +26,13 @@ from weakref import WeakKeyDictionary
 from simrank.engine import Handle, Task, limits
 from simrank.errors import RankAborted
 from simrank.ranks import libraries, real
-from simrank.ranks.current import current_program, for_real, running_task, set_program
+from simrank.ranks.current import (
+    current_program,
+    for_real,
+    of_process,
+    running_task,
+    set_program,
+)
 from simrank.units import PS_PER_S
 
 if TYPE_CHECKING:
@@ -42,9 +48,10 @@ TO_FIX = (
     'let the ranks be threads, by Context(carrier="thread") or simrank run --carrier thread; or '
     "use spawn for ranks, and locks and queues of threading and queue"
 )
-_THREADS, _MAIN_END = "threads", "end of the main thread"  # In `Program.local`.
+_THREADS, _MAIN_END = map(of_process, ("threads", "end of the main thread"))  # In `local`.
 _END = "_simrank_end"  # Of a Thread that a rank has started.
 TURN = "_simrank_turn"  # Of one that is to have states of its own: what follows its turns.
+PROGRAM = "_simrank_program"  # Of one that is a process: its program.
 _active: dict[int, threading.Thread] = threading._active  # type: ignore[attr-defined]  # noqa: SLF001
 _main_thread, _enumerate = threading.main_thread, threading.enumerate
 
@@ -76,23 +83,35 @@ class ThreadTask(Task):
         end: For whoever joins it.
         is_daemon: Whether the rank does not wait for it.
         is_ending: Whether the rank ends it.
-        program: Whose it is.
+        program: Who runs on it: the rank, or a process that the rank has started.
+        owner: Whose thread it is.
+        status: Of a process that has ended at once: its exit status.
+        on_end: Called as it has ended, or None.
         thread: What `threading.current_thread()` is on it.
     """
 
-    __slots__ = ("end", "is_daemon", "is_ending", "program", "thread")
+    __slots__ = ("end", "is_daemon", "is_ending", "on_end", "owner", "program", "status", "thread")
 
-    def __init__(self, program: Program, name: str, *, is_daemon: bool) -> None:
-        super().__init__(program.engine, f"thread '{name}' of rank {program.rank}", program.rank)
-        self.end = ThreadEnd(program.engine, name)
-        self.is_daemon = is_daemon
-        self.is_ending = False
-        self.program = program
+    def __init__(self, owner: Program, name: str, program: Program, *, is_daemon: bool) -> None:
+        kind = "thread" if program is owner else "process"
+        super().__init__(owner.engine, f"{kind} '{name}' of rank {owner.rank}", owner.rank)
+        self.end = ThreadEnd(owner.engine, name)
+        self.is_daemon, self.is_ending = is_daemon, False
+        self.program, self.owner = program, owner
+        self.status: int | None = None
+        self.on_end: Callable[[], None] | None = None
         self.thread: threading.Thread | None = None
+        if program is not owner:
+            program.task = self
+
+    @property
+    def is_process(self) -> bool:
+        """Whether it is the main thread of a process."""
+        return self.program is not self.owner
 
     def told(self, what: str) -> str:
         """Return what a report says of it: the rank has other threads."""
-        return f"in thread '{self.end.name}': {what}"
+        return f"in {'process' if self.is_process else 'thread'} '{self.end.name}': {what}"
 
 
 # ---- starting ----
@@ -112,11 +131,12 @@ def start(
     engine = program.engine
     starter = engine.current_task()
     assert starter is not None, "a rank starts it"
-    task = ThreadTask(program, name, is_daemon=thread is None or thread.daemon)
+    runs = program if thread is None else vars(thread).get(PROGRAM, program)
+    task = ThreadTask(program, name, runs, is_daemon=thread is None or thread.daemon)
     own: contextvars.Context = getattr(thread, "_context", None) or contextvars.Context()
     own = own.copy()
     task.turn = starter.turn if thread is None else vars(thread).get(TURN, starter.turn)
-    own.run(set_program, program)
+    own.run(set_program, runs)
     own.run(task.carry, partial(_live, task, body), "thread")
     task.host_ps = starter.clock_ps
     carrier = cast("ThreadCarrier", task.carrier)
@@ -142,13 +162,16 @@ def _live(task: ThreadTask, body: Callable[[], Any]) -> None:
     finally:
         for end in undo:
             end()
-        _forget(task)
+        note_end(task)
 
 
-def _forget(task: ThreadTask) -> None:
-    task.program.local.get(_THREADS, {}).pop(task, None)
+def note_end(task: ThreadTask) -> None:
+    """Note the end of a thread, and tell who waits for it."""
+    task.owner.local.get(_THREADS, {}).pop(task, None)
     if not task.end.complete:
         task.end.finish(task.engine)
+    if task.on_end is not None:
+        task.on_end()
 
 
 def _start_thread(original: Callable[[threading.Thread], None]) -> Callable[..., None]:
@@ -367,11 +390,13 @@ def end_threads(program: Program) -> None:
 
 def _end(task: ThreadTask) -> None:
     task.is_ending = True
+    if task.is_process:
+        end_threads(task.program)
     if task.group is not None:
         task.group.end_guest(task)
     if task.parked:
         _refused.setdefault(task.engine, []).append(task.name)
-    _forget(task)
+    note_end(task)
 
 
 def end_thread(thread: threading.Thread) -> None:
@@ -394,11 +419,11 @@ def threads_left(engine: Engine) -> list[str]:
 def forget_threads(program: Program) -> None:
     """Note the ends of threads that were ended before they ran, or never will."""
     for task in [*program.local.get(_THREADS, ())]:
-        _forget(task)
+        note_end(task)
 
 
 def rank_of(task: Task) -> Task:
-    """Return the main task of the rank that a task is a thread of; else the task itself."""
+    """Return the main task of the rank or process that a task is a thread of; else the task."""
     main = task.program.task if isinstance(task, ThreadTask) else None
     return task if main is None else main
 
@@ -406,10 +431,18 @@ def rank_of(task: Task) -> Task:
 def park_threads(rank: Task) -> None:
     """Let the threads of a rank never run again; from the hub."""
     for task in [] if rank.group is None else rank.group.guests:
-        if isinstance(task, ThreadTask) and task.program.task is rank:
+        if isinstance(task, ThreadTask) and task is not rank and _is_of(task, rank):
             task.engine.park(task)
-            task.engine.unqueue(task)
-            _forget(task)
+            limits.give_up(task)
+            note_end(task)
+
+
+def _is_of(task: ThreadTask, rank: Task) -> bool:
+    """Whether a task is a thread of a rank or process, or of a process that it has started."""
+    of: Program | None = task.program
+    while of is not None and of.task is not rank:
+        of = of.process_of
+    return of is not None
 
 
 def _shut_executors(threads: list[ThreadTask]) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from simrank.ranks import require_rank
 from simrank.torch import nccl
+from simrank.torch.meeting import meet_at
 from simrank.torch.registry import make_group
 from simrank.torch.stores import dispatching
 
@@ -39,13 +40,12 @@ def made_by_hand(
     limit = timeout or getattr(options, "_timeout", None) or _DEFAULT_LIMIT
     times = store.add(f"simrank/{backend}/{rank}", 1)
     place = f"simrank/{backend}/{times}"
+    members = [met.number for met in meet_at(place, program, store, rank, size)]
     if rank == 0:
         # A name that no other group of these members has, wherever they meet.
         store.set(f"{place}/name", f"by_hand_{program.rank}_{_count(program)}")
-    store.set(f"{place}/{rank}", str(program.rank))
-    members = [int(store.get(f"{place}/{index}")) for index in range(size)]
     name = store.get(f"{place}/name").decode()
-    made = make_group(backend, name, members, limit, None, size=size)
+    made = make_group(backend, name, members, limit, None)
     assert made is not None, "a member"
     return made
 

@@ -36,7 +36,7 @@ _NOT_TORCHS = 1 << 32  # Numbers of streams that torch has not made begin here.
 
 def first_seed(program: Program) -> int:
     """Return what a rank's random numbers start from until it seeds them: a process draws it."""
-    return _FIRST_SEED + (program.rank or 0) + (program.engine.seed << 20)
+    return _FIRST_SEED + (program.started_rank or 0) + (program.engine.seed << 20)
 
 
 def visible(program: Program) -> range:
@@ -45,7 +45,7 @@ def visible(program: Program) -> range:
     Raises:
         UnsupportedError: `CUDA_VISIBLE_DEVICES` leaves some out in between, or permutes them.
     """
-    cluster, rank = program.context.cluster, program.rank or 0
+    cluster, rank = program.context.cluster, program.started_rank or 0
     first = rank - rank % cluster.devices_per_node
     return asked_for(range(first, min(first + cluster.devices_per_node, cluster.num_devices)))
 

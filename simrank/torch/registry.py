@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from copy import copy
+from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch.distributed as dist
@@ -15,14 +16,15 @@ from simrank.distributed.membership import world_of
 from simrank.distributed.options import ElasticOptions
 from simrank.engine import user_site
 from simrank.ranks import require_rank
-from simrank.ranks.current import rank_program
+from simrank.ranks.current import of_process, rank_program
 from simrank.torch import devices
 from simrank.torch.group import SimulatedGroup
 from simrank.torch.identity import GroupOptions
+from simrank.torch.meeting import meet
 from simrank.torch.owners import OfGroups
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from datetime import timedelta
 
     import torch
@@ -30,7 +32,6 @@ if TYPE_CHECKING:
     from simrank.distributed.group import ProcessGroup
     from simrank.ranks import Program
 
-_KEY = "torch's process groups"
 _OriginalWorld: Any = type(c10d._world)
 
 
@@ -49,6 +50,17 @@ class Groups:
         self.pg_coalesce_state: dict[Any, Any] = {}
         self.comms: list[Any] = []
         self.init_method: str | None = None
+
+
+def _of_fork(own: Groups) -> Groups:
+    """Return what a process knows that a rank forks."""
+    made = Groups()
+    for name, value in vars(own).items():
+        setattr(made, name, copy(value))
+    return made
+
+
+_KEY = of_process("torch's process groups", _of_fork)
 
 
 def _field(name: str) -> property:
@@ -121,18 +133,18 @@ def make_new_group(original: Any) -> Any:
                 "The specified group name has already been created, please use a different "
                 "group name"
             )
-        if device_id is not None and (device_id.index is None or device_id.type == "cpu"):
-            raise ValueError(
-                "init_process_group device_id parameter must be an accelerator with an index"
-            )
+        _check_bound(device_id)
         c10d._check_valid_timeout(timeout)
         assert timeout is not None, "checked"
         if pg_tag:
             existing = c10d._find_pg_by_ranks_and_tag(pg_tag, list(global_ranks_in_group))
             if existing:
                 return existing, world.pg_map[existing][1]
-        members = global_ranks_in_group
-        group = make_group(str(backend), group_name, members, timeout, group_desc, size=group_size)
+        make: Callable[..., SimulatedGroup | None] = make_group
+        members: Any = _numbers_of(global_ranks_in_group)
+        if not global_ranks_in_group:
+            make, members = make_default, _Place(store, group_rank, group_size)
+        group = make(str(backend), group_name, members, timeout, group_desc)
         if group is None:
             return c10d.GroupMember.NON_GROUP_MEMBER, None
         if isinstance(backend_options, ElasticOptions):
@@ -158,39 +170,81 @@ def make_new_group(original: Any) -> Any:
     return _new_process_group_helper
 
 
-def make_group(
-    backend: str,
-    name: str,
-    ranks: Sequence[int],
-    timeout: timedelta,
-    description: str | None,
-    *,
-    size: int,
-) -> SimulatedGroup | None:
-    """Make the running rank's side of a group; None if it is no member."""
-    program = require_rank("new_group")
-    state, world = membership(program), world_of(program)
+def _check_bound(device: Any) -> None:
+    if device is not None and (device.index is None or device.type == "cpu"):
+        raise ValueError(
+            "init_process_group device_id parameter must be an accelerator with an index"
+        )
+
+
+class _Place(NamedTuple):
+    """Where the members of a default group meet: a store, with the rank that one has and how many.
+
+    Attributes:
+        store: The store.
+        rank: Who comes.
+        size: How many come.
+    """
+
+    store: dist.Store
+    rank: int
+    size: int
+
+
+def make_default(
+    backend: str, name: str, place: _Place, timeout: timedelta, description: str | None
+) -> SimulatedGroup:
+    """Make the running rank's side of its default group."""
+    program = require_rank("init_process_group")
+    state, backends = membership(program), _checked(program, backend)
+    members = meet(program, *place)
+    key = state.epoch, name
+    world = world_of(program)
+    world.number(members)
+    state.default = world.group(key, "default_pg", members, backends)
+    return _side_of(state.default, backend, name, timeout, description)
+
+
+def _numbers_of(ranks: Sequence[int]) -> Sequence[int]:
+    """Return the numbers under which members were started, of their ranks in the default group."""
+    default = membership(require_rank("new_group")).default
+    if default is None or isinstance(default.ranks, range):
+        return ranks
+    return [default.ranks[rank] for rank in ranks]
+
+
+def _checked(program: Program, backend: str) -> Backends:
+    """Return the backends of a group that a rank makes, which may need devices."""
     backends = parsed(backend)
     if NCCL in backend.lower():  # Such a program may say `tensor.to(0)` next.
         devices.enable_where_possible(program)
-    if not ranks:
-        state.generation += 1
-        # A program may ask for the first few of the ranks that were started, and leave the others.
-        num_members = size if (program.rank or 0) < size < world.size else world.size
-        shared = world.group((state.generation, name), "default_pg", range(num_members), backends)
-        state.default = shared
-    else:
-        given = description if description not in (None, "undefined") else None
-        assert program.rank is not None, "a rank"
-        maker = Maker(program.rank, user_site())
-        key = (state.generation, name, tuple(ranks))
-        shown = given or f"group_{name}"
-        if program.rank not in ranks:
-            return None
-        key = _clashing(world, key) or key
-        shared = world.group(key, shown, tuple(ranks), backends, maker)
-        _names.setdefault(world, {}).setdefault(key[:2], {})[key] = None
-        state.made.append(shared)
+    return backends
+
+
+def make_group(
+    backend: str, name: str, ranks: Sequence[int], timeout: timedelta, description: str | None
+) -> SimulatedGroup | None:
+    """Make the running rank's side of a group; None if it is no member.
+
+    Args:
+        backend: Of the group.
+        name: torch's name of it.
+        ranks: The numbers under which its members were started, in the order of their ranks.
+        timeout: Time limit of its calls.
+        description: What reports call it.
+    """
+    program = require_rank("new_group")
+    state, world = membership(program), world_of(program)
+    backends = _checked(program, backend)
+    given = description if description not in (None, "undefined") else None
+    assert program.rank is not None, "a rank"
+    if program.rank not in ranks:
+        return None
+    maker, key = Maker(program.rank, user_site()), (state.epoch, name, tuple(ranks))
+    key = _clashing(world, key) or key
+    shared = world.group(key, given or f"group_{name}", tuple(ranks), backends, maker)
+    _names.setdefault(world, {}).setdefault(key[:2], {})[key] = None
+    state.made.append(shared)
     return _side_of(shared, backend, name, timeout, description)
 
 
@@ -244,7 +298,7 @@ class SplittableGroup(SimulatedGroup):
             backend = ",".join(f"{each.type}:{kept[each.type]}" for each in device_types)
         members = tuple(int(parent.ranks[rank]) for rank in sorted(new_ranks))
         # Members may know it by names of their own: it is the parent's n-th split that they share.
-        key = (state.generation, parent, "torch's split", number, members)
+        key = (state.epoch, parent, "torch's split", number, members)
         maker = Maker(program.rank or 0, user_site())
         shared = world.group(key, group_desc or f"split_{number}", members, parsed(backend), maker)
         shared.is_eager |= parent.is_eager
@@ -264,7 +318,7 @@ _names: WeakKeyDictionary[World, dict[tuple[Any, ...], dict[tuple[Any, ...], Non
 )
 
 
-def _clashing(world: World, key: tuple[int, str, tuple[int, ...]]) -> tuple[Any, ...] | None:
+def _clashing(world: World, key: tuple[Any, str, tuple[int, ...]]) -> tuple[Any, ...] | None:
     """Return a group of the same name that has members in common, but not all.
 
     Disjoint ones may share a name: their members count groups for themselves.

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 
-from simrank.distributed.membership import world_of
 from simrank.distributed.rendezvous import cannot_listen
 from simrank.engine import NamedWait
 from simrank.errors import WaitTimeoutError
@@ -55,6 +54,12 @@ class Table:
     def keep(self, store: dist.Store) -> None:
         """Keep a rank's end alive: what C++ has of it is half of it, without our methods."""
         self._opened.append((require_rank("a store"), store))
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all ranks have ended that have opened it."""
+        tasks = [program.task for program, _ in self._opened]
+        return all(task is not None and task.finished for task in tasks)
 
     def is_abandoned_by(self, server: Task) -> bool:
         """Return whether the rank that serves it holds no end any more, and awaits no other."""
@@ -226,9 +231,11 @@ def _bytes(value: Any) -> bytes:
 
 
 def _table(name: str) -> Table:
-    """Return the table of this name of the running rank's spawn."""
-    tables: dict[str, Table] = world_of(require_rank("a store")).local.setdefault(_KEY, {})
-    return tables.setdefault(name, Table(name))
+    """Return the table of this name, unless all have ended who opened it."""
+    tables: dict[str, Table] = ports_of(require_rank("a store")).local.setdefault(_KEY, {})
+    if name not in tables or tables[name].is_over:
+        tables[name] = Table(name)
+    return tables[name]
 
 
 class TCPStore(SimulatedStore):

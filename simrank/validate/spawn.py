@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import sys
 import threading
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from simrank.errors import (
+    ProcessException,
     ProcessExitedException,
-    ProcessRaisedException,
     RanksRaisedError,
     SpawnException,
     WorkerDiedError,
 )
+from simrank.errors.process import as_torchs
 from simrank.validate.current import rank
 from simrank.validate.options import Options
 from simrank.validate.pool import WorkerPool
@@ -131,14 +131,14 @@ class SpawnContext:
         try:
             self._pool.run(_program, *self._request, timeout=self._timeout)
         except RanksRaisedError as error:
-            raise _as_torchs(self._raised(error)) from error
+            raise as_torchs(self._raised(error)) from error
         except WorkerDiedError as error:
             first = min(error.ended)
             ended = error.ended[first]
             name = ended.removeprefix("killed by ") if ended.startswith("killed") else None
             code = _signal_code(name) if name else int(ended.split()[-1])
             how = f"signal {name}" if name else f"exit code {code}"
-            raise _as_torchs(
+            raise as_torchs(
                 ProcessExitedException(
                     f"process {first} terminated with {how}",
                     error_index=first,
@@ -148,7 +148,7 @@ class SpawnContext:
                 )
             ) from error
 
-    def _raised(self, error: RanksRaisedError) -> Exception:
+    def _raised(self, error: RanksRaisedError) -> ProcessException:
         first = min(error.errors)
         root, pid = error.errors[first], error.pids.get(first, 0)
         if isinstance(root, SystemExit):
@@ -177,19 +177,3 @@ def _signal_code(name: str) -> int:
     import signal  # noqa: PLC0415 - only where a process was killed
 
     return -int(signal.Signals[name]) if name in signal.Signals.__members__ else -1
-
-
-def _as_torchs(error: Exception) -> Exception:
-    """Return an error that is torch's as well, where the program could catch that one."""
-    torch_mp: Any = sys.modules.get("torch.multiprocessing")
-    if torch_mp is None:
-        return error
-    own = ProcessRaisedException if isinstance(error, ProcessRaisedException) else None
-    base = torch_mp.ProcessRaisedException if own else torch_mp.ProcessExitedException
-    kind = type(error)
-    both = type(kind.__name__, (kind, base), {"__reduce__": lambda _: error.__reduce__()})
-    made: Exception = both.__new__(both, *error.args)
-    made.args = error.args
-    for name, value in vars(error).items():  # torch's classes have slots for some.
-        setattr(made, name, value)
-    return made

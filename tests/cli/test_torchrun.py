@@ -28,8 +28,49 @@ def test_what_says_nothing_here_is_named_in_one_line(cli, program):
         "--role", "x", "--no-python",
     )  # fmt: skip
     assert (status, out) == (0, "['--role', 'x', '--no-python']\n")
-    named = "--rdzv-backend, --master_port, --max-restarts"
+    named = "--rdzv-backend, --master_port"
     assert err == f"simrank: ignored, as ranks share a process: {named}\n"
+
+
+RESTARTED = """
+import os, sys
+import simrank.distributed as dist
+
+count = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+dist.init_process_group("nccl")
+if dist.get_rank() == 1 and count < 2:
+    sys.exit(7) if count else int("x")
+dist.barrier()
+print(count, os.environ["TORCHELASTIC_MAX_RESTARTS"], os.environ["MASTER_PORT"])
+"""
+
+
+@pytest.mark.parametrize("most", [1, 2, 3])
+def test_all_ranks_start_anew_where_one_fails_as_often_as_they_may(cli, tmp_path, most):
+    """They know how often they have; a failure beyond that is the program's."""
+    path = tmp_path / "restarted.py"
+    path.write_text(RESTARTED)
+    status, out, err = cli(
+        "run", "--nproc-per-node", 2, "--max-restarts", most, "--summary", "none", path
+    )
+    first = "simrank: restart 1 of {}, after rank 1: ValueError: invalid literal for int()"
+    assert err.startswith(first.format(most))
+    if most == 1:
+        assert (status, out) == (1, "")
+        assert err.endswith("process 1 terminated with exit code 7\n")
+        return
+    assert "\nsimrank: restart 2 of" in err
+    assert (status, out) == (0, f"[rank0]: 2 {most} 29500\n[rank1]: 2 {most} 29500\n")
+
+
+def test_a_hang_is_told_and_not_started_anew(cli, tmp_path):
+    """It would hang again."""
+    path = tmp_path / "hangs.py"
+    path.write_text(RESTARTED.replace('int("x")', "sys.exit(0)").replace("sys.exit(7)", "0"))
+    status, _, err = cli("run", "--nproc-per-node", 2, "--max-restarts", 3, path)
+    assert status == 1
+    assert "deadlock (proved)" in err
+    assert "restart 1" not in err
 
 
 @pytest.mark.parametrize("option", [*WITH_VALUE, *FLAGS])

@@ -4,6 +4,10 @@
 
 import concurrent.futures.process
 import multiprocessing
+import os
+import signal
+import sys
+import threading
 import time
 
 import pytest
@@ -145,3 +149,61 @@ def test_the_main_program_has_real_ones():
     """Whether a Context is entered or not."""
     with simrank.Context("hgx_h100"):
         assert type(multiprocessing.Lock()).__module__ == "multiprocessing.synchronize"
+
+
+def leave(how):
+    """End as the word says, in an environment and with arguments of its own."""
+    os.environ["OF_CHILD"] = sys.argv[0] = "here"
+    assert os.getpid() != os.getppid()
+    if how == "exit":
+        os._exit(5)
+    if how == "signal":
+        os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(1000 if how == "sleep" else 0)
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_a_process_ends_alone_and_keeps_its_environment_to_itself(spawn, method):
+    """By `os._exit`, and by signals of its own or of its rank, which waits for it."""
+
+    def program(rank, ctx):
+        os.environ["OF_RANK"] = "there"
+        made = multiprocessing.get_context(method)
+        ways = ("exit", "signal", "sleep", "sleep", "return")
+        children = [made.Process(target=leave, args=(how,)) for how in ways]
+        for child in children:
+            child.start()
+        time.sleep(1)
+        os.kill(children[2].pid, signal.SIGKILL)
+        children[3].kill()
+        for child in children:
+            child.join()
+        assert [child.exitcode for child in children] == [5, -15, -9, -9, 0]
+        assert "OF_CHILD" not in os.environ
+        assert sys.argv[0] != "here"
+
+    assert 1e12 <= spawn(program).now_ps < 2e12
+
+
+def see_rank(results):
+    """Tell what a process inherits."""
+    results.put((os.environ["RANK"], os.environ["OF_RANK"]))
+    threading.Thread(target=time.sleep, args=(2,)).start()
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_a_process_inherits_what_its_rank_has_and_waits_for_its_own_threads(spawn, method):
+    """As it starts."""
+
+    def program(rank, ctx):
+        made = multiprocessing.get_context(method)
+        results = made.SimpleQueue()
+        os.environ["OF_RANK"] = str(rank)
+        child = made.Process(target=see_rank, args=(results,))
+        child.start()
+        os.environ["OF_RANK"] = "later"
+        assert results.get() == (str(rank), str(rank))
+        child.join()
+        assert (child.exitcode, time.monotonic() >= 2) == (0, True)
+
+    assert spawn(program).now_ps >= 2e12

@@ -5,9 +5,11 @@
 
 import os
 import signal
+import time
 
 import pytest
 
+import simrank
 from simrank.errors import ProcessExitedException
 
 
@@ -124,3 +126,21 @@ def test_a_rank_sets_handlers_of_signals_as_a_process_does(run, carrier):
     run(program, 2, carrier=carrier)
     assert seen == [(0, signal.SIGUSR1), (1, signal.SIGUSR1)]
     assert before == [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGALRM)]
+
+
+@pytest.mark.parametrize("carrier", ["greenlet", "thread"])
+def test_nothing_waits_for_the_sleep_of_a_rank_that_is_killed(carrier):
+    """Time stands where the others end."""
+    pids = {}
+
+    def program(rank):
+        pids[rank] = os.getpid()
+        time.sleep(1 + 1000 * rank)
+        os.kill(pids[1], signal.SIGKILL)
+
+    with (
+        pytest.raises(ProcessExitedException, match="process 1 terminated with signal SIGKILL"),
+        simrank.Context("hgx_h100", carrier=carrier, on_failure="continue") as ctx,
+    ):
+        ctx.multiprocessing.spawn(program, nprocs=2, share_args=True)
+    assert 1e12 <= ctx.now_ps < 2e12

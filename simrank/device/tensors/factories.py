@@ -215,7 +215,7 @@ def _generator() -> np.random.Generator:
     """Return the rank's generator, made at first use from the Context's seed and the rank."""
     program = require_program("a random factory")
     if "generator" not in program.local:
-        rank = 0 if program.rank is None else program.rank + 1
+        rank = 0 if program.started_rank is None else program.started_rank + 1
         bits = np.random.PCG64([program.engine.seed, rank])
         program.local["generator"] = np.random.Generator(bits)
     generator: np.random.Generator = program.local["generator"]
