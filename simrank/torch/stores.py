@@ -57,9 +57,9 @@ class Table:
 
     @property
     def is_over(self) -> bool:
-        """Whether all ranks have ended that have opened it."""
-        tasks = [program.task for program, _ in self._opened]
-        return all(task is not None and task.finished for task in tasks)
+        """Whether all ranks have ended that have opened it, or were started with one that has."""
+        groups = {p.task.group for p, _ in self._opened if p.task is not None}
+        return all(g is None or all(task.finished for task in g.tasks) for g in groups)
 
     def is_abandoned_by(self, server: Task) -> bool:
         """Return whether the rank that serves it holds no end any more, and awaits no other."""
