@@ -18,6 +18,7 @@ from simrank.ranks import require_rank
 from simrank.torch import devices, in_flight
 from simrank.torch.buffers import buffer_of, buffers_of
 from simrank.torch.dispatched import as_operator, in_graphs
+from simrank.torch.gloo import check_gathered, check_length, check_root, check_scattered
 from simrank.torch.identity import GroupOptions, IdentifiedGroup
 from simrank.torch.owners import check_owner
 from simrank.torch.profiler import is_recording, nccl_facts, record_call
@@ -92,7 +93,7 @@ class SimulatedGroup(IdentifiedGroup):
     ) -> dist.Work:
         """Copy the root's tensor to all."""
         tensor = _one(tensors)
-        source = _root(opts, root)
+        source = self._root("broadcast", opts, root, tensor)
         is_async = self._is_async(opts, tensor)
         work = api.broadcast(buffer_of(tensor), None, self.simulated, is_async, group_src=source)
         return self._work("broadcast", work, [tensor])
@@ -109,7 +110,8 @@ class SimulatedGroup(IdentifiedGroup):
     ) -> dist.Work:
         """Reduce over the group, into the root's tensor."""
         tensor = _one(tensors)
-        reduction, target = reduction_of(_reduction(opts, op)), _root(opts, root)
+        reduction = reduction_of(_reduction(opts, op))
+        target = self._root("reduce", opts, root, tensor)
         buffer = buffer_of(tensor)
         is_async = self._is_async(opts, tensor)
         work = api.reduce(buffer, None, reduction, self.simulated, is_async, group_dst=target)
@@ -200,6 +202,8 @@ class SimulatedGroup(IdentifiedGroup):
         """Reduce, and leave part k on member k."""
         reduction = reduction_of(_reduction(opts))
         target, source = buffer_of(output), buffer_of(input)
+        if self.simulated.backend_for(source) == GLOO:
+            check_scattered(output, input, self._size)
         is_async = self._is_async(opts, input)
         work = api.reduce_scatter_tensor(target, source, reduction, self.simulated, is_async)
         return self._work("_reduce_scatter_base", work, [output], reads=[input])
@@ -247,6 +251,7 @@ class SimulatedGroup(IdentifiedGroup):
         self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None
     ) -> dist.Work:
         """Send entry k of a list to member k."""
+        check_length("alltoall", inputs, self._size)
         is_async = self._is_async(opts, inputs[0])
         work = lists.all_to_all(buffers_of(outputs), buffers_of(inputs), self.simulated, is_async)
         return self._work("all_to_all", work, outputs, reads=inputs)
@@ -260,7 +265,7 @@ class SimulatedGroup(IdentifiedGroup):
             outputs = outputs[0]
         source = buffer_of(self._flat(_one(inputs)))
         target = buffers_of(outputs) if outputs else None
-        root = _root(opts, root)
+        root = self._root("gather", opts, root, _one(inputs))
         is_async = self._is_async(opts, _one(inputs))
         work = lists.gather(source, target, None, self.simulated, is_async, group_dst=root)
         return self._work("gather", work, outputs or [], is_copied=True, reads=[_one(inputs)])
@@ -275,7 +280,7 @@ class SimulatedGroup(IdentifiedGroup):
         tensor = _one(outputs)
         self._check_in_order("scatter", [tensor, *inputs])
         target, sources = buffer_of(tensor), buffers_of(inputs) if inputs else None
-        root = _root(opts, root)
+        root = self._root("scatter", opts, root, tensor)
         is_async = self._is_async(opts, tensor)
         work = lists.scatter(target, sources, None, self.simulated, is_async, group_src=root)
         return self._work("scatter", work, [tensor])
@@ -345,6 +350,14 @@ class SimulatedGroup(IdentifiedGroup):
         if self._limit is not None:
             return True  # Somebody watches it.
         return bool(getattr(opts, "asyncOp", True))
+
+    def _root(self, call: str, opts: Any, root: int, tensor: torch.Tensor) -> int:
+        """Return the root of a call: of its options, or as it is given."""
+        if opts is not None:
+            root = opts if isinstance(opts, int) else opts.rootRank
+        if not self._is_on_stream(tensor):
+            check_root(call, root, self._size)
+        return root
 
     def _flat(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return what gloo sends of a tensor that it gathers: a copy, if there are gaps."""
@@ -430,18 +443,6 @@ class SimulatedGroup(IdentifiedGroup):
                 in_flight.note(operation, touched.reads, touched.writes)
 
 
-def check_gathered(output: torch.Tensor, input: torch.Tensor, size: int) -> None:
-    """Raise as gloo does unless each member's part of the output has the input's shape."""
-    rows = output.shape[0] // size if output.ndim else 0
-    part = (rows, *output.shape[1:])
-    if output.numel() == size * input.numel() and part != tuple(input.shape) and input.numel():
-        expected, got = ", ".join(map(str, input.shape)), ", ".join(map(str, part))
-        raise RuntimeError(
-            "ProcessGroupGloo::allgather: invalid tensor size at index 0 "
-            f"(expected ({expected}), got ({got}))"
-        )
-
-
 def _one(tensors: Tensors) -> torch.Tensor:
     """Return the tensor of a call.
 
@@ -467,9 +468,3 @@ def _reduction(opts: Any, op: Any = None) -> Any:
     if opts is None:
         return _SUM
     return getattr(opts, "reduceOp", opts)
-
-
-def _root(opts: Any, root: int) -> int:
-    if opts is None:
-        return root
-    return opts if isinstance(opts, int) else opts.rootRank
