@@ -58,7 +58,7 @@ class Calls:
         self._stage = ""
         self._works: WeakKeyDictionary[Any, dict[str, Any]] = WeakKeyDictionary()
         self._is_watching = False
-        self._ranks: dict[str, tuple[int, ...]] = {}
+        self._ranks: WeakKeyDictionary[Any, tuple[int, ...]] = WeakKeyDictionary()
         self._libraries: tuple[str, ...] = (_OWN,)
 
     def stage(self, name: str) -> None:
@@ -162,7 +162,8 @@ class Calls:
                 group = f"ranks {ranks_text(ranks)}"
             if is_message:
                 peer = given.get("dst" if name in SENDS else "src")
-                during = self._message(name, group, peer)
+                # Of a peer that is no member the original says what is wrong.
+                during = self._message(name, group, peer if peer in ranks else None)
             else:
                 during = self.during(_SAME.get(name, name), group, ranks)
             with during as issued:
@@ -194,14 +195,16 @@ class Calls:
             group = dist.group.WORLD
         if group is dist.GroupMember.NON_GROUP_MEMBER or not hasattr(group, "group_name"):
             return "none", (self._rank,)
-        name = group.group_name
-        if name not in self._ranks:
-            self._ranks[name] = tuple(dist.get_process_group_ranks(group))
-        return self._label(group, dist), self._ranks[name]
+        if group not in self._ranks:
+            if not _is_known(group, dist):
+                return f"{self._label(group, dist)}, destroyed", (self._rank,)
+            self._ranks[group] = tuple(dist.get_process_group_ranks(group))
+        return self._label(group, dist), self._ranks[group]
 
     def _is_queued(self, group: Any, dist: Any) -> bool:  # noqa: ANN401 - torch's
         """Whether a call returns when it is queued on a stream: the rank waits elsewhere for it."""
-        if group is dist.GroupMember.NON_GROUP_MEMBER:
+        is_members = group is not dist.GroupMember.NON_GROUP_MEMBER
+        if not (is_members and _is_known(group or dist.group.WORLD, dist)):
             return False
         backend: str = dist.get_backend(group)
         return backend == "nccl"
@@ -215,10 +218,14 @@ class Calls:
         )
 
     def begin(self) -> None:
-        """Begin a case: calls are counted anew, and a group's name may be another's now."""
+        """Begin a case: calls are counted anew."""
         self.counts.clear()
         self.members.clear()
-        self._ranks.clear()
+
+
+def _is_known(group: Any, dist: Any) -> bool:  # noqa: ANN401 - torch's
+    """Whether a group has not been destroyed: calls on one go on or fail as torch likes."""
+    return group in dist.distributed_c10d._world.pg_group_ranks  # noqa: SLF001 - torch has no question for it
 
 
 def message_key(group: str, src: int, dst: int) -> str:

@@ -84,6 +84,28 @@ def make_groups():
     return len(dist.distributed_c10d._world.pg_map)
 
 
+def use_what_is_gone():
+    """Return what torch makes of a destroyed group, and of one of its name with other members."""
+    group = dist.new_group([0, 1])
+    if validate.rank() > 1:
+        return None
+    dist.barrier(group)
+    dist.destroy_process_group(group)
+    told = []
+    for call in (
+        lambda: dist.broadcast(torch.ones(1), src=0, group=group),
+        lambda: dist.send(torch.ones(1), dst=0, group=group),
+        lambda: dist.send(torch.ones(1), dst=validate.rank()),
+    ):
+        try:
+            call()
+        except (RuntimeError, ValueError) as error:
+            told.append(f"{type(error).__name__}: {str(error).partition('<')[0]}")
+    x = torch.ones(1)
+    dist.all_reduce(x, group=group)  # gloo's own half lives while somebody holds it.
+    return [*told, x.item()]
+
+
 def destroy_world():
     dist.destroy_process_group()
 

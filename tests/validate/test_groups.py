@@ -49,6 +49,18 @@ def test_process_groups_are_made_once(pool):
     assert pool.pids == pids
 
 
+def test_calls_on_what_is_gone_fail_or_go_on_as_torch_has_it(pool):
+    """Watching them changes nothing."""
+    told = [
+        "ValueError: Process group ",
+        "ValueError: Process group ",
+        "ValueError: Invalid destination rank: destination rank should not be the same as the rank "
+        "of the current process.",
+        2.0,
+    ]
+    assert pool.run(cases.use_what_is_gone) == [told, told, None, None]
+
+
 def test_leaving_destroys_subgroups_first_and_a_failure_keeps_none(monkeypatch):
     """Each destroy has a guard of its own; here torch's two functions are recorded."""
     destroyed = []
