@@ -356,12 +356,16 @@ class World:
             group.lose(rank, error)
 
     def half_made(self) -> list[RankState]:
-        """Return the groups that ranks have not called `new_group` for, though others have."""
+        """Return the groups that ranks have not called `new_group` for, though others have.
+
+        Every rank makes one that has a number; else, and in torch programs, its members do.
+        """
         states = []
         for key, group in self._groups.items():
             makers = group._makers  # noqa: SLF001 - as above
-            if isinstance(key[1], int) and 0 < len(makers) < self.size:
-                absent = set(range(self.size)) - set(makers)
+            ranks = range(self.size) if isinstance(key[1], int) else group.ranks
+            if 0 < len(makers) < len(ranks) and not group.dead:
+                absent = set(ranks) - set(makers)
                 maker, site = min(makers.items())
                 file, line = (None, None) if site is None else site.line()
                 text = f"never called new_group for '{group.name}', as rank {maker} did"

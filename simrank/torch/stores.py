@@ -21,7 +21,7 @@ from simrank.units import PS_PER_US
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from simrank.engine import Task
+    from simrank.engine import Task, TaskGroup
     from simrank.ranks import Program
     from simrank.ranks.ports import Holder
 
@@ -50,16 +50,19 @@ class Table:
         self._waits: dict[str, NamedWait] = {}
         self._num_awaited = num_awaited
         self._opened: list[tuple[Program, dist.Store]] = []
+        self._groups: set[TaskGroup] = set()
 
     def keep(self, store: dist.Store) -> None:
         """Keep a rank's end alive: what C++ has of it is half of it, without our methods."""
-        self._opened.append((require_rank("a store"), store))
+        program = require_rank("a store")
+        self._opened.append((program, store))
+        if program.task is not None and program.task.group is not None:
+            self._groups.add(program.task.group)
 
     @property
     def is_over(self) -> bool:
         """Whether all ranks have ended that have opened it, or were started with one that has."""
-        groups = {p.task.group for p, _ in self._opened if p.task is not None}
-        return all(g is None or all(task.finished for task in g.tasks) for g in groups)
+        return all(task.finished for group in self._groups for task in group.tasks)
 
     def is_abandoned_by(self, server: Task) -> bool:
         """Return whether the rank that serves it holds no end any more, and awaits no other."""

@@ -152,3 +152,17 @@ def test_a_program_may_use_the_first_few_of_its_ranks(spawn):
         assert (tensor.item(), dist.get_world_size()) == (2.0, 2)
 
     spawn(program, 4)
+
+
+def test_a_group_that_some_of_its_members_never_made_is_told(spawn):
+    """Real ones wait for them as they make it; a program that has what it needs goes on here."""
+
+    def program(rank):
+        dist.init_process_group("gloo")
+        dist.new_group([0, 1])
+        if rank == 2:
+            dist.new_group([0, 2])
+
+    context = spawn(program, 3)
+    (found,) = context.findings
+    assert "rank 0: never called new_group for 'group_2', as rank 2 did at test_reg" in found
