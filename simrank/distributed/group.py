@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from simrank.distributed.p2p import Mailboxes
     from simrank.distributed.planner import CollectiveLibrary
     from simrank.distributed.roster import Roster
-    from simrank.engine import CallSite
+    from simrank.engine import CallSite, Task
     from simrank.errors import CollectiveMismatchError
     from simrank.ranks import Program
 
@@ -272,15 +272,22 @@ class World:
         self.local: dict[str, Any] = {}
         self._groups: dict[Key, ProcessGroup] = {}
         self._shown: dict[int, int] = {}
+        self._joined: list[Task] = []
         if library.recorder is not None:
             library.recorder.begin(self)
         library.worlds[1 + max(library.worlds, default=0)] = self
 
-    def add(self, device_index: int) -> int:
-        """Return the number of a process that joins, and stands for a device."""
+    def add(self, task: Task, device_index: int) -> int:
+        """Return the number of who joins, and stands for a device."""
         self.has_changed = True
+        self._joined.append(task)
         self.devices = np.append(self.devices, device_index)
         return len(self.devices) - 1
+
+    @property
+    def has_guests(self) -> bool:
+        """Whether some who have joined it go on."""
+        return not all(task.finished for task in self._joined)
 
     def number(self, members: Sequence[int]) -> None:
         """Note which ranks the members of a default group have: reports call them by these."""

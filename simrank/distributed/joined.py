@@ -44,8 +44,9 @@ def come_to(program: Program, world: World) -> int:
 
 
 def _take_number(program: Program, world: World, device_index: int) -> None:
-    assert program.task is not None, "it runs"
-    program.rank = program.task.rank = program.local[_KEY] = world.add(device_index)
+    task = program.task
+    assert task is not None, "it runs"
+    program.rank = task.rank = program.local[_KEY] = world.add(task, device_index)
 
 
 def process_ended(program: Program, status: int) -> None:

@@ -431,9 +431,11 @@ def _bury(program: Program, task: Task) -> None:
 
 def _drop(world: World, programs: Sequence[Program]) -> None:
     """Drop what aborted ranks left in flight, so that later runs start clean."""
-    world.drop()
+    has_guests = world.has_guests
+    if not has_guests:
+        world.drop()
     for program in programs:
-        if world_of(program) is not world:  # It has joined others, who go on.
+        if has_guests or world_of(program) is not world:  # There are others, who go on.
             lose(program, RankAborted(program.rank))
         threads.forget_threads(program)
         drop_streams(program)

@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import time
 
 import pytest
 
@@ -195,6 +196,41 @@ def test_ranks_of_several_spawns_make_a_group(spawn):
                 pass
         found = sorted(results.get() for _ in range(5))
         assert found == [(rank, 11111.0, 4.0, 11111.0) for rank in range(5)]
+
+    spawn(program, 1)
+
+
+def of_lasting_spawn(index, first, port, results):
+    """Be a rank of one of two spawns; wait for all until those of the other are gone."""
+    store = dist.TCPStore("127.0.0.1", port, is_master=False)
+    dist.init_process_group("gloo", store=store, rank=first + index, world_size=4)
+    dist.barrier()
+    store.add("there", 1)
+    try:
+        dist.barrier()
+        time.sleep(1000)
+    except RuntimeError as error:
+        results.put((first + index, "cannot complete: rank" in str(error)))
+
+
+@pytest.mark.parametrize("ended", [0, 1])
+def test_ranks_of_a_spawn_that_is_ended_are_lost_to_those_of_another(spawn, ended):
+    """Whichever of the two has begun; others go on."""
+
+    def program(me):
+        results = SPAWNING.SimpleQueue()
+        store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        spawns = [
+            mp.spawn(of_lasting_spawn, (first, store.port, results), nprocs=2, join=False)
+            for first in (0, 2)
+        ]
+        store.wait(["there"])
+        spawns[ended].processes[0].terminate()
+        told = sorted(results.get() for _ in range(2))
+        assert told == [(rank, True) for rank in ((2, 3), (0, 1))[ended]]
+        with pytest.raises(mp.ProcessExitedException, match="signal SIGTERM"):
+            spawns[ended].join()
+        assert spawns[1 - ended].join()
 
     spawn(program, 1)
 
