@@ -142,10 +142,10 @@ def where(condition: Operand, x: Operand, y: Operand) -> Block:
     num_axes = max(np.ndim(values) for values in (chosen.values, ours, theirs))
     spread = [with_axes(values, num_axes) for values in (chosen.values, ours, theirs)]
     values = np.where(*spread)
-    if result.kind == "f":
-        spend(SIMPLE, values)
     if num_axes == 0:
         return Block(result.scalar(values), result)
+    if result.kind == "f":
+        spend(SIMPLE, values)
     return Block(values.astype(result.compute, copy=False), result)
 
 

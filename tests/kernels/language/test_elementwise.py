@@ -4,6 +4,7 @@ import pytest
 
 pytest.importorskip("triton")
 
+import triton
 import triton.language as tl
 
 from simrank.kernels.language import CORE
@@ -23,3 +24,20 @@ def test_where_promotes_as_in_triton(number):
             if wanted != got:
                 wrong.append(f"where {a}, {b}: Triton {wanted}, simrank {got}")
     assert not wrong
+
+
+@triton.jit
+def _chosen_by_all_alike(y, x, n):
+    tl.store(y, tl.where(n > 3, x, 2.5))
+    tl.store(y + 1, tl.where(n < 3, float("nan"), x).to(tl.float32))
+
+
+def test_where_of_scalars_that_all_programs_share(on_rank):
+    """A condition and two numbers, none of them of one program."""
+
+    def body(ctx):
+        y = ctx.zeros(2)
+        _chosen_by_all_alike[(3,)](y, 1.25, 7)
+        assert y.tolist() == [1.25, 1.25]
+
+    on_rank(body)
