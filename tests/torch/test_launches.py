@@ -177,7 +177,7 @@ def test_an_access_out_of_bounds_names_the_kernels_line_and_the_tensor(spawn):
     error = caught.value.errors[0]
     assert isinstance(error, IllegalAccessError)
     assert "test_launches.py:" in str(error)
-    assert "'x', fp32[100]," in str(error)
+    assert "'out', fp32[100]," in str(error)
 
 
 def test_a_tensor_of_the_host_is_refused_in_tritons_words(spawn):

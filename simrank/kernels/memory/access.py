@@ -9,7 +9,7 @@ import numpy as np
 from simrank.device.memory import Storage
 from simrank.kernels import machine
 from simrank.kernels.machine import EVERYBODY, Extent
-from simrank.kernels.memory import illegal
+from simrank.kernels.memory import illegal, tails
 from simrank.kernels.memory.addresses import (
     element_at,
     launch_view,
@@ -84,6 +84,10 @@ def _log_load(
     if active is not None:
         chosen = np.broadcast_to(active, targets.shape)
         targets, owners = targets[chosen], owners[chosen]
+    if isinstance(pointer.base, Storage):  # What lies behind its end, nobody writes.
+        is_own = targets < pointer.base.size_bytes // element.itemsize
+        if not is_own.all():
+            targets, owners = targets[is_own], owners[is_own]
     for storage, chosen, index in segments_from(programs, pointer.base, targets, element):
         own = owners if chosen is None else owners[chosen]
         if log.watches(storage):
@@ -225,12 +229,14 @@ def _gather(
             statistics.count_masked(index.size * copies)
             return np.zeros(index.shape, element.compute)
         index = np.where(active, index, index.flat[int(active.argmax())])
-    low, high = int(index.min()), int(index.max())
+    is_past, low, high = None, int(index.min()), int(index.max())
     if low < 0 or high >= len(view):
         if isinstance(base, Anchor):
             return _gather_anywhere(programs, _absolute(base, given, element), active, element)
-        wrong = Asked(given, active, "load")
-        raise illegal.outside(programs, storage, wrong, element)
+        asked = Asked(given, active, "load")
+        is_past = tails.past_end(programs, storage, asked, index, element)
+        index, high = np.minimum(index, len(view) - 1), len(view) - 1
+        low = min(low, high)
     statistics.note_block(index.size // len(index))
     itemsize = element.itemsize
     waste = (
@@ -241,7 +247,10 @@ def _gather(
     if programs.sync is not None:
         programs.sync.loaded(storage, low * itemsize, (high + 1) * itemsize, index, itemsize)
     result = view[index] if index.size < _SMALL else view.take(index, mode="clip")
-    return _arrived(result, element)
+    values = _arrived(result, element)
+    if is_past is not None:
+        values = np.where(is_past, tails.poison(element), values).astype(element.compute)
+    return values
 
 
 def _gather_one(
@@ -289,21 +298,13 @@ def _masked(
 ) -> Value:
     """Put `other` where lanes are masked off; poison in debug mode, else zero, if there is none."""
     if other is None:
-        fill: Any = _poison(element) if programs.options.is_checked else element.scalar(0)
+        fill: Any = tails.poison(element) if programs.options.is_checked else element.scalar(0)
     else:
         fill = cast_to(as_block(other), element).values
     if type(values) is not _ndarray and type(active) is not _ndarray:
         return values if active else (fill if type(fill) is not _ndarray else fill.reshape(-1)[0])
     num_axes = np.ndim(values)
     return np.where(active, values, with_axes(fill, num_axes)).astype(element.compute, copy=False)
-
-
-def _poison(element: ElementType) -> Value:
-    if element.kind == "f":
-        return element.scalar(np.nan)
-    if element.kind == "b":
-        return element.scalar(1)
-    return element.scalar(np.iinfo(element.compute).max)
 
 
 def _scatter(

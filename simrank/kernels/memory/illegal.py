@@ -75,6 +75,15 @@ def nowhere(programs: Programs, address: int) -> IllegalAccessError:
     return _error(f"{text}; {programs_text(programs.ids.tolist())}", address, programs.ids)
 
 
+def past_end_text(programs: Programs, storage: Storage) -> str:
+    """Return the hint of a load that ends behind a tensor, in what its allocation is rounded to."""
+    name = programs.options.arguments.get(storage.address, ("",))[0]
+    return (
+        f"{_head('load past the end', programs)}: of {repr(name) if name else 'an allocation'}"
+        f"{_made(storage)}; a GPU reads what lies there, here it is NaN or the largest integer"
+    )
+
+
 def check_vectors(programs: Programs, addresses: Value, element: ElementType, width: int) -> None:
     """Raise unless every address is one of a vector, which lies at a multiple of its size.
 
