@@ -12,6 +12,7 @@ from simrank.device.races import Accesses
 from simrank.kernels import arguments, foreign
 from simrank.kernels.compiler.metadata import COMPILER_OPTIONS, warm_kernel
 from simrank.kernels.grids import GridSize, grid_sizes
+from simrank.kernels.launch_hooks import hooked
 from simrank.kernels.operation import Launch, TritonOperation
 from simrank.kernels.source.analyse import written_by_jit
 from simrank.kernels.source.bind import bind
@@ -129,4 +130,4 @@ def run_jit(jit: Jit, original: Callable[..., Any], *args: Any, **kwargs: Any) -
         return warm_kernel(jit, bound, kwargs, current_stream().device.spec)
     for hook in jit.pre_run_hooks:
         hook(*args, **kwargs)
-    return launch(jit, grid, args, kwargs)
+    return hooked(launch, jit, grid, args, kwargs)

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 from simrank.device import Operation, Tensor
 from simrank.engine import Activity
 from simrank.kernels import arguments
-from simrank.kernels.compiler.metadata import COMPILER_OPTIONS, may_not_fit, resources
+from simrank.kernels.compiler.metadata import (
+    COMPILER_OPTIONS,
+    Pointer,
+    may_not_fit,
+    pointer_of,
+    resources,
+    warm_kernel,
+)
 from simrank.kernels.compiler.targets import target_of
 from simrank.kernels.cost import launches as costs
 from simrank.kernels.machine import Options, PublishedError, Setting, Statistics
@@ -24,7 +31,9 @@ from simrank.kernels.source.bind import bind
 from simrank.ranks import current_program, require_program, running_as
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
+
+    from triton.compiler import CompiledKernel
 
     from simrank.device import Stream
     from simrank.device.memory import Storage
@@ -36,6 +45,7 @@ if TYPE_CHECKING:
 MODES = ("auto", "batched", "masked", "one-by-one", "shuffled", "tasks")
 PRECISIONS = ("ieee", "hardware")
 _DEFAULT_STAGES = 3  # Triton's, for NVIDIA's devices.
+_NOTHING = object()  # An argument of which nothing is known any more.
 _NUM_SAMPLED = 4  # launches of a kernel that are looked at for a hint of a race
 
 
@@ -91,6 +101,27 @@ class TritonOperation(Operation):
     def __getitem__(self, grid: object) -> Callable[..., TritonOperation]:
         """Return what launches the same kernel again, as triton's compiled kernels do."""
         return partial(self.launch.again, grid)
+
+    @property
+    def asm(self) -> Mapping[str, Any]:
+        """Return what the compiler makes of the kernel, by stage: "ttir" to "cubin"."""
+        asm: Mapping[str, Any] = self.launch.compiled(self.stream.device.spec).asm
+        return asm
+
+    @property
+    def metadata(self) -> Any:  # noqa: ANN401 - a tuple of the compiler's own type
+        """Return what the compiler says of the kernel, with `shared` and `num_warps`."""
+        return self.launch.compiled(self.stream.device.spec).metadata
+
+    @property
+    def n_regs(self) -> int:
+        """Return how many registers a thread takes."""
+        return int(self.launch.loaded(self.stream.device.spec).n_regs)
+
+    @property
+    def n_spills(self) -> int:
+        """Return how many registers of a thread went to memory."""
+        return int(self.launch.loaded(self.stream.device.spec).n_spills)
 
     def compute_now(self) -> bool:
         """Run the programs before the operation is issued; return False if its turn must come.
@@ -419,7 +450,25 @@ class Launch:
 
     def forget_arguments(self) -> None:
         """Let go of the arguments: it has ended, and memory does not stay for who looks at it."""
-        self._bound, self._seen = {}, {}
+        left = {name: pointer_of(value) or value for name, value in self._bound.items()}
+        kept = (Pointer, bool, int, float, type(None))
+        self._bound = {name: value for name, value in left.items() if isinstance(value, kept)}
+        self._seen = {}
+
+    def compiled(self, spec: DeviceSpec) -> CompiledKernel:
+        """Return what triton compiles of it for a device.
+
+        Raises:
+            UnsupportedError: The device is not NVIDIA's, or an argument has no plain type.
+        """
+        bound = {parameter.name: _NOTHING for parameter in self.jit.params} | self._bound
+        return warm_kernel(self.jit, bound | self._constants, self._compiler_options, spec)
+
+    def loaded(self, spec: DeviceSpec) -> CompiledKernel:
+        """Return the same, with what a thread takes."""
+        compiled = self.compiled(spec)
+        compiled._init_handles()  # noqa: SLF001 - as programs do that ask for `n_regs`
+        return compiled
 
     def body(self, *, forks: str = "") -> Callable[[], Any]:
         """Return what runs the kernel once for the programs that run now; see `bind`."""

@@ -238,6 +238,26 @@ def test_autotune_heuristics_and_benchmarks_measure_simulated_time(spawn):
     assert 1e-3 < results[1] < 1e-1
 
 
+def test_a_benchmark_of_graphs_takes_what_the_kernels_of_one_call_take(spawn):
+    """As triton measures: thousands of calls share a graph's launch; here two calls say as much."""
+    counts, measured = [], []
+
+    def program(rank):
+        x, out = torch.ones(1 << 17, device="cuda"), torch.ones(1 << 17, device="cuda")
+
+        def call():
+            counts.append(1)
+            added(x, out)
+
+        measured.append(triton.testing.do_bench_cudagraph(call))
+        measured.extend(triton.testing.do_bench_cudagraph(call, quantiles=[0.5, 0.2]))
+        measured.append(triton.testing.do_bench(call))
+
+    spawn(program, 1)
+    assert measured == pytest.approx([measured[-1]] * 4, rel=0.05)
+    assert len(counts) < 100
+
+
 def test_memory_does_not_stay_for_a_launch(spawn):
     """As on hardware: the allocator takes a block back when its tensor dies."""
 

@@ -6,7 +6,7 @@ without a GPU; what they measure is simulated time.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 from triton.backends.driver import DriverBase
 
@@ -14,7 +14,8 @@ from simrank.device import current_device, current_stream
 from simrank.device.current import devices_of
 from simrank.errors import UnsupportedError
 from simrank.kernels import foreign
-from simrank.kernels.compiler.targets import target_of
+from simrank.kernels.compiler.launcher import SimulatedLauncher, used_by
+from simrank.kernels.compiler.targets import most_shared_bytes, target_of
 from simrank.ranks import require_program
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from simrank.device.device import Device
     from simrank.device.tensors.namespace import CudaNames
 
+_MAX_THREADS = 1024  # of a program: CUDA C++ Programming Guide, since compute capability 2.0.
 _NUM_TIMED = 3  # Runs of one benchmark: simulated times repeat, but the first may find cold clocks.
 
 
@@ -64,6 +66,25 @@ def clear_l2() -> None:
     stream.device.launch(
         stream, "clear of the caches", None, num_elements=num_bytes // 4, bytes_moved=num_bytes
     )
+
+
+class EmptyCache:
+    """Stands for the tensor that benchmarks fill between runs, so that caches hold nothing else."""
+
+    def zero_(self) -> EmptyCache:
+        """Keep the device busy for as long as that takes."""
+        clear_l2()
+        return self
+
+
+class Loaded(NamedTuple):
+    """What triton's driver returns of a binary: handles, and what a thread takes of it."""
+
+    module: object
+    function: object
+    n_regs: int
+    n_spills: int
+    n_max_threads: int
 
 
 class SimulatedDriver(DriverBase):  # type: ignore[misc]
@@ -109,13 +130,30 @@ class SimulatedDriver(DriverBase):  # type: ignore[misc]
         """Return what autotune measures with: simulated time."""
         return do_bench
 
-    def get_empty_cache_for_benchmark(self) -> None:
-        """Return None: caches are not simulated one by one."""
+    def get_empty_cache_for_benchmark(self) -> EmptyCache:
+        """Return what stands for the memory that benchmarks write between runs."""
+        return EmptyCache()
 
     def clear_cache(self, cache: object) -> None:
         """Write as much as triton's benchmarks do, so that later launches queue up behind it."""
         del cache
         clear_l2()
+
+    launcher_cls = SimulatedLauncher
+
+    def load_binary(self, name: str, kernel: bytes, shared: int, device: int) -> Loaded:
+        """Return what a binary takes; there is nothing to load.
+
+        Raises:
+            UnsupportedError: It is none of NVIDIA's.
+        """
+        del shared, device
+        if not kernel.startswith(b"\x7fELF") or target_of(_device().spec).backend != "cuda":
+            raise UnsupportedError(f"'{name}' on {_device().spec.name}: registers are not known")
+        return Loaded(object(), object(), *used_by(kernel), _MAX_THREADS)
+
+    def unload_module(self, module: object) -> None:
+        """Do nothing: nothing was loaded."""
 
     @property
     def utils(self) -> SimulatedDriver:
@@ -125,15 +163,18 @@ class SimulatedDriver(DriverBase):  # type: ignore[misc]
     def get_device_properties(self, device: int) -> dict[str, int]:
         """Return what kernels are sized by.
 
-        Source: CUDA C++ Programming Guide, compute capability 9.0: 64 Ki registers and 227 KiB of
-        shared memory per block; the number of SMs is the simulated device's.
+        Source: CUDA C++ Programming Guide, technical specifications per compute capability; the
+        number of SMs is the simulated device's. Of AMD's devices the LDS: CDNA 3 and 4 ISA guides.
         """
         spec = devices_of(require_program("get_device_properties"))[device].spec
+        target = target_of(spec)
+        is_cuda = target.backend == "cuda"
+        lds_bytes = (160 if target.arch == "gfx950" else 64) * 1024
         return {
-            "max_shared_mem": 227 * 1024,
+            "max_shared_mem": most_shared_bytes(int(target.arch)) if is_cuda else lds_bytes,
             "multiprocessor_count": spec.num_sms,
             "max_num_regs": 64 * 1024,
-            "warpSize": target_of(spec).warp_size,
+            "warpSize": target.warp_size,
         }
 
 

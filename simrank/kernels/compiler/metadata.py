@@ -6,25 +6,29 @@ only where the answer decides something: how many programs run at once, or where
 
 from __future__ import annotations
 
-import re
-import subprocess
-import tempfile
-from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import triton
+from triton._utils import type_canonicalisation_dict
 from triton.backends.compiler import BaseBackend
 from triton.compiler import ASTSource
 from triton.runtime.errors import OutOfResources
+from triton.runtime.jit import MockTensor
 
 from simrank.device import Tensor
 from simrank.errors import UnsupportedError
-from simrank.kernels.compiler.targets import target_of
+from simrank.kernels.compiler.launcher import used_by
+from simrank.kernels.compiler.targets import (
+    SHARED_BYTES_RESERVED,
+    most_shared_bytes,
+    shared_bytes_of_sm,
+    target_of,
+)
 from simrank.kernels.machine.kept import kept
 from simrank.kernels.values.types import of_memory, type_of_number
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Mapping, Sequence
+    from collections.abc import Hashable, Mapping
 
     from triton.backends.compiler import GPUTarget
     from triton.compiler import CompiledKernel
@@ -38,14 +42,8 @@ _REGISTERS = 64 * 1024
 _REGISTERS_ARE_GIVEN_IN = 256  # per warp
 _MAX_CTAS = {80: 32, 89: 24, 90: 32, 100: 32, 103: 32}
 _MAX_WARPS = {80: 64, 89: 48, 90: 64, 100: 64, 103: 64}
-_SHARED_BYTES = {
-    80: 164 * 1024, 89: 100 * 1024, 90: 228 * 1024, 100: 228 * 1024, 103: 228 * 1024,
-}  # fmt: skip
-_SHARED_BYTES_RESERVED = 1024  # per program
 _WORTH_ASKING = 0.5  # Assumed: of what there is; other dots and layouts take some too.
 COMPILER_OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg")
-_USAGE = re.compile(r"REG:(\d+) STACK:(\d+)")
-_BYTES_PER_REGISTER = 4
 
 
 class Resources(NamedTuple):
@@ -146,45 +144,10 @@ class Described(NamedTuple):
         return *self.signature.items(), repr(self.constants), repr(self.attributes)
 
 
-class WarmKernel:
-    """What `kernel.warmup(...)` returns: a kernel that the real compiler has built.
-
-    Attributes:
-        name: The kernel's name.
-        metadata: The compiler's, with `shared` and `num_warps`.
-        asm: What it built, by stage: "ttir" to "ptx", and the binary.
-        n_regs: Registers per thread.
-        n_spills: Registers that a thread keeps in memory instead.
-    """
-
-    def __init__(
-        self, jit: Jit, compiled: CompiledKernel, result: Resources, options: dict[str, Any]
-    ) -> None:
-        self.name: str = jit.__name__
-        self.metadata = compiled.metadata
-        self.asm = compiled.asm
-        self.n_regs, self.n_spills = result.registers, result.spilled
-        self._jit = jit
-        self._options = options
-
-    def _init_handles(self) -> None:
-        """Check that it fits the device; what triton's own kernels load here is there already.
-
-        Raises:
-            OutOfResources: Triton's own: a program takes more shared memory than it can have.
-        """
-        _check_fits(self.metadata.shared, int(self.metadata.target.arch))
-
-    def __getitem__(self, grid: Sequence[int] | Callable[..., Sequence[int]]) -> Callable[..., Any]:
-        """Return what launches it on simulated devices, with all arguments by position."""
-        given = {k: v for k, v in self._options.items() if k not in self._jit.arg_names}
-        return partial(self._jit.run, grid=grid, warmup=False, **given)
-
-
 def warm_kernel(
     jit: Jit, bound: Mapping[str, Any], options: Mapping[str, Any], spec: DeviceSpec
-) -> WarmKernel:
-    """Compile a kernel for a device ahead of its launch.
+) -> CompiledKernel:
+    """Compile a kernel for a device ahead of its launch: triton's own object, for that device.
 
     Raises:
         UnsupportedError: The device is not NVIDIA's, or an argument has no plain type.
@@ -196,8 +159,7 @@ def warm_kernel(
         why = "an argument has no plain type" if described is None else f"{spec.name} runs no CUDA"
         raise UnsupportedError(f"warmup of kernel '{jit.__name__}': {why}")
     chosen = {name: options[name] for name in COMPILER_OPTIONS if options.get(name) is not None}
-    compiled = _compile(jit, described, chosen, target)
-    return WarmKernel(jit, compiled, _resources(compiled, int(target.arch)), chosen)
+    return _compile(jit, described, chosen, target)
 
 
 def _signature(jit: Jit, bound: Mapping[str, Any]) -> Described | None:
@@ -219,11 +181,12 @@ def _signature(jit: Jit, bound: Mapping[str, Any]) -> Described | None:
             constants[name] = value
             continue
         number = 1
-        if isinstance(value, Tensor):
-            signature[name] = "*" + _of_tensor(value)
-            number = value.data_ptr()
-        elif isinstance(getattr(value, "base", None), Tensor) and hasattr(value, "block_shape"):
-            signature[name] = f"tensordesc<{_of_tensor(value.base)}{list(value.block_shape)}>"
+        pointer = pointer_of(value)
+        if pointer is not None and pointer.block_shape is not None:
+            signature[name] = f"tensordesc<{pointer.type}{list(pointer.block_shape)}>"
+        elif pointer is not None:
+            signature[name] = "*" + pointer.type
+            number = pointer.address
         elif isinstance(value, bool | int | float):
             annotated = parameter.annotation_type
             signature[name] = annotated or _short(type_of_number(value).name)
@@ -233,6 +196,34 @@ def _signature(jit: Jit, bound: Mapping[str, Any]) -> Described | None:
         if number % 16 == 0 and is_special and not parameter.do_not_specialize_on_alignment:
             attributes[place,] = BaseBackend.parse_attr("D")
     return Described(signature, constants, attributes)
+
+
+class Pointer(NamedTuple):
+    """What a kernel is compiled for of a tensor, which need not stay for it.
+
+    Attributes:
+        type: Of its elements, as signatures write it.
+        address: Where it lies.
+        block_shape: Of a descriptor's tiles; None of a tensor itself.
+    """
+
+    type: str
+    address: int
+    block_shape: tuple[int, ...] | None = None
+
+
+def pointer_of(value: object) -> Pointer | None:
+    """Return what an argument is compiled for; None for what is no tensor and no descriptor."""
+    if isinstance(value, Pointer):
+        return value
+    if isinstance(value, Tensor):
+        return Pointer(_of_tensor(value), value.data_ptr())
+    if isinstance(value, MockTensor):
+        return Pointer(type_canonicalisation_dict[str(value.dtype).split(".")[-1]], 0)
+    base, block_shape = getattr(value, "base", None), getattr(value, "block_shape", None)
+    if isinstance(base, Tensor) and block_shape is not None:
+        return Pointer(_of_tensor(base), base.data_ptr(), tuple(block_shape))
+    return None
 
 
 def _of_tensor(tensor: Tensor) -> str:
@@ -248,7 +239,7 @@ def may_not_fit(copied_bytes: int, target: GPUTarget) -> bool:
     """Whether so much that is copied ahead makes it worth asking if a program fits an SM."""
     if target.backend != "cuda":
         return False
-    return copied_bytes > _SHARED_BYTES[_known(int(target.arch))] * _WORTH_ASKING
+    return copied_bytes > shared_bytes_of_sm(int(target.arch)) * _WORTH_ASKING
 
 
 def _check_fits(shared_bytes: int, arch: int) -> None:
@@ -257,7 +248,7 @@ def _check_fits(shared_bytes: int, arch: int) -> None:
     Raises:
         OutOfResources: A program takes more shared memory than it can have.
     """
-    limit = _SHARED_BYTES[_known(arch)] - _SHARED_BYTES_RESERVED
+    limit = most_shared_bytes(arch)
     if shared_bytes > limit:
         raise OutOfResources(shared_bytes, limit, "shared memory")
 
@@ -268,31 +259,13 @@ def _known(arch: int) -> int:
 
 def _resources(compiled: CompiledKernel, arch: int) -> Resources:
     num_warps, shared_bytes = int(compiled.metadata.num_warps), int(compiled.metadata.shared)
-    registers, spilled = _registers(compiled.asm["cubin"])
+    registers, spilled = used_by(compiled.asm["cubin"])
     per_warp = -(-registers * 32 // _REGISTERS_ARE_GIVEN_IN) * _REGISTERS_ARE_GIVEN_IN
     known = _known(arch)
     limits = (
         _REGISTERS // max(per_warp * num_warps, 1),
-        _SHARED_BYTES[known] // (shared_bytes + _SHARED_BYTES_RESERVED),
+        shared_bytes_of_sm(arch) // (shared_bytes + SHARED_BYTES_RESERVED),
         _MAX_WARPS[known] // num_warps,
         _MAX_CTAS[known],
     )
     return Resources(registers, spilled, shared_bytes, num_warps, max(min(limits), 1))
-
-
-def _registers(cubin: bytes) -> tuple[int, int]:
-    """Return registers and spilled ones per thread, as NVIDIA's own tool reads the binary.
-
-    Raises:
-        UnsupportedError: The tool that triton brings along says nothing of registers.
-    """
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(cubin)
-        file.flush()
-        tool = triton.knobs.nvidia.cuobjdump.path
-        command = [tool, "--dump-resource-usage", file.name]
-        shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    match = _USAGE.search(shown)
-    if match is None:
-        raise UnsupportedError(f"cuobjdump says nothing of registers: {shown!r}")
-    return int(match.group(1)), int(match.group(2)) // _BYTES_PER_REGISTER

@@ -21,6 +21,22 @@ _OTHERS = (
 )
 _HOPPER = GPUTarget("cuda", 90, 32)
 
+# Per SM, and what of it each program leaves to the system.
+# Source: CUDA C++ Programming Guide, technical specifications per compute capability.
+_SHARED_BYTES = {80: 164 * 1024, 89: 100 * 1024}
+_SHARED_BYTES_OF_OTHERS = 228 * 1024  # 9.0 to 10.3
+SHARED_BYTES_RESERVED = 1024
+
+
+def shared_bytes_of_sm(arch: int) -> int:
+    """Return how much shared memory an SM of NVIDIA's devices has."""
+    return _SHARED_BYTES.get(arch, _SHARED_BYTES_OF_OTHERS)
+
+
+def most_shared_bytes(arch: int) -> int:
+    """Return how much of it one program can have."""
+    return shared_bytes_of_sm(arch) - SHARED_BYTES_RESERVED
+
 
 def target_of(spec: DeviceSpec) -> GPUTarget:
     """Return what the compiler would build for a device; an H100 where its name says nothing."""

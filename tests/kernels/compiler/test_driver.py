@@ -73,3 +73,29 @@ def test_do_bench_measures_the_kernel_in_simulated_milliseconds(run):
         assert triton.testing.do_bench(lambda: x.mul_(1.0), quantiles=[0.5, 0.2]) == found[:2]
 
     run(body, 1)
+
+
+def test_what_benchmarks_fill_between_runs_takes_its_time(run):
+    """A program's own loop of measurements fills it as triton's does."""
+
+    def body(rank, ctx):
+        before_ps = ctx.now_ps
+        triton.runtime.driver.active.get_empty_cache_for_benchmark().zero_()
+        ctx.cuda.synchronize()
+        assert ctx.now_ps - before_ps > 50_000_000  # 256 MB at less than 5 TB/s
+
+    run(body, 1)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "kilobytes"),
+    [("hgx_a100", 163), ("hgx_h100", 227), ("l40s_pcie", 99), ("mi355x", 160)],
+)
+def test_kernels_are_sized_by_the_shared_memory_of_their_device(run, cluster, kilobytes):
+    """Per program, as CUDA's table has it: a kibibyte of an SM's is the system's."""
+
+    def body(rank, ctx):
+        properties = triton.runtime.driver.active.utils.get_device_properties(0)
+        assert properties["max_shared_mem"] == kilobytes * 1024
+
+    run(body, 1, cluster=cluster)

@@ -330,6 +330,7 @@ def test_a_kernel_that_wants_more_registers_than_there_are_says_how_many_it_spil
         spilled = []
         for warps in (2, 8):
             warm = tiles_in_stages.warmup(a, b, c, 256, 256, BLOCK=128, num_warps=warps, grid=(1,))
+            warm._init_handles()
             spilled.append(warm.n_spills)
             assert warm.n_regs <= 255
         assert spilled[0] > 10
@@ -431,6 +432,19 @@ def test_a_warmed_kernel_takes_an_option_that_is_an_argument_by_position(run):
         kernel = doubled_in_stages.warmup(x, BLOCK=16, num_stages=4, grid=(1,))
         kernel[1, 1, 1](x, 16, 4)
         assert x.tolist() == [2.0] * 64
+
+    run(body, 1)
+
+
+def test_a_kernel_is_warmed_up_for_types_alone(run):
+    """Where there are no tensors yet: torch's dtypes stand for them."""
+    torch = pytest.importorskip("torch")
+
+    def body(rank, ctx):
+        types = torch.float32, torch.bfloat16
+        kernel = doubled.warmup(*types, 100, BLOCK=64, grid=(1,))
+        assert ".bf16" in kernel.asm["ptx"] or ".b16" in kernel.asm["ptx"]
+        assert kernel.metadata.num_warps == 4
 
     run(body, 1)
 
