@@ -43,8 +43,8 @@ class Window:
         block_shape: Sequence[Operand],
     ) -> None:
         self.base = base
-        self.sizes = [_scalar(size, int64) for size in sizes]
-        self.strides = [_scalar(stride, int64) for stride in strides]
+        self.sizes = Shape(_scalar(size, int64) for size in sizes)
+        self.strides = Shape(_scalar(stride, int64) for stride in strides)
         self.block_shape = Shape(shapes.as_dims(tuple(block_shape)))
 
     @property
@@ -124,9 +124,9 @@ class Descriptor(Window):
         return self.element.triton
 
     @property
-    def shape(self) -> list[Block]:
+    def shape(self) -> Shape:
         """Return the sizes of the tensor."""
-        return [cast_to(size, int32) for size in self.sizes]
+        return Shape(cast_to(size, int32) for size in self.sizes)
 
     def _lanes(self, offsets: Sequence[Operand]) -> tuple[Block, Block]:
         num_dims = len(self.block_shape)

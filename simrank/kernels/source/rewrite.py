@@ -105,6 +105,19 @@ class Rewriter(ast.NodeTransformer):
             result = self._combined(result, pair, is_and=True)
         return ast.copy_location(result, node)
 
+    def visit_List(self, node: ast.List) -> ast.AST:
+        """Make a list a tuple, which Triton takes it for: the two are joined and compared."""
+        self.generic_visit(node)
+        if not isinstance(node.ctx, ast.Load):
+            return node
+        return ast.copy_location(ast.Tuple(node.elts, node.ctx), node)
+
+    def visit_ListComp(self, node: ast.ListComp) -> ast.AST:
+        """Likewise."""
+        self.generic_visit(node)
+        call = ast.Call(ast.Name("__tuple", ast.Load()), [node], [])
+        return ast.copy_location(call, node)
+
     def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
         """Let `.value` give a constant itself: constants are plain numbers here."""
         self.generic_visit(node)
@@ -255,4 +268,5 @@ HELPERS = {
     "__assert": device_assert,
     "__spin": spin,
     "__waiting": waiting,
+    "__tuple": tuple,
 }

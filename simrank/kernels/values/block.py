@@ -41,7 +41,7 @@ class Diverged(Exception):  # noqa: N818 - not an error: the programs go on in g
         self.choices = choices
 
 
-class Shape(tuple[int, ...]):
+class Shape(tuple[Any, ...]):
     """The shape of a block: a tuple that is also joined with lists, as kernels write it."""
 
     __slots__ = ()

@@ -135,3 +135,23 @@ def test_a_block_pointer_points_to_a_block(on_rank):
         assert out.tolist() == [int(1.5 * i) for i in range(12)]
 
     on_rank(body)
+
+
+@triton.jit
+def _described_again(y_desc, y, n, BLOCK: tl.constexpr):
+    sizes = [n] + y_desc.shape[1:]  # noqa: RUF005 - joining is what is tested
+    strides = y_desc.strides[:-1] + (1,)  # noqa: RUF005
+    again = tl.make_tensor_descriptor(y, sizes, strides, y_desc.block_shape)
+    again.store([0, 0], again.load([0, 0]) + tl.full([BLOCK] + (BLOCK,), 1.0, tl.float32))
+
+
+def test_shapes_and_strides_of_descriptors_are_tuples(run):
+    """They are joined with tuples and lists, as Triton's."""
+
+    def body(rank, ctx):
+        y = ctx.zeros(16, 16)
+        desc = TensorDescriptor(y, [16, 16], [16, 1], [16, 16])
+        _described_again[1,](desc, y, 16, BLOCK=16)
+        assert (y == 1).all().item()
+
+    run(body, 1)
