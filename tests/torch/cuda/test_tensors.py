@@ -321,3 +321,42 @@ def test_foreach_across_devices_takes_the_slow_path(cuda):
     assert all(result.tolist() == [2, 2] for result in results)
     torch._foreach_copy_(tensors[:2], [torch.zeros(2), torch.full((2,), 5.0)])
     assert [tensor.tolist() for tensor in tensors[:2]] == [[0, 0], [5, 5]]
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.int32, torch.int64])
+def test_integers_are_counted_as_on_cuda(cuda, dtype):
+    """CPU torch has histograms of floats only; bins end where CUDA's integers have them."""
+    values = torch.tensor([0, 1, 1, 5, 7, 9, 49], dtype=dtype, device="cuda")
+    counts = torch.histc(values, bins=49, min=0, max=49)
+    assert counts.dtype == dtype
+    assert counts.nonzero().flatten().tolist() == [0, 1, 5, 7, 9, 48]
+    assert counts.sum().item() == 7
+    assert torch.histc(values, bins=4, min=0, max=4, out=torch.empty_like(values)).tolist() == [
+        1, 2, 0, 0
+    ]  # fmt: skip
+
+
+HALF_ALONE = {
+    "avg_pool3d": lambda x: F.avg_pool3d(x, 2),
+    "multi_margin_loss": lambda x: F.multi_margin_loss(
+        x[0, 0, 0], torch.zeros_like(x[0, 0, 0, :, 0]).long()
+    ),
+    "multilabel": lambda x: F.multilabel_margin_loss(
+        x[0, 0, 0], torch.zeros_like(x[0, 0, 0]).long()
+    ),
+    "bilinear": lambda x: F.interpolate(x[0], scale_factor=0.5, mode="bilinear", antialias=True),
+    "bicubic": lambda x: F.interpolate(x[0], scale_factor=0.5, mode="bicubic", antialias=True),
+}
+
+
+@pytest.mark.parametrize("name", HALF_ALONE)
+def test_halves_that_only_cuda_computes(cuda, name):
+    """CPU torch has no kernel: they are computed in fp32, there and back, and rounded once."""
+    wide = torch.randn(2, 3, 8, 8, 8, device="cuda").half().float().requires_grad_()
+    half = wide.detach().half().requires_grad_()
+    results = HALF_ALONE[name](half), HALF_ALONE[name](wide)
+    assert results[0].dtype == torch.float16
+    torch.testing.assert_close(results[0], results[1].half(), rtol=0, atol=0)
+    for result in results:
+        result.sum().backward()
+    torch.testing.assert_close(half.grad, wide.grad.half(), rtol=2e-3, atol=1e-4)

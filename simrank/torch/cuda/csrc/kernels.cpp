@@ -338,6 +338,17 @@ Tensor baddbmm_into(const Tensor& c, const Tensor& a, const Tensor& b, at::Scala
 Tensor& baddbmm_into_out(const Tensor& c, const Tensor& a, const Tensor& b, at::ScalarType type, const Scalar& beta, const Scalar& alpha, Tensor& out) {
   return out.copy_(baddbmm_into(c, a, b, type, beta, alpha));
 }
+
+// ---- histograms: CUDA counts integers, CPU torch only floats; up to 2^53 the bins of doubles are the same.
+Tensor counted(const Tensor& self, int64_t bins, const Scalar& least, const Scalar& most) {
+  if (!c10::isIntegralType(self.scalar_type(), /*includeBool=*/false)) return at::histc(self, bins, least, most);
+  return at::histc(self.to(at::kDouble), bins, least, most).to(self.scalar_type());
+}
+Tensor& counted_out(const Tensor& self, int64_t bins, const Scalar& least, const Scalar& most, Tensor& out) {
+  TORCH_CHECK(self.scalar_type() == out.scalar_type(), "torch.histogram: input tensor and hist tensor should have the same dtype");
+  Tensor result = counted(self, bins, least, most);
+  return out.resize_(result.sizes()).copy_(result);
+}
 }  // namespace
 
 void register_typed_kernels(torch::Library& library, std::unordered_set<std::string>& names) {
@@ -375,7 +386,8 @@ std::vector<HostKernel> host_kernels() {
           KERNEL("_use_miopen_ctc_loss", no_cudnn_ctc), KERNEL("_use_miopen_ctc_loss.Tensor", no_cudnn_ctc_tensor),
           KERNEL("mm.dtype", mm_into), KERNEL("mm.dtype_out", mm_into_out), KERNEL("bmm.dtype", bmm_into),
           KERNEL("bmm.dtype_out", bmm_into_out), KERNEL("addmm.dtype", addmm_into), KERNEL("addmm.dtype_out", addmm_into_out),
-          KERNEL("baddbmm.dtype", baddbmm_into), KERNEL("baddbmm.dtype_out", baddbmm_into_out)};
+          KERNEL("baddbmm.dtype", baddbmm_into), KERNEL("baddbmm.dtype_out", baddbmm_into_out),
+          KERNEL("histc", counted), KERNEL("histc.out", counted_out)};
 }
 #undef KERNEL
 }  // namespace simrank
