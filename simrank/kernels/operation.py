@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 MODES = ("auto", "batched", "masked", "one-by-one", "shuffled", "tasks")
 PRECISIONS = ("ieee", "hardware")
 _DEFAULT_STAGES = 3  # Triton's, for NVIDIA's devices.
+_MOST_DOT_OUTPUTS = 1 << 16  # An SM's registers; of more the real compiler takes minutes.
 _NOTHING = object()  # An argument of which nothing is known any more.
 _NUM_SAMPLED = 4  # launches of a kernel that are looked at for a hint of a race
 
@@ -197,7 +198,9 @@ class TritonOperation(Operation):
         if self._log is not None:
             look_within(self, self._log, has_values=not launch.lacks_values())
         if self.statistics.flops:
-            launch.ask_compiler(device.spec, self.statistics.dot_inputs_bytes)
+            counted = self.statistics
+            is_usual = counted.dot_outputs <= _MOST_DOT_OUTPUTS
+            launch.ask_compiler(device.spec, counted.dot_inputs_bytes if is_usual else 0)
         self.cost = self._counted_cost()
         self._describe()
 

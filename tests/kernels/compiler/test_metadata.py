@@ -381,6 +381,21 @@ def test_a_program_that_takes_more_shared_memory_than_there_is_is_refused_as_on_
     run(body, 1)
 
 
+def test_a_block_that_no_sm_has_registers_for_is_not_compiled(run, monkeypatch):
+    """Triton's compiler takes minutes for it; who computes with one program means no GPU."""
+    asked = []
+    monkeypatch.setattr("simrank.kernels.operation.resources", lambda *_: asked.append(1))
+
+    def body(rank, ctx):
+        for block, is_asked in ((512, False), (256, True)):
+            a, b, c = (ctx.empty(block * block, dtype=ctx.float16) for _ in range(3))
+            tiles_in_stages[(1,)](a, b, c, block, block, BLOCK=block)
+            ctx.synchronize()
+            assert bool(asked) == is_asked
+
+    run(body, 1)
+
+
 @triton.autotune(
     configs=[triton.Config({"BLOCK": 128}, num_stages=stages) for stages in (8, 2)], key=["K"]
 )
