@@ -65,7 +65,7 @@ def test_a_bug_of_order_is_found_and_the_printed_command_replays_it(program, cap
 def test_the_replay_of_a_module_is_one(program, capsys, monkeypatch):
     """With the options that were given, but none that says nothing."""
     monkeypatch.chdir(os.path.dirname(program))
-    options = ["--prefix", "none", "--max-restarts", "3", "--seeds", "200"]
+    options = ["--prefix", "none", "--monitor-interval", "3", "--seeds", "200"]
     code, _, err = run(capsys, *options, "-m", "bug")
     assert code == 1
     command = err.rpartition("to replay: ")[2].strip()
