@@ -51,14 +51,12 @@ class Resources(NamedTuple):
 
     Attributes:
         registers: Per thread.
-        spilled: Registers that a thread keeps in memory instead, for want of more.
         shared_bytes: Shared memory.
         num_warps: Warps.
         ctas_per_sm: How many programs an SM holds at once.
     """
 
     registers: int
-    spilled: int
     shared_bytes: int
     num_warps: int
     ctas_per_sm: int
@@ -259,7 +257,7 @@ def _known(arch: int) -> int:
 
 def _resources(compiled: CompiledKernel, arch: int) -> Resources:
     num_warps, shared_bytes = int(compiled.metadata.num_warps), int(compiled.metadata.shared)
-    registers, spilled = used_by(compiled.asm["cubin"])
+    registers = used_by(compiled.asm["cubin"]).registers
     per_warp = -(-registers * 32 // _REGISTERS_ARE_GIVEN_IN) * _REGISTERS_ARE_GIVEN_IN
     known = _known(arch)
     limits = (
@@ -268,4 +266,4 @@ def _resources(compiled: CompiledKernel, arch: int) -> Resources:
         _MAX_WARPS[known] // num_warps,
         _MAX_CTAS[known],
     )
-    return Resources(registers, spilled, shared_bytes, num_warps, max(min(limits), 1))
+    return Resources(registers, shared_bytes, num_warps, max(min(limits), 1))

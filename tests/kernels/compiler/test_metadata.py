@@ -396,17 +396,9 @@ def test_a_block_that_no_sm_has_registers_for_is_not_compiled(run, monkeypatch):
     run(body, 1)
 
 
-@triton.autotune(
+tuned_in_stages = triton.autotune(
     configs=[triton.Config({"BLOCK": 128}, num_stages=stages) for stages in (8, 2)], key=["K"]
-)
-@triton.jit
-def tuned_in_stages(a, b, c, K, N, BLOCK: tl.constexpr):
-    at = tl.arange(0, BLOCK)
-    acc = tl.zeros((BLOCK, BLOCK), tl.float32)
-    for start in range(0, K, BLOCK):
-        left = tl.load(a + at[:, None] * K + start + at[None, :])
-        acc = tl.dot(left, tl.load(b + (start + at)[:, None] * N + at[None, :]), acc)
-    tl.store(c + at[:, None] * N + at[None, :], acc.to(tl.float16))
+)(tiles_in_stages)
 
 
 def test_autotune_leaves_out_what_does_not_fit(run):
