@@ -205,11 +205,7 @@ class TritonOperation(Operation):
         self._describe()
 
     def _counted_cost(self) -> costs.KernelCost:
-        launch, device = self.launch, self.stream.device
-        num_warps = launch.options.num_warps
-        return costs.kernel_cost(
-            self.statistics, device, launch.grid, launch.ctas_per_sm, num_warps
-        )
+        return costs.kernel_cost(self.statistics, self.stream.device, self.launch.launched)
 
     def _is_sampled(self) -> bool:
         """Return whether a hint is looked for: in the first launches that may be in need of one."""
@@ -356,6 +352,8 @@ class Launch:
         self.is_assumed = given is None
         self.ctas_per_sm = costs.DEFAULT_CTAS_PER_SM if given is None else int(given)
         self._compiler_options = {name: options.get(name) for name in COMPILER_OPTIONS}
+        self._num_stages = int(options.get("num_stages") or _DEFAULT_STAGES)
+        self._num_spilled = 0  # As far as is known.
         constants = {parameter.name for parameter in kernel.jit.params if parameter.is_constexpr}
         self._constants = {name: bound[name] for name in constants}
         effects = kernel.effects
@@ -432,6 +430,14 @@ class Launch:
         """Return the number of programs."""
         return self.grid[0] * self.grid[1] * self.grid[2]
 
+    @property
+    def launched(self) -> costs.Launched:
+        """Return what of the launch its cost depends on."""
+        num_warps = self.options.num_warps
+        return costs.Launched(
+            self.grid, self.ctas_per_sm, num_warps, self._num_stages, self._num_spilled
+        )
+
     def ask_compiler(self, spec: DeviceSpec, dot_inputs_bytes: int = 0) -> None:
         """Learn from the compiler how many programs an SM holds, unless the launch said so.
 
@@ -441,15 +447,15 @@ class Launch:
         Raises:
             OutOfResources: Triton's own: they do.
         """
-        stages = int(self._compiler_options["num_stages"] or _DEFAULT_STAGES)
         is_crowded = self.num_programs > spec.num_sms
         if not self.is_assumed or not (
-            is_crowded or may_not_fit(dot_inputs_bytes * stages, target_of(spec))
+            is_crowded or may_not_fit(dot_inputs_bytes * self._num_stages, target_of(spec))
         ):
             return
         result = resources(self._kernel.jit, self._bound, self._compiler_options, spec)
         if result is not None:
             self.ctas_per_sm, self.is_assumed = result.ctas_per_sm, False
+            self._num_spilled = result.spilled
 
     def forget_arguments(self) -> None:
         """Let go of the arguments: it has ended, and memory does not stay for who looks at it."""

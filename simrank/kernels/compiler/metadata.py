@@ -51,12 +51,14 @@ class Resources(NamedTuple):
 
     Attributes:
         registers: Per thread.
+        spilled: Registers of a thread that are in memory instead.
         shared_bytes: Shared memory.
         num_warps: Warps.
         ctas_per_sm: How many programs an SM holds at once.
     """
 
     registers: int
+    spilled: int
     shared_bytes: int
     num_warps: int
     ctas_per_sm: int
@@ -257,7 +259,7 @@ def _known(arch: int) -> int:
 
 def _resources(compiled: CompiledKernel, arch: int) -> Resources:
     num_warps, shared_bytes = int(compiled.metadata.num_warps), int(compiled.metadata.shared)
-    registers = used_by(compiled.asm["cubin"]).registers
+    registers, spilled = used_by(compiled.asm["cubin"])
     per_warp = -(-registers * 32 // _REGISTERS_ARE_GIVEN_IN) * _REGISTERS_ARE_GIVEN_IN
     known = _known(arch)
     limits = (
@@ -266,4 +268,4 @@ def _resources(compiled: CompiledKernel, arch: int) -> Resources:
         _MAX_WARPS[known] // num_warps,
         _MAX_CTAS[known],
     )
-    return Resources(registers, shared_bytes, num_warps, max(min(limits), 1))
+    return Resources(registers, spilled, shared_bytes, num_warps, max(min(limits), 1))

@@ -22,6 +22,10 @@ ATOMIC_PS = 300_000
 # Assumed: L2 delivers 2.1 times what is reached of the memory's bandwidth (H100: 5.5 to 7 TB/s were
 # measured, and 2.9 of HBM3; Chips and Cheese, "Nvidia's H100: Funny L2, and Tons of Bandwidth").
 L2_PER_HBM = 2.1
+# Programs with dots read tiles that others read at the same time, and requests of SMs side by side
+# for one line reach L2 once (Nsight Compute, "L2 Request Coalescer"). A product in tiles of
+# 192 x 192 at 777 TFLOPS takes 8.1 TB/s of an H100 (pranjalssh/fast.cu, kernel 6).
+TILES_PER_HBM = 2.8
 STORE_PS = 50_000
 # Assumed: as many programs as half of the SMs saturate the memory; fewer leave some of it unused.
 _SATURATING_SHARE = 0.5

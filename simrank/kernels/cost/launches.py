@@ -10,10 +10,11 @@ from simrank.hardware.capability import clock_hz, compute_capability
 from simrank.hardware.gemm import gemm_ps
 from simrank.hardware.roofline import peak_flops, started_ps
 from simrank.kernels import machine
-from simrank.kernels.cost.accesses import L2_PER_HBM
+from simrank.kernels.cost.accesses import L2_PER_HBM, TILES_PER_HBM
 from simrank.kernels.cost.balance import busiest_share
+from simrank.kernels.cost.dots import PEAK_NAMES, dots_ps, spilled_ps
 from simrank.kernels.cost.overlap import Work, num_beside, together_ps
-from simrank.kernels.machine import SPECIAL, Extent, Statistics
+from simrank.kernels.machine import SPECIAL, Dot, Extent, Statistics
 from simrank.kernels.machine.profile import Roof
 from simrank.units import ceil_ps
 
@@ -29,9 +30,9 @@ if TYPE_CHECKING:
 _SMS_THAT_SATURATE = 0.5
 # Assumed: atomics of one launch go to L2 at one per clock and slice, about 2.4e12 a second.
 _ATOMICS_PER_S = 2.4e12
-# Assumed: what Triton's dots reach of the data sheet's rate, which clocks under load and the ends
-# of loops do not allow; fitted to `benches/kernels_published.py`, on A100 and H100 alike.
-_DOT_EFFICIENCY = 0.72
+# Assumed: how long a load takes from memory and from L2 while others load too (H100, alone: 270 and
+# 150 ns; Luo et al., see `accesses`).
+_MEMORY_LATENCY_S, _L2_LATENCY_S = 600e-9, 300e-9
 # Operations per clock and SM, but for those of FP32 lanes. Source: CUDA C++ Programming Guide 13.0,
 # "Arithmetic Instructions", compute capability 8.0 to 10.0.
 _SIMPLE_PER_CLOCK, _SPECIAL_PER_CLOCK = 64, 16
@@ -43,10 +44,28 @@ DEFAULT_CTAS_PER_SM = 2
 
 _MOST_KNOWN = 1024  # costs that are kept
 
-_PEAK_NAMES = {
-    "fp16": "float16", "bf16": "bfloat16", "fp32": "float32", "fp64": "float64",
-    "fp8e4nv": "float8_e4m3fn", "fp8e5": "float8_e5m2", "int8": "int8", "uint8": "int8",
-}  # fmt: skip
+
+class Launched(NamedTuple):
+    """How a kernel was launched.
+
+    Attributes:
+        grid: Its programs along each axis.
+        ctas_per_sm: How many of them an SM holds at once.
+        num_warps: Warps of each.
+        num_stages: Steps of a loop that are in flight at once.
+        num_spilled: Registers of a thread that are in memory.
+    """
+
+    grid: tuple[int, int, int]
+    ctas_per_sm: int
+    num_warps: int
+    num_stages: int
+    num_spilled: int = 0
+
+    @property
+    def num_programs(self) -> int:
+        """Return how many programs it has, one at least."""
+        return max(math.prod(self.grid), 1)
 
 
 class KernelCost(NamedTuple):
@@ -99,36 +118,29 @@ class KernelCost(NamedTuple):
         }
 
 
-def kernel_cost(
-    statistics: Statistics,
-    device: Device,
-    grid: tuple[int, int, int],
-    ctas_per_sm: int,
-    num_warps: int,
-) -> KernelCost:
+def kernel_cost(statistics: Statistics, device: Device, launched: Launched) -> KernelCost:
     """Return what a launch costs that did what was counted.
 
     Args:
         statistics: What its programs did.
         device: Where it ran.
-        grid: Its programs along each axis.
-        ctas_per_sm: How many of them an SM holds at once.
-        num_warps: Warps of each.
+        launched: How.
     """
-    spec, num_programs = device.spec, max(grid[0] * grid[1] * grid[2], 1)
-    slots = spec.num_sms * ctas_per_sm
-    waves = num_programs / slots
+    spec, num_programs, grid = device.spec, launched.num_programs, launched.grid
+    slots = spec.num_sms * launched.ctas_per_sm
+    num_resident = min(num_programs, slots)
     hbm_bytes, all_bytes, link_ps = _traffic(statistics, device)
     used = min(num_programs / (spec.num_sms * _SMS_THAT_SATURATE), 1.0)
     bandwidth = spec.memory_bandwidth_bytes_per_s * max(used, 1e-6)
     # Programs on one SM share its units: the SM with the most work ends last.
     busiest = busiest_share(statistics.loads, grid, spec.num_sms) if math.prod(grid) else 1.0
-    tensor_ps, vector_ps = _units_ps(statistics, spec, busiest)
-    beside = num_beside(spec, min(num_programs, slots), num_warps)
+    tensor_ps, vector_ps = _units_ps(statistics, spec, launched, busiest)
+    beside = num_beside(spec, num_resident, launched.num_warps)
     both_ps = together_ps(tensor_ps, vector_ps, beside)
     times = {
         "memory": _ps(hbm_bytes, bandwidth),
-        "l2": _ps(all_bytes, bandwidth * L2_PER_HBM),
+        "l2": _ps(all_bytes, bandwidth * (TILES_PER_HBM if statistics.flops else L2_PER_HBM)),
+        "latency": _latency_ps(statistics, hbm_bytes, all_bytes, num_resident, launched.num_stages),
         "arithmetic": max(both_ps, _library_ps(statistics, spec, num_programs)),
         "links": link_ps,
         "atomics": _ps(statistics.num_atomics, _ATOMICS_PER_S),
@@ -144,14 +156,14 @@ def kernel_cost(
         arithmetic_ps=times["arithmetic"],
         tensor_ps=tensor_ps,
         vector_ps=vector_ps,
-        special_ps=_special_ps(statistics, spec, vector_ps),
+        special_ps=min(_special_ps(statistics, spec, busiest), vector_ps),
         link_ps=link_ps,
         atomics_ps=times["atomics"],
         limiter=limiter,
         hbm_bytes=hbm_bytes,
-        waves=waves,
-        num_sms=min(ceil(num_programs / ctas_per_sm), spec.num_sms),
-        per_sm=min(ctas_per_sm, ceil(num_programs / spec.num_sms)),
+        waves=num_programs / slots,
+        num_sms=min(ceil(num_programs / launched.ctas_per_sm), spec.num_sms),
+        per_sm=min(launched.ctas_per_sm, ceil(num_programs / spec.num_sms)),
         busiest_share=busiest,
     )
 
@@ -159,7 +171,7 @@ def kernel_cost(
 def roof_of(device: Device, statistics: Statistics) -> Roof:
     """Return what a device can do at most of what a launch did."""
     spec = device.spec
-    names = [_PEAK_NAMES.get(name, "float32") for name in statistics.flops] or ["float32"]
+    names = [PEAK_NAMES.get(dot.element, "float32") for dot in statistics.flops] or ["float32"]
     most = max(peak_flops(spec, name) or 0.0 for name in names)
     return Roof(spec.name, most, float(spec.memory_bandwidth_bytes_per_s))
 
@@ -194,10 +206,18 @@ def _link_ps(device: Device, peer: Device, moved_bytes: int) -> int:
     return int(paths.latency_ps[0]) + _ps(moved_bytes, float(rates.min()))
 
 
-def flops_ps(spec: DeviceSpec, name: str, num_flops: int) -> int:
-    """Return how long the whole device takes for operations of dots on elements of a type."""
-    peak = peak_flops(spec, _PEAK_NAMES.get(name, "float32"))
-    return 0 if peak is None else _ps(num_flops, peak * _DOT_EFFICIENCY)
+def _latency_ps(
+    statistics: Statistics, hbm_bytes: int, all_bytes: int, num_resident: int, num_stages: int
+) -> int:
+    """Return how long loads take of which only so many are in flight (Little's law).
+
+    Loops over dots load what the next stages multiply; the rest of a program is not looked at.
+    """
+    ahead = statistics.dot_inputs_bytes * max(num_stages - 1, 1) * num_resident
+    if not ahead:
+        return 0
+    waited = hbm_bytes * _MEMORY_LATENCY_S + max(all_bytes - hbm_bytes, 0) * _L2_LATENCY_S
+    return ceil_ps(waited / ahead)
 
 
 def operations_ps(spec: DeviceSpec, operations: Sequence[int]) -> int:
@@ -216,18 +236,22 @@ def operations_ps(spec: DeviceSpec, operations: Sequence[int]) -> int:
     return _ps(clocks, hz * spec.num_sms)
 
 
-def _units_ps(statistics: Statistics, spec: DeviceSpec, busiest: float) -> tuple[int, int]:
+def _units_ps(
+    statistics: Statistics, spec: DeviceSpec, launched: Launched, busiest: float
+) -> tuple[int, int]:
     """Return the times of dots and of vector operations, on the SM that has the most of them."""
-    tensor_ps = sum(flops_ps(spec, name, flops) for name, flops in statistics.flops.items())
+    num_warps, num_spilled = launched.num_warps, launched.num_spilled
+    counts = statistics.flops.items()
+    tensor_ps = sum(dots_ps(spec, dot, flops, num_warps) for dot, flops in counts)
     vector_ps = operations_ps(spec, statistics.operations)
+    vector_ps += spilled_ps(statistics, spec, num_warps, num_spilled)
     return ceil(tensor_ps * busiest), ceil(vector_ps * busiest)
 
 
-def _special_ps(statistics: Statistics, spec: DeviceSpec, vector_ps: int) -> int:
+def _special_ps(statistics: Statistics, spec: DeviceSpec, busiest: float) -> int:
     """Return what of the time of vector operations is that of special functions."""
-    every_ps = operations_ps(spec, statistics.operations)
     special_ps = operations_ps(spec, (0, 0, statistics.operations[SPECIAL]))
-    return min(vector_ps * special_ps // every_ps, vector_ps) if every_ps else 0
+    return ceil(special_ps * busiest)
 
 
 def _library_ps(statistics: Statistics, spec: DeviceSpec, num_programs: int) -> int:
@@ -248,8 +272,11 @@ def _library_ps(statistics: Statistics, spec: DeviceSpec, num_programs: int) -> 
     longer = max(round(sqrt(num_outputs * ratio)), 1)
     shorter = max(round(num_outputs / longer), 1)
     longest_ps = 0
-    for name, flops in statistics.flops.items():
-        dtype = _PEAK_NAMES.get(name, "float32")
+    by_type: dict[str, int] = {}
+    for dot, flops in statistics.flops.items():
+        dtype = PEAK_NAMES.get(dot.element, "float32")
+        by_type[dtype] = by_type.get(dtype, 0) + flops
+    for dtype, flops in by_type.items():
         inner = max(round(flops / (2 * longer * shorter)), 1)
         shapes = ((longer, shorter), (shorter, longer))
         either = [gemm_ps(spec.gemm_table, dtype, 1, m, n, inner) or 0 for m, n in shapes]
@@ -292,14 +319,16 @@ class TimedStatistics(Statistics):
         return moved
 
     def count_flops(
-        self, name: str, num_flops: int, num_outputs: int, inputs_bytes: int = 0
+        self, dot: Dot, num_flops: int, num_outputs: int, inputs_bytes: int = 0
     ) -> None:
         """Count a dot, and charge it to the program that runs now."""
-        super().count_flops(name, num_flops, num_outputs, inputs_bytes)
-        sync = machine.now().sync
+        super().count_flops(dot, num_flops, num_outputs, inputs_bytes)
+        programs = machine.now()
+        sync = programs.sync
         if sync is not None:
             self._work_on_operations(sync.work)
-            sync.work.tensor_ps += flops_ps(self._device.spec, name, num_flops) * self._num_sharing
+            taken_ps = dots_ps(self._device.spec, dot, num_flops, programs.options.num_warps)
+            sync.work.tensor_ps += taken_ps * self._num_sharing
             sync.charge_work()
 
     def _work_on_operations(self, work: Work) -> None:

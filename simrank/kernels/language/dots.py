@@ -184,7 +184,8 @@ def _count(first: Block, result: Value) -> None:
     num_outputs = result.size // len(result)
     (rows, inner), columns = first.shape[-2:], result.shape[-1]
     inputs_bytes = (rows + columns) * inner * first.element.bits // 8
-    programs.statistics.count_flops(first.element.name, num_flops, num_outputs, inputs_bytes)
+    counted = machine.Dot(first.element.name, rows, columns, inner)
+    programs.statistics.count_flops(counted, num_flops, num_outputs, inputs_bytes)
 
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {"dot": dot}

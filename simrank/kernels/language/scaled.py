@@ -231,7 +231,9 @@ def _count(formats: tuple[str, str], result: Array, inner: int) -> None:
     else:
         computed = float16 if "fp16" in formats else bfloat16
     flops = 2 * result.size * inner * copies
-    programs.statistics.count_flops(computed.name, flops, result.size // len(result))
+    rows, columns = result.shape[-2:]
+    counted = machine.Dot(computed.name, rows, columns, inner)
+    programs.statistics.count_flops(counted, flops, result.size // len(result))
 
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {"dot_scaled": dot_scaled}

@@ -21,7 +21,7 @@ from simrank.kernels.machine.now import (
     spend,
 )
 from simrank.kernels.machine.order import Order
-from simrank.kernels.machine.statistics import Extent, Statistics
+from simrank.kernels.machine.statistics import Dot, Extent, Statistics
 from simrank.kernels.machine.vectors import FUSED, SIMPLE, SPECIAL
 
 __all__ = [
@@ -29,6 +29,7 @@ __all__ = [
     "FUSED",
     "SIMPLE",
     "SPECIAL",
+    "Dot",
     "Effects",
     "Extent",
     "Options",

@@ -31,6 +31,25 @@ class Extent(NamedTuple):
     waste: float = 1.0
 
 
+class Dot(NamedTuple):
+    """Products of one shape in one program.
+
+    Attributes:
+        element: Type of the operands.
+        rows, columns, inner: Of the matrices.
+    """
+
+    element: str
+    rows: int
+    columns: int
+    inner: int
+
+    @property
+    def num_flops(self) -> int:
+        """Return the operations of one."""
+        return 2 * self.rows * self.columns * self.inner
+
+
 class Load(NamedTuple):
     """Programs that did as much as each other.
 
@@ -47,7 +66,7 @@ class Counts(NamedTuple):
     """Counts as they were, for `restore`."""
 
     traffic: dict[int, tuple[Device | None, tuple[int, ...]]]
-    flops: dict[str, int]
+    flops: dict[Dot, int]
     operations: list[int]
     num_atomics: int
     num_lanes: int
@@ -95,7 +114,7 @@ class Statistics:
         traffic: Bytes per storage, by its address, or per part of it; see `parts`.
         parts: Where arguments are parts of storages: their bytes in order, [begin, end), by the
             storage's address. What lies in none of them counts as the storage.
-        flops: Floating-point operations of dots, by the type of their inputs.
+        flops: Operations of dots, by their type and shape.
         operations: Of the vector units, by unit, see `vectors`.
         loads: Which programs did how much of it.
         dot_outputs: Most elements that the result of a dot has had in one program.
@@ -120,7 +139,7 @@ class Statistics:
         self.largest_block = 0
         self.num_steps = 0
         self.dot_outputs = self.dot_inputs_bytes = 0
-        self.flops: dict[str, int] = {}
+        self.flops: dict[Dot, int] = {}
         self.operations = [0] * NUM_UNITS
         self.loads: list[Load] = []
         self._dots: Array | None = None  # Operations of dots by program, where some are masked off.
@@ -190,18 +209,18 @@ class Statistics:
             self.profile.here().num_atomics += num_lanes
 
     def count_flops(
-        self, name: str, num_flops: int, num_outputs: int, inputs_bytes: int = 0
+        self, dot: Dot, num_flops: int, num_outputs: int, inputs_bytes: int = 0
     ) -> None:
         """Count a dot.
 
         Args:
-            name: Type of its inputs.
+            dot: What it multiplies.
             num_flops: Its operations, in all programs.
             num_outputs: Elements of its result in one program.
             inputs_bytes: Of its operands in one program.
         """
         self.num_steps += 1
-        self.flops[name] = self.flops.get(name, 0) + num_flops
+        self.flops[dot] = self.flops.get(dot, 0) + num_flops
         if self._dots is not None:
             ids = now().ids
             self._dots[ids] += num_flops / len(ids)
@@ -268,8 +287,8 @@ class Statistics:
                 setattr(own, name, getattr(own, name) + round(getattr(found, name) * factor))
             # Assumed: all programs together touch all of it, as far as they move so much.
             own.low, own.high = 0, found.size_bytes
-        for name, count in sample.flops.items():
-            self.flops[name] = self.flops.get(name, 0) + round(count * factor)
+        for dot, count in sample.flops.items():
+            self.flops[dot] = self.flops.get(dot, 0) + round(count * factor)
         pairs = zip(self.operations, sample.operations, strict=True)
         self.operations = [own + round(count * factor) for own, count in pairs]
         self.loads += sample.loads

@@ -128,9 +128,10 @@ def test_costs_cover_every_resource(
         storage = _Storage(2, peer_bytes, devices[1])
         found.count(storage, peer_bytes // 4, peer_bytes // 4, extent, writes=True)
     if flops:
-        found.count_flops("bf16", flops, 128 * 128)
+        found.count_flops(machine.Dot("bf16", 128, 128, 64), flops, 128 * 128)
     found.operations = list(operations)
-    taken_s = cost.kernel_cost(found, device, (num_programs, 1, 1), ctas, 4).duration_ps / 1e12
+    launched = cost.Launched((num_programs, 1, 1), ctas, 4, 3)
+    taken_s = cost.kernel_cost(found, device, launched).duration_ps / 1e12
     slack = 1 - 1e-9
     assert taken_s >= slack * 4 * count / spec.memory_bandwidth_bytes_per_s
     rate = float(device.network.route_bandwidth_bytes_per_s(0, 1))
@@ -147,9 +148,9 @@ def test_softmax_between_two_products_takes_its_time(per_sm):
     """Less of it where other programs of an SM are at other things meanwhile."""
     device = DEVICES["hgx_h100"][0]
     attention = machine.Statistics()
-    attention.count_flops("fp16", 256 << 30, 128 * 64)
+    attention.count_flops(machine.Dot("fp16", 128, 64, 64), 256 << 30, 128 * 64)
     attention.operations[machine.SPECIAL] = 1 << 30
-    found = cost.kernel_cost(attention, device, (132 * per_sm, 1, 1), per_sm, 4)
+    found = cost.kernel_cost(attention, device, cost.Launched((132 * per_sm, 1, 1), per_sm, 4, 3))
     assert 0.3 * found.tensor_ps < found.vector_ps < found.tensor_ps
     shown = (found.arithmetic_ps - found.tensor_ps) / found.vector_ps
     assert {1: 0.99, 2: 0.35, 4: 0.05}[per_sm] < shown < {1: 1.01, 2: 0.5, 4: 0.25}[per_sm]

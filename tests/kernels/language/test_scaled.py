@@ -9,6 +9,7 @@ from simrank.errors import UnsupportedError
 
 triton = pytest.importorskip("triton")
 tl = pytest.importorskip("triton.language")
+machine = pytest.importorskip("simrank.kernels.machine")
 
 from ..cases import scaled_product  # noqa: E402
 
@@ -84,7 +85,7 @@ def test_a_product_is_charged_as_what_the_device_computes_it_in(cluster, formats
         operation = ctx.launch(product, (3,), a, scales, b, scales, ctx.empty(M, N), M=M, N=N, K=K,
                                FIRST=formats[0], SECOND=formats[1], GROUP=32)  # fmt: skip
         ctx.synchronize()
-        assert operation.statistics.flops == {name: 3 * 2 * M * N * K}
+        assert operation.statistics.flops == {machine.Dot(name, M, N, K): 3 * 2 * M * N * K}
 
 
 @triton.jit

@@ -2,7 +2,7 @@
 
 import pytest
 
-from simrank.kernels.machine import Extent, Statistics
+from simrank.kernels.machine import Dot, Extent, Statistics
 
 
 class Memory:
@@ -35,7 +35,7 @@ def test_what_is_rolled_back_is_not_counted(what):
     if what == "traffic":
         statistics.count(Memory(), 8, 8, Extent(0, 255, 4), writes=True)
     elif what == "flops":
-        statistics.count_flops("fp16", 1000, 16)
+        statistics.count_flops(Dot("fp16", 4, 4, 4), 1000, 16)
     else:
         statistics.count_atomics(7)
     assert statistics.snapshot() != before
