@@ -200,6 +200,7 @@ _HOPPER_D128 = "facebookexperimental/triton#205"
 _HOPPER_D64 = "triton-lang/triton#2459"
 _PAPER = "Shah et al., FlashAttention-3, 2024, figure 5 (H100 SXM5)"
 _MATMUL = "triton-lang/triton#3551 (A100)"
+_MATMUL_FP8 = "triton-lang/triton#3546 (H100)"
 _VECTORS = "triton-lang/triton#3894 (A100)"
 _PROFILES = "XAheli/Kernel-Profiling, data_dashboard/data.js (H200)"
 NUM_HEADS = 128  # Four batches of 32, as published; 48 are as fast.
@@ -223,8 +224,9 @@ def _of_paper(dim: int, causal: int, *published: float):
 
 # Attention: T, D, causal, heads; forward in blocks of 128 x 64, backward of 128 x 32, which a
 # Triton of then compiled: it did not load ahead what feeds no product, as today's does. Products:
-# M = N = K. Additions: elements. Softmax: rows and columns in fp32; of those profiles the ones that
-# memory bounds, since the profiler holds the clock of SMs low.
+# M = N = K; of those in fp8 the largest, as smaller ones were bound by their launches. Additions:
+# elements. Softmax: rows and columns in fp32; of those profiles the ones that memory bounds, since
+# the profiler holds the clock of SMs low.
 CASES = (
     *_cases("attention", "hgx_h100", _HOPPER_D128,
             ((1024, 128, 0, NUM_HEADS), 406.8), ((2048, 128, 0, NUM_HEADS), 427.8),
@@ -242,6 +244,7 @@ CASES = (
     *_cases("backward", "hgx_a100", _TUTORIALS,
             ((1024, 64, 1), 59.8), ((2048, 64, 1), 76.2), ((4096, 64, 1), 87.5)),
     *_cases("matmul", "hgx_a100", _MATMUL, ((2560,), 214.2), ((2816,), 233.2), ((3072,), 230.2)),
+    *_cases("matmul fp8", "hgx_h100", _MATMUL_FP8, ((3584,), 1279.9)),
     *_cases("add", "hgx_a100", _VECTORS, ((1 << 22,), 1206.2), ((1 << 24,), 1546.6),
             ((1 << 26,), 1665.2)),
     *_cases("add", "hgx_h200", _PROFILES, ((1 << 25,), 4554), ((1 << 28,), 4521),
@@ -258,6 +261,7 @@ BM, BN = 128, 64
 _TILES = (
     ((128, 256, 64), 8, 3), ((64, 256, 32), 4, 4), ((128, 128, 32), 4, 4), ((128, 64, 32), 4, 4),
 )  # fmt: skip
+_TILES_FP8 = (((128, 256, 128), 8, 3), ((256, 128, 128), 8, 3), ((128, 128, 128), 4, 4))
 
 
 def _attention(ctx, length: int, dim: int, causal: int, heads: int) -> float:
@@ -298,10 +302,19 @@ def _some(ctx, rows: int, columns: int):
 
 def _matmul(ctx, size: int) -> float:
     """Return TFLOPS of a square product in fp16, with the best of the author's tiles."""
-    a, b = (_some(ctx, size, size) for _ in range(2))
+    return _product(ctx, size, ctx.float16, _TILES)
+
+
+def _matmul_fp8(ctx, size: int) -> float:
+    """Return TFLOPS of a square product in fp8, with the author's tiles for it."""
+    return _product(ctx, size, "float8_e5m2", _TILES_FP8)
+
+
+def _product(ctx, size: int, dtype, tried) -> float:
+    a, b = (ctx.empty(size, size, dtype=dtype) for _ in range(2))
     c = ctx.empty(size, size, dtype=ctx.float16)
     best = []
-    for (rows, columns, inner), warps, stages in _TILES:
+    for (rows, columns, inner), warps, stages in tried:
         grid = (triton.cdiv(size, rows) * triton.cdiv(size, columns),)
         tiles = {"BM": rows, "BN": columns, "BK": inner, "num_warps": warps, "num_stages": stages}
         best.append(ctx.launch(matmul, grid, a, b, c, size, size, size, **tiles))
@@ -336,7 +349,8 @@ def _by_rows(ctx, kernel, rows: int, columns: int, *, num_tensors: int) -> float
 
 
 RUNNERS: dict[str, Callable[..., float]] = {
-    "attention": _attention, "backward": _backward, "matmul": _matmul, "add": _add,
+    "attention": _attention, "backward": _backward, "matmul": _matmul,
+    "matmul fp8": _matmul_fp8, "add": _add,
     "softmax": _softmax, "softmax bwd": _softmax_backward,
 }  # fmt: skip
 

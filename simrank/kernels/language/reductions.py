@@ -24,6 +24,11 @@ if TYPE_CHECKING:
     from simrank.kernels.values.block import Operand
     from simrank.kernels.values.types import ElementType
 
+# A row of a dot's result is in four lanes, which exchange what they have in two steps (PTX ISA,
+# fragments of "mma" and "wgmma"); an exchange takes as long as two simple operations (32 lanes a
+# clock; CUDA C++ Programming Guide, "Arithmetic Instructions"). Assumed of other blocks, too.
+_PER_RESULT = 4 * 2 * (2 + 1)
+
 
 def _flat(block: Block) -> Array:
     values = with_program_axis(block)
@@ -52,6 +57,8 @@ def _along(block: Block, axis: SupportsInt | None) -> tuple[Array, int]:
 
 def _kept(result: Array, block: Block, axis: SupportsInt | None, *, keep_dims: bool) -> Value:
     """Return reduced values in the shape that a reduction gives."""
+    if len(block.shape) > 1:
+        spend(SIMPLE, result, _PER_RESULT)
     if not keep_dims:
         return settled(result)
     if axis is None:

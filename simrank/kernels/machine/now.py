@@ -169,12 +169,13 @@ def now() -> Programs:
     return _running
 
 
-def spend(unit: int, values: Value) -> None:
-    """Count one operation for each element of a block; scalars have units of their own.
+def spend(unit: int, values: Value, each: int = 1) -> None:
+    """Count operations for each element of a block; scalars have units of their own.
 
     Args:
         unit: What kind of operation, see `vectors`.
         values: Of the block: one row for all programs, or one for each.
+        each: How many for an element.
     """
     programs = _running
     if programs is None or type(values) is not _ndarray:
@@ -184,7 +185,7 @@ def spend(unit: int, values: Value) -> None:
             programs.statistics.operations[unit] += len(values) * programs.copies
         return
     num_programs = len(programs.ids)
-    number: int = values.size // len(values) * num_programs
+    number: int = values.size // len(values) * num_programs * each
     if programs.active is not None and num_programs > 1:  # The others are masked off.
         number = number // num_programs * int(np.count_nonzero(programs.active))
     statistics = programs.statistics

@@ -37,6 +37,28 @@ def test_every_program_and_element_is_counted_once(run, mode):
     assert found["simple"] == 4 * elements
 
 
+@triton.jit
+def sums_of_rows(x, y, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    rows, columns = tl.arange(0, ROWS), tl.arange(0, COLUMNS)
+    tl.store(y + rows, tl.sum(tl.load(x + rows[:, None] * COLUMNS + columns[None, :]), 1))
+
+
+@pytest.mark.parametrize("columns", [16, 64])
+@pytest.mark.parametrize("mode", ["batched", "tasks"])
+def test_each_sum_along_a_row_costs_its_lanes_an_exchange(run, mode, columns):
+    """Four lanes, two steps, each an exchange (as long as two operations) and an addition."""
+    found = []
+
+    def body(rank, ctx):
+        x, y = ctx.ones(32, columns), ctx.empty(32)
+        done = ctx.launch(sums_of_rows, (3,), x, y, ROWS=32, COLUMNS=columns, mode=mode)
+        ctx.synchronize()
+        found.append(done.statistics.operations[machine.SIMPLE])
+
+    run(body, 1)
+    assert found == [3 * 32 * (columns + 4 * 2 * 3)]
+
+
 def test_what_all_programs_share_is_counted_for_each(run):
     """Rows that are the same in all programs are computed once here, and by each on hardware."""
     found = []
