@@ -6,6 +6,7 @@ lines of NCCL Inspector. The content says which one it is, not the file's name.
 
 from __future__ import annotations
 
+import re
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from simrank.bench.json_parts import Part
     from simrank.config.measured import MeasuredRow
 
+# Not what `mpirun --tag-output` writes, `[1,0]<stdout>:`.
+_JSON = re.compile(r"\s*(?:\{|\[\s*(?:[{\]]|$))")
 _EXPECTED = "nccl-tests' JSON (args, config, results) or NCCL Inspector's (header, coll_perf)"
 
 
@@ -46,7 +49,7 @@ def rows_by_file(
     of_inspector: dict[str, Iterator[Part]] = {}
     for file, with_mark in texts.items():
         text = with_mark.removeprefix("\ufeff")
-        if text.lstrip().startswith(("{", "[")):
+        if _JSON.match(text):
             parts = read_parts(text, file)
             first = next(parts, None)
             if first is not None and is_inspector(first):

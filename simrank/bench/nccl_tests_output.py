@@ -25,12 +25,33 @@ _AFTER_TIME = 4  # With the time: algbw, busbw and errors.
 _RANK = re.compile(r"^#\s+Rank\s+(\d+)\b(?:.*\bon\s+(\S+)\s+device\b)?", re.IGNORECASE)
 _HEADING = re.compile(r"^#\s+size\s+count\s+type\s+redop\b.*time\b", re.IGNORECASE)
 _LINE = re.compile(r"^\s*\d+\s+\d+\s+\w+\s+\w+\s", re.ASCII | re.MULTILINE)
+_OF_TESTS = re.compile(
+    r"^(.{0,120}?)(?:# +size +count +type |[ \t]*\d+[ \t]+\d+[ \t]+\w+[ \t]+"
+    r"(?:sum|prod|max|min|avg|mulsum|none)[ \t])",
+    re.ASCII | re.MULTILINE | re.IGNORECASE,
+)
+_COLOURS = re.compile(r"\x1b\[[\d;]*m")
 _MAX_DIGITS = 19
 _WHAT = re.compile(r"\b(\w+)_perf\b")
 
 
+def without_launcher(text: str) -> str:
+    """Return a text without what a launcher wrote before each line.
+
+    As `mpirun --tag-output` (`[1,0]<stdout>:`), `srun --label` (`0: `), and logs of containers with
+    times or names: what stands before the first line of nccl-tests, with any other numbers.
+    """
+    text = _COLOURS.sub("", text)
+    found = _OF_TESTS.search(text)
+    if found is None or not found[1].strip():
+        return text
+    prefix = re.sub(r"\d+", lambda _: r"\d+", re.escape(found[1]))
+    return re.sub(f"^{prefix}", "", text, flags=re.MULTILINE)
+
+
 def is_nccl_tests(text: str) -> bool:
     """Whether a text is what nccl-tests prints, rather than a CSV table."""
+    text = without_launcher(text)
     first = text.lstrip().partition("\n")[0]
     return first.startswith("#") or "," not in first or _LINE.search(text) is not None
 
@@ -50,6 +71,7 @@ def parse_nccl_tests(
         ConfigError: A line has too few columns or a bad number, or nothing says what ran on how
             many ranks; with the line.
     """
+    text = without_launcher(text)
     lines = list(enumerate(text.splitlines(), 1))
     name = collective_named(collective or program_collective(text), file)
     listed = [match[1] for _, line in lines if (match := _RANK.match(line))]

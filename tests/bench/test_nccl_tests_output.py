@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from simrank.bench.accuracy import measured_series
+from simrank.bench.measured_text import rows_by_file
 from simrank.bench.nccl_tests_output import is_nccl_tests, parse_nccl_tests
 from simrank.errors import ConfigError
 
@@ -94,3 +95,29 @@ def test_a_table_is_told_from_output():
     assert is_nccl_tests("Warning: no hosts, one node\n  8 2 float sum -1 12.9 0 0 0\n")
     assert is_nccl_tests("  8 2 float sum -1 12.9 0 0 0 12.8 0 0 0")
     assert not is_nccl_tests("system,op,nranks,bytes,dtype,time_us\n")
+
+
+@pytest.mark.parametrize(
+    "prefix",
+    [
+        "[1,{rank}]<stdout>:",  # mpirun --tag-output
+        "[1,{rank}]<stdout>: ",
+        " {rank}: ",  # srun --label
+        "worker-{rank}: ",
+        "2025-01-02T03:04:05.{rank}78Z ",
+        "\x1b[32m[launcher-{rank}] \x1b[0m",
+    ],
+)
+def test_what_a_launcher_writes_before_each_line_is_left_out(prefix):
+    """With any numbers in it; lines keep theirs in messages."""
+    lines = OUTPUT.splitlines()
+    text = "\n".join(prefix.format(rank=i % 8) + line for i, line in enumerate(lines))
+    assert rows_by_file({"out.txt": text}) == rows_by_file({"out.txt": OUTPUT})
+    with pytest.raises(ConfigError, match=r"out\.txt:13: time"):
+        parse_nccl_tests(text.replace("12.90", "x"), "out.txt")
+
+
+def test_a_line_without_end_is_read_in_time():
+    """What stands before a line is short, so that nobody searches for ever."""
+    with pytest.raises(ConfigError):
+        rows_by_file({"out.txt": "1 " * 200_000 + " " * 200_000})
