@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 
 _COLUMNS = "size, count, type, redop, root, time, algbw, busbw, #wrong"
 _AFTER_TIME = 4  # With the time: algbw, busbw and errors.
-_RANK = re.compile(r"^#\s+Rank\s+(\d+)\b(?:.*\bon\s+(\S+)\s+device\b)?", re.IGNORECASE)
-_HEADING = re.compile(r"^#\s+size\s+count\s+type\s+redop\b.*time\b", re.IGNORECASE)
+# A page that takes "#" for a heading of its own has dropped it.
+_RANK = re.compile(r"^#?\s+Rank\s+(\d+)\b(?:.*\bon\s+(\S+)\s+device\b)?", re.IGNORECASE)
+_HEADING = re.compile(r"^#?\s+size\s+count\s+type\s+redop\b.*time\b", re.IGNORECASE)
 _LINE = re.compile(r"^\s*\d+\s+\d+\s+\w+\s+\w+\s", re.ASCII | re.MULTILINE)
 _OF_TESTS = re.compile(
     r"^(.{0,120}?)(?:# +size +count +type |[ \t]*\d+[ \t]+\d+[ \t]+\w+[ \t]+"
@@ -46,7 +47,9 @@ def without_launcher(text: str) -> str:
     if found is None or not found[1].strip():
         return text
     prefix = re.sub(r"\d+", lambda _: r"\d+", re.escape(found[1]))
-    return re.sub(f"^{prefix}", "", text, flags=re.MULTILINE)
+    text = re.sub(f"^{prefix}", "", text, flags=re.MULTILINE)
+    # Tags stand within lines, too: nccl-tests writes each in two parts.
+    return re.sub(prefix, " ", text) if found[1].startswith("[") else text
 
 
 def is_nccl_tests(text: str) -> bool:

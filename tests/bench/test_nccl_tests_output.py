@@ -117,6 +117,23 @@ def test_what_a_launcher_writes_before_each_line_is_left_out(prefix):
         parse_nccl_tests(text.replace("12.90", "x"), "out.txt")
 
 
+@pytest.mark.parametrize("tag", ["[{rank}]", "[1,{rank}]<stdout>:"])
+def test_tags_within_a_line_are_left_out(tag):
+    """As in NVIDIA/nccl#1453: each line is written in two parts, each of which has one."""
+    lines = [
+        tag.format(rank=0) + line.replace(" sum      -1", " sum      -1" + tag.format(rank=0))
+        for line in OUTPUT.splitlines()
+    ]
+    assert any(line.count(tag.format(rank=0)) == 2 for line in lines)
+    assert rows_by_file({"out.txt": "\n".join(lines)}) == rows_by_file({"out.txt": OUTPUT})
+
+
+def test_output_without_its_number_signs_is_read():
+    """As in NVIDIA/nccl#583: a page took them for headings."""
+    text = "\n".join(line.removeprefix("#") for line in OUTPUT.splitlines())
+    assert rows_by_file({"out.txt": text}) == rows_by_file({"out.txt": OUTPUT})
+
+
 def test_a_line_without_end_is_read_in_time():
     """What stands before a line is short, so that nobody searches for ever."""
     with pytest.raises(ConfigError):
