@@ -142,9 +142,24 @@ def _balance(profile: KernelProfile) -> str:
     )
 
 
+def _hints(profile: KernelProfile) -> Iterator[str]:
+    """Yield what an author may do about what no line shows."""
+    if "latency" in profile.limiters:
+        yield (
+            "too few of its loads are in flight to keep the memory busy: more stages, larger tiles "
+            "or more programs have more of them"
+        )
+    if profile.num_spilled:
+        yield (
+            f"each thread keeps {profile.num_spilled} registers in memory and moves them in each "
+            "step, as vector operations: smaller blocks or more warps need fewer"
+        )
+
+
 def summary(profile: KernelProfile) -> list[str]:
     """Return what is said of a kernel above its lines."""
-    return [*filter(None, (headline(profile), _parts(profile), _balance(profile)))]
+    told = (headline(profile), _parts(profile), _balance(profile), *_hints(profile))
+    return [*filter(None, told)]
 
 
 def report_text(profiles: Sequence[KernelProfile]) -> str:

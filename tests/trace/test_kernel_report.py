@@ -59,6 +59,16 @@ def test_an_author_is_told_how_programs_lie_on_the_sms(tensor_ps, per_sm, busies
         assert ("belong first" in lines[0]) == (busiest == 1.5)
 
 
+def test_an_author_is_told_what_no_line_shows():
+    """That loads are too few, and that registers do not suffice; with what to do."""
+    kernel = one()
+    assert len(summary(kernel)) == 2
+    kernel.limiters, kernel.num_spilled = {"latency": 1}, 12
+    loads, registers = summary(kernel)[2:]
+    assert "more stages" in loads
+    assert "keeps 12 registers in memory" in registers
+
+
 def test_lines_of_functions_elsewhere_come_last():
     """A device function's lines stand behind the kernel's own."""
     kernel = one(L12=profile.Line(flops=1))

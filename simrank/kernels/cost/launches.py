@@ -87,6 +87,7 @@ class KernelCost(NamedTuple):
         num_sms: SMs that it occupies.
         per_sm: Programs that one of them holds at a time.
         busiest_share: Work of the SM that has the most, over the mean.
+        num_spilled: Registers of a thread that are in memory.
     """
 
     duration_ps: int
@@ -104,6 +105,7 @@ class KernelCost(NamedTuple):
     num_sms: int
     per_sm: int
     busiest_share: float
+    num_spilled: int
 
     @property
     def parts_ps(self) -> dict[str, int]:
@@ -165,6 +167,7 @@ def kernel_cost(statistics: Statistics, device: Device, launched: Launched) -> K
         num_sms=min(ceil(num_programs / launched.ctas_per_sm), spec.num_sms),
         per_sm=min(launched.ctas_per_sm, ceil(num_programs / spec.num_sms)),
         busiest_share=busiest,
+        num_spilled=launched.num_spilled,
     )
 
 

@@ -61,6 +61,10 @@ class Cost(Protocol):
     def busiest_share(self) -> float:
         """Return the work of the SM that had the most, over the mean."""
 
+    @property
+    def num_spilled(self) -> int:
+        """Return how many registers of a thread were in memory."""
+
 
 @dataclass
 class Line:
@@ -131,6 +135,7 @@ class KernelProfile:
         roof: What the device can do, for the last launch.
         per_sm: How many programs an SM held at a time, in the last launch.
         busiest_share: Work of the SM that had the most, over the mean; in the last launch.
+        num_spilled: Registers of a thread that were in memory, in the last launch.
     """
 
     name: str
@@ -147,6 +152,7 @@ class KernelProfile:
     roof: Roof | None = None
     per_sm: int = 0
     busiest_share: float = 1.0
+    num_spilled: int = 0
 
     def here(self) -> Line:
         """Return the line that the running kernel is at."""
@@ -186,6 +192,7 @@ class KernelProfile:
         self.hbm_bytes += cost.hbm_bytes
         self.roof = roof
         self.per_sm, self.busiest_share = cost.per_sm, cost.busiest_share
+        self.num_spilled = cost.num_spilled
         for name, taken_ps in cost.parts_ps.items():
             self.parts_ps[name] = self.parts_ps.get(name, 0) + taken_ps
 
