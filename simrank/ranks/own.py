@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import sys
+import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,28 +15,27 @@ _STANDARD_LIBRARY = str(Path(contextlib.__file__).parent) + "/"
 _PACKAGE = str(Path(__file__).parent.parent) + "/"
 _OF_INSTALLED = ("/site-packages/", "/dist-packages/")  # The second in Debian's Python.
 _own_files: dict[str, bool] = {}
+_installed: dict[int, weakref.ref[ModuleType]] = {}  # By identity: another of a name is another.
 
 
 def own_modules() -> list[ModuleType]:
-    """Return the program's own modules that have been imported."""
-    modules = sys.modules
-    found = [modules.get(name) for name in _not_installed(tuple(modules))]
-    return [module for module in found if module is not None and is_programs_own(module)]
+    """Return the program's own modules that have been imported.
 
-
-@functools.lru_cache(maxsize=8)
-def _not_installed(names: tuple[str, ...]) -> list[str]:
-    """Return which of all names of modules are of none that is known to be installed.
-
-    To look at every module takes 3 ms in a program with torch, and Contexts come and go. Scripts
-    are run as `__main__` one after the other.
+    To look at every module's file takes 3 ms in a program with torch, and Contexts come and go.
     """
-    files = {name: getattr(sys.modules.get(name), "__file__", None) for name in names}
-    return [
-        name
-        for name, file in files.items()
-        if name == "__main__" or not isinstance(file, str) or is_programs_own_file(file)
-    ]
+    known = _installed
+    found = [m for m in tuple(sys.modules.values()) if m is not None and id(m) not in known]
+    own = [module for module in found if is_programs_own(module)]
+    for module in set(found) - set(own):
+        if isinstance(getattr(module, "__file__", None), str):  # Scripts may get one later.
+            _note_installed(module)
+    return own
+
+
+def _note_installed(module: ModuleType) -> None:
+    """Note that a module is not the program's own, as long as it lives."""
+    number = id(module)
+    _installed[number] = weakref.ref(module, lambda _: _installed.pop(number, None))
 
 
 def is_installed(module: ModuleType) -> bool:

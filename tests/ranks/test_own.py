@@ -45,3 +45,14 @@ def test_a_script_takes_the_place_of_an_installed_one(monkeypatch):
 def test_installed_modules_are_not_the_programs():
     """Nor are simrank's and the standard library's."""
     assert not {types, sys.modules["simrank"], sys.modules["numpy"]} & {*own_modules()}
+
+
+def test_a_module_that_takes_an_installed_ones_name_is_the_programs(monkeypatch, tmp_path):
+    """What was found of the other does not hold for it; nor for one at the same address."""
+    for _ in range(3):
+        for folder, is_own in (("site-packages", False), ("here", True)):
+            module = types.ModuleType("taker_of_this_test")
+            module.__file__ = str(tmp_path / folder / "taker_of_this_test.py")
+            monkeypatch.setitem(sys.modules, "taker_of_this_test", module)
+            assert (module in own_modules()) == is_own
+            del module
