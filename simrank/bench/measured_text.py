@@ -6,13 +6,14 @@ lines of NCCL Inspector. The content says which one it is, not the file's name.
 
 from __future__ import annotations
 
+import re
 from itertools import chain
 from typing import TYPE_CHECKING
 
 from simrank.bench.inspector import inspector_rows, is_inspector
 from simrank.bench.json_parts import read_parts
 from simrank.bench.nccl_tests_json import is_nccl_tests_json, nccl_tests_rows
-from simrank.bench.nccl_tests_output import is_nccl_tests, parse_nccl_tests
+from simrank.bench.nccl_tests_output import is_nccl_tests, parse_nccl_tests, without_marks
 from simrank.config.measured import parse_measured
 from simrank.errors import ConfigError, ConfigProblem
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from simrank.bench.json_parts import Part
     from simrank.config.measured import MeasuredRow
 
+_JSON = re.compile(r"\s*(?:\{|\[\s*(?:[{\[\]]|$))")  # `[1,0]` is a launcher's mark.
 _EXPECTED = "nccl-tests' JSON (args, config, results) or NCCL Inspector's (header, coll_perf)"
 
 
@@ -46,6 +48,8 @@ def rows_by_file(
     of_inspector: dict[str, Iterator[Part]] = {}
     for file, with_mark in texts.items():
         text = with_mark.removeprefix("\ufeff")
+        if not _JSON.match(text):
+            text = without_marks(text)
         if text.lstrip().startswith(("{", "[")):
             parts = read_parts(text, file)
             first = next(parts, None)
