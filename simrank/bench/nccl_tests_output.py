@@ -29,6 +29,7 @@ _RANK = re.compile(
 )
 _HEADING = re.compile(r"^\s*#?\s*size\s+count\s+type\b.*time\b", re.IGNORECASE)
 _LINE = re.compile(r"^\s*\d+\s+\d+\s+[a-z]\w*\s+\S+\s", re.ASCII | re.MULTILINE)
+_GPUS = re.compile(r"\bnThreads?\s+\d+\s+nGpus\s+(\d{1,6})\b", re.ASCII)
 _MAX_DIGITS = 19
 _UNSIGNED = {"uint32": "int32", "uint64": "int64"}  # Of `-d all`: as many bytes, the same sums.
 _WHAT = re.compile(r"\b([a-z]\w*?)_perf(?:_mpi)?\b")
@@ -113,7 +114,9 @@ def _ran(name: str, lines: list[tuple[int, str]], file: str, num_ranks: int | No
     per_host = tuple(hosts.count(host) for host in dict.fromkeys(hosts))
     if num_ranks is not None and num_ranks != sum(per_host):
         per_host = ()  # Part of the list was cut off, or another number is asked for.
-    return Ran(name, num_ranks or len(listed), per_host)
+    launched = next((int(said[1]) for _, line in lines if (said := _GPUS.search(line))), 1)
+    ranks = num_ranks or len(listed)
+    return Ran(name, ranks, per_host, max(1, min(launched, ranks)))
 
 
 def _rows(lines: list[tuple[int, str]], file: str, ran: Ran) -> Iterator[MeasuredRow]:
