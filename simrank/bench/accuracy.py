@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 AIMED = ("all_reduce", "all_gather", "reduce_scatter")
 PARTS = ("L", "base", "D", "W", "ramp")  # Of a time, as in `simrank.collectives.nccl.laws`.
 DIRECT = "back_to_back"  # As nccl-tests calls; other modes are loops of frameworks.
+# Of one GPU, before a host thread comes to the next: NVIDIA/nccl-tests issue 123 has 10 us a call
+# on two A100 of one thread, 16.9 on four and 33.7 on eight. The constant is that of the laws.
+HOST_LAUNCH_US = UNCALIBRATED.launch_us
 _MIN_FITTED_SIZES = 8  # Assumed: fewer than constants cannot be told apart.
 
 
@@ -126,6 +129,7 @@ class TableSeries:
         measured: What was measured, and on what.
         is_rate_known: As in `SeriesErrors`.
         remark: Likewise.
+        gpus_per_thread: GPUs that a host thread launches on: no call takes less than its launches.
     """
 
     table: str
@@ -134,12 +138,17 @@ class TableSeries:
     measured: Measured
     is_rate_known: bool = True
     remark: str = ""
+    gpus_per_thread: int = 1
 
     def errors(self, calibration: Calibration = UNCALIBRATED, fitted_to: str = "") -> SeriesErrors:
         """Predict it, with a calibration's constants, which were fitted to some table."""
         of = self.measured
         comm = replace(of.comm, calibration=calibration)
         found = predict_times(of.collective, of.size_bytes, comm)
+        launches_us = HOST_LAUNCH_US * self.gpus_per_thread if self.gpus_per_thread > 1 else 0.0
+        times_us = np.maximum(found.times_us, launches_us)
+        parts_us = _parts_us(of.collective, of.size_bytes, comm, found)
+        parts_us[0] += times_us - found.times_us
         return SeriesErrors(
             self.table,
             self.cluster,
@@ -149,9 +158,9 @@ class TableSeries:
             self.mode,
             of.size_bytes,
             of.time_us,
-            found.times_us,
+            times_us,
             tuple(found.choices[index] for index in found.chosen),
-            _parts_us(of.collective, of.size_bytes, comm, found),
+            parts_us,
             fitted_to,
             self.is_rate_known,
             self.remark,
@@ -261,7 +270,8 @@ def _series(
         built = load_cluster(cluster, nodes)
     if num_ranks > built.num_devices:
         got = f"the {built.num_devices} devices of {built.name}"
-        raise ConfigError(ConfigProblem(table, None, "", f"{num_ranks} ranks", got))
+        to_fix = "a cluster with a network: of `simrank clusters`, or a file with `fabric:`"
+        raise ConfigError(ConfigProblem(table, None, "", f"{num_ranks} ranks", got, to_fix))
     shape = _shape(built, num_ranks, machine)
     if is_spread:
         shape = Shape(num_ranks, max(per_host), len(per_host), min(per_host))
@@ -275,7 +285,8 @@ def _series(
     mode = DIRECT if machine is None else machine.mode
     is_known = shape.num_nodes == 1 or _is_known(built)
     remark = "" if machine is None else machine.remark or ""
-    return TableSeries(table, built.name, mode, measured, is_known, remark)
+    launched = max(rows[0].gpus_per_thread, 1 if machine is None else machine.gpus_per_thread)
+    return TableSeries(table, built.name, mode, measured, is_known, remark, launched)
 
 
 def _is_known(cluster: Cluster) -> bool:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from simrank.bench.inspector import inspector_rows, is_inspector
 from simrank.bench.json_parts import read_parts
 from simrank.bench.nccl_tests_json import is_nccl_tests_json, nccl_tests_rows
-from simrank.bench.nccl_tests_output import is_nccl_tests, parse_nccl_tests
+from simrank.bench.nccl_tests_output import is_nccl_tests, parse_nccl_tests, without_marks
 from simrank.config.measured import parse_measured
 from simrank.errors import ConfigError, ConfigProblem
 
@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from simrank.bench.json_parts import Part
     from simrank.config.measured import MeasuredRow
 
-# Not what `mpirun --tag-output` writes, `[1,0]<stdout>:`.
-_JSON = re.compile(r"\s*(?:\{|\[\s*(?:[{\]]|$))")
+_JSON = re.compile(r"\s*(?:\{|\[\s*(?:[{\[\]]|$))")  # `[1,0]` is a launcher's mark.
 _EXPECTED = "nccl-tests' JSON (args, config, results) or NCCL Inspector's (header, coll_perf)"
 
 
@@ -49,7 +48,9 @@ def rows_by_file(
     of_inspector: dict[str, Iterator[Part]] = {}
     for file, with_mark in texts.items():
         text = with_mark.removeprefix("\ufeff")
-        if _JSON.match(text):
+        if not _JSON.match(text):
+            text = without_marks(text)
+        if text.lstrip().startswith(("{", "[")):
             parts = read_parts(text, file)
             first = next(parts, None)
             if first is not None and is_inspector(first):

@@ -51,7 +51,8 @@ def nccl_tests_rows(
 
 def _ran(collective: str, config: Part) -> Ran:
     """Return on which ranks it ran: those of the first group, where it was split into several."""
-    each = config.whole("nthreads", 1, MAX_RANKS) * config.whole("ngpus", 1, MAX_RANKS)
+    gpus = config.whole("ngpus", 1, MAX_RANKS)
+    each = config.whole("nthreads", 1, MAX_RANKS) * gpus
     devices = config.parts("devices")
     groups = [device.whole("group", 0, MAX_RANKS) for device in devices]
     hosts = [
@@ -62,7 +63,7 @@ def _ran(collective: str, config: Part) -> Ran:
     if not 1 <= each * len(hosts) <= MAX_RANKS:
         raise config.error("devices", f"1 to {MAX_RANKS} ranks", f"{each * len(hosts)}")
     per_host = tuple(each * hosts.count(host) for host in dict.fromkeys(hosts))
-    return Ran(collective, each * len(hosts), per_host)
+    return Ran(collective, each * len(hosts), per_host, gpus)
 
 
 def _rows(run: Part, ran: Ran) -> Iterator[MeasuredRow]:

@@ -1,8 +1,9 @@
 """What nccl-tests printed, as rows of a measured table; start with `parse_nccl_tests`.
 
 Format: one line per size with size, count, type, redop, root, and for each of out-of-place and
-in-place time, algbw, busbw and errors; lines of `#` say what ran and on which ranks. Source:
-NVIDIA/nccl-tests src/common.cu. Out-of-place times are taken.
+in-place time, algbw, busbw and errors; lines of `#` say what ran and on which ranks. Older versions
+print no root, and no redop where nothing is reduced; launchers put the rank before each line.
+Source: NVIDIA/nccl-tests src/common.cu and its releases. Out-of-place times are taken.
 """
 
 from __future__ import annotations
@@ -21,19 +22,32 @@ if TYPE_CHECKING:
     from simrank.config.measured import MeasuredRow
 
 _COLUMNS = "size, count, type, redop, root, time, algbw, busbw, #wrong"
-_AFTER_TIME = 4  # With the time: algbw, busbw and errors.
-# A page that takes "#" for a heading of its own has dropped it.
-_RANK = re.compile(r"^#?\s+Rank\s+(\d+)\b(?:.*\bon\s+(\S+)\s+device\b)?", re.IGNORECASE)
-_HEADING = re.compile(r"^#?\s+size\s+count\s+type\s+redop\b.*time\b", re.IGNORECASE)
-_LINE = re.compile(r"^\s*\d+\s+\d+\s+\w+\s+\w+\s", re.ASCII | re.MULTILINE)
-_OF_TESTS = re.compile(
-    r"^(.{0,120}?)(?:# +size +count +type |[ \t]*\d+[ \t]+\d+[ \t]+\w+[ \t]+"
-    r"(?:sum|prod|max|min|avg|mulsum|none)[ \t])",
-    re.ASCII | re.MULTILINE | re.IGNORECASE,
+_AFTER_TIME = 3  # With the time: algbw and busbw; where nothing is checked, pages leave errors out.
+# Some sites lose the `#` on the way; a line of ranks then still says Pid.
+_RANK = re.compile(
+    r"^\s*(?:#\s+|(?=Rank\s.*\bPid\b))Rank\s+(\d+)\b(?:.*\bon\s+(\S+)\s+device\b)?", re.IGNORECASE
 )
-_COLOURS = re.compile(r"\x1b\[[\d;]*m")
+_HEADING = re.compile(r"^\s*#?\s*size\s+count\s+type\b.*time\b", re.IGNORECASE)
+_LINE = re.compile(r"^\s*\d+\s+\d+\s+[a-z]\w*\s+\S+\s", re.ASCII | re.MULTILINE)
+_GPUS = re.compile(r"\bnThreads?\s+\d+\s+nGpus\s+(\d{1,6})\b", re.ASCII)
 _MAX_DIGITS = 19
-_WHAT = re.compile(r"\b(\w+)_perf\b")
+_UNSIGNED = {"uint32": "int32", "uint64": "int64"}  # Of `-d all`: as many bytes, the same sums.
+_WHAT = re.compile(r"\b([a-z]\w*?)_perf(?:_mpi)?\b")
+# What launchers put before a line: `[1,0]<stdout>:` (mpirun --tag-output), `[host:0]` and `[0] `
+# (hydra), `0: ` (srun --label), a time (logs of containers). hydra marks every piece that is
+# flushed, also within a line.
+_MARK = re.compile(
+    r"^[ \t]*(?:\[[\w.:@,/-]+\](?:<\w+>)?:?|\d+:|\d{4}-\d\d-\d\dT[\d:.]+Z)[ \t]?", re.MULTILINE
+)
+_MARK_WITHIN = re.compile(r"\[\d+(?:,\d+)?\](?:<\w+>:)?")
+_COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+_CUT = "run it with NCCL_DEBUG_FILE=FILE if NCCL_DEBUG=INFO wrote into the line, or leave it out"
+_TWICE = "keep one run; if each process says that it is rank 0, build nccl-tests with MPI=1"
+
+
+def without_marks(text: str) -> str:
+    """Return a text as it was before launchers and terminals added to it, line by line."""
+    return _MARK.sub("", _COLOURS.sub("", text))
 
 
 def without_launcher(text: str) -> str:
@@ -77,15 +91,8 @@ def parse_nccl_tests(
     text = without_launcher(text)
     lines = list(enumerate(text.splitlines(), 1))
     name = collective_named(collective or program_collective(text), file)
-    listed = [match[1] for _, line in lines if (match := _RANK.match(line))]
-    if len(set(listed)) < len(listed):
-        expected = "the output of one run"
-        raise ConfigError(ConfigProblem(file, None, "", expected, f"rank {listed[0]} twice"))
-    ranks = num_ranks or len(listed)
-    if not ranks:
-        expected, got = "lines `#  Rank  0 ...`", "none"
-        raise ConfigError(ConfigProblem(file, None, "", expected, got, "--num-ranks 8"))
-    rows = list(_rows(lines, file, Ran(name, ranks, _ranks_per_host(text))))
+    ran = _ran(name, lines, file, num_ranks)
+    rows = list(_rows(lines, file, ran))
     if not rows:
         raise ConfigError(ConfigProblem(file, None, "", f"lines of {_COLUMNS}", "none"))
     return rows
@@ -103,16 +110,31 @@ def dtype_named(word: str, file: str, line: int) -> str:
     Raises:
         ConfigError: It is none.
     """
-    dtype = DTYPE_ALIASES.get(word, word)
+    dtype = _UNSIGNED.get(word) or DTYPE_ALIASES.get(word, word)
     if dtype not in DTYPES:
         raise ConfigError(ConfigProblem(file, line, "type", choice_text(DTYPES), word))
     return dtype
 
 
-def _ranks_per_host(text: str) -> tuple[int, ...]:
-    """Return how many ranks each host has, as the output lists them; empty where it does not."""
-    hosts = [match[2] for line in text.splitlines() if (match := _RANK.match(line)) and match[2]]
-    return tuple(hosts.count(host) for host in dict.fromkeys(hosts))
+def _ran(name: str, lines: list[tuple[int, str]], file: str, num_ranks: int | None) -> Ran:
+    """Return on which ranks it ran: as many as the output lists, where nobody says it."""
+    found = [match for _, line in lines if (match := _RANK.match(line))]
+    listed = [int(match[1]) for match in found]
+    if len(set(listed)) < len(listed):
+        expected, got = "the output of one run", f"rank {listed[0]} twice"
+        raise ConfigError(ConfigProblem(file, None, "", expected, got, _TWICE))
+    if num_ranks is None and max(listed, default=0) >= len(listed):
+        ranks = max(listed, default=7) + 1
+        expected = f"lines `#  Rank  0 ...` to {ranks - 1}" if listed else "lines `#  Rank  0 ...`"
+        got = f"{len(listed)} of them" if listed else "none"
+        raise ConfigError(ConfigProblem(file, None, "", expected, got, f"--num-ranks {ranks}"))
+    hosts = [match[2] for match in found if match[2]]
+    per_host = tuple(hosts.count(host) for host in dict.fromkeys(hosts))
+    if num_ranks is not None and num_ranks != sum(per_host):
+        per_host = ()  # Part of the list was cut off, or another number is asked for.
+    launched = next((int(said[1]) for _, line in lines if (said := _GPUS.search(line))), 1)
+    ranks = num_ranks or len(listed)
+    return Ran(name, ranks, per_host, max(1, min(launched, ranks)))
 
 
 def _rows(lines: list[tuple[int, str]], file: str, ran: Ran) -> Iterator[MeasuredRow]:
@@ -120,13 +142,15 @@ def _rows(lines: list[tuple[int, str]], file: str, ran: Ran) -> Iterator[Measure
     for number, line in lines:
         if _HEADING.match(line):
             columns = _columns(line, file, number)
-        cells = line.split()
-        if not cells or not (cells[0].isascii() and cells[0].isdigit()):
+        cells = _MARK_WITHIN.sub(" ", line).split()
+        if not all(cell.isascii() and cell.isdigit() for cell in cells[:2] or [""]):
             continue  # A comment, a heading, a line of the launcher.
         at = columns.index("time")
-        if len(cells) < at + _AFTER_TIME or ("root" in columns and not _is_whole(cells[4])):
+        root = columns.index("root") if "root" in columns else 0
+        if len(cells) < at + _AFTER_TIME or not _is_whole(cells[root]):
             expected = ", ".join(columns[: at + _AFTER_TIME])
-            raise ConfigError(ConfigProblem(file, number, "", expected, f"{len(cells)} others"))
+            got = f"{len(cells)} others"
+            raise ConfigError(ConfigProblem(file, number, "", expected, got, _CUT))
         if len(cells[0]) > _MAX_DIGITS or int(cells[0]) > MAX_SIZE_BYTES:
             raise ConfigError(ConfigProblem(file, number, "size", "bytes", f"{cells[0][:20]}..."))
         dtype = dtype_named(cells[2], file, number)

@@ -22,11 +22,13 @@ class Ran(NamedTuple):
         collective: For example all_reduce.
         num_ranks: Ranks that took part.
         ranks_per_host: Ranks of each host, where the source says it.
+        gpus_per_thread: GPUs that a host thread launches on, one after the other.
     """
 
     collective: str
     num_ranks: int
     ranks_per_host: tuple[int, ...] = ()
+    gpus_per_thread: int = 1
 
     def row(self, file: str, size_bytes: int, dtype: str, time_us: float) -> MeasuredRow:
         """Return a measured size; its bandwidths follow from its time."""
@@ -42,6 +44,7 @@ class Ran(NamedTuple):
             busbw_GBps=algbw * busbw_factor(self.collective, self.num_ranks),
             source=file,
             ranks_per_host=self.ranks_per_host,
+            gpus_per_thread=self.gpus_per_thread,
         )
 
 

@@ -6,6 +6,7 @@ nodes: 2
 num_ranks: 16         # left out where the table has several
 nics_used: 1          # of each node; left out: those beside the ranks
 library: NCCL 2.28.7
+gpus_per_thread: 8    # as nccl-tests -g 8: one host thread launches on eight GPUs; left out: 1
 mode: back_to_back    # or torch, xla: loops of a framework, with its overhead around each call
 ```
 """
@@ -35,6 +36,7 @@ class MachineConfig(Model):
         num_ranks: Ranks that took part; None: several numbers of them, each in its rows.
         nics_used: Network cards of a node that carried data; None: those beside the ranks.
         library: NCCL or RCCL with its version, as far as it was published.
+        gpus_per_thread: GPUs that a host thread launches on, one after the other.
         mode: How calls followed each other: as nccl-tests', or in loops of a framework.
         remark: What else a reader of the errors has to know.
     """
@@ -43,6 +45,7 @@ class MachineConfig(Model):
     nodes: Count
     num_ranks: Count | None = None
     nics_used: Count | None = None
+    gpus_per_thread: Count = 1
     library: Text
     mode: Annotated[str, one_of(MODES, {})]
     remark: Text | None = None

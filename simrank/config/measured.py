@@ -41,6 +41,7 @@ class MeasuredRow:
         busbw_GBps: algbw times nccl-tests' factor for the collective.
         source: Where it was published.
         ranks_per_host: Ranks of each host, where the source says it.
+        gpus_per_thread: GPUs that a host thread launches on, one after the other.
     """
 
     system: str
@@ -53,6 +54,7 @@ class MeasuredRow:
     busbw_GBps: float  # noqa: N815
     source: str
     ranks_per_host: tuple[int, ...] = ()
+    gpus_per_thread: int = 1
 
 
 def load_measured(path: str | Path) -> list[MeasuredRow]:

@@ -6,9 +6,11 @@ import pytest
 from simrank.bench.accuracy import (
     AIMED,
     DIRECT,
+    HOST_LAUNCH_US,
     SeriesErrors,
     builtin_tables,
     mean_errors,
+    measured_series,
     table_series,
 )
 from simrank.bench.predict import P2P_SPREAD, UNCALIBRATED_SPREAD
@@ -50,9 +52,9 @@ def test_every_shipped_table_is_predicted_within_its_budget():
     aimed = [e for e in found if e.collective in AIMED and e.mode == "back_to_back"]
     assert len(aimed) >= 26
     means = [100 * absolute for absolute, _ in mean_errors(aimed)]
-    assert means == pytest.approx([23, 33, 25, 10], abs=1)
+    assert means == pytest.approx([21, 33, 25, 10], abs=1)
     known = [100 * e[0] for e in mean_errors([e for e in aimed if e.is_rate_known])]
-    assert known == pytest.approx([22, 33, 24, 10], abs=1)
+    assert known == pytest.approx([20, 32, 24, 10], abs=1)
 
 
 def test_the_parts_of_a_prediction_add_up_to_it():
@@ -107,3 +109,19 @@ def test_nine_of_ten_measured_times_are_within_the_uncalibrated_spread(is_p2p):
         ratios = np.concatenate([(1 + each.error)[each.in_class(number)] for each in mine])
         shares = np.maximum(ratios, 1 / ratios) - 1
         assert np.percentile(shares, 90, method="higher") == pytest.approx(within, rel=0.05)
+
+
+def test_no_call_takes_less_than_the_launches_of_its_host_thread():
+    """`-g 8`: eight A100 take 39 us a call, 18 us with a process each; large sizes hide it."""
+    hosts = "".join(f"#  Rank {rank} Group 0 Pid 1 on a device {rank}\n" for rank in range(8))
+    lines = "8 2 float sum -1 40.12 0 0 0\n 1073741824 268435456 float sum -1 8247.6 130 228 0\n"
+    small, large = [], []
+    for gpus in (1, 8):
+        text = f"# all_reduce_perf\n# nThread 1 nGpus {gpus} minBytes 8\n{hosts}{lines}"
+        (series,) = measured_series({"pasted": text}, "hgx_a100")
+        errors = series.errors()
+        small.append(errors.predicted_us[0])
+        large.append(errors.predicted_us[1])
+        assert errors.parts_us.sum(axis=0) == pytest.approx(errors.predicted_us)
+    assert small == [pytest.approx(18.8, abs=8), 8 * HOST_LAUNCH_US]
+    assert large[0] == large[1]

@@ -70,9 +70,100 @@ def test_older_columns_are_found_by_their_heading():
         parse_nccl_tests(text.replace("#  size", "#  what"), "old")
 
 
+HOSTS = "".join(f"#  Rank {rank} Group 0 Pid {rank} on a device {rank}\n" for rank in range(2))
+SLURM = """\
+ 0: # Collective test starting: all_gather_perf
+ 0: #       size         count      type   redop    root     time   algbw   busbw #wrong
+ 0:        65536           512     float    none      -1    107.5    0.61    0.59      0
+"""
+HYDRA = """\
+[0] # all_reduce_perf
+[0]      1048576        262144     float     sum      -1[0]    1626.5    0.64    1.24      0[0] 1.0
+"""
+TAGGED = """\
+[1,0]<stdout>:# all_reduce_perf
+[1,0]<stdout>:           8             2     float     sum      -1    12.90    0.00    0.00      0
+"""
+OLD_GATHER = """\
+all_gather_perf -g 8 -b 4294967296 -e 4294967296 -n 100
+                                             out-of-place                       in-place
+       size         count    type     time   algbw   busbw  error     time   algbw   busbw  error
+  4294967296     134217728   float    29122  129.05  129.05  1e+00    29169  128.84  128.84  1e+00
+"""
+OLD_BROADCAST = """\
+# broadcast_perf
+#       size         count    type    root     time   algbw   busbw  error     time
+           8             2   float       0    45.82    0.00    0.00    N/A    38.17
+"""
+HELP = """\
+# all_reduce_perf
+8 more processes have sent help message help-mtl-ofi.txt / OFI call fail
+           8             2     float     sum      -1    20.26    0.00    0.00      0    17.74
+1 more process has sent help message help-mtl-ofi.txt / OFI call fail
+"""
+RCCL = """\
+#     size      count    type  redop   root   time  algbw  busbw #wrong   algo  proto  nchannels
+   1048576     262144   float    sum     -1  76.26  13.75  25.78      0  Direct SIMPLE        32
+# Collective test concluded: all_reduce_perf
+"""
+LOGGED = """\
+2026-02-16T10:00:03.000000000Z # all_reduce_perf_mpi
+2026-02-16T10:00:04.000000000Z   8589934592    2147483648     float  sum  -1  18551.0  463.04 897.15
+"""
+COLOURED = "\x1b[32m# all_reduce_perf\x1b[0m\n\x1b[1m 8 2 float sum -1 9.5 0 0 0\x1b[0m\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "collective", "size_bytes", "time_us"),
+    [
+        (SLURM, "all_gather", 65536, 107.5),  # srun --label: ROCm/rccl issue 1490.
+        (HYDRA, "all_reduce", 1 << 20, 1626.5),  # MPICH's hydra: NVIDIA/nccl issue 1453.
+        (TAGGED, "all_reduce", 8, 12.9),  # mpirun --tag-output: aws/aws-k8s-tester pull 503.
+        (OLD_GATHER, "all_gather", 1 << 32, 29122),  # 2020: NVIDIA/nccl-tests issue 37.
+        (OLD_BROADCAST, "broadcast", 8, 45.82),  # 2021: NVIDIA/nccl-tests issue 82.
+        (HELP, "all_reduce", 8, 20.26),  # Open MPI 5 on eight A100.
+        (RCCL, "all_reduce", 1 << 20, 76.26),  # rccl-tests with algorithm and channels.
+        (LOGGED, "all_reduce", 1 << 33, 18551),  # Logs of a container; errors left out.
+        (COLOURED, "all_reduce", 8, 9.5),  # A terminal's colours.
+    ],
+)
+def test_what_launchers_and_versions_make_of_it_is_read(text, collective, size_bytes, time_us):
+    """As pasted into public issues and pages; in-place columns are shortened here."""
+    ((row,),) = rows_by_file({"x": text}, num_ranks=8).values()
+    assert (row.collective, row.size_bytes, row.time_us) == (collective, size_bytes, time_us)
+
+
+def test_ranks_are_read_behind_marks_and_without_their_sign():
+    """Some sites take the `#` away; NVIDIA/nccl issue 583."""
+    line = "  8 2 float sum -1 12.9 0 0 0\n"
+    for hosts in (HOSTS, HOSTS.replace("#", ""), HOSTS.replace("#", " 0: #")):
+        ((row,),) = rows_by_file({"x": f"all_reduce_perf\n{hosts}{line}"}).values()
+        assert (row.num_ranks, row.ranks_per_host) == (2, (2,))
+
+
+def test_a_list_of_ranks_with_gaps_asks_how_many_there_are():
+    """Pages cut it short: coreweave/nccl-tests pull 43 shows rank 71 alone."""
+    text = (
+        "# all_reduce_perf\n#  Rank 71 Group  0 Pid 1 on a device  3\n 8 2 float sum -1 9.5 0 0 0"
+    )
+    with pytest.raises(ConfigError, match=r"to 71, got 1 of them\n.*--num-ranks 72"):
+        parse_nccl_tests(text, "x")
+    (row,) = parse_nccl_tests(text, "x", None, 72)
+    assert (row.num_ranks, row.ranks_per_host) == (72, ())
+
+
+def test_unsigned_numbers_take_the_time_of_signed_ones():
+    """`-d all` prints them: two H200 nodes of Dell."""
+    line = " 10737418240 2684354560 uint32 sum -1 44357.5 242.07 453.87 0"
+    (row,) = parse_nccl_tests(line, "x", "all_reduce", 16)
+    assert row.dtype == "int32"
+
+
 def test_two_runs_in_one_text_are_not_one_of_twice_the_ranks():
     """Nobody knows which lines are whose."""
-    with pytest.raises(ConfigError, match="the output of one run, got rank 0 twice"):
+    with pytest.raises(
+        ConfigError, match=r"the output of one run, got rank 0 twice\n.*build nccl-tests with MPI=1"
+    ):
         parse_nccl_tests(OUTPUT + OUTPUT, "out.txt")
 
 
