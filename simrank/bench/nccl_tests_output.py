@@ -50,25 +50,8 @@ def without_marks(text: str) -> str:
     return _MARK.sub("", _COLOURS.sub("", text))
 
 
-def without_launcher(text: str) -> str:
-    """Return a text without what a launcher wrote before each line.
-
-    As `mpirun --tag-output` (`[1,0]<stdout>:`), `srun --label` (`0: `), and logs of containers with
-    times or names: what stands before the first line of nccl-tests, with any other numbers.
-    """
-    text = _COLOURS.sub("", text)
-    found = _OF_TESTS.search(text)
-    if found is None or not found[1].strip():
-        return text
-    prefix = re.sub(r"\d+", lambda _: r"\d+", re.escape(found[1]))
-    text = re.sub(f"^{prefix}", "", text, flags=re.MULTILINE)
-    # Tags stand within lines, too: nccl-tests writes each in two parts.
-    return re.sub(prefix, " ", text) if found[1].startswith("[") else text
-
-
 def is_nccl_tests(text: str) -> bool:
     """Whether a text is what nccl-tests prints, rather than a CSV table."""
-    text = without_launcher(text)
     first = text.lstrip().partition("\n")[0]
     return first.startswith("#") or "," not in first or _LINE.search(text) is not None
 
@@ -88,7 +71,6 @@ def parse_nccl_tests(
         ConfigError: A line has too few columns or a bad number, or nothing says what ran on how
             many ranks; with the line.
     """
-    text = without_launcher(text)
     lines = list(enumerate(text.splitlines(), 1))
     name = collective_named(collective or program_collective(text), file)
     ran = _ran(name, lines, file, num_ranks)
