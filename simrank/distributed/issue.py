@@ -140,7 +140,10 @@ def run_known(
     key: Hashable = (
         describe, option, _metadata(source), None if source is target else _metadata(target)
     )  # fmt: skip
-    chosen = group_of(call, group, program)
+    state = membership(program)
+    chosen = state.default if group is None and not state.coalescing else None
+    if chosen is None:
+        chosen = group_of(call, group, program)
     if chosen is None:
         return None
     try:
@@ -162,7 +165,7 @@ def run_known(
     if not form.is_plain:
         request = simple_request(request)
     caller = Caller(program, chosen, form.backend)
-    if membership(program).coalescing:
+    if state.coalescing:
         return hold(call, caller, request, async_op=async_op)
     return issue(caller, request, async_op=async_op)
 
@@ -355,7 +358,8 @@ def _submit(caller: Caller, request: Request, *, async_op: bool) -> CollectiveOp
         if async_op:
             stream = group.stream(group_rank, current.device, f"{group.name} (async)")
             after(stream, current)
-        _have_communicator(group, group_rank, request.signature)
+        if not group.is_eager or group.planner.may_have_wishes:
+            _have_communicator(group, group_rank, request.signature)
         stream.make_room()  # Before the others see this call: the wait may be long.
     if request.signature.root is not None:
         request.only_reads = _only_reads(request.signature, group_rank, backend)

@@ -154,7 +154,11 @@ class CollectiveLibrary:
 
 
 class Planner:
-    """Chooses and times the collectives of one group; equal calls share one plan."""
+    """Chooses and times the collectives of one group; equal calls share one plan.
+
+    Attributes:
+        may_have_wishes: Whether NCCL's variables may ask for something; known after the first call.
+    """
 
     def __init__(self, library: CollectiveLibrary, network: Network, devices: IntArray) -> None:
         self.comm_library = library
@@ -163,6 +167,7 @@ class Planner:
         # What is known of one group holds for all that are alike.
         self._first_alike, self._nodes = network.cluster.first_alike(devices)
         self._plans: dict[Hashable, Plan] = {}
+        self.may_have_wishes = True
         self._wishes: Wishes | None = None
         self._heeded: set[Hashable] = set()  # What can be called with them.
 
@@ -174,7 +179,8 @@ class Planner:
         """
         if self._wishes is None:
             self._wishes = Wishes.of_environment()
-        if self._wishes is NO_WISHES:
+        self.may_have_wishes = self._wishes is not NO_WISHES
+        if not self.may_have_wishes:
             return
         key = op, reduce_op, dtype = signature.op, signature.reduce_op, signature.dtype
         if key not in self._heeded:
