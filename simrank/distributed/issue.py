@@ -358,8 +358,7 @@ def _submit(caller: Caller, request: Request, *, async_op: bool) -> CollectiveOp
         if async_op:
             stream = group.stream(group_rank, current.device, f"{group.name} (async)")
             after(stream, current)
-        if not group.is_eager or group.planner.may_have_wishes:
-            _have_communicator(group, group_rank, request.signature)
+        _have_communicator(group, group_rank, request.signature)
         stream.make_room()  # Before the others see this call: the wait may be long.
     if request.signature.root is not None:
         request.only_reads = _only_reads(request.signature, group_rank, backend)
@@ -387,7 +386,8 @@ def _have_communicator(group: ProcessGroup, group_rank: int, signature: Signatur
     """Make the group's communicator if it is the first call, and heed NCCL's variables."""
     if not group.is_eager:
         meet_first(group, group_rank)
-    group.planner.heed_wishes(signature)
+    if group.planner.may_have_wishes:
+        group.planner.heed_wishes(signature)
 
 
 def _enter(caller: Caller, group_rank: int, request: Request) -> tuple[Call, Entry | None]:
