@@ -87,7 +87,7 @@ class ProgramStreams:
         self.default = device.new_stream("default")
         self._queues = HardwareQueues.of_environment()
         self._share_queue(self.default)
-        self._others: WeakValueDictionary[int, Stream] = WeakValueDictionary()
+        self._others: WeakValueDictionary[int, Stream] | None = None  # Most have none.
         self._num_made = 0
 
     def new(self, name: str | None, *, by_host: bool = False) -> Stream:
@@ -99,6 +99,8 @@ class ProgramStreams:
     def add(self, stream: Stream, *, by_host: bool = False) -> int:
         """Count a stream as one of the program's; return its number."""
         self._num_made += 1
+        if self._others is None:
+            self._others = WeakValueDictionary()
         self._others[self._num_made] = stream
         stream.cuda_stream = self._num_made
         if not by_host:
@@ -112,7 +114,7 @@ class ProgramStreams:
     def __iter__(self) -> Iterator[Stream]:
         """Yield the default stream, then the others in the order they were made."""
         yield self.default
-        yield from [stream for _, stream in sorted(self._others.items())]
+        yield from [stream for _, stream in sorted((self._others or {}).items())]
 
 
 def streams_of(device: Device, program: Program) -> ProgramStreams:

@@ -65,7 +65,7 @@ class Device:
         loaded: Kernels whose code it has; None where all is loaded from the start.
         loading: What it loads now, for which all its hosts wait.
         launches: Its launch queue.
-        streams: All of its streams, where that matters for loading.
+        streams: All of its streams, where that matters for loading; else None.
     """
 
     type = "cuda"
@@ -91,7 +91,10 @@ class Device:
         self.launch_overhead_ps = spec.launch_overhead_ps
         self.loaded: set[str] | None = set() if spec.lazy_loading else None
         self.loading: Loading | None = None
-        self.streams: WeakKeyDictionary[Stream, None] = WeakKeyDictionary()
+        # A device of thousands keeps little: what few programs use is made where it is used.
+        self.streams: WeakKeyDictionary[Stream, None] | None = None
+        if self.loaded is not None:
+            self.streams = WeakKeyDictionary()
         self.memory = DeviceMemory(index, spec.memory_bytes, space)
         self.launches = LaunchQueue(engine, spec.launch_queue)
         self.pool = ActivityPool(engine, solve_rates)

@@ -97,7 +97,7 @@ def load_before(stream: Stream, operation: Operation) -> None:
         engine.wait(wait)
     if module is None or _has(device, module):
         return
-    for other in list(device.streams):
+    for other in list(device.streams or ()):
         tail = other.tail
         if tail is None:
             continue

@@ -48,6 +48,7 @@ class Operation(Handle):
     holds_memory = False  # Whether what it touches stays until somebody has waited for it.
     holds_queue = False  # Whether it holds its stream's hardware queue until it is over.
     tells_accesses = False  # Whether it tells race checks itself what it does to shared memory.
+    depth = 2  # How many frames of simrank's lie between its constructor and the user's line.
 
     def __init__(
         self,
@@ -56,7 +57,9 @@ class Operation(Handle):
         effect: Callable[[], None] | None = None,
         touched: Touched | None = None,
     ) -> None:
-        super().__init__()
+        self.complete = False  # As a handle does: one call less for each operation.
+        self.complete_ps = -1
+        self.error = self._waiters = self._callbacks = None
         self.stream = stream
         self.name = name
         self.effect = effect
@@ -72,7 +75,7 @@ class Operation(Handle):
         self._task = engine.current_task()
         self.rank: int | None = None if self._task is None else self._task.rank
         is_named = not self.is_implied or engine.delays is not None  # Delays are drawn per line.
-        self._site = user_site() if is_named else None
+        self._site = user_site(self.depth) if is_named else None
 
     @property
     def module(self) -> str | None:

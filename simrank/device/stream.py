@@ -62,7 +62,7 @@ class Stream:
         if is_counted:
             streams_of(chosen, require_program("Stream")).add(self)
         self.name = name or f"stream {self.cuda_stream}"
-        if device.loaded is not None:
+        if device.streams is not None:
             device.streams[self] = None
         self._advancing = False
         self._queue: deque[Operation] = deque()

@@ -281,10 +281,14 @@ class Call:
             return
         # In exact binary parts: what is given back leaves nothing behind.
         bytes_per_ps = ceil(plan.memory_bytes / took_ps * 2**20) / 2**20
+        capacity = most = 0.0
         for operation in self._operations:
             if operation is not None and operation.num_sms and operation.stream.head is operation:
-                most = floor(operation.stream.device.hbm.capacity * 2**20) / 2**20
-                operation.take_memory(min(bytes_per_ps, most))
+                device = operation.stream.device
+                if device.hbm.capacity != capacity:
+                    capacity = device.hbm.capacity
+                    most = min(bytes_per_ps, floor(capacity * 2**20) / 2**20)
+                operation.take_memory(most)
 
     @property
     def link_bytes(self) -> dict[int, int]:

@@ -34,6 +34,7 @@ class CollectiveOperation(Operation):
     )  # fmt: skip
     kind = "collective"
     holds_memory = True
+    depth = 5  # It is made by a step of `issue`, which a function of this package calls.
 
     def __init__(
         self, stream: Stream, call: Call, group_rank: int, request: Request, num_sms: int
@@ -70,7 +71,8 @@ class CollectiveOperation(Operation):
         device = self.stream.device
         device.hold(device.sms, -self.num_sms)
         if self.memory_bytes_per_ps:
-            self.take_memory(0.0)
+            device.hold(device.hbm, -self.memory_bytes_per_ps)
+            self.memory_bytes_per_ps = 0.0
 
     def end(self) -> None:
         """Give back what it holds and complete."""

@@ -155,6 +155,10 @@ class ProcessGroup:
         """Return whether a rank has destroyed this group."""
         return rank in self._destroyed
 
+    def serves(self, rank: int | None) -> bool:
+        """Return whether a rank is a member and has not destroyed this group."""
+        return self.group_rank(rank) >= 0 and rank not in self._destroyed
+
     def destroy(self, rank: int) -> None:
         """Note that a rank has destroyed this group: its further calls are refused."""
         self._destroyed.add(rank)

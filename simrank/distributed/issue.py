@@ -140,7 +140,10 @@ def run_known(
     key: Hashable = (
         describe, option, _metadata(source), None if source is target else _metadata(target)
     )  # fmt: skip
-    chosen = group_of(call, group, program)
+    state = membership(program)
+    chosen = state.default if group is None and not state.coalescing else None
+    if chosen is None:
+        chosen = group_of(call, group, program)
     if chosen is None:
         return None
     try:
@@ -162,7 +165,7 @@ def run_known(
     if not form.is_plain:
         request = simple_request(request)
     caller = Caller(program, chosen, form.backend)
-    if membership(program).coalescing:
+    if state.coalescing:
         return hold(call, caller, request, async_op=async_op)
     return issue(caller, request, async_op=async_op)
 
@@ -383,7 +386,8 @@ def _have_communicator(group: ProcessGroup, group_rank: int, signature: Signatur
     """Make the group's communicator if it is the first call, and heed NCCL's variables."""
     if not group.is_eager:
         meet_first(group, group_rank)
-    group.planner.heed_wishes(signature)
+    if group.planner.may_have_wishes:
+        group.planner.heed_wishes(signature)
 
 
 def _enter(caller: Caller, group_rank: int, request: Request) -> tuple[Call, Entry | None]:

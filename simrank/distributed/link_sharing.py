@@ -27,6 +27,10 @@ class LinkLoads:
         network: The links.
         links: [k] Their indices.
         num_bytes: [k] What each carries.
+
+    Attributes:
+        busiest: The largest of the demands that were asked for last.
+        alone_rate: The rate at which those flow that share with nobody.
     """
 
     def __init__(self, network: Network, links: IntArray, num_bytes: IntArray) -> None:
@@ -39,6 +43,7 @@ class LinkLoads:
         self._version = -1
         self._demands: tuple[tuple[Resource, float], ...] = ()
         self._alone_ps = 0.0
+        self.busiest, self.alone_rate = 0.0, 1.0
 
     @property
     def alone_ps(self) -> float:
@@ -75,6 +80,10 @@ class LinkLoads:
                 (link, link.capacity * (time_ps / self._alone_ps))
                 for (link, _), time_ps in zip(self._carried, times, strict=True)
             )
+            # Once for all calls: most share with nobody.
+            self.busiest = max(demand for _, demand in self._demands)
+            rates = (link.capacity / demand for link, demand in self._demands if demand > 0)
+            self.alone_rate = min(1.0, *rates)
 
 
 class _Bytes(Activity):
@@ -83,17 +92,15 @@ class _Bytes(Activity):
     Args:
         flight: What is slowed down with them.
         flow_ps: How long they take alone.
-        demands: Of its links, at full speed.
+        loads: What it does to its links.
     """
 
     __slots__ = ("_flight",)
 
-    def __init__(
-        self, flight: Flight, flow_ps: int, demands: tuple[tuple[Resource, float], ...]
-    ) -> None:
+    def __init__(self, flight: Flight, flow_ps: int, loads: LinkLoads) -> None:
         # Equal parts of a link are equal numbers of bytes on it, whoever sends them.
-        busiest = max(demand for _, demand in demands)
-        super().__init__(float(flow_ps), demands, _nothing, max_rate=1.0, weight=1 / busiest)
+        weight = 1 / loads.busiest
+        super().__init__(float(flow_ps), loads.demands, _nothing, max_rate=1.0, weight=weight)
         self._flight = flight
 
     def on_rate(self, rate: float) -> None:
@@ -142,12 +149,15 @@ class Flow:
         """Share links from when the bytes begin to flow; until now they had them alone."""
         flow_ps = self._shares.flow_ps(self.ends_ps - self._last_arrival_ps)
         begin_ps = max(self.ends_ps - flow_ps, self._network.engine.now_ps)
-        demands, left_ps = self._shares.loads.demands, self.ends_ps - begin_ps
-        if demands and left_ps > 0 and not self._flight.is_over:
-            flowing = _Bytes(self._flight, left_ps, demands)
+        loads, left_ps = self._shares.loads, self.ends_ps - begin_ps
+        if loads.demands and left_ps > 0 and not self._flight.is_over:
+            flowing = _Bytes(self._flight, left_ps, loads)
             self._network.engine.call_at(begin_ps, lambda: self._start(flowing))
 
     def _start(self, flowing: _Bytes) -> None:
         if not self._flight.is_over:
+            loads = self._shares.loads
+            if loads.demands is flowing.demands:  # No link has changed since.
+                flowing.alone_rate = loads.alone_rate
             self._network.start(flowing)
             self._flight.let_go = lambda: self._network.pool.drop(flowing)

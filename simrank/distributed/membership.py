@@ -333,6 +333,12 @@ def member_group(call: str, group: Group, program: Program) -> ProcessGroup | No
     Raises:
         ValueError: The rank has not initialised, or has destroyed the group.
     """
+    if (
+        type(group) is ProcessGroup
+        and group.world is program.local["world"]
+        and group.serves(program.rank)
+    ):  # Nearly always.
+        return group
     if isinstance(group, ProcessGroup) and group.is_destroyed(program.rank):
         raise ValueError(
             f"Invalid process group specified: {call} on group '{group.name}', which rank "

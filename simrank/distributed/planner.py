@@ -122,6 +122,7 @@ class CollectiveLibrary:
         self.worlds: WeakValueDictionary[int, World] = WeakValueDictionary()
         self._players: OrderedDict[Schedule, DataPlayer] = OrderedDict()
         self._loads: OrderedDict[Hashable, tuple[IntArray, IntArray]] = OrderedDict()
+        self._ends: OrderedDict[Hashable, dict[tuple[int, bytes], _Ends]] = OrderedDict()
         self.on_call: Callable[[], None] | None = None
 
     def player(self, schedule: Schedule) -> DataPlayer:
@@ -145,6 +146,18 @@ class CollectiveLibrary:
             found = self._loads[key] = link_loads(schedule, self.cost.network, devices, itemsize)
         return found
 
+    def ends(
+        self, schedule: Schedule, stretch: Stretch | None, devices: IntArray, itemsize: int
+    ) -> dict[tuple[int, bytes], _Ends]:
+        """Return the ends that are known while links are as described; groups alike share them."""
+        key = (schedule, stretch, devices.tobytes(), itemsize)
+        found = self._ends.get(key)
+        if found is None:
+            if len(self._ends) >= _MAX_PLAYERS:
+                self._ends.popitem(last=False)
+            found = self._ends[key] = {}
+        return found
+
     def choose(self, problem: Problem, devices: IntArray, tuning: Tuning | None) -> Choice:
         """Return what a collective runs on these devices, and why."""
         name, options = self.algorithms.get(problem.collective, ("auto", {}))
@@ -154,7 +167,11 @@ class CollectiveLibrary:
 
 
 class Planner:
-    """Chooses and times the collectives of one group; equal calls share one plan."""
+    """Chooses and times the collectives of one group; equal calls share one plan.
+
+    Attributes:
+        may_have_wishes: Whether NCCL's variables may ask for something; known after the first call.
+    """
 
     def __init__(self, library: CollectiveLibrary, network: Network, devices: IntArray) -> None:
         self.comm_library = library
@@ -163,6 +180,7 @@ class Planner:
         # What is known of one group holds for all that are alike.
         self._first_alike, self._nodes = network.cluster.first_alike(devices)
         self._plans: dict[Hashable, Plan] = {}
+        self.may_have_wishes = True
         self._wishes: Wishes | None = None
         self._heeded: set[Hashable] = set()  # What can be called with them.
 
@@ -174,7 +192,8 @@ class Planner:
         """
         if self._wishes is None:
             self._wishes = Wishes.of_environment()
-        if self._wishes is NO_WISHES:
+        self.may_have_wishes = self._wishes is not NO_WISHES
+        if not self.may_have_wishes:
             return
         key = op, reduce_op, dtype = signature.op, signature.reduce_op, signature.dtype
         if key not in self._heeded:
@@ -224,6 +243,12 @@ class Planner:
             return cost.completions(schedule, arrivals_ps, devices=devices, itemsize=itemsize)
         return stretch.completions(cost, schedule, arrivals_ps, devices=devices, itemsize=itemsize)
 
+    def nominal_ends(
+        self, schedule: Schedule, stretch: Stretch | None, itemsize: int
+    ) -> dict[tuple[int, bytes], _Ends]:
+        """Return the ends of such calls that are known, while links are as described."""
+        return self.comm_library.ends(schedule, stretch, self._first_alike, itemsize)
+
     def loads(self, schedule: Schedule, itemsize: int) -> LinkLoads:
         """Return what a schedule does to the links."""
         links, num_bytes = self.comm_library.loads(schedule, self._first_alike, itemsize)
@@ -269,6 +294,7 @@ class Plan:
         self._planner = planner
         self._itemsize = problem.itemsize
         self._stretch, self._stretch_version = choice.stretch, 0
+        self._nominal = planner.nominal_ends(choice.schedule, choice.stretch, problem.itemsize)
         self._projected: dict[tuple[int, bytes], _Ends] = {}
         elements = max(self.schedule.input.num_elements, self.schedule.output.num_elements)
         self.details = {
@@ -340,12 +366,23 @@ class Plan:
         if ends is None:
             if len(self._projected) >= _MAX_FLIGHTS:
                 self._projected.clear()
+            ends = self._projected[key] = self._project(key, skew_ps)
+        return ends
+
+    def _project(self, key: tuple[int, bytes], skew_ps: IntArray) -> _Ends:
+        """Return when ranks end, as a group alike has found out before, or anew."""
+        version = key[0]
+        known = {} if version else self._nominal
+        ends = known.get(key)
+        if ends is None:
+            if len(known) >= _MAX_FLIGHTS:
+                known.clear()
             if version != self._stretch_version:
                 self._stretch_as_links_are(version)
             after_ps = self._planner.completions(
                 self.schedule, self._stretch, skew_ps, self._itemsize
             )
-            ends = self._projected[key] = _Ends(after_ps)
+            ends = known[key] = _Ends(after_ps)
         return ends
 
     def _stretch_as_links_are(self, version: int) -> None:

@@ -58,13 +58,14 @@ class Activity:
         demands: Per resource, how much of it one unit of work per picosecond uses.
         max_rate: The rate when nothing is shared; infinity if only resources limit it.
         weight: Where activities share, their rates are in proportion to their weights.
+        alone_rate: The rate when nothing is shared, where its maker knows it.
         settled_ps: Up to when its pool has accounted for the work done.
         wakeup: Where its pool has queued its end, if that is known.
     """
 
     __slots__ = (
-        "demands", "done", "max_rate", "rate", "settled_ps", "wakeup", "weight", "work",
-        "work_left",
+        "alone_rate", "demands", "done", "max_rate", "rate", "settled_ps", "wakeup", "weight",
+        "work", "work_left",
     )  # fmt: skip
     is_collective = None  # For the deadlock report, if it stalls for ever.
 
@@ -83,6 +84,7 @@ class Activity:
         self.max_rate = max_rate
         self.weight = weight
         self.rate = 0.0
+        self.alone_rate: float | None = None
         self.settled_ps = 0
         self.wakeup: Wakeup | None = None
 
@@ -128,17 +130,16 @@ class ActivityPool:
         """Put an activity in flight now; `activity.done()` is called from the hub at its end."""
         activity.settled_ps = self._engine.now_ps
         self._active[activity] = None
-        shared = [
-            resource
-            for resource, _ in activity.demands
-            if resource.users or resource.held > 0 or resource in self._changed
-        ]
+        shared, changed = [], self._changed
         for resource, _ in activity.demands:
+            if resource.users or resource.held > 0 or resource in changed:
+                shared.append(resource)
             resource.users[activity] = None
         if shared:
             self._touch(shared)
         else:  # Nobody to share with: the rate is known without a solve.
-            self._set_rate(activity, rate_alone(activity))
+            known = activity.alone_rate
+            self._set_rate(activity, rate_alone(activity) if known is None else known)
 
     def change(self, resource: Resource, *, capacity: float | None = None, held: float = 0) -> None:
         """Change a resource now: set its capacity, and add `held` to what is taken away."""
@@ -200,9 +201,11 @@ class ActivityPool:
     def _remove(self, activity: Activity) -> None:
         del self._active[activity]
         self._engine.pending.pop(activity, None)
+        left = []
         for resource, _ in activity.demands:
             resource.users.pop(activity, None)
-        left = [resource for resource, _ in activity.demands if resource.users]
+            if resource.users:
+                left.append(resource)
         if left:
             self._touch(left)
 

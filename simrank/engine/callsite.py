@@ -77,9 +77,13 @@ def site_of_frame(frame: FrameType | None) -> CallSite | None:
     return None if frame is None else CallSite(frame.f_code, frame.f_lasti)
 
 
-def user_site() -> CallSite | None:
-    """Return where the user's program called into simrank."""
-    return site_of_frame(sys._getframe(1))  # noqa: SLF001 - the documented way to a frame
+def user_site(depth: int = 1) -> CallSite | None:
+    """Return where the user's program called into simrank.
+
+    Args:
+        depth: Frames of simrank's that are known to lie between: Python need not make them.
+    """
+    return site_of_frame(sys._getframe(depth))  # noqa: SLF001 - the documented way to a frame
 
 
 def user_stack() -> tuple[CallSite, ...]:
