@@ -212,15 +212,17 @@ def _link_ps(device: Device, peer: Device, moved_bytes: int) -> int:
 def _latency_ps(
     statistics: Statistics, hbm_bytes: int, all_bytes: int, num_resident: int, num_stages: int
 ) -> int:
-    """Return how long loads take of which only so many are in flight (Little's law).
+    """Return how long operands of dots take of which only so many are in flight (Little's law).
 
-    Loops over dots load what the next stages multiply; the rest of a program is not looked at.
+    Loops over dots load what the next stages multiply; what else a program moves is not looked at.
     """
     ahead = statistics.dot_inputs_bytes * max(num_stages - 1, 1) * num_resident
-    if not ahead:
+    if not ahead or not all_bytes:
         return 0
+    num_dots = sum(flops / dot.num_flops for dot, flops in statistics.flops.items())
+    of_dots = min(num_dots * statistics.dot_inputs_bytes / all_bytes, 1.0)
     waited = hbm_bytes * _MEMORY_LATENCY_S + max(all_bytes - hbm_bytes, 0) * _L2_LATENCY_S
-    return ceil_ps(waited / ahead)
+    return ceil_ps(of_dots * waited / ahead)
 
 
 def operations_ps(spec: DeviceSpec, operations: Sequence[int]) -> int:

@@ -70,6 +70,17 @@ def test_more_stages_keep_more_loads_in_flight():
     assert five.limiter == "memory"
 
 
+def test_what_feeds_no_dot_waits_for_no_stage():
+    """One small dot beside large loads does not make them wait."""
+    device, found = DEVICES["hgx_h100"], machine.Statistics()
+    count = 1 << 25
+    storage, extent = _Storage(2 * count, device), machine.Extent(0, count - 1, 2)
+    found.count(storage, count, count, extent, writes=False)
+    found.count_flops(machine.Dot("bf16", 16, 16, 16), 96 * 2 * 16**3, 256, 1024)
+    launched = cost.Launched((96, 1, 1), 2, 4, 3)
+    assert cost.kernel_cost(found, device, launched).limiter == "memory"
+
+
 @given(st.integers(1, 5), st.integers(1, 2000), st.integers(0, 1 << 30))
 def test_neither_stages_nor_programs_make_the_memory_faster(num_stages, num_programs, read_bytes):
     """What is in flight only hides how long it takes."""
