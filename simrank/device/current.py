@@ -8,7 +8,7 @@ from weakref import WeakValueDictionary
 
 from simrank.device.hardware_queues import HardwareQueues
 from simrank.errors import SimrankError, UnsupportedError
-from simrank.ranks import Program, require_program
+from simrank.ranks import Program, current_program, require_program
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -133,7 +133,7 @@ def new_stream(device: Device, name: str | None = None, *, by_host: bool = False
 
 def current_stream(program: Program | None = None) -> Stream:
     """Return the running program's current stream: its device's default stream, unless set."""
-    program = program or require_program("current_stream")
+    program = program or current_program() or require_program("current_stream")
     local = program.local
     chosen: Stream | None = local.get(_KEY)
     if chosen is not None:

@@ -249,18 +249,19 @@ class Storage:
         address: Its simulated address; 0 on the host.
         is_real: False in a shape-only run: the bytes are measured, never touched.
         has_values: False where the bytes are not real, or what they hold is unknown.
+        writes: What in flight writes them; None before the first such.
     """
 
     __slots__ = (
         "__weakref__",
         "_bytes",
         "_site",
-        "_writes",
         "address",
         "device",
         "has_values",
         "is_real",
         "size_bytes",
+        "writes",
     )
 
     def __init__(
@@ -274,7 +275,7 @@ class Storage:
         self.device = device
         self.size_bytes = size_bytes
         self.address = 0
-        self._writes: PendingWrites | None = None
+        self.writes: PendingWrites | None = None
         has_room = device is None or device.has_values or size_bytes <= VALUES_UP_TO_BYTES
         self.is_real = has_room or adopted is not None
         self.has_values = self.is_real
@@ -341,25 +342,28 @@ class Storage:
 
     def note_write(self, operation: Operation, view: np.ndarray[Any, Any]) -> None:
         """Remember that an operation in flight will write `view`."""
-        if self._writes is None:
-            self._writes = PendingWrites()
-        self._writes.note(operation, *self.bounds(view))
+        if self.writes is None:
+            self.writes = PendingWrites()
+        if view.nbytes == self.size_bytes and view.flags.c_contiguous:  # As `bounds` says.
+            self.writes.note(operation, 0, self.size_bytes)
+        else:
+            self.writes.note(operation, *self.bounds(view))
 
     def pending_writes(self, view: np.ndarray[Any, Any]) -> list[Operation]:
         """Return the operations in flight that write what `view` covers."""
-        return self._writes.overlapping(*self.bounds(view)) if self._writes else []
+        return self.writes.overlapping(*self.bounds(view)) if self.writes else []
 
     def write_over(self, view: np.ndarray[Any, Any]) -> None:
         """Forget failed writes that the host writes over now; what it covers is known again."""
-        if self._writes:
-            self._writes.write_over(*self.bounds(view))
+        if self.writes:
+            self.writes.write_over(*self.bounds(view))
         if not self.has_values and view.nbytes == self.size_bytes:
             self.regain_values()
 
     def settle(self) -> None:
         """Forget writes that have ended: an operation that keeps its tensors refers back."""
-        if self._writes:
-            self._writes.settle()
+        if self.writes is not None:
+            self.writes.settle()
 
     def lose_values(self) -> None:
         """Mark the bytes as unknown: an operation without values has written them."""

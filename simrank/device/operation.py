@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from sys import _getframe
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from simrank.device.clocks import join
-from simrank.engine import Activity, Handle, user_site
+from simrank.engine import Activity, Handle
+from simrank.engine.callsite import site_of_frame
 from simrank.errors.travel import add_note
 
 if TYPE_CHECKING:
@@ -38,6 +40,12 @@ class Operation(Handle):
         details: Facts for timelines (bytes, algorithm); empty unless somebody filled it.
     """
 
+    clock: Clock | None  # This and those below only where races are looked for.
+    run: Clock | None  # What it is behind as things happen; see `order`.
+    turn: Turn | None
+    unseen: tuple[Operation, ...]
+    details: dict[str, Any] | None
+    rank: int | None
     __slots__ = (
         "_site", "_task", "clock", "details", "effect", "issue_ps", "name", "rank", "run",
         "start_ps", "stream", "touched", "turn", "unseen",
@@ -48,7 +56,7 @@ class Operation(Handle):
     holds_memory = False  # Whether what it touches stays until somebody has waited for it.
     holds_queue = False  # Whether it holds its stream's hardware queue until it is over.
     tells_accesses = False  # Whether it tells race checks itself what it does to shared memory.
-    depth = 2  # How many frames of simrank's lie between its constructor and the user's line.
+    depth = 1  # How many frames of simrank's lie between its constructor and the user's line.
 
     def __init__(
         self,
@@ -58,24 +66,20 @@ class Operation(Handle):
         touched: Touched | None = None,
     ) -> None:
         self.complete = False  # As a handle does: one call less for each operation.
-        self.complete_ps = -1
+        self.complete_ps = self.start_ps = -1
         self.error = self._waiters = self._callbacks = None
         self.stream = stream
         self.name = name
         self.effect = effect
         self.touched = touched  # Tensors stay alive until the operation has ended.
-        self.start_ps = -1
         self.issue_ps = 0
-        self.clock: Clock | None = None  # This and those below only where races are looked for.
-        self.run: Clock | None = None  # What it is behind as things happen; see `order`.
-        self.turn: Turn | None = None
-        self.unseen: tuple[Operation, ...] = ()
-        self.details: dict[str, Any] | None = None
+        self.clock = self.run = self.turn = self.details = None
+        self.unseen = ()
         engine = stream.device.engine
-        self._task = engine.current_task()
-        self.rank: int | None = None if self._task is None else self._task.rank
+        self._task = task = engine.current_task()
+        self.rank = None if task is None else task.rank
         is_named = not self.is_implied or engine.delays is not None  # Delays are drawn per line.
-        self._site = user_site(self.depth) if is_named else None
+        self._site = site_of_frame(_getframe(self.depth)) if is_named else None
 
     @property
     def module(self) -> str | None:
@@ -130,7 +134,6 @@ class Operation(Handle):
 
     def end(self) -> None:
         """Take effect, complete, and let the stream go on. Called from the hub at the end."""
-        engine = self.stream.device.engine
         if self.effect is not None:
             try:
                 with np.errstate(all="ignore"):  # As on a device: inf and NaN.
@@ -138,17 +141,31 @@ class Operation(Handle):
             except Exception as error:  # noqa: BLE001 - raised in the rank that issued it
                 self.raise_in_rank(error)
             self.effect = None
-        watchers = self.stream.device.memory.space.watchers
-        if watchers is not None and self.touched is not None:
-            watchers.operation_wrote(engine, self.touched)
-        if self.run is not None and self.stream.device.races is not None:
-            self.stream.device.races.ended(self)
+        self.conclude()
+
+    def conclude(self) -> None:
+        """Complete, and let the stream go on: what there was to do is done."""
+        stream = self.stream
+        device = stream.device
+        engine = device.engine
+        if self.touched is not None:
+            watchers = device.memory.space.watchers
+            if watchers is not None:
+                watchers.operation_wrote(engine, self.touched)
+        if self.run is not None and device.races is not None:
+            device.races.ended(self)
         self.touched = None
-        self.finish(engine)
+        assert not self.complete, "an operation ends once"
+        if self._callbacks is None and self._waiters is None:  # As `finish` does: a call less.
+            self.complete = True
+            self.complete_ps = engine.now_ps
+            engine.progress += 1
+        else:
+            self.finish(engine)
         if engine.observers:
             for observer in engine.observers:
                 observer.on_operation(self)
-        self.stream.ended(self)
+        stream.ended(self)
 
     def raise_in_rank(self, error: BaseException, first: Callable[[], None] | None = None) -> None:
         """Raise in the rank that issued this, where it waits; without one, in the main program.

@@ -88,22 +88,21 @@ class Stream:
             operation: Made for this stream.
             cost_ps: Host time of the launch in picoseconds; default: the device's.
         """
-        engine = self.device.engine
-        if operation.is_launch:
-            launches = self.device.launches
-            if launches.num_outstanding >= launches.capacity:
-                launches.wait_for_room(self)
-        if self.device.loaded is not None:
+        device = self.device
+        engine, launches, is_launch = device.engine, device.launches, operation.is_launch
+        if is_launch and launches.num_outstanding >= launches.capacity:
+            launches.wait_for_room(self)
+        if device.loaded is not None:
             load_before(self, operation)
-        if self.device.races is not None:
-            self.device.races.issued(operation)
+        if device.races is not None:
+            device.races.issued(operation)
         if cost_ps is None:
-            cost_ps = self.device.launch_overhead_ps
+            cost_ps = device.launch_overhead_ps
         shown = f"launch {operation.name}" if engine.observers else operation.name
         operation.issue_ps = engine.charge(cost_ps, shown)
         engine.progress += 1
-        if operation.is_launch:  # Only now: a race or a kill may have been raised above.
-            self.device.launches.num_outstanding += 1
+        if is_launch:  # Only now: a race or a kill may have been raised above.
+            launches.num_outstanding += 1
         if self.hardware_queue is not None:
             self.hardware_queue.issued(operation)
         if self.head is None:
@@ -143,13 +142,19 @@ class Stream:
             launches.num_outstanding -= 1
             if launches.waiting:
                 launches.let_go_on(1)
-        if self._advancing:  # An operation that took no time: the loop below goes on.
+        queue = self._queue
+        if not queue or self._advancing:  # One that took no time: the loop below goes on.
             return
         self._advancing = True
+        engine = self.device.engine
+        has_turns = self.hardware_queue is not None or engine.delays is not None
         try:
-            while self.head is None and self._queue:
-                self.head = self._queue.popleft()
-                self.start(self.head)
+            while self.head is None and queue:
+                self.head = following = queue.popleft()
+                if has_turns or following.issue_ps > engine.now_ps:
+                    self.start(following)
+                else:  # As `start` does.
+                    following.fire()
         finally:
             self._advancing = False
 

@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from simrank.device.operation import Operation
     from simrank.device.stream import Stream
 
+_new_tuple = tuple.__new__  # What a NamedTuple's constructor calls.
 _PRUNE_FROM = 16  # assumed: below it a look at every entry costs less than keeping count
 
 
@@ -49,7 +50,7 @@ class PendingWrites:
     def note(self, operation: Operation, low: int, high: int) -> None:
         """Remember that an operation will write the bytes from `low` to `high`, exclusive."""
         writes = self._writes
-        write = _Write(operation, low, high)
+        write = _new_tuple(_Write, (operation, low, high))
         if writes:
             last = writes[-1]
             if last.operation.stream is operation.stream and low <= last.low and last.high <= high:

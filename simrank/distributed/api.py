@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from simrank.device.current import devices_of
 from simrank.device.tensors.factories import empty
 from simrank.distributed.backends import GLOO, NCCL, check_reduction, check_timeout
+from simrank.distributed.caller import Caller, caller_of
 from simrank.distributed.issue import (
-    Caller,
     enter_call,
     group_of,
     hold,
@@ -64,7 +64,7 @@ def barrier(
         return None
     own = chosen.group_rank(program.rank)
     nothing = _nothing(program, device_ids[0] if device_ids else chosen.device_of(own))
-    caller = Caller(program, chosen, chosen.backends.get("cuda", GLOO))
+    caller = caller_of(program, chosen, chosen.backends.get("cuda", GLOO))
     request = Request(_BARRIER, nothing, nothing)
     work = issue(caller, request, async_op=async_op or timeout is not None)
     if timeout is not None and work is not None and not async_op:
@@ -80,7 +80,10 @@ def all_reduce(
     async_op: bool = False,
 ) -> Work | None:
     """Reduce `tensor` over the group, into `tensor` on every member."""
-    return _run_reduction("all_reduce", group, (tensor, tensor), _all_reduce, op, async_op)
+    tensors = tensor, tensor
+    if type(op) is ReduceOp and op is not ReduceOp.PREMUL_SUM:
+        return run_known("all_reduce", group, tensors, _all_reduce, op, async_op=async_op)
+    return _run_scaled("all_reduce", group, tensors, _all_reduce, op, async_op)
 
 
 def _all_reduce(caller: Caller, source: Buffer, target: Buffer, op: Hashable) -> Signature:
@@ -167,7 +170,9 @@ def reduce_scatter_tensor(
         ValueError: The input has not group size times the output's elements.
     """
     call = "reduce_scatter_tensor"
-    return _run_reduction(call, group, (input, output), _reduce_scatter, op, async_op)
+    if type(op) is ReduceOp and op is not ReduceOp.PREMUL_SUM:
+        return run_known(call, group, (input, output), _reduce_scatter, op, async_op=async_op)
+    return _run_scaled(call, group, (input, output), _reduce_scatter, op, async_op)
 
 
 def _reduce_scatter(caller: Caller, source: Buffer, target: Buffer, op: Hashable) -> Signature:
@@ -181,7 +186,7 @@ def _reduce_scatter(caller: Caller, source: Buffer, target: Buffer, op: Hashable
     return Signature("reduce_scatter", name, None, target.dtype.name, target.numel())
 
 
-def _run_reduction(
+def _run_scaled(
     call: str,
     group: Group,
     tensors: tuple[Buffer, Buffer],
@@ -189,9 +194,7 @@ def _run_reduction(
     op: Op,
     async_op: bool,
 ) -> Work | None:
-    """Run a collective that reduces; one that multiplies first has a factor of its own."""
-    if type(op) is ReduceOp and op is not ReduceOp.PREMUL_SUM:
-        return run_known(call, group, tensors, describe, op, async_op=async_op)
+    """Run a collective whose reduction may multiply first, by a factor of its own."""
     caller = enter_call(call, group, *(tensors[:1] if tensors[0] is tensors[1] else tensors))
     if caller is None:
         return None

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from simrank.collectives.time_network import NOT_ARRIVED
+from simrank.distributed.collective import end_together
 from simrank.distributed.flight import Flight, Landing, landings
 from simrank.distributed.mismatch import MadeCall, mismatch, same_device
 from simrank.distributed.request import UNEVEN, Signature
@@ -61,6 +62,7 @@ class Call:
         splits: What each rank sends and expects, where the collective has split sizes.
         details: Facts for timelines, once they are known.
         ahead: Calls of other groups that a rank had in flight when it issued its part, with that.
+        operations: By group rank, the parts of those that have called; empty once all have ended.
     """
 
     is_collective = True
@@ -73,9 +75,9 @@ class Call:
         self.splits: Splits | None = None
         self.ahead: dict[Call, CollectiveOperation] = {}
         self.details: dict[str, Any] | None = None
-        size = group.size()
-        self._operations: list[CollectiveOperation | None] = [None] * size
-        self._arrivals = np.full(size, NOT_ARRIVED, dtype=np.int64)
+        self._size = size = group.size()
+        self.operations: list[CollectiveOperation | None] = [None] * size
+        self._arrivals_ps = [NOT_ARRIVED] * size
         self._num_arrived = 0
         self._num_ended = 0
         self._plan: Plan | None = None
@@ -90,10 +92,6 @@ class Call:
 
     # ---- the host's side: matching ----
 
-    def join(self, operation: CollectiveOperation) -> None:
-        """Count a rank's matching call."""
-        self._operations[operation.group_rank] = operation
-
     def check_device(self, operation: CollectiveOperation) -> None:
         """Check that no other member's communicator is on the same device.
 
@@ -101,7 +99,7 @@ class Call:
             DistBackendError: One is.
         """
         if self._users is None:
-            self._users = {o.stream.device.index: o for o in self._operations if o is not None}
+            self._users = {o.stream.device.index: o for o in self.operations if o is not None}
         device = operation.stream.device.index
         other = self._users.setdefault(device, operation)
         if other is not operation:
@@ -114,7 +112,7 @@ class Call:
         own = self.group.ranks[group_rank]
         calls = [
             MadeCall(o.rank or 0, _columns(self.signature), o.issued_at)
-            for o in self._operations
+            for o in self.operations
             if o is not None
         ]
         calls.append(MadeCall(own, _columns(signature), site))
@@ -124,7 +122,7 @@ class Call:
         """Return the global ranks that have not called, but for those that call now."""
         return [
             self.group.ranks[rank]
-            for rank, operation in enumerate(self._operations)
+            for rank, operation in enumerate(self.operations)
             if operation is None and rank not in calling
         ]
 
@@ -133,7 +131,7 @@ class Call:
 
         If all of them have ended (they are not the root), the call is the others' to make still.
         """
-        called = [operation for operation in self._operations if operation is not None]
+        called = [operation for operation in self.operations if operation is not None]
         for operation in [each for each in called if not each.complete] or called:
             if operation.rank is not None:
                 yield operation.rank, self.name, operation.issued_at
@@ -171,7 +169,7 @@ class Call:
             (sender, "sends {} elements to rank {}", receiver.group_rank),
             (receiver, "expects {} elements from rank {}", sender.group_rank),
         ):
-            operation = self._operations[rank]
+            operation = self.operations[rank]
             where = site if operation is None else operation.issued_at
             columns = {**_columns(self.signature), "splits": verb.format(count, ranks[peer])}
             calls.append(MadeCall(ranks[rank], columns, where))
@@ -199,15 +197,15 @@ class Call:
     @property
     def on_device(self) -> bool:
         """Whether devices run it, and not their hosts."""
-        return any(each is not None and each.num_sms for each in self._operations)
+        return any(each is not None and each.num_sms for each in self.operations)
 
     def operation_of(self, group_rank: int) -> CollectiveOperation | None:
         """Return a rank's part of the call; None: it has not called, or is no member (-1)."""
-        return self._operations[group_rank] if self._operations and group_rank >= 0 else None
+        return self.operations[group_rank] if self.operations and group_rank >= 0 else None
 
     def absent_ranks(self) -> Iterator[tuple[int, str]]:
         """Yield the ranks that have not called, for the deadlock report."""
-        for rank, operation in zip(self.group.ranks, self._operations, strict=True):
+        for rank, operation in zip(self.group.ranks, self.operations, strict=True):
             if operation is None:
                 made = self.group.made_by(rank)
                 yield rank, self.name if made else f"{self.name}; {NEVER_MADE}"
@@ -216,10 +214,9 @@ class Call:
 
     def arrive(self, operation: CollectiveOperation) -> None:
         """Note that a rank's stream has reached the call; evaluate what that decides."""
-        engine = self.group.engine
-        self._arrivals[operation.group_rank] = engine.now_ps
+        self._arrivals_ps[operation.group_rank] = self.group.engine.now_ps
         self._num_arrived += 1
-        if self._num_arrived == self.group.size():
+        if self._num_arrived == self._size:
             self._evaluate()
         elif self.signature.root is not None:  # Rooted: some ranks may end before others arrive.
             self._evaluate_early()
@@ -244,7 +241,7 @@ class Call:
         self.details = self._plan.details
         engine = self.group.engine
         if self._num_arrived == self.group.size() and self._flight is None:
-            begin_ps, ahead = self._plan.flight(self._arrivals)
+            begin_ps, ahead = self._plan.flight(self._arrivals_ps)
             if not ahead:
                 return
             if begin_ps + ahead[0].after_ps >= engine.now_ps:
@@ -255,7 +252,8 @@ class Call:
         # now (an exchange with empty parts): it ends now, since only now its part is known.
         if self._flight is not None:
             self._flight.cancel()
-        ends_ps = np.maximum(self._plan.completions(self._arrivals), engine.now_ps)
+        arrivals_ps = np.array(self._arrivals_ps, dtype=np.int64)
+        ends_ps = np.maximum(self._plan.completions(arrivals_ps), engine.now_ps)
         decided = np.flatnonzero((ends_ps < NOT_ARRIVED) & ~self._ended)
         self._timed[:] = self._ended
         if len(decided):
@@ -271,7 +269,7 @@ class Call:
                 self._timed[list(landing.group_ranks)] = True
         self._flight = Flight(self.group.engine, self, begin_ps, ahead)
         if self._num_arrived == self.group.size():
-            last_arrival_ps = int(self._arrivals.max())
+            last_arrival_ps = max(self._arrivals_ps)
             self._plan.share_links(self._flight, last_arrival_ps)
             self._take_memory(self._plan, begin_ps + ahead[-1].after_ps - last_arrival_ps)
 
@@ -282,13 +280,17 @@ class Call:
         # In exact binary parts: what is given back leaves nothing behind.
         bytes_per_ps = ceil(plan.memory_bytes / took_ps * 2**20) / 2**20
         capacity = most = 0.0
-        for operation in self._operations:
+        for operation in self.operations:
             if operation is not None and operation.num_sms and operation.stream.head is operation:
                 device = operation.stream.device
-                if device.hbm.capacity != capacity:
-                    capacity = device.hbm.capacity
+                hbm = device.hbm
+                if hbm.capacity != capacity:
+                    capacity = hbm.capacity
                     most = min(bytes_per_ps, floor(capacity * 2**20) / 2**20)
-                operation.take_memory(most)
+                hbm.held += most - operation.memory_bytes_per_ps
+                operation.memory_bytes_per_ps = most
+                if hbm.users:
+                    device.pool.change(hbm)
 
     @property
     def link_bytes(self) -> dict[int, int]:
@@ -302,14 +304,13 @@ class Call:
 
     def end(self, group_ranks: Sequence[int]) -> None:
         """End these ranks now: their data first, then all wake-ups as one."""
-        operations = [self._operations[rank] for rank in group_ranks]
+        operations = [self.operations[rank] for rank in group_ranks]
         live = [o for o in operations if o is not None and o.stream.head is o]
         if live:  # The others' ranks have died meanwhile: nothing is left there that could end.
             self._play(live)
             self._note_order(live)
             with self.group.engine.one_wakeup():
-                for operation in live:
-                    operation.end()
+                end_together(live)
         self._ended[list(group_ranks)] = True
         self._num_ended += len(operations)
         self._close_if_over()
@@ -318,7 +319,7 @@ class Call:
         if self._num_ended == self.group.size():
             self.group.engine.pending.pop(self, None)
             self.group.calls.pop(self.seq, None)
-            self._operations = []
+            self.operations = []
             self._flight = None  # It refers back.
             self.ahead = {}
 
@@ -326,14 +327,14 @@ class Call:
         """Tell race checks what the ends of these ranks come behind."""
         races = live[0].stream.device.races
         if races is not None:
-            begun = [o for o in self._operations if o is not None and o.start_ps >= 0]
+            begun = [o for o in self.operations if o is not None and o.start_ps >= 0]
             root = self.signature.root
-            of_root = None if root is None else self._operations[root]
+            of_root = None if root is None else self.operations[root]
             races.order.gather(live, begun, self.signature.op, of_root)
 
     def is_decided(self, group_rank: int) -> bool:
         """Return whether the others need a member no more: its end is decided."""
-        return not self._operations or bool(self._timed[group_rank])
+        return not self.operations or bool(self._timed[group_rank])
 
     def go_on_in(self, part: ProcessGroup, narrow: Narrows) -> None:
         """Let the members of a part go on without the others.
@@ -344,7 +345,7 @@ class Call:
         if self._num_ended and self.signature.op in ("scatter", "all_to_all"):
             raise UnsupportedError(f"{self.name}, which some members have ended, without another")
         moved = []
-        for old_rank, operation in enumerate(self._operations):
+        for old_rank, operation in enumerate(self.operations):
             member = part.group_rank(self.group.ranks[old_rank])
             if operation is not None and member >= 0:
                 moved.append((operation, old_rank, member, narrow(operation)))
@@ -352,7 +353,7 @@ class Call:
             self._flight.cancel()
         self.group.engine.pending.pop(self, None)
         del self.group.calls[self.seq]
-        for operation in self._operations:
+        for operation in self.operations:
             if operation is not None and part.group_rank(operation.rank) < 0:
                 operation.leave()
         if moved:
@@ -363,11 +364,11 @@ class Call:
         """Go on where a call of more members was."""
         for operation, old_rank, member, request in moved:
             operation.move(self, member, request)
-            self.join(operation)
+            self.operations[member] = operation
             if request.splits is not None:
                 self.join_splits(member, *request.splits, operation.issued_at)
-            self._arrivals[member] = old._arrivals[old_rank]
-            self._num_arrived += int(old._arrivals[old_rank] < NOT_ARRIVED)
+            self._arrivals_ps[member] = old._arrivals_ps[old_rank]
+            self._num_arrived += int(old._arrivals_ps[old_rank] < NOT_ARRIVED)
             self._timed[member] = self._ended[member] = old._ended[old_rank]
             if old_rank in old._snapshots:
                 self._snapshots[member] = old._snapshots[old_rank]
@@ -386,13 +387,13 @@ class Call:
             peer: Global rank of the one that died.
             error: What it raised.
         """
-        if self._lost or self._timed[group_rank] or not self._operations:
+        if self._lost or self._timed[group_rank] or not self.operations:
             return
         self._lost = True
         engine = self.group.engine
         engine.pending.pop(self, None)
         self.group.calls.pop(self.seq, None)
-        for member, operation in enumerate(self._operations):
+        for member, operation in enumerate(self.operations):
             if operation is not None and not operation.complete and not self._timed[member]:
                 own = PeerDiedError(engine.now_ps, self.name, peer, error)
                 operation.stream.fail(operation, own)
@@ -409,8 +410,8 @@ class Call:
             return
         if self._num_arrived == self.group.size():
             self._all_played = True
-            ending = [o for o in self._operations if o is not None and not o.complete]
-        self._plan.mover.move(self._operations, ending, self._snapshots)
+            ending = [o for o in self.operations if o is not None and not o.complete]
+        self._plan.mover.move(self.operations, ending, self._snapshots)
 
 
 def _columns(signature: Signature) -> dict[str, object]:
@@ -421,12 +422,13 @@ def _columns(signature: Signature) -> dict[str, object]:
     return columns
 
 
-def enter(group: ProcessGroup, group_rank: int, signature: Signature) -> Call:
+def enter(group: ProcessGroup, group_rank: int, request: Request) -> Call:
     """Return the call that a member's next collective belongs to, matched with the others.
 
     Raises:
         CollectiveMismatchError: Another member called something else.
     """
+    signature = request.signature
     if group.dead:
         group.check_alive(f"{signature.op} on group '{group.name}'")
     seq = group.next_seq(group_rank)
@@ -435,4 +437,6 @@ def enter(group: ProcessGroup, group_rank: int, signature: Signature) -> Call:
         call = group.calls[seq] = Call(group, seq, signature)
     elif signature is not call.signature and signature != call.signature:
         raise call.mismatch(group_rank, signature, user_site())
+    if request.splits is not None:
+        call.join_splits(group_rank, *request.splits, user_site())
     return call

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from simrank.device import Buffer
-    from simrank.distributed.issue import Caller
+    from simrank.distributed.caller import Caller
     from simrank.distributed.p2p import End
 
 _ILLEGAL = frozenset(

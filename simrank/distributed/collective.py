@@ -10,7 +10,9 @@ from simrank.distributed.skipped import SkippedCall
 from simrank.errors import PeerDiedError
 
 if TYPE_CHECKING:
-    from simrank.device import Stream
+    from collections.abc import Sequence
+
+    from simrank.device import Device
     from simrank.distributed.call import Call
     from simrank.distributed.request import Request
 
@@ -34,17 +36,27 @@ class CollectiveOperation(Operation):
     )  # fmt: skip
     kind = "collective"
     holds_memory = True
-    depth = 5  # It is made by a step of `issue`, which a function of this package calls.
+    depth = 4  # It is made by a step of `issue`, which a function of this package calls.
+    call: Call
+    group_rank: int
 
-    def __init__(
-        self, stream: Stream, call: Call, group_rank: int, request: Request, num_sms: int
-    ) -> None:
-        super().__init__(stream, call.name, None, request)
+    def belong(self, call: Call, group_rank: int, request: Request, num_sms: int = 0) -> None:
+        """Be a member's part of a call: whoever makes it says so at once, before it is submitted.
+
+        A constructor that takes this too would be a call of Python's more, for each collective.
+
+        Args:
+            call: The calls of all members.
+            group_rank: The member.
+            request: What it asks for.
+            num_sms: SMs that it will occupy; 0: its host runs it.
+        """
         self.call = call
         self.group_rank = group_rank
         self.rank = call.group.ranks[group_rank]
         self.request = request
-        self.inputs, self.outputs = request.source, request.target
+        self.inputs = request.source
+        self.outputs = request.target
         self.num_sms = num_sms
         self.memory_bytes_per_ps = 0.0
         self.is_launch = num_sms > 0  # What the host runs is none.
@@ -56,35 +68,17 @@ class CollectiveOperation(Operation):
 
     def begin(self) -> None:
         """Arrive: spin on some SMs until the collective lets this rank go."""
-        if self.num_sms:
+        if self.num_sms:  # As `Device.hold` does, here and below: a call of Python's less.
             device = self.stream.device
-            device.hold(device.sms, self.num_sms)
+            sms = device.sms
+            sms.held += self.num_sms
+            if sms.users:
+                device.pool.change(sms)
         self.call.arrive(self)
-
-    def take_memory(self, bytes_per_ps: float) -> None:
-        """Take bandwidth of the device's memory for as long as it lasts."""
-        device = self.stream.device
-        device.hold(device.hbm, bytes_per_ps - self.memory_bytes_per_ps)
-        self.memory_bytes_per_ps = bytes_per_ps
-
-    def _give_back(self) -> None:
-        device = self.stream.device
-        device.hold(device.sms, -self.num_sms)
-        if self.memory_bytes_per_ps:
-            device.hold(device.hbm, -self.memory_bytes_per_ps)
-            self.memory_bytes_per_ps = 0.0
 
     def end(self) -> None:
         """Give back what it holds and complete."""
-        if self.num_sms:
-            self._give_back()
-        self.details = self.call.details
-        last_issued = self.call.group.last_issued
-        if last_issued[self.group_rank] is self:
-            last_issued[self.group_rank] = None  # It would keep the tensors alive.
-        super().end()
-        for target in self.request.results:
-            target.storage.settle()
+        end_together((self,))
 
     def fail(self, error: BaseException) -> None:
         """Fail, and let the others fail who wait for this rank."""
@@ -108,5 +102,41 @@ class CollectiveOperation(Operation):
     def drop(self) -> None:
         """Give back what it holds: the rank was aborted."""
         if self.num_sms and self.start_ps >= 0 and not self.complete:
-            self._give_back()
+            _give_back(self, self.stream.device)
         self.call.drop(self.group_rank)
+
+
+def _give_back(operation: CollectiveOperation, device: Device) -> None:
+    """Let kernels have the SMs and the bandwidth that a collective has held."""
+    sms = device.sms
+    sms.held -= operation.num_sms
+    if sms.users:
+        device.pool.change(sms)
+    if operation.memory_bytes_per_ps:
+        hbm = device.hbm
+        hbm.held -= operation.memory_bytes_per_ps
+        operation.memory_bytes_per_ps = 0.0
+        if hbm.users:
+            device.pool.change(hbm)
+
+
+def end_together(operations: Sequence[CollectiveOperation]) -> None:
+    """Let parts of one call give back what they hold and complete, one after the other.
+
+    One loop: what a rank costs here, a program of 100,000 ranks pays for each of its calls.
+    """
+    call = operations[0].call
+    last_issued, details = call.group.last_issued, call.details
+    for operation in operations:
+        if operation.num_sms:
+            _give_back(operation, operation.stream.device)
+        operation.details = details
+        group_rank = operation.group_rank
+        if last_issued[group_rank] is operation:
+            last_issued[group_rank] = None  # It would keep the tensors alive.
+        operation.conclude()
+        request = operation.request
+        for target in request.targets or (request.target,):
+            writes = target.storage.writes
+            if writes is not None:
+                writes.settle()

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from simrank.collectives.schedule import IntArray
     from simrank.device import Buffer, Device, Network, Stream
     from simrank.distributed.call import Call
+    from simrank.distributed.caller import Caller
     from simrank.distributed.coalescing import CoalescingManager
     from simrank.distributed.collective import CollectiveOperation
     from simrank.distributed.communicator import Initialisation, Pair
@@ -58,6 +59,7 @@ class ProcessGroup:
         label: torch's name of it: "0" is the default group.
         ranks: Global ranks of the members, in group order.
         devices: Device of each member: its own, unless its tensors lie on another.
+        device_indices: The same, as plain integers: each call looks.
         has_moved: Whether a member has used another device than its own.
         calls: Collectives under way, by sequence number.
         mailboxes: Point-to-point messages under way, by backend.
@@ -97,7 +99,7 @@ class ProcessGroup:
         self._num_calls = [0] * len(ranks)
         self._index = None if isinstance(ranks, range) else {r: i for i, r in enumerate(ranks)}
         self.has_moved = False
-        self._device_of: list[int] = self.devices.tolist()
+        self.device_indices: list[int] = self.devices.tolist()
         self._streams: dict[tuple[int, int, str], Stream] = {}
         self._num_barriers: dict[int, int] = {}
         self._makers: dict[int, CallSite | None] = {}
@@ -218,19 +220,19 @@ class ProcessGroup:
 
     def use_device(self, group_rank: int, device: Device) -> None:
         """Note the device that a member's communicator is on: that of its tensors."""
-        if self._device_of[group_rank] != device.index:
+        if self.device_indices[group_rank] != device.index:
             self.place(group_rank, device.index)
 
     def place(self, group_rank: int, device_index: int) -> None:
         """Let a member's communicator be on another device."""
         self.has_moved = True
-        self._device_of[group_rank] = device_index
-        self.devices = np.array(self._device_of, dtype=np.int64)
+        self.device_indices[group_rank] = device_index
+        self.devices = np.array(self.device_indices, dtype=np.int64)
         self.planner = Planner(self.world.comm_library, self.world.network, self.devices)
 
     def device_of(self, group_rank: int) -> int:
         """Return the index of the device that a member's communicator is on."""
-        return self._device_of[group_rank]
+        return self.device_indices[group_rank]
 
     def stream(
         self, group_rank: int, device: Device, name: str, *, by_host: bool = False
@@ -415,10 +417,13 @@ class Membership:
         num_splits: How often it has split each group.
         made: The groups that it is a member of, in the order in which it made them.
         coalescing: The open coalescing manager of each group that has one.
+        callers: Who it is in the groups that it has called on, by the group's identity and whether
+            its tensor lay on the host.
     """
 
     __slots__ = (
-        "coalescing", "default", "epoch", "generation", "made", "num_groups", "num_splits",
+        "callers", "coalescing", "default", "epoch", "generation", "made", "num_groups",
+        "num_splits",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -429,12 +434,14 @@ class Membership:
         self.made: list[ProcessGroup] = []
         self.num_splits: dict[ProcessGroup, int] = {}
         self.coalescing: dict[ProcessGroup, CoalescingManager] = {}
+        self.callers: dict[tuple[int, bool], Caller] = {}
 
 
 def _of_fork(own: Membership) -> Membership:
     """Return what a process knows that a rank forks."""
     made = copy(own)
     made.made = list(own.made)
+    made.callers = {}
     return made
 
 

@@ -13,6 +13,7 @@ from simrank.device import Buffer, Tensor, current_stream
 from simrank.device.current import streams_of, use_stream
 from simrank.distributed.backends import GLOO, check_dtype
 from simrank.distributed.call import enter
+from simrank.distributed.caller import Caller, caller_of
 from simrank.distributed.coalescing import Held, IllegalWork
 from simrank.distributed.collective import CollectiveOperation
 from simrank.distributed.communicator import meet_first
@@ -22,31 +23,22 @@ from simrank.distributed.order import note_order
 from simrank.distributed.request import Request, staging
 from simrank.distributed.skipped import SkippedCall
 from simrank.distributed.work import Work
-from simrank.engine import user_site
 from simrank.errors import UnsupportedError
-from simrank.ranks import Program, require_rank
+from simrank.ranks import current_program, require_rank
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
 
     from simrank.device import Operation, Stream
-    from simrank.distributed.call import Call
     from simrank.distributed.flight_recorder import Entry
     from simrank.distributed.group import ProcessGroup
     from simrank.distributed.membership import Group
-    from simrank.distributed.planner import RunsCollective
+    from simrank.distributed.planner import CollectiveLibrary, RunsCollective
     from simrank.distributed.request import Signature
+    from simrank.ranks import Program
 
 COALESCED = ("all_reduce", "all_gather_into_tensor", "reduce_scatter_tensor")
 _MAX_FORMS = 4096  # Assumed: distinct calls of one program; beyond, they are learned anew.
-
-
-class Caller(NamedTuple):
-    """Who calls, in which group, on which backend."""
-
-    program: Program
-    group: ProcessGroup
-    backend: str
 
 
 class Form(NamedTuple):
@@ -55,13 +47,11 @@ class Form(NamedTuple):
     Attributes:
         call: The function's name.
         signature: What must agree between ranks.
-        backend: Where it runs.
         is_plain: Whether the tensors need no packing.
     """
 
     call: str
     signature: Signature
-    backend: str
     is_plain: bool
 
 
@@ -102,7 +92,7 @@ def enter_call(
     chosen = group_of(call, group, program)
     if chosen is None:
         return None
-    return Caller(program, chosen, _check_backend(call, chosen, first, tensors))
+    return caller_of(program, chosen, _check_backend(call, chosen, first, tensors))
 
 
 def _check_backend(call: str, group: ProcessGroup, first: Buffer, tensors: Sequence[Buffer]) -> str:
@@ -135,39 +125,56 @@ def run_known(
         option: The reduction or the root.
         async_op: Whether to return a Work.
     """
-    program = require_rank(call)
+    program = current_program()
+    if program is None or program.rank is None:
+        program = require_rank(call)
     source, target = tensors
+    try:
+        view, on_host = source.array, source.cuda_device is None
+    except AttributeError:
+        check_tensor(source)
+        raise
     key: Hashable = (
-        describe, option, _metadata(source), None if source is target else _metadata(target)
+        describe, option, source.dtype, view.shape, view.strides, on_host,
+        None if source is target else _metadata(target),
     )  # fmt: skip
     state = membership(program)
-    chosen = state.default if group is None and not state.coalescing else None
-    if chosen is None:
-        chosen = group_of(call, group, program)
+    place = (id(state.default if group is None else group), on_host)
+    caller = None if state.coalescing else state.callers.get(place)
+    chosen = group_of(call, group, program) if caller is None else caller.group
     if chosen is None:
         return None
     try:
         form = chosen.forms.get(key)
     except TypeError:  # An option that cannot be hashed, which `describe` may know or refuse.
         key = form = None
-    if form is None or source.cuda_device is not target.cuda_device:
+    if caller is None or form is None or source.cuda_device is not target.cuda_device:
         checked = tensors[:1] if source is target else tensors
-        first = _check_alike(call, checked, ())
-        backend = _check_backend(call, chosen, first, checked)
-        signature = describe(Caller(program, chosen, backend), source, target, option)
-        if len(chosen.forms) >= _MAX_FORMS:
-            chosen.forms.clear()
-        is_plain = source.is_contiguous() and target.is_contiguous()
-        form = Form(call, signature, backend, is_plain)
-        if key is not None:
-            chosen.forms[key] = form
+        backend = _check_backend(call, chosen, _check_alike(call, checked, ()), checked)
+        caller = state.callers[place] = caller_of(program, chosen, backend)
+        form = form or _learn(call, describe(caller, source, target, option), tensors, key, chosen)
     request = Request(form.signature, source, target)
     if not form.is_plain:
         request = simple_request(request)
-    caller = Caller(program, chosen, form.backend)
     if state.coalescing:
         return hold(call, caller, request, async_op=async_op)
     return issue(caller, request, async_op=async_op)
+
+
+def _learn(
+    call: str,
+    signature: Signature,
+    tensors: tuple[Buffer, Buffer],
+    key: Hashable,
+    group: ProcessGroup,
+) -> Form:
+    """Return what a call is, and remember it for all members unless its key is None."""
+    form = Form(call, signature, all(tensor.is_contiguous() for tensor in tensors))
+    if len(group.forms) >= _MAX_FORMS:
+        group.forms.clear()
+    if key is not None:
+        group.forms[key] = form
+    return form
 
 
 def _metadata(tensor: Buffer) -> Hashable:
@@ -267,29 +274,25 @@ def issue(caller: Caller, request: Request, *, async_op: bool) -> Work | None:
     Raises:
         CollectiveMismatchError: Another member called something else.
     """
-    library = caller.group.world.comm_library
+    group, _, backend, _ = caller
+    library, operation = group.world.comm_library, None
     if library.on_call is not None:
         library.on_call()
-    roster, operation = caller.group.roster, None
-    if roster is not None:
-        own = caller.group.group_rank(caller.program.rank)
-        stream_for(
-            caller.program, request.source
-        ).make_room()  # Who is active may change meanwhile.
-        part = roster.part_of(own)
+    if group.roster is not None:
+        stream_for(request.source).make_room()  # Who is active may change meanwhile.
+        part = group.roster.part_of(caller.group_rank)
         if part is None:
-            operation = _sit_out(caller, own, request)
+            operation = _sit_out(caller, request)
         else:
-            request, caller = roster.narrow(request, part, own), caller._replace(group=part)
-    kernel = library.kernels.get(request.signature.op)
-    if operation is None and kernel is not None and caller.backend != GLOO:
-        if roster is not None and roster.absent:
-            what = f"{request.signature.op} by the kernel {kernel.name}"
-            raise UnsupportedError(f"{what} while some ranks of its group sit out")
-        return _launch(kernel, caller, request, async_op=async_op)
+            request = group.roster.narrow(request, part, caller.group_rank)
+            caller = caller.narrowed(part)
+    if operation is None and library.kernels and backend != GLOO:
+        kernel = library.kernels.get(request.signature.op)
+        if kernel is not None:
+            return _launch(kernel, caller, request, async_op=async_op)
     if operation is None:
         operation = _submit(caller, request, async_op=async_op)
-    blocks = caller.backend == GLOO or request.signature.op == "barrier" or request.is_staged
+    blocks = backend == GLOO or request.signature.op == "barrier" or request.is_staged
     if not async_op:
         if blocks:
             caller.group.engine.wait(operation)
@@ -298,12 +301,12 @@ def issue(caller: Caller, request: Request, *, async_op: bool) -> Work | None:
     return make_work(caller.group, operation, request.results, blocks_host=blocks)
 
 
-def _sit_out(caller: Caller, own: int, request: Request) -> CollectiveOperation:
+def _sit_out(caller: Caller, request: Request) -> CollectiveOperation:
     """Issue what an inactive member calls: it keeps its place in the stream and moves nothing."""
-    stream = stream_for(caller.program, request.source)
+    stream = stream_for(request.source)
     call: Any = SkippedCall(caller.group, request.signature)
-    operation = CollectiveOperation(stream, call, own, request, 0)
-    operation.touched = None
+    operation = CollectiveOperation(stream, call.name)
+    operation.belong(call, caller.group_rank, request)
     stream.submit(operation)
     return operation
 
@@ -314,16 +317,19 @@ def _launch(
     """Let a kernel of the user do what the library would: on the same stream, with a Work of it.
 
     Raises:
-        UnsupportedError: The kernel sums tensors of simrank, and this is something else.
+        UnsupportedError: The kernel sums tensors of simrank, and this is something else, or some
+            members sit out.
     """
-    program, group, _ = caller
+    group = caller.group
     op, reduce_op, *_ = request.signature
+    if group.roster is not None and group.roster.absent:
+        what = f"{op} by the kernel {kernel.name}"
+        raise UnsupportedError(f"{what} while some ranks of its group sit out")
     if reduce_op not in (None, "sum") or request.is_staged or request.splits is not None:
         raise UnsupportedError(f"{op} of {request.signature} by the kernel {kernel.name}: it sums")
-    stream = current = stream_for(program, request.source)
+    stream = current = stream_for(request.source)
     if async_op:
-        own = group.group_rank(program.rank)
-        stream = group.stream(own, current.device, f"{group.name} (async)")
+        stream = group.stream(caller.group_rank, current.device, f"{group.name} (async)")
         after(stream, current)
     with use_stream(stream):
         operation = kernel.launch_on(group, request.source, request.target)
@@ -344,42 +350,60 @@ def make_work(
 
 
 def _submit(caller: Caller, request: Request, *, async_op: bool) -> CollectiveOperation:
-    program, group, backend = caller
-    group_rank = group.group_rank(program.rank)
-    on_host = backend == GLOO or request.is_staged
-    stream = current = stream_for(program, request.source)
-    if backend != GLOO:
-        group.use_device(group_rank, current.device)
-    if on_host:
-        name = f"{group.name} (gloo)"
-        stream = group.stream(group_rank, current.device, name, by_host=True)
-        after_writes(stream, current, request.tensors)
-    else:
-        if async_op:
-            stream = group.stream(group_rank, current.device, f"{group.name} (async)")
-            after(stream, current)
-        _have_communicator(group, group_rank, request.signature)
-        stream.make_room()  # Before the others see this call: the wait may be long.
-    if request.signature.root is not None:
-        request.only_reads = _only_reads(request.signature, group_rank, backend)
-    call, entry = _enter(caller, group_rank, request)
+    """Match a call, and give a rank's part of it to its stream."""
+    group, group_rank, backend, in_flight = caller
+    signature, on_host = request.signature, backend == GLOO or request.is_staged
+    stream = _stream_of(caller, request, on_host=on_host, async_op=async_op)
+    if signature.root is not None:
+        request.only_reads = _only_reads(signature, group_rank, backend)
+    library, entry = group.world.comm_library, None
+    if library.recorder is not None or library.follower is not None:
+        entry = _tell(caller, request, library)
+    call = enter(group, group_rank, request)
     before = group.last_issued[group_rank]
     if before is not None and before.stream is not stream and not before.complete:
         stream.wait_for(before)  # A communicator runs one collective after the other.
-    num_sms = 0 if on_host else group.world.comm_library.num_sms
-    operation = CollectiveOperation(stream, call, group_rank, request, num_sms)
+    operation = CollectiveOperation(stream, call.name, None, request)
+    operation.belong(call, group_rank, request, 0 if on_host else library.num_sms)
     if group.has_moved and backend != GLOO and not group.world.shares_devices:
         call.check_device(operation)
-    call.join(operation)
+    call.operations[group_rank] = operation
     if entry is not None:
         entry.issued(operation)
-    for target in request.writes:
-        target.storage.note_write(operation, target.array)
+    if not request.only_reads and signature.op != "barrier":  # As `writes` says.
+        for target in request.targets or (request.target,):
+            target.storage.note_write(operation, target.array)
     stream.submit(operation)
     group.last_issued[group_rank] = operation
-    if not on_host:
-        note_order(program, group, operation)
+    if not on_host and (len(in_flight) != 1 or in_flight.get(stream) is not group):
+        note_order(caller, operation)
     return operation
+
+
+def _stream_of(caller: Caller, request: Request, *, on_host: bool, async_op: bool) -> Stream:
+    """Return the stream that a call runs on, once there is room for it."""
+    group, group_rank, backend, _ = caller
+    stream, device = current_stream(), request.source.cuda_device
+    if device is not None and device is not stream.device:
+        stream = stream_for(request.source)
+    device = stream.device
+    if backend != GLOO and group.device_indices[group_rank] != device.index:
+        group.use_device(group_rank, device)
+    if on_host:
+        current, name = stream, f"{group.name} (gloo)"
+        stream = group.stream(group_rank, device, name, by_host=True)
+        after_writes(stream, current, request.tensors)
+        return stream
+    if async_op:
+        current = stream
+        stream = group.stream(group_rank, device, f"{group.name} (async)")
+        after(stream, current)
+    if not group.is_eager or group.planner.may_have_wishes:
+        _have_communicator(group, group_rank, request.signature)
+    launches = device.launches
+    if launches.num_outstanding >= launches.capacity:
+        stream.make_room()  # Before the others see this call: the wait may be long.
+    return stream
 
 
 def _have_communicator(group: ProcessGroup, group_rank: int, signature: Signature) -> None:
@@ -390,19 +414,13 @@ def _have_communicator(group: ProcessGroup, group_rank: int, signature: Signatur
         group.planner.heed_wishes(signature)
 
 
-def _enter(caller: Caller, group_rank: int, request: Request) -> tuple[Call, Entry | None]:
-    """Match a call; who looks on is told before, as one that differs raises there."""
-    program, group, backend = caller
-    library = group.world.comm_library
-    recorder, follower, entry = library.recorder, library.follower, None
-    if follower is not None:
-        follower.collective(group, program.rank or 0, request.signature)
-    if recorder is not None:
-        entry = recorder.collective(group, program.rank or 0, backend, request)
-    call = enter(group, group_rank, request.signature)
-    if request.splits is not None:
-        call.join_splits(group_rank, *request.splits, user_site())
-    return call, entry
+def _tell(caller: Caller, request: Request, library: CollectiveLibrary) -> Entry | None:
+    """Tell who looks on, before the call is matched: one that differs raises there."""
+    if library.follower is not None:
+        library.follower.collective(caller.group, caller.rank, request.signature)
+    if library.recorder is None:
+        return None
+    return library.recorder.collective(caller.group, caller.rank, caller.backend, request)
 
 
 def _only_reads(signature: Signature, group_rank: int, backend: str) -> bool:
@@ -416,15 +434,15 @@ def _only_reads(signature: Signature, group_rank: int, backend: str) -> bool:
     return signature.op == "reduce" and backend != GLOO and signature.root != group_rank
 
 
-def stream_for(program: Program, tensor: Buffer) -> Stream:
+def stream_for(tensor: Buffer) -> Stream:
     """Return the current stream of a tensor's device, on which nccl works; of a host tensor's rank.
 
     It need not be the rank's current device.
     """
-    stream, device = current_stream(program), tensor.cuda_device
+    stream, device = current_stream(), tensor.cuda_device
     if device is None or device is stream.device:
         return stream
-    return streams_of(device, program).default
+    return streams_of(device, require_rank("a collective")).default
 
 
 def after(stream: Stream, current: Stream) -> None:
@@ -444,7 +462,7 @@ def after_writes(stream: Stream, current: Stream, tensors: Sequence[Buffer]) -> 
 
 def hold(call: str, caller: Caller, request: Request, *, async_op: bool) -> Work | None:
     """Issue a collective, or hold back one that can be coalesced for the open manager."""
-    managers = membership(caller.program).coalescing
+    managers = membership(require_rank(call)).coalescing
     manager = managers.get(caller.group) if managers else None
     if manager is None or call not in COALESCED:
         return issue(caller, request, async_op=async_op)

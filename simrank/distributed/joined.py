@@ -9,6 +9,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from simrank.distributed.group import membership
 from simrank.distributed.membership import world_of
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ def _take_number(program: Program, world: World, device_index: int) -> None:
     task = program.task
     assert task is not None, "it runs"
     program.rank = task.rank = program.local[_KEY] = world.add(task, device_index)
+    membership(program).callers.clear()
 
 
 def process_ended(program: Program, status: int) -> None:

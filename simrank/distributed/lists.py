@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from simrank.device import Tensor
     from simrank.distributed.api import Op
+    from simrank.distributed.caller import Caller
     from simrank.distributed.future import Future
-    from simrank.distributed.issue import Caller
     from simrank.distributed.work import Work
 
 
@@ -235,7 +235,7 @@ def _check_list_on_root(
     caller: Caller, root: int, tensors: Sequence[Tensor] | None, words: tuple[str, str]
 ) -> None:
     name, role = words
-    if caller.group.group_rank(caller.program.rank) == root:
+    if caller.group_rank == root:
         if not tensors:
             raise ValueError(f"Argument ``{name}`` must be specified on {role} rank.")
     elif tensors:

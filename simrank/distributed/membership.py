@@ -127,6 +127,7 @@ def destroy_process_group(group: Group = None) -> None:
     for left in leaving:
         _finish_own(left, rank)
         left.destroy(rank)
+    state.callers.clear()
     if leaving[-1] is state.default:
         state.default = None
         give_port_back(program)

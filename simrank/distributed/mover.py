@@ -52,16 +52,12 @@ class DataMover:
         """
         if self._reduce_op is None:
             return
-        for operation in operations:
-            if operation is None:
-                continue
-            request = operation.request
-            if request.sources and _is_running(operation):
-                request.pack()
+        for operation in [o for o in operations if o is not None and o.request.sources]:
+            if _is_running(operation):
+                operation.request.pack()
         self._move(operations, ending, snapshots)
-        for operation in ending:
-            if operation.request.targets:
-                operation.request.unpack()
+        for request in [o.request for o in ending if o.request.targets]:
+            request.unpack()
 
     def _move(
         self,

@@ -15,7 +15,8 @@ import numpy as np
 
 from simrank.device.tensors.tensor import from_numpy
 from simrank.distributed.backends import GLOO
-from simrank.distributed.issue import Caller, issue
+from simrank.distributed.caller import Caller, caller_of
+from simrank.distributed.issue import issue
 from simrank.distributed.membership import Group, member_group, peer_in_group
 from simrank.distributed.p2p import End, Route
 from simrank.distributed.peers import submit
@@ -60,7 +61,7 @@ def gather_object(
     if caller is None:
         return
     root = _root("dst", dst, group_dst, caller)
-    is_root = _own(caller) == root
+    is_root = caller.group_rank == root
     if is_root and not object_gather_list:
         raise ValueError("Argument ``gather_list`` must be specified on destination rank.")
     if not is_root and object_gather_list:
@@ -88,7 +89,7 @@ def broadcast_object_list(
     if caller is None:
         return
     root = _root("src", src, group_src, caller)
-    is_root = _own(caller) == root
+    is_root = caller.group_rank == root
     parts = [_pickled(value) for value in object_list] if is_root else []
     sizes = _sizes_tensor(parts) if is_root else _integers(len(object_list))
     _run("broadcast_object_list", caller, root, (sizes, sizes), len(object_list))
@@ -119,7 +120,7 @@ def scatter_object_list(
         raise ValueError(
             "Expected argument scatter_object_output_list to be a list of size at least 1."
         )
-    is_root, size = _own(caller) == root, caller.group.size()
+    is_root, size = caller.group_rank == root, caller.group.size()
     if is_root and (scatter_object_input_list is None or len(scatter_object_input_list) != size):
         raise ValueError("source rank must provide non-None scatter_object_input_list")
     parts = [_pickled(value) for value in scatter_object_input_list or ()] if is_root else []
@@ -153,7 +154,7 @@ def send_object_list(
         return
     other = _other(("destination", "dst"), dst, group_dst, caller)
     parts = [_pickled(value) for value in object_list]
-    route = Route(_own(caller), other, 0, use_batch)
+    route = Route(caller.group_rank, other, 0, use_batch)
     for tensor in (_sizes_tensor(parts), from_numpy(np.concatenate(parts))):
         submit(caller, [End(route, tensor, is_send=True)], is_staged=True).wait()
 
@@ -172,7 +173,7 @@ def recv_object_list(
     if caller is None:
         return -1
     other = _other(("source", "src"), src, group_src, caller)
-    route = Route(other, _own(caller), 0, use_batch)
+    route = Route(other, caller.group_rank, 0, use_batch)
     sizes = _integers(len(object_list))
     submit(caller, [End(route, sizes, is_send=False)], is_staged=True).wait()
     data = _bytes(int(sizes.array.sum()))
@@ -189,11 +190,7 @@ def _enter(call: str, group: Group) -> Caller | None:
     chosen = member_group(call, group, program)
     if chosen is None:
         return None
-    return Caller(program, chosen, chosen.backends.get("cuda", GLOO))
-
-
-def _own(caller: Caller) -> int:
-    return caller.group.group_rank(caller.program.rank)
+    return caller_of(program, chosen, chosen.backends.get("cuda", GLOO))
 
 
 def _root(name: str, global_rank: int | None, group_rank: int | None, caller: Caller) -> int:
@@ -207,7 +204,7 @@ def _other(
 ) -> int:
     role, name = words
     other = peer_in_group(name, global_rank, group_rank, caller.group)
-    if other == _own(caller):
+    if other == caller.group_rank:
         raise ValueError(
             f"Invalid {role} rank: {role} rank should not be the same as the rank of the "
             "current process."

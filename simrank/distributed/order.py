@@ -11,20 +11,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from simrank.device import Stream
+    from simrank.distributed.caller import Caller
     from simrank.distributed.collective import CollectiveOperation
-    from simrank.distributed.group import ProcessGroup
-    from simrank.ranks import Program
-
-_KEY = "groups in flight"  # Per stream the group that used it last: a stream keeps its own order.
 
 
-def note_order(program: Program, group: ProcessGroup, operation: CollectiveOperation) -> None:
+def note_order(caller: Caller, operation: CollectiveOperation) -> None:
     """Note what else a rank has in flight when it issues a collective, and compare the others'."""
-    in_flight: dict[Stream, ProcessGroup] = program.local.setdefault(_KEY, {})
+    group, in_flight = caller.group, caller.in_flight
     if len(in_flight) > (operation.stream in in_flight):
+        rank = caller.rank
         for stream, other in list(in_flight.items()):
-            before = other.last_issued[other.group_rank(program.rank)]
+            before = other.last_issued[other.group_rank(rank)]
             if before is None or before.stream is not stream:  # It has ended.
                 del in_flight[stream]
             elif other is not group and stream is not operation.stream:

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, NamedTuple, overload
 
 from simrank.device.current import new_stream, stream_on
 from simrank.distributed.backends import GLOO, NCCL, check_dtype
+from simrank.distributed.caller import Caller, caller_of
 from simrank.distributed.coalescing import CoalescingManager
 from simrank.distributed.communicator import meet_first
 from simrank.distributed.group import ProcessGroup, membership
 from simrank.distributed.issue import (
-    Caller,
     after,
     after_writes,
     check_tensor,
@@ -216,7 +216,8 @@ def _coalescing_manager(
         caller, request = manager.merged()
         manager.append(issue(caller, request, async_op=True))
     if manager.entries:
-        manager.append(submit(Caller(program, chosen, NCCL), [end for _, end in manager.entries]))
+        caller = caller_of(program, chosen, NCCL)
+        manager.append(submit(caller, [end for _, end in manager.entries]))
     if not async_ops:
         manager.wait()
 
@@ -241,7 +242,7 @@ def _start(call: str, tensor: Buffer, peer: Peer, group: Group, tag: int) -> Pee
     batch = membership(program).coalescing.get(chosen)
     if backend == GLOO:
         batch = None
-    caller = Caller(program, chosen, backend)
+    caller = caller_of(program, chosen, backend)
     end = _end(call, tensor, peer, caller, tag, batched=batch is not None)
     if batch is not None:
         batch.entries.append((caller, end))
@@ -250,8 +251,8 @@ def _start(call: str, tensor: Buffer, peer: Peer, group: Group, tag: int) -> Pee
 
 
 def _end(call: str, tensor: Buffer, peer: Peer, caller: Caller, tag: int, *, batched: bool) -> End:
-    program, group, backend = caller
-    is_send, own = call == "isend", group.group_rank(program.rank)
+    group, own, backend, _ = caller
+    is_send = call == "isend"
     if not is_send and peer.global_rank is None and peer.group_rank is None:
         if backend == NCCL:
             raise UnsupportedError(
@@ -302,15 +303,13 @@ def _wait(operation: PeerOperation) -> None:
 
 def _submit(caller: Caller, ends: Sequence[End]) -> PeerOperation:
     """Give a call to its stream."""
-    program, group, backend = caller
-    assert program.rank is not None
+    group, own, backend, _ = caller
     tensors = [end.tensor for end in ends]
-    current = stream_for(program, tensors[0])
+    current = stream_for(tensors[0])
     if backend == GLOO:
         stream = new_stream(current.device, f"{group.name} (gloo p2p)", by_host=True)
         after_writes(stream, current, tensors)
     else:
-        own = group.group_rank(program.rank)
         group.use_device(own, current.device)
         if not group.is_eager:
             route = ends[0].route
@@ -321,7 +320,7 @@ def _submit(caller: Caller, ends: Sequence[End]) -> PeerOperation:
         stream.make_room()
     boxes = boxes_of(group, backend)
     entries = _tell(caller, ends)
-    operation = PeerOperation(stream, boxes, ends, program.rank)
+    operation = PeerOperation(stream, boxes, ends, caller.rank)
     for entry in entries:
         entry.issued(operation)
     boxes.issue(operation)
@@ -336,12 +335,12 @@ def _submit(caller: Caller, ends: Sequence[End]) -> PeerOperation:
 
 def _tell(caller: Caller, ends: Sequence[End]) -> list[Entry]:
     """Tell who looks on, before the messages are matched."""
-    program, group, backend = caller
+    group, _, backend, _ = caller
     library = group.world.comm_library
     if library.follower is not None:
         library.follower.messages(group, ends)
     recorder = library.recorder
-    return [] if recorder is None else recorder.messages(group, program.rank or 0, backend, ends)
+    return [] if recorder is None else recorder.messages(group, caller.rank, backend, ends)
 
 
 def _stream_name(group: ProcessGroup, ends: Sequence[End]) -> str:

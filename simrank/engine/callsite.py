@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 _PACKAGE = str(Path(__file__).resolve().parent.parent) + "/"
 _STANDARD_LIBRARY = str(Path(contextlib.__file__).parent) + "/"
+_new_tuple = tuple.__new__  # What a NamedTuple's constructor calls: every operation has a site.
 _skipped = ["triton"]  # Packages that call back into a program on behalf of their caller.
 
 
@@ -72,9 +73,12 @@ class CallSite(NamedTuple):
 
 def site_of_frame(frame: FrameType | None) -> CallSite | None:
     """Return the innermost site of `frame`'s stack that is the user's, or None."""
-    while frame is not None and is_library(frame.f_code.co_filename):
+    while frame is not None:
+        code = frame.f_code
+        if not is_library(code.co_filename):
+            return _new_tuple(CallSite, (code, frame.f_lasti))
         frame = frame.f_back
-    return None if frame is None else CallSite(frame.f_code, frame.f_lasti)
+    return None
 
 
 def user_site(depth: int = 1) -> CallSite | None:

@@ -139,9 +139,8 @@ def _itself(value: Any) -> Any:  # noqa: ANN401 - anything
 _current: ContextVar[Program | None] = ContextVar("simrank_program", default=None)
 
 
-def current_program() -> Program | None:
-    """Return the program that runs now, or None outside every Context."""
-    return _current.get()
+# The program that runs now, or None outside every Context. A method of C: each operation asks.
+current_program: Callable[[], Program | None] = _current.get
 
 
 def rank_program() -> Program | None:

@@ -41,7 +41,7 @@ class Block(Storage):
         self.size_bytes = size_bytes
         self.address = address
         self.is_real = self.has_values = True
-        self._writes = None
+        self.writes = None
         self._made: CallSite | None = user_site()
         self.recorded: set[Stream] = set()
         memory: Any = (c_uint8 * size_bytes).from_address(address) if size_bytes else None

@@ -49,7 +49,7 @@ class TorchStorage(Storage):
         self.address = 0 if device is None else owner.data_ptr()
         self.is_real = self.has_values = True
         self.owner = owner
-        self._writes = None
+        self.writes = None
         self._bytes = _bytes_at(owner.data_ptr(), self.size_bytes)
 
     def is_current(self) -> bool:
@@ -99,7 +99,7 @@ class BlockStorage(TorchStorage):
         self.size_bytes = block.size_bytes
         self.address = block.address
         self.is_real = self.has_values = True
-        self._writes = None
+        self.writes = None
         self._block = block
         self._bytes = _bytes_at(block.address, block.size_bytes)
 

@@ -29,11 +29,11 @@ def python_calls(num_calls, num_ranks=8):
     return pstats.Stats(profiler).total_calls
 
 
-def test_a_call_of_a_rank_is_at_most_a_hundred_calls_of_python():
-    """With all that the engine does for it; it was 480."""
+def test_a_call_of_a_rank_is_at_most_seventy_calls_of_python():
+    """With all that the engine does for it; it was 480, then 100."""
     python_calls(2)
     extra = python_calls(60) - python_calls(10)
-    assert extra / 50 / 8 < 100
+    assert extra / 50 / 8 < 70
 
 
 def test_a_call_is_described_once_for_tensors_of_the_same_kind(run, monkeypatch):
