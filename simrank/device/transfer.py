@@ -16,7 +16,7 @@ from simrank.hardware.activity_rates import solve_rates
 from simrank.units import PS_PER_S
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     import numpy as np
 
@@ -84,10 +84,17 @@ class Network:
 
     def link(self, index: int) -> Resource:
         """Return one direction of a link, as a shared resource in bytes per picosecond."""
-        if index not in self._links:
-            rate = float(self.cluster.link_bandwidth_bytes_per_s[index]) / PS_PER_S
-            self._links[index] = Resource(partial(self.cluster.link_name, index), rate)
-        return self._links[index]
+        return self.links_of([index])[0]
+
+    def links_of(self, indices: Sequence[int]) -> list[Resource]:
+        """Return several of them, made at their first use."""
+        links = self._links
+        missing = [index for index in indices if index not in links]
+        if missing:
+            rates = self.cluster.link_bandwidth_bytes_per_s[missing] / PS_PER_S
+            for index, rate in zip(missing, rates.tolist(), strict=True):
+                links[index] = Resource(partial(self.cluster.link_name, index), rate)
+        return [links[index] for index in indices]
 
     def set_bandwidth(self, index: int, bandwidth_bytes_per_s: float) -> None:
         """Change a link now; what is in flight on it slows down or speeds up from here on."""

@@ -8,16 +8,70 @@ shares with nobody ends when it would have ended anyway, to the picosecond.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import numpy as np
 
 from simrank.engine import Activity
-from simrank.units import PS_PER_S
 
 if TYPE_CHECKING:
     from simrank.collectives.schedule import IntArray
     from simrank.device import Network
     from simrank.distributed.flight import Flight
     from simrank.engine import Resource
+
+    FloatArray = np.ndarray[Any, np.dtype[np.float64]]
+
+
+class Speed(NamedTuple):
+    """How fast a collective uses its links, as they are at one time.
+
+    Attributes:
+        alone_ps: How long its busiest link needs, alone; infinite where one is down.
+        demands: [k] Bytes per picosecond of each link at full speed; empty where a link is down.
+        busiest: The largest of them.
+        alone_rate: The rate at which those flow that share with nobody.
+    """
+
+    alone_ps: float
+    demands: list[float]
+    busiest: float
+    alone_rate: float
+
+
+def speed_of(num_bytes: IntArray, capacities: FloatArray) -> Speed:
+    """Return how fast bytes cross links.
+
+    Shapes: (k links)
+        num_bytes: [k]; capacities: [k] in bytes per picosecond; 0 where a link is down.
+    """
+    times_ps = np.full(len(num_bytes), np.inf)
+    np.divide(num_bytes, capacities, out=times_ps, where=capacities > 0)
+    alone_ps = float(times_ps.max(initial=0.0))
+    if not 0 < alone_ps < np.inf:
+        return Speed(alone_ps, [], 0.0, 1.0)
+    # Of the busiest link exactly all: alone, nothing is slower by a rounding.
+    demands = capacities * (times_ps / alone_ps)
+    rates = capacities[demands > 0] / demands[demands > 0]
+    return Speed(alone_ps, demands.tolist(), float(demands.max()), min(1.0, float(rates.min())))
+
+
+class Carried:
+    """What collectives of groups alike carry over their links, and how fast as links are described.
+
+    Args:
+        links: [k] The links of the first such group.
+        num_bytes: [k] What each carries.
+        bandwidths: [k] What each can, in bytes per picosecond.
+
+    Attributes:
+        links, num_bytes: As given.
+        nominal: How fast.
+    """
+
+    def __init__(self, links: IntArray, num_bytes: IntArray, bandwidths: FloatArray) -> None:
+        self.links, self.num_bytes = links, num_bytes
+        self.nominal = speed_of(num_bytes, bandwidths)
 
 
 class LinkLoads:
@@ -26,64 +80,46 @@ class LinkLoads:
     Args:
         network: The links.
         links: [k] Their indices.
-        num_bytes: [k] What each carries.
-
-    Attributes:
-        busiest: The largest of the demands that were asked for last.
-        alone_rate: The rate at which those flow that share with nobody.
+        carried: What each carries.
     """
 
-    def __init__(self, network: Network, links: IntArray, num_bytes: IntArray) -> None:
+    def __init__(self, network: Network, links: IntArray, carried: Carried) -> None:
         self._network = network
-        self._carried = list(
-            zip(map(network.link, links.tolist()), num_bytes.tolist(), strict=True)
-        )
-        nominal = network.cluster.link_bandwidth_bytes_per_s[links] / PS_PER_S
-        self._nominal_ps = float((num_bytes / nominal).max(initial=0.0))
-        self._version = -1
-        self._demands: tuple[tuple[Resource, float], ...] = ()
-        self._alone_ps = 0.0
-        self.busiest, self.alone_rate = 0.0, 1.0
+        self._links = links
+        self._carried = carried
+        self._version = 0  # Of the network: at first, links are as described.
+        self._speed = carried.nominal
+        self._demands: tuple[tuple[Resource, float], ...] | None = None
 
     @property
-    def alone_ps(self) -> float:
-        """How long its busiest link needs, alone, as links are now; infinite where one is down."""
-        self._refresh()
-        return self._alone_ps
+    def speed(self) -> Speed:
+        """How fast it is as links are now."""
+        if self._version != self._network.version:
+            self._version = self._network.version
+            self._speed = speed_of(self._carried.num_bytes, self._capacities())
+            self._demands = None
+        return self._speed
+
+    def _capacities(self) -> FloatArray:
+        links = self._network.links_of(self._links.tolist())
+        return np.array([link.capacity for link in links], dtype=np.float64)
 
     @property
     def slowdown(self) -> float:
         """How much longer its busiest link needs than on the cluster as described, if it works."""
-        now_ps = max(
-            (size / link.capacity for link, size in self._carried if link.capacity), default=0.0
-        )
-        return now_ps / self._nominal_ps if now_ps else 1.0
+        capacities, nominal_ps = self._capacities(), self._carried.nominal.alone_ps
+        works = capacities > 0
+        times_ps = self._carried.num_bytes[works] / capacities[works]
+        return float(times_ps.max(initial=0.0)) / nominal_ps if times_ps.any() else 1.0
 
     @property
     def demands(self) -> tuple[tuple[Resource, float], ...]:
         """Bytes per picosecond of each link at full speed; none where a link is down."""
-        self._refresh()
+        demands = self.speed.demands
+        if self._demands is None:
+            links = self._network.links_of(self._links.tolist()) if demands else []
+            self._demands = tuple(zip(links, demands, strict=True))
         return self._demands
-
-    def _refresh(self) -> None:
-        if self._version == self._network.version:
-            return
-        self._version = self._network.version
-        times = [
-            size / link.capacity if link.capacity else float("inf") for link, size in self._carried
-        ]
-        self._alone_ps = max(times, default=0.0)
-        self._demands = ()
-        if 0 < self._alone_ps < float("inf"):
-            # Of the busiest link exactly all: alone, nothing is slower by a rounding.
-            self._demands = tuple(
-                (link, link.capacity * (time_ps / self._alone_ps))
-                for (link, _), time_ps in zip(self._carried, times, strict=True)
-            )
-            # Once for all calls: most share with nobody.
-            self.busiest = max(demand for _, demand in self._demands)
-            rates = (link.capacity / demand for link, demand in self._demands if demand > 0)
-            self.alone_rate = min(1.0, *rates)
 
 
 class _Bytes(Activity):
@@ -99,7 +135,7 @@ class _Bytes(Activity):
 
     def __init__(self, flight: Flight, flow_ps: int, loads: LinkLoads) -> None:
         # Equal parts of a link are equal numbers of bytes on it, whoever sends them.
-        weight = 1 / loads.busiest
+        weight = 1 / loads.speed.busiest
         super().__init__(float(flow_ps), loads.demands, _nothing, max_rate=1.0, weight=weight)
         self._flight = flight
 
@@ -158,6 +194,6 @@ class Flow:
         if not self._flight.is_over:
             loads = self._shares.loads
             if loads.demands is flowing.demands:  # No link has changed since.
-                flowing.alone_rate = loads.alone_rate
+                flowing.alone_rate = loads.speed.alone_rate
             self._network.start(flowing)
             self._flight.let_go = lambda: self._network.pool.drop(flowing)

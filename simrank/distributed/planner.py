@@ -16,10 +16,11 @@ from simrank.collectives.traffic import link_bytes, link_loads, memory_bytes
 from simrank.device import as_dtype
 from simrank.distributed.flight import Landing, landings
 from simrank.distributed.leaks import Leaks
-from simrank.distributed.link_sharing import Flow, LinkLoads
+from simrank.distributed.link_sharing import Carried, Flow, LinkLoads
 from simrank.distributed.mover import DataMover
 from simrank.distributed.reduce_op import ReduceOp
 from simrank.distributed.tuning import NO_WISHES, Wishes, tuning_of
+from simrank.units import PS_PER_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from simrank.distributed.group import ProcessGroup, World
     from simrank.distributed.p2p import End
     from simrank.distributed.request import Signature
+    from simrank.hardware.cluster import Cluster
 
 Array = np.ndarray[Any, Any]
 _MAX_FLIGHTS = 64  # Assumed: differences of arrivals that come again, of equal calls.
@@ -121,7 +123,7 @@ class CollectiveLibrary:
         self.follower: FollowsCalls | None = None
         self.worlds: WeakValueDictionary[int, World] = WeakValueDictionary()
         self._players: OrderedDict[Schedule, DataPlayer] = OrderedDict()
-        self._loads: OrderedDict[Hashable, tuple[IntArray, IntArray]] = OrderedDict()
+        self._loads: OrderedDict[Hashable, Carried] = OrderedDict()
         self._ends: OrderedDict[Hashable, dict[tuple[int, bytes], _Ends]] = OrderedDict()
         self.on_call: Callable[[], None] | None = None
 
@@ -135,15 +137,17 @@ class CollectiveLibrary:
         return player
 
     def loads(
-        self, schedule: Schedule, devices: IntArray, itemsize: int
-    ) -> tuple[IntArray, IntArray]:
+        self, schedule: Schedule, cluster: Cluster, devices: IntArray, itemsize: int
+    ) -> Carried:
         """Return the links that a schedule uses and their bytes; groups alike share them."""
         key = (schedule, devices.tobytes(), itemsize)
         found = self._loads.get(key)
         if found is None:
             if len(self._loads) >= _MAX_PLAYERS:
                 self._loads.popitem(last=False)
-            found = self._loads[key] = link_loads(schedule, self.cost.network, devices, itemsize)
+            links, num_bytes = link_loads(schedule, self.cost.network, devices, itemsize)
+            bandwidths = cluster.link_bandwidth_bytes_per_s[links] / PS_PER_S
+            found = self._loads[key] = Carried(links, num_bytes, bandwidths)
         return found
 
     def ends(
@@ -251,10 +255,10 @@ class Planner:
 
     def loads(self, schedule: Schedule, itemsize: int) -> LinkLoads:
         """Return what a schedule does to the links."""
-        links, num_bytes = self.comm_library.loads(schedule, self._first_alike, itemsize)
-        return LinkLoads(
-            self._network, self._network.cluster.links_on(self._nodes, links), num_bytes
-        )
+        cluster = self._network.cluster
+        carried = self.comm_library.loads(schedule, cluster, self._first_alike, itemsize)
+        links = cluster.links_on(self._nodes, carried.links)
+        return LinkLoads(self._network, links, carried)
 
     def share_links(self, flight: Flight, plan: Plan, last_arrival_ps: int) -> None:
         """Let the bytes of a collective in flight share links with what else crosses them."""
@@ -333,7 +337,7 @@ class Plan:
         """Return how long bytes flow, of what it takes from its last arrival to its last end."""
         stretch = self._stretch
         if stretch is None:
-            return int(min(took_ps, self.loads.alone_ps))
+            return int(min(took_ps, self.loads.speed.alone_ps))
         return took_ps - stretch.latency_ps
 
     def share_links(self, flight: Flight, last_arrival_ps: int) -> None:
