@@ -93,43 +93,75 @@ def attention(q_ptr, k_ptr, v_ptr, o_ptr, sums_ptr, scale, T, CAUSAL: tl.constex
 
 
 @triton.jit
+def _keys_and_values(dk, dv, k, v, q_ptr, do_ptr, sums_ptr, delta_ptr, columns, first, last,
+                     MASKED: tl.constexpr, NARROW: tl.constexpr, D: tl.constexpr):  # fmt: skip
+    dims = tl.arange(0, D)
+    for start in range(first, last, NARROW):
+        rows = start + tl.arange(0, NARROW)
+        q = tl.load(q_ptr + rows[:, None] * D + dims[None, :])
+        sums = tl.load(sums_ptr + rows)
+        powers = tl.math.exp2(tl.dot(k, tl.trans(q)) - sums[None, :])
+        if MASKED:
+            powers = tl.where(rows[None, :] >= columns[:, None], powers, 0.0)
+        do = tl.load(do_ptr + rows[:, None] * D + dims[None, :])
+        dv = tl.dot(powers.to(tl.float16), do, dv)
+        delta = tl.load(delta_ptr + rows)
+        slopes = powers * (tl.dot(v, tl.trans(do)) - delta[None, :])
+        dk = tl.dot(slopes.to(tl.float16), q, dk)
+    return dk, dv
+
+
+@triton.jit
+def _queries(dq, q, do, sums, delta, k_ptr, v_ptr, rows, first, last,
+             MASKED: tl.constexpr, NARROW: tl.constexpr, D: tl.constexpr):  # fmt: skip
+    dims = tl.arange(0, D)
+    for start in range(first, last, NARROW):
+        columns = start + tl.arange(0, NARROW)
+        k = tl.load(k_ptr + columns[:, None] * D + dims[None, :])
+        v = tl.load(v_ptr + columns[:, None] * D + dims[None, :])
+        powers = tl.math.exp2(tl.dot(q, tl.trans(k)) - sums[:, None])
+        if MASKED:
+            powers = tl.where(rows[:, None] >= columns[None, :], powers, 0.0)
+        slopes = powers * (tl.dot(do, tl.trans(v)) - delta[:, None])
+        dq = tl.dot(slopes.to(tl.float16), k, dq)
+    return dq
+
+
+@triton.jit
 def attention_backward(q_ptr, k_ptr, v_ptr, do_ptr, dq_ptr, dk_ptr, dv_ptr, sums_ptr, delta_ptr, T,
                        CAUSAL: tl.constexpr, WIDE: tl.constexpr, NARROW: tl.constexpr,
                        D: tl.constexpr):  # fmt: skip
     block, head = tl.program_id(0), tl.program_id(1)
     begin = head.to(tl.int64) * T * D
-    wide, dims, narrow = block * WIDE + tl.arange(0, WIDE), tl.arange(0, D), tl.arange(0, NARROW)
-    at = begin + wide[:, None] * D + dims[None, :]
+    q_ptr, k_ptr, v_ptr, do_ptr = q_ptr + begin, k_ptr + begin, v_ptr + begin, do_ptr + begin
+    sums_ptr, delta_ptr = sums_ptr + head * T, delta_ptr + head * T
+    wide, dims = block * WIDE + tl.arange(0, WIDE), tl.arange(0, D)
+    at = wide[:, None] * D + dims[None, :]
     k, v = tl.load(k_ptr + at), tl.load(v_ptr + at)
     dk, dv = tl.zeros((WIDE, D), tl.float32), tl.zeros((WIDE, D), tl.float32)
-    first = block * WIDE if CAUSAL else 0
-    for start in range(first, T, NARROW):
-        rows = start + narrow
-        q = tl.load(q_ptr + begin + rows[:, None] * D + dims[None, :])
-        do = tl.load(do_ptr + begin + rows[:, None] * D + dims[None, :])
-        powers = tl.math.exp2(tl.dot(k, tl.trans(q)) - tl.load(sums_ptr + head * T + rows)[None, :])
-        if CAUSAL:
-            powers = tl.where(rows[None, :] >= wide[:, None], powers, 0.0)
-        dv = tl.dot(powers.to(tl.float16), do, dv)
-        dp = tl.dot(v, tl.trans(do))
-        ds = powers * (dp - tl.load(delta_ptr + head * T + rows)[None, :])
-        dk = tl.dot(ds.to(tl.float16), q, dk)
-    tl.store(dk_ptr + at, dk.to(tl.float16))
-    tl.store(dv_ptr + at, dv.to(tl.float16))
-    own_q, own_do = tl.load(q_ptr + at), tl.load(do_ptr + at)
-    sums, delta = tl.load(sums_ptr + head * T + wide), tl.load(delta_ptr + head * T + wide)
+    first = 0
+    if CAUSAL:
+        first = (block + 1) * WIDE
+        dk, dv = _keys_and_values(
+            dk, dv, k, v, q_ptr, do_ptr, sums_ptr, delta_ptr, wide, block * WIDE, first, True,
+            NARROW // 2, D,
+        )  # fmt: skip
+    dk, dv = _keys_and_values(
+        dk, dv, k, v, q_ptr, do_ptr, sums_ptr, delta_ptr, wide, first, T, False, NARROW, D
+    )
+    tl.store(dv_ptr + begin + at, dv.to(tl.float16))
+    tl.store(dk_ptr + begin + at, dk.to(tl.float16))
+    q, do = tl.load(q_ptr + at), tl.load(do_ptr + at)
+    sums, delta = tl.load(sums_ptr + wide), tl.load(delta_ptr + wide)
     dq = tl.zeros((WIDE, D), tl.float32)
-    last = (block + 1) * WIDE if CAUSAL else T
-    for start in range(0, last, NARROW):
-        columns = start + narrow
-        some_k = tl.load(k_ptr + begin + columns[:, None] * D + dims[None, :])
-        some_v = tl.load(v_ptr + begin + columns[:, None] * D + dims[None, :])
-        scores = tl.math.exp2(tl.dot(own_q, tl.trans(some_k)) - sums[:, None])
-        if CAUSAL:
-            scores = tl.where(wide[:, None] >= columns[None, :], scores, 0.0)
-        slope = scores * (tl.dot(own_do, tl.trans(some_v)) - delta[:, None])
-        dq = tl.dot(slope.to(tl.float16), some_k, dq)
-    tl.store(dq_ptr + at, dq.to(tl.float16))
+    last = T
+    if CAUSAL:
+        last = block * WIDE
+        dq = _queries(
+            dq, q, do, sums, delta, k_ptr, v_ptr, wide, last, last + WIDE, True, NARROW // 2, D
+        )
+    dq = _queries(dq, q, do, sums, delta, k_ptr, v_ptr, wide, 0, last, False, NARROW, D)
+    tl.store(dq_ptr + begin + at, dq.to(tl.float16))
 
 
 @triton.jit
@@ -222,8 +254,8 @@ def _of_paper(dim: int, causal: int, *published: float):
     return _cases("attention", "hgx_h100", _PAPER, *rows)
 
 
-# Attention: T, D, causal, heads; forward in blocks of 128 x 64, backward of 128 x 32, which a
-# Triton of then compiled: it did not load ahead what feeds no product, as today's does. Products:
+# Attention: T, D, causal, heads; forward in blocks of 128 x 64, backward of 128 x 32, on the
+# diagonal of 128 x 16; its time has what autograd does for it (`_backward`). Products:
 # M = N = K; of those in fp8 the largest, as smaller ones were bound by their launches. Additions:
 # elements. Softmax: rows and columns in fp32; of those profiles the ones that memory bounds, since
 # the profiler holds the clock of SMs low.
@@ -279,9 +311,13 @@ def _attention(ctx, length: int, dim: int, causal: int, heads: int) -> float:
 
 
 def _backward(ctx, length: int, dim: int, causal: int) -> float:
-    """Return TFLOPS of five products per block of scores; of three kernels, as the tutorial has."""
+    """Return TFLOPS of five products per block of scores.
+
+    The tutorial times `o.backward(do)` again and again: its three kernels, and autograd adds each
+    gradient to the one before.
+    """
     rows = NUM_HEADS * length
-    q, k, v, o, do, dq, dk, dv = (_some(ctx, rows, dim) for _ in range(8))
+    q, k, v, o, do, dq, dk, dv, *before = (_some(ctx, rows, dim) for _ in range(11))
     sums, delta = ctx.empty(rows), ctx.empty(rows)
     done = [
         ctx.launch(scaled, (rows * dim // 1024,), k, k, 0.1, BLOCK=1024),
@@ -290,6 +326,8 @@ def _backward(ctx, length: int, dim: int, causal: int) -> float:
             attention_backward, (length // 128, NUM_HEADS), q, k, v, do, dq, dk, dv, sums, delta,
             length, CAUSAL=bool(causal), WIDE=128, NARROW=32, D=dim, num_warps=4, num_stages=5,
         ),
+        *(ctx.launch(added, (rows * dim // 1024,), total, each, total, rows * dim, BLOCK=1024)
+          for total, each in zip(before, (dq, dk, dv), strict=True)),
     ]  # fmt: skip
     ctx.synchronize()
     flops = 10 * NUM_HEADS * length * length * dim / (2 if causal else 1)

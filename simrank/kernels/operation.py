@@ -353,7 +353,7 @@ class Launch:
         self.ctas_per_sm = costs.DEFAULT_CTAS_PER_SM if given is None else int(given)
         self._compiler_options = {name: options.get(name) for name in COMPILER_OPTIONS}
         self._num_stages = int(options.get("num_stages") or _DEFAULT_STAGES)
-        self._num_spilled = 0  # As far as is known.
+        self._num_spilled, self._operand_bytes_per_flop = 0, 0.0  # As far as is known.
         constants = {parameter.name for parameter in kernel.jit.params if parameter.is_constexpr}
         self._constants = {name: bound[name] for name in constants}
         effects = kernel.effects
@@ -433,10 +433,10 @@ class Launch:
     @property
     def launched(self) -> costs.Launched:
         """Return what of the launch its cost depends on."""
-        num_warps = self.options.num_warps
         return costs.Launched(
-            self.grid, self.ctas_per_sm, num_warps, self._num_stages, self._num_spilled
-        )
+            self.grid, self.ctas_per_sm, self.options.num_warps, self._num_stages,
+            self._num_spilled, self._operand_bytes_per_flop,
+        )  # fmt: skip
 
     def ask_compiler(self, spec: DeviceSpec, dot_inputs_bytes: int = 0) -> None:
         """Learn from the compiler how many programs an SM holds, unless the launch said so.
@@ -456,6 +456,7 @@ class Launch:
         if result is not None:
             self.ctas_per_sm, self.is_assumed = result.ctas_per_sm, False
             self._num_spilled = result.spilled
+            self._operand_bytes_per_flop = result.operand_bytes_per_flop
 
     def forget_arguments(self) -> None:
         """Let go of the arguments: it has ended, and memory does not stay for who looks at it."""

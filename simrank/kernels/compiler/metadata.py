@@ -18,6 +18,7 @@ from triton.runtime.jit import MockTensor
 from simrank.device import Tensor
 from simrank.errors import UnsupportedError
 from simrank.kernels.compiler.launcher import used_by
+from simrank.kernels.compiler.operands import operand_bytes_per_flop
 from simrank.kernels.compiler.targets import (
     SHARED_BYTES_RESERVED,
     most_shared_bytes,
@@ -55,6 +56,7 @@ class Resources(NamedTuple):
         shared_bytes: Shared memory.
         num_warps: Warps.
         ctas_per_sm: How many programs an SM holds at once.
+        operand_bytes_per_flop: Bytes of shared memory that warps read for an operation of a dot.
     """
 
     registers: int
@@ -62,6 +64,7 @@ class Resources(NamedTuple):
     shared_bytes: int
     num_warps: int
     ctas_per_sm: int
+    operand_bytes_per_flop: float
 
 
 def resources(
@@ -268,4 +271,5 @@ def _resources(compiled: CompiledKernel, arch: int) -> Resources:
         _MAX_WARPS[known] // num_warps,
         _MAX_CTAS[known],
     )
-    return Resources(registers, spilled, shared_bytes, num_warps, max(min(limits), 1))
+    read = operand_bytes_per_flop(compiled.asm["ptx"])
+    return Resources(registers, spilled, shared_bytes, num_warps, max(min(limits), 1), read)

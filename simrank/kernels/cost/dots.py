@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 # Assumed: what Triton's dots reach of the data sheet's rate, which clocks under load and the ends
 # of loops do not allow; fitted to `benches/kernels_published.py`, on A100 and H100 alike.
 _EFFICIENCY = 0.72
+# Bytes that shared memory delivers in one clock of an SM. Source: CUDA C++ Programming Guide, per
+# compute capability: 32 banks of four bytes.
+_SHARED_BYTES_PER_CLOCK = 128
 # Four warps of Hopper multiply 64 rows together, and take both matrices from shared memory, 128
 # bytes a clock. Source: PTX ISA, "wgmma.mma_async"; NVIDIA, "H100 Tensor Core GPU Architecture".
 _HOPPER = (9, 0)
@@ -46,6 +49,14 @@ def dots_ps(spec: DeviceSpec, dot: Dot, num_flops: int, num_warps: int) -> int:
     if peak is None:
         return 0
     return ceil_ps(num_flops / (peak * _share_of_peak(spec, dot, num_warps)))
+
+
+def operands_ps(spec: DeviceSpec, read_bytes: float) -> int:
+    """Return how long the whole device takes to read operands of dots from shared memory."""
+    hz = clock_hz(spec)
+    if hz is None or compute_capability(spec.name) == _HOPPER:
+        return 0
+    return ceil_ps(read_bytes / (_SHARED_BYTES_PER_CLOCK * spec.num_sms * hz))
 
 
 def _share_of_peak(spec: DeviceSpec, dot: Dot, num_warps: int) -> float:

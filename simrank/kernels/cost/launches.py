@@ -12,7 +12,7 @@ from simrank.hardware.roofline import peak_flops, started_ps
 from simrank.kernels import machine
 from simrank.kernels.cost.accesses import L2_PER_HBM, TILES_PER_HBM
 from simrank.kernels.cost.balance import busiest_share
-from simrank.kernels.cost.dots import PEAK_NAMES, dots_ps, spilled_ps
+from simrank.kernels.cost.dots import PEAK_NAMES, dots_ps, operands_ps, spilled_ps
 from simrank.kernels.cost.overlap import Work, num_beside, together_ps
 from simrank.kernels.machine import SPECIAL, Dot, Extent, Statistics
 from simrank.kernels.machine.profile import Roof
@@ -54,6 +54,8 @@ class Launched(NamedTuple):
         num_warps: Warps of each.
         num_stages: Steps of a loop that are in flight at once.
         num_spilled: Registers of a thread that are in memory.
+        operand_bytes_per_flop: Bytes of shared memory that warps read for an operation of a dot;
+            0 where that is not known, or they read as they multiply.
     """
 
     grid: tuple[int, int, int]
@@ -61,6 +63,7 @@ class Launched(NamedTuple):
     num_warps: int
     num_stages: int
     num_spilled: int = 0
+    operand_bytes_per_flop: float = 0.0
 
     @property
     def num_programs(self) -> int:
@@ -136,8 +139,9 @@ def kernel_cost(statistics: Statistics, device: Device, launched: Launched) -> K
     bandwidth = spec.memory_bandwidth_bytes_per_s * max(used, 1e-6)
     # Programs on one SM share its units: the SM with the most work ends last.
     busiest = busiest_share(statistics.loads, grid, spec.num_sms) if math.prod(grid) else 1.0
-    tensor_ps, vector_ps = _units_ps(statistics, spec, launched, busiest)
     beside = num_beside(spec, num_resident, launched.num_warps)
+    tensor_ps, vector_ps = _units_ps(statistics, spec, launched, beside)
+    tensor_ps, vector_ps = ceil(tensor_ps * busiest), ceil(vector_ps * busiest)
     both_ps = together_ps(tensor_ps, vector_ps, beside)
     times = {
         "memory": _ps(hbm_bytes, bandwidth),
@@ -242,15 +246,18 @@ def operations_ps(spec: DeviceSpec, operations: Sequence[int]) -> int:
 
 
 def _units_ps(
-    statistics: Statistics, spec: DeviceSpec, launched: Launched, busiest: float
+    statistics: Statistics, spec: DeviceSpec, launched: Launched, beside: int
 ) -> tuple[int, int]:
-    """Return the times of dots and of vector operations, on the SM that has the most of them."""
-    num_warps, num_spilled = launched.num_warps, launched.num_spilled
+    """Return the times of dots, with what they read, and of vector operations."""
+    num_warps, per_flop = launched.num_warps, launched.operand_bytes_per_flop
     counts = statistics.flops.items()
+    read_ps = operands_ps(spec, sum(statistics.flops.values()) * per_flop)
     tensor_ps = sum(dots_ps(spec, dot, flops, num_warps) for dot, flops in counts)
+    if read_ps:  # A warp reads for the next step of a dot meanwhile: two things at a time.
+        tensor_ps = together_ps(tensor_ps, read_ps, 2 * beside)
     vector_ps = operations_ps(spec, statistics.operations)
-    vector_ps += spilled_ps(statistics, spec, num_warps, num_spilled)
-    return ceil(tensor_ps * busiest), ceil(vector_ps * busiest)
+    vector_ps += spilled_ps(statistics, spec, num_warps, launched.num_spilled)
+    return tensor_ps, vector_ps
 
 
 def _special_ps(statistics: Statistics, spec: DeviceSpec, busiest: float) -> int:

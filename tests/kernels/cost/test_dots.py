@@ -99,3 +99,42 @@ def test_spilled_registers_take_their_time():
     assert spilling.vector_ps - without.vector_ps == pytest.approx(expected_ps, rel=1e-6)
     assert spilling.special_ps == without.special_ps == 0
     assert spilling.duration_ps > without.duration_ps
+
+
+def product_cost(cluster, per_flop, num_warps=4):
+    """Return what a product costs whose warps read so much of shared memory for each operation."""
+    device, found = DEVICES[cluster], machine.Statistics()
+    found.count_flops(machine.Dot("bf16", 128, 128, 64), FLOPS, 128 * 128, 2 * 256 * 64)
+    launched = cost.Launched((4096, 1, 1), 2, num_warps, 3, 0, per_flop)
+    return cost.kernel_cost(found, device, launched)
+
+
+READS = st.floats(0.0, 1.0)  # Bytes for an operation; tiles of 64 x 64 per warp read 0.03.
+
+
+@given(READS, st.floats(1.0, 4.0), st.sampled_from([1, 2, 4, 8, 16]))
+def test_warps_that_read_more_for_their_dots_take_longer(per_flop, more, num_warps):
+    """Never less than the dots or the reads take alone, and at most both, one after the other."""
+    spec = DEVICES["hgx_a100"].spec
+    found = product_cost("hgx_a100", per_flop, num_warps).tensor_ps
+    dots_alone = product_cost("hgx_a100", 0.0, num_warps).tensor_ps
+    assert product_cost("hgx_a100", per_flop * more, num_warps).tensor_ps >= found
+    clocks_of_all = spec.peak_flops["float32"] / (2 * spec.fp32_lanes)
+    busiest = dots_alone / taken_ps("hgx_a100", 128, 128)
+    reads_alone = FLOPS * per_flop / (128 * clocks_of_all) * 1e12 * busiest
+    tolerance = 1e-9 * found + 10
+    assert max(dots_alone, reads_alone) - tolerance <= found
+    assert found <= dots_alone + reads_alone + tolerance
+
+
+@given(READS)
+def test_groups_of_warps_read_as_they_multiply(per_flop):
+    """Hopper's rate has it: see the dots of few columns above."""
+    assert product_cost("hgx_h100", per_flop) == product_cost("hgx_h100", 0.0)
+
+
+def test_more_warps_hide_more_of_what_they_read():
+    """Others multiply meanwhile."""
+    few, many = (product_cost("hgx_a100", 0.1, num_warps).tensor_ps for num_warps in (4, 32))
+    alone = product_cost("hgx_a100", 0.0).tensor_ps
+    assert many - alone < 0.5 * (few - alone)
