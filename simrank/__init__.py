@@ -51,7 +51,10 @@ def __getattr__(name: str) -> Any:  # noqa: ANN401 - whatever the name stands fo
     if not name.startswith("_"):
         names = import_module("simrank.device.tensors.namespace")
         if name in names.MODULE_NAMES:
-            return getattr(names.CURRENT, name)
+            value = getattr(names.CURRENT, name)
+            if names.is_everybodys(name):  # The next look at it is Python's own.
+                globals()[name] = value
+            return value
     raise AttributeError(f"module 'simrank' has no attribute {name!r}")
 
 

@@ -115,6 +115,11 @@ class TritonOperation(Operation):
         return self.launch.compiled(self.stream.device.spec).metadata
 
     @property
+    def hash(self) -> str:
+        """Return the compiler's name of what it makes of the kernel."""
+        return str(self.launch.compiled(self.stream.device.spec).hash)
+
+    @property
     def n_regs(self) -> int:
         """Return how many registers a thread takes."""
         return int(self.launch.loaded(self.stream.device.spec).n_regs)

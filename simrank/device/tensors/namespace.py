@@ -322,3 +322,8 @@ _OWN_NAMES = (
     "Size", "dtype", "no_grad", "stream", "synchronize",
 )  # fmt: skip
 MODULE_NAMES = {*DTYPES, *ALIASES, *FACTORIES, *FUNCTIONS, *_OWN_NAMES}
+
+
+def is_everybodys(name: str) -> bool:
+    """Whether a name of the module stands for one thing, which asks itself who runs."""
+    return name not in _OWN_NAMES

@@ -76,3 +76,13 @@ def test_a_device_that_is_none_is_an_error_with_both_numbers(ctx):
     assert ctx.cuda.current_device() == 0
     assert ctx.device("cpu") == "cpu"
     assert ctx.device("cpu").type == "cpu"
+
+
+def test_a_name_of_the_module_is_looked_up_once_unless_it_depends_on_who_runs():
+    """Programs write `simrank.empty` in their loops; `simrank.cuda` is whoever's runs."""
+    for name in ("empty", "float32", "cat", "long"):
+        assert getattr(simrank, name) is getattr(simrank, name)
+        assert name in vars(simrank)
+    for name in ("cuda", "current_stream", "synchronize"):
+        getattr(simrank, name)
+        assert name not in vars(simrank)

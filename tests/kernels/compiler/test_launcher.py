@@ -63,6 +63,9 @@ def test_a_launch_says_what_the_compiler_makes_of_its_kernel(run):
             assert kernel.metadata.num_warps == 2
             assert "doubled" in kernel.asm["ptx"]
             ctx.synchronize()
+        again = doubled[2,](x, out, 100, BLOCK=64, num_warps=2)
+        other = doubled[2,](x, out, 100, BLOCK=64, num_warps=4)
+        assert kernel.hash == again.hash != other.hash
 
     run(body, 1)
 
