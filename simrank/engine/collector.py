@@ -58,22 +58,24 @@ def calm_collector(num_tasks: int = 0, *, is_calm: bool = True) -> Iterator[None
     try:
         yield
     finally:
-        if gc.get_count()[0] > _GC_THRESHOLD:
-            _let_grow_old()
+        # Ranks that have ended have given most of what they made back, which is taken off the count.
+        num_young = max(gc.get_count()[0], num_tasks * _OBJECTS_PER_TASK)
+        if num_young > _GC_THRESHOLD:
+            _let_grow_old(num_young)
         gc.set_threshold(threshold, *older)
 
 
-def _let_grow_old() -> None:
+def _let_grow_old(num_young: int) -> None:
     """Let all that lives be old to the collector, which does not look at it for that.
 
     What thousands of ranks leave is alive: a look takes a tenth as long as their simulation, and
     as the process ends Python takes several (measured: 4.8 s after 16,384 ranks).
     """
     global _has_frozen, _num_unseen  # noqa: PLW0603 - likewise
-    _num_unseen += gc.get_count()[0]
+    _num_unseen += num_young
     atexit.unregister(_end_of_process)
     atexit.register(_end_of_process)
-    if _has_frozen:
+    if _has_frozen or (gc.isenabled() and not gc.get_freeze_count()):
         gc.freeze()
         gc.unfreeze()
     _has_frozen = False
