@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
-from simrank.engine import Activity
+from simrank.engine import Activity, Claim
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from simrank.collectives.schedule import IntArray
     from simrank.device import Network
     from simrank.distributed.flight import Flight
@@ -89,7 +91,7 @@ class LinkLoads:
         self._carried = carried
         self._version = 0  # Of the network: at first, links are as described.
         self._speed = carried.nominal
-        self._demands: tuple[tuple[Resource, float], ...] | None = None
+        self._claim: Claim | None = None
 
     @property
     def speed(self) -> Speed:
@@ -97,7 +99,7 @@ class LinkLoads:
         if self._version != self._network.version:
             self._version = self._network.version
             self._speed = speed_of(self._carried.num_bytes, self._capacities())
-            self._demands = None
+            self._claim = None
         return self._speed
 
     def _capacities(self) -> FloatArray:
@@ -113,13 +115,18 @@ class LinkLoads:
         return float(times_ps.max(initial=0.0)) / nominal_ps if times_ps.any() else 1.0
 
     @property
-    def demands(self) -> tuple[tuple[Resource, float], ...]:
-        """Bytes per picosecond of each link at full speed; none where a link is down."""
+    def claim(self) -> Claim:
+        """Its links, as those have them that use them as it does: one after the other."""
         demands = self.speed.demands
-        if self._demands is None:
+        if self._claim is None:
             links = self._network.links_of(self._links.tolist()) if demands else []
-            self._demands = tuple(zip(links, demands, strict=True))
-        return self._demands
+            self._claim = Claim(tuple(zip(links, demands, strict=True)))
+        return self._claim
+
+    @property
+    def demands(self) -> Sequence[tuple[Resource, float]]:
+        """Bytes per picosecond of each link at full speed; none where a link is down."""
+        return self.claim.demands
 
 
 class _Bytes(Activity):
@@ -137,6 +144,7 @@ class _Bytes(Activity):
         # Equal parts of a link are equal numbers of bytes on it, whoever sends them.
         weight = 1 / loads.speed.busiest
         super().__init__(float(flow_ps), loads.demands, _nothing, max_rate=1.0, weight=weight)
+        self.claim = loads.claim
         self._flight = flight
 
     def on_rate(self, rate: float) -> None:

@@ -26,16 +26,18 @@ class Resource:
     Attributes:
         capacity: Units per picosecond that all activities together may use.
         held: Capacity that is taken away for now (a collective that spins on its SMs).
-        users: The activities in flight that demand some of it.
+        users: The activities in flight that demand some of it, but for that of its claim.
+        claim: What has it for itself, with others; None where nothing has.
     """
 
-    __slots__ = ("_name", "capacity", "held", "users")
+    __slots__ = ("_name", "capacity", "claim", "held", "users")
 
     def __init__(self, name: str | Callable[[], str], capacity: float) -> None:
         self._name = name
         self.capacity = capacity
         self.held = 0.0
         self.users: dict[Activity, None] = {}
+        self.claim: Claim | None = None
 
     @property
     def name(self) -> str:
@@ -46,6 +48,40 @@ class Resource:
     def free(self) -> float:
         """Capacity that activities may share now."""
         return max(self.capacity - self.held, 0.0)
+
+
+class Claim:
+    """Resources that activities with the same demands use again and again, most often alone.
+
+    While nobody else asks for one of them, a start and an end are the claim's, whose resources
+    need not be looked at: a collective crosses dozens of links, and thousands of groups do.
+
+    Attributes:
+        demands: As those activities'.
+        is_whole: Whether it has all of them for itself.
+        active: The activity that runs now, if it has.
+    """
+
+    __slots__ = ("active", "demands", "is_whole")
+
+    def __init__(self, demands: Sequence[tuple[Resource, float]]) -> None:
+        self.demands = demands
+        self.is_whole = False
+        self.active: Activity | None = None
+
+    def take(self, activity: Activity) -> None:
+        """Have all of them, which nobody uses, for an activity."""
+        self.is_whole, self.active = True, activity
+        for resource, _ in self.demands:
+            resource.claim = self
+
+    def give_up(self) -> None:
+        """Let others use them, beside the activity that runs."""
+        activity, self.active, self.is_whole = self.active, None, False
+        for resource, _ in self.demands:
+            resource.claim = None
+            if activity is not None:
+                resource.users[activity] = None
 
 
 class Activity:
@@ -61,11 +97,12 @@ class Activity:
         alone_rate: The rate when nothing is shared, where its maker knows it.
         settled_ps: Up to when its pool has accounted for the work done.
         wakeup: Where its pool has queued its end, if that is known.
+        claim: What has its resources for it where nobody else uses them; None where they are few.
     """
 
     __slots__ = (
-        "alone_rate", "demands", "done", "max_rate", "rate", "settled_ps", "wakeup", "weight",
-        "work", "work_left",
+        "alone_rate", "claim", "demands", "done", "max_rate", "rate", "settled_ps", "wakeup",
+        "weight", "work", "work_left",
     )  # fmt: skip
     is_collective = None  # For the deadlock report, if it stalls for ever.
 
@@ -87,6 +124,7 @@ class Activity:
         self.alone_rate: float | None = None
         self.settled_ps = 0
         self.wakeup: Wakeup | None = None
+        self.claim: Claim | None = None
 
     def on_rate(self, rate: float) -> None:
         """Follow a change of the rate; its pool has set it."""
@@ -130,19 +168,36 @@ class ActivityPool:
         """Put an activity in flight now; `activity.done()` is called from the hub at its end."""
         activity.settled_ps = self._engine.now_ps
         self._active[activity] = None
-        shared, changed = [], self._changed
-        for resource, _ in activity.demands:
-            if resource.users or resource.held > 0 or resource in changed:
-                shared.append(resource)
-            resource.users[activity] = None
+        claim = activity.claim
+        if claim is not None and claim.is_whole and claim.active is None:
+            claim.active, shared = activity, []
+        else:
+            shared = self._join(activity, claim)
         if shared:
             self._touch(shared)
         else:  # Nobody to share with: the rate is known without a solve.
             known = activity.alone_rate
             self._set_rate(activity, rate_alone(activity) if known is None else known)
 
+    def _join(self, activity: Activity, claim: Claim | None) -> list[Resource]:
+        """Let an activity use its resources; return those whose rates that may change."""
+        shared, changed = [], self._changed
+        for resource, _ in activity.demands:
+            if resource.claim is not None:
+                resource.claim.give_up()
+            if resource.users or resource.held > 0 or resource in changed:
+                shared.append(resource)
+        if claim is not None and not shared:
+            claim.take(activity)
+        else:
+            for resource, _ in activity.demands:
+                resource.users[activity] = None
+        return shared
+
     def change(self, resource: Resource, *, capacity: float | None = None, held: float = 0) -> None:
         """Change a resource now: set its capacity, and add `held` to what is taken away."""
+        if resource.claim is not None:
+            resource.claim.give_up()
         if capacity is not None:
             resource.capacity = capacity
         resource.held += held
@@ -201,6 +256,10 @@ class ActivityPool:
     def _remove(self, activity: Activity) -> None:
         del self._active[activity]
         self._engine.pending.pop(activity, None)
+        claim = activity.claim
+        if claim is not None and claim.active is activity:
+            claim.active = None
+            return
         left = []
         for resource, _ in activity.demands:
             resource.users.pop(activity, None)

@@ -58,7 +58,7 @@ def calm_collector(num_tasks: int = 0, *, is_calm: bool = True) -> Iterator[None
     try:
         yield
     finally:
-        # Ranks that have ended have given most of what they made back, which is taken off the count.
+        # Ranks that have ended gave most of what they made back, which is taken off the count.
         num_young = max(gc.get_count()[0], num_tasks * _OBJECTS_PER_TASK)
         if num_young > _GC_THRESHOLD:
             _let_grow_old(num_young)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simrank.engine import Activity, ActivityPool, Engine, Resource
+from simrank.engine import Activity, ActivityPool, Claim, Engine, Resource
 from simrank.engine.activity import rate_alone
 from simrank.errors import DeadlockError
 from simrank.hardware.activity_rates import solve_rates
@@ -197,3 +197,63 @@ def test_long_work_under_many_changes_does_not_slip(engine, pool):
     engine.run()
 
     assert ends == [10**12 + 50 * 10**9 // 2]
+
+
+STARTS = st.tuples(st.integers(0, 60), st.integers(0, 4), st.integers(1, 40), st.integers(0, 30))
+CHANGES = st.tuples(st.integers(0, 90), st.integers(0, 5), st.integers(0, 3))
+
+
+@given(
+    groups=st.lists(st.sets(st.integers(0, 5), min_size=1), min_size=5, max_size=5),
+    starts=st.lists(STARTS, min_size=1, max_size=12),
+    changes=st.lists(CHANGES, max_size=4),
+)
+def test_claims_change_no_end(groups, starts, changes):
+    """Whether activities of a group claim their links or not: the same ends, to the picosecond."""
+
+    def ends_of(*, claimed):
+        engine = Engine()
+        pool, links = ActivityPool(engine, solve_rates), [Resource(f"{i}", 1.0) for i in range(6)]
+        demands = [tuple((links[i], 1.0 / (i + 1)) for i in sorted(group)) for group in groups]
+        claims, ends = [Claim(each) for each in demands], []
+        for number, (time_ps, group, work, dropped_ps) in enumerate(starts):
+            done = lambda n=number: ends.append((n, engine.now_ps))  # noqa: E731 - one of many
+            activity = Activity(float(work), demands[group], done, max_rate=1.0)
+            activity.claim = claims[group] if claimed and number % 3 else None
+            start_at(engine, pool, time_ps, activity)
+            if dropped_ps > 25:
+                engine.call_at(time_ps + dropped_ps, lambda a=activity: pool.drop(a))
+        for time_ps, link, capacity in changes:
+            change = lambda i=link, c=capacity: pool.change(links[i], capacity=float(c))  # noqa: E731
+            engine.call_at(time_ps, change)
+        for link in links:  # In the end all goes on.
+            engine.call_at(200, lambda one=link: pool.change(one, capacity=1.0))
+        engine.run()
+        assert not len(pool)
+        assert not any(link.users for link in links)
+        return ends
+
+    assert ends_of(claimed=True) == ends_of(claimed=False)
+
+
+def test_a_claim_spares_the_look_at_its_resources_until_somebody_else_asks(engine, pool):
+    """A newcomer on one link makes both share it, and the claim is taken again later."""
+    links = [Resource(f"link {i}", 1.0) for i in range(3)]
+    claim, ends = Claim(tuple((link, 1.0) for link in links)), []
+
+    def start(demands, own):
+        activity = Activity(100.0, demands, lambda: ends.append(engine.now_ps), max_rate=1.0)
+        activity.claim = own
+        pool.start(activity)
+
+    start(claim.demands, claim)
+    assert claim.is_whole
+    assert not any(link.users for link in links)
+    engine.call_at(50, lambda: start([(links[1], 1.0)], None))
+    engine.run()
+    assert ends == [150, 200]
+    assert not claim.is_whole
+    start(claim.demands, claim)
+    assert claim.is_whole
+    engine.run()
+    assert ends == [150, 200, 300]
