@@ -231,6 +231,8 @@ _TUTORIALS = "triton-lang.org tutorials, 06-fused-attention (A100)"
 _HOPPER_D128 = "facebookexperimental/triton#205"
 _HOPPER_D64 = "triton-lang/triton#2459"
 _PAPER = "Shah et al., FlashAttention-3, 2024, figure 5 (H100 SXM5)"
+_BENCHED = "pytorch/benchmark#2296 (H100)"
+_BENCHED_16K = "pytorch/benchmark#2391 (H100)"
 _MATMUL = "triton-lang/triton#3551 (A100)"
 _MATMUL_FP8 = "triton-lang/triton#3546 (H100)"
 _VECTORS = "triton-lang/triton#3894 (A100)"
@@ -265,6 +267,13 @@ CASES = (
             ((4096, 128, 0, NUM_HEADS), 459.6), ((16384, 128, 0, NUM_HEADS), 487.0)),
     *_cases("attention", "hgx_h100", _HOPPER_D64,
             ((1024, 64, 1, NUM_HEADS), 217.0), ((2048, 64, 1, NUM_HEADS), 303.0)),
+    *_cases("attention", "hgx_h100", _BENCHED,
+            ((1024, 128, 0, 1024), 353.4), ((2048, 128, 0, 1024), 385.4),
+            ((4096, 128, 0, 1024), 404.7), ((8192, 128, 0, 1024), 413.3),
+            ((16384, 128, 0, 1024), 420.1)),
+    *_cases("attention", "hgx_h100", _BENCHED_16K,
+            ((1024, 128, 0, 256), 389.7), ((2048, 128, 0, 128), 433.7),
+            ((4096, 128, 0, 64), 458.4), ((8192, 128, 0, 32), 470.7), ((16384, 128, 0, 16), 476.8)),
     *_of_paper(64, 0, 396, 400, 401, 403),
     *_of_paper(128, 0, 389, 389, 392, 395),
     *_of_paper(128, 1, 323, 353, 369, 378),
