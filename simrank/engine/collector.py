@@ -58,26 +58,28 @@ def calm_collector(num_tasks: int = 0, *, is_calm: bool = True) -> Iterator[None
     try:
         yield
     finally:
-        # Ranks that have ended gave most of what they made back, which is taken off the count.
-        num_young = max(gc.get_count()[0], num_tasks * _OBJECTS_PER_TASK)
-        if num_young > _GC_THRESHOLD:
-            _let_grow_old(num_young)
+        if gc.get_count()[0] > _GC_THRESHOLD:
+            _let_grow_old(most_unseen=calm)
         gc.set_threshold(threshold, *older)
 
 
-def _let_grow_old(num_young: int) -> None:
+def _let_grow_old(most_unseen: int) -> None:
     """Let all that lives be old to the collector, which does not look at it for that.
 
     What thousands of ranks leave is alive: a look takes a tenth as long as their simulation, and
-    as the process ends Python takes several (measured: 4.8 s after 16,384 ranks).
+    as the process ends Python takes several (measured: 4.8 s after 16,384 ranks). What is garbage
+    would stay for ever: after as many objects as the ranks of a run hold there is a look at all.
     """
     global _has_frozen, _num_unseen  # noqa: PLW0603 - likewise
-    _num_unseen += num_young
+    _num_unseen += gc.get_count()[0]
     atexit.unregister(_end_of_process)
     atexit.register(_end_of_process)
     if _has_frozen or (gc.isenabled() and not gc.get_freeze_count()):
         gc.freeze()
         gc.unfreeze()
+        if not _has_frozen and _num_unseen > most_unseen:
+            _num_unseen = 0
+            gc.collect()
     _has_frozen = False
 
 

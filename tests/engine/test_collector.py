@@ -241,3 +241,22 @@ def test_libraries_that_tell_of_what_is_left_find_nothing_left(monkeypatch):
     made.function = type("nb_func", (), {"__module__": "nanobind"})()
     collector._end_of_process()
     assert gc.get_freeze_count() == 0
+
+
+def test_garbage_of_many_runs_does_not_add_up():
+    """What a run of many ranks leaves is old at once, and looked at when it has become much."""
+
+    class Loop:
+        def __init__(self):
+            self.me = self
+
+    def body(rank):
+        for _ in range(170):
+            Loop()
+
+    left = []
+    with simrank.Context({"name": "h100_ib", "nodes": 125}) as ctx:
+        for _ in range(4):
+            ctx.multiprocessing.spawn(body, nprocs=1000)
+            left.append(sum(type(each).__name__ == "Loop" for each in gc.get_objects()))
+    assert max(left) <= 2 * 170_000
