@@ -243,6 +243,7 @@ def test_libraries_that_tell_of_what_is_left_find_nothing_left(monkeypatch):
     assert gc.get_freeze_count() == 0
 
 
+@pytest.mark.usefixtures("thawed")
 def test_garbage_of_many_runs_does_not_add_up():
     """What a run of many ranks leaves is old at once, and looked at when it has become much."""
 
