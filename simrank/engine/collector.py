@@ -120,14 +120,14 @@ def begin() -> None:
 
 def end() -> None:
     """Look at what ranks on threads, torch's most often, have left; undo `begin`."""
-    global _has_frozen  # noqa: PLW0603 - likewise
+    global _has_frozen, _has_threads  # noqa: PLW0603 - likewise
     before_looks.clear()
     gc.callbacks[:] = [each for each in gc.callbacks if each not in (_first, _last)]
     if _has_frozen:
         if _has_threads and len(sys.modules) - _num_modules < _MANY_MODULES:
             gc.collect()
         gc.unfreeze()
-    _has_frozen = False
+    _has_frozen = _has_threads = False
 
 
 def thaw() -> None:

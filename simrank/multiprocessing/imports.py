@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from importlib.machinery import PathFinder
 from importlib.metadata import PackageNotFoundError, packages_distributions, requires
 from pathlib import Path
-from types import CodeType
-from typing import TYPE_CHECKING
+from types import CellType, CodeType, FunctionType, MethodType, ModuleType
+from typing import TYPE_CHECKING, Any
 
-from simrank.ranks.own import is_programs_own_file
+from simrank.ranks import libraries
+from simrank.ranks.own import is_programs_own, is_programs_own_file
+from simrank.ranks.packages import KNOWING
+from simrank.ranks.per_module import PerModule
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from importlib.machinery import ModuleSpec
 
 _IMPORTS = ("IMPORT_NAME",)
@@ -32,6 +36,104 @@ def will_import(code: CodeType, libraries: Sequence[str]) -> list[str]:
         elif name not in sys.stdlib_module_names:
             found |= wanted & _required(name)
     return sorted(found)
+
+
+def uses_library(fn: Callable[..., object], args: Sequence[object]) -> bool:
+    """Whether a function or its arguments reach a registered library that is imported.
+
+    Reached are the modules that define the function and its arguments, the modules whose objects
+    those modules hold, and what import statements in the program's own files name, also inside
+    functions. What other code of the process has imported does not count.
+    """
+    imported = {name for name in libraries.names() if name in sys.modules}
+    if not imported:
+        return False
+    seen = set[str]()
+    open_names = list(_homes_of((fn, *args)))
+    while open_names:
+        name = open_names.pop()
+        package = name.partition(".")[0]
+        if package in imported or name.startswith("simrank.torch"):
+            return True
+        if name in seen or package in _WITHOUT_LIBRARIES:
+            continue
+        seen.add(name)
+        module = sys.modules.get(name)
+        if type(module) is ModuleType:
+            open_names += _reached(module)
+        elif module is None and _required(package) & imported:
+            return True  # A function imports it later.
+    return False
+
+
+_WITHOUT_LIBRARIES = (KNOWING - {"torch"}) | sys.stdlib_module_names - {"__main__"} | {"numpy"}
+_MAX_VALUES = 10_000  # Assumed: arguments with more values than this are not searched to the end.
+
+
+def _homes_of(values: Iterable[object]) -> Iterator[str]:
+    """Yield the modules that define functions, types of values, and what containers hold."""
+    seen = set[int]()
+    open_values = list(values)
+    while open_values and len(seen) < _MAX_VALUES:
+        value = open_values.pop()
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        yield from _home(value)
+        open_values += _parts(value)
+
+
+def _home(value: Any) -> Iterator[str]:  # noqa: ANN401 - any value
+    """Yield a module's own name, or the modules that define a function, a class or its bases."""
+    kind = type(value)
+    if kind is ModuleType:
+        names: tuple[object, ...] = (vars(value).get("__name__"),)
+    elif kind is FunctionType:
+        names = (value.__module__, value.__globals__.get("__name__"))
+    else:
+        bases = type.mro(value) if issubclass(kind, type) and value is not type else ()
+        names = tuple(vars(each).get("__module__") for each in (*kind.__mro__, *bases))
+    for name in names:
+        if type(name) is str:
+            yield name
+
+
+def _parts(value: Any) -> Iterable[object]:  # noqa: ANN401 - any argument
+    """Return the values that a container, a function, a bound method or a partial holds."""
+    read = _PARTS.get(type(value))
+    return () if read is None else read(value)
+
+
+def _contents(cell: CellType) -> tuple[object, ...]:
+    try:
+        return (cell.cell_contents,)
+    except ValueError:  # It is empty as yet.
+        return ()
+
+
+_PARTS: dict[type, Callable[[Any], Iterable[object]]] = {
+    **dict.fromkeys((list, tuple, set, frozenset), tuple),
+    dict: lambda held: (*held.keys(), *held.values()),
+    partial: lambda held: (held.func, *held.args, *held.keywords.values()),
+    MethodType: lambda held: (held.__func__, held.__self__),
+    FunctionType: lambda held: (
+        held.__closure__ or (), held.__defaults__ or (), held.__kwdefaults__ or {}, vars(held),
+    ),
+    CellType: _contents,
+}  # fmt: skip
+
+
+def _reached_by(module: ModuleType) -> frozenset[str]:
+    """Return the modules whose objects a module holds, and those that its own file imports."""
+    found = {name for value in list(vars(module).values()) for name in _home(value)}
+    if is_programs_own(module):
+        for code in _codes_of(getattr(module, "__file__", None)):
+            for name in _imports(code):
+                found |= {name, name.partition(".")[0]}
+    return frozenset(found)
+
+
+_reached: PerModule[frozenset[str]] = PerModule(_reached_by)
 
 
 def _imported_packages(code: CodeType) -> Iterator[str]:
@@ -56,10 +158,15 @@ def _own_codes(name: str) -> list[CodeType]:
     spec = find(name)
     if spec is None or not spec.has_location or not is_programs_own_file(spec.origin):
         return []
+    return _codes_of(spec.origin)
+
+
+def _codes_of(path: str | None) -> list[CodeType]:
+    """Return the code in a file; nothing if it cannot be read or is not Python."""
     try:
-        return [compile(Path(spec.origin or "").read_bytes(), spec.origin or "", "exec")]
+        return [compile(Path(path or "").read_bytes(), path or "", "exec")]
     except (OSError, SyntaxError, ValueError):
-        return []  # It says so itself when it is imported.
+        return []  # Importing it reports the error.
 
 
 def find(name: str) -> ModuleSpec | None:

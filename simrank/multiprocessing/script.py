@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from simrank.errors import ConfigError, ConfigProblem, SimrankError
 from simrank.multiprocessing.imports import find, will_import
 from simrank.multiprocessing.processes import users_traceback
-from simrank.multiprocessing.spawn import OWN_MODULES, spawn_in
+from simrank.multiprocessing.spawn import OWN_MODULES, SCRIPT_USES_LIBRARY, spawn_in
 from simrank.ranks import libraries, mains, require_program
 from simrank.ranks.own import is_programs_own
 
@@ -99,9 +99,10 @@ def _run(parent: Program, script: Script, args: Sequence[str], nprocs: int) -> N
 def _prepare(parent: Program, script: Script) -> None:
     """Let ranks have their own modules, and import what must know of them before they start."""
     parent.local[OWN_MODULES] = True
-    for library in will_import(script.code, libraries.names()):
-        if find_spec(library) is not None:
-            importlib.import_module(library)  # Now: ranks on threads, and it is told of them.
+    found = [name for name in will_import(script.code, libraries.names()) if find_spec(name)]
+    parent.local[SCRIPT_USES_LIBRARY] = bool(found)
+    for library in found:
+        importlib.import_module(library)  # Before the ranks start, which threads carry then.
 
 
 @contextmanager

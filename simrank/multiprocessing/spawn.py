@@ -16,6 +16,7 @@ from simrank.engine import Task, TaskGroup
 from simrank.engine.collector import calm_collector
 from simrank.errors import RankAborted, SimrankError
 from simrank.multiprocessing.arguments import check_picklable, per_rank
+from simrank.multiprocessing.imports import uses_library
 from simrank.multiprocessing.processes import KeepsUnjoined, ProcessContext
 from simrank.ranks import (
     Program,
@@ -82,6 +83,7 @@ def _context_of(program: Program) -> ContextOfSpawns:
 
 
 OWN_MODULES = "each rank executes the modules of the program"  # In `Program.local`.
+SCRIPT_USES_LIBRARY = "the script imports a registered library"  # Likewise.
 _START_METHODS = ("spawn", "fork", "forkserver")
 
 
@@ -219,7 +221,7 @@ def spawn_in(  # noqa: PLR0913 - spawn's
         check_picklable(fn, args, shared=share_args)
     if nprocs and not share_args and method != "fork":
         mains.check_begun(parent)
-    carrier = _carrier(context)
+    carrier = _carrier(context, parent, fn, args)
     with calm_collector(nprocs, is_calm=carrier == "greenlet"):
         private = _private_names(parent, fn, carrier)
         with running_as(parent):  # Ranks of a Context that is not entered share what this one has.
@@ -303,10 +305,16 @@ def _states(
     return states if own is None else [*states, own]
 
 
-def _carrier(context: ContextOfSpawns) -> str:
+def _carrier(
+    context: ContextOfSpawns, parent: Program, fn: Callable[..., Any], args: Sequence[Any]
+) -> str:
+    """Return what holds the ranks' stacks: threads for programs of libraries that need them."""
     if context.carrier != "auto":
         return context.carrier
-    return "thread" if libraries.in_use() else "greenlet"
+    if parent.task is not None and parent.task.carrier.thread_id is not None:
+        return "thread"  # A rank on a thread started them: the program uses a library.
+    uses = parent.local.get(SCRIPT_USES_LIBRARY)
+    return "thread" if (uses_library(fn, args) if uses is None else uses) else "greenlet"
 
 
 def _private_names(parent: Program, fn: Callable[..., Any], carrier: str) -> frozenset[str]:

@@ -77,17 +77,31 @@ def stand_ins(module: ModuleType) -> list[tuple[Any, str, Any]]:
 
 
 def check_import(name: str) -> None:
-    """Raise where a rank that is carried by a greenlet imports a library for the first time.
+    """Reject the first import of a library in a rank that a greenlet carries.
 
     Raises:
-        UnsupportedError: It does.
+        UnsupportedError: Such a rank imports a registered library.
     """
+    if name in _libraries:
+        _check_carrier(f"imports {name}", name)
+
+
+def check_use(name: str) -> None:
+    """Reject the use of a library in a rank that a greenlet carries.
+
+    Raises:
+        UnsupportedError: Such a rank uses the library.
+    """
+    _check_carrier(f"uses {name}", name)
+
+
+def _check_carrier(act: str, name: str) -> None:
     task = running_task()
-    if name in _libraries and task is not None and task.carrier.thread_id is None:
+    if task is not None and task.carrier.thread_id is None:
         raise UnsupportedError(
-            f"{task.name} imports {name}, and its carrier is a greenlet: {name} keeps state per "
-            f"native thread\n  to fix: import {name} before the ranks start, or let the ranks' "
-            'carrier be a thread: Context(carrier="thread"), `simrank run --carrier thread`'
+            f"{task.name} {act}, and its carrier is a greenlet: {name} keeps state per "
+            f"native thread\n  to fix: import {name} in the module of the ranks' function, or let "
+            'the carrier be a thread: Context(carrier="thread"), `simrank run --carrier thread`'
         )
 
 

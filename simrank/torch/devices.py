@@ -14,7 +14,7 @@ import torch
 
 from simrank.errors import RaceError, SimrankError, UnsupportedError
 from simrank.hardware.capability import clock_hz, compute_capability
-from simrank.ranks import require_rank
+from simrank.ranks import libraries, require_rank
 from simrank.ranks.current import for_real, rank_program
 from simrank.torch import cuda, in_flight
 from simrank.torch.allocations import Allocations
@@ -138,10 +138,12 @@ def enable_for(program: Program) -> RankDevices:
     """Turn devices on if they are not, and return what a rank has of them, bound to its thread.
 
     Raises:
-        UnsupportedError: They cannot be had, or "cuda" means torch's own; the text says what to do.
+        UnsupportedError: They cannot be had, "cuda" means torch's own, or a greenlet carries the
+            rank; the text says what to do.
         AssertionError: The rank has hidden them from itself; torch's words.
         SimrankError: They are those of another Context.
     """
+    libraries.check_use("torch")
     context: Any = program.context
     if not are_meant(context):
         raise UnsupportedError(NOT_ASKED_FOR if context.cuda_devices is None else IS_REAL)

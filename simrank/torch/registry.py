@@ -15,7 +15,7 @@ from simrank.distributed.membership import destroy_process_group as destroy_simu
 from simrank.distributed.membership import world_of
 from simrank.distributed.options import ElasticOptions
 from simrank.engine import user_site
-from simrank.ranks import require_rank
+from simrank.ranks import libraries, require_rank
 from simrank.ranks.current import of_process, rank_program
 from simrank.torch import devices
 from simrank.torch.group import SimulatedGroup
@@ -215,6 +215,7 @@ def _numbers_of(ranks: Sequence[int]) -> Sequence[int]:
 
 def _checked(program: Program, backend: str) -> Backends:
     """Return the backends of a group that a rank makes, which may need devices."""
+    libraries.check_use("torch")
     backends = parsed(backend)
     if NCCL in backend.lower():  # Such a program may say `tensor.to(0)` next.
         devices.enable_where_possible(program)

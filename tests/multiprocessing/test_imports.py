@@ -1,8 +1,14 @@
 """What a program will import is read off its files; nothing of it runs."""
 
+import functools
+import importlib.util
+import sys
+
+import numpy as np
 import pytest
 
 from simrank.multiprocessing import imports
+from simrank.ranks import libraries
 
 
 def found(source, libraries=("torch",)):
@@ -71,3 +77,96 @@ def test_what_an_installed_package_requires_counts(monkeypatch):
     monkeypatch.setattr(imports, "requires", needs.get)
     assert found("import trainer.parts") == ["torch"]
     assert found("import viewer") == []
+
+
+# ---- whether a function reaches a library that something else has imported ----
+
+
+def _module(name, source, folder):
+    """Import a module of the program's own from a file."""
+    path = folder / f"{name}.py"
+    path.write_text(source)
+    spec = importlib.util.spec_from_file_location(name, path)
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def module(tmp_path, monkeypatch):
+    """Make modules of a program beside `keeper`, a library that needs threads and is imported."""
+    monkeypatch.setattr(libraries, "_libraries", {"keeper": None})
+    before = dict(sys.modules)
+    _module("keeper", "class Tensor: pass\n", tmp_path)
+    yield lambda name, source: _module(name, source, tmp_path)
+    for name in sys.modules.keys() - before.keys():
+        del sys.modules[name]
+
+
+REACHES = {
+    "its module imports it": ("import keeper\ndef f(rank): pass", "f", ()),
+    "its module holds a class of it": ("from keeper import Tensor\ndef f(rank): pass", "f", ()),
+    "its module holds an object of it": (
+        "import sys\nx = sys.modules['keeper'].Tensor()\ndef f(rank): pass", "f", (),
+    ),
+    "it imports it when it is called": ("def f(rank):\n    import keeper", "f", ()),
+    "a module of its module does": ("import user\ndef f(rank): pass", "f", ()),
+    "it is made by a function that closes over it": (
+        "def make(x):\n    def f(rank): return x\n    return f\n"
+        "import sys\nf = make([sys.modules['keeper'].Tensor()])\n", "f", (),
+    ),
+    "an argument is one of its objects": ("def f(rank, x): pass", "f", ["tensor"]),
+    "an argument holds one": ("def f(rank, x): pass", "f", [{"a": ("tensor",)}]),
+    "an argument is a function that uses it": ("def f(rank, x): pass", "f", ["function"]),
+    "an argument is a partial of such a function": ("def f(rank, x): pass", "f", ["partial"]),
+    "a class derives from one of its classes": ("def f(rank, x): pass", "f", ["derived"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REACHES)
+def test_a_program_that_reaches_a_library_uses_it(case, module):
+    """By what its modules hold, import and are given."""
+    user = module("user", "import keeper\nclass Derived(keeper.Tensor): pass\ndef g(): pass\n")
+    made = {
+        "tensor": sys.modules["keeper"].Tensor(),
+        "function": user.g,
+        "partial": functools.partial(user.g),
+        "derived": user.Derived,
+    }
+
+    def put(value):
+        if isinstance(value, dict):
+            return {key: put(each) for key, each in value.items()}
+        return tuple(map(put, value)) if isinstance(value, tuple) else made[value]
+
+    source, name, args = REACHES[case]
+    program = module("program_of_threads", source)
+    assert imports.uses_library(getattr(program, name), [put(arg) for arg in args])
+
+
+def test_a_program_beside_a_library_that_others_imported_does_not_use_it(module):
+    """Its carrier is then the same as without that library."""
+    program = module(
+        "program_of_greenlets",
+        "import os, json, numpy, simrank\nfrom functools import partial\n"
+        "class A:\n    def f(self, rank, *args): return numpy.ones(3)\n"
+        "def f(rank, *args): return simrank.Context\n",
+    )
+    args = [1, "keeper", np.ones(3), [{"x": (None,)}], program.A(), len]
+    assert not imports.uses_library(program.f, args)
+    assert not imports.uses_library(program.A().f, args)
+    assert not imports.uses_library(functools.partial(program.f, *args), ())
+
+
+def test_an_object_that_lies_about_its_class_is_not_asked(module):
+    """Neither its class nor its attributes: each may do anything."""
+    program = module(
+        "program_of_a_proxy",
+        "class Proxy:\n"
+        "    __class__ = property(lambda self: 1 / 0)\n"
+        "    def __getattr__(self, name): raise SystemError(name)\n"
+        "    def __eq__(self, other): raise SystemError\n"
+        "    __hash__ = None\n"
+        "proxy = Proxy()\ndef f(rank, *args): pass\n",
+    )
+    assert not imports.uses_library(program.f, [program.proxy])

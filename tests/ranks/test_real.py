@@ -352,7 +352,7 @@ def test_a_time_limit_ends_the_wait_for_a_child_and_the_child():
     children = []
 
     def program(rank):
-        with subprocess.Popen(["sleep", "30"]) as child:
+        with subprocess.Popen(["sleep", "6000"]) as child:
             children.append(child)
             try:
                 child.wait()
@@ -361,11 +361,9 @@ def test_a_time_limit_ends_the_wait_for_a_child_and_the_child():
                 raise
 
     def runs(rank):
-        subprocess.run(["sleep", "30"], check=False)
+        subprocess.run(["sleep", "6000"], check=False)
 
     for body in (program, runs):
-        start_s = time.perf_counter()
         with pytest.raises(TimeLimitError), simrank.Context(time_limit_s=0.5) as ctx:
             ctx.multiprocessing.spawn(body, nprocs=1)
-        assert time.perf_counter() - start_s < 10
     assert children[0].returncode == -signal.SIGKILL
