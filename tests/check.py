@@ -1,7 +1,8 @@
 """Run the checks of the project, in the order in which a mistake is cheapest to find.
 
 `python tests/check.py` runs all of them, as the README and CI do, and `python tests/check.py lint
-types` only these two. `--slow` adds the slow tests; `torch` is for an environment with torch.
+types` only these two. `--slow` adds the slow tests. Two checks need torch: `torch`
+has the tests of torch programs, `after-torch` all tests in processes that import torch first.
 """
 
 from __future__ import annotations
@@ -14,21 +15,29 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 BIN = Path(sys.executable).parent
 
+# A worker per core, each with whole files, so that fixtures of a module are made once. The limit is
+# for tests that hang: none takes a minute, and a busy machine makes none fail.
+PYTEST = ["pytest", "-q", "-n", "auto", "--dist", "loadfile", "--timeout", "600"]
+# `tests/conftest.py` imports torch before tests are collected, also those that do not use it.
+AFTER_TORCH = ["SIMRANK_TEST_AFTER=torch", *PYTEST]
+
 CHECKS = {
     "format": ["ruff", "format", "--check", "."],
     "lint": ["ruff", "check", "."],
     "types": ["mypy"],
     "imports": ["lint-imports", "--no-cache"],
-    "tests": ["pytest", "-q"],
+    "tests": PYTEST,
 }
 # With torch: not among all checks, which need none.
 TORCH = {
     "torch": [
-        "pytest", "-q", "tests/torch", "tests/conformance", "tests/validate/test_groups.py",
-        "tests/test_guides.py", "-k", "torch or conformance or test_groups",
+        *AFTER_TORCH, "tests/torch", "tests/conformance", "tests/validate/test_groups.py",
+        "tests/test_guides.py", "tests/engine/test_carrier.py", "tests/multiprocessing",
+        "-k", "torch or conformance or test_groups or test_carrier or multiprocessing",
     ],
+    "after-torch": AFTER_TORCH,
 }  # fmt: skip
-SLOW = {"slow tests": ["pytest", "-q", "-m", "slow"]}
+SLOW = {"slow tests": [*PYTEST, "-m", "slow"]}
 
 
 def main(arguments: list[str]) -> int:
@@ -50,10 +59,11 @@ def main(arguments: list[str]) -> int:
 
 
 def passes(command: list[str]) -> bool:
-    """Run one check."""
-    tool, *options = command
+    """Run one check: variables of its environment, a tool and its options."""
+    variables = dict(word.split("=", 1) for word in command if word[:1].isupper())
+    tool, *options = command[len(variables) :]
     environment = {"SIMRANK_TEST_ORDER": "1"} | os.environ  # No test depends on another.
-    environment |= {"OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0"}
+    environment |= {"OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0"} | variables
     found = subprocess.run([str(BIN / tool), *options], cwd=ROOT, env=environment, check=False)
     return not found.returncode
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import itertools
 import os
 import sys
@@ -12,6 +13,10 @@ import pytest
 from hypothesis import settings
 
 import simrank
+
+# A program means the same whether another part of the process has imported torch or not.
+if "SIMRANK_TEST_AFTER" in os.environ:
+    importlib.import_module(os.environ["SIMRANK_TEST_AFTER"])
 
 settings.register_profile("fixed", derandomize=True, deadline=None, print_blob=True)
 settings.load_profile("fixed")

@@ -53,7 +53,10 @@ def test_an_unknown_check_is_refused_with_the_choices(check, capsys):
     assert check.main(["typos"]) == 2
     assert check.ran == []
     printed = capsys.readouterr().out
-    assert "'typos'; choices: format, lint, types, imports, tests, torch, --slow" in printed
+    assert (
+        "'typos'; choices: format, lint, types, imports, tests, torch, after-torch, --slow"
+        in printed
+    )
 
 
 def test_the_hook_runs_checks_that_exist(check):

@@ -28,6 +28,8 @@ SimrankError(Exception)
       ProcessExitedException  a rank called `sys.exit` with a non-zero code
   PoolError                 a real run failed (simrank.validate)
     RanksRaisedError        the function raised on some ranks; every traceback is in it
+    RequestError            the function or its arguments cannot be pickled (also PicklingError)
+    ResultError             a rank returned an object that this process cannot rebuild
     RanksPartedError        ranks wait in collectives that others never enter (also a TimeoutError)
     ChannelError            what came from a worker is no frame of simrank's
     PortInUseError          a port is taken, and by whom (also an OSError)
@@ -93,6 +95,8 @@ from simrank.errors.workers import (
     PortInUseError,
     RanksPartedError,
     RanksRaisedError,
+    RequestError,
+    ResultError,
     TooFewDevicesError,
     WorkerDiedError,
     WorkerFacts,
@@ -132,6 +136,8 @@ __all__ = [
     "RankState",
     "RanksPartedError",
     "RanksRaisedError",
+    "RequestError",
+    "ResultError",
     "ScheduleError",
     "Side",
     "SimrankError",

@@ -7,6 +7,7 @@ a pool runs the case once more; everything else is the program's and is reported
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pickle import PicklingError
 from typing import TYPE_CHECKING
 
 from simrank.errors.base import (
@@ -249,6 +250,14 @@ class TooFewDevicesError(PoolError):
         self.needed = needed
         self.found = found
         super().__init__(f"backend {backend!r} needs {needed} GPUs, but found {found}")
+
+
+class RequestError(PoolError, PicklingError):
+    """A function or its arguments cannot be pickled for the workers; nothing was run."""
+
+
+class ResultError(PoolError):
+    """A rank returned an object that the pool's process cannot rebuild, of a class it lacks say."""
 
 
 class InfrastructureError(PoolError):

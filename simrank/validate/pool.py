@@ -16,7 +16,13 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from simrank.errors import InfrastructureError, PoolError
+from simrank.errors import (
+    InfrastructureError,
+    PoolError,
+    PoolStartError,
+    RequestError,
+    ResultError,
+)
 from simrank.errors.travel import add_note
 from simrank.validate import report, travel
 from simrank.validate.current import make_group
@@ -71,6 +77,7 @@ class WorkerPool:
         self._reset = travel.packed(reset)
         self._env = dict(env or {})
         self._case = 0
+        self._name = ""  # Of the case's function.
         self._teams: list[Team] = []  # None or one; a list, for who ends it when this is gone.
         self._resources = ExitStack()
         self._lock = threading.Lock()
@@ -101,14 +108,17 @@ class WorkerPool:
             WorkerDiedError: A worker died, twice.
             PoolStartError: Workers did not start, twice.
             PortInUseError, TooFewDevicesError: The pool cannot start as asked.
+            RequestError: The function or its arguments cannot be pickled.
+            ResultError: A result is of a class that this process lacks.
         """
         active = self._active(ranks)
-        parcels = travel.parcels((fn, args), len(active))
+        parcels = _parcels(fn, args, len(active))
         limit_s = self.limits.case_s if timeout is None else timeout
         with self._lock:
             if self._is_closed:
                 raise PoolError("the pool is closed")
             self._case += 1
+            self._name = getattr(fn, "__qualname__", str(fn))
             if fresh:
                 self._end_team("fresh workers were asked for", at_once=False)
             try:
@@ -118,7 +128,7 @@ class WorkerPool:
                     raise
                 first = error
             self._say(f"{_first_line(first)}; once more, on fresh workers")
-            parcels = travel.parcels((fn, args), len(active))  # Descriptors are handed over once.
+            parcels = _parcels(fn, args, len(active))  # Descriptors are handed over once.
             try:
                 return self._attempt(active, parcels, limit_s)
             except InfrastructureError as error:
@@ -209,7 +219,12 @@ class WorkerPool:
             what = f"rank {dead[0].rank} {dead[0].ended} between two cases"
             self._end_team(what, at_once=True)
         if not self._teams:
-            self._teams.append(Team(self._setup(), self.limits))
+            try:
+                self._teams.append(Team(self._setup(), self.limits))
+            except OSError as error:  # No descriptor, process or memory left.
+                raise PoolStartError(
+                    f"{self.num_workers} workers could not start: {error}"
+                ) from error
             self.num_starts += 1
         return self._teams[0]
 
@@ -254,14 +269,27 @@ class WorkerPool:
             self._end_team("the case was cut off", at_once=True)
             raise
         if case.is_answered and not team.ended():
-            if not report.are_even({rank: a.state for rank, a in case.answers.items()}):
+            if not report.are_even({r: a.state for r, a in case.answers.items()}):
                 what = "ranks made different calls, or destroyed the pool's groups"
                 self._end_team(what, at_once=True)
+            elif what := report.left_behind({r: a.state for r, a in case.answers.items()}):
+                self._end_team(f"case {self._case} ({self._name}) left {what}", at_once=False)
         else:
             self._end_team("" if error is None else _first_line(error), at_once=True)
         if error is not None:
             raise error
-        return [pickle.loads(case.answers[rank].body) for rank in ranks]
+        return [self._result(rank, case.answers[rank].body) for rank in ranks]
+
+    def _result(self, rank: int, body: bytes) -> Any:  # noqa: ANN401 - the function's own
+        try:
+            return pickle.loads(body)
+        except Exception as error:  # What the class raises, or importing its module.
+            raise ResultError(
+                f"case {self._case}: rank {rank} returned an object that this process cannot "
+                f"rebuild: {type(error).__name__}: {error}",
+                case=self._case,
+                end=["to fix: return plain data, or objects whose module this process can import"],
+            ) from error
 
     def _end_team(self, why: str, *, at_once: bool) -> None:
         if self._teams:
@@ -283,6 +311,18 @@ def _end(teams: list[Team], resources: ExitStack, owner: int) -> None:
         for team in teams:
             team.end(at_once=True)
         resources.close()
+
+
+def _parcels(fn: Callable[..., Any], args: Sequence[Any], num_workers: int) -> list[bytes]:
+    try:
+        return travel.parcels((fn, args), num_workers)
+    except Exception as error:  # What pickle raises, or a method of an argument.
+        name = getattr(fn, "__qualname__", str(fn))
+        raise RequestError(
+            f"{name} or its arguments cannot be pickled for the workers: "
+            f"{type(error).__name__}: {error}",
+            end=["to fix: define the function at the top of a module, and pass plain data"],
+        ) from error
 
 
 def _first_line(error: BaseException) -> str:

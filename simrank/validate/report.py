@@ -162,3 +162,16 @@ def are_even(states: Mapping[int, Mapping[str, Any]]) -> bool:
             if any(states[r]["counts"].get(name, 0) != count for r in members if r in states):
                 return False
     return True
+
+
+def left_behind(states: Mapping[int, Mapping[str, Any]]) -> str:
+    """Return the state that a case left and that only new workers are free of, with its ranks.
+
+    Args:
+        states: As in `are_even`.
+    """
+    ranks_of: dict[str, list[int]] = {}
+    for rank, state in states.items():
+        for part in state["left"]:
+            ranks_of.setdefault(part, []).append(rank)
+    return "; ".join(f"{part} on {_named(ranks)}" for part, ranks in ranks_of.items())

@@ -13,6 +13,7 @@ import signal
 import socket
 import sys
 import traceback
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from simrank.errors import BodyError
@@ -102,14 +103,21 @@ def _answer(worker: Worker, baseline: Baseline, frame: Frame) -> Frame:
         kind, body = Kind.RAISED, _raised(error)
     calls = worker.calls
     calls.stage("answered" if kind == Kind.RETURNED else "raised")
+    _flush()
     state = {
         "counts": calls.counts,
         "members": calls.members,
         "is_whole": worker.are_groups_whole(),
+        "left": baseline.restore(),
     }
-    sys.stdout.flush()
-    sys.stderr.flush()
+    _flush()
     return Frame(kind, frame.request, pickle.dumps((state, body)))
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):  # The case closed it, or its descriptor.
+            stream.flush()
 
 
 def _end_fork(pid: int, error: BaseException | None = None) -> None:
@@ -144,13 +152,18 @@ def _run(worker: Worker, baseline: Baseline, frame: Frame) -> Any:  # noqa: ANN4
     calls.watch_torch()
     worker.activate(active)
     calls.stage("resetting")
+    baseline.look()
     baseline.restore()
     worker.drop_groups()
     if worker.reset is not None:
         worker.reset()
     calls.stage("running")
     call: Callable[..., Any] = fn
-    return call(*args)
+    limit = sys.getrecursionlimit()
+    try:
+        return call(*args)
+    finally:
+        sys.setrecursionlimit(limit)  # Before the answer is made, which needs frames.
 
 
 def _raised(error: BaseException) -> bytes:

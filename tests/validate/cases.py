@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+import types
 from pathlib import Path
 
 from simrank import validate
@@ -32,7 +33,7 @@ def answer_in_reverse():
 def answer_another_request_first():
     """Answer the request before, then take the time in which it could be taken for this one's."""
     if validate.rank() == 1:
-        state = {"counts": {}, "members": {}, "is_whole": True}
+        state = {"counts": {}, "members": {}, "is_whole": True, "left": []}
         body = pickle.dumps((state, pickle.dumps("another's")))
         late = bytes(Frame(Kind.RETURNED, worker().request - 1, body))
         for fd in channel_fd():
@@ -306,3 +307,11 @@ def write_and_poll(results):
 
 def resident():
     return int(Path("/proc/self/statm").read_text().split()[1])
+
+
+def return_a_ghost():
+    """Return an object of a class that only this process has."""
+    module = types.ModuleType("ghost")
+    module.Ghost = type("Ghost", (), {"__module__": "ghost"})
+    sys.modules["ghost"] = module
+    return module.Ghost()
