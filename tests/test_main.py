@@ -1,10 +1,18 @@
 """The command's own entry."""
 
+import ast
+import os
+import re
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from simrank import cli
 from simrank.__main__ import main
+from simrank.cli import common
+from simrank.cli.common import COMMANDS
 
 
 class _Interrupts:
@@ -33,3 +41,48 @@ def test_the_command_runs(monkeypatch, capsys):
         main()
     assert caught.value.code == 0
     assert capsys.readouterr().out.startswith("simrank ")
+
+
+HEAVY = {"numpy", "yaml", "rich.progress", "simrank.bench", "simrank.context"}
+
+
+@pytest.mark.parametrize("complete", ["--version", "--help", "b"])
+def test_version_help_and_names_of_commands_import_no_command(complete):
+    """They answer at once: they are what a prompt waits for."""
+    words = {"COMP_WORDS": f"simrank {complete}", "COMP_CWORD": "1"}
+    asks = {} if complete.startswith("-") else {"_SIMRANK_COMPLETE": "complete_bash", **words}
+    program = (
+        "import sys, atexit\n"
+        "atexit.register(lambda: print(sorted(sys.modules), file=sys.stderr))\n"
+        f"sys.argv = ['simrank', *{[complete] if not asks else []}]\n"
+        "from simrank.__main__ import main\nmain()"
+    )
+    command = [sys.executable, "-c", program]
+    out = subprocess.run(
+        command, capture_output=True, text=True, check=True, env=dict(os.environ) | asks
+    )
+    imported = set(ast.literal_eval(out.stderr.splitlines()[-1]))
+    assert HEAVY & imported == set()
+    assert not {f"simrank.cli.{name}" for name in COMMANDS} & imported
+    assert {"--version": "simrank ", "--help": "  bench ", "b": "bench"}[complete] in out.stdout
+
+
+GROUPS = {"kernels", "torch"}
+
+
+def test_each_command_is_found_in_the_module_that_the_table_names():
+    """A command that the table lacks would be found by nobody."""
+    defined = {
+        name
+        for path in Path(common.__file__).parent.glob("*.py")
+        for name in re.findall(r"@app\.command\((?s:.*?)\ndef (\w+)\(", path.read_text())
+    }
+    assert {name.removesuffix("_command") for name in defined} | GROUPS == COMMANDS.keys()
+
+
+def test_a_misspelt_command_is_answered_with_the_name(capsys):
+    """As typer does."""
+    with pytest.raises(SystemExit) as caught:
+        cli.main(["bnech"])
+    assert caught.value.code == 2
+    assert "Did you mean 'bench'?" in capsys.readouterr().err

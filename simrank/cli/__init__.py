@@ -1,4 +1,4 @@
-"""The command line: `run`, `bench`, `check`, `prove`, `torch` and more; `main` runs it."""
+"""The command line; `main` runs it, `common.COMMANDS` names the module of each command."""
 
 from __future__ import annotations
 
@@ -8,46 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from simrank.cli import (
-    accuracy,
-    bench,
-    calibrate,
-    compare,
-    configs,
-    convert,
-    explain,
-    kernels,
-    kernels_check,
-    prove,
-    replay,
-    run,
-    torch,
-    tune,
-)
 from simrank.cli.common import BAD_CONFIG, BUG, FAILED, app
 from simrank.errors import ConfigError, SimrankError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = [
-    "accuracy",
-    "app",
-    "bench",
-    "calibrate",
-    "compare",
-    "configs",
-    "convert",
-    "explain",
-    "kernels",
-    "kernels_check",
-    "main",
-    "prove",
-    "replay",
-    "run",
-    "torch",
-    "tune",
-]
+__all__ = ["app", "main"]
 
 
 def main(args: list[str] | None = None) -> None:

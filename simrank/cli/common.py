@@ -4,36 +4,101 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import contextmanager
+from difflib import get_close_matches
+from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
-from typer.core import TyperGroup
+import typer.main
+from typer.core import TyperCommand, TyperGroup
 
 import simrank
-from simrank.config.quantity import closest
 from simrank.errors import ConfigError, ConfigProblem
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rich.progress import Progress
 
 EXIT_STATUS = "exit status: 0 finished; 1 program failed; 2 bad usage or config; 3 bug in simrank"
 FAILED, BAD_CONFIG, BUG = 1, 2, 3
 
 
-class Commands(TyperGroup):
-    """The commands; who names a file where a command stands is told which one to write."""
+class Command(NamedTuple):
+    """A command that is imported when it is used: start-up is a wait at every prompt.
 
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # noqa: ANN401 - typer's own
-        """As typer does."""
-        name, near = args[0], closest(args[0], self.commands)
-        if name not in self.commands and near is None and not name.startswith("-"):
+    Attributes:
+        help: One line for the list of commands.
+        modules: The modules of this package that define it; its own name if empty.
+    """
+
+    help: str
+    modules: tuple[str, ...] = ()
+
+
+COMMANDS = {
+    "run": Command("Run a program on simulated ranks, as torchrun does."),
+    "bench": Command("Benchmark collectives, with nccl-tests' options."),
+    "explain": Command("Explain a predicted time and NCCL's choice."),
+    "tune": Command("Write a tuner configuration for NCCL."),
+    "accuracy": Command("Compare predictions with measured tables."),
+    "calibrate": Command("Fit NCCL's cost law to a measured table."),
+    "compare": Command("Compare a simulated run with real processes."),
+    "kernels": Command("Cover, profile and check Triton kernels.", ("kernels", "kernels_check")),
+    "prove": Command("Prove that an algorithm computes its collective."),
+    "convert": Command("Convert topologies, graphs and algorithms."),
+    "replay": Command("Replay a trace on a simulated cluster."),
+    "check": Command("Validate a cluster or benchmark file.", ("configs",)),
+    "clusters": Command("List the built-in clusters.", ("configs",)),
+    "schema": Command("Write JSON Schemas of the YAML files.", ("configs",)),
+    "torch": Command("Build the simulated CUDA devices of torch."),
+}
+
+
+class Commands(TyperGroup):
+    """The commands, imported one by one; a file in a command's place names the command to use."""
+
+    def __init__(self, **attributes: Any) -> None:  # noqa: ANN401 - typer's own
+        super().__init__(**attributes)
+        # Names of all, for lists and suggestions; those that were imported are in it.
+        self.commands = {**dict.fromkeys(COMMANDS), **self.commands}  # type: ignore[dict-item]
+        self._is_listing = False
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ANN401 - likewise
+        """Import a command and return it; None if there is none of that name."""
+        del ctx
+        if cmd_name not in COMMANDS:
+            return None
+        command = COMMANDS[cmd_name]
+        if self._is_listing:
+            return TyperCommand(cmd_name, help=command.help)
+        for module in command.modules or (cmd_name,):
+            import_module(f"simrank.cli.{module}")
+        imported: Any = typer.main.get_command(app)
+        return imported.commands[cmd_name]
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401 - likewise
+        """Write the list of commands; none is imported."""
+        with self._listing():
+            super().format_commands(ctx, formatter)
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> Any:  # noqa: ANN401 - likewise
+        """Complete the name of a command; none is imported."""
+        with self._listing():
+            return super().shell_complete(ctx, incomplete)
+
+    @contextmanager
+    def _listing(self) -> Iterator[None]:
+        self._is_listing = True
+        yield
+        self._is_listing = False
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # noqa: ANN401 - likewise
+        """Find a command as typer does, with a hint where a file is named."""
+        name = args[0]
+        if name not in COMMANDS and not get_close_matches(name, COMMANDS) and name[:1] != "-":
             command = _COMMAND_BY_SUFFIX.get(Path(name).suffix)
             if command is not None:
                 ctx.fail(f"No such command '{name}'. To run it: simrank {command} {name}")
@@ -85,6 +150,16 @@ def progress_bar() -> Progress:
 
     It says the time that has passed, and the time left at the mean speed so far.
     """
+    from rich.console import Console  # noqa: PLC0415 - not at every prompt
+    from rich.progress import (  # noqa: PLC0415 - likewise
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
     console = Console(file=sys.stderr)  # This one, even while a program's output is kept.
     return Progress(
         TextColumn("{task.description}"),

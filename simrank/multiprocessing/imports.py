@@ -59,7 +59,7 @@ def uses_library(fn: Callable[..., object], args: Sequence[object]) -> bool:
             continue
         seen.add(name)
         module = sys.modules.get(name)
-        if type(module) is ModuleType:
+        if module is not None and issubclass(type(module), ModuleType):
             open_names += _reached(module)
         elif module is None and _required(package) & imported:
             return True  # A function imports it later.
@@ -86,8 +86,8 @@ def _homes_of(values: Iterable[object]) -> Iterator[str]:
 def _home(value: Any) -> Iterator[str]:  # noqa: ANN401 - any value
     """Yield a module's own name, or the modules that define a function, a class or its bases."""
     kind = type(value)
-    if kind is ModuleType:
-        names: tuple[object, ...] = (vars(value).get("__name__"),)
+    if issubclass(kind, ModuleType):  # Read past what a lazy module does when it is asked.
+        names: tuple[object, ...] = (ModuleType.__getattribute__(value, "__dict__")["__name__"],)
     elif kind is FunctionType:
         names = (value.__module__, value.__globals__.get("__name__"))
     else:
@@ -125,7 +125,8 @@ _PARTS: dict[type, Callable[[Any], Iterable[object]]] = {
 
 def _reached_by(module: ModuleType) -> frozenset[str]:
     """Return the modules whose objects a module holds, and those that its own file imports."""
-    found = {name for value in list(vars(module).values()) for name in _home(value)}
+    held = ModuleType.__getattribute__(module, "__dict__")
+    found = {name for value in list(held.values()) for name in _home(value)}
     if is_programs_own(module):
         for code in _codes_of(getattr(module, "__file__", None)):
             for name in _imports(code):

@@ -181,6 +181,7 @@ def test_a_benchmark_says_on_how_many_ranks_it_is_measured(tmp_path, monkeypatch
     assert "--nproc-per-node: expected one of 2, 4, got nothing" in capsys.readouterr().err
 
 
+@pytest.mark.skipif(HAS_TORCH, reason="torch is installed")
 @pytest.mark.parametrize("target", ["program", "--bench", "--kernels"])
 def test_a_machine_without_torch_is_a_line_and_status_4(program, target, capsys):
     """Whatever is to be compared."""

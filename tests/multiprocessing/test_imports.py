@@ -3,6 +3,7 @@
 import functools
 import importlib.util
 import sys
+import types
 
 import numpy as np
 import pytest
@@ -142,6 +143,16 @@ def test_a_program_that_reaches_a_library_uses_it(case, module):
     source, name, args = REACHES[case]
     program = module("program_of_threads", source)
     assert imports.uses_library(getattr(program, name), [put(arg) for arg in args])
+
+
+def test_a_module_of_a_class_of_its_own_counts(module):
+    """As lazy modules are; their attributes are not asked for."""
+    kind = type("Lazy", (types.ModuleType,), {"__getattr__": lambda self, name: 1 / 0})
+    lazy = sys.modules["keeper.lazy"] = kind("keeper.lazy")
+    program = module("program_of_a_lazy_module", "def f(rank): pass")
+    program.lazy = lazy
+    program.f.__globals__["__file__"] = None  # As typed at a prompt: nothing to read.
+    assert imports.uses_library(program.f, ())
 
 
 def test_a_program_beside_a_library_that_others_imported_does_not_use_it(module):
