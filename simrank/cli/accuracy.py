@@ -16,9 +16,10 @@ from simrank.bench.accuracy_page import accuracy_page
 from simrank.bench.aims import groups
 from simrank.bench.held_out import FITS, Bench
 from simrank.bench.size_classes import NAMES
-from simrank.cli.common import EXIT_STATUS, app, check_writable, progress_bar, write_text
+from simrank.cli.common import EXIT_STATUS, app, check_writable, progress_bar
 from simrank.cli.measured import FORMATS, texts_of
 from simrank.cli.nccl_tests import bad_option
+from simrank.config.files import write_text
 from simrank.config.locate import builtin_names, locate
 from simrank.hardware.gemm import load_gemm_rows, size_class_errors
 

@@ -184,11 +184,6 @@ def why_it_ended(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
-def write_text(path: str, text: str) -> None:
-    """Write a file, with the same bytes on every system."""
-    Path(path).write_text(text, encoding="utf-8", newline="")
-
-
 def check_writable(*paths: str | None) -> None:
     """Look before a long run whether its results can be written.
 

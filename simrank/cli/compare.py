@@ -11,8 +11,9 @@ import typer
 
 import simrank
 from simrank.bench.table import Table, footer
-from simrank.cli.common import FAILED, app, check_writable, progress_bar, write_text
+from simrank.cli.common import FAILED, app, check_writable, progress_bar
 from simrank.config import load_bench_config
+from simrank.config.files import write_text
 from simrank.errors import ConfigError, ConfigProblem
 from simrank.validate.compare import benchmark, report
 from simrank.validate.compare.comparison import compared

@@ -12,8 +12,9 @@ from rich.console import Console
 from rich.table import Table
 
 from simrank.bench.series import series_of
-from simrank.cli.common import EXIT_STATUS, app, write_text
+from simrank.cli.common import EXIT_STATUS, app
 from simrank.config import builtin_clusters, check_file, load_bench_config, load_cluster_config
+from simrank.config.files import write_text
 from simrank.config.quantity import closest
 from simrank.config.schemas import KINDS
 from simrank.config.schemas import schema as schema_of

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 import yaml
 
-from simrank.cli.common import EXIT_STATUS, app, check_writable, write_text
+from simrank.cli.common import EXIT_STATUS, app, check_writable
 from simrank.cli.prove import problem_named, schedule_named
 from simrank.collectives.algorithms import collectives_with
 from simrank.collectives.msccl import program_of, xml_of
 from simrank.config import builtin_clusters
+from simrank.config.files import write_text
 from simrank.config.foreign.astra_sim import is_network, network_cluster
 from simrank.config.foreign.nccl_graph import keys_of, nccl_block, read_graph
 from simrank.config.foreign.nccl_topology import host_of, read_topology

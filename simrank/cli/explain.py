@@ -13,7 +13,8 @@ from simrank import units
 from simrank.bench.crossover import crossover
 from simrank.bench.explain import explain as explained
 from simrank.bench.explain_page import explain_page
-from simrank.cli.common import EXIT_STATUS, app, check_writable, write_text
+from simrank.cli.common import EXIT_STATUS, app, check_writable
+from simrank.config.files import write_text
 
 if TYPE_CHECKING:
     from simrank.bench.explain import Explanation

@@ -11,7 +11,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from simrank.cli.common import EXIT_STATUS, app, check_writable, write_text
+from simrank.cli.common import EXIT_STATUS, app, check_writable
+from simrank.config.files import write_text
 from simrank.context import Context
 from simrank.errors import ConfigError, ConfigProblem, UnsupportedError
 from simrank.multiprocessing.script import names_of, program_imports, run_script

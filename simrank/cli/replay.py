@@ -10,7 +10,8 @@ import typer
 
 import simrank
 from simrank import units
-from simrank.cli.common import EXIT_STATUS, app, check_writable, parse_ranks, write_text
+from simrank.cli.common import EXIT_STATUS, app, check_writable, parse_ranks
+from simrank.config.files import write_text
 from simrank.hardware import load_cluster
 from simrank.replay.read import read_trace
 from simrank.replay.run import replay

@@ -14,7 +14,8 @@ import simrank
 from simrank.bench.row import as_columns
 from simrank.bench.run import Watcher
 from simrank.bench.table import Table, footer
-from simrank.cli.common import check_writable, parse_ranks, progress_bar, why_it_ended, write_text
+from simrank.cli.common import check_writable, parse_ranks, progress_bar, why_it_ended
+from simrank.config.files import write_text
 from simrank.trace import Timeline
 
 if TYPE_CHECKING:

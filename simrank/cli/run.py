@@ -26,12 +26,12 @@ from simrank.cli.common import (
     parse_ranks,
     progress_bar,
     why_it_ended,
-    write_text,
 )
 from simrank.cli.debugging import flight_recorder, show_records, variables_text
 from simrank.cli.outputs import Outputs
 from simrank.cli.torchrun import LaunchCommand
 from simrank.config.choices import CHOICES
+from simrank.config.files import write_text
 from simrank.context import Context
 from simrank.engine.carrier import CARRIER_CHOICES
 from simrank.engine.delays import Delays

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -20,9 +19,10 @@ from simrank.bench.sweep import (
     sweep_header,
     sweep_line,
 )
-from simrank.cli.common import FAILED, progress_bar, write_text
+from simrank.cli.common import FAILED, progress_bar
 from simrank.cli.nccl_tests import bad_option
 from simrank.cli.results import Results
+from simrank.config.files import read_bytes, write_text
 from simrank.config.sweep import ERROR
 
 if TYPE_CHECKING:
@@ -80,9 +80,7 @@ class SweepResults(Results):
         self.rows[:] = (self._by_cell[each] for each in sorted(self._by_cell))
         if self._saved_to is not None and monotonic() - self._saved_s > _SAVE_EVERY_S:
             self._saved_s = monotonic()
-            beside = self._saved_to.with_name(f"{self._saved_to.name}.part")
-            write_text(str(beside), self.document(f"{len(self.rows)} rows, then nothing yet"))
-            os.replace(beside, self._saved_to)  # Whoever is killed leaves the one or the other.
+            write_text(self._saved_to, self.document(f"{len(self.rows)} rows, then nothing yet"))
 
     def to_resume(self) -> dict[str, Any]:
         """Return which runs the rows are of, and what they depend on."""
@@ -91,8 +89,7 @@ class SweepResults(Results):
     def finished(self, path: str | None) -> Mapping[int, Row]:
         """Return the rows, by run, of a file that the same benchmark left when it ended early."""
         try:
-            text = "" if path is None else Path(path).read_text(encoding="utf-8")
-            found = json.loads(text or "{}")
+            found = json.loads((b"" if path is None else read_bytes(path)) or b"{}")
         except (OSError, ValueError):
             return {}  # No such file, or no result: it will be written anew.
         expected = {**self._head, "config": self._fingerprint}

@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 
 from simrank.bench.tune import tune as tuned
-from simrank.cli.common import EXIT_STATUS, app, check_writable, write_text
+from simrank.cli.common import EXIT_STATUS, app, check_writable
+from simrank.config.files import write_text
 from simrank.config.tuner import COLLECTIVES, tuner_text
 
 

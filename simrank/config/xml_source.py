@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 from xml.parsers import expat
 
@@ -93,20 +92,6 @@ class Element:
             expected = f"a number from 0 to {highest:g}"
             self.fail(key, expected, "nothing" if text is None else text)
         return value
-
-
-def read_bytes(path: str | Path) -> bytes:
-    """Return what is in a file.
-
-    Raises:
-        ConfigError: It cannot be read.
-    """
-    try:
-        return Path(path).read_bytes()
-    except (OSError, ValueError) as error:
-        got = getattr(error, "strerror", None) or str(error)
-        problem = ConfigProblem(str(path), None, "", "a file that can be read", got)
-        raise ConfigError(problem) from None
 
 
 def parse_xml(

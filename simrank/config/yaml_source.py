@@ -7,7 +7,6 @@ PyYAML's safe rules, and the text behind each scalar is kept for messages.
 from __future__ import annotations
 
 import codecs
-import errno
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING
 import yaml
 
 from simrank.config import large
+from simrank.config.files import read_bytes
 from simrank.errors import ConfigError, ConfigProblem
 
 if TYPE_CHECKING:
@@ -147,9 +147,7 @@ def read_text(path: Path) -> str:
     """Return the text of a file, or raise with the reason why it cannot be read."""
     line = to_fix = None
     try:
-        if path.exists() and not (path.is_file() or path.is_dir() or path.is_fifo()):
-            raise OSError(errno.EINVAL, "no regular file")
-        data = path.read_bytes()
+        data = read_bytes(path)
         return data.decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
     except FileNotFoundError:
         got = "no such file"

@@ -17,6 +17,7 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from simrank.config.files import written_whole
 from simrank.distributed.backends import GLOO, default_timeout
 from simrank.distributed.planner import MADE_OF
 from simrank.engine import user_stack
@@ -281,7 +282,8 @@ class FlightRecorder:
         self.written = []
         for rank in range(self._world.size):
             path = Path(f"{self.prefix}{rank}")
-            path.write_bytes(pickle.dumps(self.dump(rank), protocol=_PROTOCOL))
+            with written_whole(path, "wb") as file:
+                pickle.dump(self.dump(rank), file, protocol=_PROTOCOL)
             self.written.append(path)
 
 

@@ -73,7 +73,23 @@ def stand_ins(module: ModuleType) -> list[tuple[Any, str, Any]]:
     """Return what to replace in a library, or a part of one, that is imported."""
     if module.__name__ in _parts:
         return _parts[module.__name__](module)
+    _check_package(module.__name__)
     return _libraries[module.__name__]().stand_ins(module)
+
+
+def _check_package(name: str) -> None:
+    """Raise where a file of the program hides a library: `torch.py` beside a script, say.
+
+    Raises:
+        UnsupportedError: It does.
+    """
+    module = sys.modules[name]
+    if not hasattr(module, "__path__"):
+        file = getattr(module, "__file__", None) or f"a module named {name}"
+        raise UnsupportedError(
+            f"`import {name}` finds {file}, which hides the installed package {name}\n"
+            f"  to fix: rename {file}"
+        )
 
 
 def check_import(name: str) -> None:
@@ -107,7 +123,10 @@ def _check_carrier(act: str, name: str) -> None:
 
 def in_use() -> list[Library]:
     """Return the libraries that the program has imported."""
-    return [load() for name, load in _libraries.items() if name in sys.modules]
+    found = [name for name in _libraries if name in sys.modules]
+    for name in found:
+        _check_package(name)
+    return [_libraries[name]() for name in found]
 
 
 _STATES = "states of libraries"  # In `Program.local`.

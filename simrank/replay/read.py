@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 from simrank.bench.json_parts import read_parts
-from simrank.config.xml_source import read_bytes
+from simrank.config.files import read_user_file
 from simrank.errors import ConfigError, ConfigProblem
 from simrank.replay.chakra.read import chakra_trace
 from simrank.replay.chakra.text import is_chakra_json, read_text_form
@@ -34,7 +34,7 @@ def read_trace(files: Sequence[str], groups_file: str | None = None) -> Trace:
     Raises:
         ConfigError: A file is none of these, or something in it is wrong.
     """
-    first = read_bytes(files[0])
+    first = read_user_file(files[0])
     text = _text_of(first)
     if text is not None and is_goal(text):
         if len(files) > 1:
@@ -42,7 +42,7 @@ def read_trace(files: Sequence[str], groups_file: str | None = None) -> Trace:
         return parse_goal(text.replace("\r\n", "\n"), files[0])
     ranks: dict[int, list[RawNode]] = {}
     for file in files:
-        nodes = _raw_nodes(read_bytes(file), file)  # What is no trace needs no other name.
+        nodes = _raw_nodes(read_user_file(file), file)  # What is no trace needs no other name.
         rank = _rank_of(file, len(files))
         if rank in ranks:
             raise ConfigError(
@@ -81,7 +81,7 @@ def _rank_of(file: str, num_ranks: int) -> int:
 
 def _groups(file: str, num_ranks: int) -> Mapping[str, tuple[int, ...]]:
     """Return the ranks of each process group."""
-    data = read_bytes(file).decode("utf-8", "replace")
+    data = read_user_file(file).decode("utf-8", "replace")
     parts = list(read_parts(data, file))
     if len(parts) != 1:
         expected = "one object: name to ranks"

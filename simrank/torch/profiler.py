@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import itertools
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
@@ -18,6 +17,7 @@ from torch.autograd import profiler as torch_profiler
 from torch.autograd.profiler_util import EventList, FunctionEvent
 from torch.profiler import ProfilerActivity
 
+from simrank.config.files import write_text
 from simrank.engine.observer import SwitchObserver
 from simrank.ranks import require_rank
 from simrank.ranks.current import rank_program
@@ -401,7 +401,7 @@ def _export(self: Any, path: str, metadata: object = None, use_python_export: bo
         "traceEvents": [*_trace_of(seen.entries, rank)],
         "traceName": str(path),
     }
-    Path(path).write_text(json.dumps(shown), encoding="utf-8")
+    write_text(path, json.dumps(shown))
 
 
 def _trace_of(entries: Sequence[Entry], rank: int) -> Iterator[dict[str, Any]]:

@@ -6,6 +6,7 @@ import json
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from simrank.config.files import written_whole
 from simrank.engine.callsite import user_site
 from simrank.trace.counters import Counters
 from simrank.units import PS_PER_S, PS_PER_US
@@ -254,7 +255,7 @@ class Timeline:
 
     def write(self, path: str | Path) -> None:
         """Write the timeline; equal runs give equal bytes."""
-        with open(path, "w", encoding="utf-8") as file:
+        with written_whole(path) as file:
             file.write('{"displayTimeUnit":"ns","traceEvents":[\n')
             lines = (json.dumps(event, separators=(",", ":")) for event in self.events())
             file.write(",\n".join(lines))

@@ -2,7 +2,8 @@
 
 import pytest
 
-from simrank.config.xml_source import parse_xml, read_bytes
+from simrank.config.files import read_user_file
+from simrank.config.xml_source import parse_xml
 from simrank.errors import ConfigError
 
 PARENTS = {"a": ("",), "b": ("a", "b"), "c": ("b",)}
@@ -68,4 +69,4 @@ def test_a_file_that_cannot_be_read_is_refused(tmp_path):
     """A folder, nothing, a name that no file may have."""
     for path in (tmp_path, tmp_path / "none.xml", "a\0b"):
         with pytest.raises(ConfigError, match="expected a file that can be read"):
-            read_bytes(path)
+            read_user_file(path)

@@ -291,3 +291,16 @@ def test_no_model_of_a_rank_stays_in_the_class(spawn):
 
     spawn(program)
     assert torch.nn.parallel.DistributedDataParallel._active_ddp_module is None
+
+
+def test_a_file_of_the_program_that_hides_torch_is_named(tmp_path):
+    """With what to do; status 1, and no traceback."""
+    (tmp_path / "torch.py").write_text("")
+    (tmp_path / "train.py").write_text("import torch\n")
+    command = [sys.executable, "-m", "simrank", "run", "--nproc-per-node", "2", "train.py"]
+    run = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert run.returncode == 1
+    assert run.stderr.splitlines()[-2:] == [
+        f"`import torch` finds {tmp_path / 'torch.py'}, which hides the installed package torch",
+        f"  to fix: rename {tmp_path / 'torch.py'}",
+    ]

@@ -15,7 +15,8 @@ from simrank.collectives.msccl.program import (
     Step,
     ThreadBlock,
 )
-from simrank.config.xml_source import Element, parse_xml, read_bytes
+from simrank.config.files import read_user_file
+from simrank.config.xml_source import Element, parse_xml
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,7 +33,7 @@ def read_msccl(path: str | Path) -> Program:
     Raises:
         ConfigError: The file cannot be read, or is no algorithm that simrank knows how to run.
     """
-    return parse_msccl(read_bytes(path), str(path))
+    return parse_msccl(read_user_file(path), str(path))
 
 
 def parse_msccl(data: bytes, file: str = "<string>") -> Program:

@@ -13,8 +13,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from simrank import units
+from simrank.config.files import read_user_file
 from simrank.config.locate import locate
-from simrank.config.xml_source import Element, parse_xml, read_bytes
+from simrank.config.xml_source import Element, parse_xml
 from simrank.config.yaml_source import read_yaml
 from simrank.errors import ConfigError, ConfigProblem
 
@@ -81,7 +82,7 @@ def read_graph(path: str | Path) -> list[Graph]:
     Raises:
         ConfigError: The file is none that NCCL writes.
     """
-    return parse_graph(read_bytes(path), str(path))
+    return parse_graph(read_user_file(path), str(path))
 
 
 def parse_graph(data: bytes, file: str) -> list[Graph]:

@@ -17,8 +17,9 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from simrank.config.files import read_user_file
 from simrank.config.foreign.devices import device_named, device_of_pci, name_of
-from simrank.config.xml_source import parse_xml, read_bytes
+from simrank.config.xml_source import parse_xml
 
 if TYPE_CHECKING:
     from simrank.config.xml_source import Element
@@ -71,7 +72,7 @@ def read_topology(path: str | Path, device: str | None = None) -> dict[str, Any]
     Raises:
         ConfigError: The file is none, or does not say which device it has.
     """
-    return parse_topology(read_bytes(path), str(path), device)
+    return parse_topology(read_user_file(path), str(path), device)
 
 
 def host_of(path: str | Path) -> str | None:
@@ -80,7 +81,7 @@ def host_of(path: str | Path) -> str | None:
     Raises:
         ConfigError: As `read_topology`.
     """
-    root = parse_xml(read_bytes(path), str(path), _PARENTS, skips_others=True)
+    root = parse_xml(read_user_file(path), str(path), _PARENTS, skips_others=True)
     vendors = {cpu.attributes.get("vendor", "") for cpu in root.inside("cpu")}
     return _HOSTS.get(vendors.pop()) if len(vendors) == 1 else None
 
