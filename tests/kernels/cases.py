@@ -5,6 +5,7 @@ write one row of `out` per value, so that a difference names the expression. Loa
 id times 0: so that programs in lockstep have values of their own, which are the same.
 """
 
+import itertools
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -85,6 +86,18 @@ def integers(x_ptr, y_ptr, out, N: tl.constexpr):
     put(out, 12, 100 // y, N)
     put(out, 13, x + lanes, N)
     put(out, 14, -x, N)
+
+
+@triton.jit
+def shifts(x_ptr, y_ptr, out, N: tl.constexpr):
+    lanes = tl.arange(0, N)
+    x = tl.load(x_ptr + tl.program_id(0) * 0 + lanes)
+    y = tl.load(y_ptr + lanes)
+    put(out, 0, x >> y, N)
+    put(out, 1, x << y, N)
+    put(out, 2, x >> 1, N)
+    put(out, 3, 100 >> y, N)
+    put(out, 4, tl.load(x_ptr) >> tl.load(y_ptr), N)
 
 
 @triton.jit
@@ -416,6 +429,11 @@ def _cases() -> dict[str, Case]:
         if dtype.endswith(("int32", "int64")):
             large = [_random(dtype, N, low=0, high=2**31), _random(dtype, N, seed=4, high=2**31)]
             found[f"high halves {dtype}"] = Case(high_halves, large, ((1, N), dtype), {"N": N})
+    for dtype, by in itertools.product(INTEGERS, INTEGERS):
+        pair = [_random(dtype, N, low=-100, high=100), _random(by, N, seed=5, low=0, high=7)]
+        # The interpreter keeps the left operand's signedness: stored in as many bits, it is equal.
+        wide = f"int{8 * max(np.dtype(dtype).itemsize, np.dtype(by).itemsize)}"
+        found[f"shifts {dtype} {by}"] = Case(shifts, pair, ((5, N), wide), {"N": N})
     for dtype in ("float32", "float64"):
         pair = [_random(dtype, N, low=-4, high=4), _positive(dtype, N)]
         found[f"functions {dtype}"] = Case(

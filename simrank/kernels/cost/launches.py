@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from simrank.device.device import Device
     from simrank.device.memory import Storage
     from simrank.hardware.spec import DeviceSpec
+    from simrank.kernels.machine.protocols import Sync
     from simrank.kernels.machine.statistics import Counts
 
 # Assumed: half of the SMs saturate the memory; fewer programs than that leave bandwidth unused.
@@ -357,6 +358,11 @@ class TimedStatistics(Statistics):
             taken_ps = operations_ps(self._device.spec, done) * self._num_sharing
             self._known_ps[done] = taken_ps
         work.vector_ps += taken_ps
+
+    def charge_operations(self, sync: Sync) -> None:
+        """Charge the vector operations since the last access to the program that runs now."""
+        self._work_on_operations(sync.work)
+        sync.charge_work()
 
     def restore(self, snapshot: Counts) -> None:
         """Set the counts back; what they hold is not charged to anybody."""

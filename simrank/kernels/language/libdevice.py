@@ -358,8 +358,8 @@ LIBDEVICE: dict[str, Callable[..., Any]] = {
 
 
 def globaltimer() -> Block:
-    """Return the simulated time in nanoseconds, at which the launch began."""
-    return Block(np.int64(machine.now().device.engine.now_ps // PS_PER_NS), int64)
+    """Return a program's simulated time in nanoseconds; in lockstep, when the launch began."""
+    return Block(np.int64(machine.clock_ps() // PS_PER_NS), int64)
 
 
 def smid() -> Block:

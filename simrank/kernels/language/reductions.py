@@ -12,7 +12,7 @@ from simrank.kernels.language.shapes import settled, with_program_axis
 from simrank.kernels.machine.now import spend
 from simrank.kernels.machine.vectors import SIMPLE
 from simrank.kernels.values.block import Block, as_block, as_truth, cast_to
-from simrank.kernels.values.types import element_type, float32, int32, uint32
+from simrank.kernels.values.types import element_type, float32, int1, int32, uint32
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -83,7 +83,10 @@ def sum_(
         result: Block = reduce(block, axis, add, keep_dims)
         return result
     values, along = _along(block, axis)
-    total = values.sum(axis=along, dtype=element.compute)
+    if element is int1:  # True and true is false: one bit holds no two.
+        total = np.logical_xor.reduce(values, axis=along)
+    else:
+        total = values.sum(axis=along, dtype=element.compute)
     return Block(_kept(element.rounded(total), block, axis, keep_dims=keep_dims), element)
 
 
@@ -298,7 +301,11 @@ def _cumulative(ufunc: np.ufunc, combine: Callable[..., Block]) -> Callable[...,
             return scanned
         along = _axis(block, axis)
         values = np.flip(block.values, along) if reverse else block.values
-        result = ufunc.accumulate(values, axis=along, dtype=element.compute)
+        if element is int1:
+            ufunc_of_bits = np.logical_xor if ufunc is np.add else np.logical_and
+            result = ufunc_of_bits.accumulate(values, axis=along)
+        else:
+            result = ufunc.accumulate(values, axis=along, dtype=element.compute)
         result = element.rounded(result)
         return Block(np.flip(result, along) if reverse else result, element)
 

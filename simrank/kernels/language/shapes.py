@@ -109,7 +109,13 @@ def broadcast(first: Operand, second: Operand) -> tuple[Block, Block]:
     first, second = as_block(first), as_block(second)
     check_broadcast(first, second)
     shape = np.broadcast_shapes(first.shape, second.shape)
-    return broadcast_to(first, shape), broadcast_to(second, shape)
+    return _padded_to(first, shape), _padded_to(second, shape)
+
+
+def _padded_to(block: Block, shape: tuple[int, ...]) -> Block:
+    """Return a block in a shape of as many dims or more: new ones come first."""
+    missing = len(shape) - len(block.shape)
+    return broadcast_to(expand_dims(block, list(range(missing))) if missing else block, shape)
 
 
 def broadcast_to(block: Operand, *shape: Any) -> Block:

@@ -11,9 +11,10 @@ class Effects:
         publishes: It may show something to another program while it runs.
         reads: It reads memory: a loop that calls it may wait.
         threads: It asks which of its program's threads it is.
+        times: It reads a clock: each of its programs has a time of its own.
     """
 
-    __slots__ = ("publishes", "reads", "threads", "waits")
+    __slots__ = ("publishes", "reads", "threads", "times", "waits")
 
     def __init__(
         self,
@@ -22,11 +23,13 @@ class Effects:
         publishes: bool = False,
         reads: bool = False,
         threads: bool = False,
+        times: bool = False,
     ) -> None:
         self.waits = waits
         self.publishes = publishes
         self.reads = reads
         self.threads = threads
+        self.times = times
 
     def add(self, other: Effects) -> None:
         """Add what another function does."""

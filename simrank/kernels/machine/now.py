@@ -194,6 +194,15 @@ def spend(unit: int, values: Value, each: int = 1) -> None:
         statistics.profile.here().operations[unit] += number
 
 
+def clock_ps() -> int:
+    """Return the simulated time of the program that runs now; in lockstep, of the launch."""
+    programs = now()
+    if programs.sync is None:
+        return programs.device.engine.now_ps
+    programs.statistics.charge_operations(programs.sync)
+    return programs.sync.clock_ps
+
+
 def is_as_hardware() -> bool:
     """Return whether programs run that compute with hardware's precision."""
     return _running is not None and _running.options.precision == "hardware"

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from simrank.device.memory import Storage
     from simrank.kernels.machine.arrays import Array
     from simrank.kernels.machine.profile import KernelProfile, Line
+    from simrank.kernels.machine.protocols import Sync
 
 
 class Extent(NamedTuple):
@@ -207,6 +208,9 @@ class Statistics:
         self.num_atomics += num_lanes
         if self.profile is not None:
             self.profile.here().num_atomics += num_lanes
+
+    def charge_operations(self, sync: Sync) -> None:
+        """Charge vector operations to the program that runs now; in lockstep nothing is."""
 
     def count_flops(
         self, dot: Dot, num_flops: int, num_outputs: int, inputs_bytes: int = 0

@@ -63,8 +63,7 @@ def _shared(register: str, axis: int) -> int:
     }  # fmt: skip
     if register in fixed:
         return fixed[register]
-    sync = programs.sync
-    now_ps = programs.device.engine.now_ps if sync is None else sync.clock_ps
+    now_ps = machine.clock_ps()
     if register in ("globaltimer", "clock64"):  # Assumed: a clock of 1 GHz.
         return int(now_ps // PS_PER_NS)
     if register in ("globaltimer_lo", "clock"):

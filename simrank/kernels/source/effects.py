@@ -24,6 +24,8 @@ ASM_WRITES = ("st.", "atom", "red.", "multimem")
 _OF_THREAD = (".sreg.tid.", ".sreg.laneid", ".sreg.tid.x", ".sreg.tid.y", ".sreg.tid.z")
 _OF_SHMEM = ("nvshmem", "rocshmem")
 _THREAD_REGISTERS = ("%tid.x", "%laneid", "%warpid")
+_CLOCKS = {"globaltimer", "memrealtime"}
+_CLOCK_REGISTERS = ("%globaltimer", "%clock", "memrealtime", "memtime")
 
 
 def effects_of(
@@ -59,6 +61,7 @@ def _add_call(
     name = name_of(node)
     result.reads |= name in READS
     result.waits |= name in _WAITS
+    result.times |= name in _CLOCKS
     if name in ("extern_elementwise", "extern_call"):
         _add_extern(result, node)
     if name == "inline_asm_elementwise":
@@ -104,6 +107,7 @@ def _add_assembly(result: Effects, node: ast.Call, text: Callable[[ast.expr], st
     whole = " ".join(words)
     if any(register in whole for register in _THREAD_REGISTERS):
         result.threads = result.publishes = True
+    result.times |= any(register in whole for register in _CLOCK_REGISTERS)
     publishes = any(mark in whole for mark in ASM_WRITES)
     result.publishes |= publishes
     result.waits |= "bra" in whole and (publishes or "ld." in whole)

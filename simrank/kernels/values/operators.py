@@ -176,6 +176,28 @@ def _bitwise(compute: Callable[[Any, Any], Any], *, swapped: bool) -> BinaryOper
     return applied
 
 
+def _shift_right(first: Block, second: Operand, *, swapped: bool) -> Block:
+    """Shift right: arithmetically if the block whose operator it is has a signed type.
+
+    That is the left operand, or the right one of a number. The result has the promoted type, which
+    may be of the other signedness.
+    """
+    ours, theirs, result = operands(first, second)
+    if result.kind in "fp":
+        raise TypeError(f"invalid operands of type {first.element} and {result}")
+    number, by = (theirs, ours) if swapped else (ours, theirs)
+    if result.kind == "b":
+        return Block(number & ~by, result)
+    is_signed = first.element.kind == "i"
+    if is_signed != (result.kind == "i"):
+        other = np.dtype(f"{'i' if is_signed else 'u'}{result.itemsize}")
+        shifted = np.right_shift(number.view(other), by.astype(other)).view(result.compute)
+    else:
+        shifted = number >> by
+    spend(SIMPLE, shifted)
+    return Block(shifted, result)
+
+
 def _comparison(compute: Callable[[Any, Any], Any], *, equals: bool) -> BinaryOperator:
     def applied(self: Block, other: Any) -> Any:
         if equals and (other is None or isinstance(other, str)):
@@ -204,7 +226,7 @@ _Table = tuple[tuple[str, Any], ...]
 _ARITHMETIC: _Table = (("add", operator.add), ("sub", operator.sub), ("mul", operator.mul))
 _BITWISE: _Table = (
     ("and", operator.and_), ("or", operator.or_), ("xor", operator.xor),
-    ("lshift", operator.lshift), ("rshift", operator.rshift),
+    ("lshift", operator.lshift),
 )  # fmt: skip
 _COMPARISONS: _Table = (
     ("lt", operator.lt), ("le", operator.le), ("gt", operator.gt), ("ge", operator.ge),
@@ -215,7 +237,10 @@ for _name, _compute in _ARITHMETIC:
     _reflected = "add" if _name == "add" else f"r{_name}"
     setattr(Block, f"__{_name}__", _arithmetic(_compute, _name, swapped=False))
     setattr(Block, f"__r{_name}__", _arithmetic(_compute, _reflected, swapped=True))
-for _name, _function in (("truediv", _divide), ("floordiv", _floor_divide), ("mod", _modulo)):
+_FUNCTIONS: _Table = (
+    ("truediv", _divide), ("floordiv", _floor_divide), ("mod", _modulo), ("rshift", _shift_right),
+)  # fmt: skip
+for _name, _function in _FUNCTIONS:
     for _prefix, _swapped in (("", False), ("r", True)):
 
         def _operator(

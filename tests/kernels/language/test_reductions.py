@@ -30,6 +30,16 @@ def test_sums_have_the_types_of_triton():
     assert {str(d): str(STANDARD["sum"](ours(d)[None], 0).dtype) for d in DTYPES} == wanted
 
 
+def test_a_sum_in_one_bit_is_the_exclusive_or():
+    """True and true is false, as the compiler reduces int1: 4 are false, 3 are true."""
+    for number in (3, 4):
+        ones = Block(np.arange(4)[None] < number, types.int1)
+        wanted = number % 2 == 1
+        assert bool(STANDARD["sum"](ones, 0, dtype=tl.int1).values) == wanted
+        assert bool(STANDARD["cumsum"](ones, 0, dtype=tl.int1).values[0, -1]) == wanted
+    assert not STANDARD["cumprod"](ones & Block(np.arange(4)[None] > 0, types.int1), 0).values[0, 0]
+
+
 def test_extremes_are_widened_only_without_their_places():
     """As tl.max does; the value beside an index keeps the type of its block."""
     for dtype in (tl.int8, tl.float16, tl.bfloat16, tl.uint8, tl.float64):

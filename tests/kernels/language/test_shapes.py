@@ -24,6 +24,13 @@ def test_a_reshape_leaves_the_program_axis():
     assert reshaped.values[1].tolist() == block.values[1].reshape(8).tolist()
 
 
+def test_broadcast_adds_dims_in_front():
+    """A block of fewer dims is repeated along the new ones, as in Triton."""
+    one, other = shapes.broadcast(of_programs(4), of_programs(2, 4))
+    assert one.shape == other.shape == (2, 4)
+    assert one.values[1].tolist() == [[4, 5, 6, 7]] * 2
+
+
 def test_what_is_split_is_joined_again():
     """The last dim has the two halves."""
     block = of_programs(4, 2)

@@ -28,6 +28,30 @@ def about_the_device(out):
     gdc_launch_dependents()
 
 
+@triton.jit
+def timed(out, x):
+    begin = globaltimer()
+    values = tl.zeros((1024,), tl.float32)
+    for _ in range(100):
+        values = tl.exp(values)
+    middle = globaltimer()
+    total = tl.sum(tl.load(x + tl.arange(0, 1024)))
+    tl.store(out + 3 * tl.program_id(0), middle - begin)
+    tl.store(out + 3 * tl.program_id(0) + 1, globaltimer() - middle)
+    tl.store(out + 3 * tl.program_id(0) + 2, (total + tl.sum(values)).to(tl.int64))
+
+
+def test_the_timer_moves_with_what_a_program_does(on_rank):
+    """Operations take time between two looks, and so do loads."""
+
+    def body(ctx):
+        out, x = ctx.zeros(2, 3, dtype=simrank.int64), ctx.zeros(1024)
+        timed[(2,)](out, x)
+        assert all(computed > 0 and loaded > 0 for computed, loaded, _ in out.tolist())
+
+    on_rank(body)
+
+
 def test_kernels_ask_about_their_device(on_rank):
     """The launch's warps, the SM, and simulated time."""
 
