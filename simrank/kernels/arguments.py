@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+import sys
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from triton.backends import backends
 from triton.runtime import jit
 
 from simrank.device import Tensor
@@ -24,15 +28,27 @@ if TYPE_CHECKING:
 
 _TensorWrapper: Any = jit.TensorWrapper  # What `triton.reinterpret` returns.
 _MOST_POINTERS = 1024  # assumed: more groups than any grouped kernel has
-# Options of a launch that say how the compiler shall build it; they change no value.
-OPTIONS = {
-    "num_warps", "num_stages", "num_ctas", "maxnreg", "debug", "enable_fp_fusion",
-    "launch_cooperative_grid", "launch_pdl", "extern_libs", "allow_fp8e4nv", "warmup",
-    "num_buffers_warp_spec", "num_consumer_groups", "reg_dec_producer", "reg_inc_consumer",
-    "ir_override", "instrumentation_mode", "waves_per_eu", "matrix_instr_nonkdim", "kpack",
-    "sanitize_overflow", "generate_native_code", "noinline", "arch", "cluster_dims",
-    "fpsan_homomorphic_casts", "num_ctas_per_sm", "maxRegAutoWS", "pingpongAutoWS",
+# Options of a launch in other versions of Triton than the installed one, and simrank's own.
+_OTHER_OPTIONS = {
+    "allow_fp8e4nv", "warmup", "num_buffers_warp_spec", "num_consumer_groups", "reg_dec_producer",
+    "reg_inc_consumer", "generate_native_code", "noinline", "cluster_dims", "num_ctas_per_sm",
+    "maxRegAutoWS", "pingpongAutoWS",
 }  # fmt: skip
+
+
+@cache
+def options() -> frozenset[str]:
+    """Return the options of a launch that say how the compiler builds it; they change no value.
+
+    They are those of all backends of the installed Triton: programs for several pass them all.
+    """
+    found = set(_OTHER_OPTIONS)
+    for backend in backends.values():
+        module = vars(sys.modules[backend.compiler.__module__])
+        for kind in (value for name, value in module.items() if name.endswith("Options")):
+            if dataclasses.is_dataclass(kind):
+                found |= {field.name for field in dataclasses.fields(kind)}
+    return frozenset(found)
 
 
 def by_name(kernel: Jit, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -50,7 +66,7 @@ def by_name(kernel: Jit, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[
             raise TypeError(f"{kernel.__name__}() got multiple values for argument '{name}'")
         if name in names:
             bound[name] = value
-        elif name not in OPTIONS:
+        elif name not in options():
             raise KeyError(f"Keyword argument {name} was specified but unrecognised")
     missing = []
     for parameter in kernel.params:
@@ -70,8 +86,8 @@ def tensors_by_address(bound: Mapping[str, Any]) -> dict[int, Argument]:
     for name, value in bound.items():
         if isinstance(value, tuple | list):
             by_address |= tensors_by_address({f"{name}[{i}]": v for i, v in enumerate(value)})
-        tensor = value if isinstance(value, Tensor) else getattr(value, "base", None)
-        if isinstance(tensor, Tensor):
+        tensor = _tensor_in(value)
+        if tensor is not None:
             argument = Argument(name, tuple(tensor.shape))
             by_address.setdefault(tensor.storage.address, argument)
     return by_address
@@ -114,15 +130,19 @@ def tensors_of(values: Iterable[object]) -> list[Tensor]:
     """Return the tensors among arguments, those in tuples and of descriptors too."""
     result = []
     for value in values:
-        if isinstance(value, Tensor):
-            result.append(value)
+        tensor = _tensor_in(value)
+        if tensor is not None:
+            result.append(tensor)
         elif isinstance(value, tuple | list):
             result += tensors_of(value)
-        else:
-            base = getattr(value, "base", None)  # Of descriptors, and of reinterpreted ones.
-            if isinstance(base, Tensor):
-                result.append(base)
     return result
+
+
+def _tensor_in(value: object) -> Tensor | None:
+    """Return a tensor, or that of a descriptor or of `triton.reinterpret`; None of others."""
+    while value is not None and not isinstance(value, Tensor):
+        value = getattr(value, "base", None)
+    return value
 
 
 def reached(
@@ -194,15 +214,14 @@ def as_kernel_sees(kernel: Jit, bound: dict[str, Any]) -> dict[str, Any]:
         if parameter.is_constexpr:
             result[parameter.name] = in_kernel(value)
         else:
-            result[parameter.name] = _argument(value, parameter.name, parameter.annotation_type)
+            argument = _argument(value, parameter.name, parameter.annotation_type)
+            result[parameter.name] = _constant(argument) if parameter.is_const else argument
     return result
 
 
 def _argument(value: Any, name: str, annotated: str | None) -> Any:  # noqa: PLR0911 - a case each
-    if isinstance(value, Tensor):
+    if isinstance(value, Tensor | _TensorWrapper):
         return _pointer(value, name)
-    if isinstance(value, _TensorWrapper):
-        return cast_to(_pointer(value.base, name), pointer_to(types.element_type(value.dtype)))
     if isinstance(value, bool | int | float | np.integer | np.floating | np.bool_):
         element = _SCALARS.get(annotated) if isinstance(annotated, str) else None
         if element is not None:
@@ -218,6 +237,14 @@ def _argument(value: Any, name: str, annotated: str | None) -> Any:  # noqa: PLR
     if result is value and not callable(value) and not isinstance(value, type):
         raise _refused(value, name)
     return result
+
+
+def _constant(argument: Any) -> Any:
+    """Return a pointer that is annotated as `tl.const`: nothing is stored through it."""
+    if type(argument) is not Block or argument.element.pointee is None:
+        return argument
+    element = pointer_to(argument.element.pointee, is_constant=True)
+    return Block(argument.values, element, argument.base)
 
 
 def _refused(value: object, name: str) -> TypeError:
@@ -255,7 +282,10 @@ def _tuple(values: Any, name: str) -> Any:
     return tuple(parts)
 
 
-def _pointer(tensor: Tensor, name: str) -> Block:
+def _pointer(tensor: Any, name: str) -> Block:
+    """Return the pointer of a tensor, or of one that `triton.reinterpret` gave another type."""
+    if isinstance(tensor, _TensorWrapper):
+        return cast_to(_pointer(tensor.base, name), pointer_to(types.element_type(tensor.dtype)))
     storage = tensor.storage
     if storage.device is None:
         raise ValueError(

@@ -114,9 +114,10 @@ def _converted(library: Library, value: Any) -> Any:  # noqa: ANN401 - anything
     if isinstance(value, tuple | list):
         parts = [_converted(library, part) for part in value]
         return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
-    base = library.tensor(getattr(value, "base", None))  # Of descriptors, and `triton.reinterpret`.
-    if base is None:
+    base = getattr(value, "base", None)  # Of descriptors, and `triton.reinterpret`.
+    converted = None if base is None else _converted(library, base)
+    if converted is base:
         return value
     result = copy.copy(value)
-    result.base = base
+    result.base = converted
     return result

@@ -16,6 +16,7 @@ from simrank.kernels.compiler.metadata import (
     resources,
     warm_kernel,
 )
+from simrank.kernels.compiler.refusals import raising
 from simrank.kernels.compiler.targets import target_of
 from simrank.kernels.cost import launches as costs
 from simrank.kernels.machine import Options, PublishedError, Setting, Statistics
@@ -28,6 +29,7 @@ from simrank.kernels.running.programs import Occupancy, ProgramRun
 from simrank.kernels.running.sample import Forms, run_sample
 from simrank.kernels.source.analyse import loaded_by_jit, written_by_jit
 from simrank.kernels.source.bind import bind
+from simrank.kernels.source.scopes import first_line
 from simrank.ranks import current_program, require_program, running_as
 
 if TYPE_CHECKING:
@@ -489,5 +491,6 @@ class Launch:
     def body(self, *, forks: str = "") -> Callable[[], Any]:
         """Return what runs the kernel once for the programs that run now; see `bind`."""
         kernel = bind(self._kernel.jit, forks=forks) if forks else self._kernel
-        body = partial(kernel.function, **self._seen)
+        body: Callable[[], Any] = partial(kernel.function, **self._seen)
+        body = raising(body, kernel.jit, first_line(kernel.jit))
         return threads.running(body) if self.options.num_threads else body

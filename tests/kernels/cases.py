@@ -63,7 +63,13 @@ def arithmetic(x_ptr, y_ptr, out, N: tl.constexpr):
     put(out, 13, 7 / y, N)
     put(out, 14, tl.abs(x), N)
     put(out, 15, tl.clamp(x, 2, 5), N)
-    put(out, 16, tl.fma(x, y, x), N)
+
+
+@triton.jit
+def fused(x_ptr, y_ptr, out, N: tl.constexpr):
+    lanes = tl.arange(0, N)
+    x = tl.load(x_ptr + tl.program_id(0) * 0 + lanes)
+    put(out, 0, tl.fma(x, tl.load(y_ptr + lanes), x), N)
 
 
 @triton.jit
@@ -411,29 +417,36 @@ def _scaled_cases(random):
         yield f"scaled {ours} {theirs} {packs}", Case(scaled_product, arrays, out, constants)
 
 
+def _shifts():
+    """Cases of shifts, for each two types of integers."""
+    for dtype, by in itertools.product(INTEGERS, INTEGERS):
+        pair = [_random(dtype, N, low=-100, high=100), _random(by, N, seed=5, low=0, high=7)]
+        # The interpreter keeps the left operand's signedness: stored in as many bits, it is equal.
+        wide = f"int{8 * max(np.dtype(dtype).itemsize, np.dtype(by).itemsize)}"
+        yield f"shifts {dtype} {by}", Case(shifts, pair, ((5, N), wide), {"N": N})
+
+
 def _cases() -> dict[str, Case]:
     found = {}
     for dtype in (*FLOATS, *INTEGERS):
         pair = [_random(dtype, N), _positive(dtype, N)]
         wide = "float64" if dtype in FLOATS else "int64"
-        found[f"arithmetic {dtype}"] = Case(arithmetic, pair, ((17, N), "float64"), {"N": N})
+        found[f"arithmetic {dtype}"] = Case(arithmetic, pair, ((16, N), "float64"), {"N": N})
         found[f"casts {dtype}"] = Case(casts, pair[:1], ((12, N), "float64"), {"N": N})
         matrix = [_random(dtype, 8, 16, seed=3, low=-3, high=3)]
         sizes = {"M": 8, "K": 16}
         rtol = 1e-6 if dtype != "float16" else 2e-2
         found[f"reductions {dtype}"] = Case(reductions, matrix, ((15, 8), wide), sizes, (1,), rtol)
         found[f"moves {dtype}"] = Case(moves, matrix, ((18, 128), wide), sizes)
+        if dtype in FLOATS:
+            found[f"fused {dtype}"] = Case(fused, pair, ((1, N), "float64"), {"N": N})
         if dtype in INTEGERS:
             found[f"integers {dtype}"] = Case(integers, pair, ((15, N), "int64"), {"N": N})
             found[f"bits {dtype}"] = Case(bits_together, matrix, ((2, 8), "int64"), sizes)
         if dtype.endswith(("int32", "int64")):
             large = [_random(dtype, N, low=0, high=2**31), _random(dtype, N, seed=4, high=2**31)]
             found[f"high halves {dtype}"] = Case(high_halves, large, ((1, N), dtype), {"N": N})
-    for dtype, by in itertools.product(INTEGERS, INTEGERS):
-        pair = [_random(dtype, N, low=-100, high=100), _random(by, N, seed=5, low=0, high=7)]
-        # The interpreter keeps the left operand's signedness: stored in as many bits, it is equal.
-        wide = f"int{8 * max(np.dtype(dtype).itemsize, np.dtype(by).itemsize)}"
-        found[f"shifts {dtype} {by}"] = Case(shifts, pair, ((5, N), wide), {"N": N})
+    found |= dict(_shifts())
     for dtype in ("float32", "float64"):
         pair = [_random(dtype, N, low=-4, high=4), _positive(dtype, N)]
         found[f"functions {dtype}"] = Case(

@@ -1,5 +1,6 @@
 """What a kernel gets for the arguments of a launch."""
 
+import dataclasses
 from typing import NamedTuple
 
 import numpy as np
@@ -9,6 +10,12 @@ import simrank
 
 triton = pytest.importorskip("triton")
 tl = pytest.importorskip("triton.language")
+
+from triton.backends.nvidia.compiler import CUDAOptions  # noqa: E402
+from triton.tools.tensor_descriptor import TensorDescriptor  # noqa: E402
+
+from simrank.kernels import arguments  # noqa: E402
+
 N = 256
 
 
@@ -17,6 +24,26 @@ class Pair(NamedTuple):
 
     source: object
     target: object
+
+
+PAIR = tl.constexpr((3, 4))
+
+
+@triton.jit
+def about_constants(out, SIZES: tl.constexpr):
+    tl.static_assert(PAIR[1] == 4)
+    tl.static_assert(SIZES[0] + SIZES[1] == 5)
+    tl.static_assert(SIZES.type[0] == tl.constexpr_type(2))
+    length: tl.constexpr = PAIR[0]
+    tl.static_assert(length.type == tl.constexpr_type(3))
+    tl.static_assert(tl.load(out).type == tl.int32)
+    tl.store(out, SIZES[0] * PAIR[0])
+
+
+@triton.jit
+def first_of(x, out, described):
+    tl.store(out, tl.load(x).to(tl.float32))
+    tl.store(out + 1, tl.sum(tl.sum(described.load([0, 0]), 1), 0).to(tl.float32))
 
 
 @triton.jit
@@ -81,5 +108,47 @@ def test_a_numpy_array_is_refused_with_its_cure(on_rank):
             with_tuples[(1,)](Pair(ctx.empty(N), values), (N,), doubled, N=N)
         counts[(1,)](simrank.from_numpy(values), total, N=N)
         assert total.item() == (values >> 1).sum()
+
+    on_rank(body)
+
+
+def test_tuples_of_constants_are_plain_and_have_types(on_rank):
+    """Global ones and arguments, of constants too."""
+
+    def body(ctx):
+        out = ctx.zeros(1, dtype=simrank.int32)
+        about_constants[(1,)](out, (tl.constexpr(2), 3))
+        assert out.item() == 6
+
+    on_rank(body)
+
+
+def test_options_are_those_of_all_backends_of_the_installed_triton(on_rank):
+    """They are read from its own classes; what none has is refused."""
+    known = {field.name for field in dataclasses.fields(CUDAOptions)}
+    assert known <= arguments.options()
+
+    def body(ctx):
+        out = ctx.zeros(1, dtype=simrank.int32)
+        options = {"clc": False, "ptx_options": "-v", "waves_per_eu": 2, "schedule_hint": "none"}
+        about_constants[(1,)](out, (2, 3), **options)
+        assert out.item() == 6
+        with pytest.raises(KeyError, match="num_wraps"):
+            about_constants[(1,)](out, (2, 3), num_wraps=4)
+
+    on_rank(body)
+
+
+def test_reinterpreted_tensors_are_described_and_compiled(on_rank):
+    """`triton.reinterpret` gives a pointer another type, in descriptors and in `.asm` too."""
+
+    def body(ctx):
+        bits = ctx.from_numpy(np.full(256, 0x3C00, np.int16))
+        out = ctx.zeros(2)
+        other = triton.reinterpret(bits.view(16, 16), tl.float16)
+        described = TensorDescriptor(other, [16, 16], [16, 1], [16, 16])
+        launched = first_of[(1,)](triton.reinterpret(bits, tl.float16), out, described)
+        assert out.tolist() == [1.0, 256.0]
+        assert "*f16" in launched.asm["ttir"] or "ptr<f16>" in launched.asm["ttir"]
 
     on_rank(body)

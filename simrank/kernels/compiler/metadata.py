@@ -26,7 +26,7 @@ from simrank.kernels.compiler.targets import (
     target_of,
 )
 from simrank.kernels.machine.kept import kept
-from simrank.kernels.values.types import of_memory, type_of_number
+from simrank.kernels.values.types import element_type, of_memory, type_of_number
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping
@@ -223,10 +223,15 @@ def pointer_of(value: object) -> Pointer | None:
         return Pointer(_of_tensor(value), value.data_ptr())
     if isinstance(value, MockTensor):
         return Pointer(type_canonicalisation_dict[str(value.dtype).split(".")[-1]], 0)
-    base, block_shape = getattr(value, "base", None), getattr(value, "block_shape", None)
-    if isinstance(base, Tensor) and block_shape is not None:
-        return Pointer(_of_tensor(base), base.data_ptr(), tuple(block_shape))
-    return None
+    base = getattr(value, "base", None)
+    own = None if base is None else pointer_of(base)
+    if own is None:
+        return None
+    block_shape = getattr(value, "block_shape", None)
+    if block_shape is not None:
+        return own._replace(block_shape=tuple(block_shape))
+    dtype = getattr(value, "dtype", None)  # Of what `triton.reinterpret` returns.
+    return own._replace(type=_short(element_type(dtype).name))
 
 
 def _of_tensor(tensor: Tensor) -> str:

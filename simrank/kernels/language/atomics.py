@@ -22,15 +22,21 @@ if TYPE_CHECKING:
     from simrank.kernels.values.block import Operand
 
 
-def _check_kind(pointer: Block, name: str, kinds: str, bits: tuple[int, ...]) -> None:
+_Bits = dict[str, tuple[int, ...]]
+
+
+def _check_kind(pointer: Block, name: str, bits: _Bits) -> None:
+    """Raise if an atomic does not exist for elements of a kind and of so many bits.
+
+    Raises:
+        ValueError: There is none.
+    """
     element = memory.pointee(pointer)
-    if element.kind not in kinds or element.bits not in bits:
+    if element.bits not in bits.get(element.kind, ()):
         raise ValueError(f"{name} does not support {element}")
 
 
-def _arithmetic(
-    name: str, compute: Callable[..., Any], kinds: str, bits: tuple[int, ...]
-) -> Callable[..., Block]:
+def _arithmetic(name: str, compute: Callable[..., Any], bits: _Bits) -> Callable[..., Block]:
     def atomic(
         pointer: Block,
         val: Operand,
@@ -39,7 +45,7 @@ def _arithmetic(
         scope: str | None = None,
         wants_old: bool = True,
     ) -> Block:
-        _check_kind(pointer, name, kinds, bits)
+        _check_kind(pointer, name, bits)
         return modify(pointer, [val], mask, Order(sem, scope), compute, wants_old=wants_old)
 
     atomic.__name__ = name
@@ -50,8 +56,31 @@ def atomic_cas(
     pointer: Block, cmp: Operand, val: Operand, sem: str | None = None, scope: str | None = None
 ) -> Block:
     """Write `val` where memory holds `cmp`; return what it held."""
-    _check_kind(pointer, "atomic_cas", "iuf", (16, 32, 64))
+    _check_kind(pointer, "atomic_cas", _ANY)
+    memory.writable_pointee(pointer)
+    for value, name in ((cmp, "cmp"), (val, "val")):
+        _check_swapped(pointer, as_block(value), name)
     return modify(pointer, [cmp, val], None, Order(sem, scope), swap_if_equal)
+
+
+def _check_swapped(pointer: Block, value: Block, name: str) -> None:
+    """Raise if an operand of a compare-and-swap is not what memory holds: nothing converts it.
+
+    Raises:
+        TypeError: It has another type, or another shape.
+    """
+    element, own = memory.pointee(pointer), value.element
+    is_alike = own.bits == element.bits and (own.kind == "f") == (element.kind == "f")
+    if not is_alike or (own.kind == "f" and own is not element):
+        raise TypeError(
+            f"atomic_cas: memory holds {element}, and `{name}` is {own}: the compiler converts no "
+            f"operand\n  to fix: {name}=tl.full((), ..., tl.{element.triton})"
+        )
+    if value.shape != pointer.shape:
+        raise TypeError(
+            f"atomic_cas: the pointer has shape {list(pointer.shape)}, and `{name}` has "
+            f"{list(value.shape)}: the compiler broadcasts no operand"
+        )
 
 
 def atomic_load(
@@ -92,7 +121,7 @@ def atomic_poll(
     timeout_ns: SupportsInt | None = None,
 ) -> Block:
     """Wait until memory holds the expected value; return where it did in time."""
-    _check_kind(pointer, "atomic_poll", "iu", (16, 32, 64))
+    _check_kind(pointer, "atomic_poll", {"i": _ALL, "u": _ALL})
     order = Order(sem, scope, default="acquire")
     if order.releases:
         raise ValueError("atomic_poll only supports acquire and relaxed semantics")
@@ -115,15 +144,18 @@ def atomic_poll(
     return Block(sync.wait_until(holds, budget_ps, for_value=True), int1)
 
 
-_ALL = (16, 32, 64)
+_ALL, _WIDE = (16, 32, 64), (32, 64)
+_ANY: _Bits = {"i": _ALL, "u": _ALL, "f": _ALL}
+_WHOLE: _Bits = {"i": _WIDE, "u": _WIDE}
+# Source: Triton 3.9, `semantic._validate_atomic_rmw_element_type`.
 FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "atomic_add": _arithmetic("atomic_add", np.add, "iuf", _ALL),
-    "atomic_max": _arithmetic("atomic_max", np.fmax, "iuf", (32, 64)),
-    "atomic_min": _arithmetic("atomic_min", np.fmin, "iuf", (32, 64)),
-    "atomic_and": _arithmetic("atomic_and", np.bitwise_and, "iu", (32, 64)),
-    "atomic_or": _arithmetic("atomic_or", np.bitwise_or, "iu", (32, 64)),
-    "atomic_xor": _arithmetic("atomic_xor", np.bitwise_xor, "iu", (32, 64)),
-    "atomic_xchg": _arithmetic("atomic_xchg", replaced, "iuf", _ALL),
+    "atomic_add": _arithmetic("atomic_add", np.add, _WHOLE | {"f": _ALL}),
+    "atomic_max": _arithmetic("atomic_max", np.fmax, _WHOLE | {"f": _WIDE}),
+    "atomic_min": _arithmetic("atomic_min", np.fmin, _WHOLE | {"f": _WIDE}),
+    "atomic_and": _arithmetic("atomic_and", np.bitwise_and, _WHOLE),
+    "atomic_or": _arithmetic("atomic_or", np.bitwise_or, _WHOLE),
+    "atomic_xor": _arithmetic("atomic_xor", np.bitwise_xor, _WHOLE),
+    "atomic_xchg": _arithmetic("atomic_xchg", replaced, _WHOLE | {"f": _WIDE}),
     "atomic_cas": atomic_cas,
     "atomic_load": atomic_load,
     "atomic_store": atomic_store,

@@ -60,6 +60,12 @@ class Range:
         self._start: Any = 0 if stop is None else start
         self._stop: Any = start if stop is None else stop
         self._step: Any = 1 if step is None else step
+        bounds: tuple[Any, ...] = self._start, self._stop, self._step
+        if any(type(bound) is not int for bound in bounds):
+            kinds = [as_block(bound).element for bound in bounds]
+            if any(element.kind not in "iub" for element in kinds):
+                shown = ", ".join(map(str, kinds))
+                raise TypeError(f"For loop bounds and step must all be ints, are ({shown})")
 
     def bounds(self) -> tuple[Block, Block, Block]:
         """Return start, stop and step."""
@@ -101,7 +107,14 @@ class Range:
 def static_range(
     start: SupportsInt, stop: SupportsInt | None = None, step: SupportsInt = 1
 ) -> range:
-    """Return a range that the compiler would unroll: its index is a plain number."""
+    """Return a range that the compiler would unroll: its index is a plain number.
+
+    Raises:
+        TypeError: A bound is no compile-time constant.
+    """
+    for value, name in ((start, "start"), (stop, "end"), (step, "step")):
+        if type(value) is Block:
+            raise TypeError(f"{value.type} used as tl.static_range {name} value is not a constexpr")
     first, last = (0, start) if stop is None else (start, stop)
     return range(int(first), int(last), int(step))
 
@@ -128,7 +141,13 @@ def static_assert(condition: Operand, message: object = "") -> None:
 
     Raises:
         StaticAssertionError: It does not hold.
+        NotImplementedError: It is not known at compile time.
     """
+    if type(condition) is Block:
+        raise NotImplementedError(
+            "Assertion condition could not be determined at compile-time. Make sure that it "
+            "depends only on `constexpr` values"
+        )
     if not condition:
         raise StaticAssertionError(f"static assertion failed: {message}")
 

@@ -67,6 +67,8 @@ def _extreme(ignoring: Callable[..., Any], propagating: Callable[..., Any]) -> C
         x: Operand, y: Operand, propagate_nan: tl.PropagateNan = tl.PropagateNan.NONE
     ) -> Block:
         ours, theirs, result = _pair(x, y)
+        if result.kind == "p":
+            raise TypeError(f"invalid operands of type {result} and {result}")
         compute = propagating if propagate_nan == tl.PropagateNan.ALL else ignoring
         values = compute(ours, theirs)
         if result.kind == "f":
@@ -88,6 +90,23 @@ def builtin_max(*args: Any, propagate_nan: tl.PropagateNan = tl.PropagateNan.NON
 def builtin_min(*args: Any, propagate_nan: tl.PropagateNan = tl.PropagateNan.NONE) -> Any:
     """Return the smallest, as Python's `min` inside a kernel."""
     return _fold(min, minimum, args, propagate_nan)
+
+
+def builtin_number(kind: type[int] | type[float]) -> Callable[..., Any]:
+    """Return Python's `int` or `float` as a kernel has it: for compile-time constants.
+
+    Args:
+        kind: Which.
+    """
+
+    def number(value: Any = 0, *more: Any) -> Any:
+        if type(value) is Block:
+            raise TypeError(
+                f"{kind.__name__}() argument must be a string or a real number, not 'tensor'"
+            )
+        return kind(value, *more)
+
+    return number
 
 
 def _fold(
@@ -175,6 +194,8 @@ def fma(x: Operand, y: Operand, z: Operand) -> Block:
     """Return x * y + z, rounded once."""
     blocks = _in_one_type(x, y, z)
     result = blocks[0].element
+    if result.kind != "f":
+        raise TypeError(f"fma takes floats, not {result}")
     ours, theirs, third = (block.values for block in blocks)
     one, other = aligned(ours, third)
     one, two = aligned(one, theirs)
@@ -286,16 +307,29 @@ def _floating(name: str, compute: Callable[[Any], Any]) -> Callable[[Any], Block
 def absolute(x: Operand) -> Block:
     """Return |x|."""
     block = as_block(x)
-    if block.element.kind == "u":
+    if block.element.kind in "ub":
         return block
     if block.element.kind not in "if":
         raise ValueError(f"Unexpected dtype {block.element}")
     return Block(np.abs(block.values), block.element)
 
 
-def _hint(block: Operand, values: Value) -> Any:
-    del values
-    return block
+def _hint(name: str) -> Callable[[Operand, Any], Any]:
+    """Return a hint to the compiler: it changes no value, and says something of each dim."""
+
+    def hint(input: Operand, values: Any) -> Any:
+        given = values if isinstance(values, list | tuple) else (values,)
+        for place, value in enumerate(given):
+            if type(value) is not int:
+                kind = type(value).__name__
+                raise TypeError(
+                    f"values element {place} must have type `constexpr[int]`, got {kind}"
+                )
+        if max(len(as_block(input).shape), 1) != len(given):
+            raise ValueError(f"Shape of input to {name} does not match the length of values")
+        return input
+
+    return hint
 
 
 def expect_zero(x: Block, mask: Operand) -> Block:
@@ -334,7 +368,5 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "where": where,
     "cast": cast,
     "expect_zero": expect_zero,
-    "multiple_of": _hint,
-    "max_contiguous": _hint,
-    "max_constancy": _hint,
+    **{name: _hint(name) for name in ("multiple_of", "max_contiguous", "max_constancy")},
 }

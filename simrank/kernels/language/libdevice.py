@@ -12,6 +12,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import triton.language.extra.libdevice  # noqa: F401 - kernels find it as an attribute
 
 from simrank.kernels import machine
 from simrank.kernels.language import rounding, series, special

@@ -8,7 +8,7 @@ import numpy as np
 
 from simrank.kernels import machine
 from simrank.kernels.language.elementwise import add, mul
-from simrank.kernels.language.shapes import settled, with_program_axis
+from simrank.kernels.language.shapes import as_dims, settled, with_program_axis
 from simrank.kernels.machine.now import spend
 from simrank.kernels.machine.vectors import SIMPLE
 from simrank.kernels.values.block import Block, as_block, as_truth, cast_to
@@ -48,7 +48,16 @@ def _axis(block: Block, axis: SupportsInt) -> int:
 
 
 def _along(block: Block, axis: SupportsInt | None) -> tuple[Array, int]:
-    """Return a block's values and the axis to go along; all dims as one where axis is None."""
+    """Return a block's values and the axis to go along; all dims as one where axis is None.
+
+    Raises:
+        ValueError: It is a scalar.
+        TypeError: It is a block of pointers.
+    """
+    if not block.shape:
+        raise ValueError(f"a reduction takes a block, not a scalar of type {block.element}")
+    if block.element.kind == "p":
+        raise TypeError("cannot add pointers together")
     spend(SIMPLE, block.values)
     if axis is None:
         return _flat(block), 1
@@ -115,6 +124,8 @@ def _extreme(ufunc: np.ufunc, choose: Callable[..., Any]) -> Callable[..., Any]:
         keep_dims: bool = False,
     ) -> Block | tuple[Block, Block]:
         del return_indices_tie_break_left  # The left one is right either way.
+        if return_indices and axis is None:
+            raise ValueError("a reduction that returns indices needs an axis")
         block = as_block(input) if return_indices else _widened(as_block(input))
         values, along = _along(block, axis)
         result = Block(
@@ -200,13 +211,24 @@ def reduce(
         left = [Block(v[:, 0::2], e) for v, e in zip(values, elements, strict=True)]
         right = [Block(v[:, 1::2], e) for v, e in zip(values, elements, strict=True)]
         combined = _combined(combine_fn, left, right)
+        _check_combined(combined, elements)
         values = [_spread(c, b) for c, b in zip(combined, left, strict=True)]
-        elements = [c.element for c in combined]
     result = [
         Block(_kept(v[:, 0], block, axis, keep_dims=keep_dims), e)
         for v, block, e in zip(values, blocks, elements, strict=True)
     ]
     return tuple(result) if isinstance(input, tuple | list) else result[0]
+
+
+def _check_combined(combined: Sequence[Block], elements: Sequence[ElementType]) -> None:
+    """Raise if a combine function does not return the types that it takes.
+
+    Raises:
+        TypeError: It does not.
+    """
+    own = [block.element for block in combined]
+    if own != list(elements):
+        raise TypeError(f"combine_fn takes {list(elements)} and returns {own}")
 
 
 def _together(input: Operand | Sequence[Operand]) -> list[Block]:
@@ -366,7 +388,7 @@ def histogram(input: Block, num_bins: SupportsInt, mask: Operand | None = None) 
         raise ValueError("histogram only supports 1D input")
     if input.element.kind not in "iu" or input.element.bits != 32:
         raise ValueError(f"histogram only supports 32-bit integer input, but got {input.element}")
-    num_bins = int(num_bins)
+    num_bins = as_dims((num_bins,))[0]
     values = with_program_axis(input).astype(np.int64)
     counted = (values >= 0) & (values < num_bins)
     if mask is not None:

@@ -94,7 +94,9 @@ def full(shape: Sequence[Any], value: Operand, dtype: tl.dtype) -> Block:
     """Return a block filled with a number, or with a scalar block."""
     element = element_type(dtype)
     dims = as_dims(shape)
-    scalar = cast_to(as_block(value), element)
+    scalar = cast_to(value, element) if type(value) is Block else constant(value, element)
+    if isinstance(value, float) and element.kind != "f":
+        raise TypeError(f"tl.full: {value} is a float, and the block's type is {element}")
     if scalar.shape:
         raise ValueError("only accepts size-1 tensor")
     values = with_program_axis(scalar)
@@ -106,10 +108,21 @@ def full(shape: Sequence[Any], value: Operand, dtype: tl.dtype) -> Block:
 
 def broadcast(first: Operand, second: Operand) -> tuple[Block, Block]:
     """Return two blocks in their common shape."""
-    first, second = as_block(first), as_block(second)
+    first, second = (_given(block, "tl.broadcast") for block in (first, second))
     check_broadcast(first, second)
     shape = np.broadcast_shapes(first.shape, second.shape)
     return _padded_to(first, shape), _padded_to(second, shape)
+
+
+def _given(block: Operand, name: str) -> Block:
+    """Return a block that is one: the compiler broadcasts no plain number.
+
+    Raises:
+        TypeError: It is a number.
+    """
+    if type(block) is not Block:
+        raise TypeError(f"{name} takes blocks, not the number {block}")
+    return block
 
 
 def _padded_to(block: Block, shape: tuple[int, ...]) -> Block:
@@ -120,7 +133,7 @@ def _padded_to(block: Block, shape: tuple[int, ...]) -> Block:
 
 def broadcast_to(block: Operand, *shape: Any) -> Block:
     """Return a block in a larger shape."""
-    given: Block = as_block(block)
+    given = _given(block, "tl.broadcast_to")
     if len(shape) == 1 and isinstance(shape[0], list | tuple):
         shape = tuple(shape[0])
     dims = as_dims(shape)
@@ -192,7 +205,7 @@ def trans(block: Block, *dims: Any) -> Block:
     if not dims:
         if len(block.shape) < 2:
             raise ValueError("tl.trans invoked with a 0- or 1-dimensional tensor")
-        return block.T
+        return Block(np.swapaxes(block.values, -1, -2), block.element, block.base)
     return permute(block, *dims)
 
 
@@ -230,13 +243,11 @@ def split(block: Block) -> tuple[Block, Block]:
 
 def cat(first: Block, second: Block, can_reorder: bool = False, dim: int = 0) -> Block:
     """Return two blocks one after the other."""
-    if (
-        not can_reorder
-        and len(first.shape) != 1
-        and dim == 0
-        and first.shape[1:] != second.shape[1:]
-    ):
+    if can_reorder and (len(first.shape), len(second.shape)) != (1, 1):
+        raise ValueError(f"expected 1D input for cat, got {len(first.shape)}D")
+    if len(first.shape) != 1 and dim == 0 and first.shape[1:] != second.shape[1:]:
         raise ValueError("cat: shapes differ")
+    as_dims([*first.shape[:dim], first.shape[dim] + second.shape[dim], *first.shape[dim + 1 :]])
     first, second = _of_one_base(first, second)
     one, other = with_program_axis(first), with_program_axis(second)
     programs = max(len(one), len(other))

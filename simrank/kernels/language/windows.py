@@ -12,7 +12,9 @@ import numpy as np
 import triton.language as tl
 
 from simrank.kernels import memory
-from simrank.kernels.language import atomics, numbers, shapes
+from simrank.kernels.language import numbers, shapes
+from simrank.kernels.machine import Order
+from simrank.kernels.memory.atomics import modify
 from simrank.kernels.values.block import Block, Shape, as_block, cast_to, constant
 from simrank.kernels.values.types import ElementType, float32, int32, int64, pointer_to
 
@@ -200,8 +202,11 @@ class Descriptor(Window):
 
     def _reduce(self, name: str, offsets: Sequence[Operand], value: Block) -> None:
         stored = self._stored(value)
+        if self.element.triton not in _REDUCED[name]:
+            raise ValueError(f"Unsupported dtype {self.element} of a descriptor's {name}")
         pointer, inside = self._lanes(offsets)
-        atomics.FUNCTIONS[name](pointer, stored, mask=inside, wants_old=False)
+        order = Order("relaxed", None)  # As `cp.reduce.async.bulk` (PTX ISA).
+        modify(pointer, [stored], inside, order, _COMBINE[name], wants_old=False)
 
 
 def _reduction(name: str) -> Callable[[Descriptor, Any, Block], None]:
@@ -211,8 +216,20 @@ def _reduction(name: str) -> Callable[[Descriptor, Any, Block], None]:
     return method
 
 
-for _name in ("add", "min", "max", "and", "or", "xor"):
-    setattr(Descriptor, f"atomic_{_name}", _reduction(f"atomic_{_name}"))
+_WORDS = (tl.uint32, tl.int32, tl.uint64, tl.int64)
+_HALVES = (tl.float16, tl.bfloat16)
+# Source: Triton 3.9, `semantic.descriptor_atomic_*`.
+_REDUCED = {
+    "add": (tl.uint32, tl.int32, tl.uint64, tl.float32, *_HALVES),
+    "min": (*_WORDS, *_HALVES), "max": (*_WORDS, *_HALVES),
+    "and": _WORDS, "or": _WORDS, "xor": _WORDS,
+}  # fmt: skip
+_COMBINE: dict[str, Callable[..., Any]] = {
+    "add": np.add, "min": np.fmin, "max": np.fmax,
+    "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor,
+}  # fmt: skip
+for _name in _COMBINE:
+    setattr(Descriptor, f"atomic_{_name}", _reduction(_name))
 
 
 def make_tensor_descriptor(

@@ -14,6 +14,7 @@ class Parameter(Protocol):
 
     name: str
     is_constexpr: bool
+    is_const: bool
     has_default: bool
     default: Any
     annotation_type: str

@@ -5,6 +5,6 @@ Read `addresses` (from a pointer to a storage), `access` (loads and stores), `at
 """
 
 from simrank.kernels.memory.access import load, store
-from simrank.kernels.memory.addresses import pointee
+from simrank.kernels.memory.addresses import pointee, writable_pointee
 
-__all__ = ["load", "pointee", "store"]
+__all__ = ["load", "pointee", "store", "writable_pointee"]

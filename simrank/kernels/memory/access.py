@@ -17,6 +17,7 @@ from simrank.kernels.memory.addresses import (
     pointee,
     segments_from,
     segments_of,
+    writable_pointee,
 )
 from simrank.kernels.memory.illegal import Asked
 from simrank.kernels.memory.sectors import masked_waste, sector_waste
@@ -98,7 +99,7 @@ def store(pointer: Block, value: Operand, mask: Operand | None) -> None:
     """Write a block where pointers point to, but for masked-off lanes."""
     programs = machine.now()
     machine.require_all(programs)
-    element = pointee(pointer)
+    element = writable_pointee(pointer)
     block = cast_to(as_block(value), element)
     targets, active = _lanes(pointer, block.values, mask)
     values = block.values
@@ -153,7 +154,7 @@ def _lanes(pointer: Block, values: Value | None, mask: Operand | None) -> tuple[
         ValueError: Shapes or the mask's type do not go together, in Triton's words.
     """
     targets = pointer.values
-    active = None if mask is None else _active(mask)
+    active = None if mask is None else active_lanes(mask)
     is_block = type(targets) is _ndarray
     if active is None and values is None:
         return targets, None
@@ -162,7 +163,7 @@ def _lanes(pointer: Block, values: Value | None, mask: Operand | None) -> tuple[
         type(values) is not _ndarray or values.shape == shape
     ):
         return targets, active
-    _check_lanes(pointer, values, active)
+    check_lanes(pointer, values, active)
     arrays = [a for a in (targets, values, active) if type(a) is _ndarray]
     if not arrays:
         return targets, active
@@ -177,7 +178,7 @@ def _lanes(pointer: Block, values: Value | None, mask: Operand | None) -> tuple[
     return targets, active
 
 
-def _active(mask: Operand) -> Value | None:
+def active_lanes(mask: Operand) -> Value | None:
     """Return where a mask is true; None where it is everywhere."""
     block = as_block(mask)
     if block.element is not int1:
@@ -188,7 +189,7 @@ def _active(mask: Operand) -> Value | None:
     return None if np.count_nonzero(active) == active.size else active
 
 
-def _check_lanes(pointer: Block, values: Value | None, active: Value | None) -> None:
+def check_lanes(pointer: Block, values: Value | None, active: Value | None) -> None:
     """Raise if a pointer would have to be copied for more values than it has lanes."""
     own = list(pointer.shape)
     for array, what in ((values, "Value"), (active, "Mask")):

@@ -35,6 +35,18 @@ def pointee(pointer: object) -> ElementType:
     return pointer.element.pointee
 
 
+def writable_pointee(pointer: object) -> ElementType:
+    """Return the type that a block of pointers points to, through which something is stored.
+
+    Raises:
+        ValueError: It is no block of pointers, or nothing is stored through it.
+    """
+    element = pointee(pointer)
+    if isinstance(pointer, Block) and pointer.element.is_constant:
+        raise ValueError("Cannot store to a constant pointer")
+    return element
+
+
 def view_of(storage: Storage, dtype: np.dtype[Any]) -> Array:
     """Return a storage as an array of a dtype, as far as whole elements go."""
     size_bytes = storage.size_bytes - storage.size_bytes % dtype.itemsize

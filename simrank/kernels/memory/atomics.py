@@ -13,6 +13,7 @@ import numpy as np
 
 from simrank.kernels import machine
 from simrank.kernels.memory import illegal
+from simrank.kernels.memory.access import active_lanes, check_lanes
 from simrank.kernels.memory.addresses import (
     Element,
     Segment,
@@ -21,6 +22,7 @@ from simrank.kernels.memory.addresses import (
     launch_view,
     pointee,
     segments_from,
+    writable_pointee,
 )
 from simrank.kernels.values.block import Anchor, Block, as_block, as_truth, cast_to
 from simrank.kernels.values.broadcasting import with_axes
@@ -120,9 +122,12 @@ def modify(
     """
     programs = machine.now()
     machine.require_all(programs)
-    element = pointee(pointer)
+    element = writable_pointee(pointer) if operands else pointee(pointer)
     atomic = _Atomic(pointer, element, order, compute, wants_old)
     values = [cast_to(as_block(operand), element).values for operand in operands]
+    active = None if mask is None else active_lanes(mask)
+    for own in values:
+        check_lanes(pointer, own, active)
     if mask is None and len(programs.ids) == 1 and _are_scalars(pointer.values, *values):
         if programs.log is not None:
             at = np.array([pointer.values])

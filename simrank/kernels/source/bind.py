@@ -21,12 +21,14 @@ from simrank.kernels.source.scopes import (
     definition_of,
     first_line,
     is_language,
+    is_of_python,
     scope_of,
     value_of,
 )
 from simrank.kernels.source.semantic import SEMANTIC
 from simrank.kernels.source.substitute import BUILTINS, Binder, isinstance_, substitute
 from simrank.kernels.source.thread_rewrite import ThreadRewriter
+from simrank.kernels.source.unsupported import Refusals, builtin_names
 from simrank.kernels.source.waits import is_wait
 
 if TYPE_CHECKING:
@@ -117,12 +119,14 @@ def bind(jit: Jit, forks: str = "") -> BoundKernel:
 
 def _bind(jit: Jit, *, forks: str) -> BoundKernel:
     function = jit.fn
-    tree, code = _compiled(jit, ThreadRewriter if forks else Rewriter)
+    refusals = None if is_of_python(jit) else Refusals(jit, scope_of(jit.fn))
+    tree, code = _compiled(jit, ThreadRewriter if forks else Rewriter, refusals)
     names: dict[str, Any] = {
-        "__builtins__": builtins,
+        "__builtins__": builtins if refusals is None else builtin_names(),
         "__name__": function.__module__,
         **HELPERS,
         **threads.HELPERS,
+        **({} if refusals is None else refusals.helpers()),
     }
     own = python_types.FunctionType(code, names, function.__name__, function.__defaults__, None)
     own.__kwdefaults__ = function.__kwdefaults__
@@ -141,7 +145,9 @@ def _defaults(function: python_types.FunctionType) -> Iterator[Any]:
         yield SEMANTIC if name == "_semantic" else in_kernel(value)
 
 
-def _compiled(jit: Jit, rewriter: type[Rewriter]) -> tuple[ast.FunctionDef, python_types.CodeType]:
+def _compiled(
+    jit: Jit, rewriter: type[Rewriter], refusals: Refusals | None
+) -> tuple[ast.FunctionDef, python_types.CodeType]:
     """Return a kernel's rewritten source as a tree and as code, with the lines of its file."""
     definition, scope = definition_of(jit), scope_of(jit.fn)
     definition.args.defaults = [ast.Constant(value=None) for _ in definition.args.defaults]
@@ -149,10 +155,13 @@ def _compiled(jit: Jit, rewriter: type[Rewriter]) -> tuple[ast.FunctionDef, pyth
         None if default is None else ast.Constant(value=None)
         for default in definition.args.kw_defaults
     ]
+    if refusals is not None:
+        refusals.apply(definition)
     tree = ast.Module([definition], [])
     rewriter(
         lambda loop: is_wait(loop, lambda name: effects_of_callee(name, scope)),
         lambda name: is_language(value_of(name, scope)),
+        checks_types=refusals is not None,
     ).visit(tree)
     ast.fix_missing_locations(tree)
     ast.increment_lineno(tree, first_line(jit) - 1)

@@ -11,8 +11,12 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, Any
 
+from triton.language import core
+
 from simrank.kernels.language.control import device_assert
 from simrank.kernels.running.spins import spin, waiting
+from simrank.kernels.source import carried
+from simrank.kernels.source.unsupported import is_unrolled
 from simrank.kernels.source.waits import is_for_value, is_pure_spin
 from simrank.kernels.values.block import Block, as_logical, constant
 
@@ -32,14 +36,20 @@ class Rewriter(ast.NodeTransformer):
     Args:
         is_wait: Whether a loop may wait for other programs.
         is_language: Whether an expression names Triton's own module.
+        checks_types: Whether loops and branches compare the types of what they assign.
     """
 
     def __init__(
-        self, is_wait: Callable[[ast.While], bool], is_language: Callable[[ast.expr], bool]
+        self,
+        is_wait: Callable[[ast.While], bool],
+        is_language: Callable[[ast.expr], bool],
+        *,
+        checks_types: bool = False,
     ) -> None:
         self._num_names = 0
         self.is_wait = is_wait
         self._is_language = is_language
+        self._checks_types = checks_types
 
     def fresh(self) -> str:
         """Return a name that no kernel has."""
@@ -119,11 +129,12 @@ class Rewriter(ast.NodeTransformer):
         return ast.copy_location(call, node)
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
-        """Let `.value` give a constant itself: constants are plain numbers here."""
+        """Let `.value` give a constant itself, and `.type` its type: constants are plain here."""
         self.generic_visit(node)
-        if node.attr != "value" or not isinstance(node.ctx, ast.Load):
+        if node.attr not in ("value", "type") or not isinstance(node.ctx, ast.Load):
             return node
-        return ast.copy_location(ast.Call(ast.Name("__value", ast.Load()), [node.value], []), node)
+        helper = ast.Name(f"__{node.attr}", ast.Load())
+        return ast.copy_location(ast.Call(helper, [node.value], []), node)
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         """Drop what the compiler passes from one function of a library to the next.
@@ -159,8 +170,33 @@ class Rewriter(ast.NodeTransformer):
     def visit_While(self, node: ast.While) -> Any:
         """Ask before each round of a loop that may wait whether it should be parked."""
         waits, traits = self.is_wait(node), spin_traits(node)
+        names = carried.assigned_in(node.body)
         self.generic_visit(node)
-        return self.spinning(node, traits) if waits else node
+        around = self._around_loop(node, names)
+        loop = self.spinning(node, traits) if waits else [node]
+        return [*around[:2], *loop, *around[2:]]
+
+    def visit_For(self, node: ast.For) -> Any:
+        """Compare the types of what a loop carries, unless the compiler unrolls it."""
+        names, unrolls = carried.assigned_in(node.body), is_unrolled(node)
+        self.generic_visit(node)
+        around = () if unrolls else self._around_loop(node, names)
+        return [*around[:2], node, *around[2:]]
+
+    def _around_loop(self, node: ast.For | ast.While, names: list[str]) -> tuple[ast.stmt, ...]:
+        if not names or not self._checks_types:
+            return ()
+        parts = carried.loop(node, names, self.fresh())
+        return tuple(ast.copy_location(part, node) for part in parts)
+
+    def visit_If(self, node: ast.If) -> Any:
+        """Compare the types of what the sides assign."""
+        sides = [carried.assigned_in(side) for side in (node.body, node.orelse)]
+        self.generic_visit(node)
+        if not any(sides) or not self._checks_types:
+            return node
+        keep, note, *forget = carried.branch(node, sides, self.fresh())
+        return [ast.copy_location(part, node) for part in (keep, note, node, *forget)]
 
     def spinning(self, node: ast.While, traits: list[ast.expr]) -> list[ast.stmt]:
         """Return a loop that asks before each round whether the program should be parked."""
@@ -237,6 +273,15 @@ def _value(owner: Any) -> Any:
     return owner.value if hasattr(owner, "value") else owner
 
 
+def _type(owner: Any) -> Any:
+    """Return Triton's type of a value; of what is no block, the type of a compile-time constant."""
+    if hasattr(owner, "type"):
+        return owner.type
+    if isinstance(owner, tuple):
+        return core.tuple_type([_type(part) for part in owner], getattr(owner, "_fields", None))
+    return core.constexpr_type(owner)
+
+
 def _and(left: Any, right: Any) -> Any:
     if type(left) is Block and type(right) is Block:
         return as_logical(left) & as_logical(right)
@@ -258,8 +303,10 @@ def _not(value: Any) -> Any:
 
 
 HELPERS = {
+    **carried.HELPERS,
     "__assigned": _assigned,
     "__value": _value,
+    "__type": _type,
     "__and": _and,
     "__or": _or,
     "__not": _not,

@@ -97,10 +97,16 @@ def as_jit(value: Any) -> Jit | None:
     if "jit" not in facts:
         try:
             facts["jit"] = JITFunction(dispatch.body_of(value))
+            kept(facts["jit"])["is_of_python"] = True
         except (OSError, ValueError):  # Its source is not there.
             return None
     own: Jit = facts["jit"]
     return own
+
+
+def is_of_python(jit: Jit) -> bool:
+    """Whether a device function is a builtin of a library: Python runs it, not the compiler."""
+    return bool(kept(jit).get("is_of_python", False))
 
 
 def is_of_library(function: Any) -> bool:

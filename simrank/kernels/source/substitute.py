@@ -30,6 +30,8 @@ BUILTINS: dict[str, Any] = {
     "max": elementwise.builtin_max,
     "min": elementwise.builtin_min,
     "print": control.device_print,
+    "int": elementwise.builtin_number(int),
+    "float": elementwise.builtin_number(float),
 }
 _GUARDS = {"threads": threads.guarded, "programs": masked.guarded}
 
@@ -83,7 +85,10 @@ def substitute(  # noqa: PLR0911 - a case each
     if isinstance(value, JITFunction):
         return _of_jit(value, binder, forks=forks)
     if isinstance(value, core.constexpr):
-        return value.value
+        return substitute(value.value, binder, forks=forks)
+    if isinstance(value, tuple) and value:
+        parts = [substitute(part, binder, forks=forks) for part in value]
+        return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
     if isinstance(value, _ConstexprFunction):
         own = BY_MODULE.get(value.fn.__module__, {}).get(value.fn.__name__)
         return _constexpr_function(value) if own is None else own

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 from typing import Any
 
+from simrank.kernels.source.carried import assigned_in
 from simrank.kernels.source.rewrite import Rewriter, method_of, spin_traits
 
 _CAME = "__threads_that_came"
@@ -35,7 +36,7 @@ class ThreadRewriter(Rewriter):
 
     def visit_If(self, node: ast.If) -> Any:  # noqa: N802 - ast's name
         """Run each side for the threads that take it."""
-        names, leaves = _assigned_in(node.body + node.orelse), _leaves(node)
+        names, leaves = assigned_in(node.body + node.orelse), _leaves(node)
         self.generic_visit(node)
         if leaves:  # All threads must go the same way.
             return node
@@ -60,7 +61,7 @@ class ThreadRewriter(Rewriter):
 
     def visit_For(self, node: ast.For) -> Any:  # noqa: N802 - ast's name
         """Make the rounds that some thread makes."""
-        names = _assigned_in(node.body)
+        names = assigned_in(node.body)
         self.generic_visit(node)
         name = self.fresh()
         make = _make(name, "__rounds", node.iter, names)
@@ -71,7 +72,7 @@ class ThreadRewriter(Rewriter):
 
     def visit_While(self, node: ast.While) -> Any:  # noqa: N802 - ast's name
         """Go round while some thread does, and ask before each round of a loop that may wait."""
-        names = _assigned_in(node.body)
+        names = assigned_in(node.body)
         waits, traits = self.is_wait(node), spin_traits(node)
         self.generic_visit(node)
         name = self.fresh()
@@ -113,13 +114,6 @@ def _left(name: str, names: list[str]) -> ast.stmt:
         return ast.If(_varies(name), [ast.Expr(call)], [])
     targets = ast.Tuple([ast.Name(n, ast.Store()) for n in names], ast.Store())
     return ast.If(_varies(name), [ast.Assign([targets], call)], [])
-
-
-def _assigned_in(body: list[ast.stmt]) -> list[str]:
-    """Return the names that statements assign, in the source's order."""
-    nodes = [node for statement in body for node in ast.walk(statement)]
-    result = [n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]
-    return list(dict.fromkeys(result))
 
 
 def _leaves(node: ast.If) -> bool:

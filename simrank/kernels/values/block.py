@@ -126,6 +126,11 @@ class Block:
     @property
     def T(self) -> Block:  # noqa: N802 - Triton's name
         """Return the block with its last two dims exchanged."""
+        if len(self.shape) != 2:
+            raise ValueError(
+                "permute dims must have the same length as input shape, "
+                f"got {len(self.shape)} and 2"
+            )
         return Block(np.swapaxes(self.values, -1, -2), self.element, self.base)
 
     @property
@@ -342,9 +347,15 @@ def cast_to(block: Block, target: ElementType, *, toward_zero: bool = False) -> 
     values = block.values
     if "p" in (own.kind, target.kind):
         return _cast_pointer(block, target)
+    if "f" in (own.kind, target.kind) and own.kind != target.kind and 8 in _float_bits(own, target):
+        raise ValueError(f"cannot cast {own} to {target}")
     if own.kind != target.kind or _narrows(own, target):
         spend(SIMPLE, values)
     return Block(converted(values, own, target, toward_zero=toward_zero), target)
+
+
+def _float_bits(*elements: ElementType) -> list[int]:
+    return [element.bits for element in elements if element.kind == "f"]
 
 
 def _narrows(own: ElementType, target: ElementType) -> bool:
@@ -354,6 +365,8 @@ def _narrows(own: ElementType, target: ElementType) -> bool:
 def _cast_pointer(block: Block, target: ElementType) -> Block:
     own = block.element
     if target.kind == "p" and own.kind == "p":
+        if own.is_constant and not target.is_constant:
+            raise ValueError(f"cannot cast {own} to {target}: nothing is stored through it")
         if (
             target.itemsize == own.itemsize
             and pointee_of(target).itemsize == pointee_of(own).itemsize
@@ -361,8 +374,8 @@ def _cast_pointer(block: Block, target: ElementType) -> Block:
             return Block(block.values, target, block.base)
         return _pointer_at(addresses(block), target)
     if target.kind == "p":
-        if own.kind == "f":
-            raise ValueError(f"cannot cast {own} to {target}")
+        if own.kind == "f" or own.bits != 64:
+            raise ValueError(f"cannot cast {own} to {target}: an address has 64 bits")
         return _pointer_at(wide(block.values), target)
     if target.kind in "iu" and target.bits == 64:
         return Block(addresses(block).astype(target.compute), target)

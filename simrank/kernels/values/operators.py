@@ -12,7 +12,7 @@ import numpy as np
 from simrank.kernels.machine.now import spend
 from simrank.kernels.machine.vectors import FUSED, SIMPLE, SPECIAL
 from simrank.kernels.values import types
-from simrank.kernels.values.block import Block, addresses, as_block, pointee_of, scalar_of, wide
+from simrank.kernels.values.block import Block, as_block, pointee_of, scalar_of, wide
 from simrank.kernels.values.broadcasting import aligned, common_shape
 from simrank.kernels.values.conversions import converted
 from simrank.kernels.values.types import ElementType, int1, promote, promote_number, uint64
@@ -202,8 +202,9 @@ def _comparison(compute: Callable[[Any, Any], Any], *, equals: bool) -> BinaryOp
     def applied(self: Block, other: Any) -> Any:
         if equals and (other is None or isinstance(other, str)):
             return NotImplemented
-        if self.element.kind == "p":
-            return _compare_pointers(self, other, compute)
+        if self.element.kind == "p" or (type(other) is Block and other.element.kind == "p"):
+            theirs = as_block(other).element
+            raise TypeError(f"invalid operands of type {self.element} and {theirs}")
         ours, theirs, computed = operands(self, other)
         values = compute(ours, theirs)
         if computed.kind == "f":
@@ -211,14 +212,6 @@ def _comparison(compute: Callable[[Any, Any], Any], *, equals: bool) -> BinaryOp
         return Block(values, int1)
 
     return applied
-
-
-def _compare_pointers(first: Block, second: Any, compute: Callable[[Any, Any], Any]) -> Block:
-    ours = addresses(first)
-    theirs = addresses(second) if type(second) is Block and second.element.kind == "p" else second
-    if type(theirs) is Block:
-        theirs = wide(theirs.values)
-    return Block(compute(*aligned(ours, theirs)), int1)
 
 
 _Table = tuple[tuple[str, Any], ...]

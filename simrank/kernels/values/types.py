@@ -39,11 +39,12 @@ class ElementType:
         bits: Width.
         round: Rounds float32 values to this type; None where they need no rounding.
         pointee: What a pointer points to, or None.
+        is_constant: Whether nothing may be stored through a pointer: `tl.const`.
     """
 
     __slots__ = (
-        "bits", "carrier", "compute", "is_plain", "itemsize", "kind", "memory", "name", "pointee",
-        "round", "triton",
+        "bits", "carrier", "compute", "is_constant", "is_plain", "itemsize", "kind", "memory",
+        "name", "pointee", "round", "triton",
     )  # fmt: skip
 
     def __init__(self, triton: tl.dtype, kind: str, compute: DTypeLike, memory: DTypeLike) -> None:
@@ -59,6 +60,7 @@ class ElementType:
         self.round: Callable[[Any], Any] | None = _rounder(self.memory) if is_narrow else None
         self.is_plain = kind in "iuf" and not is_narrow
         self.pointee: ElementType | None = None
+        self.is_constant = False
 
     def scalar(self, number: object) -> Value:
         """Return a number as a numpy scalar of `compute`."""
@@ -118,7 +120,7 @@ _BY_TRITON = {t.triton.name: t for t in _ALL}
 _BY_MEMORY = {t.memory: t for t in _ALL}
 _BY_NAME = {f"{t.triton}": t for t in _ALL} | _BY_TRITON
 _dtype = tl.dtype
-_pointers: dict[ElementType, ElementType] = {}
+_pointers: dict[tuple[ElementType, bool], ElementType] = {}
 
 
 def element_type(given: object) -> ElementType:
@@ -134,7 +136,7 @@ def element_type(given: object) -> ElementType:
     if kind is _dtype and given.name in _BY_TRITON:  # type: ignore[attr-defined] # Likewise.
         return _BY_TRITON[given.name]  # type: ignore[attr-defined]
     if isinstance(given, tl.pointer_type):
-        return pointer_to(element_type(given.element_ty))
+        return pointer_to(element_type(given.element_ty), is_constant=bool(given.const))
     if isinstance(given, tl.block_type):
         return element_type(given.scalar)
     if not isinstance(given, tl.dtype):
@@ -150,13 +152,14 @@ def of_memory(memory: np.dtype[Any]) -> ElementType:
     return _BY_MEMORY[memory]
 
 
-def pointer_to(pointee: ElementType) -> ElementType:
+def pointer_to(pointee: ElementType, *, is_constant: bool = False) -> ElementType:
     """Return the type of pointers to a type; there is one object for each."""
-    result = _pointers.get(pointee)
+    result = _pointers.get((pointee, is_constant))
     if result is None:
-        result = ElementType(tl.pointer_type(pointee.triton), "p", _INT64, _INT64)
-        result.pointee = pointee
-        _pointers[pointee] = result
+        triton = tl.pointer_type(pointee.triton, const=is_constant)
+        result = ElementType(triton, "p", _INT64, _INT64)
+        result.pointee, result.is_constant = pointee, is_constant
+        _pointers[pointee, is_constant] = result
     return result
 
 

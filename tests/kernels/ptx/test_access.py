@@ -58,7 +58,7 @@ def send_pairs(pads, rank, N: tl.constexpr):
 def receive_pairs(pads, out, rank, N: tl.constexpr):
     lanes = tl.arange(0, N)
     here = tl.load(pads + rank).to(tl.pointer_type(tl.int32)) + 2 * lanes
-    arrived = 0
+    arrived, data, flag = 0, lanes, lanes
     while arrived < N:
         data, flag = tl.inline_asm_elementwise(
             "ld.volatile.global.v2.b32 {$0, $1}, [$2];",

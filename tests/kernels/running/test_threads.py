@@ -125,14 +125,6 @@ def block_of_each(out):
 
 
 @triton.jit
-def leave_a_loop(out):
-    for n in range(thread(0), 100, 128):
-        put(out + n, 1)
-        if tl.program_id(0) == 0:
-            return
-
-
-@triton.jit
 def pack_threads(out):
     found = tl.inline_asm_elementwise(
         "mov.b32 $0, $2; mov.b32 $1, $3;",
@@ -143,15 +135,6 @@ def pack_threads(out):
         pack=2,
     )
     put(out, found)
-
-
-@triton.jit
-def skip_a_round(out):
-    for n in range(thread(0), 100, 128):
-        found = n + 1
-        if tl.program_id(0) == 0:
-            continue
-        put(out + n, found)
 
 
 def launched(ctx, kernel, size, *args, **options):
@@ -217,8 +200,6 @@ def test_each_thread_meets_one_peer(run, world_size):
         (store_of_each, "thread 0 alone writes"),
         (leave_alone, "a `return`"),
         (block_of_each, "blocks that differ between threads"),
-        (leave_a_loop, "`return` where"),
-        (skip_a_round, "`continue` where"),
         (pack_threads, "packed scalars"),
     ],
 )
