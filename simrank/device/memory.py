@@ -294,6 +294,11 @@ class Storage:
         else:
             self._bytes = _void_bytes(size_bytes)
 
+    @property
+    def is_mapped(self) -> bool:
+        """Whether kernels reach it: memory of a device, or pinned memory of the host."""
+        return self.device is not None
+
     @classmethod
     def adopt(cls, values: np.ndarray[Any, Any], device: Device | None) -> Storage:
         """Return a storage of bytes that somebody else owns (D2): they stay where they are.

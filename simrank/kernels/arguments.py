@@ -122,8 +122,8 @@ def _joined(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def on_device(values: Iterable[object]) -> list[Tensor]:
-    """Return the tensors among arguments that lie on devices."""
-    return [tensor for tensor in tensors_of(values) if tensor.storage.device is not None]
+    """Return the tensors among arguments that kernels reach: on devices, and in pinned memory."""
+    return [tensor for tensor in tensors_of(values) if tensor.storage.is_mapped]
 
 
 def tensors_of(values: Iterable[object]) -> list[Tensor]:
@@ -287,7 +287,7 @@ def _pointer(tensor: Any, name: str) -> Block:
     if isinstance(tensor, _TensorWrapper):
         return cast_to(_pointer(tensor.base, name), pointer_to(types.element_type(tensor.dtype)))
     storage = tensor.storage
-    if storage.device is None:
+    if not storage.is_mapped:
         raise ValueError(
             f"Pointer argument '{name}' cannot be accessed from Triton (cpu tensor?)\n"
             "  to fix: move the tensor to the device"

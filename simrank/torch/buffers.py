@@ -39,9 +39,10 @@ class TorchStorage(Storage):
 
     Attributes:
         owner: The torch storage, kept alive.
+        is_pinned: Whether it is pinned memory of the host, as kernels get it.
     """
 
-    __slots__ = ("owner",)
+    __slots__ = ("is_pinned", "owner")
 
     def __init__(self, owner: torch.UntypedStorage, device: Device | None) -> None:
         self.device = device
@@ -49,6 +50,7 @@ class TorchStorage(Storage):
         self.address = 0 if device is None else owner.data_ptr()
         self.is_real = self.has_values = True
         self.owner = owner
+        self.is_pinned = False
         self.writes = None
         self._bytes = _bytes_at(owner.data_ptr(), self.size_bytes)
 
@@ -60,9 +62,14 @@ class TorchStorage(Storage):
         return not self.size_bytes or self._bytes.ctypes.data == owner.data_ptr()
 
     @property
+    def is_mapped(self) -> bool:
+        """Whether kernels reach it: memory of a device, or pinned memory of the host."""
+        return self.device is not None or self.is_pinned
+
+    @property
     def history_key(self) -> object:
         """Return the block, which several of these may stand for, one after another."""
-        return devices.block_at(self.address) or self
+        return self if self.device is None else devices.block_at(self.address) or self
 
     def __del__(self) -> None:
         """Do nothing: torch frees the block."""
@@ -90,22 +97,29 @@ def _bytes_at(address: int, size_bytes: int) -> np.ndarray[Any, Any]:
 
 
 class BlockStorage(TorchStorage):
-    """A block of torch's allocator that was reached by an address, not by a tensor."""
+    """A block of torch's allocators that was reached by an address, not by a tensor.
+
+    Args:
+        block: It.
+        device: Where it is; None for pinned memory of the host.
+    """
 
     __slots__ = ("_block",)
 
-    def __init__(self, block: Block, device: Device) -> None:
+    def __init__(self, block: Block, device: Device | None) -> None:
         self.device = device
         self.size_bytes = block.size_bytes
         self.address = block.address
         self.is_real = self.has_values = True
+        self.is_pinned = device is None
         self.writes = None
         self._block = block
         self._bytes = _bytes_at(block.address, block.size_bytes)
 
     def is_current(self) -> bool:
         """Whether the block has not been freed since."""
-        return cuda.find_block(self.address) == self._block
+        find = cuda.find_pinned if self.is_pinned else cuda.find_block
+        return find(self.address) == self._block
 
 
 # Of storages that an operation in flight or a wait uses; the key is the identity of the C++ object.
@@ -136,10 +150,9 @@ def storage_of(tensor: torch.Tensor) -> TorchStorage:
 
 
 def storage_at(address: int) -> TorchStorage | None:
-    """Return the storage that an address of torch's devices lies in; None: nothing is there."""
-    if devices.global_index(address) is None:
-        return None
-    block = cuda.find_block(address)
+    """Return the storage of torch that an address lies in, of devices or pinned; None: none."""
+    is_of_device = devices.global_index(address) is not None
+    block = cuda.find_block(address) if is_of_device else cuda.find_pinned(address)
     if block is None or address >= block.address + max(block.size_bytes, 1):
         return None
     return _storage_in(block)
@@ -148,7 +161,8 @@ def storage_at(address: int) -> TorchStorage | None:
 def _storage_in(block: Block) -> TorchStorage:
     found = _by_address.get(block.address)
     if found is None or found.size_bytes != block.size_bytes:
-        device = devices_of(require_program("an address"))[block.device]
+        own = devices_of(require_program("an address"))
+        device = None if block.device < 0 else own[block.device]
         found = _by_address[block.address] = BlockStorage(block, device)
     return found
 
@@ -179,7 +193,8 @@ def argument_of(tensor: torch.Tensor) -> Tensor:
     dtype = _DTYPES.get(tensor.dtype)
     if dtype is None:
         raise TypeError(f"kernels take no pointer to {tensor.dtype}")
-    return _view(tensor, dtype)
+    pinned = None if tensor.is_cuda else cuda.find_pinned(tensor.data_ptr())
+    return _view(tensor, dtype, None if pinned is None else _storage_in(pinned))
 
 
 def pointed_at(pointer: Any) -> Tensor | None:
@@ -200,12 +215,12 @@ def pointed_at(pointer: Any) -> Tensor | None:
     return Tensor(storage, dtype, np.ndarray((size,), dtype.numpy, storage._bytes, offset))  # noqa: SLF001 - our own class
 
 
-def _view(tensor: torch.Tensor, dtype: DType) -> Tensor:
-    storage, size = storage_of(tensor), dtype.itemsize
+def _view(tensor: torch.Tensor, dtype: DType, storage: TorchStorage | None = None) -> Tensor:
+    storage, size = storage or storage_of(tensor), dtype.itemsize
     shape = tensor.shape
     if not storage.size_bytes:
         return Tensor(storage, dtype, np.empty(shape, dtype.numpy))
-    if tensor.is_cuda and tensor.numel():
+    if storage.is_mapped and tensor.numel():
         offset = tensor.data_ptr() - storage.address
     else:
         offset = tensor.storage_offset() * size

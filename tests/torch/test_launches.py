@@ -385,3 +385,32 @@ def test_whatever_has_an_address_and_a_type_is_a_pointer(spawn):
             add_without_mask[(1,)](Pointer(torch.ones(64), 0), out, BLOCK=64)
 
     spawn(program, 1)
+
+
+@triton.jit
+def doubled_in_place(x, out, count, BLOCK: tl.constexpr):
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    found = tl.load(x + offsets)
+    tl.store(x + offsets, 2 * found)
+    tl.store(out + offsets, found)
+    tl.atomic_add(count, 1)
+
+
+def test_pinned_memory_of_the_host_is_read_and_written_by_kernels(spawn):
+    """Without a copy: by pointer and by address; memory that is not pinned is refused."""
+    results = []
+
+    def program(rank):
+        x, out = torch.ones(8).pin_memory(), torch.zeros(8, device="cuda")
+        count = torch.zeros(1, dtype=torch.int32, pin_memory=True)
+        doubled_in_place[(2,)](x[:], out, count, BLOCK=4)
+        torch.cuda.synchronize()
+        results.append((x.sum().item(), out.sum().item(), count.item()))
+        table = torch.tensor([x.data_ptr(), x[4:].data_ptr()], device="cuda")
+        sum_of_tables[(1,)](table, out, 2, BLOCK=4)
+        results.append(out.tolist()[:4])
+        with pytest.raises(ValueError, match="cannot be accessed from Triton"):
+            doubled_in_place[(2,)](torch.ones(8), out, count, BLOCK=4)
+
+    spawn(program, 1)
+    assert results == [(16.0, 8.0, 2), [4.0] * 4]

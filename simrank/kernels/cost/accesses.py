@@ -29,6 +29,8 @@ TILES_PER_HBM = 2.8
 STORE_PS = 50_000
 # Assumed: as many programs as half of the SMs saturate the memory; fewer leave some of it unused.
 _SATURATING_SHARE = 0.5
+# Assumed: a round trip to the host's memory over PCIe takes about a microsecond.
+_HOST_LATENCY_PS = 500_000
 # So many saturate a link: a channel of NCCL, which is one program, reaches 18 to 21 GB/s of the 376
 # of an H100's port (`p2p_channel_bandwidth` in `configs/clusters`).
 _SATURATING_LINK = 20
@@ -54,6 +56,8 @@ class AccessCosts:
         num_sharing = max(num_resident, device.spec.num_sms * _SATURATING_SHARE, 1.0)
         self._own = _Route(0, device.spec.memory_bandwidth_bytes_per_s / num_sharing)
         self._num_sharing_link = max(num_resident, _SATURATING_LINK)
+        host_rate = device.spec.host_link_bandwidth_bytes_per_s / self._num_sharing_link
+        self._host = _Route(_HOST_LATENCY_PS, host_rate)
         self._routes: dict[int, _Route] = {}  # To peers, looked up once.
         # Costs so far: the sizes of a kernel's accesses are few.
         self._known: dict[tuple[Device | None, int, int], int] = {}
@@ -93,8 +97,10 @@ class AccessCosts:
         return self._route(storage.device).latency_ps
 
     def _route(self, peer: Device | None) -> _Route:
-        if peer is None or peer is self._device:
+        if peer is self._device:
             return self._own
+        if peer is None:  # Pinned memory.
+            return self._host
         route = self._routes.get(peer.index)
         if route is None:
             network, own = self._device.network, self._device.index

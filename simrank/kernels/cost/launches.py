@@ -196,7 +196,10 @@ def _traffic(statistics: Statistics, device: Device) -> tuple[int, int, int]:
     hbm_bytes = all_bytes = link_ps = 0
     for traffic in statistics.traffic.values():
         moved = traffic.read_bytes + traffic.written_bytes
-        if traffic.device is not device and traffic.device is not None:
+        if traffic.device is None:  # Pinned memory of the host.
+            link_ps = max(link_ps, _ps(moved, device.spec.host_link_bandwidth_bytes_per_s))
+            continue
+        if traffic.device is not device:
             link_ps = max(link_ps, _link_ps(device, traffic.device, moved))
             continue
         extent = max(traffic.high - traffic.low, 0)

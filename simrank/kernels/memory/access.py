@@ -346,7 +346,7 @@ def _scatter(
     if programs.sync is not None:
         _publish(programs.sync, storage, view, index, values, extent)
         return
-    if storage.device is not programs.device:
+    if storage.device is not programs.device and storage.device is not None:
         raise machine.PublishedError
     if programs.undo is not None:
         programs.undo.append((view, index, view[index]))

@@ -251,7 +251,8 @@ def _require_own(programs: Programs, storage: Storage) -> None:
     Raises:
         PublishedError: They do.
     """
-    if programs.sync is None and storage.device is not programs.device:
+    is_own = storage.device is programs.device or storage.device is None
+    if programs.sync is None and not is_own:
         raise machine.PublishedError
 
 

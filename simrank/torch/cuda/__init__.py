@@ -5,7 +5,7 @@ computed by CPU torch, random numbers are CUDA's. Nothing takes time here: the s
 listens through `Callbacks` and gives operations, streams and events theirs.
 """
 
-from simrank.torch.cuda.blocks import Block, device_of, find_block, hold, signal_pad
+from simrank.torch.cuda.blocks import Block, device_of, find_block, find_pinned, hold, signal_pad
 from simrank.torch.cuda.callbacks import Callbacks, Rendezvous, StreamCall
 from simrank.torch.cuda.devices import (
     Layout,
@@ -46,6 +46,7 @@ __all__ = [
     "drain_words",
     "enable",
     "find_block",
+    "find_pinned",
     "hold",
     "is_enabled",
     "pending_add",

@@ -24,6 +24,14 @@ def find_block(address: int) -> Block | None:
     return Block(native().simrank_device_of(address), start.value, size.value)
 
 
+def find_pinned(address: int) -> Block | None:
+    """Return the pinned memory of the host that holds an address; its device is -1."""
+    start, size = ctypes.c_uint64(), ctypes.c_uint64()
+    if not native().simrank_find_pinned(address, ctypes.byref(start), ctypes.byref(size)):
+        return None
+    return Block(-1, start.value, size.value)
+
+
 def device_of(address: int) -> int | None:
     """Return the device, among those of all nodes, to whose span an address belongs."""
     device = native().simrank_device_of(address)

@@ -46,6 +46,7 @@ _SIGNATURES: dict[str, tuple[object, tuple[object, ...]]] = {
     "trace_memory": (None, (_INT,)),
     "set_memory_limit": (None, (_INT, _UINT64)),
     "find_block": (_INT, (_UINT64, _ADDRESS, _ADDRESS)),
+    "find_pinned": (_INT, (_UINT64, _ADDRESS, _ADDRESS)),
     "device_of": (_INT, (_UINT64,)),
     "free_base": (_UINT64, (_UINT64, _UINT64)),
     "num_live_blocks": (_INT64, ()),

@@ -131,12 +131,16 @@ CudaAllocator cuda_allocator;
 void free_device(void* address) { owner_of(address)->free(address); }
 c10::DeviceAllocator* device_allocator() { return &cuda_allocator; }
 c10::Allocator* pinned_allocator() { return &pinned; }
-bool is_pinned(const void* address) {
+bool find_pinned(uint64_t address, uint64_t* start, uint64_t* size) {
   std::lock_guard<std::mutex> lock(pinned.mutex);
-  auto after = pinned.live.upper_bound(reinterpret_cast<uintptr_t>(address));
+  auto after = pinned.live.upper_bound(address);
   if (after == pinned.live.begin()) return false;
-  auto [start, size] = *std::prev(after);
-  return reinterpret_cast<uintptr_t>(address) < start + size;
+  *start = std::prev(after)->first, *size = std::prev(after)->second;
+  return address < *start + *size;
+}
+bool is_pinned(const void* address) {
+  uint64_t start, size;
+  return find_pinned(reinterpret_cast<uint64_t>(address), &start, &size);
 }
 
 int global_device_of(const void* address) {
@@ -319,6 +323,10 @@ void simrank_set_memory_limit(int device, uint64_t limit) { memory_of(device).se
 int simrank_find_block(uint64_t address, uint64_t* start, uint64_t* size) {
   int device = simrank::global_device_of(reinterpret_cast<void*>(address));
   return device >= 0 && memory_of(device).find(address, start, size);
+}
+// Which block of pinned memory an address lies in: 1 and its bounds, or 0.
+int simrank_find_pinned(uint64_t address, uint64_t* start, uint64_t* size) {
+  return simrank::find_pinned(address, start, size);
 }
 int simrank_device_of(uint64_t address) {
   return simrank::global_device_of(reinterpret_cast<void*>(address));
