@@ -71,8 +71,10 @@ def test_an_atomic_on_several_devices_takes_as_long_as_the_farthest(devices):
     assert costs.atomic_ps([own, peer]) == half_ps + costs.latency_ps(peer)
 
 
-def test_an_unknown_device_is_no_peer():
-    """Memory of the host costs what the device's own does."""
+def test_memory_of_the_host_is_reached_over_its_link():
+    """It takes longer than the device's own memory, in latency and in bandwidth."""
     with simrank.Context("hgx_h100") as ctx:
-        costs = accesses.AccessCosts(ctx.devices[0], 1)
-        assert costs.latency_ps(Storage(None, 64)) == 0
+        costs, own = accesses.AccessCosts(ctx.devices[0], 1), ctx.zeros(1024).storage
+        host = Storage(None, 4096)
+        assert costs.latency_ps(own) == 0 < costs.latency_ps(host)
+        assert costs.moved_ps(own, 4096, 4096) < costs.moved_ps(host, 4096, 4096)
