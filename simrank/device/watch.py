@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+import random  # noqa: TID251 - seeded
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from weakref import WeakKeyDictionary
 
@@ -29,6 +31,37 @@ class Poll(NamedTuple):
     version: int
 
 
+class Condition(NamedTuple):
+    """What a wait looks at, if that is one integer: the wait can end once it differs or compares.
+
+    Attributes:
+        storage: Where.
+        low: The integer's first byte.
+        dtype: Its type.
+        comparison: How the wait compares it, by the name of Python's tree, while it goes on.
+        bound: With what.
+        is_exclusive: Whether the look may change it: then the first waiter decides for the others.
+    """
+
+    storage: Storage
+    low: int
+    dtype: np.dtype[Any]
+    comparison: str
+    bound: int
+    is_exclusive: bool
+
+    def may_end(self) -> bool:
+        """Return whether the wait would end now."""
+        raw = self.storage.array(np.dtype(np.uint8))[self.low : self.low + self.dtype.itemsize]
+        return not COMPARE[self.comparison](int(raw.view(self.dtype)[0]), self.bound)
+
+
+COMPARE: dict[str, Callable[[Any, Any], Any]] = {
+    "Lt": operator.lt, "LtE": operator.le, "Gt": operator.gt, "GtE": operator.ge,
+    "NotEq": operator.ne, "Eq": operator.eq,
+}  # fmt: skip
+
+
 class WaitingKernel(Protocol):
     """A kernel some of whose programs wait for memory."""
 
@@ -52,19 +85,22 @@ class Watch(Handle):
         polls: What was read last.
         run: The kernel whose program waits, or None.
         program_id: Which program.
+        test: What of the bytes ends the wait; None: any change of them may.
     """
 
     is_memory = True
-    __slots__ = ("polls", "program_id", "run")
+    __slots__ = ("polls", "program_id", "run", "test")
 
     def __init__(
         self,
         polls: list[Poll],
         run: WaitingKernel | None = None,
         program_id: int = 0,
+        test: Condition | None = None,
     ) -> None:
         super().__init__()
         self.polls = polls
+        self.test = test
         self.run = run
         self.program_id = program_id
 
@@ -87,6 +123,9 @@ class Watch(Handle):
 class Watchers:
     """Who waits for which memory of one Context.
 
+    Waits with equal tests are asked once per write. Of those whose look may change the memory, as
+    programs that fight for a lock, one is woken; it hands over once it has looked: see `passed_on`.
+
     Attributes:
         versions: How often each storage was written while somebody looked.
         listener: Told of every write to what somebody has looked at, or None.
@@ -95,23 +134,35 @@ class Watchers:
     def __init__(self) -> None:
         self.listener: Callable[[Storage, int, int], None] | None = None
         self.versions: WeakKeyDictionary[Storage, int] = WeakKeyDictionary()
-        self._watches: WeakKeyDictionary[Storage, list[Watch]] = WeakKeyDictionary()
+        self._watches: WeakKeyDictionary[Storage, dict[Watch, None]] = WeakKeyDictionary()
+        self._tests: WeakKeyDictionary[Storage, dict[Condition, dict[Watch, None]]] = (
+            WeakKeyDictionary()
+        )
+        self._random: random.Random | None = None
 
     def version(self, storage: Storage) -> int:
         """Return a number that changes with every write to a storage."""
         return self.versions.setdefault(storage, 0)
 
     def add(self, watch: Watch) -> None:
-        """Let a watch complete at the next write to what it polled."""
+        """Let a watch complete at the next write to what it polled, or once its test may end."""
+        if watch.test is not None:
+            tests = self._tests.setdefault(watch.test.storage, {})
+            tests.setdefault(watch.test, {})[watch] = None
+            return
         for storage in dict.fromkeys(poll.storage for poll in watch.polls):
-            self._watches.setdefault(storage, []).append(watch)
+            self._watches.setdefault(storage, {})[watch] = None
 
     def remove(self, watch: Watch) -> None:
         """Forget a watch."""
+        if watch.test is not None:
+            tests = self._tests.get(watch.test.storage, {})
+            tests.get(watch.test, {}).pop(watch, None)
+            if not tests.get(watch.test):
+                tests.pop(watch.test, None)
+            return
         for storage in dict.fromkeys(poll.storage for poll in watch.polls):
-            watches = self._watches.get(storage)
-            if watches is not None and watch in watches:
-                watches.remove(watch)
+            self._watches.get(storage, {}).pop(watch, None)
 
     def wrote(self, engine: Engine, storage: Storage, low: int, high: int) -> None:
         """Wake whoever watches some of the bytes from `low` to `high`, exclusive."""
@@ -127,6 +178,24 @@ class Watchers:
             ):
                 self.remove(watch)
                 watch.finish(engine)
+        self.passed_on(engine, storage, low, high)
+
+    def passed_on(self, engine: Engine, storage: Storage, low: int, high: int) -> None:
+        """Wake those whose test may end by bytes from `low` to `high`: one, if it is exclusive."""
+        for test, watches in [*self._tests.get(storage, {}).items()]:
+            if test.low >= high or low >= test.low + test.dtype.itemsize or not test.may_end():
+                continue
+            for watch in [self._chosen(engine, watches)] if test.is_exclusive else [*watches]:
+                self.remove(watch)
+                watch.finish(engine)
+
+    def _chosen(self, engine: Engine, watches: dict[Watch, None]) -> Watch:
+        """Return the wait that is woken: the oldest, or by luck where the run has a seed."""
+        if not engine.seed or len(watches) == 1:
+            return next(iter(watches))
+        if self._random is None:
+            self._random = random.Random(f"{engine.seed}: waits for one lock")
+        return self._random.choice([*watches])
 
     def operation_wrote(self, engine: Engine, touched: Touched) -> None:
         """Wake whoever watches what an operation other than a kernel has written."""

@@ -1,8 +1,9 @@
 """Watched memory: who polls some bytes is woken by the write that touches them."""
 
+import numpy as np
 import pytest
 
-from simrank.device.watch import Poll, Watch, watchers_of
+from simrank.device.watch import Condition, Poll, Watch, watchers_of
 
 
 @pytest.fixture
@@ -61,3 +62,34 @@ def test_an_operation_on_a_tensor_wakes_its_watchers(ctx, watched):
     ctx.synchronize()
     assert waits.complete
     assert storage not in watchers.versions
+
+
+def test_waits_for_a_value_are_woken_by_that_value(watched):
+    """All that only look at it; of those that may change it one, which hands over."""
+    storage, watchers, engine = watched
+    word = storage.array(np.dtype(np.int32))
+    word[0] = 1
+    watchers.version(storage)
+    waits = {}
+    for is_exclusive in (False, True):
+        test = Condition(storage, 0, np.dtype(np.int32), "Eq", 1, is_exclusive)
+        waits[is_exclusive] = [Watch([], test=test) for _ in range(3)]
+        for each in waits[is_exclusive]:
+            watchers.add(each)
+
+    def woken(is_exclusive):
+        return [each.complete for each in waits[is_exclusive]]
+
+    watchers.wrote(engine, storage, 0, 4)
+    assert not any(woken(False) + woken(True))
+    word[0] = 0
+    watchers.wrote(engine, storage, 4, 8)
+    assert not any(woken(False) + woken(True))
+    watchers.wrote(engine, storage, 0, 4)
+    assert woken(False) == [True] * 3
+    assert woken(True) == [True, False, False]
+    watchers.passed_on(engine, storage, 0, 4)
+    assert woken(True) == [True, True, False]
+    watchers.remove(waits[True][2])
+    watchers.passed_on(engine, storage, 0, 4)
+    assert woken(True) == [True, True, False]

@@ -134,6 +134,8 @@ def atomic_poll(
     def holds() -> Value:
         held: Any = modify(pointer, [], None, order, unchanged)
         equal: Value = (held == wanted).values
+        if sync is not None and not held.shape and not wanted.shape:
+            sync.tests("NotEq", int(wanted), element.memory, changes=False)
         if sync is not None and not np.all(equal):
             sync.unmet = _first_unequal(held, wanted)
         return equal

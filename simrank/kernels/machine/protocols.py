@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    import numpy as np
+
     from simrank.device.memory import Storage
     from simrank.kernels.machine.arrays import Array, Value
     from simrank.kernels.machine.now import Programs
@@ -216,6 +218,10 @@ class Sync(Protocol):
 
     def next_round(self, effects_before: int, *, is_pure: bool) -> None:
         """Wait after a round that has changed nothing."""
+        ...
+
+    def tests(self, comparison: str, bound: int, dtype: np.dtype[Any], *, changes: bool) -> None:
+        """Note what a loop compares the integer with that it has looked at."""
         ...
 
     def end_wait(self, *, for_value: bool) -> None:

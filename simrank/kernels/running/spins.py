@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import operator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from simrank.device.watch import COMPARE
 from simrank.kernels import machine
 from simrank.kernels.values.block import Block
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from simrank.kernels.machine.protocols import Sync
 
 
@@ -47,20 +45,25 @@ class Spin:
             self._sync.leave_spin(for_value=self._for_value)
 
 
-_COMPARE: dict[str, Callable[[Any, Any], Any]] = {
-    "Lt": operator.lt, "LtE": operator.le, "Gt": operator.gt, "GtE": operator.ge,
-    "NotEq": operator.ne, "Eq": operator.eq,
-}  # fmt: skip
+def waiting(comparison: str, left: object, right: object, kind: str) -> object:
+    """Return the comparison that decides whether a loop waits on, and note what it compares.
 
-
-def waiting(comparison: str, left: object, right: object) -> object:
-    """Return the comparison that decides whether a loop waits on, and tell race checks of it."""
+    Args:
+        comparison: By the name of Python's tree.
+        left: What the loop looked at.
+        right: What it is compared with.
+        kind: "look" or "change" where `left` is what one read, or one atomic that may change it,
+            has found, and `right` stays the same; else "".
+    """
     sync = machine.now().sync
-    if sync is not None and sync.races is not None:
+    if sync is not None:
         bound: object = right.values if type(right) is Block else right
         if isinstance(bound, int | np.integer | np.bool_):
-            sync.races.tested(comparison, int(bound))
-    result: object = _COMPARE[comparison](left, right)
+            if sync.races is not None:
+                sync.races.tested(comparison, int(bound))
+            if kind and type(left) is Block and left.element.kind in "iu":
+                sync.tests(comparison, int(bound), left.element.memory, changes=kind == "change")
+    result: object = COMPARE[comparison](left, right)
     return result
 
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import random  # noqa: TID251 - seeded per program
 from math import ceil
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from simrank.device.watch import Poll, Watch, watchers_of
+from simrank.device.watch import Condition, Poll, Watch, watchers_of
 from simrank.engine import limits
 from simrank.engine.limits import PollReason
 from simrank.kernels import machine
@@ -82,6 +82,8 @@ class ProgramSync:
         self._seen: set[int] = set()  # Addresses of what it has loaded from.
         self._num_spins = 0
         self._polls: list[Poll] = []
+        self._test: Condition | None = None  # Of the only thing that it has looked at.
+        self._woken: Condition | None = None  # What others wait for that it was woken by alone.
         self._arrived_ps = 0  # When all that it stored to other devices has arrived.
         seed = run.engine.seed
         self._random = random.Random(f"{seed}:{run.rank}:{number}") if seed else None
@@ -216,6 +218,7 @@ class ProgramSync:
 
     def finish(self) -> None:
         """End: everything it stored is visible."""
+        self._pass_on()
         self.drain()
         if self.races is not None:
             self.races.end()
@@ -276,7 +279,8 @@ class ProgramSync:
 
     def end_wait(self, *, for_value: bool) -> None:
         """Note that a wait is over, and of which signals if it was for a value."""
-        self.unmet = None
+        self.unmet = self._test = None
+        self._pass_on()
         if self.races is not None:
             self.races.passed()
         polls, self._polls = self._polls, []
@@ -294,6 +298,21 @@ class ProgramSync:
         else:
             self.poll_again()
 
+    def tests(self, comparison: str, bound: int, dtype: np.dtype[Any], *, changes: bool) -> None:
+        """Note what a loop compares the integer with that it has looked at."""
+        self._test = None
+        if len(self._polls) == 1:
+            storage, low, high, _ = self._polls[0]
+            if high - low == dtype.itemsize:
+                self._test = Condition(storage, low, dtype, comparison, bound, changes)
+
+    def _pass_on(self) -> None:
+        """Let another program look that waits for the same, if it may go on now."""
+        test, self._woken = self._woken, None
+        if test is not None:
+            high = test.low + test.dtype.itemsize
+            self._watchers.passed_on(self._engine, test.storage, test.low, high)
+
     def poll_again(self) -> None:
         """Go on with a loop that counts or looks at the clock, some time later."""
         limits.poll(self._engine, f"a loop of kernel '{self._run.name}'")
@@ -306,20 +325,30 @@ class ProgramSync:
         return bool(self._polls)
 
     def park(self) -> None:
-        """Wait for a change of what it looked at."""
+        """Wait for a change of what it looked at; of one integer, for one that may end the wait."""
         self.catch_up()
         polls, self._polls = self._polls, []
-        if any(self._watchers.version(poll.storage) != poll.version for poll in polls):
+        test, self._test = self._test, None
+        self._pass_on()
+        if test is not None:
+            if test.may_end():
+                return
+        elif any(self._watchers.version(poll.storage) != poll.version for poll in polls):
             return
-        self.watch = Watch(polls, self._run, self._number)
+        self.watch = Watch(polls, self._run, self._number, test)
         self._watchers.add(self.watch)
         start_ps = self._engine.now_ps
         try:
             self._engine.wait(self.watch)
+        except BaseException:
+            self._woken = test
+            self._pass_on()
+            raise
         finally:
             self._watchers.remove(self.watch)
             self.watch = None
             machine.set_running(self.programs)
+        self._woken = test if test is not None and test.is_exclusive else None
         profile = self.programs.statistics.profile if self.programs is not None else None
         if profile is not None:
             profile.here().parked_ps += self._engine.now_ps - start_ps

@@ -9,7 +9,7 @@ may wait for other programs asks before each round.
 from __future__ import annotations
 
 import ast
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from triton.language import core
 
@@ -17,7 +17,7 @@ from simrank.kernels.language.control import device_assert
 from simrank.kernels.running.spins import spin, waiting
 from simrank.kernels.source import carried
 from simrank.kernels.source.unsupported import is_unrolled
-from simrank.kernels.source.waits import is_for_value, is_pure_spin
+from simrank.kernels.source.waits import is_for_value, is_pure_spin, kind_of_look
 from simrank.kernels.values.block import Block, as_logical, constant
 
 if TYPE_CHECKING:
@@ -198,11 +198,11 @@ class Rewriter(ast.NodeTransformer):
         keep, note, *forget = carried.branch(node, sides, self.fresh())
         return [ast.copy_location(part, node) for part in (keep, note, node, *forget)]
 
-    def spinning(self, node: ast.While, traits: list[ast.expr]) -> list[ast.stmt]:
+    def spinning(self, node: ast.While, traits: Traits) -> list[ast.stmt]:
         """Return a loop that asks before each round whether the program should be parked."""
-        node.test = _told(node.test)
+        node.test = _told(node.test, traits.look)
         name = self.fresh()
-        guard = ast.Call(ast.Name("__spin", ast.Load()), traits, [])
+        guard = ast.Call(ast.Name("__spin", ast.Load()), traits.guard, [])
         make = ast.Assign([ast.Name(name, ast.Store())], guard)
         again, over = method_of(name, "again"), method_of(name, "over")
         ast.copy_location(again, node.test)
@@ -232,14 +232,15 @@ class Rewriter(ast.NodeTransformer):
         return self._is_language(function.value)
 
 
-def _told(test: ast.expr) -> ast.expr:
-    """Return the test of a loop that waits as a call that tells race checks of it."""
+def _told(test: ast.expr, look: str) -> ast.expr:
+    """Return the test of a loop that waits as a call that notes what it compares."""
     if not isinstance(test, ast.Compare) or len(test.ops) > 1:
         return test
     name = ast.Constant(type(test.ops[0]).__name__)
     if name.value not in ("Lt", "LtE", "Gt", "GtE", "NotEq", "Eq"):
         return test
-    call = ast.Call(ast.Name("__waiting", ast.Load()), [name, test.left, *test.comparators], [])
+    arguments = [name, test.left, *test.comparators, ast.Constant(look)]
+    call = ast.Call(ast.Name("__waiting", ast.Load()), arguments, [])
     return ast.copy_location(call, test)
 
 
@@ -247,9 +248,25 @@ def _call(function: ast.expr) -> ast.Call:
     return ast.Call(function, [], [])
 
 
-def spin_traits(loop: ast.While) -> list[ast.expr]:
-    """Return what the guard of a loop that may wait is told of it, as it is written."""
-    return [ast.Constant(is_pure_spin(loop)), ast.Constant(is_for_value(loop.test))]
+class Traits(NamedTuple):
+    """What is read off a loop that may wait, as it is written.
+
+    Attributes:
+        guard: What its guard gets.
+        look: What its test compares; see `kind_of_look`.
+    """
+
+    guard: list[ast.expr]
+    look: str
+
+
+def spin_traits(loop: ast.While) -> Traits:
+    """Return what is read off a loop that may wait, before it is rewritten."""
+    guard: list[ast.expr] = [
+        ast.Constant(is_pure_spin(loop)),
+        ast.Constant(is_for_value(loop.test)),
+    ]
+    return Traits(guard, kind_of_look(loop))
 
 
 def method_of(name: str, method: str, *arguments: ast.expr) -> ast.Call:

@@ -6,7 +6,7 @@ A loop waits if its end depends on a load or atomic whose address the loop does 
 from __future__ import annotations
 
 import ast
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeGuard
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -17,6 +17,8 @@ READS = {
     "load", "atomic_load", "atomic_cas", "atomic_add", "atomic_xchg", "atomic_or", "atomic_and",
     "atomic_xor", "atomic_max", "atomic_min", "inline_asm_elementwise",
 }  # fmt: skip
+_LOOKS = {"load", "atomic_load"}
+_NEUTRAL_ZERO = {"atomic_add", "atomic_or", "atomic_xor"}  # With 0 they change nothing.
 
 
 def name_of(node: ast.Call) -> str:
@@ -91,6 +93,47 @@ def is_pure_spin(loop: ast.While) -> bool:
                     return False
                 seen.update(_stored_names(node))
     return True
+
+
+def kind_of_look(loop: ast.While) -> str:
+    """Return what a loop's test compares first: what one read has found, with what stays the same.
+
+    Returns:
+        "look" for a read, "change" for an atomic that may change what it reads; "" for anything
+        else, and where the loop does more than look.
+    """
+    test = loop.test
+    if not isinstance(test, ast.Compare) or not is_pure_spin(loop):
+        return ""
+    assigned, reads = set(_stored_names(loop)), [n for n in ast.walk(loop) if _is_read(n)]
+    bound = test.comparators[0]
+    is_fixed = not any(isinstance(part, ast.Call) for part in ast.walk(bound))
+    if len(reads) != 1 or not is_fixed or _read_names(bound) & assigned:
+        return ""
+    read, found = reads[0], test.left
+    if isinstance(found, ast.Name):  # What the loop's body has read.
+        values = [
+            node.value
+            for node in ast.walk(loop)
+            if isinstance(node, ast.Assign) and found.id in set(_stored_names(node))
+        ]
+        found = values[0] if len(values) == 1 else found
+    if found is not read:
+        return ""
+    return "look" if _changes_nothing(read) else "change"
+
+
+def _changes_nothing(read: ast.Call) -> bool:
+    """Whether a read leaves memory as it is, as far as its arguments are written so."""
+    operands = [ast.dump(argument) for argument in read.args[1:]]
+    if name_of(read) == "atomic_cas":
+        return len(operands) == 2 and operands[0] == operands[1]
+    adds_nothing = name_of(read) in _NEUTRAL_ZERO and operands == [ast.dump(ast.Constant(0))]
+    return name_of(read) in _LOOKS or adds_nothing
+
+
+def _is_read(node: ast.AST) -> TypeGuard[ast.Call]:
+    return isinstance(node, ast.Call) and name_of(node) in READS
 
 
 def is_for_value(test: ast.expr) -> bool:

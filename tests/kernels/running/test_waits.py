@@ -123,3 +123,87 @@ def test_a_word_that_a_peers_stream_writes_ends_a_wait_and_orders_what_was_befor
     with simrank.Context("hgx_h100", races="report") as ctx:
         ctx.multiprocessing.spawn(body, args=(ctx,), nprocs=2)
         assert bool(ctx.races) is not is_ordered
+
+
+@triton.jit
+def fight_for_a_lock(lock, count):
+    while tl.atomic_cas(lock, 0, 1) == 1:
+        pass
+    tl.store(count, tl.load(count) + 1)
+    tl.atomic_xchg(lock, 0)
+
+
+@triton.jit
+def exchange_for_a_lock(lock, count):
+    found = tl.atomic_xchg(lock, 1)
+    while found != 0:
+        found = tl.atomic_xchg(lock, 1)
+    tl.store(count, tl.load(count) + 1)
+    tl.atomic_store(lock, 0)
+
+
+@triton.jit
+def meet_at_a_counter(counter, count):
+    tl.atomic_add(counter, 1)
+    while tl.atomic_add(counter, 0) < tl.num_programs(0):
+        pass
+    tl.atomic_add(count, 1)
+
+
+@triton.jit
+def meet_at_a_flag(counter, count):
+    if tl.atomic_add(counter, 1) == tl.num_programs(0) - 1:
+        tl.atomic_add(counter, 1000)
+    tl.atomic_poll(counter, 1000 + tl.num_programs(0))
+    tl.atomic_add(count, 1)
+
+
+@triton.jit
+def pass_a_token(turn, count):
+    own = tl.program_id(0)
+    while tl.load(turn, volatile=True) != own:
+        pass
+    tl.store(count, tl.load(count) + 1)
+    tl.atomic_xchg(turn, own + 1)
+
+
+@pytest.mark.parametrize("seed", [0, 5])
+@pytest.mark.parametrize(
+    "kernel",
+    [fight_for_a_lock, exchange_for_a_lock, meet_at_a_counter, meet_at_a_flag, pass_a_token],
+)
+def test_programs_that_wait_for_one_word_are_not_all_run_at_each_write(run, kernel, seed):
+    """What is done grows with the programs: those look again that may go on."""
+
+    def body(rank, ctx):
+        done = []
+        for num_programs in (64, 128):
+            word, count = ctx.zeros(1, dtype="int32"), ctx.zeros(1, dtype="int32")
+            launched = kernel[(num_programs,)](word, count)
+            assert count.item() == num_programs
+            done.append(launched.statistics.num_atomics + launched.statistics.num_steps)
+        assert done[1] < 2.2 * done[0]
+        assert done[1] < 12 * 128
+
+    run(body, 1, seed=seed)
+
+
+@triton.jit
+def leave_while_others_wait(lock, out):
+    if tl.program_id(0) == 0:
+        tl.atomic_xchg(lock, 5)
+    else:
+        while tl.atomic_cas(lock, 7, 1) == 0:
+            pass
+        tl.store(out + tl.program_id(0), 1)
+
+
+def test_who_goes_on_without_a_change_lets_others_look(run):
+    """The word stays as it is: all that wait for it go on, one after the other."""
+
+    def body(rank, ctx):
+        lock, out = ctx.zeros(1, dtype="int32"), ctx.zeros(8, dtype="int32")
+        leave_while_others_wait[(8,)](lock, out)
+        assert out.tolist() == [0, 1, 1, 1, 1, 1, 1, 1]
+
+    run(body, 1)

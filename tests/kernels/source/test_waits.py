@@ -7,7 +7,12 @@ import pytest
 pytest.importorskip("triton")
 
 from simrank.kernels.machine import Effects
-from simrank.kernels.source.waits import is_for_value, is_pure_spin, is_wait
+from simrank.kernels.source.waits import (
+    is_for_value,
+    is_pure_spin,
+    is_wait,
+    kind_of_look,
+)
 
 
 def loop(text):
@@ -69,3 +74,24 @@ def test_a_round_that_depends_on_the_one_before_is_no_pure_look(text, is_pure):
 def test_a_wait_for_a_value_ends_where_it_is_equal(test, wanted):
     """One for no less than a value is none, as it is no signal that is taken."""
     assert is_for_value(ast.parse(test, mode="eval").body) == wanted
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("while tl.load(flag, volatile=True) != n:\n    pass", "look"),
+        ("while tl.atomic_add(flag, 0) < n + 1:\n    pass", "look"),
+        ("while tl.atomic_cas(flag, 1, 1) != 1:\n    pass", "look"),
+        ("while tl.atomic_cas(flag, 0, 1) == 1:\n    pass", "change"),
+        ("while x == 1:\n    x = tl.atomic_xchg(flag, 1)", "change"),
+        ("while tl.load(flag) + 1 < n:\n    pass", ""),
+        ("while tl.load(flag) != tl.load(other):\n    pass", ""),
+        ("while tl.load(flag) != x:\n    x = 3", ""),
+        ("while x == 1:\n    x = tl.load(flag) & 1", ""),
+        ("while tl.load(flag) != 1:\n    n += 1", ""),
+        ("while tl.load(flag):\n    pass", ""),
+    ],
+)
+def test_what_a_test_compares_is_read_off_it(text, kind):
+    """Only where one read is compared with what stays the same is it known what ends the loop."""
+    assert kind_of_look(loop(text)) == kind
