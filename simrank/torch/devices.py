@@ -26,7 +26,7 @@ from simrank.torch.cuda import (
     library,
 )
 from simrank.torch.cuda.devices import has_real_devices
-from simrank.torch.cuda.native import NOT_COMPILED, when_missing
+from simrank.torch.cuda.native import NOT_COMPILED, call_before_use, when_missing
 from simrank.torch.cuda.operations import (
     decode,
     start_recording,
@@ -164,7 +164,7 @@ def enable_for(program: Program) -> RankDevices:
         )
     own.bind()
     for call in program.local.pop(_LATER, ()):
-        call()
+        call_before_use(call)
     return own
 
 

@@ -18,6 +18,7 @@ from simrank.ranks.current import rank_program
 from simrank.torch import devices, rank_devices
 from simrank.torch.cuda import bindings, graphs, storages, streams
 from simrank.torch.cuda.generators import DefaultGenerators
+from simrank.torch.cuda.native import native
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,6 +33,7 @@ _accelerator: Any = import_module("torch.accelerator")
 _optimizer: Any = torch.optim.Optimizer
 # What torch looks for to know whether it was built for CUDA, which is a question, not a use.
 _TELLS_THE_BUILD = "_cuda_getDeviceCount"
+_TELLS_THE_USE = "_accelerator_isAllocatorInitialized"  # Likewise.
 _FUNCTIONS_OF_CUDA = {
     name for name, value in bindings.private_functions().items() if callable(value)
 } - {_TELLS_THE_BUILD}
@@ -211,6 +213,8 @@ def _asking(owner: Any, name: str) -> Callable[..., Any]:
         if devices.are_awaited(program):
             devices.enable_for(program)
             return getattr(owner, name)(*args, **kwargs)
+        if program is not None and devices.is_enabled() and name != _TELLS_THE_USE:
+            native().simrank_set_initialized(1)
         return original(*args, **kwargs)
 
     return ask

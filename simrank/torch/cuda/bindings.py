@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import functools
 from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ import torch
 
 from simrank.errors import UnsupportedError
 from simrank.torch.cuda import comm, graphs, memory, streams
-from simrank.torch.cuda.native import native, require_device
+from simrank.torch.cuda.native import Initialized, call_before_use, native, use_device
 from simrank.torch.nccl import VERSION
 
 if TYPE_CHECKING:
@@ -32,15 +33,33 @@ def device_count() -> int:
     return int(native().simrank_num_devices())
 
 
+def is_initialized() -> bool:
+    """Whether this thread's rank has used a device, as its process would have initialised CUDA."""
+    return bool(Initialized())
+
+
+def call_or_defer(defer: Callable[..., None]) -> Callable[..., None]:
+    """Return the function `torch.cuda._lazy_call`: immediate on threads that see devices."""
+
+    @functools.wraps(defer)
+    def lazy_call(call: Callable[[], None], **kwargs: Any) -> None:
+        if device_count():
+            call_before_use(call)
+        else:
+            defer(call, **kwargs)
+
+    return lazy_call
+
+
 def current_device() -> int:
     """Return the current device of this thread's rank."""
-    require_device()
+    use_device()
     return int(native().simrank_current_device())
 
 
 def set_device(device: int) -> None:
     """Make a device current."""
-    require_device()
+    use_device()
     if device >= 0:
         _ops().set_device(device)
 
@@ -194,13 +213,13 @@ class Nvtx:
 def _device_functions() -> dict[str, object]:
     return {
         "_cuda_getDeviceCount": device_count,
-        "_cuda_init": require_device,
+        "_cuda_init": use_device,
         "_cuda_isInBadFork": lambda: False,
         "_cuda_getDevice": current_device,
         "_cuda_setDevice": set_device,
         "_cuda_exchangeDevice": exchange_device,
         "_cuda_maybeExchangeDevice": maybe_exchange_device,
-        "_cuda_hasPrimaryContext": lambda _device: device_count() > 0,
+        "_cuda_hasPrimaryContext": lambda _device: is_initialized(),
         "_cuda_canDeviceAccessPeer": lambda _device, _peer: True,
         "_cuda_synchronize": _synchronize,
         "_cuda_sleep": lambda cycles: _ops().sleep(int(cycles)),

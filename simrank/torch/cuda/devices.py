@@ -20,7 +20,7 @@ from simrank.ranks.own import own_modules
 from simrank.torch.cuda import bindings, graphs, storages
 from simrank.torch.cuda.callbacks import Callbacks, install
 from simrank.torch.cuda.generators import DefaultGenerators
-from simrank.torch.cuda.native import enable_devices, native, require_device
+from simrank.torch.cuda.native import Initialized, enable_devices, native, use_device
 from simrank.torch.cuda.patches import Patches
 from simrank.torch.cuda.properties import GIB, DeviceProperties
 
@@ -215,6 +215,7 @@ def standalone(num_devices: int = 1, **options: Any) -> Iterator[RankState]:
     try:
         state = RankState(0, first_device=0, num_devices=num_devices)
         state.bind_other_threads()
+        use_device()
         yield state
         state.free()
     finally:
@@ -253,8 +254,9 @@ def _patch(properties: DeviceProperties) -> None:
 
 def _patch_cuda_module(properties: DeviceProperties) -> None:
     replacements = {
-        "_lazy_init": require_device,
-        "_initialized": True,
+        "_lazy_init": use_device,
+        "_lazy_call": bindings.call_or_defer(torch.cuda._lazy_call),
+        "_initialized": Initialized(),
         "_cached_device_count": None,  # What torch itself counted outlives a simulation.
         "_cudart": bindings.Cudart("_cudart"),
         "_exchange_device": bindings.exchange_device,
@@ -265,6 +267,7 @@ def _patch_cuda_module(properties: DeviceProperties) -> None:
     }
     for name, value in replacements.items():
         _patches.set(torch.cuda, name, value)
+    _patches.set(torch.cuda.random, "_lazy_call", torch.cuda._lazy_call)
     for module in (torch.cuda, torch.cuda.memory):
         _patches.set(module, "MemPool", bindings.refused("torch.cuda.MemPool"))
 
@@ -298,9 +301,12 @@ def _patch_classes() -> None:
         pairs += [(getattr(old, name), getattr(new, name)) for name in names]
     _patches.replace_everywhere(pairs)
     # Apart: who asks is another function in each simulation, and may stand in a program's module.
-    count = [(torch.cuda.device_count, bindings.device_count)]
-    for module in (torch.cuda, *own_modules()):
-        _patches.replace_in(module, count)
+    asked = [
+        (torch.cuda.device_count, bindings.device_count),
+        (torch.cuda.is_initialized, bindings.is_initialized),
+    ]
+    for module in (torch.cuda, torch.cuda.memory, torch.cuda.random, *own_modules()):
+        _patches.replace_in(module, asked)
 
 
 def _executed_again(module_name: str) -> ModuleType:

@@ -35,6 +35,8 @@ _SIGNATURES: dict[str, tuple[object, tuple[object, ...]]] = {
     "bind": (None, (_POINTER,)),
     "bind_other_threads": (None, (_POINTER,)),
     "num_devices": (_INT, ()),
+    "is_initialized": (_INT, ()),
+    "set_initialized": (None, (_INT,)),
     "rank_tag": (_INT64, ()),
     "first_device": (_INT, ()),
     "current_device": (_INT, ()),
@@ -98,6 +100,37 @@ def require_device() -> None:
     """Raise, as a CPU build of torch does, where no device is visible to this thread."""
     if not native().simrank_num_devices():
         raise AssertionError(NOT_COMPILED)
+
+
+def use_device() -> None:
+    """Initialise CUDA for this thread's rank, which `torch.cuda.is_initialized` tells.
+
+    Raises:
+        AssertionError: No device is visible to this thread.
+    """
+    require_device()
+    native().simrank_set_initialized(1)
+
+
+class Initialized:
+    """The flag `torch.cuda._initialized`, of the rank that reads it."""
+
+    def __bool__(self) -> bool:
+        """Whether this thread's rank has used a device."""
+        return bool(native().simrank_is_initialized())
+
+
+def call_before_use(call: Callable[[], object]) -> None:
+    """Call a function that torch defers until CUDA is initialised, without initialising it.
+
+    A seed may be set early: nothing draws before the first use.
+    """
+    library = native()
+    before = library.simrank_is_initialized()
+    try:
+        call()
+    finally:
+        library.simrank_set_initialized(before)
 
 
 def enable_devices(layout: tuple[int, int, int, int], *, fill_fresh: bool) -> None:

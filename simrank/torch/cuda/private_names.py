@@ -8,7 +8,10 @@ from __future__ import annotations
 # Replaced while devices are enabled: module, attribute.
 REPLACED = (
     ("torch.cuda", "_lazy_init"),
+    ("torch.cuda", "_lazy_call"),
+    ("torch.cuda.random", "_lazy_call"),
     ("torch.cuda", "_initialized"),
+    ("torch.cuda", "is_initialized"),
     ("torch.cuda", "_cached_device_count"),
     ("torch.cuda", "_cudart"),
     ("torch.cuda", "_exchange_device"),

@@ -142,7 +142,9 @@ class Call {
  public:
   Call(const OpInfo& info, const c10::OperatorHandle& op, Stack* stack, DispatchKeySet keys)
       : info_(info), op_(op), stack_(stack), keys_(keys), rank_(rank()),
-        base_(stack->size() - info.arguments.size()) {}
+        base_(stack->size() - info.arguments.size()) {
+    rank_.is_initialized = true;
+  }
 
   void run() {
     take_arguments();

@@ -29,7 +29,9 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     return before;
   }
   void setDevice(Device to) const override {
-    if (to.index() >= 0) rank().current = device_or_current(to.index());
+    if (to.index() < 0) return;
+    rank().current = device_or_current(to.index());
+    rank().is_initialized = true;
   }
   void uncheckedSetDevice(Device to) const noexcept override {
     Rank* self = bound_rank();

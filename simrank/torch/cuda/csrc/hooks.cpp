@@ -13,7 +13,10 @@ struct Hooks final : at::CUDAHooksInterface {
   bool isAvailable() const override { return deviceCount() > 0; }
   bool hasCUDA() const override { return deviceCount() > 0; }
   bool hasCUDART() const override { return true; }
-  bool hasPrimaryContext(DeviceIndex) const override { return bound_rank() != nullptr; }
+  bool hasPrimaryContext(DeviceIndex) const override {
+    Rank* self = bound_rank();
+    return self && self->is_initialized;
+  }
   DeviceIndex deviceCount() const override {
     Rank* self = bound_rank();
     return self ? self->num_devices : 0;

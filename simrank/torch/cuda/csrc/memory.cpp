@@ -91,7 +91,10 @@ c10::DataPtr Pinned::allocate(size_t size) {
 }
 
 struct CudaAllocator final : c10::DeviceAllocator {
-  bool initialized() override { return true; }
+  bool initialized() override {
+    const Rank* self = bound_rank();
+    return self && self->is_initialized;
+  }
   void emptyCache(c10::MempoolId_t) override {
     Rank& self = rank();
     for (int i = 0; i < self.num_devices; i++) memory_of(self.first_device + i).release_cached();
@@ -207,6 +210,7 @@ c10::DataPtr hold(c10::intrusive_ptr<c10::StorageImpl> host, DeviceIndex device)
 
 c10::DataPtr allocate_on(DeviceIndex device, size_t size) {
   Rank& self = rank();
+  self.is_initialized = true;
   c10::intrusive_ptr<c10::StorageImpl> host;
   {
     ComputingFor here(self.first_device + device, self.streams[device]);

@@ -23,7 +23,10 @@ void sleep(int64_t cycles) {
   Rank& self = rank();
   stream_call(SLEEP, self.current, self.streams[self.current], cycles);
 }
-void set_device(int64_t device) { rank().current = device_or_current(static_cast<DeviceIndex>(device)); }
+void set_device(int64_t device) {
+  rank().current = device_or_current(static_cast<DeviceIndex>(device));
+  rank().is_initialized = true;
+}
 Tensor on_device(const Tensor& host, int64_t device) {
   auto* storage = host.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
   auto shared = as_device_storage(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(storage),

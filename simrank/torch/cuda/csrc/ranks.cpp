@@ -130,5 +130,12 @@ int simrank_current_device() {
   Rank* self = simrank::bound_rank();
   return self ? self->current : -1;
 }
+int simrank_is_initialized() {
+  Rank* self = simrank::bound_rank();
+  return self && self->is_initialized;
+}
+void simrank_set_initialized(int is_initialized) {
+  if (Rank* self = simrank::bound_rank()) self->is_initialized = is_initialized != 0;
+}
 void simrank_callbacks(const simrank::Callbacks* table) { simrank::callbacks = *table; }
 }

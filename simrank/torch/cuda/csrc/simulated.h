@@ -37,6 +37,7 @@ struct Rank {
   int64_t num_streams = 0;
   std::shared_ptr<Graph> capturing;
   bool is_computing = false;     // Inside a kernel: what it calls is not captured again.
+  bool is_initialized = false;   // The program has used a device: torch.cuda.is_initialized().
 };
 
 extern bool is_enabled;
