@@ -50,6 +50,7 @@ TESTED_ELSEWHERE = {
     "kernels/shmem/table.py": "kernels/shmem/test_functions.py",
     "multiprocessing/script.py": "cli/test_run.py",
     "ranks/joining.py": "ranks/test_packages.py",
+    "ranks/known_packages.py": "ranks/test_packages.py",
     "ranks/late.py": "ranks/test_real.py",
     "ranks/libraries.py": "ranks/test_threads.py",
     "torch/compiling.py": "torch/test_install.py",

@@ -10,6 +10,8 @@ from pathlib import Path
 from types import CodeType, FrameType  # noqa: TC003 - a NamedTuple's fields are looked up
 from typing import NamedTuple
 
+from simrank.engine.introspection import attributes_of
+
 _PACKAGE = str(Path(__file__).resolve().parent.parent) + "/"
 _STANDARD_LIBRARY = str(Path(contextlib.__file__).parent) + "/"
 _new_tuple = tuple.__new__  # What a NamedTuple's constructor calls: every operation has a site.
@@ -54,7 +56,9 @@ def is_simranks(filename: str) -> bool:
 def _skipped_folders() -> list[str]:
     """Return where the skipped packages are; one that is not imported has no frames."""
     modules = [sys.modules[name] for name in _skipped if name in sys.modules]
-    return [folder + "/" for module in modules for folder in getattr(module, "__path__", ())]
+    return [
+        folder + "/" for module in modules for folder in attributes_of(module).get("__path__", ())
+    ]
 
 
 class CallSite(NamedTuple):

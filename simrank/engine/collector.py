@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 from greenlet import getcurrent
 
+from simrank.engine.introspection import attributes_of, is_real
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -85,15 +87,15 @@ def _let_grow_old(most_unseen: int) -> None:
 
 def _end_of_process() -> None:
     """Let nobody look at it any more, unless a library tells users of what is left then."""
-    modules = [each for each in sys.modules.copy().values() if isinstance(each, ModuleType)]
-    named = (vars(each).values() for each in modules if _is_extension(each))
+    modules = [each for each in sys.modules.copy().values() if is_real(each, ModuleType)]
+    named = (attributes_of(each).values() for each in modules if _is_extension(each))
     if not any(type(value).__module__ == "nanobind" for values in named for value in values):
         gc.freeze()
 
 
 def _is_extension(module: ModuleType) -> bool:
-    spec = vars(module).get("__spec__")  # A program may have made a module by hand.
-    return isinstance(getattr(spec, "loader", None), ExtensionFileLoader)
+    spec = attributes_of(module).get("__spec__")  # A program may have made a module by hand.
+    return is_real(attributes_of(spec).get("loader"), ExtensionFileLoader)
 
 
 def begin() -> None:

@@ -21,6 +21,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from simrank.engine.callsite import in_debugger
+from simrank.engine.introspection import attributes_of, is_real
 from simrank.engine.report import states_at
 from simrank.errors import RankState, SimulationError, states_text
 
@@ -146,16 +147,16 @@ def _locks_near(frame: FrameType) -> Iterator[object]:
 
 
 def _locks_in(value: object, depth: int) -> Iterator[object]:
-    if isinstance(value, _BARE):
+    if is_real(value, _BARE):
         yield value
     elif depth:
         parts: list[object] = []
-        if isinstance(value, list | tuple):
+        if type(value) is list or type(value) is tuple:
             parts = [*value[:_MAX_PARTS]]
-        elif isinstance(value, dict):
+        elif type(value) is dict:
             parts = [*value.values()][:_MAX_PARTS]
-        elif not isinstance(value, ModuleType):
-            parts = [*getattr(value, "__dict__", {}).values()]
-            parts += getattr(type(value), "__dict__", {}).values()
+        elif not is_real(value, ModuleType):
+            parts = [*attributes_of(value).values()]
+            parts += attributes_of(type(value)).values()
         for part in parts:
             yield from _locks_in(part, depth - 1)

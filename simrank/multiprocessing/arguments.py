@@ -17,6 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 from weakref import WeakKeyDictionary
 
+from simrank.engine.introspection import is_real
 from simrank.errors.travel import add_note
 from simrank.ranks.current import rank_program
 from simrank.ranks.packages import find, name_of, place_within, private_modules
@@ -88,7 +89,7 @@ def _is_immutable(value: Any, private: frozenset[str]) -> bool:  # noqa: ANN401 
     kind = type(value)
     if kind is tuple:
         return all(_is_immutable(each, private) for each in value)
-    if isinstance(value, _REFERENCES):
+    if is_real(value, _REFERENCES):
         return name_of(value) is None and place_within(private, value) is None
     return kind in _ATOMS or _is_shared(kind)
 
@@ -123,7 +124,7 @@ class _Pickler(pickle.Pickler):
         """Return the parts of an object, or its index in the table."""
         if value is _entry:
             return NotImplemented
-        if isinstance(value, _REFERENCES) or _is_shared(type(value)):
+        if is_real(value, _REFERENCES) or _is_shared(type(value)):
             return self.refer(value)
         by_table = copyreg.dispatch_table.get(type(value))
         parts = value.__reduce_ex__(_PROTOCOL) if by_table is None else by_table(value)
@@ -164,7 +165,7 @@ class _StrictPickler(pickle.Pickler):
         kind = type(value)
         if kind.__module__ in _THREADS_ONLY:  # The lock in a queue may be one of `ranks.locks`.
             raise TypeError(f"cannot pickle '{kind.__module__}.{kind.__qualname__}' object")
-        if isinstance(value, type) or not _is_shared(kind):
+        if is_real(value, type) or not _is_shared(kind):
             return NotImplemented
         return str, ()
 

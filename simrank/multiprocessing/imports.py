@@ -10,9 +10,10 @@ from pathlib import Path
 from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
 
+from simrank.engine.introspection import attributes_of, is_real, module_text
 from simrank.ranks import libraries
+from simrank.ranks.known_packages import KNOWING
 from simrank.ranks.own import is_programs_own, is_programs_own_file
-from simrank.ranks.packages import KNOWING
 from simrank.ranks.per_module import PerModule
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def uses_library(fn: Callable[..., object], args: Sequence[object]) -> bool:
             continue
         seen.add(name)
         module = sys.modules.get(name)
-        if module is not None and issubclass(type(module), ModuleType):
+        if is_real(module, ModuleType):
             open_names += _reached(module)
         elif module is None and _required(package) & imported:
             return True  # A function imports it later.
@@ -86,8 +87,8 @@ def _homes_of(values: Iterable[object]) -> Iterator[str]:
 def _home(value: Any) -> Iterator[str]:  # noqa: ANN401 - any value
     """Yield a module's own name, or the modules that define a function, a class or its bases."""
     kind = type(value)
-    if issubclass(kind, ModuleType):  # Read past what a lazy module does when it is asked.
-        names: tuple[object, ...] = (ModuleType.__getattribute__(value, "__dict__")["__name__"],)
+    if is_real(value, ModuleType):
+        names: tuple[object, ...] = (module_text(value, "__name__"),)
     elif kind is FunctionType:
         names = (value.__module__, value.__globals__.get("__name__"))
     else:
@@ -125,10 +126,9 @@ _PARTS: dict[type, Callable[[Any], Iterable[object]]] = {
 
 def _reached_by(module: ModuleType) -> frozenset[str]:
     """Return the modules whose objects a module holds, and those that its own file imports."""
-    held = ModuleType.__getattribute__(module, "__dict__")
-    found = {name for value in list(held.values()) for name in _home(value)}
+    found = {name for value in list(attributes_of(module).values()) for name in _home(value)}
     if is_programs_own(module):
-        for code in _codes_of(getattr(module, "__file__", None)):
+        for code in _codes_of(module_text(module, "__file__")):
             for name in _imports(code):
                 found |= {name, name.partition(".")[0]}
     return frozenset(found)

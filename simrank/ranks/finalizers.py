@@ -19,6 +19,7 @@ import gc
 from typing import TYPE_CHECKING, Any
 
 from simrank.engine import collector
+from simrank.engine.introspection import attributes_of, is_real
 from simrank.ranks.current import rank_program, running_as
 
 if TYPE_CHECKING:
@@ -90,8 +91,8 @@ def forget(program: Program) -> None:
 def _keep(program: Program, names: Mapping[str, Any]) -> None:
     home = names.get("__name__")
     for kind in list(names.values()):
-        if isinstance(kind, type) and kind.__module__ == home and "__del__" in vars(kind):
-            original = vars(kind)["__del__"]
+        if is_real(kind, type) and kind.__module__ == home and "__del__" in attributes_of(kind):
+            original = attributes_of(kind)["__del__"]
             if original not in _kept and callable(original):
                 ours = _in_turns_of(program, original)
                 _kept.add(ours)

@@ -11,7 +11,9 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from simrank.engine import collector
-from simrank.ranks.packages import KNOWING, is_of_one_rank
+from simrank.engine.introspection import attributes_of, is_real
+from simrank.ranks.known_packages import KNOWING
+from simrank.ranks.packages import is_of_one_rank
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -25,16 +27,16 @@ def holder_of(value: object) -> str | None:
     """Return the module that all ranks share and that holds an object, however deep; or None."""
     collector.thaw()
     modules = {
-        id(vars(module)): name
+        id(attributes_of(module)): name
         for name, module in list(sys.modules.items())
-        if isinstance(module, ModuleType) and _is_shared(name) and not is_of_one_rank(module)
+        if is_real(module, ModuleType) and _is_shared(name) and not is_of_one_rank(module)
     }
     seen: dict[int, object] = {id(value): value}
     found: list[object] = [value]
     for _ in range(_MAX_STEPS):
         behind = [each for each in gc.get_referrers(*found) if id(each) not in seen]
         names = [modules[id(each)] for each in behind if id(each) in modules]
-        names += [each.__module__ for each in behind if isinstance(each, type)]
+        names += [each.__module__ for each in behind if is_real(each, type)]
         shared = [name for name in names if name in modules.values()]
         if shared:
             return min(shared)
@@ -60,9 +62,9 @@ def _is_shared(name: str) -> bool:
 def _to_follow(behind: Iterable[object], found: list[object]) -> Iterable[object]:
     """Yield what may be in a module in turn: containers, and objects of others than simrank's."""
     for each in behind:
-        if each is found or isinstance(each, type | ModuleType):
+        if each is found or is_real(each, (type, ModuleType)):
             continue
-        if isinstance(each, _CONTAINERS) or _is_followed(type(each)):
+        if is_real(each, _CONTAINERS) or _is_followed(type(each)):
             yield each
 
 

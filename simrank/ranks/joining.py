@@ -13,6 +13,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
+from simrank.engine.introspection import is_real
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
@@ -41,7 +43,7 @@ def may_join(name: str) -> bool:
 def modules_of(package: str) -> dict[str, ModuleType]:
     """Return a package and all modules in it that are imported, by name."""
     found = {n: m for n, m in list(sys.modules.items()) if n.partition(".")[0] == package}
-    return {name: module for name, module in found.items() if isinstance(module, ModuleType)}
+    return {name: module for name, module in found.items() if is_real(module, ModuleType)}
 
 
 class Watching(Loader):

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from simrank.engine import user_site
+from simrank.engine.introspection import attributes_of, is_real, module_text
 from simrank.engine.observer import SwitchObserver
 from simrank.errors import RankState, SimrankError, SpawnException
 from simrank.errors.base import at_text
@@ -27,8 +28,9 @@ from simrank.errors.travel import add_note
 from simrank.ranks import patches
 from simrank.ranks.current import rank_program
 from simrank.ranks.holders import cure
+from simrank.ranks.known_packages import KNOWING
 from simrank.ranks.own import is_programs_own
-from simrank.ranks.packages import KNOWING, is_of_one_rank, modules_stamp, private_modules
+from simrank.ranks.packages import is_of_one_rank, modules_stamp, private_modules
 from simrank.ranks.per_module import PerModule
 
 if TYPE_CHECKING:
@@ -38,7 +40,8 @@ if TYPE_CHECKING:
 
 _GLOBAL, _ATTRIBUTE = dis.opmap["STORE_GLOBAL"], dis.opmap["STORE_ATTR"]
 _ABSENT = object()
-_PLAIN = (int, float, str, bytes, bool, complex, tuple, frozenset, type(None))
+_PLAIN = (int, float, str, bytes, bool, complex, type(None))
+_CONTAINERS = (list, dict, set)
 _stores: WeakKeyDictionary[ModuleType, frozenset[tuple[bool, str]]] = WeakKeyDictionary()
 
 
@@ -59,7 +62,9 @@ class ModuleGlobals(SwitchObserver):
 
     def __init__(self, *, is_strict: bool) -> None:
         self._is_strict = is_strict
-        self._watched: dict[tuple[str, str], dict[str, Any]] = {}  # Module and name -> its names.
+        self._watched: dict[
+            tuple[str, str], Mapping[str, Any]
+        ] = {}  # Module and name -> its names.
         self._values: dict[tuple[str, str], object] = {}
         self._settings: dict[tuple[str, str], dict[int, _Setting]] = {}
         self._is_own: dict[str, bool] = {}  # By module: the program's, or a package's.
@@ -68,7 +73,9 @@ class ModuleGlobals(SwitchObserver):
         self._own: list[ModuleType] = []  # The program's; `strict` alone needs them.
         self._attributes: set[str] = set()  # That some function of these sets.
         self._last: Task | None = None
-        self._mixed: list[RankState] = []  # Shared modules that hold what is one rank's.
+        self._mixed: list[
+            tuple[str, RankState]
+        ] = []  # Shared modules that hold one rank's objects.
 
     def on_task_switch(self, task: Task, time_ps: int) -> None:
         """Compare what the task before has left with what it found."""
@@ -86,14 +93,11 @@ class ModuleGlobals(SwitchObserver):
         self._stamp = stamp
         for name in sys.modules.keys() - self._seen:
             module = sys.modules[name]
-            if (
-                task is None
-                and isinstance(module, ModuleType)
-                and _may_matter.known(module) is False
-            ):
+            if task is None and is_real(module, ModuleType) and _may_matter.known(module) is False:
                 self._seen.add(name)  # Nearly all.
                 continue
-            if getattr(getattr(module, "__spec__", None), "_initializing", False):
+            spec = attributes_of(module).get("__spec__")
+            if attributes_of(spec).get("_initializing", False) is True:
                 continue
             self._seen.add(name)
             if task is not None:
@@ -114,7 +118,7 @@ class ModuleGlobals(SwitchObserver):
             f"    to fix: {cure(name)}"
         )
         assert task.rank is not None, "a rank's module is not another's"
-        self._mixed.append(RankState((task.rank,), text, waits=False))
+        self._mixed.append((name, RankState((task.rank,), text, waits=False)))
 
     def _watch(self, name: str, module: ModuleType, task: Task | None) -> None:
         if module not in _stores:
@@ -124,7 +128,8 @@ class ModuleGlobals(SwitchObserver):
             self._own.append(module)
             self._attributes.update(t for is_global, t in _stores[module] if not is_global)
             for own in self._own:
-                self._watch_names(own.__name__, own, self._attributes & set(vars(own)), task)
+                names_of_own = self._attributes & set(attributes_of(own))
+                self._watch_names(module_text(own, "__name__") or "", own, names_of_own, task)
         self._watch_names(name, module, names, task)
 
     def _watch_names(
@@ -133,10 +138,10 @@ class ModuleGlobals(SwitchObserver):
         for name in names:
             key = module_name, name
             if key not in self._watched:
-                self._watched[key] = vars(module)
-                value = vars(module).get(name, _ABSENT)
+                self._watched[key] = attributes_of(module)
+                value = attributes_of(module).get(name, _ABSENT)
                 # What a module begins with is rarely more than a number or an empty list.
-                is_set = task is not None and value and not isinstance(value, _PLAIN)
+                is_set = task is not None and not _is_plain(value) and not _is_empty(value)
                 self._values[key] = _ABSENT if is_set else value
 
     def look(self, task: Task | None) -> None:
@@ -151,11 +156,18 @@ class ModuleGlobals(SwitchObserver):
                     by_rank = self._settings.setdefault(key, {})
                     by_rank[task.rank] = _Setting(task.rank, value, site)
 
-    def report(self) -> list[RankState]:
-        """Return the names that ranks have set to different values."""
+    def report(self, *, is_proved: bool = False) -> list[RankState]:
+        """Return the names that ranks have set to different values.
+
+        Args:
+            is_proved: Leave out installed packages. Their authors may want what looks wrong: a
+                cache, a default that each rank sets before it reads it.
+        """
         self.look(self._last)
-        found = [*self._mixed]
+        found = [state for name, state in self._mixed if not is_proved or self._is_own.get(name)]
         for key, by_rank in self._settings.items():
+            if is_proved and not self._is_own[key[0]]:
+                continue
             first, *others = by_rank.values()
             other = next((s for s in others if not _same(s.value, first.value)), None)
             if other is not None and self._matters(key[0], by_rank):
@@ -165,11 +177,13 @@ class ModuleGlobals(SwitchObserver):
     def check(self, error: BaseException | None) -> None:
         """Look at the end of a run, which failed with an error or did not.
 
+        What ranks have set in installed packages is a finding of the Context, not an error.
+
         Raises:
-            SimrankError: Ranks have set what they share to different values.
+            SimrankError: Ranks have set names of the program's own modules to different values.
         """
         if error is None:
-            found = self.report()
+            found = self.report(is_proved=True)
             if found and not self._is_strict:  # It tells of them with all else that it has found.
                 raise SimrankError(_text("module globals that several ranks set (proved):", found))
         elif isinstance(error, SpawnException):
@@ -191,7 +205,7 @@ class ModuleGlobals(SwitchObserver):
         """Whether it is an error: packages count calls and note times, which does no harm."""
         if self._is_strict or self._is_own[module]:
             return True
-        return not all(isinstance(setting.value, _PLAIN) for setting in by_rank.values())
+        return not all(_is_plain(setting.value) for setting in by_rank.values())
 
 
 class GlobalsOfRank:
@@ -246,18 +260,29 @@ def _same(value: object, other: object) -> bool:
     """Return whether two values are one, or equal ones that nobody can change."""
     if value is other:
         return True
-    return isinstance(value, _PLAIN) and isinstance(other, _PLAIN) and value == other
+    return _is_plain(value) and _is_plain(other) and value == other
+
+
+def _is_plain(value: object) -> bool:
+    """Whether a value cannot be changed; a tuple may hold anything, and is compared by identity."""
+    if type(value) is tuple or type(value) is frozenset:
+        return all(map(_is_plain, value))
+    return is_real(value, _PLAIN)
+
+
+def _is_empty(value: object) -> bool:
+    return type(value) in _CONTAINERS and not value
 
 
 def _is_shared(module: object) -> bool:
     """Whether ranks share a module that may hold what belongs to a process."""
-    return isinstance(module, ModuleType) and _may_matter(module) and not is_of_one_rank(module)
+    return is_real(module, ModuleType) and _may_matter(module) and not is_of_one_rank(module)
 
 
 def _uses_torch(module: ModuleType) -> bool:
     return any(
-        isinstance(value, ModuleType) and value.__name__.partition(".")[0] == "torch"
-        for value in list(vars(module).values())
+        (module_text(value, "__name__") or "").partition(".")[0] == "torch"
+        for value in list(attributes_of(module).values())
     )
 
 
@@ -265,20 +290,29 @@ def _uses_torch(module: ModuleType) -> bool:
 _may_matter: PerModule[bool] = PerModule(
     lambda module: (
         is_programs_own(module)
-        or (module.__name__.partition(".")[0] not in KNOWING and _uses_torch(module))
+        or (
+            (module_text(module, "__name__") or "").partition(".")[0] not in KNOWING
+            and _uses_torch(module)
+        )
     )
 )
 
 
 def _codes(module: ModuleType) -> Iterator[CodeType]:
     """Yield the code of a module's functions and methods."""
-    for value in list(vars(module).values()):
+    home = module_text(module, "__name__")
+    for value in list(attributes_of(module).values()):
         held = [value]
-        if isinstance(value, type) and value.__module__ == module.__name__:
-            held = list(vars(value).values())
+        if is_real(value, type) and _is_of(value, home):
+            held = list(attributes_of(value).values())
         for each in held:
-            if isinstance(each, FunctionType) and each.__module__ == module.__name__:
+            if type(each) is FunctionType and _is_of(each, home):
                 yield each.__code__
+
+
+def _is_of(value: type | FunctionType, home: str | None) -> bool:
+    found = value.__module__
+    return type(found) is str and found == home
 
 
 def _stored(code: CodeType) -> Iterator[tuple[bool, str]]:

@@ -17,6 +17,7 @@ import sys
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from simrank.engine.introspection import attributes_of, is_real, module_text
 from simrank.ranks import locks
 from simrank.ranks.per_module import PerModule
 
@@ -55,19 +56,19 @@ def restore() -> None:
     """Give back what is still there."""
     while _put:
         owner, name, original, made = _put.pop()
-        if getattr(owner, "__dict__", {}).get(name) is made:
+        if attributes_of(owner).get(name) is made:
             setattr(owner, name, original)
 
 
 def _lock_at(owner: object, name: str) -> Any:  # noqa: ANN401 - a lock, or None
-    value = getattr(owner, "__dict__", {}).get(name)
+    value = attributes_of(owner).get(name)
     return value if type(value) in locks.BARE else None
 
 
 def _places() -> Iterator[tuple[Any, str]]:
     """Yield where locks are: owner and name."""
     for name, module in sys.modules.copy().items():
-        places = _places_in(module) if isinstance(module, ModuleType) else ()
+        places = _places_in(module) if is_real(module, ModuleType) else ()
         if places and name.partition(".")[0] not in _OWN_BUSINESS:
             yield from places
     logging: Any = sys.modules.get("logging")
@@ -79,11 +80,12 @@ def _places() -> Iterator[tuple[Any, str]]:
 
 def _find(module: ModuleType) -> Iterator[tuple[Any, str]]:
     is_lock: Callable[[object], bool] = locks.BARE.__contains__
-    for name, value in list(vars(module).items()):
+    home = module_text(module, "__name__")
+    for name, value in list(attributes_of(module).items()):
         if is_lock(type(value)):
             yield module, name
-        elif issubclass(type(value), type) and value.__dict__.get("__module__") == module.__name__:
-            for attribute, held in list(vars(value).items()):
+        elif is_real(value, type) and value.__module__ == home:
+            for attribute, held in list(attributes_of(value).items()):
                 if is_lock(type(held)):
                     yield value, attribute
                 elif type(held) is functools.cached_property and hasattr(held, "lock"):

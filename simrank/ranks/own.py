@@ -8,6 +8,8 @@ import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from simrank.engine.introspection import module_text
+
 if TYPE_CHECKING:
     from types import ModuleType
 
@@ -27,7 +29,7 @@ def own_modules() -> list[ModuleType]:
     found = [m for m in tuple(sys.modules.values()) if m is not None and id(m) not in known]
     own = [module for module in found if is_programs_own(module)]
     for module in set(found) - set(own):
-        if isinstance(getattr(module, "__file__", None), str):  # Scripts may get one later.
+        if module_text(module, "__file__") is not None:  # Scripts may get one later.
             _note_installed(module)
     return own
 
@@ -40,15 +42,15 @@ def _note_installed(module: ModuleType) -> None:
 
 def is_installed(module: ModuleType) -> bool:
     """Whether a module is of a package that was installed: of an index's, say."""
-    file = getattr(module, "__file__", None)
-    return isinstance(file, str) and any(folder in file for folder in _OF_INSTALLED)
+    file = module_text(module, "__file__")
+    return file is not None and any(folder in file for folder in _OF_INSTALLED)
 
 
 def is_programs_own(module: ModuleType) -> bool:
     """Whether a module is neither simrank's nor installed nor the standard library's."""
-    file = getattr(module, "__file__", None)
-    if not isinstance(file, str):
-        return getattr(module, "__name__", "") == "__main__"
+    file = module_text(module, "__file__")
+    if file is None:
+        return module_text(module, "__name__") == "__main__"
     return is_programs_own_file(file)
 
 

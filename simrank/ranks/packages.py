@@ -18,8 +18,10 @@ from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
+from simrank.engine.introspection import attributes_of, is_real, module_text
 from simrank.ranks import finalizers, joining
 from simrank.ranks.current import rank_program
+from simrank.ranks.known_packages import KNOWING
 from simrank.ranks.own import is_programs_own_file
 from simrank.ranks.seams import Seams
 
@@ -32,15 +34,6 @@ if TYPE_CHECKING:
     from simrank.ranks.mains import Main
 
 _KEY = "private modules"
-# Packages that keep what belongs to a process (which rank it is, its device, its groups) in names
-# of modules or classes, or have taken over the classes of one that does. Ranks that shared them
-# would all be rank 0, without a word.
-STATEFUL = frozenset({
-    "accelerate", "colossalai", "deepspeed", "diffusers", "fairscale", "ignite", "megatron",
-    "mmengine", "peft", "sentence_transformers", "transformers", "trl", "yunchang",
-})  # fmt: skip
-# Packages that know of ranks, or of none.
-KNOWING = frozenset({"torch", "simrank", "triton", "pytest", "_pytest", "hypothesis"})
 _codes: dict[tuple[str, str], CodeType] = {}
 _locks: dict[str, object] = importlib._bootstrap._module_locks  # type: ignore[attr-defined]  # noqa: SLF001 - one for each module that is being imported
 
@@ -264,15 +257,18 @@ class PrivateModules:
         """Return what a module that all share has of a private package, or None."""
         if not self._own:
             return None
-        for value in list(vars(module).values()):
-            if not isinstance(value, ModuleType | type | FunctionType):
+        for value in list(attributes_of(module).values()):
+            if is_real(value, ModuleType):
+                is_module, of = True, module_text(value, "__name__")
+                name = of or ""
+            elif is_real(value, (type, FunctionType)):
+                is_module, of, name = False, value.__module__, value.__name__
+            else:
                 continue
-            is_module = isinstance(value, ModuleType)
-            of, name = str(value.__name__ if is_module else value.__module__), value.__name__
-            owner = self._own.get(of)
-            if owner is None or not self.is_private(of):
+            owner = None if type(of) is not str else self._own.get(of)
+            if of is None or owner is None or not self.is_private(of):
                 continue
-            if value is (owner if is_module else vars(owner).get(name)):
+            if value is (owner if is_module else attributes_of(owner).get(name)):
                 return of if is_module else f"{of}.{name}"
         return None
 
@@ -288,7 +284,7 @@ class PrivateModules:
     def own(self, name: str) -> ModuleType | None:
         """Return a module that the rank has for itself, or None."""
         found = sys.modules.get(name) if self.is_swapped else self._own.get(name)
-        return found if isinstance(found, ModuleType) and is_of_one_rank(found) else None
+        return found if is_real(found, ModuleType) and is_of_one_rank(found) else None
 
     def is_private(self, name: str) -> bool:
         """Whether a module of this name is to be executed for the rank alone."""

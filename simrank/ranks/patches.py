@@ -19,6 +19,7 @@ import warnings
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from simrank.engine.introspection import is_real, module_text
 from simrank.engine.observer import SwitchObserver
 from simrank.ranks.current import running_task
 
@@ -244,7 +245,7 @@ class SharedModule(ModuleType):
 
 def _is_ours(module: ModuleType, name: str, value: object) -> bool:
     """Whether simrank sets an attribute, or an import, or a patcher that is noted elsewhere."""
-    if isinstance(value, ModuleType) and value.__name__ == f"{module.__name__}.{name}":
+    if is_real(value, ModuleType) and module_text(value, "__name__") == f"{module.__name__}.{name}":
         return True
     setter = str(sys._getframe(2).f_globals.get("__name__"))  # noqa: SLF001 - the way to a caller
     return setter.startswith("simrank.") or setter in _PATCHERS

@@ -6,6 +6,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Generic, TypeVar
 from weakref import ref
 
+from simrank.engine.introspection import attributes_of
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
@@ -29,7 +31,7 @@ class PerModule(Generic[Found]):
     def known(self, module: ModuleType) -> Found | None:
         """Return what was found in a module; None if it was not looked at, or is another by now."""
         entry = self._known.get(id(module))
-        if entry is None or entry[0]() is not module or entry[1] != len(module.__dict__):
+        if entry is None or entry[0]() is not module or entry[1] != len(attributes_of(module)):
             return None
         return entry[2]
 
@@ -37,7 +39,7 @@ class PerModule(Generic[Found]):
         """Return what is found in a module."""
         found = self.known(module)
         if found is None:
-            size, key = len(module.__dict__), id(module)
+            size, key = len(attributes_of(module)), id(module)
             found = self._look(module)
             self._known[key] = ref(module, partial(self._forget, key)), size, found
         return found

@@ -14,9 +14,11 @@ from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from simrank.engine.callsite import depth_of_user
+from simrank.engine.introspection import attributes_of, is_real, module_text
 from simrank.ranks import mains
+from simrank.ranks.known_packages import KNOWING, STATEFUL
 from simrank.ranks.own import is_installed, own_modules
-from simrank.ranks.packages import KNOWING, STATEFUL, is_within, modules_stamp, place_within
+from simrank.ranks.packages import is_within, modules_stamp, place_within
 from simrank.ranks.per_module import PerModule
 
 if TYPE_CHECKING:
@@ -63,9 +65,10 @@ def takers_of(names: frozenset[str]) -> Mapping[str, str]:
     if known is None or known[0] != stamp:
         known = _installed[names] = stamp, _closure(dict(_homes_of_installed()), names)
     own = {
-        module.__name__: _homes_in(module)
+        name: _homes_in(module)
         for module in own_modules()
-        if sys.modules.get(module.__name__) is module  # multiprocessing has another name for one.
+        if (name := module_text(module, "__name__")) is not None
+        and sys.modules.get(name) is module  # multiprocessing has another name for one.
     }
     return known[1] | _closure(own, names.union(known[1]))
 
@@ -93,7 +96,7 @@ def _homes_of_installed() -> Iterator[tuple[str, frozenset[str]]]:
     by_package: dict[str, set[str]] = {}
     for name, module in sys.modules.copy().items():
         package = name.partition(".")[0]
-        if package in KNOWING or not isinstance(module, ModuleType) or not is_installed(module):
+        if package in KNOWING or not is_real(module, ModuleType) or not is_installed(module):
             continue
         by_package.setdefault(package, set()).update(_homes(module))
     for package, of in by_package.items():
@@ -103,13 +106,12 @@ def _homes_of_installed() -> Iterator[tuple[str, frozenset[str]]]:
 def _homes_in(module: ModuleType) -> frozenset[str]:
     """Return the names of the modules that what a module holds is of."""
     found = set()
-    for value in list(vars(module).values()):
-        if isinstance(value, ModuleType):
-            home: object = value.__name__
+    for value in list(attributes_of(module).values()):
+        if is_real(value, ModuleType):
+            home: object = module_text(value, "__name__")
         else:
-            of = value if isinstance(value, type | FunctionType) else type(value)
-            home = of.__module__
-        if isinstance(home, str):
+            home = (value if is_real(value, (type, FunctionType)) else type(value)).__module__
+        if type(home) is str:
             found.add(home)
     return frozenset(found)
 
@@ -127,7 +129,7 @@ def _target(fn: Callable[..., Any]) -> object:
     of = getattr(fn, "__self__", None)
     if target is not fn and isinstance(of, type):  # It is found in its class.
         target = of
-    return target if isinstance(target, type | FunctionType) else type(target)
+    return target if is_real(target, (type, FunctionType)) else type(target)
 
 
 def _text(target: object, package: str) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import sys
 from functools import partial
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -120,8 +119,7 @@ def _has_torch() -> bool:
         frame = frame.f_back
     if frame is None:
         return False
-    modules = (value for value in frame.f_globals.values() if isinstance(value, ModuleType))
-    return any(value is torch for value in modules)
+    return any(value is torch for value in list(frame.f_globals.values()))
 
 
 _finder = _Finder()

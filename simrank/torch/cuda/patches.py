@@ -7,6 +7,7 @@ from functools import lru_cache
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from simrank.engine.introspection import attributes_of, is_real
 from simrank.ranks.own import is_programs_own
 from simrank.ranks.per_module import PerModule
 
@@ -41,13 +42,13 @@ class Patches:
         holds_any = _holders(frozenset(id(old) for old, _ in pairs))
         held: list[object] = list(sys.modules.values())
         for module in held:  # Programs put anything into sys.modules.
-            if isinstance(module, ModuleType) and (holds_any(module) or is_programs_own(module)):
+            if is_real(module, ModuleType) and (holds_any(module) or is_programs_own(module)):
                 self.replace_in(module, pairs)
 
     def replace_in(self, module: ModuleType, pairs: Sequence[tuple[object, object]]) -> None:
         """Replace objects (old, new) under every name that one module has for them."""
         new = {id(old): replacement for old, replacement in pairs}
-        for name, value in list(vars(module).items()):
+        for name, value in list(attributes_of(module).items()):
             if id(value) in new:
                 self.set(module, name, new[id(value)])
 
@@ -67,4 +68,4 @@ class Patches:
 @lru_cache(maxsize=1)
 def _holders(wanted: frozenset[int]) -> PerModule[bool]:
     """Return what tells of a module whether it had any of some objects: to look takes 20 ms."""
-    return PerModule(lambda module: not wanted.isdisjoint(map(id, vars(module).values())))
+    return PerModule(lambda module: not wanted.isdisjoint(map(id, attributes_of(module).values())))

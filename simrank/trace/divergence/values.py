@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from inspect import getattr_static
 from types import ModuleType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import numpy as np
 
 from simrank.device import Tensor
 from simrank.device.tensors.shown import READERS, tensor_text
+from simrank.engine.introspection import attributes_of, is_real
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -54,15 +55,15 @@ def values_of(frame: FrameType, paths: tuple[Path, ...]) -> Values:
             value = _attribute(value, attributes)
         if type(value) in _SHORT:
             told.append((name, value))
-        elif value is not _NOWHERE and not callable(value) and not isinstance(value, ModuleType):
+        elif value is not _NOWHERE and not callable(value) and not is_real(value, ModuleType):
             told.append((name, Shown(short(value))))
     return tuple(told)
 
 
 def _attribute(value: object, attributes: tuple[str, ...]) -> object:
     for attribute in attributes:
-        if isinstance(value, ModuleType):
-            value = vars(value).get(attribute, _NOWHERE)
+        if is_real(value, ModuleType):
+            value = attributes_of(value).get(attribute, _NOWHERE)
         else:
             value = getattr_static(value, attribute, _NOWHERE)
             if hasattr(type(value), "__get__"):  # A property would run the program's code.
@@ -74,8 +75,8 @@ def _attribute(value: object, attributes: tuple[str, ...]) -> object:
 
 def short(value: object) -> str:
     """Return a short text of a value; nothing is computed, read from a device or waited for."""
-    if isinstance(value, np.generic):
-        value = value.item()
+    if issubclass(type(value), np.generic):
+        value = cast("np.generic", value).item()
     kind = type(value)
     if kind is Shown:
         return str(value)
@@ -89,6 +90,6 @@ def short(value: object) -> str:
 
 
 def _own_text(value: object) -> str | None:
-    if isinstance(value, Tensor):
+    if is_real(value, Tensor):
         return tensor_text(value)
-    return f"array of shape {value.shape}" if isinstance(value, np.ndarray) else None
+    return f"array of shape {value.shape}" if is_real(value, np.ndarray) else None
