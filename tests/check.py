@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -49,23 +50,39 @@ def main(arguments: list[str]) -> int:
         print(f"no check is called {unknown[0]!r}; choices: {', '.join(known)}, --slow")
         return 2
     chosen = {name: known[name] for name in names or CHECKS}
+    if "--slow" in arguments:
+        chosen |= SLOW
+    # Tests use all cores; the checks before them use one each, and run side by side.
+    quick = {name: command for name, command in chosen.items() if "pytest" not in command}
     failed = []
-    for name, command in (chosen | SLOW if "--slow" in arguments else chosen).items():
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for name, found in zip(quick, pool.map(passes, quick.values()), strict=True):
+            passed, printed = found
+            print(f"== {name}\n{printed}", end="", flush=True)
+            failed += [] if passed else [name]
+    for name in (name for name in chosen if name not in quick):
         print(f"== {name}", flush=True)
-        if not passes(command):
-            failed.append(name)
+        passed, _ = passes(chosen[name], shows=True)
+        failed += [] if passed else [name]
     print(f"== failed: {', '.join(failed)}" if failed else "== all checks passed", flush=True)
     return bool(failed)
 
 
-def passes(command: list[str]) -> bool:
-    """Run one check: variables of its environment, a tool and its options."""
+def passes(command: list[str], *, shows: bool = False) -> tuple[bool, str]:
+    """Run one check: variables of its environment, a tool and its options.
+
+    Returns:
+        Whether it passed, and its output unless that was shown as it came.
+    """
     variables = dict(word.split("=", 1) for word in command if word[:1].isupper())
     tool, *options = command[len(variables) :]
     environment = {"SIMRANK_TEST_ORDER": "1"} | os.environ  # No test depends on another.
     environment |= {"OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0"} | variables
-    found = subprocess.run([str(BIN / tool), *options], cwd=ROOT, env=environment, check=False)
-    return not found.returncode
+    found = subprocess.run(
+        [str(BIN / tool), *options], cwd=ROOT, env=environment, check=False, text=True,
+        stdout=None if shows else subprocess.PIPE, stderr=None if shows else subprocess.STDOUT,
+    )  # fmt: skip
+    return not found.returncode, found.stdout or ""
 
 
 if __name__ == "__main__":

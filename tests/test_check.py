@@ -17,9 +17,9 @@ def check(monkeypatch):
     spec.loader.exec_module(module)
     module.ran, module.bad = [], set()
 
-    def passes(command):
+    def passes(command, *, shows=False):
         module.ran.append(command[0])
-        return command[0] not in module.bad
+        return command[0] not in module.bad, f"output of {command[0]}\n"
 
     monkeypatch.setattr(module, "passes", passes)
     return module
@@ -28,14 +28,17 @@ def check(monkeypatch):
 def test_without_a_name_every_check_runs(check, capsys):
     """In the order of their cost, the tests last."""
     assert check.main([]) == 0
-    assert check.ran == ["ruff", "ruff", "mypy", "lint-imports", "pytest"]
-    assert capsys.readouterr().out.endswith("== all checks passed\n")
+    assert sorted(check.ran[:4]) == ["lint-imports", "mypy", "ruff", "ruff"]
+    assert check.ran[4:] == ["pytest"]
+    printed = capsys.readouterr().out
+    assert "== lint\noutput of ruff\n== types\noutput of mypy\n" in printed
+    assert printed.endswith("== tests\n== all checks passed\n")
 
 
 def test_named_checks_run_alone(check):
     """Only these, in the order given; `--slow` adds the slow tests."""
     assert check.main(["types", "imports"]) == 0
-    assert check.ran == ["mypy", "lint-imports"]
+    assert sorted(check.ran) == ["lint-imports", "mypy"]
     assert check.main(["--slow", "types"]) == 0
     assert check.ran[2:] == ["mypy", "pytest"]
 
