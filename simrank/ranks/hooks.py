@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from simrank.ranks.current import rank_program
+from simrank.ranks.patches import SharedModule
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,7 +58,7 @@ def _call_hook(args: Any) -> Any:  # noqa: ANN401 - as `threading` calls it
     return _hook_here()(args)
 
 
-class LiveModule(ModuleType):
+class LiveModule(SharedModule):
     """A module of the standard library while a Context is entered: some names are who runs'.
 
     Python makes every module that it imports by calling the type of `sys`: those are plain ones.

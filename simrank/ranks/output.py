@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from simrank.ranks import hooks
 from simrank.ranks.current import current_program
+from simrank.ranks.private import argv_property
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -83,6 +84,10 @@ def _writer() -> Program | None:
 class RankStream(io.TextIOBase):
     """Stands for `sys.stdout` or `sys.stderr`: keeps a rank's text until its line is complete.
 
+    It is in the module's names, where `print` looks, and forwards to what a rank has put in its
+    place. A rank that asks for `sys.stdout` gets `plain`, which forwards nothing: a tee may write
+    to the stream that it replaces.
+
     Args:
         name: "stdout" or "stderr".
     """
@@ -92,16 +97,17 @@ class RankStream(io.TextIOBase):
         self._own = f"sys.{name}"
         self._line = f"{name} line"
         self._open: Program | None = None  # Who has flushed the beginning of a line.
+        self.plain: io.TextIOBase = _PlainStream(self)
         self.base: Any = None
         self.is_unread = False
 
     def _target(self) -> Any:  # noqa: ANN401 - a stream
         """Return the program's stream: what it has put there, even after the last Context."""
-        return self.base if self.base is not None else getattr(sys, f"__{self._name}__")
+        return self.base if self.base is not None else vars(sys)[f"__{self._name}__"]
 
     def _ranks_own(self, program: Program) -> Any:  # noqa: ANN401 - a stream or None
         own = program.local.get(self._own)
-        return None if own is self else own
+        return None if own is self or own is self.plain else own
 
     def write(self, text: str) -> int:
         """Write for the main program; for a rank, what completes its lines."""
@@ -109,8 +115,13 @@ class RankStream(io.TextIOBase):
         if program is None:
             return int(self._target().write(text))
         own = self._ranks_own(program)
-        if own is not None:
-            return int(own.write(text))
+        return self.write_plain(text) if own is None else int(own.write(text))
+
+    def write_plain(self, text: str) -> int:
+        """Write, whatever a rank has put in the place of the stream."""
+        program = _writer()
+        if program is None:
+            return int(self._target().write(text))
         line = program.local.get(self._line, "") + text
         whole, end, rest = line.rpartition("\n")
         program.local[self._line] = rest
@@ -126,11 +137,16 @@ class RankStream(io.TextIOBase):
     def flush(self) -> None:
         """Show what a rank has written of its line."""
         program = _writer()
+        own = None if program is None else self._ranks_own(program)
+        if own is None:
+            self.flush_plain()
+        else:
+            own.flush()
+
+    def flush_plain(self) -> None:
+        """Flush, whatever a rank has put in the place of the stream."""
+        program = _writer()
         if program is not None:
-            own = self._ranks_own(program)
-            if own is not None:
-                own.flush()
-                return
             rest = program.local.pop(self._line, "")
             if rest:
                 self._emit(program, rest)
@@ -205,6 +221,60 @@ class RankStream(io.TextIOBase):
         """Leave it open: it is everybody's."""
 
 
+class _PlainStream(io.TextIOBase):
+    """A rank's own stream, as its process would have started with it.
+
+    Args:
+        stream: The stream in the module's names.
+    """
+
+    def __init__(self, stream: RankStream) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        """Write what completes lines."""
+        return self._stream.write_plain(text)
+
+    def flush(self) -> None:
+        """Show what a rank has written of its line."""
+        self._stream.flush_plain()
+
+    def close(self) -> None:
+        """Leave it open: all ranks write to the program's stream."""
+
+    @property
+    def buffer(self) -> Any:  # noqa: ANN401 - a binary stream
+        """The program's; a rank's bytes go where its text goes."""
+        stream = self._stream
+        return stream._target().buffer if _writer() is None else _Bytes(self)  # noqa: SLF001 - its own
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        """As the program's stream."""
+        return self._stream.encoding
+
+    @property
+    def errors(self) -> str | None:  # type: ignore[override]
+        """As the program's stream."""
+        return self._stream.errors
+
+    def fileno(self) -> int:
+        """As the program's stream."""
+        return self._stream.fileno()
+
+    def isatty(self) -> bool:
+        """As the program's stream."""
+        return self._stream.isatty()
+
+    def writable(self) -> bool:
+        """Return True."""
+        return True
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever streams have
+        """As the program's stream."""
+        return getattr(self._stream, name)
+
+
 class _Bytes(io.RawIOBase):
     """What a rank finds as `sys.stdout.buffer`: bytes that become text of its lines.
 
@@ -212,7 +282,7 @@ class _Bytes(io.RawIOBase):
         stream: Where the text goes.
     """
 
-    def __init__(self, stream: RankStream) -> None:
+    def __init__(self, stream: io.TextIOBase) -> None:
         self._stream = stream
 
     def write(self, data: Any) -> int:  # noqa: ANN401 - whatever holds bytes
@@ -241,7 +311,7 @@ def _attribute(name: str) -> Any:  # noqa: ANN401 - a property
 
     def get(_: ModuleType) -> Any:  # noqa: ANN401 - a stream
         program = _writer()
-        return stream.base if program is None else program.local.get(key, stream)
+        return stream.base if program is None else program.local.get(key, stream.plain)
 
     def put(_: ModuleType, value: object) -> None:
         program = _writer()
@@ -253,13 +323,24 @@ def _attribute(name: str) -> Any:  # noqa: ANN401 - a property
     return property(get, put)
 
 
+def _first(name: str) -> Any:  # noqa: ANN401 - a property
+    stream, key = _streams[name], f"__{name}__"
+
+    def get(module: ModuleType) -> Any:  # noqa: ANN401 - a stream
+        return vars(module)[key] if _writer() is None else stream.plain
+
+    return property(get, lambda module, value: vars(module).__setitem__(key, value))
+
+
 class _Sys(hooks.LiveModule):
-    """The module `sys` while a Context is entered: its streams and hook are those of who runs.
+    """The module `sys` while a Context is entered: streams, hook and arguments are the rank's.
 
     `print` and the interpreter take them from the module's names, where the `RankStream` is.
     """
 
     stdout, stderr = _attribute("stdout"), _attribute("stderr")
+    __stdout__, __stderr__ = _first("stdout"), _first("stderr")
+    argv = argv_property()
     excepthook = hooks.of_sys()
 
 

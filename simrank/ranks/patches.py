@@ -234,7 +234,8 @@ class SharedModule(ModuleType):
     def __setattr__(self, name: str, value: object) -> None:
         """Set an attribute; if a rank does, for its turns."""
         task = running_task()
-        if task is None or task.rank is None or _is_ours(self, name, value):
+        is_own = hasattr(type(self), name)  # A property, which asks who runs.
+        if task is None or task.rank is None or is_own or _is_ours(self, name, value):
             super().__setattr__(name, value)
             return
         original = vars(self).get(name, ABSENT)
@@ -249,6 +250,22 @@ def _is_ours(module: ModuleType, name: str, value: object) -> bool:
         return True
     setter = str(sys._getframe(2).f_globals.get("__name__"))  # noqa: SLF001 - the way to a caller
     return setter.startswith("simrank.") or setter in _PATCHERS
+
+
+def own_global(module: ModuleType, function: str, name: str) -> tuple[Any, str, Any]:
+    """Return what replaces a function that sets a global of its module: for a rank's turns."""
+    original = vars(module)[function]
+
+    @functools.wraps(original)
+    def call(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - the original's
+        before = vars(module).get(name, ABSENT)
+        result = original(*args, **kwargs)
+        task = running_task()
+        if task is not None and task.rank is not None and vars(module).get(name) is not before:
+            note(task, module, name, before)
+        return result
+
+    return module, function, call
 
 
 def hide(engine: Engine) -> None:

@@ -19,6 +19,8 @@ from simrank.ranks.current import current_program, rank_program
 from simrank.ranks.ports import FIRST_MASTER_PORT, ports_of
 
 if TYPE_CHECKING:
+    from types import ModuleType
+
     from simrank.engine import TaskGroup
     from simrank.ranks.current import Program
 
@@ -239,16 +241,35 @@ def begin_process(program: Program) -> None:
 # ---- argv ----
 
 
-class _Arguments(list[str]):
-    """`sys.argv`: the process's list, or the running rank's copy of its parent's."""
+def _arguments_of(program: Program | None) -> list[str]:
+    """Return a rank's own list of arguments, or a copy of the process's."""
+    if program is None or program.rank is None:
+        return list.copy(vars(sys)["argv"])
+    own: list[str] | None = program.local.get("argv")
+    if own is None:
+        own = program.local["argv"] = list(_arguments_of(program.parent))
+    return own
 
-    def _of(self, program: Program | None) -> list[str]:
-        if program is None or program.rank is None:
-            return list.copy(self)
-        own: list[str] | None = program.local.get("argv")
-        if own is None:
-            own = program.local["argv"] = list(self._of(program.parent))
-        return own
+
+def argv_property() -> Any:  # noqa: ANN401 - a property
+    """Return the attribute `sys.argv` while a Context is entered; a rank may bind another list."""
+
+    def get(_: ModuleType) -> Any:  # noqa: ANN401 - a list, or whatever a program put there
+        program = rank_program()
+        return vars(sys)["argv"] if program is None else _arguments_of(program)
+
+    def put(_: ModuleType, value: Any) -> None:  # noqa: ANN401 - likewise
+        program = rank_program()
+        if program is None:
+            vars(sys)["argv"] = value
+        else:
+            program.local["argv"] = value
+
+    return property(get, put)
+
+
+class _Arguments(list[str]):
+    """The list `sys.argv` of the main program; in a rank its methods use the rank's list."""
 
 
 def _argument_method(name: str) -> Callable[..., Any]:
@@ -259,7 +280,7 @@ def _argument_method(name: str) -> Callable[..., Any]:
         program = rank_program()
         if program is None:
             return original(self, *args)
-        return original(self._of(program), *args)
+        return original(_arguments_of(program), *args)
 
     return method
 

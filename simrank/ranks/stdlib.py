@@ -42,6 +42,7 @@ from simrank.ranks import (
     private,
     real,
     removal,
+    replaceable_names,
     sockets,
     thread_state,
     threads,
@@ -287,7 +288,18 @@ _LATE: dict[str, Callable[[ModuleType], list[tuple[Any, str, Any]]]] = {
 
 def register(name: str, stand_ins: Callable[[ModuleType], list[tuple[Any, str, Any]]]) -> None:
     """Say what to replace in a module; for layers above, before any Context is entered."""
-    _LATE[name] = stand_ins
+    _LATE[name] = _both(_LATE.get(name), stand_ins)
+
+
+def _both(
+    first: Callable[[ModuleType], list[tuple[Any, str, Any]]] | None,
+    then: Callable[[ModuleType], list[tuple[Any, str, Any]]],
+) -> Callable[[ModuleType], list[tuple[Any, str, Any]]]:
+    return then if first is None else lambda module: [*first(module), *then(module)]
+
+
+for _name, _stand_ins_of in replaceable_names.LATE.items():
+    register(_name, _stand_ins_of)
 
 
 _late = LateModules(_LATE, _put_late, libraries.check_import)

@@ -94,6 +94,6 @@ def test_a_logger_that_a_rank_makes_is_everybodys():
 def test_nothing_is_left_in_the_class_afterwards():
     """Attributes of loggers are plain ones again."""
     with simrank.Context("hgx_h100"):
-        assert isinstance(vars(logging.Logger)["level"], loggers._OwnName)
+        assert isinstance(vars(logging.Logger)["level"], loggers.OwnName)
     assert "level" not in vars(logging.Logger)
     assert "_disable" not in vars(logging.Manager)
