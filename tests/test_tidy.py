@@ -15,7 +15,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "simrank"
 MAX_FUNCTION_LINES = 70
-MAX_FILE_LINES = 500
+MAX_FILE_LINES = 800
 MAX_MEDIAN_LINES = 12
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 TESTS = sorted((ROOT / "tests").rglob("test_*.py"))
@@ -111,7 +111,7 @@ def functions(path: Path) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_files_and_functions_stay_short(path):
-    """A file has at most 500 lines, a function at most 70."""
+    """A file has at most 800 lines, a function at most 70."""
     assert len(path.read_text().splitlines()) <= MAX_FILE_LINES
     for node in functions(path):
         length = (node.end_lineno or node.lineno) - node.lineno + 1

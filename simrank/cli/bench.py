@@ -19,11 +19,13 @@ from simrank.bench.written import (
 )
 from simrank.cli import options  # noqa: TC001 - typer looks annotations up
 from simrank.cli.common import EXIT_STATUS, FAILED, app
+from simrank.cli.debugging import show_surroundings
 from simrank.cli.nccl_tests import NcclTestsCommand, bad_option, collective_of, mapping_of
 from simrank.cli.results import Results, Shown
 from simrank.cli.sweeps import bench_program
 from simrank.config import BenchConfig, bench_config_from_mapping, load_bench_config
 from simrank.config.sweep import is_sweep, load_sweep
+from simrank.hardware.build import build_cluster
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -109,6 +111,7 @@ def _bench_collectives(config: BenchConfig, given: dict[str, Any]) -> None:
     Raises:
         Exit: Something was wrong with the data.
     """
+    show_surroundings(map(build_cluster, config.clusters))
     names = [cluster.name for cluster in config.clusters]
     head = {"seed": config.seed, "cluster": names[0] if len(names) == 1 else names}
     found: list[tuple[Series, list[Row]]] = []

@@ -14,7 +14,9 @@ from simrank.bench.crossover import crossover
 from simrank.bench.explain import explain as explained
 from simrank.bench.explain_page import explain_page
 from simrank.cli.common import EXIT_STATUS, app, check_writable
+from simrank.cli.debugging import show_surroundings
 from simrank.config.files import write_text
+from simrank.hardware import load_cluster
 
 if TYPE_CHECKING:
     from simrank.bench.explain import Explanation
@@ -49,6 +51,7 @@ def explain(
     takes another, over 1 KiB to 8 GiB, beside what was measured.
     """
     check_writable(html)
+    show_surroundings([load_cluster(cluster, nodes)])
     try:
         size_bytes = units.parse_size_nccl(size)
         if not size_bytes:

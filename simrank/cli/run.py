@@ -27,7 +27,12 @@ from simrank.cli.common import (
     progress_bar,
     why_it_ended,
 )
-from simrank.cli.debugging import flight_recorder, show_records, variables_text
+from simrank.cli.debugging import (
+    flight_recorder,
+    show_lost_calibrations,
+    show_records,
+    variables_text,
+)
 from simrank.cli.outputs import Outputs
 from simrank.cli.torchrun import LaunchCommand
 from simrank.config.choices import CHOICES
@@ -166,7 +171,8 @@ def run_command(
     settings["default_device"] = _device(built, default_device)
     num_ranks = torchrun.num_ranks(built, nproc_per_node)
     job = _Job(program, args or [], num_ranks, settings, as_module, max_restarts)
-    _show_variables(summary)
+    if summary == "text":
+        _show_surroundings(built)
     max_ps = _max_delay_ps(max_delay)
     if seeds is not None:
         _explore(command, job, seeds, max_ps)
@@ -183,11 +189,12 @@ def run_command(
     sys.stdout.flush()  # Here, where it ends quietly if nobody reads it any more.
 
 
-def _show_variables(summary: str) -> None:
-    """Name what is set in the environment and has no effect."""
+def _show_surroundings(cluster: Cluster) -> None:
+    """Name variables of torch and NCCL by their effect, and a calibration that was lost."""
     variables = variables_text(os.environ)
-    if variables is not None and summary == "text":
+    if variables is not None:
         typer.echo(variables, err=True)
+    show_lost_calibrations([cluster])
 
 
 @contextmanager

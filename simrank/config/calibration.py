@@ -23,6 +23,7 @@ from simrank.config.quantity import Count, Flag, Size, Text, choice_text, reject
 from simrank.config.yaml_source import Source, read_yaml
 from simrank.errors import ConfigError
 
+NO_CALIBRATION = "none"  # In a cluster's file: NCCL's own constants, on purpose.
 CONSTANTS = (
     "launch_us",
     "hop_intra",

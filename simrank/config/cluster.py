@@ -304,6 +304,8 @@ class ClusterConfig(Model):
         fabric: What joins the nodes, or None.
         collectives: Costs of the collective library.
         nccl: What NCCL finds here, for its own closed forms; None: nothing is known of that.
+        calibration: A built-in calibration or a file, with constants fitted to `nccl`'s closed
+            forms; "none" or None: NCCL's own constants.
     """
 
     name: Name
@@ -317,6 +319,7 @@ class ClusterConfig(Model):
     fabric: FabricConfig | None = None
     collectives: CollectivesConfig
     nccl: NcclConfig | None = None
+    calibration: Text | None = None
 
     @property
     def num_devices(self) -> int:

@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
+from simrank.config.calibration import NO_CALIBRATION, load_calibration
 from simrank.config.cluster import ClusterConfig
 from simrank.config.foreign.nccl_topology import read_topology
 from simrank.config.large import uncollected
@@ -126,7 +127,23 @@ def _checked(source: Source, key_path: KeyPath) -> ClusterConfig:
     problems = check_cluster(config, replace(source, prefix=key_path))
     if problems:
         raise ConfigError(*in_file_order(problems))
+    config = _with_calibration(config, source, (*key_path, "calibration"))
     return _with_gemm_table(config, source, (*key_path, "device", "gemm_table"))
+
+
+def _with_calibration(config: ClusterConfig, source: Source, key_path: KeyPath) -> ClusterConfig:
+    """Return a cluster whose calibration, where it is a file, is named from anywhere."""
+    word = config.calibration
+    if word is None or word == NO_CALIBRATION:
+        return config
+    if config.nccl is None:
+        expected = "a block `nccl` beside it, whose constants it holds"
+        raise ConfigError(source.problem(key_path, expected, "none"))
+    if word in builtin_names("calibrations"):
+        return config
+    path = located("calibrations", word, source, key_path)
+    load_calibration(str(path))
+    return config.model_copy(update={"calibration": str(path.absolute())})
 
 
 def _with_gemm_table(config: ClusterConfig, source: Source, key_path: KeyPath) -> ClusterConfig:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from simrank.config.calibration import NO_CALIBRATION, load_calibration
 from simrank.config.cluster import given_keys
 from simrank.config.wires import ASSUMED, CALIBRATED, SOURCED, Provenance
 
@@ -24,7 +25,15 @@ def provenance_of(config: ClusterConfig) -> tuple[Provenance, ...]:
             text = next((text for text in (*texts, *whole) if text is not None), None)
             if text is not None:
                 provenances.append(Provenance(f"{name}.{key}", _kind(text), " ".join(text.split())))
-    return tuple(provenances)
+    return (*provenances, *_calibrated(config))
+
+
+def _calibrated(config: ClusterConfig) -> Iterator[Provenance]:
+    """Yield the constants of the calibration that a cluster takes."""
+    if config.nccl is not None and config.calibration not in {None, NO_CALIBRATION}:
+        found = load_calibration(config.calibration)
+        for name in found.constants:
+            yield Provenance(f"calibration.{name}", CALIBRATED, found.source)
 
 
 def _blocks(config: ClusterConfig) -> Iterator[tuple[str, Sourced]]:

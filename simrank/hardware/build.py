@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from simrank.config.calibration import load_calibration
-from simrank.config.load import load_cluster_config
-from simrank.config.locate import builtin_names, locate
+from simrank.config.calibration import NO_CALIBRATION, load_calibration
+from simrank.config.locate import locate
 from simrank.config.provenance import provenance_of
 from simrank.config.topology import expand
 from simrank.hardware.cluster import Cluster, Int64Array, frozen
@@ -62,22 +60,18 @@ def build_cluster(config: ClusterConfig) -> Cluster:
         uplinks=uplinks,
         provenance=provenance_of(config),
         nccl=None if config.nccl is None else _nccl_spec(config.nccl, topology),
-        nccl_fit=None if config.nccl is None else _nccl_fit(config),
+        nccl_fit=_nccl_fit(config),
+        names_calibration=config.calibration is not None,
     )
 
 
 def _nccl_fit(config: ClusterConfig) -> NcclFit | None:
-    """Return the calibration of a built-in cluster, unless another has only taken its name."""
-    name = config.name
-    if name not in builtin_names("calibrations") or config.nccl != _builtin_nccl(name):
+    """Return the constants of the calibration that a cluster names, or None."""
+    if config.nccl is None or config.calibration is None or config.calibration == NO_CALIBRATION:
         return None
-    found = load_calibration(name)
-    return NcclFit(found.source, found.takes_fastest, tuple(found.constants.items()))
-
-
-@lru_cache(maxsize=8)  # Nobody changes a built-in cluster.
-def _builtin_nccl(name: str) -> NcclConfig | None:
-    return load_cluster_config(name).nccl
+    found = load_calibration(config.calibration)
+    constants = tuple(found.constants.items())
+    return NcclFit(config.calibration, found.source, found.takes_fastest, constants)
 
 
 def _nccl_spec(nccl: NcclConfig, topology: Topology) -> NcclSpec:

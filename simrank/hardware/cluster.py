@@ -59,6 +59,7 @@ class Cluster:
         provenance: Where its numbers come from.
         nccl: What NCCL finds on it, or None: then collectives cost what their schedules do.
         nccl_fit: What was fitted to measured times of it, or None.
+        names_calibration: Whether its file says which calibration it takes, or that it takes none.
     """
 
     name: str
@@ -74,6 +75,7 @@ class Cluster:
     provenance: tuple[Provenance, ...] = field(default=(), repr=False)
     nccl: NcclSpec | None = None
     nccl_fit: NcclFit | None = None
+    names_calibration: bool = False
 
     def __setstate__(self, state: Mapping[str, object]) -> None:
         """Come back from a pickle, which forgets that arrays are read-only."""

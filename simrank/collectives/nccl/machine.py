@@ -78,10 +78,30 @@ def calibration_for(cluster: Cluster, word: str | None) -> CalibrationConfig | N
 
 
 def fitted_to(cluster: Cluster) -> CalibrationConfig | None:
-    """Return the calibration of a built-in cluster, unless another has only taken its name."""
+    """Return the calibration that a cluster's file names, or None."""
     from simrank.config.calibration import load_calibration  # noqa: PLC0415 - it is slow to import
 
-    return None if cluster.nccl_fit is None else load_calibration(cluster.name)
+    return None if cluster.nccl_fit is None else load_calibration(cluster.nccl_fit.name)
+
+
+def lost_calibration(cluster: Cluster) -> str | None:
+    """Return a warning for a copy of a built-in cluster that has lost its calibration, or None.
+
+    Such a copy has the block `nccl` of one and no key `calibration`.
+    """
+    if cluster.nccl is None or cluster.names_calibration:
+        return None
+    from simrank.config.locate import builtin_names  # noqa: PLC0415 - only copies need it
+    from simrank.hardware.load import load_cluster  # noqa: PLC0415 - likewise
+
+    for name in builtin_names("calibrations"):
+        if load_cluster(name).nccl == cluster.nccl:
+            return (
+                f"cluster {cluster.name} has the block `nccl` of {name} and not its calibration: "
+                f"NCCL's own constants are used\n  to fix: add `calibration: {name}` to its file, "
+                "or `calibration: none`"
+            )
+    return None
 
 
 def constants_on(cluster: Cluster) -> Calibration:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from simrank import units
+from simrank.config.calibration import NO_CALIBRATION
 from simrank.config.files import read_user_file
 from simrank.config.locate import locate
 from simrank.config.xml_source import Element, parse_xml
@@ -150,7 +151,9 @@ def with_graph(config: ClusterConfig, found: dict[str, Found]) -> ClusterConfig:
     values = {names[key]: _parsed(each.value) for key, each in found.items()}
     sources = {key: each.source for key, each in found.items() if key != "wire"}
     values["source"] = {**config.nccl.source, **sources}
-    return config.model_copy(update={"nccl": config.nccl.model_copy(update=values)})
+    nccl = config.nccl.model_copy(update=values)
+    fitted = config.calibration if nccl == config.nccl else NO_CALIBRATION  # To other numbers.
+    return config.model_copy(update={"nccl": nccl, "calibration": fitted})
 
 
 def nccl_block(like: str, host: str | None, found: dict[str, Found]) -> dict[str, Any]:

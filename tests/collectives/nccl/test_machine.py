@@ -9,10 +9,12 @@ from simrank.collectives.nccl.machine import (
     constants_of,
     constants_on,
     fitted_to,
+    lost_calibration,
     shape_on,
     spec_of,
 )
-from simrank.config.locate import builtin_names
+from simrank.config.locate import builtin_names, locate
+from simrank.errors import ConfigError
 from simrank.hardware import load_cluster
 
 
@@ -45,15 +47,59 @@ def test_programs_and_predictions_use_the_same_constants(name):
     assert constants_on(cluster) != UNCALIBRATED
 
 
-def test_a_cluster_that_only_took_the_name_has_nothing_fitted(tmp_path):
-    """Other cards than those that were measured: NCCL's own constants hold."""
-    from simrank.config.locate import locate
+@pytest.fixture
+def copy(tmp_path):
+    """Write a copy of h100_ib with changes, and load it."""
 
-    text = locate("clusters", "h100_ib").read_text()
-    assert "nics: 8" in text
-    own = tmp_path / "own.yaml"
-    own.write_text(text.replace("nics: 8", "nics: 4"))
-    cluster = load_cluster(own)
-    assert cluster.name == "h100_ib"
-    assert fitted_to(cluster) is None
+    def load(*changes):
+        text = locate("clusters", "h100_ib").read_text()
+        for before, after in changes:
+            assert before in text
+            text = text.replace(before, after)
+        own = tmp_path / "own.yaml"
+        own.write_text(text)
+        return load_cluster(own)
+
+    return load
+
+
+KEY = "calibration: h100_ib\n"
+
+
+def test_a_renamed_copy_keeps_the_calibration_that_its_file_names(copy):
+    """And so its times; nothing is said."""
+    renamed = copy(("name: h100_ib", "name: mine"))
+    assert renamed.name == "mine"
+    assert constants_on(renamed) == constants_on(load_cluster("h100_ib"))
+    assert fitted_to(renamed).cluster == "h100_ib"
+    assert lost_calibration(renamed) is None
+
+
+def test_a_copy_that_has_lost_its_calibration_is_named_with_the_cure(copy):
+    """NCCL's own constants hold for it."""
+    lost = copy((KEY, ""))
+    assert fitted_to(lost) is None
+    assert constants_on(lost) == UNCALIBRATED
+    assert lost_calibration(lost).endswith(
+        "  to fix: add `calibration: h100_ib` to its file, or `calibration: none`"
+    )
+
+
+@pytest.mark.parametrize(
+    "changes", [[(KEY, "calibration: none\n")], [(KEY, ""), ("nics: 8", "nics: 4")]]
+)
+def test_nothing_is_lost_on_purpose_or_by_another_machine(copy, changes):
+    """`none` is an answer, and other cards are another machine."""
+    cluster = copy(*changes)
     assert constants_on(cluster) == UNCALIBRATED
+    assert lost_calibration(cluster) is None
+
+
+def test_a_calibration_in_a_file_beside_the_cluster_is_taken(copy, tmp_path):
+    """Its path starts at the cluster's file."""
+    text = locate("calibrations", "h100_ib").read_text()
+    (tmp_path / "mine.yaml").write_text(text.replace("launch_us: 4.041", "launch_us: 5.041"))
+    fitted = dict(copy((KEY, "calibration: mine.yaml\n")).nccl_fit.constants)
+    assert fitted["launch_us"] == 5.041
+    with pytest.raises(ConfigError, match="own.yaml:.*: calibration: expected a file or one of"):
+        copy((KEY, "calibration: nothing\n"))
