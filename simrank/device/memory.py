@@ -95,6 +95,7 @@ class AddressSpace:
         watchers: Who waits for memory to change, once somebody does; see `watch`.
         hints: What may be wrong with accesses to it, seen in passing, in order.
         sampled: By a kernel's id: the kernel, and how many of its launches were looked at.
+        sampled_lanes: The same, of launches whose lanes were looked at.
         on_memory: Called with a device, the bytes that it has in use now, and their change.
         elsewhere: Finds the storage at an address below simrank's own, or None: another library's.
     """
@@ -102,6 +103,7 @@ class AddressSpace:
     def __init__(self) -> None:
         self.hints: dict[str, None] = {}
         self.sampled: dict[int, tuple[object, int]] = {}
+        self.sampled_lanes: dict[int, tuple[object, int]] = {}
         self._multicasts: list[list[ReferenceType[Storage]]] = []
         self.on_memory: list[Callable[[int, int, int], None]] = []
         self.elsewhere: Callable[[int], Storage | None] | None = None
@@ -323,7 +325,7 @@ class Storage:
             self.device.memory.free(self.address)
 
     @property
-    def history_key(self) -> object:
+    def history_key(self) -> Storage:
         """Return what stands for these bytes in race checks, however they are reached."""
         return self
 

@@ -17,8 +17,9 @@ from weakref import WeakKeyDictionary, WeakSet
 from simrank.device.clocks import ALL_DEVICES, Clock, join
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
+    from simrank.device.buffer import Buffer
     from simrank.device.memory import Storage
     from simrank.device.operation import Operation
 
@@ -40,6 +41,15 @@ class SharedAccesses(Protocol):
 
     def ended(self, operation: Operation) -> None:
         """Note that an operation has ended."""
+
+    def met(self, operation: Operation, reads: Sequence[Buffer], writes: Sequence[Buffer]) -> None:
+        """Compare what an operation touches once it has met those of other ranks.
+
+        Args:
+            operation: It runs.
+            reads: What it reads of memory that ranks share.
+            writes: What it writes there.
+        """
 
     def flagged(self, storage: Storage, first: int) -> None:
         """Note that a stream has set a flag, or set it back."""
@@ -133,7 +143,7 @@ class RunOrder:
     def share(self, storage: Storage) -> None:
         """Look at accesses to some memory from now on: other ranks will reach it."""
         self.is_active = True
-        self.shared.add(storage)
+        self.shared.add(storage.history_key)
 
     # ---- operations ----
 
@@ -178,7 +188,7 @@ class RunOrder:
         for buffer in () if operation.touched is None else operation.touched.writes:
             if buffer.storage.device is not None and buffer.array.dtype.kind in "iu":
                 low, high = buffer.storage.bounds(buffer.array)
-                puts = self._puts.setdefault(buffer.storage, [])
+                puts = self._puts.setdefault(buffer.storage.history_key, [])
                 puts.append(_Put(low, high, dict(operation.run)))
                 del puts[:-_MAX_PUTS]
         if self.listener is not None:
@@ -238,6 +248,7 @@ class RunOrder:
 
     def give(self, storage: Storage, first: int, clock: Clock | None) -> None:
         """Hand a clock to a flag that all devices see."""
+        storage = storage.history_key
         by_scope = self.flags.setdefault(storage, {}).setdefault(first, {})
         join(by_scope.setdefault(ALL_DEVICES, {}), clock or {})
         if self.listener is not None:
@@ -245,6 +256,7 @@ class RunOrder:
 
     def take(self, storage: Storage, first: int, clock: Clock | None) -> None:
         """Take over what a flag carries."""
+        storage = storage.history_key
         given = self.flags.get(storage, {}).get(first, {}).get(ALL_DEVICES, {})
         join({} if clock is None else clock, given)
         if self.listener is not None:

@@ -286,13 +286,16 @@ class RaceChecker:
         """Note that the last reference to a block has died, which belongs to a stream.
 
         Whoever takes memory from that stream next may get it, and must come behind what other
-        streams do to it.
+        streams do to it. Of memory that ranks share their own accesses are compared elsewhere.
 
         Args:
             storage: The block.
             stream: Whose it is.
             recorded: Streams whose use of it was recorded: the block waits for them.
         """
+        if storage.history_key in self.order.shared:
+            self._history.pop(storage.history_key, None)
+            return
         own = self._of_stream(stream)
         known = {own.number, *(self._of_stream(other).number for other in recorded)}
         site = user_site()
@@ -404,7 +407,7 @@ class RaceChecker:
     def _doubt(self, storage: Storage, first: _Access, second: _Access) -> None:
         """Let two accesses be compared as they happen: a kernel may have waited for one of them."""
         if first.turn is not None and second.turn is not None:
-            doubt = Doubt(storage, first.turn, second.turn)
+            doubt = Doubt(storage.history_key, first.turn, second.turn)
             self.order.doubt(doubt, lambda: self._report(storage, first, second))
 
     def _is_signalled(self, other: _Access, looked_at: Iterable[Storage]) -> bool:

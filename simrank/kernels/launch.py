@@ -62,7 +62,7 @@ def launch(
         library.prepare()
         library.launched(partial(launch, jit, grid), args, dict(kwargs))
         args, kwargs = foreign.converted(library, args, kwargs)
-    names = ("debug", "num_ctas_per_sm", "launch_cooperative_grid", *COMPILER_OPTIONS)
+    names = ("debug", "num_ctas_per_sm", "launch_cooperative_grid", "launch_pdl", *COMPILER_OPTIONS)
     options: dict[str, Any] = {name: kwargs[name] for name in names if name in kwargs}
     options |= {name: kwargs.pop(name) for name in ("mode", "precision") if name in kwargs}
     for watcher in WATCHERS:

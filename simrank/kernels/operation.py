@@ -21,7 +21,8 @@ from simrank.kernels.compiler.targets import target_of
 from simrank.kernels.cost import launches as costs
 from simrank.kernels.machine import Options, PublishedError, Setting, Statistics
 from simrank.kernels.machine.profile import profile_of
-from simrank.kernels.races.lockstep import LaunchAccesses
+from simrank.kernels.races.lanes import lanes_of
+from simrank.kernels.races.lockstep import LaunchAccesses, dependence_of
 from simrank.kernels.races.operations import look_before, look_within
 from simrank.kernels.running import threads
 from simrank.kernels.running.batches import Grid
@@ -179,14 +180,15 @@ class TritonOperation(Operation):
         self._log = None
         if device.races is not None or self._is_sampled():
             written = () if self.touched is None else (b.storage for b in self.touched.writes)
+            watched, begins = [*written, *self.reaches], self.launch.dependence
             shared = () if device.races is None else device.races.order.shared
-            watched = [*written, *self.reaches]
-            self._log = LaunchAccesses(self.launch.name, rank, watched, shared)
+            self._log = LaunchAccesses(self.launch.name, rank, watched, shared, begins)
         return Grid(self._setting(), self._log, is_sample=device.races is None)
 
     def _setting(self) -> Setting:
         launch, device = self.launch, self.stream.device
-        return Setting(launch.name, launch.grid, device, self.statistics, launch.options)
+        shared = device, self.statistics, launch.options, lanes_of(launch.jit, device.memory.space)
+        return Setting(launch.name, launch.grid, *shared)
 
     def _compute(self, grid: Grid) -> None:
         launch, device = self.launch, self.stream.device
@@ -339,6 +341,7 @@ class Launch:
         is_assumed: Whether that number is assumed.
         options: How its programs run.
         parts: Of which storages its arguments are parts; see `Statistics`.
+        dependence: Whether it, or the launch behind it, may begin before the one in front ends.
     """
 
     def __init__(
@@ -383,6 +386,7 @@ class Launch:
         precision = options.get("precision", context.precision)
         if precision not in PRECISIONS:
             raise ValueError(f"precision={precision!r}; choices: {', '.join(PRECISIONS)}")
+        self.dependence = dependence_of(kernel.jit.src, options)
         num_warps = int(options.get("num_warps") or 4)
         warp_size = target_of(spec).warp_size
         self.options = Options(

@@ -67,7 +67,7 @@ class TorchStorage(Storage):
         return self.device is not None or self.is_pinned
 
     @property
-    def history_key(self) -> object:
+    def history_key(self) -> Storage:
         """Return the block, which several of these may stand for, one after another."""
         return self if self.device is None else devices.block_at(self.address) or self
 

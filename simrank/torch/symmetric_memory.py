@@ -58,6 +58,8 @@ class _Rendezvous(exchange.Rendezvous):
         for entry in self._entries.values():
             for storage in entry:
                 in_flight.share(storage.address, storage.size_bytes)
+        for storage in storages:
+            _let_races_be_found(storage)
         found = [storage.device for storage in storages if storage.device is not None]
         per_node = found[0].network.cluster.devices_per_node
         nodes = {device.index // per_node for device in found}
@@ -77,6 +79,13 @@ class _Rendezvous(exchange.Rendezvous):
             [int(rank) for rank in self.group.ranks],
             self.multicast,
         )
+
+
+def _let_races_be_found(storage: Storage) -> None:
+    """Let what ranks do to a buffer be compared, if races are looked for."""
+    races = None if storage.device is None else storage.device.races
+    if races is not None:
+        races.order.share(storage)
 
 
 _meetings: WeakKeyDictionary[ProcessGroup, dict[int, _Rendezvous]] = WeakKeyDictionary()
@@ -177,6 +186,8 @@ class _Arranger:
         for name in _MODULE_STATE:
             self._replace(module, name, RankDict(f"{_KEY}: {name}", getattr(module, name)))
         self._replace(bindings, "set_group_info", _set_group_info(bindings.set_group_info))
+        empty = _empty(bindings.empty_strided_p2p)
+        self._replace(bindings, "empty_strided_p2p", empty)
 
     def _replace(self, owner: Any, name: str, value: object) -> None:
         self._replaced.append((owner, name, getattr(owner, name)))
@@ -266,6 +277,20 @@ def issue_write(storage: Storage, values: tuple[int, int, int]) -> None:
 # ---- what torch keeps per process ----
 
 _MODULE_STATE = ("_group_name_to_workspace_tensor", "_group_name_to_store", "_backend_streams")
+
+
+def _empty(original: Any) -> Any:
+    """Return torch's allocation of symmetric memory, whose accesses races are looked for in."""
+
+    def empty_strided_p2p(*args: Any, **kwargs: Any) -> Any:
+        tensor = original(*args, **kwargs)
+        if rank_program() is not None and tensor.is_cuda:
+            storage = buffers.storage_at(tensor.data_ptr())
+            if storage is not None:
+                _let_races_be_found(storage)
+        return tensor
+
+    return staticmethod(empty_strided_p2p)
 
 
 def _set_group_info(original: Any) -> Any:

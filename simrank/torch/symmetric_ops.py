@@ -7,13 +7,14 @@ these operators are refused by name.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 from torch.library import Library
 
 from simrank.device.operation import KernelOperation
+from simrank.device.races import Accesses
 from simrank.device.watch import watchers_of
 from simrank.distributed.signals import Flags, SignalOperation
 from simrank.errors import UnsupportedError
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from simrank.device.memory import Storage
 
 Array = np.ndarray[Any, Any]
+_ALL = slice(None)
 _NUM_OF_REDUCTIONS = {torch.float32, torch.bfloat16}  # Those that torch's kernels have.
 
 
@@ -85,6 +87,13 @@ class SymmetricKernel(SignalOperation):
             super().begin()
 
 
+class Part(NamedTuple):
+    """Some elements of a member's buffer."""
+
+    storage: Storage
+    array: Array
+
+
 class _Call:
     """One call of an operator: the members' parts of a symmetric tensor, as arrays.
 
@@ -110,6 +119,11 @@ class _Call:
         self.storages = [_storage(address) for address in handle.buffer_ptrs]
         self.parts = [self._part(storage, offset) for storage in self.storages]
 
+    def touches(self, chosen: slice = _ALL) -> list[Part]:
+        """Return some elements of every member's part, for race checks."""
+        pairs = zip(self.storages, self.parts, strict=True)
+        return [Part(storage, part[chosen]) for storage, part in pairs]
+
     def _part(self, storage: Storage, offset: int) -> Array:
         whole = storage.array(np.dtype(np.uint8))
         return whole[offset : offset + self.num_bytes].view(self.dtype)
@@ -125,7 +139,8 @@ class _Call:
         link_bytes: int,
         *,
         writes: Sequence[torch.Tensor] = (),
-        is_everywhere: bool = False,
+        reads_of: Sequence[Any] = (),
+        writes_of: Sequence[Any] = (),
     ) -> None:
         """Issue the kernel; torch's operations that touch what it uses wait.
 
@@ -133,9 +148,12 @@ class _Call:
             move: Moves the data.
             link_bytes: What goes into, or out of, this device: the larger.
             writes: What it fills, besides symmetric memory.
-            is_everywhere: Whether it writes symmetric memory, the peers' too.
+            reads_of: What it reads of symmetric memory, the peers' too.
+            writes_of: What it writes there.
         """
-        again = partial(self.issue, move, link_bytes, writes=writes, is_everywhere=is_everywhere)
+        again = partial(
+            self.issue, move, link_bytes, writes=writes, reads_of=reads_of, writes_of=writes_of
+        )
         devices.keep_in_graph(again, [self._tensor, *writes])
         own = devices.devices_in_use()
         assert own is not None, "its tensors lie on devices"
@@ -149,10 +167,12 @@ class _Call:
         filled = [buffers.storage_of(tensor) for tensor in writes]
 
         def moved() -> None:
+            if device.races is not None and device.races.order.listener is not None:
+                device.races.order.listener.met(operation, reads_of, writes_of)
             with np.errstate(all="ignore"):
                 move()
             watchers = watchers_of(space)
-            for storage in [*filled, *(self.storages if is_everywhere else ())]:
+            for storage in [*filled, *(part.storage for part in writes_of)]:
                 watchers.wrote(device.engine, storage, 0, storage.size_bytes)
 
         link_ps = max((route_ps(device, peer, link_bytes) for peer in peers), default=0)
@@ -162,6 +182,8 @@ class _Call:
             stream, self.name, Flags(pads, self.rank, 0, ranks), moved,
             move_ps=max(link_ps, memory_ps), keeps=(filled, self.storages),
         )  # fmt: skip
+        if device.races is not None:
+            operation.touched = Accesses([], [buffers.argument_of(tensor) for tensor in writes])
         stream.submit(operation)
         program = require_rank(self.name)
         in_flight.note_storages(operation, [], [*filled, self.storages[self.rank]], program)
@@ -220,7 +242,8 @@ def _one_shot(
     def move() -> None:
         target[...] = add(call.parts)
 
-    call.issue(move, (call.size - 1) * call.num_bytes, writes=[out])
+    reads_of = call.touches()
+    call.issue(move, (call.size - 1) * call.num_bytes, writes=[out], reads_of=reads_of)
     return out
 
 
@@ -274,7 +297,8 @@ def _two_shot(name: str, tensor: torch.Tensor, group: str, add: Any = _PLAIN) ->
             part[mine] = total
 
     factor = call.size + 1 if add is _SWITCH else 2 * (call.size - 1)
-    call.issue(move, call.num_bytes * factor // call.size, is_everywhere=True)
+    chunk = call.touches(call.chunk(call.rank))
+    call.issue(move, call.num_bytes * factor // call.size, reads_of=chunk, writes_of=chunk)
     return tensor
 
 
@@ -304,14 +328,15 @@ def reduce_scatter_out(
     shape, target = tuple(input.shape), buffers.argument_of(output).array
     dim = len(shape) - 1 if split_last_dim else 0
     share = shape[dim] // call.size
+    chosen = [slice(None)] * len(shape)
+    chosen[dim] = slice(call.rank * share, (call.rank + 1) * share)
+    parts = [Part(s, part.reshape(shape)[tuple(chosen)]) for s, part in call.touches()]
 
     def move() -> None:
-        chosen = [slice(None)] * len(shape)
-        chosen[dim] = slice(call.rank * share, (call.rank + 1) * share)
-        parts = [part.reshape(shape)[tuple(chosen)] for part in call.parts]
-        target[...] = _summed(parts).reshape(target.shape)
+        target[...] = _summed([part.array for part in parts]).reshape(target.shape)
 
-    call.issue(move, (call.size - 1) * call.num_bytes // call.size, writes=[output])
+    link_bytes = (call.size - 1) * call.num_bytes // call.size
+    call.issue(move, link_bytes, writes=[output], reads_of=parts)
     return output
 
 
@@ -362,7 +387,9 @@ def multimem_one_shot_reduce_out(
         if call.rank == root:
             target[...] = _summed_in_switch(call.parts)
 
-    call.issue(move, call.num_bytes, writes=[out])
+    call.issue(
+        move, call.num_bytes, writes=[out], reads_of=call.touches() if call.rank == root else []
+    )
     return out
 
 
@@ -381,11 +408,18 @@ def multimem_all_gather_out(
         for part in call.parts:
             part[first : first + len(source)] = source
 
-    call.issue(move, call.num_bytes, is_everywhere=True)
+    call.issue(move, call.num_bytes, writes_of=call.touches(slice(first, first + len(source))))
     return out
 
 
 # ---- words ----
+
+
+class _Words(KernelOperation):
+    """Writes words that kernels wait for: that orders them, and races with nothing."""
+
+    __slots__ = ()
+    tells_accesses = True
 
 
 def write_words(stream: Stream, storage: Storage, values: tuple[int, int, int]) -> None:
@@ -399,7 +433,9 @@ def write_words(stream: Stream, storage: Storage, values: tuple[int, int, int]) 
         watchers.wrote(stream.device.engine, storage, 4 * offset, 4 * (offset + count))
 
     floor_ps = stream.device.spec.kernel_floor_ps
-    operation = KernelOperation(stream, "memset32", write, duration_ps=floor_ps, demands=())
+    operation = _Words(stream, "memset32", write, duration_ps=floor_ps, demands=())
+    written: Any = Part(storage, words)
+    operation.touched = Accesses([], [written])
     stream.submit(operation)
     in_flight.note_storages(operation, [], [storage], require_rank("memset32"))
 

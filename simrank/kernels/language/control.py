@@ -203,7 +203,10 @@ def device_assert(condition: Operand, message: object = "", mask: Operand | None
 
 
 def debug_barrier() -> None:
-    """Do nothing: the threads of a program are always together."""
+    """Note that the threads of a program have met: here they are always together."""
+    lanes = machine.now().lanes
+    if lanes is not None:
+        lanes.barrier()
 
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {

@@ -381,7 +381,17 @@ def num_threads() -> int:
 
 
 def gdc_wait() -> None:
-    """Do nothing: operations of a stream run one after the other."""
+    """Note that programs wait for the launch in front, which has ended here already."""
+    programs = machine.now()
+    if programs.log is not None:
+        programs.log.waited(programs.ids)
+
+
+def gdc_launch_dependents() -> None:
+    """Note that the launch behind may begin before this one has ended; here it does not."""
+    log = machine.now().log
+    if log is not None:
+        log.has_dependents = True
 
 
 CUDA: dict[str, Callable[..., Any]] = {
@@ -390,7 +400,7 @@ CUDA: dict[str, Callable[..., Any]] = {
     "num_warps": num_warps,
     "num_threads": num_threads,
     "gdc_wait": gdc_wait,
-    "gdc_launch_dependents": gdc_wait,
+    "gdc_launch_dependents": gdc_launch_dependents,
 }
 # AMD's has one more than CUDA's.
 _HIP = LIBDEVICE | {"fast_tanhf": _function("fast_tanhf", _ONE_FLOAT, _UNARY["tanh"])}

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from simrank.device.device import Device
     from simrank.kernels.machine.arrays import Array, Value
-    from simrank.kernels.machine.protocols import AccessLog, Sync
+    from simrank.kernels.machine.protocols import AccessLog, Lanes, Sync
     from simrank.kernels.machine.statistics import Statistics
 
 
@@ -63,6 +63,7 @@ class Setting(NamedTuple):
         device: Where they run.
         statistics: Where what they do is counted.
         options: How the launch runs.
+        lanes: Looks at what lanes of one program do; None: nothing does.
     """
 
     kernel: str
@@ -70,13 +71,14 @@ class Setting(NamedTuple):
     device: Device
     statistics: Statistics
     options: Options = Options()
+    lanes: Lanes | None = None
 
 
 class Programs:
     """Programs of one grid that run in lockstep, or one program that runs alone.
 
     Attributes:
-        grid, device, statistics, kernel, options: As their launch has them.
+        grid, device, statistics, kernel, options, lanes: As their launch has them.
         ids: [P] linear program ids; axis 0 runs fastest.
         undo: What was overwritten, newest last; None where nothing needs to be undone.
         log: Where their accesses are noted; None where races are not looked for.
@@ -98,7 +100,7 @@ class Programs:
         sync: Sync | None = None,
         log: AccessLog | None = None,
     ) -> None:
-        self.kernel, self.grid, self.device, self.statistics, self.options = setting
+        self.kernel, self.grid, self.device, self.statistics, self.options, self.lanes = setting
         self.ids = ids
         self.log = log
         self.undo: list[tuple[Array, Any, Any]] | None = [] if keeps_undo else None

@@ -52,13 +52,35 @@ class AccessLog(Protocol):
         index: Array,
         itemsize: int,
         owners: Array,
-        asked: tuple[Order, bool],
+        asked: tuple[Order, bool, bool],
     ) -> None:
         """Note atomics."""
         ...
 
     def fence(self, owners: Array) -> None:
         """Note a fence of programs."""
+        ...
+
+    def waited(self, owners: Array) -> None:
+        """Note that programs have waited for the end of the launch in front."""
+        ...
+
+    has_dependents: bool
+
+
+class Lanes(Protocol):
+    """Looks at what lanes of one program do to the same memory; see `races/lanes.py`."""
+
+    def stored(self, addresses: Value, values: Value, active: Value | None) -> None:
+        """Look at a store."""
+        ...
+
+    def loaded(self, addresses: Value, active: Value | None) -> None:
+        """Look at a load."""
+        ...
+
+    def barrier(self) -> None:
+        """Note that the threads of each program have met."""
         ...
 
 
@@ -70,7 +92,14 @@ class ProgramOrder(Protocol):
         ...
 
     def atomic(
-        self, storage: Storage, index: Array, itemsize: int, order: Order | None, *, hands: bool
+        self,
+        storage: Storage,
+        index: Array,
+        itemsize: int,
+        order: Order | None,
+        *,
+        hands: bool,
+        takes: bool = True,
     ) -> None:
         """Take over what an atomic's flags carry, and hand over."""
         ...

@@ -28,7 +28,7 @@ from simrank.kernels.values.types import int1
 if TYPE_CHECKING:
     from simrank.kernels.machine import Programs
     from simrank.kernels.machine.arrays import Array, Value
-    from simrank.kernels.machine.protocols import AccessLog, Sync
+    from simrank.kernels.machine.protocols import AccessLog, Lanes, Sync
     from simrank.kernels.values.block import Operand
     from simrank.kernels.values.types import ElementType
 
@@ -57,6 +57,8 @@ def load(pointer: Block, mask: Operand | None, other: Operand | None) -> Block:
     programs = machine.now()
     machine.require_all(programs)
     element = pointee(pointer)
+    if programs.lanes is not None:
+        _look_at_lanes(programs.lanes, pointer, None, mask)
     if mask is None and pointer.base is not None and type(pointer.values) is not _ndarray:
         if programs.log is not None:
             _log_load(programs, programs.log, pointer, (pointer.values, None))
@@ -71,6 +73,21 @@ def load(pointer: Block, mask: Operand | None, other: Operand | None) -> Block:
     if programs.log is not None:
         _log_load(programs, programs.log, pointer, (targets, active))
     return Block(values, element)
+
+
+def _look_at_lanes(
+    lanes: Lanes, pointer: Block, values: Value | None, mask: Operand | None
+) -> None:
+    """Let an access be looked at lane by lane."""
+    targets, active = _lanes(pointer, values, mask)
+    if type(targets) is _ndarray or active is None:
+        base = 0 if pointer.base is None else pointer.base.address
+        size = 1 if pointer.base is None else pointee(pointer).itemsize
+        at = targets * np.int64(size) + np.int64(base)
+        if values is None:
+            lanes.loaded(at, active)
+        else:
+            lanes.stored(at, values, active)
 
 
 def _log_load(
@@ -101,6 +118,8 @@ def store(pointer: Block, value: Operand, mask: Operand | None) -> None:
     machine.require_all(programs)
     element = writable_pointee(pointer)
     block = cast_to(as_block(value), element)
+    if programs.lanes is not None:
+        _look_at_lanes(programs.lanes, pointer, block.values, mask)
     targets, active = _lanes(pointer, block.values, mask)
     values = block.values
     owners = None if programs.log is None else _owners(programs, targets, values, active)

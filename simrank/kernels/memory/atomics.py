@@ -128,6 +128,8 @@ def modify(
     active = None if mask is None else active_lanes(mask)
     for own in values:
         check_lanes(pointer, own, active)
+    if programs.lanes is not None:
+        programs.lanes.barrier()  # What an atomic has found goes to all threads.
     if mask is None and len(programs.ids) == 1 and _are_scalars(pointer.values, *values):
         if programs.log is not None:
             at = np.array([pointer.values])
@@ -155,7 +157,8 @@ def _log(programs: Programs, log: AccessLog, atomic: _Atomic, lanes: _Flattened)
     owners = programs.ids[lane // math.prod(lanes.shape[1:])]
     for storage, chosen, index in segments_from(programs, base, lanes.targets, element):
         own = owners if chosen is None else owners[chosen]
-        log.atomics(storage, index, element.itemsize, own, (atomic.order, writes))
+        asked = atomic.order, writes, atomic.wants_old
+        log.atomics(storage, index, element.itemsize, own, asked)
 
 
 def _are_scalars(*values: Value) -> bool:
@@ -276,7 +279,8 @@ def _tell(
         hands = changed or (writes and atomic.order.releases)
         if atomic.compute is replaced:
             sync.races.rewrites(storage, np.atleast_1d(index), itemsize)
-        sync.races.atomic(storage, np.atleast_1d(index), itemsize, atomic.order, hands=hands)
+        at, takes = np.atleast_1d(index), atomic.wants_old
+        sync.races.atomic(storage, at, itemsize, atomic.order, hands=hands, takes=takes)
 
 
 def _differ(now: Value, before: Value) -> bool:

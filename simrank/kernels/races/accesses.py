@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from simrank.kernels.machine.arrays import Array
 
 
+ATOMIC = "updates atomically"
+
+
 class Fence(NamedTuple):
     """Programs that put all they did before in front of all that they signal after."""
 
@@ -36,6 +39,8 @@ class Access(NamedTuple):
         held: [n, itemsize] what was there before a store.
         order: How an atomic orders; None of others.
         writes: Whether an atomic writes.
+        takes: Whether an atomic's result is used: else it takes over nothing but by luck.
+        is_early: Whether its programs have not waited for the launch in front.
     """
 
     storage: Storage
@@ -48,6 +53,13 @@ class Access(NamedTuple):
     held: Array | None = None
     order: Order | None = None
     writes: bool = False
+    takes: bool = True
+    is_early: bool = False
+
+    @property
+    def is_plain(self) -> bool:
+        """Return whether atomics of other programs race with it: it is none, or none of theirs."""
+        return self.order is None or self.order.scope == "cta"
 
     @property
     def size(self) -> int:
@@ -96,6 +108,8 @@ class Access(NamedTuple):
     @property
     def verb(self) -> str:
         """Return what it does, for reports."""
+        if self.order is not None:
+            return ATOMIC
         return "reads" if self.raw is None else "writes"
 
 

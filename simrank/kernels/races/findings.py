@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from simrank.errors import RaceAccess, RaceError, at_text, us_text
+from simrank.kernels.races.accesses import ATOMIC
 
 if TYPE_CHECKING:
     from simrank.device.memory import Storage
@@ -66,6 +67,8 @@ class ProgramRaceError(ProgramFindingError):
     def _advice(self) -> str:
         if self._kind() == "ranks":
             return "let a barrier, a signal or a collective of both ranks stand between"
+        if ATOMIC in (self.first.verb, self.second.verb):
+            return _beside_atomic(self.first.verb, self.second.verb)
         if "reads" not in (self.first.verb, self.second.verb):
             return "let one program store there, use an atomic, or order them by a signal"
         verb = "store" if self.second.verb == "reads" else "load"
@@ -73,6 +76,17 @@ class ProgramRaceError(ProgramFindingError):
             f'signal with sem="release" after the {verb} and wait with sem="acquire"; '
             'between devices with scope="sys"'
         )
+
+
+def _beside_atomic(*verbs: str) -> str:
+    """Return what to do about an atomic and another access that nothing orders."""
+    if verbs == (ATOMIC, ATOMIC):
+        return 'atomics of several programs need scope="gpu", or "sys" between devices'
+    verb = "store" if "writes" in verbs else "load"
+    return (
+        f"{verb} before or after the launch, or let a signal order the two: an atomic orders what "
+        "is behind it only by a result that the program looks at"
+    )
 
 
 def access_at(name: str, verb: str, site: CallSite | None) -> RaceAccess:

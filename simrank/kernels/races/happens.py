@@ -10,7 +10,8 @@ that had ended before is in front too: its streams are looked at elsewhere (`dev
 
 Operations of streams on memory that ranks share count as programs: copies, products, collectives.
 
-Atomics race with nothing. A store that changes nothing does not either.
+Atomics race with loads and stores without one, and with nothing else. A store that changes nothing
+races with no load.
 """
 
 from __future__ import annotations
@@ -52,6 +53,7 @@ class ProgramRaces:
         self.checker = checker
         self.shadows: WeakKeyDictionary[Storage, Shadow] = WeakKeyDictionary()
         self.reads: WeakKeyDictionary[Storage, Reads] = WeakKeyDictionary()
+        self.atomics: WeakKeyDictionary[Storage, Reads] = WeakKeyDictionary()  # That change it.
         self.alike = Alike()
         # Per flag: what a release has handed to it, for each device that sees it, or for all.
         self.flags = checker.order.flags
@@ -81,8 +83,8 @@ class ProgramRaces:
         oldest = self._live[0] if self._live else self.num_ended
         if oldest > self._forgotten:
             self._forgotten = oldest
-            for reads in self.reads.values():
-                reads.forget(self._is_behind_all)
+            for kept in (*self.reads.values(), *self.atomics.values()):
+                kept.forget(self._is_behind_all)
             self._forget_signals()
         self._live.append(self.num_ended)
         self._num_launches += 1
@@ -204,6 +206,7 @@ class ProgramClock(Touches):
         """Note that the program has waited until a flag had a value, and report a stale one."""
         known, name = self._known, self._known.names[self._number]
         waiter = Waiter(self._launch, name.kernel, str(name), user_site())
+        storage = storage.history_key
         before = known.signals.take(storage, (low, high), waiter, self._was_behind)
         if before is not None:
             error = stale(known.checker.now_ps, name.rank, (before, waiter), storage)
@@ -228,9 +231,16 @@ class ProgramClock(Touches):
         self._clock[self._number] += 1
 
     def atomic(
-        self, storage: Storage, index: Array, itemsize: int, order: Order | None, *, hands: bool
+        self,
+        storage: Storage,
+        index: Array,
+        itemsize: int,
+        order: Order | None,
+        *,
+        hands: bool,
+        takes: bool = True,
     ) -> None:
-        """Take over what an atomic's flags carry, and hand over.
+        """Take over what an atomic's flags carry, hand over, and check and remember what it wrote.
 
         Args:
             storage: Where the flags are.
@@ -238,14 +248,23 @@ class ProgramClock(Touches):
             itemsize: Their size.
             order: How it orders; None is a relaxed look of any scope.
             hands: Whether it writes.
+            takes: Whether the program looks at the result: else it has come behind others by luck.
+
+        Raises:
+            RaceError: An access without an atomic is not ordered before it, and races are errors.
         """
+        storage = storage.history_key
+        written = Elements(np.unique(index) * itemsize, itemsize)
         if order is not None and order.scope == "cta":  # No two programs are in one.
+            if hands:
+                self.updated(storage, written, is_alone=True)
             return
         releases = order is not None and order.releases
         acquires = order is not None and order.acquires
         is_wide = order is None or order.scope == "sys"
         scopes = (self._device, _SYS) if is_wide else (self._device,)
         target = self._clock if acquires else self._seen
+        target = target if takes else {}
         carried: Clock = {}
         elements = np.unique(index).tolist()
         if len(elements) == 1:
@@ -261,11 +280,14 @@ class ProgramClock(Touches):
                     join(clock, self._clock if releases else self._fenced)
             self._known.checker.order.take_put(storage, element * itemsize, carried)
         join(target, carried)
+        if hands:
+            self.updated(storage, written)
         if releases:
             self._clock[self._number] += 1
 
     def set_flag(self, storage: Storage, first: int, before: int, after: int) -> None:
         """Note which value an atomic has left in a flag."""
+        storage = storage.history_key
         by_scope = self._known.flags.get(storage, {}).get(first, {})
         self._known.values.note(storage, first, (before, after), by_scope)
 
@@ -290,6 +312,7 @@ class ProgramClock(Touches):
 
     def rewrites(self, storage: Storage, index: Array, itemsize: int) -> None:
         """Note that flags were set, perhaps to what they were: that is a signal of its own."""
+        storage = storage.history_key
         if storage in self._known.signals:
             for first in (np.unique(index) * itemsize).tolist():
                 rewrite = self._number, self._clock[self._number]
@@ -309,6 +332,7 @@ class ProgramClock(Touches):
         Raises:
             RaceError: One is not ordered before it, and races are errors.
         """
+        storage = storage.history_key
         if self.looks:
             self.atomic(storage, index, itemsize, None, hands=False)
         elif index.size:
@@ -320,13 +344,13 @@ class ProgramClock(Touches):
         Raises:
             RaceError: One is not ordered before it, and races are errors.
         """
-        itemsize = values.dtype.itemsize
+        itemsize, storage = values.dtype.itemsize, storage.history_key
         self.rewrites(storage, index, itemsize)
         if index.size:
             low, high = (int(end) * itemsize for end in (index.min(), index.max() + 1))
             self._known.values.forget(storage, low, high)
         if self.signal is not None:
-            self.atomic(storage, index, itemsize, self.signal, hands=True)
+            self.atomic(storage, index, itemsize, self.signal, hands=True, takes=False)
             return
         flat = np.ascontiguousarray(np.broadcast_to(values, index.shape)).reshape(-1)
         elements = Elements(index.reshape(-1) * itemsize, itemsize)
@@ -339,7 +363,7 @@ class ProgramClock(Touches):
             RaceError: Another access is not ordered before it, and races are errors.
         """
         if index.size:
-            self.overwritten(storage, Elements(index.reshape(-1) * itemsize, itemsize))
+            self.overwritten(storage.history_key, Elements(index.reshape(-1) * itemsize, itemsize))
 
 
 _KEY = "programs of kernels"

@@ -8,25 +8,39 @@ is played again with vector clocks. What races with what is in `pairs`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from simrank.engine import user_site
 from simrank.kernels import machine
+from simrank.kernels.races import dependents
 from simrank.kernels.races.accesses import Access, Fence, places_of
 from simrank.kernels.races.findings import ProgramRaceError, access_at, created_at
-from simrank.kernels.races.pairs import pairs
+from simrank.kernels.races.pairs import beside_atomics, pairs
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable
+    from collections.abc import Container, Iterable, Mapping
 
     from simrank.device.memory import Storage
+    from simrank.device.operation import Operation
     from simrank.device.races import RaceChecker
     from simrank.engine import CallSite
     from simrank.kernels.machine import Order
     from simrank.kernels.machine.arrays import Array
     from simrank.kernels.races.accesses import Finding
+
+
+class Dependence(NamedTuple):
+    """Whether a launch, or the one behind it, may begin before the one in front has ended."""
+
+    is_dependent: bool = False
+    lets_begin: bool = False
+
+
+def dependence_of(source: str, options: Mapping[str, Any]) -> Dependence:
+    """Return what a kernel's source and the options of its launch say."""
+    return Dependence(bool(options.get("launch_pdl")), "launch_dependents" in source)
 
 
 class LaunchAccesses:
@@ -37,6 +51,10 @@ class LaunchAccesses:
         rank: Whose launch it is.
         watched: Memory that the launch may write; what else it stores to is added.
         shared: Memory that several ranks reach.
+        dependence: Of the launch.
+
+    Attributes:
+        has_dependents: Whether its programs have let dependents begin.
     """
 
     def __init__(
@@ -45,17 +63,24 @@ class LaunchAccesses:
         rank: int | None,
         watched: Iterable[Storage],
         shared: Container[Storage] = (),
+        dependence: Dependence | None = None,
     ) -> None:
         self._kernel = kernel
         self._rank = rank
-        self._watched = set(watched)
+        self._watched = {storage.history_key for storage in watched}
         self._shared = shared
+        self.has_dependents = False
+        self._dependence = dependence or Dependence()
+        self._waited: set[int] = set()
         self._new: list[Access | Fence] = []
         self._done: list[Access | Fence] = []
 
     def watches(self, storage: Storage) -> bool:
         """Return whether loads of some memory need to be noted: somebody may write it."""
-        return storage in self._watched or storage in self._shared
+        if any(self._dependence):
+            return True
+        key = storage.history_key
+        return key in self._watched or key in self._shared
 
     def loads(self, storage: Storage, index: Array, itemsize: int, owners: Array) -> None:
         """Note a load of elements, and which program loads each."""
@@ -63,7 +88,7 @@ class LaunchAccesses:
 
     def stores(self, storage: Storage, index: Array, values: Array, owners: Array) -> None:
         """Note a store of elements that is about to happen, and which program stores each."""
-        self._watched.add(storage)
+        self._watched.add(storage.history_key)
         flat = index.reshape(-1)
         typed = np.ascontiguousarray(np.broadcast_to(values, index.shape)).reshape(-1)
         raw = typed.view(np.uint8).reshape(len(flat), -1)
@@ -79,16 +104,22 @@ class LaunchAccesses:
         index: Array,
         itemsize: int,
         owners: Array,
-        asked: tuple[Order, bool],
+        asked: tuple[Order, bool, bool],
     ) -> None:
-        """Note atomics: which program does each, how they order, and whether they write."""
-        order, writes = asked
+        """Note atomics: which program does each, how they order, if they write, if they take."""
+        order, writes, takes = asked
         access = self._access(storage, index, itemsize, owners)
-        self._new.append(access._replace(order=order, writes=writes))
+        self._new.append(access._replace(order=order, writes=writes, takes=takes))
 
     def _access(self, storage: Storage, index: Array, itemsize: int, owners: Array) -> Access:
-        places = places_of(index, itemsize)
-        return Access(storage, places, itemsize, owners, user_site(), machine.now().ids)
+        places, storage = places_of(index, itemsize), storage.history_key
+        ids = machine.now().ids
+        is_early = self._dependence.is_dependent and int(ids[0]) not in self._waited
+        return Access(storage, places, itemsize, owners, user_site(), ids, is_early=is_early)
+
+    def waited(self, owners: Array) -> None:
+        """Note that programs have waited for the end of the launch in front."""
+        self._waited.update(owners.tolist())
 
     def fence(self, owners: Array) -> None:
         """Note a fence of programs."""
@@ -96,6 +127,7 @@ class LaunchAccesses:
 
     def drop(self) -> None:
         """Forget the accesses of a batch that is undone."""
+        self._waited.difference_update(machine.now().ids.tolist() if machine.is_running() else ())
         self._new.clear()
 
     def commit(self) -> None:
@@ -109,7 +141,7 @@ class LaunchAccesses:
         Raises:
             ProgramRaceError: There is one, and races are errors.
         """
-        for finding in pairs(self._done, orders=True):
+        for finding in [*pairs(self._done, orders=True), *beside_atomics(self._done)]:
             first, second = finding.first, finding.second
             error = ProgramRaceError(
                 checker.now_ps,
@@ -119,6 +151,22 @@ class LaunchAccesses:
                 created_at(second.storage),
             )
             checker.note(error, (self._kernel, first.site, second.site, first.verb, second.verb))
+
+    def check_dependent(self, checker: RaceChecker, operation: Operation) -> None:
+        """Look for races with the launch in front, if it need not have ended.
+
+        Raises:
+            ProgramRaceError: There is one, and races are errors.
+        """
+        done = [access for access in self._done if isinstance(access, Access) and access.size]
+        name = f"program {{}} of kernel '{self._kernel}' of rank {self._rank}"
+        primary = dependents.before(checker, operation) if self._dependence.is_dependent else None
+        step = 0 if operation.turn is None else operation.turn.step
+        own = dependents.Primary(name, step, done) if self.has_dependents else None
+        dependents.note(checker, operation, own)
+        if primary is not None:
+            for error, key in dependents.races(checker, self._rank, primary, name, done):
+                checker.note(error, key)
 
     def shared(self) -> list[Access]:
         """Return the loads and stores of memory that several ranks reach."""

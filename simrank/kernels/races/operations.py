@@ -14,7 +14,7 @@ import numpy as np
 from simrank.kernels.races.happens import races_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection, Iterable, Sequence
 
     from simrank.device.buffer import Buffer
     from simrank.device.memory import Storage
@@ -47,12 +47,34 @@ class StreamAccesses:
             return
         shared, touched = self._known.checker.order.shared, operation.touched
         reads, writes = (
-            [buffer for buffer in buffers if buffer.storage in shared or buffer.storage in doubted]
+            [
+                buffer
+                for buffer in buffers
+                if buffer.storage.history_key in shared or buffer.storage.history_key in doubted
+            ]
             for buffers in (touched.reads, touched.writes)
         )
-        if not (reads or writes):
-            return
-        clock = self._clock_of(operation, is_doubted=bool(doubted))
+        if reads or writes:
+            self._compare(operation, reads, writes, is_doubted=bool(doubted))
+
+    def met(self, operation: Operation, reads: Sequence[Buffer], writes: Sequence[Buffer]) -> None:
+        """Compare what an operation touches once it has met those of other ranks.
+
+        Raises:
+            ProgramRaceError: It races, and races are errors.
+        """
+        if operation.run is not None and operation.rank is not None:
+            self._compare(operation, reads, writes)
+
+    def _compare(
+        self,
+        operation: Operation,
+        reads: Sequence[Buffer],
+        writes: Sequence[Buffer],
+        *,
+        is_doubted: bool = False,
+    ) -> None:
+        clock = self._clock_of(operation, is_doubted=is_doubted)
         with self._known.at(operation.issued_at):
             for buffer in reads:
                 clock.loads(buffer.storage, *elements_of(buffer))
@@ -67,7 +89,7 @@ class StreamAccesses:
             return
         clock.end()
         for buffer in operation.touched.writes:
-            shadow = self._known.shadows.get(buffer.storage)
+            shadow = self._known.shadows.get(buffer.storage.history_key)
             if shadow is not None:
                 first, itemsize = elements_of(buffer)
                 index = first[:, None] * itemsize + np.arange(itemsize)
@@ -79,10 +101,11 @@ class StreamAccesses:
         if operation.touched is None or operation.run is None or agent is None:
             return
         for buffer in operation.touched.writes:
-            self._known.values.forget(buffer.storage, *buffer.storage.bounds(buffer.array))
-            if buffer.storage in signals and buffer.is_contiguous():
-                low, high = buffer.storage.bounds(buffer.array)
-                signals.rewrote(buffer.storage, low, high, (agent.key, operation.run[agent.key]))
+            storage = buffer.storage.history_key
+            low, high = buffer.storage.bounds(buffer.array)
+            self._known.values.forget(storage, low, high)
+            if storage in signals and buffer.array.flags.c_contiguous:
+                signals.rewrote(storage, low, high, (agent.key, operation.run[agent.key]))
 
     def flagged(self, storage: Storage, first: int) -> None:
         """Note that a stream has set a flag, or set it back."""
@@ -154,6 +177,7 @@ def look_within(operation: Operation, log: LaunchAccesses, *, has_values: bool) 
         hints[log.lacking_values()] = None
     else:
         log.check(checker)
+        log.check_dependent(checker, operation)
         if shared := log.shared():
             accesses_of(checker).lockstep(operation, shared)
 

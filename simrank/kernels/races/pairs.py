@@ -1,5 +1,7 @@
 """Which accesses of two programs race, in a launch of which everything is known.
 
+An atomic races with what another program loads or stores there without one, whatever the values.
+
 Two stores race unless they store the same. A load and a store race unless the load gets from
 elsewhere what is stored: it expects what was last stored in front of it, or what was there before
 the launch. In front is what the program did itself, and what atomics order; all else may come any
@@ -13,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from simrank.kernels.races.accesses import Access, Finding
-from simrank.kernels.races.segments import Segments
+from simrank.kernels.races.segments import Lanes, Segments
 from simrank.kernels.races.touched import doubtful
 
 if TYPE_CHECKING:
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     IsOrdered = Callable[[Array, Array], Array]
 
 _MOST_ROWS = 1 << 22  # that are looked at together: some 200 MiB
+_MOST_ATOMICS = 64  # of one element that are held against each plain access to it
 _MANY_ROWS = 32  # of one unit; then those that are alike are left out
 
 
@@ -82,6 +85,128 @@ def pairs(log: Log, *, orders: bool) -> list[Finding]:
                 first, second = finding.first, finding.second
                 found.setdefault((first.site, second.site, first.verb, second.verb), finding)
     return list(found.values())
+
+
+def beside_atomics(log: Log) -> list[Finding]:
+    """Return atomics and accesses without one to the same element that race, one for two lines.
+
+    Args:
+        log: What the programs of a launch did, in an order in which it may have happened.
+    """
+    by_storage: dict[Storage, list[Access]] = {}
+    for access in log:
+        if isinstance(access, Access) and access.size:
+            by_storage.setdefault(access.storage, []).append(access)
+    found: dict[tuple[CallSite | None, CallSite | None, str, str], Finding] = {}
+    for storage, accesses in by_storage.items():
+        atomics = [access for access in accesses if access.order is not None and access.writes]
+        if atomics and any(access.is_plain for access in accesses):
+            for finding in _beside_atomics(log, storage, _bytes_of(accesses, atomics)):
+                first, second = finding.first, finding.second
+                found.setdefault((first.site, second.site, first.verb, second.verb), finding)
+    return list(found.values())
+
+
+def _bytes_of(accesses: list[Access], atomics: list[Access]) -> Array:
+    """Return the bytes where atomics, and others, are: the first one of each element."""
+    touched = [access for access in accesses if access.is_plain]
+    bytes_of: list[Array] = [
+        np.unique(np.concatenate([_all_bytes(access) for access in group]))
+        for group in (atomics, touched)
+    ]
+    result: Array = np.intersect1d(bytes_of[0], bytes_of[1], assume_unique=True)
+    return result
+
+
+def _all_bytes(access: Access) -> Array:
+    return (access.first[:, None] + np.arange(access.itemsize)).reshape(-1)
+
+
+def _beside_atomics(log: Log, storage: Storage, shared: Array) -> Iterator[Finding]:
+    """Yield what races with atomics at some bytes of a storage."""
+    if not len(shared):
+        return
+    segments = Segments(has_clocks=True)
+    plain: list[tuple[Array, ...]] = []
+    atomic: list[tuple[Array, ...]] = []
+    for number, access in enumerate(log):
+        lanes = None
+        if not isinstance(access, Access) or access.order is not None:
+            lanes = segments.pass_by(access)
+        if not isinstance(access, Access) or access.storage is not storage or not access.size:
+            continue
+        if lanes is None:
+            lanes = Lanes(*_plain_lanes(access), np.zeros(0, np.int64))
+            chosen = np.isin(lanes.first, shared)
+            of_lanes = segments.of(lanes.owner[chosen])
+        else:
+            chosen = np.isin(lanes.first, shared)
+            of_lanes = lanes.segment[chosen]
+        rows = (
+            lanes.first[chosen], lanes.owner[chosen], of_lanes,
+            np.full(len(of_lanes), number), np.full(len(of_lanes), _changes(access)),
+        )  # fmt: skip
+        if access.is_plain:
+            plain.append(rows)
+        if access.order is not None and access.writes:
+            atomic.append(rows)
+    yield from _meeting(log, segments, _joined(plain), _joined(atomic))
+
+
+def _plain_lanes(access: Access) -> tuple[Array, Array]:
+    first, owner = access.first, access.owners
+    if access.by_everybody():
+        first, owner = np.tile(first, len(access.ids)), np.repeat(access.ids, len(first))
+    return first, owner.astype(np.int64)
+
+
+def _changes(access: Access) -> bool:
+    return access.raw is not None or access.writes
+
+
+class _Lanes(NamedTuple):
+    """Lanes of accesses: where, of which program, in which segment, of which access of the log."""
+
+    first: Array
+    owner: Array
+    segment: Array
+    access: Array
+    changes: Array
+
+
+def _joined(rows: list[tuple[Array, ...]]) -> _Lanes:
+    return _Lanes(*(np.concatenate(column) for column in zip(*rows, strict=True)))
+
+
+def _meeting(log: Log, segments: Segments, plain: _Lanes, atomic: _Lanes) -> Iterator[Finding]:
+    """Yield pairs of a plain access and an atomic to one byte that nothing orders."""
+    order = np.argsort(atomic.first, kind="stable")
+    atomic = _Lanes(*(column[order] for column in atomic))
+    begin = np.searchsorted(atomic.first, plain.first, side="left")
+    end = np.searchsorted(atomic.first, plain.first, side="right")
+    most = int((end - begin).max(initial=0))
+    half = min(most, _MOST_ATOMICS // 2)
+    for turn in range(half + (half if most > half else 0)):
+        other = begin + turn if turn < half else end - 1 - (turn - half)
+        rows = np.flatnonzero((other >= begin) & (other < end))
+        other = other[rows]
+        keep = plain.owner[rows] != atomic.owner[other]
+        rows, other = rows[keep], other[keep]
+        if not len(rows):
+            continue
+        is_late = atomic.access[other] > plain.access[rows]
+        before = np.where(is_late, plain.segment[rows], atomic.segment[other])
+        after = np.where(is_late, atomic.segment[other], plain.segment[rows])
+        free = np.flatnonzero(~segments.are_ordered(before, after))
+        for at in free[:_MANY_ROWS].tolist():
+            one, two = log[int(plain.access[rows[at]])], log[int(atomic.access[other[at]])]
+            assert isinstance(one, Access), "rows are of accesses"
+            assert isinstance(two, Access), "rows are of accesses"
+            owners = int(plain.owner[rows[at]]), int(atomic.owner[other[at]])
+            if is_late[at]:
+                yield Finding(one, two, owners)
+            else:
+                yield Finding(two, one, owners[::-1])
 
 
 def _unit_bytes(accesses: Iterable[Access]) -> int:

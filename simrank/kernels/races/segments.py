@@ -19,6 +19,14 @@ if TYPE_CHECKING:
     from simrank.kernels.races.accesses import Access
 
 
+class Lanes(NamedTuple):
+    """The lanes of an atomic: [n] the first byte of each, its program, and its segment."""
+
+    first: Array
+    owner: Array
+    segment: Array
+
+
 class _Segment(NamedTuple):
     program: int
     epoch: int
@@ -56,7 +64,7 @@ class Segments:
         if not self.has_clocks:
             return owners
         programs, inverse = np.unique(owners, return_inverse=True)
-        numbers: Array = np.array([self._segment(number) for number in programs.tolist()])
+        numbers: Array = np.array([self._segment(number) for number in programs.tolist()], np.int64)
         return numbers[inverse]
 
     def _segment(self, number: int) -> int:
@@ -86,36 +94,43 @@ class Segments:
 
     # ---- the log ----
 
-    def pass_by(self, done: Access | Fence) -> None:
-        """Let atomics and fences order what comes behind them."""
+    def pass_by(self, done: Access | Fence) -> Lanes | None:
+        """Let atomics and fences order what comes behind them.
+
+        Returns:
+            Of an atomic, where each lane is, of which program, and in which segment; else None.
+        """
         if not self.has_clocks:
-            return
+            return None
         if isinstance(done, Fence):
             self._fence(done.owners)
-        else:
-            self._atomic(done)
+            return None
+        return self._atomic(done)
 
-    def _atomic(self, access: Access) -> None:
+    def _atomic(self, access: Access) -> Lanes:
         """Let each lane take over what its flag carries, and hand over."""
         order = access.order
         assert order is not None, "it is an atomic"
-        if order.scope == "cta":  # No two programs are in one.
-            return
         first, owners = access.first, access.owners
         if access.by_everybody():
             first, owners = np.tile(first, len(access.ids)), np.repeat(access.ids, len(first))
+        if order.scope == "cta":  # No two programs are in one.
+            return Lanes(first, owners, self.of(owners))
+        numbers = []
         for begin, owner in zip(first.tolist(), owners.tolist(), strict=True):
             program = self._program(owner)
             flag = self._flags.setdefault((access.storage, begin), {})
             carried = dict(flag)
             if access.writes:
                 join(flag, program.clock if order.releases else program.fenced)
-            if order.acquires:
+            if access.takes and order.acquires:
                 self._goes_on(program, carried)
-            else:
+            elif access.takes:
                 join(program.seen, carried)
+            numbers.append(self._segment(owner))
             if order.releases:
                 self._goes_on(program, {owner: program.clock[owner] + 1})
+        return Lanes(first, owners, np.array(numbers, np.int64))
 
     def _fence(self, owners: Array) -> None:
         """Order what programs signal after this behind all before."""

@@ -103,6 +103,7 @@ class Signals:
 
     def wrote(self, storage: Storage, low: int, high: int) -> None:
         """Forget signals among the bytes from `low` to `high` whose values have changed."""
+        storage = storage.history_key
         flags = self._taken.get(storage)
         if not flags:
             return

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from simrank.kernels.races.accesses import ATOMIC
 from simrank.kernels.races.findings import ProgramRaceError, access_at, created_at
 from simrank.kernels.races.reads import Reads
 from simrank.kernels.races.records import IDLE, MIXED, Elements, Shadow, Stored
@@ -42,6 +43,7 @@ class Touches:
     def loaded(self, storage: Storage, elements: Elements) -> None:
         """Check a load, and remember it: also whether it was of what the program itself stored."""
         first, itemsize = elements
+        self._check_atomics(storage, elements, _READS)
         known, is_own = self._known, None
         shadow = known.shadows.get(storage)
         if shadow is not None:
@@ -63,6 +65,7 @@ class Touches:
     def stored(self, storage: Storage, elements: Elements, new: Array) -> None:
         """Check a store of known bytes, given as [n, itemsize], and remember it."""
         first, itemsize = elements
+        self._check_atomics(storage, elements, _WRITES)
         shadow = self._shadow(storage)
         if shadow.finest < itemsize:  # It may change some bytes of an element only.
             first = (first[:, None] + np.arange(itemsize)).reshape(-1)
@@ -92,11 +95,34 @@ class Touches:
     def overwritten(self, storage: Storage, elements: Elements) -> None:
         """Check a store of bytes that are not known yet, and remember it."""
         shadow = self._shadow(storage)
+        self._check_atomics(storage, elements, _WRITES)
         self._check(storage, shadow, elements, _WRITES)
         self._check_reads(storage, elements)
         byte = elements.first[:, None] + np.arange(elements.itemsize)
         self._note(shadow, byte, elements.itemsize)
         shadow.marks[byte] = 0
+
+    def updated(self, storage: Storage, elements: Elements, *, is_alone: bool = False) -> None:
+        """Check elements that an atomic changes, and remember it.
+
+        Args:
+            storage: Where.
+            elements: Which.
+            is_alone: Whether the atomic is one among the threads of a program only.
+        """
+        known = self._known
+        shadow = known.shadows.get(storage)
+        if shadow is not None:
+            self._check(storage, shadow, elements, ATOMIC)
+            byte = (elements.first[:, None] + np.arange(elements.itemsize)).reshape(-1)
+            shadow.values[byte] = storage.array(np.dtype(np.uint8))[byte]
+        self._check_reads(storage, elements, ATOMIC)
+        if is_alone:
+            self._check_atomics(storage, elements, ATOMIC)
+        if storage not in known.atomics:
+            known.atomics[storage] = Reads()
+        at = self._number, self._clock[self._number], known.site_number()
+        known.atomics[storage].add(*elements, *at)
 
     def _shadow(self, storage: Storage) -> Shadow:
         shadow = self._known.shadows.get(storage)
@@ -190,14 +216,23 @@ class Touches:
                 worst = int(own[int(shadow.epochs[own].argmax())])
                 yield Stored(writer, int(shadow.epochs[worst]), int(shadow.sites[worst]))
 
-    def _check_reads(self, storage: Storage, elements: Elements) -> None:
+    def _check_atomics(self, storage: Storage, elements: Elements, verb: str) -> None:
+        """Check elements against what atomics of other programs have changed."""
+        atomics = self._known.atomics.get(storage)
+        if atomics is None or not elements.first.size:
+            return
+        for atomic in atomics.touched_by(*elements):
+            if not self._is_ordered(atomic.reader, atomic.epoch):
+                self._report(storage, atomic.reader, atomic.site, (ATOMIC, verb))
+
+    def _check_reads(self, storage: Storage, elements: Elements, verb: str = _WRITES) -> None:
         """Check what a store is about to change against the loads of other programs."""
         reads = self._known.reads.get(storage)
         if reads is None:
             return
         for read in reads.touched_by(*elements):
             if not self._is_ordered(read.reader, read.epoch):
-                self._report(storage, read.reader, read.site, (_READS, _WRITES))
+                self._report(storage, read.reader, read.site, (_READS, verb))
 
     def _check_alike(self, storage: Storage, shadow: Shadow, elements: Elements) -> None:
         """Check a store of what another one stored: against what that one had done before.

@@ -260,3 +260,130 @@ def test_random_programs_race_alike_in_all_modes(acts, n, sem):
 def test_many_random_programs_race_alike_in_all_modes(acts, n, sem):
     """Stores, loads and atomics behind masks and branches, and one program that ends for all."""
     check(acts, n, sem)
+
+
+# ---- atomics beside loads and stores ----
+
+
+@triton.jit
+def zeroes_first(y, flag, HOW: tl.constexpr):  # noqa: C901 - a case each
+    pid, i = tl.program_id(0), tl.arange(0, 8)
+    if HOW == "one stores and all add":
+        if pid == 0:
+            tl.store(y + i, tl.zeros((8,), tl.float32))
+        tl.atomic_add(y + i, 1.0)
+    elif HOW == "the first to come stores":
+        if tl.atomic_add(flag, 1) == 0:
+            tl.store(y + i, tl.zeros((8,), tl.float32))
+        tl.atomic_add(y + i, 1.0)
+    elif HOW == "all add and one loads":
+        tl.atomic_add(y + i, 1.0)
+        if pid == 0:
+            tl.store(y + 64 + i, tl.load(y + i))
+    elif HOW == "one exchanges and others load":
+        if pid == 0:
+            tl.atomic_xchg(y, 3.0)
+        tl.store(y + 64 + pid, tl.load(y))
+    elif HOW == "relaxed counter":
+        tl.atomic_add(y + i, 1.0, sem="relaxed")
+        if tl.atomic_add(flag, 1, sem="relaxed") == tl.num_programs(0) - 1:
+            tl.store(y + i, tl.load(y + i) + 1.0)
+    elif HOW == "scope of a program":
+        tl.atomic_add(y + i, 1.0)
+        if tl.atomic_add(flag, 1, scope="cta") == tl.num_programs(0) - 1:
+            tl.store(y + i, tl.load(y + i) + 1.0)
+    elif HOW == "atomics with the scope of a program":
+        tl.atomic_add(y + i, 1.0, scope="cta")
+    elif HOW == "reduces through a descriptor":
+        rows = tl.make_tensor_descriptor(y, [8, 4], [4, 1], [8, 4])
+        if pid == 0:
+            tl.store(y + tl.arange(0, 32), tl.zeros((32,), tl.float32))
+        rows.atomic_add([0, 0], tl.full((8, 4), 1.0, tl.float32))
+
+
+@triton.jit
+def orders_all(y, flag, HOW: tl.constexpr):  # noqa: C901 - a case each
+    pid, i = tl.program_id(0), tl.arange(0, 8)
+    if HOW == "all add":
+        tl.atomic_add(y + i, 1.0)
+    elif HOW == "the last one loads":
+        tl.atomic_add(y + i, 1.0)
+        if tl.atomic_add(flag, 1) == tl.num_programs(0) - 1:
+            tl.store(y + 64 + i, tl.load(y + i))
+            tl.store(flag, 0)
+    elif HOW == "own elements":
+        tl.store(y + pid, 0.0)
+        tl.atomic_add(y + pid, 1.0)
+        tl.store(y + 64 + pid, tl.load(y + pid))
+    elif HOW == "a lock":
+        while tl.atomic_cas(flag, 0, 1) == 1:
+            pass
+        tl.store(y, tl.load(y) + 1.0)
+        tl.atomic_xchg(flag, 0)
+    elif HOW == "a release that others wait for":
+        if pid == 0:
+            tl.store(y + i, tl.zeros((8,), tl.float32))
+            tl.atomic_xchg(flag, 1, sem="release")
+        else:
+            while tl.atomic_add(flag, 0, sem="acquire") != 1:
+                pass
+            tl.atomic_add(y + i, 1.0)
+    elif HOW == "signals that are passed on":
+        if pid == 0:
+            tl.store(y + i, tl.zeros((8,), tl.float32))
+        else:
+            while tl.atomic_add(flag, 0, sem="acquire") != pid:
+                pass
+        tl.atomic_add(y + i, 1.0)
+        tl.atomic_xchg(flag, pid + 1, sem="release")
+    elif HOW == "a barrier of all":
+        tl.atomic_add(y + i, 1.0)
+        tl.atomic_add(flag, 1)
+        while tl.atomic_add(flag, 0) < tl.num_programs(0):
+            pass
+        tl.store(y + 64 + 8 * pid + i, tl.load(y + i))
+
+
+RACING = (
+    "one stores and all add", "the first to come stores", "all add and one loads",
+    "one exchanges and others load", "relaxed counter", "scope of a program",
+    "atomics with the scope of a program", "reduces through a descriptor",
+)  # fmt: skip
+ORDERED = (
+    "all add", "the last one loads", "own elements", "a lock", "a release that others wait for",
+    "signals that are passed on", "a barrier of all",
+)  # fmt: skip
+
+
+def races_of_atomics(kernel, how, mode):
+    """The races of a launch of eight programs, twice."""
+
+    def body(_rank):
+        y, flag = ctx.full((256,), 9.0), ctx.zeros(1, dtype="int32")
+        for _ in range(2):
+            kernel[(8,)](y, flag, HOW=how, mode=mode)
+            flag.zero_()
+        ctx.cuda.synchronize()
+
+    with simrank.Context("hgx_h100", races="report") as ctx:
+        ctx.multiprocessing.spawn(body, nprocs=1)
+    return ctx.races
+
+
+@pytest.mark.parametrize("mode", ["auto", "one-by-one", "tasks"])
+@pytest.mark.parametrize("how", RACING)
+def test_an_atomic_races_with_an_access_that_nothing_orders(how, mode):
+    """Whoever comes first in this run, and whatever the values are."""
+    found = races_of_atomics(zeroes_first, how, mode)
+    assert found
+    assert "updates atomically" in {found[0].first.verb, found[0].second.verb}
+    assert all(
+        access.file.endswith("test_pairs.py") for access in (found[0].first, found[0].second)
+    )
+
+
+@pytest.mark.parametrize("mode", ["auto", "tasks"])
+@pytest.mark.parametrize("how", ORDERED)
+def test_atomics_that_are_ordered_are_no_race(how, mode):
+    """By locks, flags, barriers, and counters whose value says that all have come."""
+    assert [str(race) for race in races_of_atomics(orders_all, how, mode)] == []

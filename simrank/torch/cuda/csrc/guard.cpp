@@ -100,8 +100,10 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   void destroyEvent(void* event, const DeviceIndex) const noexcept override {
     auto* state = static_cast<EventState*>(event);
     Rank* self = bound_rank();
-    if (state && self && callbacks.on_stream_call)
+    if (state && self && callbacks.on_stream_call) {
+      PythonErrorAside aside;
       callbacks.on_stream_call(EVENT_DESTROY, self->tag, state->device, state->stream, state->id);
+    }
     delete state;
   }
   double elapsedTime(void* start, void* end, const DeviceIndex) const override {

@@ -100,6 +100,15 @@ bool is_pinned(const void* address);
 void install_host_allocator();
 void restore_host_allocator();
 
+// ---- Python
+// Puts an exception that is on its way aside while a listener runs: tensors die as one passes.
+struct PythonErrorAside {
+  PythonErrorAside();
+  ~PythonErrorAside();
+  int lock;
+  void *type = nullptr, *value = nullptr, *traceback = nullptr;
+};
+
 // ---- operations in flight
 extern int64_t num_pending;  // The one thing that is looked at when nothing is in flight.
 void wait_for_pending(const Tensor& tensor, bool is_write);

@@ -1,0 +1,141 @@
+"""What lanes of one program do to the same memory: threads of a program are not in lockstep.
+
+Two lanes that store different values to one element leave one of them, by luck. A tile that is read
+in another pattern than it was stored in goes from thread to thread through memory, which needs a
+barrier between. Only the first accesses of a kernel's first launches are looked at.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from simrank.engine import user_site
+from simrank.kernels import machine
+
+if TYPE_CHECKING:
+    from simrank.device.memory import AddressSpace
+    from simrank.engine import CallSite
+    from simrank.kernels.machine.arrays import Array, Value
+    from simrank.kernels.machine.jit import Jit
+
+_MOST_ACCESSES = 256  # assumed: of one launch; what is wrong with a line shows in its first
+_MOST_LAUNCHES = 4  # of a kernel
+_MOST_STORES = 16  # assumed: since a barrier, of one program
+
+
+class _Tile(NamedTuple):
+    """What one program has stored at a line: the address of each lane."""
+
+    addresses: Array
+    site: CallSite | None
+
+
+class LaneChecks:
+    """Looks at the lanes of the programs of one launch.
+
+    Args:
+        kernel: The kernel's name.
+        findings: Where findings go, as the keys.
+    """
+
+    def __init__(self, kernel: str, findings: dict[str, None]) -> None:
+        self._kernel = kernel
+        self._findings = findings
+        self._num_left = _MOST_ACCESSES
+        self._tiles: dict[int, list[_Tile]] = {}  # By program, since its last barrier.
+
+    def stored(self, addresses: Value, values: Value, active: Value | None) -> None:
+        """Look at a store of the programs that run now.
+
+        Args:
+            addresses: [1 or P, *shape] of the elements, in bytes, or of the one that all store.
+            values: What is stored.
+            active: Lanes that are not masked off; None for all.
+        """
+        if self._num_left <= 0:
+            return
+        self._num_left -= 1
+        rows, chosen = _row(addresses, active)
+        if len(rows) > 1 and not (rows[1:] > rows[:-1]).all():
+            shape = np.broadcast_shapes(np.shape(addresses), np.shape(values))
+            given = np.broadcast_to(values, shape)[0].reshape(-1)[chosen]
+            self._look_for_two_values(rows, given)
+        tiles = self._tiles.setdefault(int(machine.now().ids[0]), [])
+        tiles.append(_Tile(rows, user_site()))
+        del tiles[:-_MOST_STORES]
+
+    def _look_for_two_values(self, rows: Array, given: Array) -> None:
+        order = np.argsort(rows, kind="stable")
+        ordered, values = rows[order], given[order]
+        is_same = ordered[1:] == ordered[:-1]
+        differs = (values[1:] != values[:-1]) & ~((values[1:] != values[1:]) & is_same)
+        if not (is_same & differs).any():
+            return
+        at = int(np.flatnonzero(is_same & differs)[0])
+        lanes = sorted(order[at : at + 2].tolist())
+        self._find(
+            f"lanes {lanes[0]} and {lanes[1]} store different values to one element"
+            f"{_at(user_site())}: which of them stays is luck",
+            "give each element one lane, or use an atomic",
+        )
+
+    def loaded(self, addresses: Value, active: Value | None) -> None:
+        """Look at a load of the programs that run now; as `stored`."""
+        tiles = self._tiles.get(int(machine.now().ids[0]))
+        if self._num_left <= 0 or not tiles:
+            return
+        self._num_left -= 1
+        rows, _ = _row(addresses, active)
+        for tile in tiles:
+            if len(rows) == len(tile.addresses) and (rows == tile.addresses).all():
+                continue
+            _, ours, theirs = np.intersect1d(rows, tile.addresses, return_indices=True)
+            if len(ours) and (len(rows) != len(tile.addresses) or (ours != theirs).any()):
+                self._find(
+                    f"what is stored{_at(tile.site)} is loaded in another pattern"
+                    f"{_at(user_site())}: threads read what other threads store",
+                    "call tl.debug_barrier() between the two",
+                )
+                return
+
+    def barrier(self) -> None:
+        """Note that the threads of the programs that run now have met."""
+        self._tiles.pop(int(machine.now().ids[0]), None)
+
+    def _find(self, what: str, cure: str) -> None:
+        program = int(machine.now().ids[0])
+        text = f"kernel '{self._kernel}', program {program}: {what}\n    to fix: {cure}"
+        if not any(known.partition(": ")[2] == text.partition(": ")[2] for known in self._findings):
+            self._findings[text] = None
+
+
+def lanes_of(jit: Jit, space: AddressSpace) -> LaneChecks | None:
+    """Return what looks at the lanes of a launch; None where enough of the kernel were looked at.
+
+    Args:
+        jit: The kernel.
+        space: Where findings are kept.
+    """
+    _, number = space.sampled_lanes.get(id(jit), (None, 0))
+    if number == _MOST_LAUNCHES:
+        return None
+    space.sampled_lanes[id(jit)] = jit, number + 1  # Held, so that no other gets its id.
+    return LaneChecks(jit.__name__, space.hints)
+
+
+def _row(addresses: Value, active: Value | None) -> tuple[Array, Array]:
+    """Return the addresses of the first program's lanes that are not masked off, and which."""
+    if np.ndim(addresses) == 0:
+        return np.atleast_1d(addresses), np.zeros(1, np.int64)
+    row = addresses[0].reshape(-1)
+    if active is None:
+        return row, np.arange(len(row))
+    mask = np.broadcast_to(active, np.broadcast_shapes(np.shape(active), addresses.shape))
+    chosen = np.flatnonzero(mask[0].reshape(-1))
+    return row[chosen], chosen
+
+
+def _at(site: CallSite | None) -> str:
+    return "" if site is None else f" at {site.line()}"
