@@ -45,6 +45,9 @@ class Library(Protocol):
     ) -> None:
         """Let the library's own operations wait for a kernel that did not run at its launch."""
 
+    def function(self, name: str) -> Callable[..., Any] | None:
+        """Return the library's function of floats, on numpy arrays; None if it has none."""
+
     def current_device(self) -> int:
         """Return the library's number of the current device."""
 

@@ -75,6 +75,11 @@ class TorchLaunches:
         """Let the rank's own operations of torch wait for a kernel."""
         in_flight.note_storages(operation, reads, writes, self._program)
 
+    def function(self, name: str) -> Callable[..., Any] | None:
+        """Return torch's function of floats, as its simulated devices compute it."""
+        own = getattr(torch, name, None)
+        return None if own is None else partial(_computed, own)
+
     def current_device(self) -> int:
         """Return the current device's number in its node."""
         return int(native().simrank_current_device())
@@ -86,6 +91,13 @@ class TorchLaunches:
     def device(self) -> torch.device:
         """Return the current device."""
         return torch.device("cuda", self.current_device())
+
+
+def _computed(function: Callable[..., torch.Tensor], *arrays: Any) -> Any:
+    """Return a function of numpy arrays, computed by torch whatever modes the rank is in."""
+    disabled: Any = torch._C  # noqa: SLF001 - the documented way out of modes
+    with disabled._DisableTorchDispatch(), disabled.DisableTorchFunction(), torch.no_grad():  # noqa: SLF001
+        return function(*(torch.from_numpy(array) for array in arrays)).numpy()
 
 
 class _Finder:

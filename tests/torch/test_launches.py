@@ -14,6 +14,7 @@ if shutil.which("g++") is None:
 
 import torch.distributed as dist  # noqa: E402
 import triton.language as tl  # noqa: E402
+from triton.language.extra import libdevice  # noqa: E402
 
 from simrank.errors import RaceError, SpawnException  # noqa: E402
 from simrank.kernels.memory.illegal import IllegalAccessError  # noqa: E402
@@ -414,3 +415,54 @@ def test_pinned_memory_of_the_host_is_read_and_written_by_kernels(spawn):
 
     spawn(program, 1)
     assert results == [(16.0, 8.0, 2), [4.0] * 4]
+
+
+@triton.jit
+def of_libdevice(x, out, NAME: tl.constexpr, N: tl.constexpr):
+    at = tl.program_id(0) * N + tl.arange(0, N)
+    value = tl.load(x + at).to(tl.float32)
+    if NAME == "tanh":
+        value = libdevice.tanh(value)
+    elif NAME == "exp":
+        value = libdevice.exp(value)
+    elif NAME == "erf":
+        value = tl.erf(value)
+    elif NAME == "log1p":
+        value = libdevice.log1p(value)
+    elif NAME == "rsqrt":
+        value = libdevice.rsqrt(value)
+    elif NAME == "gelu":
+        inner = 0.7978845608028654 * (value + 0.044715 * value * value * value)
+        value = 0.5 * value * (1.0 + libdevice.tanh(inner))
+    tl.store(out + at, value)
+
+
+@pytest.mark.parametrize("name", ["tanh", "exp", "erf", "log1p", "rsqrt"])
+def test_functions_of_torch_and_of_libdevice_are_one(spawn, name):
+    """To the bit, as both call CUDA's own; blocks and scalars."""
+    results = []
+
+    def program(rank):
+        x = torch.randn(4096, device="cuda").abs()
+        out, one = torch.empty_like(x), torch.empty_like(x[:1])
+        of_libdevice[(4,)](x, out, NAME=name, N=1024)
+        of_libdevice[(1,)](x, one, NAME=name, N=1)
+        wanted = getattr(torch, name)(x)
+        results.append((torch.equal(out, wanted), torch.equal(one, wanted[:1])))
+
+    spawn(program, 1)
+    assert results == [(True, True)]
+
+
+def test_gelu_in_bf16_equals_torchs(spawn):
+    """It is rounded once; an ulp of tanh would show."""
+    results = []
+
+    def program(rank):
+        x = torch.randn(1 << 14, device="cuda").bfloat16()
+        out = torch.empty_like(x)
+        of_libdevice[(16,)](x, out, NAME="gelu", N=1024)
+        results.append((out != torch.nn.functional.gelu(x, approximate="tanh")).sum().item())
+
+    spawn(program, 1)
+    assert results == [0]

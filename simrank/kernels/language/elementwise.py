@@ -9,6 +9,7 @@ import numpy as np
 import triton.language as tl
 
 from simrank.kernels.language import special
+from simrank.kernels.language.shared import shared
 from simrank.kernels.machine.now import spend
 from simrank.kernels.machine.vectors import FUSED, SIMPLE, SPECIAL
 from simrank.kernels.values import types
@@ -291,6 +292,7 @@ def _floating(name: str, compute: Callable[[Any], Any]) -> Callable[[Any], Block
     """Return a function that Triton has for fp32 and fp64 only, or for fp32 only."""
     elements = (float32,) if name.endswith("_rn") else (float32, float64)
     unit = SIMPLE if name in _ROUNDING else SPECIAL
+    own = shared(name, compute)
 
     def function(x: Operand) -> Block:
         block = as_block(x)
@@ -298,7 +300,7 @@ def _floating(name: str, compute: Callable[[Any], Any]) -> Callable[[Any], Block
         if element not in elements:
             raise ValueError(f"Expected dtype {[e.name for e in elements]} but got {element}")
         spend(unit, block.values)
-        return Block(compute(block.values), element)
+        return Block(own(block.values), element)
 
     function.__name__ = name
     return function

@@ -18,6 +18,7 @@ from simrank.kernels import machine
 from simrank.kernels.language import rounding, series, special
 from simrank.kernels.language.elementwise import fused_in
 from simrank.kernels.language.numbers import bytes_of_both
+from simrank.kernels.language.shared import shared
 from simrank.kernels.language.special import in_wider, of_each, through_float64
 from simrank.kernels.values.block import Block, as_block
 from simrank.kernels.values.broadcasting import aligned, check_broadcast
@@ -43,6 +44,11 @@ if TYPE_CHECKING:
     Signatures = dict[tuple[ElementType, ...], ElementType]
 
 _FLOATS = (float32, float64)
+_SHARED = {
+    "acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "cos", "cosh", "erf", "erfc", "exp",
+    "exp2", "expm1", "lgamma", "log", "log10", "log1p", "log2", "pow", "rsqrt", "sin", "sinh",
+    "tan", "tanh",
+}  # fmt: skip
 
 
 def _function(name: str, signatures: Signatures, compute: Compute) -> Callable[..., Block]:
@@ -51,6 +57,7 @@ def _function(name: str, signatures: Signatures, compute: Compute) -> Callable[.
     Raises (the function):
         ValueError: Its arguments have none of the types of its signatures.
     """
+    own_function = shared(name, compute) if name in _SHARED else compute
 
     def call(*args: Any) -> Block:
         blocks = [as_block(arg) for arg in args]
@@ -62,7 +69,7 @@ def _function(name: str, signatures: Signatures, compute: Compute) -> Callable[.
             raise ValueError(f"libdevice.{name}: input arg type does not match. "
                              f"Expect one of {wanted}, got {given}")  # fmt: skip
         values = _broadcast(blocks)
-        computed = compute(*values).astype(result.compute, copy=False)
+        computed = own_function(*values).astype(result.compute, copy=False)
         machine.spend(machine.SPECIAL, computed)
         return Block(computed, result)
 

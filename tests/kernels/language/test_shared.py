@@ -1,0 +1,28 @@
+"""Functions that another library computes where a program's tensors are its."""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("triton")
+
+from simrank.kernels import foreign
+from simrank.kernels.language.shared import shared
+
+
+class Library:
+    """Has one function."""
+
+    def function(self, name):
+        return (lambda values: values * 10) if name == "ten" else None
+
+
+def test_the_librarys_function_is_used_where_there_is_one(monkeypatch):
+    """Of floats in blocks and scalars; else ours."""
+    ten, other = (shared(name, lambda values: values + 1) for name in ("ten", "other"))
+    block, one = np.ones((1, 4), np.float32), np.float32(2)
+    assert ten(block).tolist() == [[2.0] * 4]
+    monkeypatch.setattr(foreign, "running", Library)
+    assert ten(block).tolist() == [[10.0] * 4]
+    assert (ten(one), type(ten(one))) == (20, np.float32)
+    assert other(block).tolist() == [[2.0] * 4]
+    assert ten(np.int32(2)) == 3
