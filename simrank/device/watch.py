@@ -52,14 +52,33 @@ class Condition(NamedTuple):
 
     def may_end(self) -> bool:
         """Return whether the wait would end now."""
+        return not COMPARE[self.comparison](self.value(), self.bound)
+
+    def value(self) -> int:
+        """Return the integer as it is now."""
         raw = self.storage.array(np.dtype(np.uint8))[self.low : self.low + self.dtype.itemsize]
-        return not COMPARE[self.comparison](int(raw.view(self.dtype)[0]), self.bound)
+        return int(raw.view(self.dtype)[0])
+
+    def change_text(self) -> str:
+        """Return what it is now and what would end the wait, for reports."""
+        return f"{self.value()} to {end_text(self.comparison, self.bound)}"
 
 
 COMPARE: dict[str, Callable[[Any, Any], Any]] = {
     "Lt": operator.lt, "LtE": operator.le, "Gt": operator.gt, "GtE": operator.ge,
     "NotEq": operator.ne, "Eq": operator.eq,
 }  # fmt: skip
+
+
+_END_TEXTS = {
+    "Lt": "{} or more", "LtE": "more than {}", "Gt": "{} or less", "GtE": "less than {}",
+    "NotEq": "{}", "Eq": "anything but {}",
+}  # fmt: skip
+
+
+def end_text(comparison: str, bound: int) -> str:
+    """Return the values that end a wait which goes on while a comparison holds, for reports."""
+    return _END_TEXTS[comparison].format(bound)
 
 
 class WaitingKernel(Protocol):

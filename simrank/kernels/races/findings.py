@@ -20,6 +20,7 @@ class ProgramFindingError(RaceError):
         rank: Whose program that was.
         first, second: What they did; `name` says which program of which rank.
         created_at: Where the memory was allocated, as `file.py:line`, or None.
+        cure: What to do about it, where more is known than that nothing orders the two.
     """
 
     def __init__(
@@ -29,11 +30,17 @@ class ProgramFindingError(RaceError):
         first: RaceAccess,
         second: RaceAccess,
         created_at: str | None,
+        cure: str | None = None,
     ) -> None:
         super().__init__(time_ps, rank, first, second, created_at)
+        self.cure = cure
         made = "" if created_at is None else f" (allocated at {created_at})"
         done = [f"  {a.name} {a.verb}{at_text(a.file, a.line)}" for a in (first, second)]
-        lines = [f"{self._head(us_text(time_ps))}{made}", *done, f"  to fix: {self._advice()}"]
+        lines = [
+            f"{self._head(us_text(time_ps))}{made}",
+            *done,
+            f"  to fix: {cure or self._advice()}",
+        ]
         self.args = ("\n".join(lines),)
 
     def _head(self, time: str) -> str:

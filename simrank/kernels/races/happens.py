@@ -27,7 +27,7 @@ from simrank.engine import user_site
 from simrank.kernels.races.records import Alike, Elements, Launched, Name
 from simrank.kernels.races.signals import Signals, Waiter, stale
 from simrank.kernels.races.touches import Touches
-from simrank.kernels.races.values import FlagValues, Look, Wait, sure
+from simrank.kernels.races.values import FlagValues, Look, Passed, Wait, sure
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from simrank.kernels.races.records import Shadow
 
 _SYS = ALL_DEVICES
+_MOST_WAITS = 4  # of a program that reports look at
 _LONG_AGO = 256  # operations of its stream; then all are taken to be behind: memory is bounded
 
 
@@ -124,6 +125,7 @@ class ProgramRaces:
     def over(self, behind: Launched) -> None:
         """Note that a launch has ended."""
         self._live.remove(behind.num_ended)
+        self.values.launch_ended(behind.number)
 
     def start(
         self, kernel: str, number: int | None, rank: int | None, device: int, behind: Launched
@@ -183,9 +185,11 @@ class ProgramClock(Touches):
 
     __slots__ = (
         "_before", "_device", "_fenced", "_launch", "_look", "_seen", "_wait", "looks", "signal",
+        "waits",
     )  # fmt: skip
 
     def __init__(self, known: ProgramRaces, number: int, device: int, behind: Launched) -> None:
+        self.waits: list[Passed] = []  # The last ones, for what reports advise.
         self.signal: Order | None = None  # While a store is a signal: how it orders.
         self.looks = False  # While a load is volatile: a relaxed look at a signal.
         self._device = device
@@ -220,6 +224,17 @@ class ProgramClock(Touches):
             return True
         launch = self._known.launches[max(number, 0)]
         return number > 0 and before.get(launch.stream, 0) >= launch.step
+
+    def cure(self, storage: Storage, other: int, epoch: int) -> str | None:
+        """Return what to do about a race with another program, if the last waits show that."""
+        for passed in reversed(self.waits):
+            look = passed.look
+            by_scope = self._known.flags.get(look.storage, {}).get(look.first, {})
+            has_signalled = any(clock.get(other, 0) >= epoch for clock in by_scope.values())
+            found = passed.cure(has_signalled=has_signalled)
+            if found is not None and look.storage is not storage:
+                return found
+        return None
 
     # ---- order ----
 
@@ -270,7 +285,7 @@ class ProgramClock(Touches):
         if len(elements) == 1:
             first = elements[0] * itemsize
             values = self._known.values.of(storage, first)
-            self._look = Look(values, dict(target), scopes, not acquires)
+            self._look = Look(storage, first, values, dict(target), scopes, not acquires)
         for element in elements:
             by_scope = self._known.flags.setdefault(storage, {}).setdefault(element * itemsize, {})
             for scope in scopes:
@@ -285,9 +300,16 @@ class ProgramClock(Touches):
         if releases:
             self._clock[self._number] += 1
 
+    def _note_value(self, storage: Storage, first: int, itemsize: int) -> None:
+        """Note what a flag holds, if the launch has not touched it before."""
+        raw = storage.array(np.dtype(np.uint8))[first : first + itemsize]
+        value = int.from_bytes(raw.tobytes(), "little", signed=True)
+        self._known.values.touched(self._launch, storage, first, value)
+
     def set_flag(self, storage: Storage, first: int, before: int, after: int) -> None:
         """Note which value an atomic has left in a flag."""
         storage = storage.history_key
+        self._known.values.touched(self._launch, storage, first, before)
         by_scope = self._known.flags.get(storage, {}).get(first, {})
         self._known.values.note(storage, first, (before, after), by_scope)
 
@@ -299,6 +321,10 @@ class ProgramClock(Touches):
         """Note that a loop is over: only what its flag carried at its first chance is sure."""
         look, wait, self._look, self._wait = self._look, self._wait, None, None
         self._before = None if look is None else look.before
+        if look is not None and wait is not None:
+            began = self._known.values.began(self._launch, look.storage, look.first)
+            self.waits.append(Passed(look, wait, self._known.where(), began))
+            del self.waits[:-_MOST_WAITS]
         carried = None if look is None or wait is None else sure(look, wait)
         if carried is None or look is None:
             return
@@ -334,6 +360,8 @@ class ProgramClock(Touches):
         """
         storage = storage.history_key
         if self.looks:
+            if index.size == 1 and storage.has_values:
+                self._note_value(storage, int(index.reshape(-1)[0]) * itemsize, itemsize)
             self.atomic(storage, index, itemsize, None, hands=False)
         elif index.size:
             self.loaded(storage, Elements(index.reshape(-1) * itemsize, itemsize))

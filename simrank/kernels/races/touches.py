@@ -145,6 +145,11 @@ class Touches:
         result: Array = np.where(is_own & differs, MIXED, kept)
         return result.astype(np.uint8)
 
+    def cure(self, storage: Storage, other: int, epoch: int) -> str | None:
+        """Return what to do about a race with another program; None where no more is known."""
+        del storage, other, epoch
+        return None
+
     # ---- order ----
 
     def _is_ordered(self, writer: int, epoch: int) -> bool:
@@ -198,7 +203,7 @@ class Touches:
             first = first[shadow.marks[first] & IDLE == 0]
         for store in self._stores(shadow, first, loads=verb == _READS):
             if not self._is_ordered(store.writer, store.epoch):
-                self._report(storage, store.writer, store.site, (_WRITES, verb))
+                self._report(storage, store.writer, store.site, (_WRITES, verb), store.epoch)
 
     def _stores(self, shadow: Shadow, first: Array, *, loads: bool) -> Iterator[Stored]:
         """Yield who has stored bytes: of each program the last time.
@@ -223,7 +228,7 @@ class Touches:
             return
         for atomic in atomics.touched_by(*elements):
             if not self._is_ordered(atomic.reader, atomic.epoch):
-                self._report(storage, atomic.reader, atomic.site, (ATOMIC, verb))
+                self._report(storage, atomic.reader, atomic.site, (ATOMIC, verb), atomic.epoch)
 
     def _check_reads(self, storage: Storage, elements: Elements, verb: str = _WRITES) -> None:
         """Check what a store is about to change against the loads of other programs."""
@@ -272,9 +277,14 @@ class Touches:
                     shadow.writers[byte[same]] = alike.number((*left, own))
 
     def _report(
-        self, storage: Storage, other: int, site_number: int, verbs: tuple[str, str]
+        self,
+        storage: Storage,
+        other: int,
+        site_number: int,
+        verbs: tuple[str, str],
+        epoch: int | None = None,
     ) -> None:
-        """Report a race of this program with what another one did before."""
+        """Report a race of this program with what another one did before, at an epoch of its."""
         known, (before, verb) = self._known, verbs
         names = known.names[other], known.names[self._number]
         sites = known.sites[site_number], known.where()
@@ -284,6 +294,7 @@ class Touches:
             access_at(str(names[0]), before, sites[0]),
             access_at(str(names[1]), verb, sites[1]),
             created_at(storage),
+            None if epoch is None else self.cure(storage, other, epoch),
         )
         # Once for all programs of their kernels.
         known.checker.note(error, (*(name.kernel for name in names), *sites, *verbs))

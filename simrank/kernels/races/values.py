@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakKeyDictionary
 
 from simrank.device.clocks import join
+from simrank.device.watch import end_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from simrank.device.clocks import Clock
     from simrank.device.memory import Storage
+    from simrank.engine import CallSite
 
 _MAX_VALUES = 128  # of one flag; of older ones nothing is sure
 _ENDS = {
@@ -35,17 +37,25 @@ class Wait(NamedTuple):
         """Return whether a value ends it."""
         return bool(_ENDS[self.comparison](value, self.bound))
 
+    def end_text(self) -> str:
+        """Return the values that end it, for reports."""
+        return end_text(self.comparison, self.bound)
+
 
 class Look(NamedTuple):
     """A look at a flag.
 
     Attributes:
+        storage: Where the flag is.
+        first: Its first byte.
         values: The values of the flag that were known.
         before: What the program was behind until then.
         scopes: Of what was handed to the flag, what the program sees.
         is_relaxed: Whether only a fence makes it count.
     """
 
+    storage: Storage
+    first: int
     values: Sequence[_Value]
     before: Clock
     scopes: Sequence[int]
@@ -59,15 +69,68 @@ class _Value(NamedTuple):
     clocks: dict[int, Clock]
 
 
+class Passed(NamedTuple):
+    """A wait that a program has passed.
+
+    Attributes:
+        look: The last look at its flag.
+        wait: What it waited for.
+        site: Where.
+        began: What the flag held as the launch first touched it; None where that is not known.
+    """
+
+    look: Look
+    wait: Wait
+    site: CallSite | None
+    began: int | None
+
+    def cure(self, *, has_signalled: bool) -> str | None:
+        """Return what to do where the wait was to order a program behind another, and did not.
+
+        Args:
+            has_signalled: Whether the other program has released what it did by the flag.
+        """
+        site = self.look.storage.site()
+        made = "" if site is None else f" (allocated at {site.line()})"
+        at = "" if self.site is None else f" at {self.site.line()}"
+        kind = "flag" if self.wait.comparison in ("NotEq", "Eq") else "counter"
+        flag = f"the {kind} at byte {self.look.first} of a buffer{made}"
+        if self.began is not None and self.wait.is_over(self.began):
+            return (
+                f"set back {flag} before the next launch, or wait for a value that grows with "
+                f"every launch: it held {self.began} as this launch began, so the wait{at} for "
+                f"{self.wait.end_text()} was over before it began"
+            )
+        if has_signalled and not self.look.is_relaxed:
+            return (
+                f"let the wait{at} count all signals: it ends at {self.wait.end_text()}, which "
+                f"{flag} may hold before the first of the two programs has signalled"
+            )
+        return None
+
+
 class FlagValues:
     """The values of the flags of one Context."""
 
     def __init__(self) -> None:
+        self._began: dict[tuple[int, int, int], int] = {}
         self._known: WeakKeyDictionary[Storage, dict[int, list[_Value]]] = WeakKeyDictionary()
 
     def of(self, storage: Storage, first: int) -> Sequence[_Value]:
         """Return what is known of a flag by its first byte."""
         return tuple(self._known.get(storage, {}).get(first, ()))
+
+    def touched(self, launch: int, storage: Storage, first: int, value: int) -> None:
+        """Note what a flag held as a launch touched it, if that is the first time."""
+        self._began.setdefault((launch, storage.address, first), value)
+
+    def began(self, launch: int, storage: Storage, first: int) -> int | None:
+        """Return what a flag held as a launch first touched it, if that is known."""
+        return self._began.get((launch, storage.address, first))
+
+    def launch_ended(self, launch: int) -> None:
+        """Forget what flags held as a launch began."""
+        self._began = {key: value for key, value in self._began.items() if key[0] != launch}
 
     def forget(self, storage: Storage, low: int, high: int) -> None:
         """Forget the flags among bytes that were written by what has no order of its own."""

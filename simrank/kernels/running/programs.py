@@ -161,6 +161,8 @@ class ProgramRun:
         changes = dict.fromkeys(
             f"{s.unmet.value} to {s.unmet.wanted}" for s in waiting.values() if s.unmet
         )
+        tests = [s.watch.test for s in waiting.values() if s.watch and s.watch.test]
+        changes |= dict.fromkeys(test.change_text() for test in tests)
         return waiting_text(lows, list(changes))
 
     def pending_ranks(self) -> Iterator[tuple[int | None, str, CallSite | None]]:

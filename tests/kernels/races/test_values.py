@@ -1,8 +1,15 @@
 """What a flag carried when it first might have ended a wait."""
 
+import pytest
+
 import simrank
-from simrank.kernels.races import values as values_of
-from simrank.kernels.races.values import FlagValues, Look, Wait
+from simrank.errors import DeadlockError
+
+triton = pytest.importorskip("triton")
+tl = pytest.importorskip("triton.language")
+
+from simrank.kernels.races import values as values_of  # noqa: E402
+from simrank.kernels.races.values import FlagValues, Look, Wait  # noqa: E402
 
 
 def flags(*values):
@@ -12,7 +19,7 @@ def flags(*values):
     for program, value in enumerate(values, 1):
         known.note(storage, 0, (before, value), {0: dict.fromkeys(range(1, program + 1), 1)})
         before = value
-    return known, Look(known.of(storage, 0), {}, (0,), False), storage
+    return known, Look(storage, 0, known.of(storage, 0), {}, (0,), False), storage
 
 
 def sure(comparison, bound, *values):
@@ -50,3 +57,83 @@ def test_a_write_that_was_not_seen_makes_what_was_before_unsure():
     assert values_of.sure(look, Wait("Lt", 1)) == {9: 1}
     known.forget(storage, 0, 4)
     assert known.of(storage, 0) == ()
+
+
+# ---- what reports advise ----
+
+
+@triton.jit
+def meets(counter, parts, out, NEED: tl.constexpr):
+    pid, n = tl.program_id(0), tl.num_programs(0)
+    tl.store(parts + pid, tl.load(parts + pid) + pid + 1)
+    tl.atomic_add(counter, 1, sem="acq_rel")
+    while tl.atomic_add(counter, 0, sem="acquire") < NEED:
+        pass
+    tl.store(out + pid, tl.load(parts + (pid + 1) % n))
+
+
+@triton.jit
+def waits_for_a_flag(flag, x, out):
+    if tl.program_id(0) == 0:
+        tl.store(x, tl.load(x) + 1)
+        tl.atomic_xchg(flag, 1, sem="release")
+    else:
+        while tl.atomic_add(flag, 0, sem="acquire") != 1:
+            pass
+        tl.store(out, tl.load(x))
+
+
+def advice_of(body):
+    """The last line of each race."""
+    with simrank.Context("hgx_h100", races="report") as ctx:
+        ctx.multiprocessing.spawn(lambda _rank: body(ctx), nprocs=1)
+    return [str(race).splitlines()[-1] for race in ctx.races]
+
+
+@pytest.mark.parametrize("is_reset", [False, True])
+def test_a_counter_that_is_never_reset_is_named(is_reset):
+    """The second launch's barrier is over before it begins."""
+
+    def body(ctx):
+        counter, parts, out = ctx.zeros(1, dtype="int32"), ctx.zeros(8), ctx.zeros(8)
+        for _ in range(2):
+            meets[(8,)](counter, parts, out, NEED=8)
+            if is_reset:
+                counter.zero_()
+        ctx.cuda.synchronize()
+
+    advice = advice_of(body)
+    assert len(advice) == (not is_reset)
+    for line in advice:
+        assert "set back the counter at byte 0 of a buffer (allocated at test_values.py:" in line
+        assert "it held 8 as this launch began" in line
+
+
+def test_a_flag_that_is_never_reset_is_named():
+    """It has the value of the launch before."""
+
+    def body(ctx):
+        flag, x, out = ctx.zeros(1, dtype="int32"), ctx.zeros(1), ctx.zeros(1)
+        for _ in range(2):
+            waits_for_a_flag[(2,)](flag, x, out)
+        ctx.cuda.synchronize()
+
+    assert any("set back the flag at byte 0" in line for line in advice_of(body))
+
+
+def test_a_barrier_of_the_wrong_count_is_named():
+    """One signal too few is a race, one too many a hang that shows what is there."""
+
+    def few(ctx):
+        meets[(8,)](ctx.zeros(1, dtype="int32"), ctx.zeros(8), ctx.zeros(8), NEED=7)
+        ctx.cuda.synchronize()
+
+    def many(_rank):
+        counter = ctx.zeros(1, dtype="int32")
+        meets[(8,)](counter, ctx.zeros(8), ctx.zeros(8), NEED=9)
+        counter.item()
+
+    assert "count all signals: it ends at 7 or more" in advice_of(few)[0]
+    with simrank.Context("hgx_h100") as ctx, pytest.raises(DeadlockError) as caught:
+        ctx.multiprocessing.spawn(many, nprocs=1)
+    assert "wait for a change of byte 0 from 8 to 9 or more" in str(caught.value)
