@@ -1,0 +1,1 @@
+"""Other projects' compilers and libraries, where they are installed."""
