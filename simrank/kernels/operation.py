@@ -231,7 +231,7 @@ class TritonOperation(Operation):
         launch, profile = self.launch, self.statistics.profile
         if profile is not None:
             roof = costs.roof_of(self.stream.device, self.statistics)
-            profile.ended(launch.num_programs, self.cost, roof)
+            profile.ended(launch.num_programs, self.cost, roof, self.rank)
         self.details = {
             "grid": list(launch.grid),
             "mode": self.mode,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from simrank.errors import ranks_text
 from simrank.units import format_size, format_time
 
 if TYPE_CHECKING:
@@ -114,8 +115,9 @@ def headline(profile: KernelProfile) -> str:
     limiters = ", ".join(
         f"{name} ({count})" for name, count in sorted(profile.limiters.items(), key=lambda i: -i[1])
     )
+    on = f" on ranks {ranks_text(sorted(profile.ranks))}" if len(profile.ranks) > 1 else ""
     return (
-        f"{profile.name}: {profile.num_launches} launch(es), {profile.num_programs} programs, "
+        f"{profile.name}: {profile.num_launches} launch(es){on}, {profile.num_programs} programs, "
         f"{format_time(profile.duration_ps)} simulated; limited by {limiters or 'nothing'}"
     )
 

@@ -136,6 +136,7 @@ class KernelProfile:
         per_sm: How many programs an SM held at a time, in the last launch.
         busiest_share: Work of the SM that had the most, over the mean; in the last launch.
         num_spilled: Registers of a thread that were in memory, in the last launch.
+        ranks: Which have launched it.
     """
 
     name: str
@@ -153,6 +154,7 @@ class KernelProfile:
     per_sm: int = 0
     busiest_share: float = 1.0
     num_spilled: int = 0
+    ranks: set[int] = field(default_factory=set)
 
     def here(self) -> Line:
         """Return the line that the running kernel is at."""
@@ -177,14 +179,16 @@ class KernelProfile:
         else:
             line.peer_bytes[peer.index] = line.peer_bytes.get(peer.index, 0) + size_bytes
 
-    def ended(self, num_programs: int, cost: Cost, roof: Roof) -> None:
+    def ended(self, num_programs: int, cost: Cost, roof: Roof, rank: int | None = None) -> None:
         """Count a launch.
 
         Args:
             num_programs: Of its grid.
             cost: What it cost.
             roof: What the device can do.
+            rank: Whose launch it was.
         """
+        self.ranks |= set() if rank is None else {rank}
         self.num_launches += 1
         self.num_programs += num_programs
         self.duration_ps += cost.duration_ps
@@ -210,8 +214,8 @@ class KernelProfile:
         self.lines = snapshot
 
 
-# By the id of the kernel, which is held so that no other gets its id.
-_collecting: dict[int, tuple[Jit, KernelProfile]] | None = None
+# By file, line and source: ranks that execute a module each have kernels of their own from it.
+_collecting: dict[tuple[object, ...], KernelProfile] | None = None
 
 
 @contextmanager
@@ -227,7 +231,7 @@ def collected() -> Iterator[list[KernelProfile]]:
     try:
         yield result
     finally:
-        result += [profile for _, profile in _collecting.values()]
+        result += _collecting.values()
         _collecting = before
 
 
@@ -235,11 +239,9 @@ def profile_of(jit: Jit) -> KernelProfile | None:
     """Return where a kernel's lines are counted; None while nobody collects."""
     if _collecting is None:
         return None
-    if id(jit) not in _collecting:
-        code = jit.fn.__code__
+    file, first = jit.fn.__code__.co_filename, int(jit.starting_line_number)
+    key = file, first, jit.src
+    if key not in _collecting:
         source = [line.rstrip("\n") for line in jit.raw_src]
-        profile = KernelProfile(
-            jit.__name__, code.co_filename, int(jit.starting_line_number), source
-        )
-        _collecting[id(jit)] = jit, profile
-    return _collecting[id(jit)][1]
+        _collecting[key] = KernelProfile(jit.__name__, file, first, source)
+    return _collecting[key]

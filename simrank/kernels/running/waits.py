@@ -225,8 +225,10 @@ class ProgramSync:
 
     def drain(self) -> None:
         """Wait until everything it stored is visible."""
-        if self._arrived_ps > self.clock_ps:
-            self.charge(self._arrived_ps - self.clock_ps)
+        missing_ps = self._arrived_ps - self.clock_ps
+        if missing_ps > 0:
+            self._note_wait(missing_ps)
+            self.charge(missing_ps)
         self.catch_up()
 
     # ---- atomics ----
@@ -349,9 +351,13 @@ class ProgramSync:
             self.watch = None
             machine.set_running(self.programs)
         self._woken = test if test is not None and test.is_exclusive else None
+        self._note_wait(self._engine.now_ps - start_ps)
+
+    def _note_wait(self, time_ps: int) -> None:
+        """Count time for which the program waits at the line that runs, for reports."""
         profile = self.programs.statistics.profile if self.programs is not None else None
         if profile is not None:
-            profile.here().parked_ps += self._engine.now_ps - start_ps
+            profile.here().parked_ps += time_ps
 
     def wait_until(
         self, holds: Callable[[], Array], budget_ps: int | None, *, for_value: bool

@@ -9,6 +9,8 @@ triton = pytest.importorskip("triton")
 tl = pytest.importorskip("triton.language")
 profile = pytest.importorskip("simrank.kernels.machine.profile")
 
+from simrank.trace.kernel_report import headline  # noqa: E402
+
 PADS = {}
 
 
@@ -94,3 +96,18 @@ def test_nothing_is_counted_while_nobody_collects(run):
     run(exchange, 2)
     assert found == []
     assert profile.profile_of(pull) is None
+
+
+def test_ranks_that_have_kernels_of_their_own_from_one_file_are_one():
+    """Each rank executes a script by itself; the page shows the kernel once, and who waited."""
+    with profile.collected() as found, simrank.Context("hgx_h100") as ctx:
+
+        def body(rank):
+            own = triton.JITFunction(scaled_dot.fn)
+            own[(2,)](ctx.ones(256), ctx.empty(512), BLOCK=16)
+            ctx.cuda.synchronize()
+
+        ctx.multiprocessing.spawn(body, nprocs=2)
+    (kernel,) = found
+    assert (kernel.num_launches, kernel.ranks) == (2, {0, 1})
+    assert "2 launch(es) on ranks 0-1, 4 programs" in headline(kernel)
