@@ -50,6 +50,7 @@ class Rewriter(ast.NodeTransformer):
         self.is_wait = is_wait
         self._is_language = is_language
         self._checks_types = checks_types
+        self._used: set[str] = set()  # Names that the function looks at.
 
     def fresh(self) -> str:
         """Return a name that no kernel has."""
@@ -63,6 +64,8 @@ class Rewriter(ast.NodeTransformer):
         arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
         for argument in arguments:
             argument.annotation = None
+        names = [part for part in ast.walk(node) if isinstance(part, ast.Name)]
+        self._used = {name.id for name in names if isinstance(name.ctx, ast.Load)}
         self.generic_visit(node)
         return node
 
@@ -151,6 +154,9 @@ class Rewriter(ast.NodeTransformer):
     def visit_Assign(self, node: ast.Assign) -> ast.AST:
         """Make a scalar of a number that is assigned."""
         self.generic_visit(node)
+        (target, *_), value = node.targets, node.value
+        if isinstance(target, ast.Name) and target.id not in self._used:
+            self._without_result(value)
         node.value = ast.copy_location(
             ast.Call(ast.Name("__assigned", ast.Load()), [node.value], []), node.value
         )
@@ -220,10 +226,13 @@ class Rewriter(ast.NodeTransformer):
     def visit_Expr(self, node: ast.Expr) -> ast.AST:
         """Tell an atomic whose old value nobody wants that it need not be found."""
         self.generic_visit(node)
-        call = node.value
+        self._without_result(node.value)
+        return node
+
+    def _without_result(self, call: ast.expr) -> None:
+        """Tell an atomic that nothing looks at its result."""
         if isinstance(call, ast.Call) and self._is_atomic(call):
             call.keywords.append(ast.keyword("wants_old", ast.Constant(value=False)))
-        return node
 
     def _is_atomic(self, call: ast.Call) -> bool:
         function = call.func
