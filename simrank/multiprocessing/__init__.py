@@ -7,6 +7,7 @@ from simrank.errors import (
     SpawnException,
 )
 from simrank.multiprocessing import children as children
+from simrank.multiprocessing import pipes as pipes
 from simrank.multiprocessing.processes import ProcessContext, SpawnContext
 from simrank.multiprocessing.shared import (
     Array,

@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import copyreg
 import io
+import os
 import pickle
 import types
+import weakref
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 from weakref import WeakKeyDictionary
@@ -25,6 +27,8 @@ from simrank.ranks.packages import find, name_of, place_within, private_modules
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from simrank.ranks.current import Program
+
     Call = Callable[[], tuple[Callable[..., Any], tuple[Any, ...]]]  # Returns a function and args.
 
 _PROTOCOL = 4  # What multiprocessing itself uses.
@@ -33,6 +37,11 @@ _SHARED_MODULES = ("simrank", "threading", "_thread", "queue", "_queue", "multip
 _THREADS_ONLY = ("queue", "_queue", "_thread")  # Of these, what a real spawn cannot pickle.
 # Real processes share a tensor's memory. torch is not imported to ask (its layer is above).
 _SHARED_CLASSES = (("torch", "Tensor"), ("torch.storage", "UntypedStorage"))
+# Ends of pipes, and sockets: a process gets a descriptor of its own, which stays open if the
+# sender closes its end.
+_DESCRIPTORS = frozenset({("multiprocessing.connection", "Connection"), ("socket", "socket")})
+_RECEIVED = "descriptors received"  # In `Program.local`.
+IS_LOCAL = "_simrank_is_local"  # An attribute of connections with both ends in this process.
 _REFERENCES = (type, types.FunctionType, types.ModuleType)
 _ATOMS = (int, float, complex, str, bytes, bool, types.NoneType, types.EllipsisType, range)
 
@@ -122,8 +131,11 @@ class _Pickler(pickle.Pickler):
 
     def reducer_override(self, value: object) -> Any:  # noqa: ANN401 - anything
         """Return the parts of an object, or its index in the table."""
-        if value is _entry:
+        if value is _entry or value is _duplicate_entry:
             return NotImplemented
+        if (type(value).__module__, type(value).__name__) in _DESCRIPTORS:
+            self._table.append(_duplicate(value))
+            return _duplicate_entry, (len(self._table) - 1,)
         if is_real(value, _REFERENCES) or _is_shared(type(value)):
             return self.refer(value)
         by_table = copyreg.dispatch_table.get(type(value))
@@ -148,7 +160,7 @@ class _LenientPickler(_Pickler):
 
     def reducer_override(self, value: object) -> Any:  # noqa: ANN401 - anything
         """Return the parts of an object, or its index in the table."""
-        if value is _entry:
+        if value is _entry or value is _duplicate_entry:
             return NotImplemented
         try:
             _Pickler(io.BytesIO(), [], self._private).dump(value)
@@ -175,6 +187,50 @@ def _entry(index: int) -> NoReturn:
     raise AssertionError(f"entry {index} of no table")
 
 
+def _duplicate_entry(index: int) -> NoReturn:
+    """Stand likewise for an entry that holds a descriptor: each reader gets a duplicate."""
+    raise AssertionError(f"entry {index} of no table")
+
+
+def _duplicate(value: Any) -> Any:  # noqa: ANN401 - a connection or a socket
+    """Return a connection or a socket with a descriptor of its own."""
+    if hasattr(value, "dup"):
+        return value.dup()
+    made = type(value)(os.dup(value.fileno()), value.readable, value.writable)
+    if IS_LOCAL in vars(value):
+        vars(made)[IS_LOCAL] = True
+    return made
+
+
+def _received_duplicate(value: Any) -> Any:  # noqa: ANN401 - as above
+    made, program = _duplicate(value), rank_program()
+    if program is not None:
+        program.local.setdefault(_RECEIVED, []).append(weakref.ref(made))
+    return made
+
+
+def close_received(program: Program) -> None:
+    """Close the descriptors that a process has received, as its exit does."""
+    for reference in program.local.pop(_RECEIVED, ()):
+        made = reference()
+        if made is not None:
+            made.close()
+
+
+def _close_all(table: list[Any]) -> None:
+    for value in table:
+        if (type(value).__module__, type(value).__name__) in _DESCRIPTORS:
+            value.close()
+
+
+def called_once(call: Call) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """Return the function and the arguments, and close the duplicates that the call keeps."""
+    found = call()
+    if isinstance(call, partial):
+        _close_all(call.args[1])
+    return found
+
+
 class _Unpickler(pickle.Unpickler):
     def __init__(self, pickled: bytes, table: list[Any]) -> None:
         super().__init__(io.BytesIO(pickled))
@@ -183,6 +239,8 @@ class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:  # noqa: ANN401 - a function or class
         if name == _entry.__name__ and module == __name__:
             return self._table.__getitem__
+        if name == _duplicate_entry.__name__ and module == __name__:
+            return lambda index: _received_duplicate(self._table[index])
         return super().find_class(module, name)
 
 
@@ -192,6 +250,7 @@ def _pickled(given: object, private: frozenset[str] = frozenset()) -> tuple[byte
     try:
         _Pickler(file, table, private).dump(given)
     except Exception:  # noqa: BLE001 - something in it cannot be copied: now look for it
+        _close_all(table)
         file, table = io.BytesIO(), []
         _LenientPickler(file, table, private).dump(given)
     return file.getvalue(), table
@@ -208,6 +267,11 @@ def _unpickled(pickled: bytes, table: list[Any]) -> Any:  # noqa: ANN401 - what 
 class _Parcel(NamedTuple):
     pickled: bytes
     table: list[Any]
+
+
+def packed(value: Any) -> Any:  # noqa: ANN401 - anything
+    """Return a copy for `received`, as a pipe would make it."""
+    return _Parcel(*_pickled(value))
 
 
 def sent(value: Any) -> Any:  # noqa: ANN401 - anything

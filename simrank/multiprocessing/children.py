@@ -20,7 +20,7 @@ from simrank.distributed.joined import process_ended
 from simrank.distributed.membership import world_of
 from simrank.errors import RankAborted
 from simrank.multiprocessing import shared
-from simrank.multiprocessing.arguments import per_rank
+from simrank.multiprocessing.arguments import called_once, close_received, per_rank
 from simrank.ranks import finalizers, libraries, mains, output, private, real, stdlib, threads
 from simrank.ranks.current import current_program, process_of, rank_program, running_task
 from simrank.ranks.identity import start_process
@@ -165,11 +165,12 @@ class _Child:
         try:
             try:
                 mains.begin_process(program)
-                target, given = self._call()
+                target, given = called_once(self._call)
                 target(*given)
                 finalizers.rank_returned(program)
                 status = 0
             finally:
+                close_received(program)
                 finalizers.forget(program)
                 output.rank_ended(program)
         except RankAborted:

@@ -9,6 +9,7 @@ import torch
 from torch._C import _distributed_c10d as c10d_bindings
 
 from simrank.torch import classes, devices, rank_devices
+from simrank.torch.process_globals import ProcessGlobals
 from simrank.torch.registry import groups_of
 from simrank.torch.settings import settings_of
 
@@ -101,6 +102,7 @@ class TorchState:
         self._program = program
         self._settings = settings_of(program)
         self._own: torch.Tensor | None = None
+        self._globals = ProcessGlobals()
         self._registries = _Registries(program)
         turns = program.engine.turns
         if turns.of_hub is None:
@@ -130,6 +132,7 @@ class TorchState:
         else:
             _generator.set_state(self._own)
         self._settings.enter()
+        self._globals.enter()
         self._registries.enter()
         classes.begin_turn(self._program.engine)
         if devices.is_enabled() and rank_devices.num_visible(self._program):
@@ -140,5 +143,6 @@ class TorchState:
         devices.flush()
         classes.end_turn(self._program.task)
         self._registries.leave()
+        self._globals.leave()
         self._settings.leave()
         self._own = _generator.get_state()
