@@ -163,7 +163,7 @@ class Context(TorchNames):
         self.network = Network(self.engine, self.cluster)
         self.comm_library = _library(self.cluster, algorithms or {})
         self._space = AddressSpace()
-        self._has_values = data
+        self.has_values = data
         self._checker = self.comm_library.races = _race_checker(self.engine, races)
         self.strict = strict
         self.comm_library.buffers_sends = self.comm_library.makes_early = not strict
@@ -214,7 +214,7 @@ class Context(TorchNames):
             self.cluster.device,
             self._space,
             self.network,
-            has_values=self._has_values,
+            has_values=self.has_values,
             races=self._checker,
         )
 

@@ -59,7 +59,6 @@ TESTED_ELSEWHERE = {
     "torch/operations.py": "torch/test_devices.py",
     "torch/nccl.py": "torch/test_group.py",
     "distributed/collective.py": "distributed/test_issue.py",
-    "torch/refused.py": "torch/test_install.py",
     "torch/reductions.py": "conformance/test_torch_programs.py",
     "torch/sparse.py": "conformance/test_torch_programs.py",
     "torch/work.py": "torch/test_group.py",

@@ -26,6 +26,7 @@ _BOTH = {"cpu": GLOO, "cuda": NCCL}
 _MAPS: dict[str, Mapping[str, str]] = {
     UNDEFINED: _BOTH,
     NCCL: {"cuda": NCCL},
+    "nccl2": {"cuda": NCCL},  # NCCL through torch's own bindings of its newer interface.
     "simrank": {"cuda": NCCL},
     GLOO: {"cpu": GLOO, "cuda": GLOO},
 }
@@ -108,7 +109,7 @@ def _unsupported(name: str) -> UnsupportedError:
 
 def default_timeout(name: str) -> timedelta:
     """Return a group's default timeout: it never fires in a simulation, but may be asked for."""
-    return _NCCL_TIMEOUT if name in (NCCL, "simrank") else _TIMEOUT
+    return _NCCL_TIMEOUT if name in (NCCL, "nccl2", "simrank") else _TIMEOUT
 
 
 def check_timeout(timeout: object) -> None:

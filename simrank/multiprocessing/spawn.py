@@ -219,7 +219,7 @@ def spawn_in(  # noqa: PLR0913 - spawn's
         raise AssertionError("daemonic processes are not allowed to have children")
     if context.strict and is_users:
         check_picklable(fn, args, shared=share_args)
-    if nprocs and not share_args and method != "fork":
+    if nprocs and method != "fork":
         mains.check_begun(parent)
     carrier = _carrier(context, parent, fn, args)
     with calm_collector(nprocs, is_calm=carrier == "greenlet"):

@@ -11,6 +11,7 @@ from collections.abc import MutableMapping, MutableSet
 from typing import TYPE_CHECKING, Any
 
 from simrank.ranks.current import rank_program
+from simrank.torch import refused
 from simrank.torch.settings import Setting, noting
 
 if TYPE_CHECKING:
@@ -30,7 +31,8 @@ def of_fake_tensors(module: Any) -> StandIns:
         kind.cache = cache
 
     setting = Setting(kind, (), lambda: kind.cache, put, fresh=dict)
-    return [(kind, "__init__", noting(kind.__init__, _FAKE_TENSORS, setting))]
+    own = (kind, "__init__", noting(kind.__init__, _FAKE_TENSORS, setting))
+    return [own, *refused.of_fake_tensors(module)]
 
 
 def of_fsdp_profiler(module: Any) -> StandIns:

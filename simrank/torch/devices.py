@@ -33,6 +33,7 @@ from simrank.torch.cuda.operations import (
     start_recording_forms,
 )
 from simrank.torch.rank_devices import RankDevices, num_visible, visible
+from simrank.torch.refused import check_has_values
 from simrank.torch.shared import SharedAccess, arranger
 
 if TYPE_CHECKING:
@@ -149,6 +150,7 @@ def enable_for(program: Program) -> RankDevices:
         raise UnsupportedError(NOT_ASKED_FOR if context.cuda_devices is None else IS_REAL)
     if _refused:
         raise _refused[0]
+    check_has_values(context)
     if not visible(program):
         raise AssertionError(NOT_COMPILED)
     if not _enabled:

@@ -6,6 +6,7 @@ import functools
 import operator
 import os
 import sys
+import warnings
 from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -29,13 +30,33 @@ if TYPE_CHECKING:
     from simrank.ranks.libraries import RankState
 
 StandIns = list[tuple[Any, str, Any]]
+RUN_VERSIONS = ("2.13",)  # Of torch, that all tests were run with.
+_warned: set[str] = set()
 _LOGGED_VARIABLES = ("MASTER_PORT", "MASTER_ADDR", "GLOO_SOCKET_IFNAME", "GLOO_DEVICE_TRANSPORT")
 # Imported before ranks start: it takes the running rank's WORLD as a default argument.
 _BEFORE_RANKS = ("torch.distributed.nn.functional",)
 
 
-def stand_ins(_: ModuleType) -> StandIns:
+def check_version(version: str) -> None:
+    """Warn of a version of torch that simrank was never run with, once.
+
+    Args:
+        version: As torch gives it.
+    """
+    release = version.partition("+")[0]
+    if release.rpartition(".")[0] not in RUN_VERSIONS and version not in _warned:
+        _warned.add(version)
+        warnings.warn(
+            f"simrank was run with torch {', '.join(RUN_VERSIONS)}, not with {release}: its "
+            "internals may differ\n"
+            f"  to fix: pip install 'torch=={RUN_VERSIONS[-1]}.*'",
+            stacklevel=2,
+        )
+
+
+def stand_ins(module: ModuleType) -> StandIns:
     """Return what to replace in torch: owner, name and stand-in."""
+    check_version(str(module.__dict__["__version__"]))
     callsite.skip_package("torch")
     if _text_of not in READERS:
         READERS.append(_text_of)

@@ -1,4 +1,4 @@
-"""What of torch.distributed is not simulated: refused in ranks, by name.
+"""Parts of torch that are not simulated: refused in ranks, by name.
 
 `elastic_launch` of a function starts simulated ranks; a command would be real processes.
 """
@@ -6,11 +6,13 @@
 from __future__ import annotations
 
 import functools
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from simrank.errors import UnsupportedError
 from simrank.ranks.current import rank_program
+from simrank.ranks.known_packages import KNOWING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,6 +33,62 @@ def stand_ins() -> StandIns:
 def of_launcher(launcher: Any) -> StandIns:
     """Return what stands for it in a part that programs need not import."""
     return [(launcher, "launch_agent", _functions_only(launcher.launch_agent))]
+
+
+def check_has_values(context: Any) -> None:
+    """Refuse torch programs in shape-only Contexts, where torch would compute everything.
+
+    Raises:
+        UnsupportedError: The Context has `data=False`.
+    """
+    if not context.has_values:
+        raise UnsupportedError(
+            "torch programs are not simulated with data=False (--shape-only): torch would compute "
+            "all values\n  to fix: leave it out, or use simrank's own tensors"
+        )
+
+
+_FAKE = "modes of fake tensors"  # In `Program.local`: how many the rank's program is in.
+
+
+def of_fake_tensors(module: Any) -> StandIns:
+    """Return what refuses fake CUDA tensors of a program; torch's own modes may make them."""
+    mode, tensor = module.FakeTensorMode, module.FakeTensor
+    return [
+        (mode, "__enter__", _counted(mode.__enter__, 1)),
+        (mode, "__exit__", _counted(mode.__exit__, -1)),
+        (
+            tensor, "_normalize_fake_device",
+            staticmethod(_unless_fake(tensor._normalize_fake_device)),  # noqa: SLF001 - torch's name
+        ),
+    ]  # fmt: skip
+
+
+def _counted(original: Callable[..., Any], change: int) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def call(self: Any, *args: Any) -> Any:
+        program = rank_program()
+        home = str(sys._getframe(1).f_globals.get("__name__"))  # noqa: SLF001 - the documented way
+        if program is not None and home.partition(".")[0] not in KNOWING:
+            program.local[_FAKE] = max(0, program.local.get(_FAKE, 0) + change)
+        return original(self, *args)
+
+    return call
+
+
+def _unless_fake(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def normalize(device: Any) -> Any:
+        program = rank_program()
+        if device.type == "cuda" and program is not None and program.local.get(_FAKE):
+            raise UnsupportedError(
+                "FakeTensorMode with CUDA tensors is not simulated: operations on fake tensors "
+                "take no simulated time and no memory\n"
+                "  to fix: use real tensors on the simulated device"
+            )
+        return original(device)
+
+    return normalize
 
 
 def _refused(original: Callable[..., Any], name: str) -> Callable[..., Any]:

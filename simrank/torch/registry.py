@@ -22,6 +22,7 @@ from simrank.torch.group import SimulatedGroup
 from simrank.torch.identity import GroupOptions
 from simrank.torch.meeting import meet
 from simrank.torch.owners import OfGroups
+from simrank.torch.refused import check_has_values
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -128,6 +129,7 @@ def make_new_group(original: Any) -> Any:
             )  # fmt: skip
             return made
         world: Any = c10d._world
+        check_has_values(require_rank("init_process_group").context)
         if group_name in world.pg_names.values():
             raise ValueError(
                 "The specified group name has already been created, please use a different "
@@ -162,7 +164,7 @@ def make_new_group(original: Any) -> Any:
             backend_name=backend,
             store=prefix,
             group_name=group_name,
-            backend_config=str(c10d.BackendConfig(c10d.Backend(str(backend)))),
+            backend_config=_config_text(str(backend)),
             **tag,
         )
         return group, prefix
@@ -332,6 +334,12 @@ def _chosen_limit(timeout: timedelta, backend: str) -> timedelta | None:
     """Return a time limit that the program has chosen; torch's defaults fire for nobody."""
     defaults = (c10d._get_default_timeout(c10d.Backend(backend)), c10d.default_pg_timeout)
     return None if timeout in defaults else timeout
+
+
+def _config_text(backend: str) -> str:
+    """Return torch's text for the backends of a group. It warns of `nccl2`, which it lacks."""
+    text = str(c10d.BackendConfig(c10d.Backend(backend.replace("nccl2", "nccl"))))
+    return text.replace("nccl", "nccl2") if "nccl2" in backend else text
 
 
 def make_destroy(original: Any) -> Any:

@@ -22,6 +22,7 @@ Op = dist.ReduceOp
     [
         (None, "undefined", {"cpu": "gloo", "cuda": "nccl"}),
         ("nccl", "nccl", {"cuda": "nccl"}),
+        ("nccl2", "nccl2", {"cuda": "nccl"}),
         ("GLOO", "gloo", {"cpu": "gloo", "cuda": "gloo"}),
         ("cpu:gloo,cuda:nccl", "cpu:gloo,cuda:nccl", {"cpu": "gloo", "cuda": "nccl"}),
         ("cuda:nccl", "cuda:nccl", {"cuda": "nccl"}),

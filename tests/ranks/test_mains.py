@@ -242,7 +242,14 @@ def test_shared_arguments_stay_the_parents(run):
     """) == ["True __main__", "[0]"]
 
 
-@pytest.mark.parametrize("start", ["mp.spawn(child)", "Fresh(target=child, args=(0,)).start()"])
+@pytest.mark.parametrize(
+    "start",
+    [
+        "mp.spawn(child)",
+        "mp.spawn(child, share_args=True)",
+        "Fresh(target=child, args=(0,)).start()",
+    ],
+)
 def test_a_script_that_spawns_as_a_child_begins_is_told_to_look_at_its_name(run, start):
     """With multiprocessing's own type of error."""
     with pytest.raises(SpawnException) as caught:

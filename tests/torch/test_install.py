@@ -16,6 +16,7 @@ import torch.multiprocessing as mp  # noqa: E402
 import simrank  # noqa: E402
 from simrank.errors import UnsupportedError  # noqa: E402
 from simrank.torch import install  # noqa: E402
+from simrank.torch.install import check_version  # noqa: E402
 
 
 def test_everything_that_is_replaced_is_given_back():
@@ -304,3 +305,11 @@ def test_a_file_of_the_program_that_hides_torch_is_named(tmp_path):
         f"`import torch` finds {tmp_path / 'torch.py'}, which hides the installed package torch",
         f"  to fix: rename {tmp_path / 'torch.py'}",
     ]
+
+
+def test_a_version_that_was_never_run_is_named_once():
+    """With those that were."""
+    with pytest.warns(UserWarning, match=r"run with torch 2\.13, not with 2\.99\.1"):
+        check_version("2.99.1+cpu")
+    check_version("2.99.1+cpu")  # A warning is an error here.
+    check_version("2.13.7")

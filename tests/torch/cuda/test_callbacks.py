@@ -150,3 +150,17 @@ def test_operations_are_handed_over_as_they_are_launched():
         assert drain() == []
     assert [op.name for op in heard] == ["fill_.Scalar", "mm"]
     assert [operand.sizes for operand in heard[1].inputs] == [(2, 3), (3, 2)]
+
+
+def test_an_exception_survives_memory_that_dies_with_it():
+    """Torch frees memory while an exception passes; a listener runs meanwhile."""
+    freed = []
+
+    def on_free(*told):
+        freed.append({}.get(told))
+
+    with simulated.standalone(callbacks=simulated.Callbacks(on_free=on_free)):
+        x = torch.ones(8, 8, device="cuda")
+        with pytest.raises(RuntimeError, match="mat1 and mat2 shapes"):
+            (x + 1).mm(x[:5])
+        assert freed

@@ -42,26 +42,11 @@ void tell(void (*listener)(int64_t, int, uint64_t, uint64_t, int64_t), int devic
           const Block& block) {
   if (C10_UNLIKELY(listener != nullptr) &&
       static_cast<int64_t>(block.requested) >= callbacks.alloc_threshold) {
-    PythonErrorAside aside;
+    KeepException keep;
     listener(block.rank, device, block.address, block.requested, block.stream);
   }
 }
 }  // namespace
-
-// Python's own names, found in the process that loads this.
-extern "C" {
-int PyGILState_Ensure();
-void PyGILState_Release(int);
-void PyErr_Fetch(void**, void**, void**);
-void PyErr_Restore(void*, void*, void*);
-}
-PythonErrorAside::PythonErrorAside() : lock(PyGILState_Ensure()) {
-  PyErr_Fetch(&type, &value, &traceback);
-}
-PythonErrorAside::~PythonErrorAside() {
-  PyErr_Restore(type, value, traceback);
-  PyGILState_Release(lock);
-}
 
 DeviceMemory::DeviceMemory(int device, uintptr_t base, size_t span, size_t limit)
     : device(device), base_(base), span_(span), limit_(limit) {
@@ -217,8 +202,8 @@ void DeviceMemory::free(void* address) {
   }
   if (!block->other_streams.empty() && callbacks.on_stream_call && bound_rank()) {
     lock.unlock();
+    KeepException keep;
     Rank& self = rank();
-    PythonErrorAside aside;
     for (int64_t stream : block->other_streams) {
       const int64_t event = ++self.num_streams;  // Streams and events share one sequence.
       // A deleter cannot raise: what the listener answers is left for the next allocation.

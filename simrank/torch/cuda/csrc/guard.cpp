@@ -101,7 +101,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     auto* state = static_cast<EventState*>(event);
     Rank* self = bound_rank();
     if (state && self && callbacks.on_stream_call) {
-      PythonErrorAside aside;
+      KeepException keep;
       callbacks.on_stream_call(EVENT_DESTROY, self->tag, state->device, state->stream, state->id);
     }
     delete state;

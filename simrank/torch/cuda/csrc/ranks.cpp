@@ -3,9 +3,22 @@
 #include <c10/core/AutogradState.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
 
+extern "C" {  // Of Python, whose headers nothing here needs.
+int PyGILState_Ensure();
+void PyGILState_Release(int state);
+void PyErr_Fetch(void** type, void** value, void** trace);
+void PyErr_Restore(void* type, void* value, void* trace);
+}
+
 namespace simrank {
 
 Callbacks callbacks{};
+
+KeepException::KeepException() : gil(PyGILState_Ensure()) { PyErr_Fetch(&type, &value, &trace); }
+KeepException::~KeepException() {
+  PyErr_Restore(type, value, trace);
+  PyGILState_Release(gil);
+}
 
 namespace {
 // torch hands this to every thread that it makes for one of ours (autograd, at::launch, jit.fork).

@@ -72,6 +72,16 @@ extern Callbacks callbacks;
 // Calls on_stream_call; true is also what a device without a simulator answers to a query.
 bool stream_call(StreamCall what, int device, int64_t stream, int64_t event = 0);
 
+// While one of these is alive, calls to Python leave the exception that this thread is raising
+// alone: memory and events die while an exception passes, and a listener would replace it.
+struct KeepException {
+  KeepException();
+  ~KeepException();
+  KeepException(const KeepException&) = delete;
+  int gil;  // torch frees memory without it, and the exception is this thread's all the same.
+  void *type = nullptr, *value = nullptr, *trace = nullptr;
+};
+
 // ---- memory
 void configure_memory(int num_devices, uint64_t base, uint64_t span, uint64_t device_bytes,
                       bool fill_fresh);
@@ -99,15 +109,6 @@ c10::Allocator* pinned_allocator();
 bool is_pinned(const void* address);
 void install_host_allocator();
 void restore_host_allocator();
-
-// ---- Python
-// Puts an exception that is on its way aside while a listener runs: tensors die as one passes.
-struct PythonErrorAside {
-  PythonErrorAside();
-  ~PythonErrorAside();
-  int lock;
-  void *type = nullptr, *value = nullptr, *traceback = nullptr;
-};
 
 // ---- operations in flight
 extern int64_t num_pending;  // The one thing that is looked at when nothing is in flight.
