@@ -25,7 +25,7 @@ from simrank.distributed.planner import CollectiveLibrary
 from simrank.engine import Engine, Handle, Task
 from simrank.engine.carrier import check_carrier
 from simrank.engine.delays import Delays
-from simrank.engine.report import run_out
+from simrank.engine.report import report_unreceived, run_out
 from simrank.engine.watchdog import Watchdog
 from simrank.errors import SimrankError
 from simrank.hardware.cluster import Cluster
@@ -162,6 +162,7 @@ class Context(TorchNames):
         self.engine = Engine(seed=seed, delays=delays)
         self.network = Network(self.engine, self.cluster)
         self.comm_library = _library(self.cluster, algorithms or {})
+        report_unreceived(self.engine, self.comm_library.leaks.unreceived)
         self._space = AddressSpace()
         self.has_values = data
         self._checker = self.comm_library.races = _race_checker(self.engine, races)

@@ -66,7 +66,7 @@ COMMANDS = {
         "--flight-recorder", "--divergence",
         "--faults", "--seeds",
         "--delays",
-        "--max-delay", "--watchdog", "--time-limit", "--help",
+        "--max-delay", "--watchdog", "--time-limit", "--full-traceback", "--help",
         # torchrun's, of which `simrank run` says that it ignores or refuses them.
         "--rdzv-backend", "--rdzv_backend", "--rdzv-endpoint", "--rdzv_endpoint", "--rdzv-id",
         "--rdzv_id", "--rdzv-conf", "--rdzv_conf", "--master-addr", "--master_addr",

@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from simrank.cli.torchrun import FLAGS, WITH_VALUE
+from simrank.multiprocessing.processes import shows_all_frames
 
 AsModule = Annotated[bool, typer.Option("-m", "--module", help="PROGRAM is a module.")]
 ClusterName = Annotated[str, typer.Option("--cluster", help="Cluster name or file.")]
@@ -91,6 +92,21 @@ TimeLimit = Annotated[
     float | None,
     typer.Option(
         "--time-limit", min=0.001, help="Give up after so many seconds of wall-clock time."
+    ),
+]
+
+
+def _show_all_frames(is_full: bool) -> bool:
+    shows_all_frames[0] = is_full
+    return is_full
+
+
+FullTraceback = Annotated[
+    bool,
+    typer.Option(
+        "--full-traceback",
+        callback=_show_all_frames,
+        help="Show frames of torch and simrank, too.",
     ),
 ]
 Nthreads = Annotated[

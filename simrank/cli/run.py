@@ -155,6 +155,7 @@ def run_command(
     max_delay: Annotated[str, typer.Option(help="Longest delay of a seed.")] = "1 ms",
     watchdog: options.Watchdog = None,
     time_limit: options.TimeLimit = None,
+    full_traceback: options.FullTraceback = False,
 ) -> None:
     """Run PROGRAM once per simulated rank, all in this process, where torchrun would."""
     _check_choices(
@@ -180,8 +181,7 @@ def run_command(
     recorder, drawn = flight_recorder(flight_recorder_folder), _delays(delays, max_ps)
     context = Context(**settings, flight_recorder=recorder, divergence=divergence, delays=drawn)
     outputs = Outputs(prefix, tee, redirects, log_dir, local_ranks_filter)
-    opened = outputs.open(num_ranks, built.devices_per_node)
-    with opened as output, _page_kept(html, job, context):
+    with outputs.open(num_ranks, built.devices_per_node) as output, _page_kept(html, job, context):
         set_output(context.program, output)
         if log_dir is not None:
             context.program.local[ERROR_FILES] = log_dir

@@ -65,6 +65,10 @@ class Leaks:
         """Note a message whose sender has gone on before anybody received it."""
         self._messages[message] = _Message(what, site, *ends)
 
+    def unreceived(self) -> list[tuple[int, str, CallSite | None]]:
+        """Return source rank, operation and call site of each message that was not received."""
+        return [(each.src, each.what, each.site) for each in self._messages.values()]
+
     def received(self, message: Hashable) -> None:
         """Note that it has been received."""
         self._messages.pop(message, None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
+from weakref import WeakKeyDictionary
 
 from simrank.engine.callsite import site_of_frame
 from simrank.engine.observer import tell_of_failure
@@ -19,12 +20,14 @@ from simrank.errors import (
 from simrank.errors.travel import text_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from types import FrameType
 
     from simrank.engine.callsite import CallSite
     from simrank.engine.loop import Engine
     from simrank.engine.task import Task
+
+    Unreceived = Iterable[tuple[int, str, "CallSite | None"]]
 
 NEVER_MADE = "it never called new_group for it"  # The end of what a rank has not called.
 _LOST_CALL = "make every rank of a group issue the same collectives in order"
@@ -56,6 +59,19 @@ class PendingMessage(PendingOperation, Protocol):
 
     def awaited_ranks(self) -> Iterable[int]:
         """Yield the ranks whose part is missing; nothing while it has not begun."""
+
+
+_unreceived: WeakKeyDictionary[Engine, Callable[[], Unreceived]] = WeakKeyDictionary()
+
+
+def report_unreceived(engine: Engine, messages: Callable[[], Unreceived]) -> None:
+    """Let reports of a hang name the messages that ranks sent and that no rank received.
+
+    Args:
+        engine: The engine of the ranks.
+        messages: Called for a report; returns rank, operation and call site of each message.
+    """
+    _unreceived[engine] = messages
 
 
 def deadlock_error(engine: Engine, hub_waits_for: str | None) -> DeadlockError:
@@ -268,6 +284,11 @@ def _facts(engine: Engine) -> Iterator[tuple[int | None, str, CallSite | None, b
             left_behind.add(rank)
             yield rank, f"returned, but {text} is incomplete", site, True
     told |= left_behind
+    messages = _unreceived.get(engine)
+    for rank, what, site in () if messages is None else messages():
+        if rank not in told:
+            told.add(rank)
+            yield rank, f"returned, but its {what} was never received", site, False
     for rank, text in _ended(engine):
         if rank not in told:
             told.add(rank)

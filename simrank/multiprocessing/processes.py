@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from simrank.engine.callsite import is_simranks
 from simrank.engine.report import run_out
 from simrank.engine.watchdog import StoppedByWatchdog
 from simrank.errors import (
@@ -322,8 +323,51 @@ _CALLERS = ("simrank.", "importlib")
 
 
 def users_traceback(error: BaseException) -> str:
-    """Return the traceback from the user's function on, without the frames that called it."""
+    """Return the traceback from the user's function on, without the frames that called it.
+
+    Frames of torch and simrank below it are counted, not shown.
+    """
     start: TracebackType | None = error.__traceback__
     while start is not None and start.tb_frame.f_globals.get("__name__", "").startswith(_CALLERS):
         start = start.tb_next
-    return "".join(traceback.format_exception(type(error), error, start))
+    shown = traceback.TracebackException(type(error), error, start)
+    if not shows_all_frames[0]:
+        _fold(shown, set())
+    return "".join(shown.format())
+
+
+class _Folded(traceback.StackSummary):
+    """Frames as text, with runs of those of torch and simrank as their number."""
+
+    def format(self, **_: object) -> list[str]:
+        """Return the lines."""
+        lines: list[str] = []
+        num_hidden = 0
+        for frame in [*self, None]:
+            if frame is not None and _is_folded(frame.filename):
+                num_hidden += 1
+                continue
+            if num_hidden:
+                lines.append(f"  ... {num_hidden} frames of torch and simrank {_TO_SHOW}\n")
+                num_hidden = 0
+            if frame is not None:
+                lines.append(self.format_frame_summary(frame))
+        return lines
+
+
+def _fold(shown: traceback.TracebackException, seen: set[int]) -> None:
+    """Fold the frames of an error and of its causes."""
+    seen.add(id(shown))
+    shown.stack = _Folded(shown.stack)
+    for other in (shown.__cause__, shown.__context__):
+        if other is not None and id(other) not in seen:
+            _fold(other, seen)
+
+
+def _is_folded(filename: str) -> bool:
+    return is_simranks(filename) or any(part in filename for part in _FOLDED)
+
+
+_TO_SHOW = "(--full-traceback shows them)"
+_FOLDED = ("/site-packages/torch/", "/dist-packages/torch/")
+shows_all_frames = [False]  # Set by `simrank run --full-traceback`.

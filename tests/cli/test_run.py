@@ -329,3 +329,22 @@ def test_a_run_leaves_a_page_also_where_it_fails(simrank_run, tmp_path):
     status, out, err = simrank_run(*options, "--html", str(tmp_path))
     assert (status, out) == (2, "")
     assert "expected a file that can be written, got a folder" in err
+
+
+LIBRARY_FAILS = """
+import simrank.distributed as dist
+
+dist.init_process_group("gloo")
+dist.new_group([7])
+"""
+
+
+@pytest.mark.parametrize("is_full", [False, True])
+def test_frames_of_the_library_are_counted_unless_asked_for(simrank_run, tmp_path, is_full):
+    """The program's own frames, the report and what to do are what is read first."""
+    (tmp_path / "program.py").write_text(LIBRARY_FAILS)
+    options = ["--full-traceback"] * is_full
+    _, _, err = simrank_run(*options, "--nproc-per-node", "2", script="program.py")
+    assert "dist.new_group([7])" in err
+    assert ("frames of torch and simrank (--full-traceback shows them)" in err) is not is_full
+    assert ("simrank/distributed/" in err) is is_full

@@ -262,3 +262,27 @@ def test_an_exchange_that_needs_sends_to_be_buffered_is_a_deadlock_under_strict(
     with pytest.raises(DeadlockError) as caught:
         run(exchanges, 2, False, strict=True)
     assert {state.ranks for state in caught.value.waits} == {(0,), (1,)}
+
+
+def test_a_hang_names_the_message_of_a_rank_that_has_returned():
+    """In a ring of odd size whose parity chooses the group, two neighbours choose unlike ones."""
+
+    def program(rank):
+        dist.init_process_group("nccl")
+        groups = [dist.new_group(), dist.new_group()]
+        sent, got = simrank.ones(4), simrank.zeros(4)
+        mine, theirs = groups[rank % 2], groups[1 - rank % 2]
+        works = [
+            dist.isend(sent, (rank + 1) % 3, group=mine),
+            dist.irecv(got, (rank - 1) % 3, group=theirs),
+        ]
+        for work in works:
+            work.wait()
+        simrank.synchronize()
+
+    with pytest.raises(DeadlockError) as raised, simrank.Context("hgx_h100") as context:
+        context.multiprocessing.spawn(program, nprocs=3, share_args=True)
+    (returned,) = [state for state in raised.value.waits if state.ranks == (2,)]
+    assert returned.state.startswith(
+        "returned, but its send to rank 0 on group 'group_1' was never"
+    )
