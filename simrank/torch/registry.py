@@ -322,12 +322,16 @@ _names: WeakKeyDictionary[World, dict[tuple[Any, ...], dict[tuple[Any, ...], Non
 
 
 def _clashing(world: World, key: tuple[Any, str, tuple[int, ...]]) -> tuple[Any, ...] | None:
-    """Return a group of the same name that has members in common, but not all.
+    """Return a group of the same name with other members.
 
-    Disjoint ones may share a name: their members count groups for themselves.
+    torch numbers groups per process and meets in the store under that number: every rank has to
+    call `new_group` for every group. Names made of a hash of the members differ by themselves.
     """
     known = _names.get(world, {}).get(key[:2], {})
-    return next((k for k in known if k != key and not set(k[2]).isdisjoint(key[2])), None)
+    is_number = key[1].isdigit()
+    return next(
+        (k for k in known if k != key and (is_number or not set(k[2]).isdisjoint(key[2]))), None
+    )
 
 
 def _chosen_limit(timeout: timedelta, backend: str) -> timedelta | None:

@@ -106,3 +106,36 @@ def test_a_rank_that_raises_ends_the_others_and_is_the_only_cause():
     error = fails(one_raises)
     assert isinstance(error, SpawnException)
     assert [(rank, type(e)) for rank, e in error.errors.items()] == [(2, ValueError)]
+
+
+def group_of_its_half(rank):
+    dist.init_process_group("gloo")
+    group = dist.new_group([0, 1] if rank < 2 else [2, 3])  # here
+    dist.barrier(group)
+
+
+def test_groups_that_each_half_makes_for_itself_are_a_mismatch():
+    """Torch numbers groups per process, and meets under that number: every rank makes them all."""
+    with (
+        pytest.raises(SpawnException) as raised,
+        simrank.Context("hgx_h100") as context,
+    ):
+        context.multiprocessing.spawn(group_of_its_half, nprocs=4)
+    error = raised.value.errors[2]
+    assert isinstance(error, CollectiveMismatchError)
+    assert error.differing == ("ranks",)
+
+
+def groups_by_hash(rank):
+    dist.init_process_group("gloo")
+    ranks = [0, 1] if rank < 2 else [2, 3]
+    group = dist.new_group(ranks, use_local_synchronization=True)
+    value = torch.tensor([rank])
+    dist.all_reduce(value, group=group)
+    assert value.item() == sum(ranks)
+
+
+def test_groups_that_members_alone_synchronize_are_not():
+    """Their names are hashes of the members."""
+    with simrank.Context("hgx_h100") as context:
+        context.multiprocessing.spawn(groups_by_hash, nprocs=4)
