@@ -57,7 +57,7 @@ def test_an_unknown_check_is_refused_with_the_choices(check, capsys):
     assert check.ran == []
     printed = capsys.readouterr().out
     assert (
-        "'typos'; choices: format, lint, types, imports, tests, torch, after-torch, --slow"
+        "'typos'; choices: format, lint, types, imports, tests, torch, after-torch, foreign, --slow"
         in printed
     )
 
