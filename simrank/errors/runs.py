@@ -172,6 +172,23 @@ class CallVariant:
     line: int | None
 
 
+_CURES = {
+    "op": "make every rank of the group issue the same collectives in the same order",
+    "ranks": "call new_group on every rank, for every group, in the same order and with the same "
+    "ranks",
+    "reduce_op": "pass the same reduce op on every rank",
+    "root": "pass the same src or dst on every rank",
+    "dtype": "cast the tensors to one dtype on every rank",
+    "count": "give every rank a tensor of the same size: pad it, or send the sizes first",
+}
+
+
+def _cure_of(differing: Sequence[str]) -> str:
+    """Return what to change, by the first column that differs."""
+    known = next((_CURES[name] for name in _CURES if name in differing), None)
+    return known or f"make the ranks' calls agree in {' and '.join(differing)}"
+
+
 class CollectiveMismatchError(SimulationError):
     """Ranks of a group made different calls under the same sequence number.
 
@@ -184,6 +201,7 @@ class CollectiveMismatchError(SimulationError):
         variants: The distinct calls, with their ranks and lines.
         not_called: Ranks of the group that have not made the call yet.
         differing: Names of the columns that differ.
+        to_fix: What to change.
     """
 
     def __init__(
@@ -210,6 +228,8 @@ class CollectiveMismatchError(SimulationError):
         lines += [f"  {self._variant_text(variant)}" for variant in self.variants]
         if self.not_called:
             lines.append(f"  {RankState(self.not_called, 'not called yet')}")
+        self.to_fix = _cure_of(self.differing)
+        lines.append(f"  to fix: {self.to_fix}")
         super().__init__("\n".join(lines))
 
     def _variant_text(self, variant: CallVariant) -> str:

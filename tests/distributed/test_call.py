@@ -98,7 +98,8 @@ def test_the_text_of_a_mismatch_shows_only_what_differs(run):
         "the ranks of group 'default_pg' differ in count at call #1\n"
         f"  ranks 0-2: all_reduce count=4 at test_call.py:{line}\n"
         f"  rank 3: all_reduce count=5 at test_call.py:{line}\n"
-        "  ranks 4-7: not called yet"
+        "  ranks 4-7: not called yet\n"
+        "  to fix: give every rank a tensor of the same size: pad it, or send the sizes first"
     )
     assert error.to_json()["differing"] == ("count",)
 

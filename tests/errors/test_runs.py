@@ -142,7 +142,8 @@ def test_mismatch_shows_only_the_columns_that_differ():
         "at call #7\n"
         "  ranks 0-1: all_reduce dtype=float32 count=8 at train.py:41\n"
         "  rank 3: all_reduce dtype=float16 count=9 at train.py:44\n"
-        "  rank 2: not called yet"
+        "  rank 2: not called yet\n"
+        "  to fix: cast the tensors to one dtype on every rank"
     )
     assert (error.group, error.seq, error.differing) == ("tp0", 7, ("dtype", "count"))
     facts = json.loads(json.dumps(error.to_json()))
@@ -166,6 +167,7 @@ def test_mismatch_of_the_operation_itself_names_both():
     assert str(error).splitlines()[1:] == [
         "  rank 0: op=all_reduce reduce_op=sum root=-",
         "  rank 1: op=broadcast reduce_op=- root=0",
+        "  to fix: make every rank of the group issue the same collectives in the same order",
     ]
 
 
