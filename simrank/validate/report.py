@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 _ANSWERED = ("answered", "raised")  # Stages of `worker`.
 _MAX_WAITS = 6
 _PACKAGE = os.path.dirname(os.path.dirname(__file__))
-_OWN = tuple(f'File "{os.path.join(_PACKAGE, name)}' for name in ("validate", "suites"))
+_SHOWN = _PACKAGE.encode("ascii", "backslashreplace").decode()  # As faulthandler writes paths.
+_OWN = tuple(f'File "{os.path.join(_SHOWN, name)}' for name in ("validate", "suites"))
 
 
 def facts_of(

@@ -74,6 +74,7 @@ def test_what_a_later_case_prints_and_writes_goes_where_it_should(worker, tmp_pa
 
 def test_a_worker_that_only_a_new_process_is_free_of_is_replaced_and_the_case_named(worker):
     """A thread that goes on, here."""
+    worker.run(leftovers.state)
     starts = worker.num_starts
     worker.run(leftovers.leave_a_thread)
     assert worker.events[-1].endswith(
