@@ -196,7 +196,10 @@ void DeviceMemory::free(void* address) {
     note(FREE_REQUESTED, *block);
     if (callbacks.on_free) {
       lock.unlock();
-      tell(callbacks.on_free, device, *block);
+      {
+        KeepException keep;
+        tell(callbacks.on_free, device, *block);
+      }
       lock.lock();
     }
   }
