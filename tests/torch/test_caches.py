@@ -17,15 +17,20 @@ from torch.distributed.tensor import (  # noqa: E402
 
 
 def test_a_rank_has_fake_tensors_on_its_own_current_device(spawn):
-    """Others have made the same ones before, on theirs."""
+    """In modes that torch itself enters, as DTensor does; a program's are refused."""
     fake_tensor = pytest.importorskip("torch._subclasses.fake_tensor")
+    names = {"__name__": "torch.caller", "mode": fake_tensor.FakeTensorMode}
+    exec("def within_mode(body):\n    with mode():\n        body()\n", names)  # noqa: S102
 
     def program(rank):
         torch.cuda.set_device(rank)
-        with fake_tensor.FakeTensorMode():
+
+        def body():
             assert torch.empty(3, device="cuda").device.index == rank
             dist.init_process_group("nccl")
             assert torch.empty(3, device="cuda").neg().device.index == rank
+
+        names["within_mode"](body)
 
     spawn(program, 2)
 
