@@ -172,8 +172,7 @@ def run_command(
     settings["default_device"] = _device(built, default_device)
     num_ranks = torchrun.num_ranks(built, nproc_per_node)
     job = _Job(program, args or [], num_ranks, settings, as_module, max_restarts)
-    if summary == "text":
-        _show_surroundings(built)
+    _show_surroundings(summary, built)
     max_ps = _max_delay_ps(max_delay)
     if seeds is not None:
         _explore(command, job, seeds, max_ps)
@@ -189,8 +188,10 @@ def run_command(
     sys.stdout.flush()  # Here, where it ends quietly if nobody reads it any more.
 
 
-def _show_surroundings(cluster: Cluster) -> None:
+def _show_surroundings(summary: str, cluster: Cluster) -> None:
     """Name variables of torch and NCCL by their effect, and a calibration that was lost."""
+    if summary != "text":
+        return
     variables = variables_text(os.environ)
     if variables is not None:
         typer.echo(variables, err=True)

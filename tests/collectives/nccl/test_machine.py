@@ -101,5 +101,5 @@ def test_a_calibration_in_a_file_beside_the_cluster_is_taken(copy, tmp_path):
     (tmp_path / "mine.yaml").write_text(text.replace("launch_us: 4.041", "launch_us: 5.041"))
     fitted = dict(copy((KEY, "calibration: mine.yaml\n")).nccl_fit.constants)
     assert fitted["launch_us"] == 5.041
-    with pytest.raises(ConfigError, match="own.yaml:.*: calibration: expected a file or one of"):
+    with pytest.raises(ConfigError, match=r"own.yaml:.*: calibration: expected a file or one of"):
         copy((KEY, "calibration: nothing\n"))
