@@ -196,10 +196,7 @@ void DeviceMemory::free(void* address) {
     note(FREE_REQUESTED, *block);
     if (callbacks.on_free) {
       lock.unlock();
-      {
-        KeepException keep;
-        tell(callbacks.on_free, device, *block);
-      }
+      tell(callbacks.on_free, device, *block);
       lock.lock();
     }
   }
