@@ -6,6 +6,7 @@ import gc
 import importlib
 import itertools
 import os
+import signal
 import sys
 
 import numpy as np
@@ -13,6 +14,10 @@ import pytest
 from hypothesis import settings
 
 import simrank
+
+# A shell that starts the tests in the background lets them ignore Ctrl-C, which some test.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # A program means the same whether another part of the process has imported torch or not.
 if "SIMRANK_TEST_AFTER" in os.environ:
