@@ -173,7 +173,10 @@ def _restore() -> None:
         while _replaced:
             owner, name, original = _replaced[-1]
             if original is not _INHERITED:
-                setattr(owner, name, original)
+                # What `getattr` gave of a static method is its function; it was one, and is again.
+                held = vars(owner).get(name) if isinstance(owner, type) else None
+                is_static = type(held) is staticmethod
+                setattr(owner, name, staticmethod(original) if is_static else original)
             elif name in vars(owner):
                 delattr(owner, name)
             del _replaced[-1]

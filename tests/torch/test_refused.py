@@ -52,3 +52,14 @@ def test_fake_cuda_tensors_of_a_program_are_refused(spawn):
 def test_fake_tensors_of_the_host_are_not(spawn):
     """They take none anyway."""
     spawn(fakes, 2, "cpu")
+
+
+def test_methods_of_fake_tensors_are_torchs_own_after_the_ranks():
+    """A static method stays one: instances call it, too."""
+    from torch._subclasses import fake_tensor
+
+    with simrank.Context("hgx_h100") as ctx:
+        ctx.multiprocessing.spawn(lambda rank: torch.ones(1), nprocs=1)
+    held = vars(fake_tensor.FakeTensor)["_normalize_fake_device"]
+    assert type(held) is staticmethod
+    assert fake_tensor.FakeTensor._normalize_fake_device(torch.device("cpu")).type == "cpu"
