@@ -60,7 +60,7 @@ class Condition(NamedTuple):
         return int(raw.view(self.dtype)[0])
 
     def change_text(self) -> str:
-        """Return what it is now and what would end the wait, for reports."""
+        """Return the current value and the value that would end the wait, for reports."""
         return f"{self.value()} to {end_text(self.comparison, self.bound)}"
 
 

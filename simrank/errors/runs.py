@@ -184,7 +184,7 @@ _CURES = {
 
 
 def _cure_of(differing: Sequence[str]) -> str:
-    """Return what to change, by the first column that differs."""
+    """Return the cure for a mismatch, by the first column that differs."""
     known = next((_CURES[name] for name in _CURES if name in differing), None)
     return known or f"make the ranks' calls agree in {' and '.join(differing)}"
 

@@ -86,7 +86,7 @@ class ProgramRaceError(ProgramFindingError):
 
 
 def _beside_atomic(*verbs: str) -> str:
-    """Return what to do about an atomic and another access that nothing orders."""
+    """Return the cure for an atomic that races with another access."""
     if verbs == (ATOMIC, ATOMIC):
         return 'atomics of several programs need scope="gpu", or "sys" between devices'
     verb = "store" if "writes" in verbs else "load"

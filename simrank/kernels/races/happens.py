@@ -226,7 +226,7 @@ class ProgramClock(Touches):
         return number > 0 and before.get(launch.stream, 0) >= launch.step
 
     def cure(self, storage: Storage, other: int, epoch: int) -> str | None:
-        """Return what to do about a race with another program, if the last waits show that."""
+        """Return the cure for a race with another program, if the last waits show it."""
         for passed in reversed(self.waits):
             look = passed.look
             by_scope = self._known.flags.get(look.storage, {}).get(look.first, {})

@@ -112,7 +112,7 @@ class LaneChecks:
 
 
 def lanes_of(jit: Jit, space: AddressSpace) -> LaneChecks | None:
-    """Return what looks at the lanes of a launch; None where enough of the kernel were looked at.
+    """Return the lane checker of a launch; None once enough launches of the kernel were checked.
 
     Args:
         jit: The kernel.

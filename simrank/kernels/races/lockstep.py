@@ -39,7 +39,7 @@ class Dependence(NamedTuple):
 
 
 def dependence_of(source: str, options: Mapping[str, Any]) -> Dependence:
-    """Return what a kernel's source and the options of its launch say."""
+    """Return the traits of a kernel's source and launch options that race checks use."""
     return Dependence(bool(options.get("launch_pdl")), "launch_dependents" in source)
 
 

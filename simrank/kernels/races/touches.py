@@ -146,7 +146,7 @@ class Touches:
         return result.astype(np.uint8)
 
     def cure(self, storage: Storage, other: int, epoch: int) -> str | None:
-        """Return what to do about a race with another program; None where no more is known."""
+        """Return the cure for a race with another program, or None if none is known."""
         del storage, other, epoch
         return None
 

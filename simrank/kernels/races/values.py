@@ -85,7 +85,7 @@ class Passed(NamedTuple):
     began: int | None
 
     def cure(self, *, has_signalled: bool) -> str | None:
-        """Return what to do where the wait was to order a program behind another, and did not.
+        """Return the cure for a wait that should order a program behind another and did not.
 
         Args:
             has_signalled: Whether the other program has released what it did by the flag.
@@ -125,7 +125,7 @@ class FlagValues:
         self._began.setdefault((launch, storage.address, first), value)
 
     def began(self, launch: int, storage: Storage, first: int) -> int | None:
-        """Return what a flag held as a launch first touched it, if that is known."""
+        """Return the first value of a flag in a launch, or None if it is unknown."""
         return self._began.get((launch, storage.address, first))
 
     def launch_ended(self, launch: int) -> None:

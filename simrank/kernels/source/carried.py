@@ -110,7 +110,7 @@ def _types(names: Sequence[str], *given: Any) -> _Types | None:
 
 
 def _type_of(value: Any) -> Any:
-    """Return what must stay the same of a value: element type and shape; None of others."""
+    """Return the element type and shape of a value; None if it has none."""
     return (value.element, tuple(value.shape)) if type(value) is Block else None
 
 
