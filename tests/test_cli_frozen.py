@@ -1,5 +1,7 @@
 """What the command line and the package promise: names that may not change by accident."""
 
+import json
+
 import typer.main
 
 import simrank
@@ -8,92 +10,18 @@ import simrank.distributed
 import simrank.errors
 import simrank.multiprocessing
 from simrank.cli import app
-from simrank.cli.nccl_tests import SETTLED
-
-COMMANDS = {
-    "accuracy": {
-        "table", "--cluster", "--fit", "--collective", "-g", "--num-ranks", "--json", "--html",
-        "--help",
-    },
-    "calibrate": {
-        "measured", "--cluster", "--collective", "-g", "--num-ranks", "--library", "--site",
-        "--out", "--help",
-    },
-    "bench": {
-        "target", "--cluster", "--nodes", "-g", "--ngpus", "--num-ranks", "-b", "--minbytes", "-e",
-        "--maxbytes", "-f", "--stepfactor", "-i", "--stepbytes", "-n", "--iters", "-w",
-        "--warmup_iters", "-d", "--datatype", "-o", "--op", "-r", "--root", "-c", "--check", "-a",
-        "--average", "-t", "--nthreads", "-z", "--blocking", "-T", "--timeout",
-        *(option for settled in SETTLED for option in (settled.short, settled.long)),
-        "--algorithm", "--measured", "--seed", "--json", "--csv", "--html", "--nccl-tests",
-        "--inspector", "--trace", "--trace-ranks", "--jobs", "--backend",
-        "--help",
-    },
-    "check": {"file", "--help"},
-    "compare": {
-        "program", "args", "--nproc-per-node", "--nproc_per_node", "--backend", "--cluster",
-        "--tolerance", "--skip-real", "--timeout", "--bench", "--kernels", "--out", "--json",
-        "--report", "--help",
-    },
-    "clusters": {"--help"},
-    "explain": {
-        "--collective", "--size", "--cluster", "--nodes", "-g", "--num-ranks", "--tuner",
-        "--graph", "--calibration", "--html", "--help",
-    },
-    "tune": {
-        "--collective", "--cluster", "--nodes", "-g", "--num-ranks", "--calibration", "--out",
-        "--help",
-    },
-    "convert": {
-        "source", "--device", "--graph", "--collective", "-n", "--num-ranks", "--to", "--out",
-        "--help",
-    },
-    "prove": {"algorithm", "--collective", "-n", "--num-ranks", "--size", "--root", "--help"},
-    "replay": {
-        "files", "--cluster", "--nodes", "--groups", "--seed", "--json", "--trace",
-        "--trace-ranks", "--help",
-    },
-    "kernels": {"--help"},  # A group: coverage, report and check.
-    "torch": {"--help"},  # A group: build.
-    "schema": {"kind", "--to", "--help"},
-    "run": {
-        "program", "args", "-m", "--module", "--cluster", "--nproc-per-node", "--nproc_per_node",
-        "--nnodes", "--max-restarts", "--max_restarts", "--standalone", "--seed", "--trace",
-        "--trace-ranks", "--html", "--summary",
-        "--prefix", "-t", "--tee", "-r", "--redirects", "--log-dir", "--log_dir",
-        "--local-ranks-filter", "--local_ranks_filter", "--shape-only", "--races", "--strict",
-        "--default-device", "--on-failure", "--carrier", "--private", "--compute-time", "--devices",
-        "--flight-recorder", "--divergence",
-        "--faults", "--seeds",
-        "--delays",
-        "--max-delay", "--watchdog", "--time-limit", "--full-traceback", "--help",
-        # torchrun's, of which `simrank run` says that it ignores or refuses them.
-        "--rdzv-backend", "--rdzv_backend", "--rdzv-endpoint", "--rdzv_endpoint", "--rdzv-id",
-        "--rdzv_id", "--rdzv-conf", "--rdzv_conf", "--master-addr", "--master_addr",
-        "--master-port", "--master_port", "--local-addr", "--local_addr", "--node-rank",
-        "--node_rank", "--monitor-interval",
-        "--monitor_interval", "--start-method", "--start_method", "--role",
-        "--event-log-handler", "--event_log_handler", "--numa-binding", "--numa_binding",
-        "--signals-to-handle", "--signals_to_handle", "--shutdown-timeout", "--shutdown_timeout",
-        "--run-path", "--run_path", "--logs-specs", "--logs_specs",
-        "--duplicate-stdout-filters", "--duplicate_stdout_filters",
-        "--duplicate-stderr-filters", "--duplicate_stderr_filters", "--no-python", "--no_python",
-        "--virtual-local-rank", "--virtual_local_rank",
-    },
-}  # fmt: skip
+from simrank.cli.completion import SURFACE
+from tests.surface import surface_of
 
 
-def test_commands_and_options_are_frozen():
-    """Adding is fine, with a line here; renaming or dropping breaks users."""
-    group = typer.main.get_command(app)
-    found = {}
-    for name in group.commands:
-        command = group.get_command(None, name)
-        options = set()
-        for parameter in command.params:
-            options |= set(parameter.opts) if parameter.opts[0][0] == "-" else {parameter.name}
-        found[name] = options | {"--help"}
-    assert found == COMMANDS
+def test_commands_options_and_words_are_frozen():
+    """`tests/surface.py` writes what is new; renaming or dropping breaks users."""
+    promised = json.loads(SURFACE.read_text("utf-8"))
+    found = json.loads(json.dumps(surface_of(typer.main.get_command(app))))
+    assert found["commands"].keys() == promised["commands"].keys()
+    for name, spellings in promised["commands"].items():
+        assert found["commands"][name] == spellings, name
+    assert found["words"] == promised["words"]
 
 
 def test_public_names_are_frozen():

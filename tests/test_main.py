@@ -46,25 +46,39 @@ def test_the_command_runs(monkeypatch, capsys):
 HEAVY = {"numpy", "yaml", "rich.progress", "simrank.bench", "simrank.context"}
 
 
-@pytest.mark.parametrize("complete", ["--version", "--help", "b"])
-def test_version_help_and_names_of_commands_import_no_command(complete):
+ANSWERS = [
+    (["--version"], "simrank "),
+    (["--help"], "  bench "),
+    (["b", "COMPLETE"], "bench"),
+    (["run", "--clu", "COMPLETE"], "--cluster"),
+    (["run", "--cluster", "hgx_h1", "COMPLETE"], "hgx_h100"),
+    (["bench", "all_r", "COMPLETE"], "all_reduce"),
+    (["kernels", "check", "--c", "COMPLETE"], "--cluster"),
+]
+
+
+@pytest.mark.parametrize(("words", "answer"), ANSWERS)
+def test_version_help_and_completion_import_no_command(words, answer):
     """They answer at once: they are what a prompt waits for."""
-    words = {"COMP_WORDS": f"simrank {complete}", "COMP_CWORD": "1"}
-    asks = {} if complete.startswith("-") else {"_SIMRANK_COMPLETE": "complete_bash", **words}
+    completes = words[-1] == "COMPLETE"
+    typed = words[:-1] if completes else words
+    asks = {
+        "COMP_WORDS": " ".join(["simrank", *typed]), "COMP_CWORD": str(len(typed)),
+        "_SIMRANK_COMPLETE": "complete_bash",
+    }  # fmt: skip
     program = (
         "import sys, atexit\n"
         "atexit.register(lambda: print(sorted(sys.modules), file=sys.stderr))\n"
-        f"sys.argv = ['simrank', *{[complete] if not asks else []}]\n"
+        f"sys.argv = ['simrank', *{[] if completes else typed}]\n"
         "from simrank.__main__ import main\nmain()"
     )
     command = [sys.executable, "-c", program]
-    out = subprocess.run(
-        command, capture_output=True, text=True, check=True, env=dict(os.environ) | asks
-    )
+    environment = dict(os.environ) | (asks if completes else {})
+    out = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
     imported = set(ast.literal_eval(out.stderr.splitlines()[-1]))
     assert HEAVY & imported == set()
     assert not {f"simrank.cli.{name}" for name in COMMANDS} & imported
-    assert {"--version": "simrank ", "--help": "  bench ", "b": "bench"}[complete] in out.stdout
+    assert answer in out.stdout
 
 
 GROUPS = {"kernels", "torch"}

@@ -211,6 +211,7 @@ def measured_series(
     *,
     collective: str | None = None,
     num_ranks: int | None = None,
+    nodes: int | None = None,
 ) -> list[TableSeries]:
     """Read measured times from texts.
 
@@ -221,6 +222,7 @@ def measured_series(
             use all network cards beside them.
         collective: What ran, where nccl-tests' output does not say it.
         num_ranks: On how many ranks, where nccl-tests' output does not list them.
+        nodes: On how many nodes, ranks spread evenly, where the text does not list hosts.
 
     Returns:
         One entry per file, collective and ranks, in the order of the texts.
@@ -230,11 +232,15 @@ def measured_series(
         UnsupportedError: The cluster says nothing of NCCL, or nothing of a network.
     """
     by_file = rows_by_file(texts, collective, num_ranks)
-    return [each for file, rows in by_file.items() for each in _series_of_file(file, rows, cluster)]
+    return [
+        each
+        for file, rows in by_file.items()
+        for each in _series_of_file(file, rows, cluster, nodes)
+    ]
 
 
 def _series_of_file(
-    file: str, rows: Sequence[MeasuredRow], cluster: str | None
+    file: str, rows: Sequence[MeasuredRow], cluster: str | None, nodes: int | None
 ) -> list[TableSeries]:
     path = Path(file)
     machine = load_machine(path)
@@ -246,25 +252,55 @@ def _series_of_file(
         raise ConfigError(ConfigProblem(file, None, "", "a cluster", "nothing", to_fix))
     if machine is not None and machine.cluster != name:
         machine = None  # What it says is of another cluster.
+    if nodes is not None:
+        rows = [replace(row, ranks_per_host=_spread(file, row, nodes)) for row in rows]
     grouped: dict[tuple[str, int, tuple[int, ...]], list[MeasuredRow]] = {}
     for row in rows:
         key = row.collective, row.num_ranks, row.ranks_per_host
         grouped.setdefault(key, []).append(row)
     table = path.stem if path.suffix == ".csv" else file
-    return [_series(table, name, machine, mine) for mine in grouped.values()]
+    return [_series(table, name, machine, mine, nodes) for mine in grouped.values()]
+
+
+def _spread(table: str, row: MeasuredRow, nodes: int) -> tuple[int, ...]:
+    """Return the ranks of each node: as they are listed, or else evenly.
+
+    Raises:
+        ConfigError: Another number of hosts is listed, or there are fewer ranks than nodes.
+    """
+    listed = row.ranks_per_host
+    if len(listed) > 1 and len(listed) != nodes:
+        to_fix = "leave --nodes out"
+        hosts = f"the {len(listed)} hosts that are listed"
+        raise ConfigError(ConfigProblem(table, None, "", hosts, f"--nodes {nodes}", to_fix))
+    if len(listed) > 1:
+        return listed
+    if not 1 <= nodes <= row.num_ranks:
+        expected = f"1 to {row.num_ranks} nodes for {row.num_ranks} ranks"
+        raise ConfigError(ConfigProblem(table, None, "", expected, f"--nodes {nodes}"))
+    fewest, more = divmod(row.num_ranks, nodes)
+    return (fewest + 1,) * more + (fewest,) * (nodes - more)
 
 
 def _series(
-    table: str, cluster: str, machine: MachineConfig | None, rows: Sequence[MeasuredRow]
+    table: str,
+    cluster: str,
+    machine: MachineConfig | None,
+    rows: Sequence[MeasuredRow],
+    asked_nodes: int | None,
 ) -> TableSeries:
     built, num_ranks, per_host = load_cluster(cluster), rows[0].num_ranks, rows[0].ranks_per_host
     if num_ranks < 2:
         expected = "two ranks or more: one rank sends nothing"
         raise ConfigError(ConfigProblem(table, None, "", expected, str(num_ranks)))
     nodes = -(-num_ranks // built.devices_per_node) if machine is None else machine.nodes
-    is_spread = len(per_host) > 1 and sum(per_host) == num_ranks
+    is_known_where = len(per_host) > 1 or asked_nodes is not None
+    is_spread = is_known_where and sum(per_host) == num_ranks
     if is_spread:
         nodes = len(per_host)
+        if max(per_host) > built.devices_per_node:
+            expected = f"{built.devices_per_node} ranks on a node of {built.name} at most"
+            raise ConfigError(ConfigProblem(table, None, "", expected, str(max(per_host))))
     has_fabric = len(built.topology.vertices) > built.topology.num_node_vertices
     if built.num_nodes < nodes and has_fabric:
         built = load_cluster(cluster, nodes)

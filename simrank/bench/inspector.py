@@ -31,7 +31,7 @@ _COLLECTIVES = {
 }
 _MESSAGES = ("Send", "Recv", "SendRecv")
 _PER_RANK = ("all_gather", "reduce_scatter")  # Whose bytes are those of one rank's part.
-_UNKNOWN_DTYPE = "unknown"  # The Inspector counts bytes.
+UNKNOWN_DTYPE = "unknown"  # The Inspector counts bytes.
 
 
 class _Call(NamedTuple):
@@ -68,7 +68,7 @@ def inspector_rows(parts: Iterable[Part], file: str) -> list[MeasuredRow]:
         expected = "coll_perf of a collective on two ranks or more"
         raise ConfigError(ConfigProblem(file, None, "", expected, "none"))
     return [
-        ran.row(file, size_bytes, _UNKNOWN_DTYPE, median(times))
+        ran.row(file, size_bytes, UNKNOWN_DTYPE, median(times))
         for (ran, size_bytes), times in sorted(repeats.items())
     ]
 

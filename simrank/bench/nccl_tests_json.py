@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from simrank.bench.nccl_tests_output import dtype_named, program_collective
-from simrank.bench.ran import MAX_RANKS, MAX_SIZE_BYTES, Ran, collective_named
+from simrank.bench.ran import MAX_RANKS, MAX_SIZE_BYTES, Bandwidths, Place, Ran, collective_named
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -75,4 +75,9 @@ def _rows(run: Part, ran: Ran) -> Iterator[MeasuredRow]:
         placed = result.part("out_of_place")
         if "cpu_time" in placed.data:
             raise placed.error("time", "the devices' time", "cpu_time: run it without -C")
-        yield ran.row(run.file, size_bytes, dtype, placed.time_us("time"))
+        time_us = placed.time_us("time")
+        algbw, busbw = placed.data.get("alg_bw"), placed.data.get("bus_bw")
+        if isinstance(algbw, float) and isinstance(busbw, float):
+            printed = Bandwidths(time_us, algbw, busbw)
+            ran.check_bandwidth(size_bytes, printed, Place(run.file, run.line))
+        yield ran.row(run.file, size_bytes, dtype, time_us)

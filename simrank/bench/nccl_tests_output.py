@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from simrank.bench.ran import MAX_SIZE_BYTES, Ran, collective_named, is_time
+from simrank.bench.ran import MAX_SIZE_BYTES, Bandwidths, Place, Ran, collective_named, is_time
 from simrank.config.names import DTYPE_ALIASES, DTYPES
 from simrank.config.quantity import choice_text
 from simrank.errors import ConfigError, ConfigProblem
@@ -138,7 +138,20 @@ def _rows(lines: list[tuple[int, str]], file: str, ran: Ran) -> Iterator[Measure
         dtype = dtype_named(cells[2], file, number)
         size_bytes, time_us = int(cells[0]), _time_us(cells[at], file, number)
         if size_bytes > 0:  # nccl-tests prints sizes that are less than an element of each rank.
+            printed = _bandwidths(cells[at + 1 : at + _AFTER_TIME], time_us)
+            if printed is not None:
+                ran.check_bandwidth(size_bytes, printed, Place(file, number))
             yield ran.row(file, size_bytes, dtype, time_us)
+
+
+def _bandwidths(cells: list[str], time_us: float) -> Bandwidths | None:
+    """Return algbw and busbw; None where a site prints something else there."""
+    try:
+        algbw, busbw = map(float, cells)
+    except ValueError:
+        return None
+    num_digits = min(len(cell.partition(".")[2]) for cell in cells)
+    return Bandwidths(time_us, algbw, busbw, 10.0**-num_digits)
 
 
 def _columns(heading: str, file: str, line: int) -> list[str]:

@@ -15,7 +15,7 @@ from simrank.collectives.nccl import Communicator, Shape, predict_times
 from simrank.collectives.nccl.forced import parse_algorithms, parse_protocols
 from simrank.collectives.nccl.machine import calibration_for, constants_of, spec_of
 from simrank.config.names import COLLECTIVE_ALIASES, COLLECTIVES
-from simrank.config.quantity import choice_text
+from simrank.config.quantity import choice_text, hint
 from simrank.config.tuner import load_tuner
 from simrank.hardware import load_cluster
 
@@ -188,7 +188,9 @@ def collective_of(name: str) -> str:
     """
     known = COLLECTIVE_ALIASES.get(name, name)
     if known not in COLLECTIVES:
-        raise ValueError(f"collective={name!r}: expected {choice_text(COLLECTIVES)}")
+        to_fix = hint(name, COLLECTIVES)
+        text = f"collective={name!r}: expected {choice_text(COLLECTIVES)}"
+        raise ValueError(text if to_fix is None else f"{text}\n  to fix: {to_fix}")
     return known
 
 

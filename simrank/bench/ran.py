@@ -13,6 +13,35 @@ from simrank.errors import ConfigError, ConfigProblem
 MAX_RANKS = 1 << 20
 MAX_SIZE_BYTES = 1 << 60
 _LEAST_US, _MOST_US = 1e-3, 1e12
+_ROUNDED, _OF_TIME = 1e-9, 5e-4  # Times are printed with four digits.
+
+
+class Bandwidths(NamedTuple):
+    """What a line prints, in GB/s.
+
+    Attributes:
+        time_us: The time that they follow from, in microseconds.
+        algbw: Bytes over time.
+        busbw: That times nccl-tests' factor of the collective.
+        resolution: The unit of the last digit printed.
+    """
+
+    time_us: float
+    algbw: float
+    busbw: float
+    resolution: float = 0.0
+
+
+class Place(NamedTuple):
+    """Where a row stands.
+
+    Attributes:
+        file: Name for messages.
+        line: Line, or None where there is none.
+    """
+
+    file: str
+    line: int | None = None
 
 
 class Ran(NamedTuple):
@@ -46,6 +75,42 @@ class Ran(NamedTuple):
             ranks_per_host=self.ranks_per_host,
             gpus_per_thread=self.gpus_per_thread,
         )
+
+    def check_bandwidth(self, size_bytes: int, printed: Bandwidths, place: Place) -> None:
+        """Hold the bus bandwidth of a line against the ranks and the collective of the run.
+
+        A log lists fewer ranks than ran where lines were cut off, and the times of 1,024 ranks
+        are no times of 100.
+
+        Raises:
+            ConfigError: It is that of another number of ranks, or of another collective.
+        """
+        if not printed.busbw > 0 or self._explains(printed, size_bytes, self.num_ranks):
+            return
+        factor = busbw_factor(self.collective, self.num_ranks)
+        expected = f"{factor:.4g} times algbw, as {self.collective} has on {self.num_ranks} ranks"
+        got = f"{printed.busbw / max(printed.algbw, printed.resolution):.4g} times"
+        fits = [n for n in _SOME_RANKS if self._explains(printed, size_bytes, n)]
+        if fits:
+            got += f", as on {' to '.join(dict.fromkeys([f'{fits[0]:,}', f'{fits[-1]:,}']))} ranks"
+        to_fix = "say with --num-ranks on how many ranks it ran, with --collective what"
+        raise ConfigError(ConfigProblem(place.file, place.line, "busbw", expected, got, to_fix))
+
+    def _explains(self, printed: Bandwidths, size_bytes: int, num_ranks: int) -> bool:
+        """Whether the bus bandwidth is that of so many ranks, but for the digits left out.
+
+        Releases before 2.10 printed as algbw of some collectives what is busbw: then the time
+        says it.
+        """
+        factor, unsure = busbw_factor(self.collective, num_ranks), printed.resolution / 2
+        of_time = size_bytes / printed.time_us / 1e3
+        if abs(printed.busbw - printed.algbw * factor) <= unsure * (1 + factor) + _ROUNDED:
+            return True
+        return abs(printed.busbw - of_time * factor) <= unsure + _OF_TIME * printed.busbw
+
+
+# To name: all that are small, then powers of two.
+_SOME_RANKS = (*range(2, 129), *(1 << power for power in range(8, 13)))
 
 
 def is_time(time_us: float) -> bool:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from simrank.bench.inspector import UNKNOWN_DTYPE
+from simrank.bench.measured_text import rows_by_file
 from simrank.bench.predicted import NCCL, nine_of_ten, predicted_rows
 from simrank.bench.program import ON_TARGET, Case, TestData, checked_program, timed_program
 from simrank.bench.row import Row, as_columns, timed_row
@@ -14,7 +16,8 @@ from simrank.bench.series import series_of
 from simrank.collectives.nccl.constants import P2P, SIMPLE
 from simrank.collectives.problem import REDUCING
 from simrank.collectives.reference import count_wrong
-from simrank.config import BenchConfig, bench_config_from_mapping, load_bench_config, load_measured
+from simrank.config import BenchConfig, bench_config_from_mapping, load_bench_config
+from simrank.config.yaml_source import read_text
 from simrank.context import Context
 from simrank.distributed.tuning import NO_WISHES, Wishes, tuning_of
 from simrank.errors import ConfigError
@@ -287,11 +290,11 @@ def _row(
     )
 
 
-_MeasuredKey = tuple[str, int, int, str]
+_MeasuredKey = tuple[tuple[str, int, int], str]
 
 
 def _measured(config: BenchConfig) -> dict[_MeasuredKey, float]:
-    """Return published times by (collective, ranks, bytes, dtype; "" where nothing is reduced).
+    """Return measured times by (collective, ranks, bytes) and dtype; "" where nothing is reduced.
 
     Raises:
         ConfigError: There are several clusters: a table was measured on one.
@@ -300,9 +303,10 @@ def _measured(config: BenchConfig) -> dict[_MeasuredKey, float]:
         got = f"{len(config.clusters)} clusters"
         expected = "a single cluster beside measured times"
         raise ConfigError(config.source.problem(("measured",), expected, got))
-    rows = [row for path in config.measured for row in load_measured(path)]
+    texts = {str(path): read_text(path) for path in config.measured}
+    rows = [row for each in rows_by_file(texts).values() for row in each]
     return {
-        (row.collective, row.num_ranks, row.size_bytes, _reduced(row.collective, row.dtype)):
+        ((row.collective, row.num_ranks, row.size_bytes), _reduced(row.collective, row.dtype)):
         row.time_us for row in rows
     }  # fmt: skip
 
@@ -313,8 +317,9 @@ def _reduced(collective: str, dtype: str) -> str:
 
 
 def _with_measured(row: Row, measured: Mapping[_MeasuredKey, float]) -> Row:
-    dtype = _reduced(row.collective, row.dtype)
-    measured_us = measured.get((row.collective, row.num_ranks, row.size_bytes, dtype))
+    size = row.collective, row.num_ranks, row.size_bytes
+    dtypes = _reduced(row.collective, row.dtype), UNKNOWN_DTYPE
+    measured_us = next((measured[size, of] for of in dtypes if (size, of) in measured), None)
     if measured_us is None:
         return row
     return replace(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -19,6 +19,7 @@ from simrank.bench.size_classes import NAMES
 from simrank.cli.common import EXIT_STATUS, app, check_writable, progress_bar
 from simrank.cli.measured import FORMATS, texts_of
 from simrank.cli.nccl_tests import bad_option
+from simrank.cli.words import check_word
 from simrank.config.files import write_text
 from simrank.config.locate import builtin_names, locate
 from simrank.hardware.gemm import load_gemm_rows, size_class_errors
@@ -53,6 +54,10 @@ def accuracy(
         int | None,
         typer.Option("-g", "--num-ranks", min=2, help="Ranks, where the output lists none."),
     ] = None,
+    nodes: Annotated[
+        int | None,
+        typer.Option(min=1, help="Nodes that they were spread over, where it lists no hosts."),
+    ] = None,
     json_file: Annotated[
         str | None, typer.Option("--json", help="Write means, aims and every row.")
     ] = None,
@@ -79,15 +84,15 @@ def accuracy(
     float32 products of simulated programs do not use them.
     """
     if table == "gemm":
-        _refuse(cluster=cluster, fit=fit, collective=collective, num_ranks=num_ranks)
+        _refuse(cluster=cluster, fit=fit, collective=collective, num_ranks=num_ranks, nodes=nodes)
         _refuse(json=json_file, html=html)
         _show(_gemm_table())
         return
     check_writable(json_file, html)
     name = fit or (_ALL if table is None else "none")
-    if name not in (*FITS, _ALL):
-        raise typer.BadParameter(f"--fit {fit}: expected one of {', '.join(FITS)}, {_ALL}")
-    bench = _bench(table, cluster, collective, num_ranks)
+    check_word("--fit", name, (*FITS, _ALL))
+    said = {"collective": collective, "num_ranks": num_ranks, "nodes": nodes}
+    bench = _bench(table, cluster, said)
     found = _errors(list(FITS) if name == _ALL else [name], bench)
     if not any(found.values()):
         raise typer.BadParameter(f"--fit {name}: no table has enough sizes, or a partner")
@@ -111,14 +116,12 @@ def _refuse(**options: object) -> None:
             raise bad_option(f"--{name.replace('_', '-')}", expected, str(value))
 
 
-def _bench(
-    table: str | None, cluster: str | None, collective: str | None, num_ranks: int | None
-) -> Bench:
+def _bench(table: str | None, cluster: str | None, said: Mapping[str, Any]) -> Bench:
     """Return what is tried, and whose constants may be: the built-in tables', and its own."""
     built_in = measured_series(texts_of(builtin_tables()))
     if table is None:
         return Bench(built_in, built_in)
-    tried = measured_series(texts_of([table]), cluster, collective=collective, num_ranks=num_ranks)
+    tried = measured_series(texts_of([table]), cluster, **said)
     names = {each.table for each in tried}
     return Bench(tried, [*tried, *(each for each in built_in if each.table not in names)])
 

@@ -75,7 +75,9 @@ def bench(
     ] = 0,
     timeout: options.SeriesTimeout = 0,
     algorithm: Annotated[str, typer.Option(help="Algorithm.")] = "auto",
-    measured: Annotated[str | None, typer.Option(help="CSV of measured times.")] = None,
+    measured: Annotated[
+        str | None, typer.Option(help="Measured times, in any format that accuracy reads.")
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of everything random [0].")] = None,
     jobs: options.Jobs = None,
     backend: options.Backend = None,

@@ -44,6 +44,10 @@ def calibrate(
         int | None,
         typer.Option("-g", "--num-ranks", min=2, help="Ranks, where the output lists none."),
     ] = None,
+    nodes: Annotated[
+        int | None,
+        typer.Option(min=1, help="Nodes that they were spread over, where it lists no hosts."),
+    ] = None,
     library: Annotated[str, typer.Option(help="NCCL or RCCL with its version.")] = "unknown",
     site: Annotated[
         bool, typer.Option("--site", help="Refit the launch alone, from one to three small sizes.")
@@ -58,7 +62,7 @@ def calibrate(
     """
     check_writable(out)
     series = measured_series(
-        texts_of(measured), cluster, collective=collective, num_ranks=num_ranks
+        texts_of(measured), cluster, collective=collective, num_ranks=num_ranks, nodes=nodes
     )
     before = _shipped(series) if site else None
     only = ("launch_us",) if site else NAMES

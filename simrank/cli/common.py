@@ -15,6 +15,7 @@ import typer.main
 from typer.core import TyperCommand, TyperGroup
 
 import simrank
+from simrank.cli.completion import described
 from simrank.errors import ConfigError, ConfigProblem
 
 if TYPE_CHECKING:
@@ -68,12 +69,13 @@ class Commands(TyperGroup):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ANN401 - likewise
         """Import a command and return it; None if there is none of that name."""
-        del ctx
         if cmd_name not in COMMANDS:
             return None
         command = COMMANDS[cmd_name]
         if self._is_listing:
             return TyperCommand(cmd_name, help=command.help)
+        if ctx is not None and ctx.resilient_parsing:  # A shell asks: words suffice.
+            return described(cmd_name)
         for module in command.modules or (cmd_name,):
             import_module(f"simrank.cli.{module}")
         imported: Any = typer.main.get_command(app)

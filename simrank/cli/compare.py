@@ -12,6 +12,7 @@ import typer
 import simrank
 from simrank.bench.table import Table, footer
 from simrank.cli.common import FAILED, app, check_writable, progress_bar
+from simrank.cli.words import check_words
 from simrank.config import load_bench_config
 from simrank.config.files import write_text
 from simrank.errors import ConfigError, ConfigProblem
@@ -35,7 +36,6 @@ _STATUS = (
     "exit status: 0 the sides agree; 1 they differ, or data is wrong; 2 bad usage or config; "
     "3 bug in simrank; 4 this machine lacks what the real side needs (GPUs, torch, triton)"
 )
-_BACKENDS = ("gloo", "nccl")
 _NUM_RANKS = 2  # Unless somebody says otherwise.
 _REPORTS = (".html", ".htm", ".md")
 _TARGETS = ("program", "bench_file", "kernels_file")
@@ -256,8 +256,7 @@ def _refuse_others(context: typer.Context, what: str) -> None:
 
 
 def _check(backend: str, report_file: str | None) -> None:
-    if backend not in _BACKENDS:
-        raise _problem("--backend", "gloo or nccl", backend)
+    check_words(backend=backend)
     if report_file is not None and not report_file.endswith(_REPORTS):
         raise _problem("--report", f"a file that ends with {', '.join(_REPORTS)}", report_file)
 

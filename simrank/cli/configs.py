@@ -15,7 +15,7 @@ from simrank.bench.series import series_of
 from simrank.cli.common import EXIT_STATUS, app
 from simrank.config import builtin_clusters, check_file, load_bench_config, load_cluster_config
 from simrank.config.files import write_text
-from simrank.config.quantity import closest
+from simrank.config.quantity import hint
 from simrank.config.schemas import KINDS
 from simrank.config.schemas import schema as schema_of
 from simrank.errors import ConfigError, ConfigProblem
@@ -41,8 +41,7 @@ def schema(
     """Write JSON Schemas of the YAML files, for editors: to stdout, or a folder."""
     kinds = KINDS if kind is None else (kind,)
     if kind is not None and kind not in KINDS:
-        near, expected = closest(kind, KINDS), f"one of {', '.join(KINDS)}"
-        to_fix = near and f"write `{near}`"
+        expected, to_fix = f"one of {', '.join(KINDS)}", hint(kind, KINDS)
         raise ConfigError(ConfigProblem("command line", None, "kind", expected, kind, to_fix))
     if to is None:
         schemas = {name: schema_of(name) for name in kinds}

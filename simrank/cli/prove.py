@@ -18,7 +18,7 @@ from simrank.collectives.msccl import (
 )
 from simrank.collectives.problem import COLLECTIVES, GATHERED, ROOTED
 from simrank.collectives.proof import prove as prove_schedule
-from simrank.config.quantity import closest
+from simrank.config.quantity import hint
 from simrank.errors import ConfigError, ConfigProblem, ScheduleError
 
 if TYPE_CHECKING:
@@ -79,8 +79,7 @@ def schedule_named(problem: Problem, algorithm: str, or_else: str = "") -> Sched
     """Return the schedule of an algorithm of the table; what else may be named is said."""
     names = algorithms_for(problem.collective, problem.world_size)
     if algorithm not in names:
-        near, expected = closest(algorithm, names), f"{or_else}one of {', '.join(names)}"
-        to_fix = near and f"write `{near}`"
+        expected, to_fix = f"{or_else}one of {', '.join(names)}", hint(algorithm, names)
         raise ConfigError(
             ConfigProblem("command line", None, "algorithm", expected, algorithm, to_fix)
         )
@@ -98,8 +97,7 @@ def problem_named(collective: str, num_ranks: int, size_bytes: int, root: int = 
     """Return the collective of a name; what else may be named is said."""
     known = (*COLLECTIVES, *GATHERED)
     if collective not in known:
-        near, expected = closest(collective, known), f"one of {', '.join(known)}"
-        to_fix = near and f"write `{near}`"
+        expected, to_fix = f"one of {', '.join(known)}", hint(collective, known)
         problem = ConfigProblem("command line", None, "--collective", expected, collective, to_fix)
         raise ConfigError(problem)
     if root and collective not in ROOTED:

@@ -35,10 +35,9 @@ from simrank.cli.debugging import (
 )
 from simrank.cli.outputs import Outputs
 from simrank.cli.torchrun import LaunchCommand
-from simrank.config.choices import CHOICES
+from simrank.cli.words import check_words
 from simrank.config.files import write_text
 from simrank.context import Context
-from simrank.engine.carrier import CARRIER_CHOICES
 from simrank.engine.delays import Delays
 from simrank.errors import (
     ConfigError,
@@ -158,7 +157,7 @@ def run_command(
     full_traceback: options.FullTraceback = False,
 ) -> None:
     """Run PROGRAM once per simulated rank, all in this process, where torchrun would."""
-    _check_choices(
+    check_words(
         races=races, on_failure=on_failure, carrier=carrier, summary=summary, prefix=prefix,
         compute_time=compute_time, devices=devices,
     )  # fmt: skip
@@ -337,24 +336,6 @@ def _max_delay_ps(text: str) -> int:
         expected = "a time above zero such as '1 ms'"
         raise ConfigError(ConfigProblem("command line", None, "--max-delay", expected, text))
     return max_ps
-
-
-_CHOICES: dict[str, tuple[str, ...]] = {
-    "races": ("off", "report", "error"),
-    "on_failure": CHOICES["on_failure"],
-    "carrier": CARRIER_CHOICES,
-    "compute_time": CHOICES["compute_time"],
-    "devices": CHOICES["cuda_devices"],
-    "summary": tuple(_SUMMARIES),
-    "prefix": ("rank", "none"),
-}
-
-
-def _check_choices(**given: str | None) -> None:
-    for name, value in given.items():
-        if value is not None and value not in _CHOICES[name]:
-            option, expected = f"--{name.replace('_', '-')}", f"one of {', '.join(_CHOICES[name])}"
-            raise ConfigError(ConfigProblem("command line", None, option, expected, value))
 
 
 def _device(cluster: Cluster, index: int | None) -> int | None:

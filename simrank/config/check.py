@@ -10,11 +10,11 @@ from simrank.config.faults import load_faults
 from simrank.config.imports import describe_program
 from simrank.config.large import uncollected
 from simrank.config.load import cluster_from_yaml, read_cluster
-from simrank.config.locate import builtin_names, locate
+from simrank.config.locate import locate
 from simrank.config.machine import machine_from_source
 from simrank.config.measured import load_measured
 from simrank.config.sweep import load_sweep
-from simrank.config.yaml_source import Source, read_yaml
+from simrank.config.yaml_source import Source, read_text, read_yaml
 from simrank.errors import ConfigError
 
 
@@ -32,7 +32,7 @@ def check_file(path: str | Path) -> str:
         ConfigError: With every problem of the file, in file order.
     """
     path = Path(path)
-    if str(path) in builtin_names("clusters"):
+    if len(path.parts) == 1 and not path.suffix and not path.exists():
         path = locate("clusters", str(path))
     if path.suffix == ".csv":
         return f"measured table with {len(load_measured(path))} rows"
@@ -65,7 +65,10 @@ def _what_is(path: Path) -> str:
         return f"machine of a measured table: {machine.nodes} node(s) of {machine.cluster}"
     bench = bench_from_source(source)
     for table in bench.measured:
-        load_measured(table)
+        if table.suffix == ".csv":
+            load_measured(table)
+        else:
+            read_text(table)  # Logs say what they are; running the benchmark reads them.
     clusters = ", ".join(cluster.name for cluster in bench.clusters)
     return f"benchmark of {', '.join(bench.collectives)} on {clusters}"
 

@@ -7,7 +7,7 @@ A word that names a built-in file wins over a file of the same name in the curre
 from pathlib import Path
 
 from simrank.config.folders import configs_dir
-from simrank.config.quantity import closest
+from simrank.config.quantity import hint
 from simrank.config.yaml_source import KeyPath, Source
 from simrank.errors import ConfigError, ConfigProblem
 
@@ -81,7 +81,6 @@ def locate(kind: str, word: str, base: Path | None = None) -> Path:
     looks_like_path = "/" in word or "\\" in word or Path(word).suffix in _FILES
     if looks_like_path or is_file(path):
         return path
-    near = closest(word, names)
     expected = f"a file or one of {', '.join(names)}"
-    to_fix = near and f"write `{near}`"
-    raise ConfigError(ConfigProblem(word or "''", None, "", expected, f"`{word}`", to_fix))
+    facts = expected, f"`{word}`", hint(word, names)
+    raise ConfigError(ConfigProblem(word or "''", None, "", *facts))

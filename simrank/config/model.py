@@ -6,7 +6,7 @@ from typing import Any, TypeVar, get_args
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import PydanticCustomError
 
-from simrank.config.quantity import choice_text, closest
+from simrank.config.quantity import choice_text, hint
 from simrank.config.yaml_source import KeyPath, Source
 from simrank.errors import ConfigError, ConfigProblem
 
@@ -81,8 +81,7 @@ def _problem(
         return source.problem(path, expected, "nothing", f"add `{loc[-1]}: ...`")
     if kind == "extra_forbidden":
         keys = _keys_at(model, loc[:-1])
-        near = closest(str(loc[-1]), keys)
-        to_fix = near and f"write `{near}`"
+        to_fix = hint(str(loc[-1]), keys)
         return source.problem(path, choice_text(keys), f"the unknown key `{loc[-1]}`", to_fix)
     if kind == "simrank":
         value = _at(facts["input"], context["sub"])

@@ -38,13 +38,19 @@ def reject(
 
 def closest(word: str, choices: Iterable[str]) -> str | None:
     """Return the choice that the word was most likely meant to be, or None."""
-    matches = get_close_matches(word.lower(), list(choices), n=1, cutoff=0.7)
+    matches = get_close_matches(word.lower(), list(choices), n=1, cutoff=0.65)
     return matches[0] if matches else None
 
 
 def choice_text(choices: Iterable[str]) -> str:
     """Return choices as text, for example `one of a, b, c`."""
     return "one of " + ", ".join(choices)
+
+
+def hint(word: str, choices: Iterable[str]) -> str | None:
+    """Return what to write in place of a word that is none of the choices, where that is clear."""
+    near = closest(word, choices)
+    return None if near is None else f"write `{near}`"
 
 
 def _quantity(

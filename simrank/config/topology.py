@@ -15,6 +15,7 @@ from simrank.config.cluster import (
     expand_range,
     given_keys,
 )
+from simrank.config.folders import configs_dir
 from simrank.config.quantity import closest
 from simrank.config.wires import Pods, Topology, Wire
 from simrank.config.yaml_source import KeyPath, Source
@@ -46,13 +47,22 @@ def check_cluster(config: ClusterConfig, source: Source) -> list[ConfigProblem]:
     return problems or _unreachable(config, topology, source)
 
 
-def nodes_problem(config: ClusterConfig, nodes: int) -> tuple[str, str] | None:
-    """Return what is expected and found if a cluster cannot have so many nodes, else None."""
+def nodes_problem(config: ClusterConfig, nodes: int) -> tuple[str, str, str | None] | None:
+    """Return what was expected, what was found and what to do, or None if the cluster can."""
     if nodes > 1 and config.fabric is None:
-        return f"1, because no fabric joins nodes of {config.name}", str(nodes)
+        expected = f"1, because no fabric joins nodes of {config.name}"
+        return expected, str(nodes), _clusters_of_nodes(config.name)
     if nodes * config.device.count > MAX_DEVICES:
-        return f"at most {MAX_DEVICES} devices in all", f"{nodes} x {config.device.count}"
+        return f"at most {MAX_DEVICES} devices in all", f"{nodes} x {config.device.count}", None
     return None
+
+
+def _clusters_of_nodes(name: str) -> str:
+    """Return which built-in clusters have a fabric: of these GPUs, by name, if there are any."""
+    paths = sorted((configs_dir() / "clusters").glob("*.yaml"))
+    joined = [path.stem for path in paths if "\nfabric:" in path.read_text("utf-8")]
+    alike = [each for each in joined if set(each.split("_")) & set(name.split("_"))]
+    return f"take a cluster with a fabric: {', '.join(alike or joined)}"
 
 
 class _Expansion:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from simrank.config.names import NCCL_ALGORITHMS
-from simrank.config.quantity import choice_text, closest
+from simrank.config.quantity import choice_text, hint
 from simrank.config.yaml_source import read_text
 from simrank.errors import ConfigError, ConfigProblem
 
@@ -169,8 +169,7 @@ def _word(
     word = cells[column]
     if word in choices:
         return word
-    near = closest(word.lower(), choices)
-    to_fix = near and f"write `{near}`"
+    to_fix = hint(word.lower(), choices)
     got = word or "nothing"
     raise ConfigError(ConfigProblem(*where, column, choice_text(choices), got, to_fix))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 import tempfile
 import traceback
 import warnings
@@ -262,6 +263,14 @@ def _exit_code(task: Task) -> int:
     return 0 if task.error is None else 1
 
 
+def _how_to_install(error: BaseException) -> str:
+    """Return what installs a package that simrank works with and that a rank did not find."""
+    missing = error.name if isinstance(error, ModuleNotFoundError) else None
+    if missing not in ("torch", "triton"):
+        return ""
+    return f"\n  to fix: {sys.executable} -m pip install 'simrank[{missing}]'"
+
+
 def _failure(group: TaskGroup) -> BaseException:
     """Build what spawn raises from the root causes: the first, of several the lowest rank."""
     rank_of = {task: rank for rank, task in enumerate(group.tasks)}  # As they were started.
@@ -277,7 +286,7 @@ def _failure(group: TaskGroup) -> BaseException:
         errors[rank_of[task]] = task.error
         note = f"simrank: raised by rank {rank_of[task]} at t={group.failed_ps[task] / 1e6:.3f} us"
         if not _is_signal(task.error):
-            add_note(task.error, note)
+            add_note(task.error, note + _how_to_install(task.error))
         if isinstance(task.error, StoppedByWatchdog):
             return task.error.limit
     rank, error = next(iter(errors.items()))

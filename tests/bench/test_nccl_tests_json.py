@@ -39,14 +39,33 @@ def test_command_devices_and_sizes_make_rows():
 def test_what_is_not_said_may_be_said():
     """As for the output on the screen."""
     text = changed(lambda data: (data["args"].clear(), data["config"].clear()))
-    (row, _) = rows_of(text, collective="alltoall", num_ranks=16)
-    assert (row.collective, row.num_ranks, row.ranks_per_host) == ("all_to_all", 16, ())
+    (row, _) = rows_of(text, collective="allreduce", num_ranks=8)
+    assert (row.collective, row.num_ranks, row.ranks_per_host) == ("all_reduce", 8, ())
+
+
+@pytest.mark.parametrize(
+    ("said", "got"),
+    [
+        ({"num_ranks": 16}, "1.875 times algbw, as all_reduce has on 16 ranks, got 1.75 times, as"),
+        ({"collective": "alltoall"}, "0.875 times algbw, as all_to_all has on 8 ranks, got 1.75"),
+    ],
+)
+def test_what_is_said_against_the_bandwidths_is_refused(said, got):
+    """The file knows better."""
+    with pytest.raises(ConfigError, match=got):
+        rows_of(TEXT, **said)
 
 
 def test_a_run_that_was_split_is_on_the_ranks_of_a_group():
     """NCCL_TESTS_SPLIT makes communicators of some of the ranks."""
-    text = changed(lambda data: data["config"]["devices"][1].update(group=1))
-    assert rows_of(text)[0].num_ranks == 4
+
+    def split(data):
+        data["config"]["devices"][1].update(group=1)
+        for result in data["results"]:
+            placed = result["out_of_place"]
+            placed["bus_bw"] = placed["alg_bw"] * 1.5
+
+    assert rows_of(changed(split))[0].num_ranks == 4
 
 
 @pytest.mark.parametrize(

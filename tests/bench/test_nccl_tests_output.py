@@ -26,8 +26,8 @@ def test_what_ran_and_on_which_ranks_is_read_from_the_comments():
 def test_what_the_output_does_not_say_may_be_said():
     """Lines alone, as people paste them."""
     (line,) = [line for line in OUTPUT.splitlines() if line.startswith("   134217728")]
-    (row,) = parse_nccl_tests(line, "pasted", "alltoall", 16)
-    assert (row.collective, row.num_ranks) == ("all_to_all", 16)
+    (row,) = parse_nccl_tests(line, "pasted", "sendrecv", 16)
+    assert (row.collective, row.num_ranks) == ("sendrecv", 16)
 
 
 @pytest.mark.parametrize(
@@ -114,22 +114,24 @@ COLOURED = "\x1b[32m# all_reduce_perf\x1b[0m\n\x1b[1m 8 2 float sum -1 9.5 0 0 0
 
 
 @pytest.mark.parametrize(
-    ("text", "collective", "size_bytes", "time_us"),
+    ("text", "num_ranks", "collective", "size_bytes", "time_us"),
     [
-        (SLURM, "all_gather", 65536, 107.5),  # srun --label: ROCm/rccl issue 1490.
-        (HYDRA, "all_reduce", 1 << 20, 1626.5),  # MPICH's hydra: NVIDIA/nccl issue 1453.
-        (TAGGED, "all_reduce", 8, 12.9),  # mpirun --tag-output: aws/aws-k8s-tester pull 503.
-        (OLD_GATHER, "all_gather", 1 << 32, 29122),  # 2020: NVIDIA/nccl-tests issue 37.
-        (OLD_BROADCAST, "broadcast", 8, 45.82),  # 2021: NVIDIA/nccl-tests issue 82.
-        (HELP, "all_reduce", 8, 20.26),  # Open MPI 5 on eight A100.
-        (RCCL, "all_reduce", 1 << 20, 76.26),  # rccl-tests with algorithm and channels.
-        (LOGGED, "all_reduce", 1 << 33, 18551),  # Logs of a container; errors left out.
-        (COLOURED, "all_reduce", 8, 9.5),  # A terminal's colours.
+        (SLURM, 32, "all_gather", 65536, 107.5),  # srun --label: ROCm/rccl issue 1490.
+        (HYDRA, 32, "all_reduce", 1 << 20, 1626.5),  # MPICH's hydra: NVIDIA/nccl issue 1453.
+        (TAGGED, 8, "all_reduce", 8, 12.9),  # mpirun --tag-output: aws/aws-k8s-tester pull 503.
+        (OLD_GATHER, 8, "all_gather", 1 << 32, 29122),  # 2020: NVIDIA/nccl-tests issue 37.
+        (OLD_BROADCAST, 8, "broadcast", 8, 45.82),  # 2021: NVIDIA/nccl-tests issue 82.
+        (HELP, 8, "all_reduce", 8, 20.26),  # Open MPI 5 on eight A100.
+        (RCCL, 16, "all_reduce", 1 << 20, 76.26),  # rccl-tests with algorithm and channels.
+        (LOGGED, 32, "all_reduce", 1 << 33, 18551),  # Logs of a container; errors left out.
+        (COLOURED, 8, "all_reduce", 8, 9.5),  # A terminal's colours.
     ],
 )
-def test_what_launchers_and_versions_make_of_it_is_read(text, collective, size_bytes, time_us):
+def test_what_launchers_and_versions_make_of_it_is_read(
+    text, num_ranks, collective, size_bytes, time_us
+):
     """As pasted into public issues and pages; in-place columns are shortened here."""
-    ((row,),) = rows_by_file({"x": text}, num_ranks=8).values()
+    ((row,),) = rows_by_file({"x": text}, num_ranks=num_ranks).values()
     assert (row.collective, row.size_bytes, row.time_us) == (collective, size_bytes, time_us)
 
 
@@ -228,3 +230,20 @@ def test_a_line_without_end_is_read_in_time():
     """What stands before a line is short, so that nobody searches for ever."""
     with pytest.raises(ConfigError):
         rows_by_file({"out.txt": "1 " * 200_000 + " " * 200_000})
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        ({}, r"out\.txt:14: busbw: .* 1 times algbw, .* on 2 ranks, got 1.998 times, as on 1,024"),
+        ({"num_ranks": 512}, r"out\.txt:14: busbw: .* got 1.998 times, as on 1,024 to"),
+        ({"num_ranks": 1024, "collective": "all_gather"}, "0.999 times algbw, as all_gather has"),
+    ],
+)
+def test_ranks_and_collectives_that_the_bandwidths_contradict_are_refused(said, message):
+    """A log of 1,024 ranks that lists two is none of two."""
+    text = OUTPUT.replace("500.0  268.44  268.44", "500.0  268.44  536.35")
+    with pytest.raises(ConfigError, match=message):
+        parse_nccl_tests(text, "out.txt", **said)
+    small, large = parse_nccl_tests(text, "out.txt", num_ranks=1024)
+    assert (small.num_ranks, large.num_ranks) == (1024, 1024)

@@ -1,6 +1,7 @@
 """Measured times that the command line names."""
 
 import io
+import json
 import re
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from simrank.errors import ConfigError
 
 BENCH = Path(__file__).parents[1] / "bench"
 JSON = BENCH / "nccl_tests" / "all_reduce.json"
+OUTPUT = JSON.with_suffix(".txt")
 INSPECTOR = BENCH / "inspector" / "documented.json"
 
 
@@ -60,10 +62,59 @@ def test_a_broken_file_is_status_2_with_its_line(cli, command, tmp_path):
 
 def test_what_nccl_tests_does_not_say_may_be_said_to_both(cli, monkeypatch):
     """`accuracy` takes the options that its messages name, as `calibrate` does."""
-    line = "  1048576  262144  float  sum  -1  45.0  0.02  0.04  0\n"
+    line = "  1048576  262144  float  sum  -1  45.0  23.30  20.39  0\n"
     monkeypatch.setattr("sys.stdin", io.StringIO(line))
     status, out, _ = cli(
         "accuracy", "-", "--cluster", "hgx_h100", "--collective", "all_gather", "-g", "8"
     )
     assert status == 0
     assert out.splitlines()[1].split()[:5] == ["standard", "input", "hgx_h100", "all_gather", "8"]
+
+
+LINE = "  1048576  262144  float  sum  -1  45.0  23.30  43.69  0\n"
+
+
+@pytest.mark.parametrize("command", ["accuracy", "calibrate"])
+@pytest.mark.parametrize(
+    ("more", "status", "said"),
+    [
+        (["-g", "16", "--nodes", "4"], 0, None),
+        (["-g", "16", "--nodes", "1"], 2, "expected 8 ranks on a node of h100_ib at most, got 16"),
+        (["-g", "16", "--nodes", "17"], 2, "expected 1 to 16 nodes for 16 ranks, got --nodes 17"),
+        (["-g", "8"], 2, "busbw: expected 1.75 times algbw, as all_reduce has on 8 ranks, got"),
+    ],
+)
+def test_nodes_are_said_where_a_log_lists_no_hosts(cli, monkeypatch, command, more, status, said):
+    """Ranks are spread evenly; what cannot be is refused."""
+    monkeypatch.setattr("sys.stdin", io.StringIO(LINE * (5 if command == "calibrate" else 1)))
+    words = [command, "-", "--cluster", "h100_ib", "--collective", "all_reduce", *more]
+    found, out, err = cli(*words)
+    assert (found, said is None or said in err) == (status, True), out + err
+
+
+def test_hosts_that_are_listed_contradict_other_nodes(cli, tmp_path):
+    """The log knows on which it ran."""
+    hosts = "".join(
+        f"#  Rank {i} Group 0 Pid 1 on host{i // 8} device {i % 8}\n" for i in range(16)
+    )
+    path = tmp_path / "log.txt"
+    path.write_text(f"# all_reduce_perf\n{hosts}{LINE}")
+    assert cli("accuracy", path, "--cluster", "h100_ib", "--nodes", "2")[0] == 0
+    status, _, err = cli("accuracy", path, "--cluster", "h100_ib", "--nodes", "4")
+    assert status == 2
+    assert "expected the 2 hosts that are listed, got --nodes 4\n  to fix: leave --nodes out" in err
+
+
+@pytest.mark.parametrize("kind", ["text", "json"])
+def test_bench_sets_its_times_beside_any_format(cli, tmp_path, kind):
+    """What `accuracy` reads, `bench --measured` reads."""
+    path = tmp_path / "log"
+    path.write_text({"text": OUTPUT, "json": JSON}[kind].read_text())
+    num_ranks = {"text": "2", "json": "8"}[kind]
+    size = {"text": "8", "json": "1024"}[kind]
+    rows = tmp_path / "rows.json"
+    words = ["all_reduce", "-g", num_ranks, "-b", size, "-e", size, "-c", "0", "-n", "1"]
+    status, _, err = cli("bench", *words, "--measured", path, "--json", rows)
+    assert (status, err) == (0, "")
+    (row,) = json.loads(rows.read_text())["rows"]
+    assert row["measured_us"] == {"text": 12.9, "json": 30.25}[kind]

@@ -16,7 +16,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from simrank.config.foreign.devices import device_named, name_of
-from simrank.config.quantity import MAX_DEVICES_PER_NODE, closest
+from simrank.config.quantity import MAX_DEVICES_PER_NODE, hint
 from simrank.errors import ConfigError, ConfigProblem
 
 if TYPE_CHECKING:
@@ -61,8 +61,7 @@ def dimensions_of(source: Source) -> list[Dimension]:
     assert isinstance(data, dict), "`is_network` has looked"
     for key in data:
         if key not in _KEYS:
-            near = closest(key, _KEYS)
-            to_fix = near and f"write `{near}`"
+            to_fix = hint(key, _KEYS)
             expected = f"one of {', '.join(_KEYS)}"
             raise ConfigError(source.problem((key,), expected, key, to_fix))
     kinds = _list(source, "topology", f"one of {', '.join(KINDS)}", lambda kind: kind in KINDS)

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from simrank.config.locate import builtin_names
-from simrank.config.quantity import closest
+from simrank.config.quantity import hint
 from simrank.errors import ConfigError, ConfigProblem
 
 # Short names beside those of the clusters.
@@ -49,8 +49,7 @@ def device_named(word: str) -> str:
     if found in names:
         return found
     choices = [*SHORT, *names]
-    near = closest(word, choices)
-    to_fix = near and f"write `{near}`"
+    to_fix = hint(word, choices)
     expected = f"one of {', '.join(choices)}"
     raise ConfigError(ConfigProblem("command line", None, "--device", expected, word, to_fix))
 
