@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from simrank.device import Buffer, Tensor
-    from simrank.distributed.work import Work
+    from simrank.distributed.work import Work, WorkIfAsync
 
 Op = ReduceOp | PremulSum
 _BARRIER = Signature("barrier", None, None, "float32", 1)
@@ -42,7 +42,7 @@ def barrier(
     async_op: bool = False,
     device_ids: Sequence[int] | None = None,
     timeout: timedelta | None = None,
-) -> Work | None:
+) -> WorkIfAsync:
     """Block the host until every member has called. Simulated cost: an all_reduce of 4 bytes.
 
     Args:
@@ -78,7 +78,7 @@ def all_reduce(
     op: Op = ReduceOp.SUM,
     group: Group = None,
     async_op: bool = False,
-) -> Work | None:
+) -> WorkIfAsync:
     """Reduce `tensor` over the group, into `tensor` on every member."""
     tensors = tensor, tensor
     if type(op) is ReduceOp and op is not ReduceOp.PREMUL_SUM:
@@ -99,7 +99,7 @@ def reduce(
     group: Group = None,
     async_op: bool = False,
     group_dst: int | None = None,
-) -> Work | None:
+) -> WorkIfAsync:
     """Reduce `tensor` over the group, into `tensor` on global rank `dst`; others keep theirs."""
     caller = enter_call("reduce", group, tensor)
     if caller is None:
@@ -117,7 +117,7 @@ def broadcast(
     group: Group = None,
     async_op: bool = False,
     group_src: int | None = None,
-) -> Work | None:
+) -> WorkIfAsync:
     """Copy `tensor` of global rank `src` into `tensor` on every member."""
     root = (src, group_src)
     return run_known("broadcast", group, (tensor, tensor), _broadcast, root, async_op=async_op)
@@ -136,7 +136,7 @@ def all_gather_into_tensor(
     input_tensor: Tensor,
     group: Group = None,
     async_op: bool = False,
-) -> Work | None:
+) -> WorkIfAsync:
     """Put the inputs of all members, in group order, into every member's output.
 
     Raises:
@@ -163,7 +163,7 @@ def reduce_scatter_tensor(
     op: Op = ReduceOp.SUM,
     group: Group = None,
     async_op: bool = False,
-) -> Work | None:
+) -> WorkIfAsync:
     """Reduce the inputs of all members and leave the k-th part of the result on member k.
 
     Raises:
@@ -210,7 +210,7 @@ def all_to_all_single(
     input_split_sizes: Sequence[int] | None = None,
     group: Group = None,
     async_op: bool = False,
-) -> Work | None:
+) -> WorkIfAsync:
     """Send the k-th part of the input to member k, and receive in group order.
 
     Args:

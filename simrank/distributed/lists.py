@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from simrank.distributed.api import Op
     from simrank.distributed.caller import Caller
     from simrank.distributed.future import Future
-    from simrank.distributed.work import Work
+    from simrank.distributed.work import Work, WorkIfAsync
 
 
 def all_gather(
@@ -31,7 +31,7 @@ def all_gather(
     tensor: Tensor,
     group: Group = None,
     async_op: bool = False,
-) -> Work | None:
+) -> WorkIfAsync:
     """Put the tensors of all members, in group order, into every member's list.
 
     With nccl their sizes may differ from member to member, with gloo not.
@@ -65,7 +65,7 @@ def reduce_scatter(
     op: Op = ReduceOp.SUM,
     group: Group = None,
     async_op: bool = False,
-) -> Work | None:
+) -> WorkIfAsync:
     """Reduce the lists of all members entry by entry, and leave entry k on member k.
 
     Raises:
@@ -101,7 +101,7 @@ def all_to_all(
     input_tensor_list: list[Tensor],
     group: Group = None,
     async_op: bool = False,
-) -> Work | None:
+) -> WorkIfAsync:
     """Send entry k of the input list to member k, and receive in group order; sizes may differ.
 
     Raises:
@@ -138,7 +138,7 @@ def gather(
     group: Group = None,
     async_op: bool = False,
     group_dst: int | None = None,
-) -> Work | None:
+) -> WorkIfAsync:
     """Put the tensors of all members into the list on global rank `dst` (default: 0).
 
     Raises:
@@ -155,7 +155,7 @@ def scatter(
     group: Group = None,
     async_op: bool = False,
     group_src: int | None = None,
-) -> Work | None:
+) -> WorkIfAsync:
     """Put entry k of the list on global rank `src` (default: 0) into `tensor` of member k.
 
     Raises:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from simrank.device.current import stream_on
 from simrank.engine import limits
@@ -136,3 +136,8 @@ class Work:
         if self._on_wait is not None:
             self._on_wait()
             self._on_wait = None
+
+
+# A Work if the call's `async_op` is true, else None: as for torch's own functions, what reads types
+# is not told which.
+WorkIfAsync: TypeAlias = Any

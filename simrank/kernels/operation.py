@@ -62,14 +62,13 @@ class TritonOperation(Operation):
     Attributes:
         grid: Programs along each axis.
         statistics: What its programs did.
-        cost: What that costs; None before it has run.
         mode: "batched", "masked", "one-by-one", "shuffled" or "tasks".
         num_splits: How often programs in lockstep went different ways.
         reaches: Memory that it gets as numbers only; it is kept until the operation ends.
     """
 
     __slots__ = (
-        "_activity", "_left", "_log", "_program", "_run", "cost", "grid", "launch", "mode",
+        "_activity", "_cost", "_left", "_log", "_program", "_run", "grid", "launch", "mode",
         "num_splits", "reaches", "statistics",
     )  # fmt: skip
     kind = "kernel"
@@ -82,7 +81,7 @@ class TritonOperation(Operation):
         self.statistics = Statistics()
         self.statistics.profile = profile_of(launch.jit)
         self.statistics.parts = launch.parts
-        self.cost: costs.KernelCost | None = None
+        self._cost: costs.KernelCost | None = None
         self.mode = launch.chosen_mode
         self.num_splits = 0
         self.reaches: list[Storage] = []
@@ -91,6 +90,17 @@ class TritonOperation(Operation):
         self._run: ProgramRun | None = None
         self._left: Grid | None = None
         self._program: Program | None = current_program()
+
+    @property
+    def cost(self) -> costs.KernelCost:
+        """Return what its programs cost.
+
+        Raises:
+            RuntimeError: It has not run.
+        """
+        if self._cost is None:
+            raise RuntimeError(f"the cost of {self.name} is known when it has run: synchronize")
+        return self._cost
 
     @property
     def module(self) -> str | None:
@@ -151,7 +161,7 @@ class TritonOperation(Operation):
     def begin(self) -> None:
         """Run the programs unless they have run, and take the time that they cost."""
         device = self.stream.device
-        if self.cost is None:
+        if self._cost is None:
             grid = self._left or self._new_grid()
             if self.mode == "tasks":
                 self._start_tasks(grid)
@@ -165,7 +175,6 @@ class TritonOperation(Operation):
             except Exception as error:  # noqa: BLE001 - raised in the rank that issued it
                 self.raise_in_rank(error, first=self.end)
                 return
-        assert self.cost is not None, "it has run"
         demands = [(device.sms, float(self.cost.num_sms))]
         if self.cost.hbm_bytes:
             share = self.cost.hbm_bytes / self.cost.duration_ps
@@ -210,7 +219,7 @@ class TritonOperation(Operation):
             counted = self.statistics
             is_usual = counted.dot_outputs <= _MOST_DOT_OUTPUTS
             launch.ask_compiler(device.spec, counted.dot_inputs_bytes if is_usual else 0)
-        self.cost = self._counted_cost()
+        self._cost = self._counted_cost()
         self._describe()
 
     def _counted_cost(self) -> costs.KernelCost:
@@ -227,7 +236,6 @@ class TritonOperation(Operation):
 
     def _describe(self) -> None:
         """Note facts for timelines."""
-        assert self.cost is not None, "it has run"
         launch, profile = self.launch, self.statistics.profile
         if profile is not None:
             roof = costs.roof_of(self.stream.device, self.statistics)
@@ -295,7 +303,7 @@ class TritonOperation(Operation):
         self._run = None
         device.hold(device.sms, -self._held_sms())
         taken_ps = device.engine.now_ps - self.start_ps
-        self.cost = cost._replace(duration_ps=taken_ps, limiter="programs")
+        self._cost = cost._replace(duration_ps=taken_ps, limiter="programs")
         self._describe()
         self.end()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from functools import partial
+from functools import lru_cache, partial
 from importlib.machinery import PathFinder
 from importlib.metadata import PackageNotFoundError, packages_distributions, requires
 from pathlib import Path
@@ -17,7 +17,7 @@ from simrank.ranks.own import is_programs_own, is_programs_own_file
 from simrank.ranks.per_module import PerModule
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from importlib.machinery import ModuleSpec
 
 _IMPORTS = ("IMPORT_NAME",)
@@ -31,11 +31,13 @@ def will_import(code: CodeType, libraries: Sequence[str]) -> list[str]:
     and what installed packages that it imports say that they require.
     """
     wanted, found = set(libraries), set[str]()
+    if not wanted:
+        return []
     for name in _imported_packages(code):
         if name in wanted:
             found.add(name)
-        elif name not in sys.stdlib_module_names:
-            found |= wanted & _required(name)
+        elif name not in _WITHOUT_LIBRARIES:
+            found |= wanted & _required(name, tuple(sys.path))
     return sorted(found)
 
 
@@ -62,7 +64,7 @@ def uses_library(fn: Callable[..., object], args: Sequence[object]) -> bool:
         module = sys.modules.get(name)
         if is_real(module, ModuleType):
             open_names += _reached(module)
-        elif module is None and _required(package) & imported:
+        elif module is None and _required(package, tuple(sys.path)) & imported:
             return True  # A function imports it later.
     return False
 
@@ -197,11 +199,11 @@ def _imports(code: CodeType) -> Iterator[str]:
             yield from _imports(constant)
 
 
-def _required(package: str) -> set[str]:
+@lru_cache(maxsize=1024)
+def _required(package: str, path: tuple[str, ...]) -> frozenset[str]:
     """Return the first names of what an installed package says that it requires, at any depth."""
-    distributions = packages_distributions()
     names, seen = set[str](), set[str]()
-    open_names = list(distributions.get(package, ()))
+    open_names = list(_distributions_of(package, path))
     while open_names:
         distribution = open_names.pop()
         if distribution in seen:
@@ -216,7 +218,23 @@ def _required(package: str) -> set[str]:
                 name = _name_of(requirement)
                 names.add(name)
                 open_names.append(name)
-    return names
+    return frozenset(names)
+
+
+def _distributions_of(package: str, path: tuple[str, ...]) -> Sequence[str]:
+    """Return the installed projects that a package may belong to; most have its name."""
+    try:
+        requires(package)
+    except PackageNotFoundError:
+        return _distributions(path).get(package, ())
+    return (package,)
+
+
+@lru_cache(maxsize=4)
+def _distributions(path: tuple[str, ...]) -> Mapping[str, Sequence[str]]:
+    """Return the installed projects of each package; all of their files are listed for it."""
+    del path  # Where they are looked for: it is what the result depends on.
+    return packages_distributions()
 
 
 def _name_of(requirement: str) -> str:

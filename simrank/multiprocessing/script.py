@@ -99,7 +99,8 @@ def _run(parent: Program, script: Script, args: Sequence[str], nprocs: int) -> N
 def _prepare(parent: Program, script: Script) -> None:
     """Let ranks have their own modules, and import what must know of them before they start."""
     parent.local[OWN_MODULES] = True
-    found = [name for name in will_import(script.code, libraries.names()) if find_spec(name)]
+    installed = [name for name in libraries.names() if find_spec(name)]
+    found = will_import(script.code, installed)
     parent.local[SCRIPT_USES_LIBRARY] = bool(found)
     for library in found:
         importlib.import_module(library)  # Before the ranks start, which threads carry then.

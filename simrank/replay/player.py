@@ -126,7 +126,8 @@ class Player:
         else:
             work = dist.irecv(data, None if node.peer == ANY else node.peer, tag=node.tag)
         assert work is not None, "every rank is in the default group"
-        return work.handle
+        handle: Handle = work.handle
+        return handle
 
     def _cost(self, node: Node) -> int:
         """Return how long a calc takes: as it says, or what the device takes for it."""
@@ -155,8 +156,8 @@ class Player:
             work = dist.barrier(**options)
         else:
             work = dist.all_reduce(self._buffer("all", node.size_bytes), **options)
-        assert work is not None, "the rank is in the group"
-        return work.handle
+        handle: Handle = work.handle
+        return handle
 
     def _buffer(self, use: str, size_bytes: int) -> Tensor:
         """Return where data are sent from, or come to: nobody looks at what is there."""

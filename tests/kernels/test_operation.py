@@ -39,6 +39,8 @@ def test_a_launch_says_what_it_took_and_what_limited_it(on_rank):
     def body(ctx):
         n = 1 << 20
         kernel = add_kernel[(n // 1024,)](ctx.ones(n), ctx.ones(n), ctx.empty(n), n, BLOCK=1024)
+        with pytest.raises(RuntimeError, match="the cost of add_kernel is known when it has run"):
+            _ = kernel.cost
         ctx.synchronize()
         assert kernel.complete
         assert kernel.cost.duration_ps == kernel.complete_ps - kernel.start_ps
