@@ -27,6 +27,7 @@ CHECKS = {
     "lint": ["ruff", "check", "."],
     "types": ["mypy"],
     "imports": ["lint-imports", "--no-cache"],
+    "guides": ["python", "tests/guide_types.py"],
     "tests": PYTEST,
 }
 # With torch: not among all checks, which need none.

@@ -28,8 +28,8 @@ def check(monkeypatch):
 def test_without_a_name_every_check_runs(check, capsys):
     """In the order of their cost, the tests last."""
     assert check.main([]) == 0
-    assert sorted(check.ran[:4]) == ["lint-imports", "mypy", "ruff", "ruff"]
-    assert check.ran[4:] == ["pytest"]
+    assert sorted(check.ran[:5]) == ["lint-imports", "mypy", "python", "ruff", "ruff"]
+    assert check.ran[5:] == ["pytest"]
     printed = capsys.readouterr().out
     assert "== lint\noutput of ruff\n== types\noutput of mypy\n" in printed
     assert printed.endswith("== tests\n== all checks passed\n")
@@ -55,11 +55,8 @@ def test_an_unknown_check_is_refused_with_the_choices(check, capsys):
     """Nothing runs, status 2."""
     assert check.main(["typos"]) == 2
     assert check.ran == []
-    printed = capsys.readouterr().out
-    assert (
-        "'typos'; choices: format, lint, types, imports, tests, torch, after-torch, foreign, --slow"
-        in printed
-    )
+    choices = ", ".join([*check.CHECKS, "torch", "after-torch", "foreign", "--slow"])
+    assert f"'typos'; choices: {choices}" in capsys.readouterr().out
 
 
 def test_the_hook_runs_checks_that_exist(check):

@@ -91,8 +91,7 @@ def accuracy(
     check_writable(json_file, html)
     name = fit or (_ALL if table is None else "none")
     check_word("--fit", name, (*FITS, _ALL))
-    said = {"collective": collective, "num_ranks": num_ranks, "nodes": nodes}
-    bench = _bench(table, cluster, said)
+    bench = _bench(table, cluster, collective=collective, num_ranks=num_ranks, nodes=nodes)
     found = _errors(list(FITS) if name == _ALL else [name], bench)
     if not any(found.values()):
         raise typer.BadParameter(f"--fit {name}: no table has enough sizes, or a partner")
@@ -116,7 +115,7 @@ def _refuse(**options: object) -> None:
             raise bad_option(f"--{name.replace('_', '-')}", expected, str(value))
 
 
-def _bench(table: str | None, cluster: str | None, said: Mapping[str, Any]) -> Bench:
+def _bench(table: str | None, cluster: str | None, **said: Any) -> Bench:  # noqa: ANN401
     """Return what is tried, and whose constants may be: the built-in tables', and its own."""
     built_in = measured_series(texts_of(builtin_tables()))
     if table is None:

@@ -8,7 +8,6 @@ import traceback
 from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -99,7 +98,7 @@ def _run(parent: Program, script: Script, args: Sequence[str], nprocs: int) -> N
 def _prepare(parent: Program, script: Script) -> None:
     """Let ranks have their own modules, and import what must know of them before they start."""
     parent.local[OWN_MODULES] = True
-    installed = [name for name in libraries.names() if find_spec(name)]
+    installed = [name for name in libraries.names() if find(name) is not None]
     found = will_import(script.code, installed)
     parent.local[SCRIPT_USES_LIBRARY] = bool(found)
     for library in found:
