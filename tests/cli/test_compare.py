@@ -99,7 +99,7 @@ def test_json_and_reports_are_written(program, tmp_path):
     [
         ([], "expected one of FILE.py:FUNCTION, --bench FILE and --kernels FILE, got 0 of them"),
         (["a.py:f", "--bench", "b.yaml"], "got 2 of them"),
-        (["a.py:f", "--backend", "mpi"], "--backend: expected gloo or nccl, got mpi"),
+        (["a.py:f", "--backend", "mpi"], "--backend: expected one of gloo, nccl, got mpi"),
         (["a.py:f", "--tolerance", "near"], "--tolerance: expected a relative bound"),
         (["a.py:f", "--report", "r.pdf"], "--report: expected a file that ends with .html"),
         (["a.py:f", "--out", "m.csv"], "--out: expected with --bench alone, got a program"),

@@ -62,7 +62,7 @@ def test_a_failed_run_is_a_row_and_the_status_says_so(whole, sweep, cli):
     assert err.count("Traceback") == 1
 
 
-@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=3, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(order=st.permutations(range(len(SIZES))), num_done=st.integers(0, len(SIZES) - 1))
 def test_a_run_that_was_cut_goes_on_to_the_same_files(whole, sweep, tmp_path, order, num_done):
     """At any row, in whatever order they ended; only what is missing runs."""

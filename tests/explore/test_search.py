@@ -12,6 +12,7 @@ import simrank.distributed as dist
 from simrank import explore
 from simrank.engine.delays import Delays
 from simrank.multiprocessing import Value
+from tests.quick import slow_after
 
 _spec = importlib.util.spec_from_file_location("planted", Path(__file__).parent / "planted.py")
 planted = importlib.util.module_from_spec(_spec)
@@ -38,7 +39,7 @@ def failure_of(run, delays):
     return [(type(root).__name__, str(root), getattr(root, "__notes__", [])) for root in roots]
 
 
-@pytest.mark.parametrize("name", planted.BUGS)
+@pytest.mark.parametrize("name", slow_after(4, planted.BUGS))
 def test_a_planted_bug_passes_without_delays_is_found_within_200_seeds_and_replays(name):
     """The shrunk delays, written as text and read again, give the same failure twice."""
     run = runner(getattr(planted, name))
@@ -106,7 +107,7 @@ def guarded_counter(ctx):
     return program, 4
 
 
-@pytest.mark.parametrize("make", [all_reduce_steps, ring_of_sends, guarded_counter])
+@pytest.mark.parametrize("make", slow_after(1, [guarded_counter, all_reduce_steps, ring_of_sends]))
 def test_a_program_that_is_right_in_any_order_passes_every_seed(make):
     """No delay makes it fail."""
     assert explore.search(runner(make), 60) is None

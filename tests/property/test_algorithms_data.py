@@ -11,7 +11,7 @@ from simrank.collectives.problem import COLLECTIVES, GATHERED, REDUCING, ROOTED,
 from simrank.collectives.reduction import DTYPES, FLOATS, REDUCE_OPS, admits
 from simrank.collectives.reference import count_wrong
 
-FIXED = settings(derandomize=True, deadline=None, database=None, max_examples=25)
+FIXED = settings(derandomize=True, deadline=None, database=None, max_examples=10)
 WORLD_SIZES = (1, 2, 3, 5, 6, 8, 16)
 ALGORITHMS = [
     (coll, name) for coll in (*COLLECTIVES, *GATHERED) for name in algorithms_for(coll, 8)

@@ -21,7 +21,7 @@ from simrank.collectives.bounds import (
 from simrank.collectives.problem import COLLECTIVES, GATHERED, Problem
 from simrank.hardware import load_cluster
 
-FIXED = settings(derandomize=True, deadline=None, database=None, max_examples=40)
+FIXED = settings(derandomize=True, deadline=None, database=None, max_examples=15)
 ALGORITHMS = [
     (coll, name) for coll in (*COLLECTIVES, *GATHERED) for name in algorithms_for(coll, 8)
 ]

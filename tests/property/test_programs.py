@@ -88,7 +88,7 @@ def run_program(steps, size, late, seed):
     return outputs, ctx.now_ps
 
 
-@settings(max_examples=15)
+@settings(max_examples=5)
 @given(
     steps=st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 100)), min_size=1, max_size=7),
     size=st.sampled_from((1, 2, 3, 4, 5, 8)),

@@ -123,6 +123,7 @@ def check(backend, num_cases, weights, add):
     assert max(resident[half:]) < 1.1 * max(resident[:half]), "memory is flat"
 
 
+@pytest.mark.slow
 def test_a_short_soak_of_plain_processes():
     """Thirty cases, a fifth of them fatal."""
     weights = {"sum": 12, "noise": 6, "raise": 6, "raise alone": 2, "part": 1, "hang": 0, "die": 3}

@@ -17,6 +17,8 @@ from triton.compiler.errors import CompilationError  # noqa: E402
 from triton.runtime.errors import OutOfResources  # noqa: E402
 from triton.tools.tensor_descriptor import TensorDescriptor  # noqa: E402
 
+from tests.quick import slow_after  # noqa: E402
+
 from ..corpus_runs import RUNS, Bench  # noqa: E402
 
 TARGET = GPUTarget("cuda", 90, 32)
@@ -322,6 +324,7 @@ def test_a_kernel_is_compiled_for_what_its_arguments_are_multiples_of(
     run(body, 1)
 
 
+@pytest.mark.slow
 def test_a_kernel_that_wants_more_registers_than_there_are_says_how_many_it_spills(run):
     """By the names of Triton's compiled kernels; few warps have many elements each."""
 
@@ -360,8 +363,10 @@ def test_descriptors_of_tensors_are_compiled_too(run):
     run(body, 1)
 
 
-@pytest.mark.parametrize("num_programs", [1, 200])
-@pytest.mark.parametrize(("stages", "fits"), [(3, True), (8, False)])
+@pytest.mark.parametrize(
+    ("stages", "fits", "num_programs"),
+    slow_after(1, [(8, False, 1), (3, True, 1), (3, True, 200), (8, False, 200)]),
+)
 def test_a_program_that_takes_more_shared_memory_than_there_is_is_refused_as_on_a_gpu(
     run, stages, fits, num_programs
 ):
@@ -401,6 +406,7 @@ tuned_in_stages = triton.autotune(
 )(tiles_in_stages)
 
 
+@pytest.mark.slow
 def test_autotune_leaves_out_what_does_not_fit(run):
     """As on a GPU, where such a configuration counts as one that never ends."""
 
