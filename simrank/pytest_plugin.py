@@ -211,6 +211,21 @@ def pytest_runtest_call(item: pytest.Item) -> None:
         item.obj = on_ranks
 
 
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show the suite's own frames of a failure on ranks, without those of torch and simrank."""
+    if call.excinfo is None or "simrank.engine.callsite" not in sys.modules:
+        return (yield)
+    from simrank.suites import frames  # noqa: PLC0415 - see above
+
+    with frames.folded(item, call.excinfo):
+        report = yield
+        frames.name_the_test(report, item, call.excinfo)
+    return report
+
+
 def _is_unittest(item: pytest.Item) -> TypeGuard[pytest.Function]:
     kind = getattr(item, "cls", None)
     unittest = sys.modules.get("unittest")

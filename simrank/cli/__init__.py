@@ -30,6 +30,13 @@ def _say_where_it_was(end: BaseException | None) -> None:
         typer.echo(note, err=True)
 
 
+def _failure_text(error: SimrankError) -> str:
+    """Return the report of a failed run, which stands before the frames of its ranks."""
+    from simrank.multiprocessing.tracebacks import failure_text  # noqa: PLC0415 - not at each prompt
+
+    return failure_text(error)
+
+
 def _guarded(command: Callable[[], Any]) -> int:
     """Run a command; errors of the user's become one message and a status, never a traceback."""
     try:
@@ -38,7 +45,7 @@ def _guarded(command: Callable[[], Any]) -> int:
         typer.echo(str(error), err=True)
         return BAD_CONFIG
     except SimrankError as error:
-        typer.echo("\n".join([str(error), *getattr(error, "__notes__", ())]), err=True)
+        typer.echo(_failure_text(error), err=True)
         return FAILED
     except SystemExit as error:
         _say_where_it_was(error)
@@ -46,8 +53,9 @@ def _guarded(command: Callable[[], Any]) -> int:
     except OSError as error:
         typer.echo(f"simrank: {error}", err=True)
         return FAILED
-    except Exception:  # noqa: BLE001 - shown whole, with a status that says whose fault it is
+    except Exception as error:  # noqa: BLE001 - shown whole, with a status that says whose fault it is
+        why = "".join(traceback.format_exception_only(error)).rstrip()
+        typer.echo(f"simrank: this is a bug in simrank, please report it: {why}", err=True)
         typer.echo(traceback.format_exc(), err=True)
-        typer.echo("simrank: this is a bug in simrank, please report it", err=True)
         return BUG
     return 0

@@ -16,7 +16,8 @@ from typer.core import TyperCommand, TyperGroup
 
 import simrank
 from simrank.cli.completion import described
-from simrank.errors import ConfigError, ConfigProblem
+from simrank.errors import ConfigError, ConfigProblem, SpawnException
+from simrank.errors.travel import text_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -182,7 +183,10 @@ def why_it_ended(error: BaseException) -> str:
     """Return why a run ended, in one line."""
     if isinstance(error, KeyboardInterrupt):
         return "interrupted"
-    text = str(error).partition("\n")[0]
+    if isinstance(error, SpawnException) and error.error_index in error.errors:
+        cause = why_it_ended(error.errors[error.error_index])
+        return f"{type(error).__name__}: rank {error.error_index}: {cause}"
+    text = text_of(error).strip().partition("\n")[0]
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 

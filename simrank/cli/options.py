@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from simrank.cli.torchrun import FLAGS, WITH_VALUE
-from simrank.multiprocessing.processes import shows_all_frames
+from simrank.multiprocessing.tracebacks import shows_all_frames
 
 AsModule = Annotated[bool, typer.Option("-m", "--module", help="PROGRAM is a module.")]
 ClusterName = Annotated[str, typer.Option("--cluster", help="Cluster name or file.")]

@@ -48,6 +48,7 @@ from simrank.errors import (
 )
 from simrank.hardware.load import load_cluster
 from simrank.multiprocessing.script import run_module, run_script
+from simrank.multiprocessing.tracebacks import failure_text
 from simrank.ranks.output import is_unread, set_output
 from simrank.ranks.private import ERROR_FILES, RESTARTS
 from simrank.trace import Summary, Timeline, summary_json, summary_text
@@ -203,13 +204,14 @@ def _page_kept(path: str | None, job: _Job, context: Context) -> Iterator[None]:
     if path is None:
         yield
         return
-    added, links, partial = Summary(), LinkBytes(), None
+    added, links, partial, report = Summary(), LinkBytes(), None, None
     context.observe(added)
     context.observe(links)
     try:
         yield
     except BaseException as error:
         partial = why_it_ended(error)
+        report = failure_text(error) if isinstance(error, SimrankError) else None
         raise
     finally:
         program = shlex.join([job.program, *job.args])
@@ -223,7 +225,7 @@ def _page_kept(path: str | None, job: _Job, context: Context) -> Iterator[None]:
         seen = Seen(
             added, links, context.now_ps, _peaks(context, job.num_ranks), cluster.provenance
         )
-        write_text(path, run_page(f"simrank run: {program}", facts, seen, partial))
+        write_text(path, run_page(f"simrank run: {program}", facts, seen, partial, report))
 
 
 def _peaks(context: Context, num_ranks: int) -> dict[int, int]:
@@ -296,9 +298,7 @@ def _explore(command: typer.Context, job: _Job, num_seeds: int, max_ps: int) -> 
         bound = units.format_time(max_ps)
         typer.echo(f"simrank: no failure in {num_seeds} seed(s), delays up to {bound}", err=True)
         return
-    typer.echo(str(failure.error), err=True)
-    for note in getattr(failure.error, "__notes__", ()):
-        typer.echo(note, err=True)
+    typer.echo(failure_text(failure.error), err=True)
     typer.echo(f"simrank: {failure}", err=True)
     typer.echo(f"to replay: {_replay(command, job, str(failure.delays))}", err=True)
     raise typer.Exit(FAILED)

@@ -11,6 +11,7 @@ from types import CodeType, FrameType  # noqa: TC003 - a NamedTuple's fields are
 from typing import NamedTuple
 
 from simrank.engine.introspection import attributes_of
+from simrank.errors.places import place_text
 
 _PACKAGE = str(Path(__file__).resolve().parent.parent) + "/"
 _STANDARD_LIBRARY = str(Path(contextlib.__file__).parent) + "/"
@@ -26,7 +27,7 @@ class SourceLine(NamedTuple):
 
     def __str__(self) -> str:
         """Return `name.py:41`: the file's name is enough to find it in one's own program."""
-        return f"{Path(self.file).name}:{self.line}"
+        return place_text(self.file, self.line)
 
 
 def skip_package(name: str) -> None:

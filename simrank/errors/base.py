@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from simrank.errors.places import place_text
 from simrank.errors.travel import Travels
 
 if TYPE_CHECKING:
@@ -204,7 +205,7 @@ class RankState:
 
 def at_text(file: str | None, line: int | None) -> str:
     """Return ` at file.py:41`, or nothing where there is no file."""
-    return "" if file is None else f" at {file.rpartition('/')[2]}:{line}"
+    return "" if file is None or line is None else f" at {place_text(file, line)}"
 
 
 def ranks_text(ranks: Iterable[int]) -> str:

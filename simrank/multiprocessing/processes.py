@@ -5,13 +5,11 @@ from __future__ import annotations
 import signal
 import sys
 import tempfile
-import traceback
 import warnings
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from simrank.engine.callsite import is_simranks
 from simrank.engine.report import run_out
 from simrank.engine.watchdog import StoppedByWatchdog
 from simrank.errors import (
@@ -25,6 +23,7 @@ from simrank.errors import (
 )
 from simrank.errors.process import as_torchs
 from simrank.errors.travel import add_note
+from simrank.multiprocessing.tracebacks import spawn_text
 from simrank.ranks import folders, patches, stdlib
 from simrank.ranks.ending import end_at_once, stopped
 from simrank.ranks.identity import first_pid
@@ -32,8 +31,6 @@ from simrank.ranks.packages import take_class_here
 from simrank.units import PS_PER_S
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from simrank.engine import Handle, Task, TaskGroup
 
 
@@ -294,10 +291,7 @@ def _failure(group: TaskGroup) -> BaseException:
         return error
     if isinstance(error, SystemExit):
         return _exited(group, rank, error)
-    text = f"\n\n-- Process {rank} terminated with the following error:\n{users_traceback(error)}"
-    if len(errors) > 1:
-        others = ", ".join(f"{r} ({type(e).__name__})" for r, e in list(errors.items())[1:9])
-        text += f"\nalso raised on rank {others}" + (", ..." if len(errors) > 9 else "")
+    text = f"\n\n{spawn_text(errors)}"
     for each in errors.values():
         take_class_here(each)
     failure = SpawnException(text, rank, first_pid(group) + rank, errors=errors)
@@ -326,57 +320,3 @@ def _exited(group: TaskGroup, rank: int, error: SystemExit) -> ProcessException:
         text += f": {error.code}"
     text += "".join(f"\n  {note}" for note in getattr(error, "__notes__", ()) if name)
     return as_torchs(ProcessExitedException(text, rank, first_pid(group) + rank, code, name))
-
-
-_CALLERS = ("simrank.", "importlib")
-
-
-def users_traceback(error: BaseException) -> str:
-    """Return the traceback from the user's function on, without the frames that called it.
-
-    Frames of torch and simrank below it are counted, not shown.
-    """
-    start: TracebackType | None = error.__traceback__
-    while start is not None and start.tb_frame.f_globals.get("__name__", "").startswith(_CALLERS):
-        start = start.tb_next
-    shown = traceback.TracebackException(type(error), error, start)
-    if not shows_all_frames[0]:
-        _fold(shown, set())
-    return "".join(shown.format())
-
-
-class _Folded(traceback.StackSummary):
-    """Frames as text, with runs of those of torch and simrank as their number."""
-
-    def format(self, **_: object) -> list[str]:
-        """Return the lines."""
-        lines: list[str] = []
-        num_hidden = 0
-        for frame in [*self, None]:
-            if frame is not None and _is_folded(frame.filename):
-                num_hidden += 1
-                continue
-            if num_hidden:
-                lines.append(f"  ... {num_hidden} frames of torch and simrank {_TO_SHOW}\n")
-                num_hidden = 0
-            if frame is not None:
-                lines.append(self.format_frame_summary(frame))
-        return lines
-
-
-def _fold(shown: traceback.TracebackException, seen: set[int]) -> None:
-    """Fold the frames of an error and of its causes."""
-    seen.add(id(shown))
-    shown.stack = _Folded(shown.stack)
-    for other in (shown.__cause__, shown.__context__):
-        if other is not None and id(other) not in seen:
-            _fold(other, seen)
-
-
-def _is_folded(filename: str) -> bool:
-    return is_simranks(filename) or any(part in filename for part in _FOLDED)
-
-
-_TO_SHOW = "(--full-traceback shows them)"
-_FOLDED = ("/site-packages/torch/", "/dist-packages/torch/")
-shows_all_frames = [False]  # Set by `simrank run --full-traceback`.

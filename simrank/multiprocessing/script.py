@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from simrank.errors import ConfigError, ConfigProblem, SimrankError
 from simrank.multiprocessing.imports import find, will_import
-from simrank.multiprocessing.processes import users_traceback
 from simrank.multiprocessing.spawn import OWN_MODULES, SCRIPT_USES_LIBRARY, spawn_in
+from simrank.multiprocessing.tracebacks import users_traceback
 from simrank.ranks import libraries, mains, require_program
 from simrank.ranks.own import is_programs_own
 
@@ -156,7 +156,7 @@ def import_program(name: str) -> ModuleType:
 
     Raises:
         ImportError: There is none.
-        SimrankError: It raised; the text is the traceback that Python shows.
+        SimrankError: It raised; the text is its error, then the frames that Python shows.
     """
     if not all(part.isidentifier() for part in name.split(".")):
         raise ImportError(f"'{name}' is no name of a module")
@@ -166,7 +166,7 @@ def import_program(name: str) -> ModuleType:
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing is not None and f"{name}.".startswith(f"{missing}."):
             raise
-        raise SimrankError(users_traceback(error)) from None
+        raise SimrankError(users_traceback(error, report_first=True)) from None
 
 
 def names_of(path: str | Path) -> dict[str, Any]:
@@ -182,7 +182,7 @@ def names_of(path: str | Path) -> dict[str, Any]:
     except SimrankError:
         raise
     except Exception as error:  # noqa: BLE001 - whatever the file does
-        raise SimrankError(users_traceback(error)) from None
+        raise SimrankError(users_traceback(error, report_first=True)) from None
     return names
 
 

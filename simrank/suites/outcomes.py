@@ -11,6 +11,7 @@ import pytest
 
 from simrank.errors import ranks_text
 from simrank.errors.travel import text_of
+from simrank.suites.frames import users_frames
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -54,8 +55,8 @@ def finish(result: object) -> None:
 def told(error: BaseException) -> Told:
     """Return what is told of an exception, from the user's frames on."""
     excinfo = pytest.ExceptionInfo.from_exception(error)
-    last = excinfo.traceback[-1]
-    shown = str(excinfo.getrepr(style="long", tbfilter=_user_frames))
+    last = users_frames(excinfo)[-1]
+    shown = str(excinfo.getrepr(style="long", tbfilter=users_frames))
     place = f"{last.path}:{last.lineno}"
     return Told(error, type(error).__name__, text_of(error), place, shown)
 
@@ -125,13 +126,3 @@ def _refusals() -> tuple[type[BaseException], ...]:
     errors: Any = sys.modules.get("hypothesis.errors")
     own = (pytest.exit.Exception,)
     return own if errors is None else (*own, errors.UnsatisfiedAssumption, errors.StopTest)
-
-
-def _user_frames(excinfo: pytest.ExceptionInfo[BaseException]) -> Any:
-    """Return the frames from the test's body on."""
-    own = [
-        entry
-        for entry in excinfo.traceback
-        if not entry.frame.f_globals.get("__name__", "").startswith("simrank.")
-    ]
-    return type(excinfo.traceback)(own or excinfo.traceback)

@@ -44,7 +44,13 @@ class Seen(NamedTuple):
     provenance: Sequence[Provenance]
 
 
-def run_page(title: str, facts: Mapping[str, str], seen: Seen, partial: str | None = None) -> str:
+def run_page(
+    title: str,
+    facts: Mapping[str, str],
+    seen: Seen,
+    partial: str | None = None,
+    report: str | None = None,
+) -> str:
     """Return the page of a run; equal runs give equal text.
 
     Args:
@@ -52,6 +58,7 @@ def run_page(title: str, facts: Mapping[str, str], seen: Seen, partial: str | No
         facts: How, by name.
         seen: What was seen of it.
         partial: Why the run ended early, if it did.
+        report: The report of its failure, with which the page begins.
     """
     listed = [*facts.items(), ("simulated time", time_text(seen.end_ps / PS_PER_US))]
     if seen.provenance:
@@ -63,7 +70,7 @@ def run_page(title: str, facts: Mapping[str, str], seen: Seen, partial: str | No
         _links(seen.links.busiest()),
         _memory(seen.peak_bytes),
     ]
-    return document(title, listed, sections, partial=partial)
+    return document(title, listed, sections, partial=partial, report=report)
 
 
 def _times(found: Sequence[RankTimes]) -> Markup:

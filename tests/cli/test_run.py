@@ -3,6 +3,7 @@
 import errno
 import io
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -325,7 +326,9 @@ def test_a_run_leaves_a_page_also_where_it_fails(simrank_run, tmp_path):
     assert "Partial" not in contents[0]
     status, _, _ = simrank_run(*options, "--html", str(page), args=["--fail-on", "1"])
     assert status == 1
-    assert '<p class="partial">Partial: SpawnException' in page.read_text()
+    assert '<p class="partial">Partial: SpawnException: rank 1: ' in page.read_text()
+    body = page.read_text().partition("<main>")[2]
+    assert re.match(r'<h1>[^<]*</h1><pre class="report">-- Process 1 terminated with', body)
     status, out, err = simrank_run(*options, "--html", str(tmp_path))
     assert (status, out) == (2, "")
     assert "expected a file that can be written, got a folder" in err

@@ -408,3 +408,76 @@ def test_a_marked_test_whose_file_has_taken_what_is_private_is_each_ranks_own(py
     result.assert_outcomes(passed=3, failed=1)
     result.stdout.fnmatch_lines(["*rank 0*", "*assert*State(rank).rank == 1*"])
     sys.modules.pop("accelerate", None)
+
+
+FAILING = """
+import pytest
+import simrank
+import simrank.distributed as dist
+
+
+def helper(x):
+    dist.all_reduce(x)
+
+
+def hangs(rank):
+    dist.init_process_group("nccl")
+    if rank == 0:
+        helper(simrank.ones(2))
+
+
+def differs(rank):
+    dist.init_process_group("nccl")
+    helper(simrank.ones(2 + rank))
+
+
+@pytest.mark.ranks(2)
+def test_marked_hang(rank):
+    hangs(rank)
+
+
+@pytest.mark.ranks(2)
+def test_marked_mismatch(rank):
+    differs(rank)
+
+
+def test_hang():
+    with simrank.Context("hgx_h100") as ctx:
+        ctx.multiprocessing.spawn(hangs, nprocs=2)
+
+
+def test_mismatch():
+    with simrank.Context("hgx_h100") as ctx:
+        ctx.multiprocessing.spawn(differs, nprocs=2)
+
+
+def test_of_the_library():
+    simrank.Context("no such cluster")
+
+
+@pytest.mark.ranks(1)
+def test_skipped():
+    pytest.skip("on purpose")
+"""
+
+
+def test_a_failure_shows_the_suite_s_own_lines_and_the_report(pytester):
+    """Frames of simrank are shown by `--full-trace` alone."""
+    pytester.makepyfile(test_it=FAILING)
+    result = pytester.runpytest("-q")
+    result.assert_outcomes(failed=5, skipped=1)
+    text = result.stdout.str()
+    assert "simrank/" not in text
+    assert text.count("deadlock (proved)") == 2
+    result.stdout.fnmatch_lines(
+        [
+            ">           ctx.multiprocessing.spawn(hangs, nprocs=2)",
+            "E           simrank.errors.DeadlockError: deadlock (proved)*",
+            "E             rank 0: *all_reduce #1 on group 'default_pg' *at test_it.py:7",
+            "E             rank 1: returned*",
+            "test_it.py:33: DeadlockError",
+        ]
+    )
+    assert len(result.outlines) < 90  # 18 for each.
+    full = pytester.runpytest("-q", "--full-trace", "-k", "test_hang")
+    assert "simrank/engine/loop.py" in full.stdout.str()

@@ -12,6 +12,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from simrank.engine.callsite import is_library
+from simrank.errors.places import cell_text
 from simrank.trace.divergence.statements import statements_of
 from simrank.trace.divergence.values import Path, paths_of, values_of
 
@@ -105,7 +106,8 @@ class Codes:
         file = code.co_filename
         is_users = self._is_users.get(file)
         if is_users is None:
-            is_users = self._is_users[file] = not file.startswith("<") and not is_installed(file)
+            has_source = not file.startswith("<") or cell_text(file) is not None
+            is_users = self._is_users[file] = has_source and not is_installed(file)
         if not is_users:
             return None
         known = self._known.get(id(code))

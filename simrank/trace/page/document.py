@@ -19,6 +19,7 @@ def document(
     body: Iterable[Markup],
     *,
     partial: str | None = None,
+    report: str | None = None,
     num_curves: int = 0,
 ) -> str:
     """Return a whole page.
@@ -28,6 +29,7 @@ def document(
         facts: What was run, as names and values.
         body: What follows.
         partial: What is missing, if something is.
+        report: The report of a failed run, shown before everything else.
         num_curves: Of the picture that has most.
     """
     head = element(
@@ -40,6 +42,8 @@ def document(
     )
     listed = [joined(element("dt", name), element("dd", value)) for name, value in facts]
     said = [] if partial is None else [element("p", f"Partial: {partial}", class_="partial")]
+    if report is not None:
+        said.insert(0, element("pre", report, class_="report"))
     parts = (element("h1", title), *said, element("dl", *listed), *body)
     page = element("html", head, "\n", element("body", element("main", *parts)), lang="en")
     return f"<!DOCTYPE html>\n{page}\n"

@@ -28,7 +28,8 @@ h1,h2,p,dd,th,td,label,figcaption{overflow-wrap:anywhere}
 dl{display:grid;grid-template-columns:max-content 1fr;gap:.1rem 1rem;margin:0}
 dt,.faint{color:var(--faint)}
 dd{margin:0}
-.partial{border-left:4px solid var(--c1);padding:.3rem .8rem}
+.partial,.report{border-left:4px solid var(--c1);padding:.3rem .8rem}
+.report{margin:0 0 1rem;overflow-x:auto;white-space:pre-wrap;overflow-wrap:anywhere}
 .charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,480px),1fr));gap:.6rem}
 .charts>:only-child{max-width:760px}
 .charts.small>:only-child,.pictures .charts.small{max-width:420px}

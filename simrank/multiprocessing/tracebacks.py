@@ -1,0 +1,114 @@
+"""Errors of ranks as text: the report first, then the program's frames without those of libraries."""
+
+from __future__ import annotations
+
+import traceback
+from typing import TYPE_CHECKING
+
+from simrank.engine.callsite import is_simranks
+from simrank.errors import ProcessException, SimrankError, SpawnException
+from simrank.errors.places import cell_text
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from types import TracebackType
+
+_CALLERS = ("simrank.", "importlib")
+_TO_SHOW = "(--full-traceback shows them)"
+_FOLDED = ("/site-packages/torch/", "/dist-packages/torch/")
+_MAX_ALSO = 8  # Ranks that are named beside the one whose error is shown.
+shows_all_frames = [False]  # Set by `simrank run --full-traceback`.
+
+
+def users_traceback(error: BaseException, *, report_first: bool = False) -> str:
+    """Return the traceback from the user's function on, without the frames that called it.
+
+    Frames of torch and simrank below it are counted, not shown.
+
+    Args:
+        error: The exception.
+        report_first: Whether its text and notes stand before the frames, not after them.
+    """
+    start: TracebackType | None = error.__traceback__
+    while start is not None and start.tb_frame.f_globals.get("__name__", "").startswith(_CALLERS):
+        start = start.tb_next
+    shown = traceback.TracebackException(type(error), error, start)
+    if not shows_all_frames[0]:
+        _fold(shown, set())
+    lines = list(shown.format())
+    if not report_first:
+        return "".join(lines)
+    report = list(shown.format_exception_only())
+    if lines[-len(report) :] == report:  # Not so of an ExceptionGroup, whose lines are indented.
+        lines = lines[: -len(report)]
+    return "".join([*report, *lines])
+
+
+def spawn_text(errors: Mapping[int, BaseException], *, report_first: bool = False) -> str:
+    """Return the text of a SpawnException, as torch writes it.
+
+    The text of simrank's own errors, which are reports, always stands before the frames.
+
+    Args:
+        errors: What each rank raised; the first one is shown.
+        report_first: Whether the text of the program's own errors stands there, too.
+    """
+    rank, error = next(iter(errors.items()))
+    is_first = report_first or isinstance(error, SimrankError)
+    text = users_traceback(error, report_first=is_first)
+    text = f"-- Process {rank} terminated with the following error:\n{text}"
+    if len(errors) > 1:
+        others = [f"{r} ({type(e).__name__})" for r, e in list(errors.items())[1 : _MAX_ALSO + 1]]
+        more = ", ..." * (len(errors) > _MAX_ALSO + 1)
+        text += f"\nalso raised on rank {', '.join(others)}{more}"
+    return text
+
+
+def failure_text(error: BaseException) -> str:
+    """Return what a command prints of a failed run: the report, then frames, then notes."""
+    text = str(error)
+    first = error.errors.get(error.error_index) if isinstance(error, SpawnException) else None
+    if isinstance(error, SpawnException) and first is not None and first.__traceback__ is not None:
+        text = spawn_text(error.errors, report_first=True).rstrip("\n")
+    elif isinstance(error, ProcessException):
+        text = text.lstrip("\n")
+    return "\n".join([text, *getattr(error, "__notes__", ())])
+
+
+def is_folded(filename: str) -> bool:
+    """Whether frames of a file are counted in place of being shown: torch's and simrank's own."""
+    return is_simranks(filename) or any(part in filename for part in _FOLDED)
+
+
+class _Folded(traceback.StackSummary):
+    """Frames as text, with runs of those of torch and simrank as their number."""
+
+    def format(self, **_: object) -> list[str]:
+        """Return the lines."""
+        lines: list[str] = []
+        num_hidden = 0
+        for frame in [*self, None]:
+            if frame is not None and is_folded(frame.filename):
+                num_hidden += 1
+                continue
+            if num_hidden:
+                lines.append(f"  ... {num_hidden} frames of torch and simrank {_TO_SHOW}\n")
+                num_hidden = 0
+            if frame is not None:
+                lines.append(self._text_of(frame))
+        return lines
+
+    def _text_of(self, frame: traceback.FrameSummary) -> str:
+        """Return the lines of a frame; a cell of a notebook by its number."""
+        text = self.format_frame_summary(frame)
+        cell = cell_text(frame.filename)
+        return text if cell is None else text.replace(f'File "{frame.filename}"', f"Cell {cell}", 1)
+
+
+def _fold(shown: traceback.TracebackException, seen: set[int]) -> None:
+    """Fold the frames of an error and of its causes."""
+    seen.add(id(shown))
+    shown.stack = _Folded(shown.stack)
+    for other in (shown.__cause__, shown.__context__):
+        if other is not None and id(other) not in seen:
+            _fold(other, seen)
